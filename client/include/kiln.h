@@ -1,0 +1,104 @@
+#ifndef KILN_H
+#define KILN_H
+
+/* libkiln: graphs in, kernels out. C ABI, stable: handles are opaque, structs carry their size, enums append.
+ *
+ * A client finds compiled programs in the mapped cache without any daemon; what is missing it asks of kilnd, which it
+ * starts when absent. Nothing here aborts, throws, or waits longer than its deadline: every failure is a kiln_error,
+ * and the caller falls back.
+ *
+ * Threading: any function from any thread at once, except that destroying a handle may not overlap its other calls.
+ * Fork: a child may use a client made before the fork; it connects anew.
+ * Ownership: kiln_*_create and functions with an `out` handle give a handle that the caller destroys. Strings inside
+ *   a handle live as long as the handle. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KILN_API __attribute__((visibility("default")))
+
+typedef struct kiln_client kiln_client;
+typedef struct kiln_graph kiln_graph;
+typedef struct kiln_program kiln_program;
+typedef struct kiln_error kiln_error;
+typedef struct kiln_bytes kiln_bytes; /* an owned byte string */
+
+/* kiln_error: NULL means success. Codes are Abseil's canonical ones (invalid_argument = 3, …). */
+KILN_API int32_t kiln_error_code(const kiln_error* error);
+KILN_API const char* kiln_error_message(const kiln_error* error);
+KILN_API void kiln_error_destroy(kiln_error* error);
+
+KILN_API const char* kiln_bytes_data(const kiln_bytes* bytes);
+KILN_API size_t kiln_bytes_size(const kiln_bytes* bytes);
+KILN_API void kiln_bytes_destroy(kiln_bytes* bytes);
+
+KILN_API const char* kiln_version(void);
+
+/* ---- client */
+
+typedef struct kiln_client_options {
+  size_t struct_size;
+  const char* cache_directory; /* NULL: configuration */
+  const char* config_file;     /* NULL: the usual places */
+  const char* job_id;          /* NULL: none. All ranks of a job run the heads its first rank recorded */
+} kiln_client_options;
+
+KILN_API kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out);
+KILN_API void kiln_client_destroy(kiln_client* client);
+
+/* JSON object: counters of this process (docs/client.md lists them). */
+KILN_API kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out_json);
+/* JSON array: why each miss of this process was one. */
+KILN_API kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_json);
+
+/* ---- graph */
+
+/* Reads Kiln's text form (docs/text_form.md). `size` bytes, need not end with a zero. */
+KILN_API kiln_error* kiln_graph_parse(const char* text, size_t size, kiln_graph** out);
+KILN_API kiln_error* kiln_graph_print(const kiln_graph* graph, kiln_bytes** out_text);
+KILN_API void kiln_graph_destroy(kiln_graph* graph);
+
+/* ---- program */
+
+typedef struct kiln_compile_options {
+  size_t struct_size;
+  uint32_t deadline_ms;        /* 0: configuration. Ends the waiting, not the work */
+  const int64_t* symbol_values; /* extents bound to the graph's symbols, in order; NULL when it has none */
+  size_t symbol_count;
+} kiln_compile_options;
+
+/* Mapped cache first, then the daemon. Errors: unavailable (no daemon, or KILN_NO_DAEMON), deadline_exceeded,
+ * unimplemented (names the op), what the compiler reported. */
+KILN_API kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph,
+                                         const kiln_compile_options* options, kiln_program** out);
+KILN_API void kiln_program_destroy(kiln_program* program);
+
+KILN_API size_t kiln_program_input_count(const kiln_program* program);
+KILN_API size_t kiln_program_output_count(const kiln_program* program);
+/* Outputs that are views of an input are not written: output `index` is input `*input` as it is. 1 if so, else 0. */
+KILN_API int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input);
+
+/* Runs on the calling thread and, unless num_threads is 1, on its OpenMP pool. inputs and outputs are base pointers
+ * of tensors laid out as the graph says. Outputs must not overlap inputs or one another.
+ * Errors: out_of_range when an index that came from data is outside its tensor (outputs are then undefined). */
+KILN_API kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
+                                      uint32_t num_threads);
+
+/* Facts for people and tools: JSON with launches, kernels, digests, generation, how it was found. */
+KILN_API kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json);
+
+/* ---- captures: a framework's own bytes, kept in the cache under a key it computes */
+
+KILN_API kiln_error* kiln_capture_get(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out);
+KILN_API kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data,
+                                      size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KILN_H */

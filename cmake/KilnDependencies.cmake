@@ -1,0 +1,27 @@
+# Every outside library the project builds with, found once. Vendor GPU libraries are opened at run time instead.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(GTest REQUIRED)
+find_package(RocksDB REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(LLVM 19.1 REQUIRED CONFIG PATHS /usr/lib/llvm-19)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_program(KILN_FLATC flatc REQUIRED)
+find_library(KILN_SECCOMP seccomp REQUIRED)
+
+# kiln_flatbuffers(TARGET SCHEMA…): generates <folder>/<name>_generated.h into the build tree.
+function(kiln_flatbuffers target)
+  foreach(schema ${ARGN})
+    get_filename_component(name ${schema} NAME_WE)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    set(out ${PROJECT_BINARY_DIR}/${folder}/${name}_generated.h)
+    add_custom_command(OUTPUT ${out}
+      COMMAND ${KILN_FLATC} --cpp --scoped-enums -o ${PROJECT_BINARY_DIR}/${folder} ${CMAKE_CURRENT_SOURCE_DIR}/${schema}
+      DEPENDS ${schema})
+    target_sources(${target} PRIVATE ${out})
+  endforeach()
+endfunction()

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/expected.h"
+#include "frontend/fuse/kernel_spec.h"
+#include "frontend/ir/graph.h"
+
+namespace kiln {
+
+/// Facts about a target that fusion may use. Plain numbers: fusion knows no vendor.
+struct TargetTraits {
+  int64_t vector_bytes = 64;
+  int64_t fast_memory_bytes = 2 << 20;  // a core's private cache, or shared memory
+  bool operator==(const TargetTraits&) const = default;
+};
+
+/// Where a plan's buffer comes from.
+enum class BufferKind : uint8_t { input = 0, output = 1, temporary = 2, constant = 3 };
+
+struct PlanBuffer {
+  BufferKind kind = BufferKind::temporary;
+  uint32_t index = 0;  // which input or output of the region; for constants, into Plan::constants
+  DType dtype = DType::f32;
+  int64_t elements = 0;
+};
+
+struct Launch {
+  uint32_t spec = 0;              // index into Plan::specs
+  std::vector<uint32_t> buffers;  // index into Plan::buffers, one per KernelSpec::buffers
+  /// The nodes of the region graph this launch computes, and which of their results each output buffer holds: what
+  /// the verdict's reference evaluates. Ascending.
+  std::vector<NodeId> nodes;
+  /// For each kernel buffer: the value of the region graph it holds, dense row-major unless a graph input or output
+  /// says strides; k_none for scratch.
+  std::vector<ValueId> values;
+};
+
+/// A region's kernel specs, their order and buffers. Inputs and outputs are the region graph's, in order.
+/// An output that is a view of an input has no launch: it is in `aliases`.
+struct Plan {
+  struct Alias {
+    uint32_t output = 0, input = 0;
+  };
+  std::vector<KernelSpec> specs;  // distinct
+  std::vector<PlanBuffer> buffers;
+  std::vector<Launch> launches;
+  std::vector<Alias> aliases;
+  std::vector<std::vector<uint8_t>> constants;
+};
+
+/// Makes kernels of a region graph: every symbol bound (all dims constant), decomposed as far as `fuse` wants.
+/// Deterministic: equal graphs and traits give equal plans.
+/// Errors: unimplemented, naming the op, when a node has no kernel form (callers check `is_fusible` first).
+Expected<Plan> fuse(const Graph& region, const TargetTraits& traits);
+
+/// Whether the op has a kernel form at all.
+bool is_fusible(const OpDef& op);
+
+}  // namespace kiln

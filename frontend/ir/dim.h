@@ -1,0 +1,56 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kiln {
+
+using SymbolId = uint32_t;
+
+/// One extent of a shape: a polynomial with integer coefficients over the graph's symbols. A constant is the
+/// polynomial without symbols. Normal form (sorted monomials, no zero coefficients), so equality is equality of
+/// functions and equal dims have equal bytes.
+class Dim {
+ public:
+  struct Term {
+    std::vector<SymbolId> symbols;  // ascending, repeated for powers; empty for the constant term
+    int64_t coefficient = 0;
+    auto operator<=>(const Term&) const = default;
+  };
+
+  Dim() = default;
+  Dim(int64_t constant);  // NOLINT: implicit, so that {2, 3} is a shape
+  static Dim symbol(SymbolId id);
+  /// Normalises any list of terms.
+  static Dim from_terms(std::vector<Term> terms);
+
+  bool is_constant() const;
+  /// Asserts that it is one.
+  int64_t constant() const;
+  const std::vector<Term>& terms() const { return m_terms; }
+
+  Dim operator+(const Dim& other) const;
+  Dim operator-(const Dim& other) const;
+  Dim operator*(const Dim& other) const;
+  /// Nothing unless every coefficient is divisible or the polynomial division leaves no remainder.
+  std::optional<Dim> divided_by(const Dim& other) const;
+
+  /// `values[id]` is the extent bound to symbol `id`. Nothing on overflow or a symbol without value.
+  std::optional<int64_t> evaluate(std::span<const int64_t> values) const;
+
+  /// "512", "s0", "s0*512", "2*s0*s1 + 3"
+  std::string to_string() const;
+
+  auto operator<=>(const Dim&) const = default;
+
+ private:
+  std::vector<Term> m_terms;
+};
+
+using Shape = std::vector<Dim>;
+
+}  // namespace kiln
