@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,8 +21,8 @@ using NodeId = uint32_t;
 /// An optional operand that is not given, and the producer of a graph input.
 inline constexpr uint32_t k_none = UINT32_MAX;
 
-/// dtype, shape (outermost first) and, for graph inputs and outputs, the strides in elements. Empty strides mean
-/// dense row-major; values inside a graph have no layout, the fuser chooses it.
+/// dtype, shape (outermost first) and, for graph inputs and outputs, the strides in elements. Empty strides
+/// mean dense row-major; values inside a graph have no layout, the fuser chooses it.
 struct TensorType {
   DType dtype = DType::f32;
   Shape shape;
@@ -28,8 +30,8 @@ struct TensorType {
 
   bool operator==(const TensorType&) const = default;
   size_t rank() const { return shape.size(); }
-  /// "f32[512, 768]", "f32[s0, 768]{1, s0}"
-  std::string to_string() const;
+  /// "f32[512, 768]", "f32[s0, 768]{1, s0}"; symbols as in Dim::to_string.
+  std::string to_string(std::span<const std::string> symbols = {}) const;
 };
 
 /// Named constants of a node. Kept sorted by name, so that equal attributes have equal bytes.
@@ -45,9 +47,9 @@ struct Node {
 
 struct Value {
   TensorType type;
-  NodeId producer = k_none;     // k_none for a graph input
-  uint32_t result_index = 0;    // among the producer's results, or among the graph's inputs
-  std::string name;             // for people; never part of a key
+  NodeId producer = k_none;   // k_none for a graph input
+  uint32_t result_index = 0;  // among the producer's results, or among the graph's inputs
+  std::string name;           // for people; never part of a key
 };
 
 /// What must hold of symbols for a graph to mean what was captured: `dim` `relation` 0.
@@ -61,8 +63,8 @@ struct Guard {
 
 /// An SSA list of ops over tensors: what a client submits. Nodes are in topological order, always.
 ///
-/// A plain container: it checks ids, not meaning. Use GraphBuilder (frontend/infer) to add nodes with their types
-/// inferred and their operands checked; use parse_text and from_wire to read graphs from outside.
+/// A plain container: it checks ids, not meaning. Use GraphBuilder (frontend/infer) to add nodes with their
+/// types inferred and their operands checked; use parse_text and from_wire to read graphs from outside.
 /// Threading: as a vector. Copying is deep.
 class Graph {
  public:
