@@ -21,8 +21,6 @@ struct BufferSpec {
   bool operator==(const BufferSpec&) const = default;
 };
 
-enum class Combiner : uint8_t { sum = 0, product = 1, maximum = 2, minimum = 3, logical_and = 4, logical_or = 5 };
-
 /// Combines `value` over all reduced dims. Accumulates in accumulator_of(dtype of value); maximum and minimum of
 /// nothing are -inf and +inf; NaN wins. The order of a floating sum is the schedule's, and fixed by it.
 struct Reduction {

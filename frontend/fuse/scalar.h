@@ -33,6 +33,9 @@ enum class ScalarOp : uint8_t {
   select = 70,  // operand 0 (bool) ? operand 1 : operand 2
 };
 
+/// What a reduction does with its elements.
+enum class Combiner : uint8_t { sum = 0, product = 1, maximum = 2, minimum = 3, logical_and = 4, logical_or = 5 };
+
 std::string_view to_string(ScalarOp op);
 /// 0 for leaves (load's predicate not counted), else 1, 2 or 3.
 int arity(ScalarOp op);

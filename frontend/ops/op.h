@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,12 +22,16 @@ struct OperandDef {
   OperandKind kind = OperandKind::required;
 };
 
-enum class AttributeType : uint8_t { boolean, integer, number, string, dtype, integers, shape };
+/// `extent` is a Dim: an int64_t when it is constant, else a Shape of one Dim.
+enum class AttributeType : uint8_t { boolean, integer, number, string, dtype, integers, shape, extent };
 
 struct AttributeDef {
   std::string_view name;
   AttributeType type = AttributeType::integer;
   bool required = true;
+  /// Written into the node when the caller leaves the attribute out, so that equal nodes have equal attributes.
+  /// An attribute that is neither required nor has a fallback may be missing (clamp's min).
+  std::optional<Attribute> fallback;
 };
 
 /// How an op relates to iteration, which is what regions and fusion need to know of it.
@@ -36,7 +40,7 @@ enum class OpKind : uint8_t {
   reduction,    // over attribute `dims`, by `combiner`
   view,         // a renaming of indices: reshape, permute, expand, slice, …
   creation,     // from attributes alone: full, iota
-  indexing,     // gather, scatter, concatenation, padding, scan
+  indexing,     // gather, scatter, concatenation, padding, scan, argmax
   contraction,  // matmul
   attention,    // fused attention and its backward
   composite,    // has a decomposition
@@ -47,6 +51,8 @@ struct OpContext {
   const OpDef& op;
   std::span<const TensorType* const> operands;  // null where an optional operand is absent
   const Attributes& attributes;
+  /// Equalities between symbolic dims that the rule needs and cannot decide are added here.
+  std::vector<Guard>& guards;
 };
 
 /// A row of the op table: all that Kiln knows of one op. To add an op, add a row (docs/adding_an_op.md).
@@ -56,7 +62,8 @@ struct OpDef {
   std::vector<OperandDef> operands;
   std::vector<AttributeDef> attributes;
   uint32_t result_count = 1;
-  ScalarOp scalar = ScalarOp::constant;  // for pointwise primitives
+  ScalarOp scalar = ScalarOp::constant;  // for kind pointwise
+  Combiner combiner = Combiner::sum;     // for kind reduction
 
   /// The results' types, or why the operands do not fit: names the op, the operand, expected and got.
   Expected<std::vector<TensorType>> (*infer)(const OpContext&) = nullptr;
@@ -65,11 +72,13 @@ struct OpDef {
   /// evaluator gives them. Integers and booleans are exact up to 2^53.
   double (*element)(ElementEvaluator&, const Graph&, NodeId node, uint32_t result, int64_t index) = nullptr;
 
-  /// Builds the same results from simpler ops; null for primitives.
+  /// Builds the same results from simpler ops; null for primitives. `node` must not be a reference into the graph
+  /// that grows.
   Expected<std::vector<ValueId>> (*decompose)(GraphBuilder&, const Node& node,
                                                std::span<const ValueId> operands) = nullptr;
 
   /// Gradients with respect to each operand (k_none: none) from those of the results (k_none where zero).
+  /// Null: the decomposition is differentiated; with neither, the op has no gradient.
   Expected<std::vector<ValueId>> (*gradient)(GraphBuilder&, const Node& node, std::span<const ValueId> operands,
                                               std::span<const ValueId> results,
                                               std::span<const ValueId> result_gradients) = nullptr;
