@@ -11,8 +11,9 @@ namespace kiln {
 
 static_assert(std::endian::native == std::endian::little, "formats are little endian and written in place");
 
-/// Appends values in Kiln's canonical byte form: little endian, fixed width, strings and lists led by a u32 count.
-/// The form is what keys are hashed over, so equal content must give equal bytes: no padding, no pointers.
+/// Appends values in Kiln's canonical byte form: little endian, fixed width, strings and lists led by a u32
+/// count. The form is what keys are hashed over, so equal content must give equal bytes: no padding, no
+/// pointers.
 class ByteWriter {
  public:
   template <typename T>

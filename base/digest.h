@@ -12,9 +12,10 @@
 
 namespace kiln {
 
-/// The 32-byte name of something: of a key (hash over its canonical bytes) or of an artifact (hash over its bytes).
-/// Two 128-bit XXH3 hashes with different seeds. They find damage and tell entries apart; they prove no origin
-/// (SHA-256 and signatures do, in packs). Where a collision would run wrong code, the canonical key is compared too.
+/// The 32-byte name of something: of a key (hash over its canonical bytes) or of an artifact (hash over its
+/// bytes). Two 128-bit XXH3 hashes with different seeds. They find damage and tell entries apart; they prove
+/// no origin (SHA-256 and signatures do, in packs). Where a collision would run wrong code, the canonical key
+/// is compared too.
 struct Digest {
   std::array<uint8_t, 32> bytes{};
 

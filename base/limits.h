@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Every bound of the system, in one place, with its reason. Hitting one is a typed error (resource_exhausted or
-/// invalid_argument), never a crash. Sizes in bytes, times in milliseconds.
+/// Every bound of the system, in one place, with its reason. Hitting one is a typed error (resource_exhausted
+/// or invalid_argument), never a crash. Sizes in bytes, times in milliseconds.
 namespace kiln::limits {
 
 // Graphs. GPT-2 with 48 layers in training has about 5,000 nodes; 20x that is still parsed in milliseconds.

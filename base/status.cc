@@ -6,9 +6,9 @@ namespace kiln {
 
 std::string_view to_string(StatusCode code) {
   static constexpr std::array<std::string_view, 16> k_names = {
-      "ok",        "cancelled",          "unknown",   "invalid_argument",    "deadline_exceeded",
-      "not_found", "already_exists",     "permission_denied", "resource_exhausted", "failed_precondition",
-      "aborted",   "out_of_range",       "unimplemented", "internal",        "unavailable",
+      "ok",        "cancelled",      "unknown",           "invalid_argument",   "deadline_exceeded",
+      "not_found", "already_exists", "permission_denied", "resource_exhausted", "failed_precondition",
+      "aborted",   "out_of_range",   "unimplemented",     "internal",           "unavailable",
       "data_loss"};
   const auto index = static_cast<size_t>(code);
   return index < k_names.size() ? k_names[index] : "unknown";

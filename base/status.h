@@ -32,8 +32,8 @@ enum class StatusCode : uint8_t {
 /// "invalid_argument" and so on; "unknown" for a value outside the enum.
 std::string_view to_string(StatusCode code);
 
-/// What the world did: a code, and a sentence that starts lower case, has no full stop and carries the numbers.
-/// A broken invariant is not a Status: it asserts.
+/// What the world did: a code, and a sentence that starts lower case, has no full stop and carries the
+/// numbers. A broken invariant is not a Status: it asserts.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -68,9 +68,9 @@ Status invalid_argument(fmt::format_string<Args...> format, Args&&... args) {
 }  // namespace kiln
 
 /// Returns from the enclosing function when `expression` (a Status) is not ok.
-#define KILN_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                     \
-    if (::kiln::Status kiln_status = (expression); !kiln_status.ok()) {    \
-      return kiln_status;                                                  \
-    }                                                                      \
+#define KILN_RETURN_IF_ERROR(expression)                                \
+  do {                                                                  \
+    if (::kiln::Status kiln_status = (expression); !kiln_status.ok()) { \
+      return kiln_status;                                               \
+    }                                                                   \
   } while (false)

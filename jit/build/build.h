@@ -53,7 +53,8 @@ using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>()
 
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →
 /// verdict → artifacts. Uses the machine's cores. Nothing is returned that the verdict has not passed.
-/// Errors: invalid_argument (the graph), unimplemented (names the op), internal (compiler or verdict, with the kernel).
+/// Errors: invalid_argument (the graph), unimplemented (names the op), internal (compiler or verdict, with
+/// the kernel).
 Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& make_runner,
                             const ProgressFunction& progress);
 

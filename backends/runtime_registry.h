@@ -1,0 +1,16 @@
+#pragma once
+
+#include <span>
+
+#include "backends/backend.h"
+
+namespace kiln {
+
+/// Every runtime backend of this build, best first. Light: links no compiler and no vendor library. To add
+/// one, add a line to runtime_registry.cc.
+std::span<const RuntimeBackend* const> runtime_backends();
+
+/// By name, or null.
+const RuntimeBackend* find_runtime_backend(std::string_view name);
+
+}  // namespace kiln

@@ -1,0 +1,272 @@
+#include "jit/build/artifact_writer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <unordered_map>
+
+#include "base/bytes.h"
+#include "cache/format/artifact.h"
+#include "jit/build/memory_planner.h"
+#include "jit/run/program.h"
+#include "jit/run/program_generated.h"
+
+namespace kiln {
+
+namespace {
+
+fb::ArtifactDigest to_stored(const Digest& digest) { return fb::ArtifactDigest(digest.bytes); }
+
+int64_t element_count(const TensorType& type) {
+  int64_t count = 1;
+  for (const Dim& dim : type.shape) count *= dim.constant();
+  return count;
+}
+
+std::vector<int64_t> constants(const std::vector<Dim>& dims) {
+  std::vector<int64_t> values;
+  values.reserve(dims.size());
+  for (const Dim& dim : dims) values.push_back(dim.constant());
+  return values;
+}
+
+BuiltArtifact finish(uint16_t kind, flatbuffers::FlatBufferBuilder& builder) {
+  BuiltArtifact artifact;
+  artifact.kind = kind;
+  artifact.payload.assign(builder.GetBufferPointer(), builder.GetBufferPointer() + builder.GetSize());
+  artifact.digest = artifact_digest(artifact);
+  return artifact;
+}
+
+/// First and last step that touches each of `count` buffers, as `visit(step, mark)` tells; never touched:
+/// step 0.
+class LifetimeRecorder {
+ public:
+  explicit LifetimeRecorder(size_t count) : m_lifetimes(count), m_seen(count, false) {}
+
+  void touch(size_t buffer, uint32_t step) {
+    if (!m_seen[buffer]) m_lifetimes[buffer].first = step;
+    m_seen[buffer] = true;
+    m_lifetimes[buffer].last = std::max(m_lifetimes[buffer].last, step);
+  }
+  void set_bytes(size_t buffer, uint64_t bytes) { m_lifetimes[buffer].bytes = bytes; }
+  const std::vector<Lifetime>& lifetimes() const { return m_lifetimes; }
+
+ private:
+  std::vector<Lifetime> m_lifetimes;
+  std::vector<bool> m_seen;
+};
+
+/// Scratch offsets of a plan's temporaries; other buffers get none.
+MemoryPlan plan_scratch(const Plan& plan) {
+  LifetimeRecorder recorder(plan.buffers.size());
+  for (uint32_t step = 0; step < plan.launches.size(); ++step) {
+    for (uint32_t buffer : plan.launches[step].buffers) recorder.touch(buffer, step);
+  }
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const PlanBuffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::temporary) {
+      recorder.set_bytes(i, static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype));
+    }
+  }
+  return plan_memory(recorder.lifetimes());
+}
+
+/// Where each value of a graph lies in its program. Values that a call passes through unchanged share the
+/// place of the value they came from.
+class ProgramBuffers {
+ public:
+  explicit ProgramBuffers(const ProgramDescription& description) : m_description(description) {
+    const Graph& graph = description.graph;
+    for (const ProgramCall& call : description.calls) {
+      for (const Plan::Alias& alias : call.aliases) {
+        m_origin[call.outputs[alias.output]] = origin_of(call.inputs[alias.input]);
+      }
+    }
+    for (uint32_t i = 0; i < graph.inputs().size(); ++i) add(graph.inputs()[i], fb::Place::input, i);
+    for (uint32_t i = 0; i < graph.outputs().size(); ++i) add(graph.outputs()[i], fb::Place::output, i);
+    place_intermediates();
+  }
+
+  ValueId origin_of(ValueId value) const {
+    const auto it = m_origin.find(value);
+    return it == m_origin.end() ? value : it->second;
+  }
+  uint32_t index_of(ValueId value) const { return m_index.at(origin_of(value)); }
+  uint64_t scratch_bytes() const { return m_scratch_bytes; }
+
+  std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder) const {
+    std::vector<flatbuffers::Offset<fb::Buffer>> stored;
+    for (const Placed& placed : m_placed) {
+      stored.push_back(fb::CreateBuffer(builder, placed.place, placed.index, placed.offset, placed.bytes));
+    }
+    return stored;
+  }
+
+ private:
+  struct Placed {
+    fb::Place place;
+    uint32_t index;
+    uint64_t offset = 0, bytes = 0;
+  };
+
+  /// The first place wins: an output that is an input stays the input's.
+  void add(ValueId value, fb::Place place, uint32_t index) {
+    value = origin_of(value);
+    if (!m_index.try_emplace(value, static_cast<uint32_t>(m_placed.size())).second) return;
+    const TensorType& type = m_description.graph.type(value);
+    m_placed.push_back({place, index, 0, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
+  }
+
+  void place_intermediates() {
+    for (const ProgramCall& call : m_description.calls) {
+      for (ValueId value : call.outputs) add(value, fb::Place::scratch, 0);
+    }
+    LifetimeRecorder recorder(m_placed.size());
+    for (uint32_t step = 0; step < m_description.calls.size(); ++step) {
+      const ProgramCall& call = m_description.calls[step];
+      for (ValueId value : call.inputs) recorder.touch(index_of(value), step);
+      for (ValueId value : call.outputs) recorder.touch(index_of(value), step);
+    }
+    for (size_t i = 0; i < m_placed.size(); ++i) {
+      if (m_placed[i].place == fb::Place::scratch) recorder.set_bytes(i, m_placed[i].bytes);
+    }
+    const MemoryPlan memory = plan_memory(recorder.lifetimes());
+    for (size_t i = 0; i < m_placed.size(); ++i) {
+      if (m_placed[i].place == fb::Place::scratch) m_placed[i].offset = memory.offsets[i];
+    }
+    m_scratch_bytes = memory.total_bytes;
+  }
+
+  const ProgramDescription& m_description;
+  std::unordered_map<ValueId, ValueId> m_origin;
+  std::vector<Placed> m_placed;
+  std::unordered_map<ValueId, uint32_t> m_index;
+  uint64_t m_scratch_bytes = 0;
+};
+
+flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& builder, const TensorType& type,
+                                             const std::vector<Dim>& strides) {
+  const auto dims = builder.CreateVector(constants(type.shape));
+  const auto stored_strides = builder.CreateVector(constants(strides));
+  return fb::CreateTensor(builder, static_cast<uint8_t>(type.dtype), dims, stored_strides);
+}
+
+/// Outputs that are an input unchanged: nothing writes them.
+std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder,
+                                                          const Graph& graph, const ProgramBuffers& placed) {
+  std::vector<flatbuffers::Offset<fb::Alias>> aliases;
+  const auto& inputs = graph.inputs();
+  for (uint32_t output = 0; output < graph.outputs().size(); ++output) {
+    const auto it = std::find(inputs.begin(), inputs.end(), placed.origin_of(graph.outputs()[output]));
+    if (it == inputs.end()) continue;
+    aliases.push_back(fb::CreateAlias(builder, output, static_cast<uint32_t>(it - inputs.begin())));
+  }
+  return aliases;
+}
+
+}  // namespace
+
+Digest artifact_digest(const BuiltArtifact& artifact) {
+  ByteWriter writer;
+  writer.write(artifact.kind);
+  writer.write(artifact.entry);
+  writer.write(artifact.tasks);
+  writer.write(artifact.workspace_bytes);
+  writer.write(artifact.features);
+  writer.write(std::string_view(artifact.backend));
+  writer.write(artifact.payload);
+  return digest_of(writer.bytes());
+}
+
+BuiltArtifact code_artifact(const Image& image, const std::string& backend) {
+  BuiltArtifact artifact{KILN_ARTIFACT_CODE, {},          image.code,
+                         image.entry,        image.tasks, image.workspace_bytes,
+                         image.features,     backend};
+  artifact.digest = artifact_digest(artifact);
+  return artifact;
+}
+
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes) {
+  assert(codes.size() == plan.specs.size());
+  flatbuffers::FlatBufferBuilder builder;
+  const MemoryPlan scratch = plan_scratch(plan);
+
+  std::vector<uint8_t> constant_bytes;
+  std::vector<flatbuffers::Offset<fb::Buffer>> buffers;
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const PlanBuffer& buffer = plan.buffers[i];
+    const uint64_t bytes = static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype);
+    switch (buffer.kind) {
+      case BufferKind::input:
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::input, buffer.index));
+        break;
+      case BufferKind::output:
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::output, input_count + buffer.index));
+        break;
+      case BufferKind::temporary:
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], bytes));
+        break;
+      case BufferKind::constant: {
+        const std::vector<uint8_t>& data = plan.constants[buffer.index];
+        constant_bytes.resize((constant_bytes.size() + 63) / 64 * 64);
+        buffers.push_back(
+            fb::CreateBuffer(builder, fb::Place::constant, 0, constant_bytes.size(), data.size()));
+        constant_bytes.insert(constant_bytes.end(), data.begin(), data.end());
+        break;
+      }
+    }
+  }
+
+  std::vector<fb::ArtifactDigest> stored_codes;
+  std::vector<flatbuffers::Offset<flatbuffers::String>> names;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    stored_codes.push_back(to_stored(codes[i]));
+    names.push_back(builder.CreateString(kernel_name(plan.specs[i])));
+  }
+  std::vector<flatbuffers::Offset<fb::Launch>> launches;
+  for (const Launch& launch : plan.launches) {
+    launches.push_back(fb::CreateLaunch(builder, launch.spec, builder.CreateVector(launch.buffers)));
+  }
+  builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
+  builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
+                                builder.CreateVector(names), builder.CreateVector(buffers),
+                                builder.CreateVector(launches), scratch.total_bytes,
+                                builder.CreateVector(constant_bytes)));
+  return finish(KILN_ARTIFACT_PLAN, builder);
+}
+
+BuiltArtifact program_artifact(const ProgramDescription& description) {
+  const Graph& graph = description.graph;
+  const ProgramBuffers placed(description);
+  flatbuffers::FlatBufferBuilder builder;
+
+  std::vector<fb::ArtifactDigest> plans;
+  for (const Digest& digest : description.plans) plans.push_back(to_stored(digest));
+  std::vector<flatbuffers::Offset<fb::Call>> calls;
+  for (const ProgramCall& call : description.calls) {
+    std::vector<uint32_t> arguments;
+    for (ValueId value : call.inputs) arguments.push_back(placed.index_of(value));
+    for (ValueId value : call.outputs) arguments.push_back(placed.index_of(value));
+    calls.push_back(fb::CreateCall(builder, call.plan, builder.CreateVector(arguments)));
+  }
+  std::vector<flatbuffers::Offset<fb::Tensor>> inputs, outputs;
+  for (ValueId value : graph.inputs()) {
+    inputs.push_back(write_layout(builder, graph.type(value), graph.type(value).strides));
+  }
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    outputs.push_back(write_layout(builder, graph.type(graph.outputs()[i]), graph.output_strides()[i]));
+  }
+  const auto buffers = builder.CreateVector(placed.write(builder));
+  const auto aliases = builder.CreateVector(write_aliases(builder, graph, placed));
+  const auto target = builder.CreateString(description.target);
+  const auto stored_plans = builder.CreateVectorOfStructs(plans);
+  const auto stored_calls = builder.CreateVector(calls);
+  const auto stored_inputs = builder.CreateVector(inputs);
+  const auto stored_outputs = builder.CreateVector(outputs);
+  builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls,
+                                   placed.scratch_bytes(), stored_inputs, stored_outputs, aliases, target,
+                                   description.generation, static_cast<uint32_t>(graph.nodes().size())));
+  return finish(KILN_ARTIFACT_PROGRAM, builder);
+}
+
+}  // namespace kiln

@@ -1,0 +1,60 @@
+#include "jit/resolve/key.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/build_id.h"
+#include "base/bytes.h"
+#include "frontend/canonical/canonical.h"
+#include "jit/run/program.h"
+
+namespace kiln {
+
+namespace {
+
+/// What every level shares: what is keyed, for which target, by which generator.
+Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content,
+             const Target& target) {
+  return Key{{{"level", std::move(level)},
+              {std::move(content_name), digest_of(content).to_hex()},
+              {"backend", target.backend},
+              {"target", target.name},
+              {"generator", std::string(generator_build_id())},
+              {"program_version", std::to_string(k_program_version)}}};
+}
+
+}  // namespace
+
+Digest Key::digest() const {
+  ByteWriter writer;
+  for (const Part& part : parts) {
+    writer.write(std::string_view(part.name));
+    writer.write(std::string_view(part.value));
+  }
+  return digest_of(writer.bytes());
+}
+
+std::string Key::to_json() const {
+  nlohmann::ordered_json json;
+  for (const Part& part : parts) json[part.name] = part.value;
+  return json.dump();
+}
+
+Key program_key(const Graph& graph, const Target& target) {
+  return make_key("program", "graph", canonical_bytes(graph), target);
+}
+
+Key plan_key(const Graph& region, const Target& target) {
+  return make_key("plan", "region", canonical_bytes(region), target);
+}
+
+Key code_key(const KernelSpec& spec, const Target& target) {
+  return make_key("code", "spec", canonical_bytes(spec), target);
+}
+
+Key capture_key(std::span<const uint8_t> bytes) {
+  return Key{{{"level", "capture"},
+              {"capture", digest_of(bytes).to_hex()},
+              {"generator", std::string(generator_build_id())}}};
+}
+
+}  // namespace kiln

@@ -1,0 +1,86 @@
+#include "jit/resolve/resolver.h"
+
+#include <cstring>
+
+namespace kiln {
+
+Resolver::Resolver(const std::string& cache_directory, const RuntimeBackend& runtime)
+    : m_runtime(runtime), m_targets(runtime.targets()), m_reader(kiln_reader_open(cache_directory.c_str())) {}
+
+Resolver::~Resolver() {
+  m_executables.clear();  // before the code they run is unmapped
+  kiln_reader_close(m_reader);
+}
+
+Resolver::Lookup Resolver::find(const Graph& canonical) {
+  Lookup best;
+  for (const Target& target : m_targets) {
+    const Key key = program_key(canonical, target);
+    Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
+    kiln_view view;
+    lookup.miss = kiln_reader_find_key(m_reader, lookup.key.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+    if (lookup.miss == KILN_HIT) {
+      auto program = Program::load(aligned(view), *this);
+      if (program.ok()) {
+        lookup.program = std::move(program).value();
+        return lookup;
+      }
+      lookup.miss = program.status().code() == StatusCode::not_found ? KILN_MISS_EVICTED : KILN_MISS_CORRUPT;
+      lookup.detail = program.status().message();
+    } else {
+      lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
+    }
+    if (best.key_parts.empty()) best = std::move(lookup);
+  }
+  return best;
+}
+
+std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
+  kiln_view view;
+  if (kiln_reader_find_key(m_reader, key.digest().bytes.data(), KILN_ARTIFACT_CAPTURE, &view) != KILN_HIT) {
+    return std::nullopt;
+  }
+  return std::span(view.payload, view.header->payload_size);
+}
+
+Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
+  kiln_view view;
+  if (auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_PLAN, &view)) {
+    return error(StatusCode::not_found, "plan {}: {}", digest.to_short(), kiln_miss_name(miss));
+  }
+  return aligned(view);
+}
+
+Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& digest) {
+  {
+    std::lock_guard lock(m_mutex);
+    if (auto it = m_executables.find(digest); it != m_executables.end()) return it->second;
+  }
+  kiln_view view;
+  const uint8_t* code = nullptr;
+  auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_CODE, &view);
+  if (miss == KILN_HIT) miss = kiln_reader_map_code(m_reader, &view, &code);
+  if (miss != KILN_HIT) {
+    return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
+  }
+  const kiln_artifact_header& header = *view.header;
+  Image launch_data{{}, header.entry, header.tasks, header.workspace_bytes, header.features};
+  KILN_ASSIGN_OR_RETURN(auto loaded, m_runtime.load(launch_data, std::span(code, header.payload_size)));
+  std::lock_guard lock(m_mutex);
+  auto [it, is_new] = m_executables.try_emplace(digest, std::move(loaded));
+  return it->second;
+}
+
+std::span<const uint8_t> Resolver::aligned(const kiln_view& view) {
+  const size_t size = view.header->payload_size;
+  if (reinterpret_cast<uintptr_t>(view.payload) % alignof(uint64_t) == 0) return {view.payload, size};
+  std::lock_guard lock(m_mutex);
+  auto& copy = m_copies[view.payload];
+  if (copy.empty()) {
+    copy.resize((size + 7) / 8);
+    std::memcpy(copy.data(), view.payload, size);
+  }
+  return {reinterpret_cast<const uint8_t*>(copy.data()), size};
+}
+
+}  // namespace kiln

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/reader/reader.h"
+#include "jit/resolve/key.h"
+#include "jit/run/program.h"
+
+namespace kiln {
+
+/// Graphs to mapped programs, without a daemon: canonicalise, key, find, check, bind.
+///
+/// Ownership: programs it gives use code mapped here; it must outlive them.
+/// Threading: any thread at once.
+/// Errors: a miss is a value with its reason. A damaged entry is a miss.
+class Resolver : public ArtifactSource {
+ public:
+  /// `runtime` must outlive the resolver.
+  Resolver(const std::string& cache_directory, const RuntimeBackend& runtime);
+  ~Resolver() override;
+
+  struct Lookup {
+    std::shared_ptr<const Program> program;  // null on a miss
+    Digest key;                              // of the best target, or the one that was found
+    std::string key_parts;                   // its parts, as JSON
+    kiln_miss miss = KILN_MISS_ABSENT;
+    std::string detail;  // why, for people; empty on a hit
+  };
+
+  /// `canonical`: canonicalise(bound graph). Walks the host's targets, best first.
+  Lookup find(const Graph& canonical);
+
+  /// The bytes of a capture, or nothing.
+  std::optional<std::span<const uint8_t>> find_capture(const Key& key);
+
+  const std::vector<Target>& targets() const { return m_targets; }
+
+  Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
+  Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
+
+ private:
+  /// Flatbuffers are read in place and need alignment; the store aligns what it can.
+  std::span<const uint8_t> aligned(const kiln_view& view);
+
+  const RuntimeBackend& m_runtime;
+  std::vector<Target> m_targets;
+  kiln_reader* m_reader;
+  std::mutex m_mutex;
+  std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;
+  std::unordered_map<const uint8_t*, std::vector<uint64_t>> m_copies;
+};
+
+}  // namespace kiln

@@ -1,0 +1,69 @@
+#include "jit/run/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace kiln {
+
+namespace {
+// A training step has a forward and a backward in flight one after another; nested or concurrent callers are
+// rare.
+constexpr size_t k_kept_blocks = 4;
+constexpr size_t k_huge_page_bytes = size_t{2} << 20;
+}  // namespace
+
+struct ArenaPool::State {
+  std::mutex mutex;
+  struct Kept {
+    uint8_t* memory;
+    size_t bytes;
+  };
+  std::vector<Kept> kept;
+};
+
+ArenaPool::ArenaPool() : m_state(new State) {}
+
+ArenaPool& ArenaPool::shared() {
+  static ArenaPool* pool = new ArenaPool;  // outlives every thread that may still release into it
+  return *pool;
+}
+
+ArenaPool::Block ArenaPool::acquire(size_t bytes) {
+  bytes = (std::max<size_t>(bytes, 1) + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
+  {
+    std::lock_guard lock(m_state->mutex);
+    auto best = m_state->kept.end();
+    for (auto it = m_state->kept.begin(); it != m_state->kept.end(); ++it) {
+      if (it->bytes >= bytes && (best == m_state->kept.end() || it->bytes < best->bytes)) best = it;
+    }
+    if (best != m_state->kept.end()) {
+      State::Kept kept = *best;
+      m_state->kept.erase(best);
+      return Block(kept.memory, Release{this, kept.bytes});
+    }
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return Block(nullptr, Release{this, 0});
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless
+  return Block(static_cast<uint8_t*>(memory), Release{this, bytes});
+}
+
+void ArenaPool::release(uint8_t* memory, size_t bytes) {
+  State::Kept unwanted{memory, bytes};
+  {
+    std::lock_guard lock(m_state->mutex);
+    m_state->kept.push_back(unwanted);
+    if (m_state->kept.size() <= k_kept_blocks) return;
+    // Give up the smallest: the others serve whatever it could.
+    auto smallest = std::min_element(m_state->kept.begin(), m_state->kept.end(),
+                                     [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    unwanted = *smallest;
+    m_state->kept.erase(smallest);
+  }
+  munmap(unwanted.memory, unwanted.bytes);
+}
+
+}  // namespace kiln

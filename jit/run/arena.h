@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace kiln {
+
+/// Scratch memory of calls in flight: 64-byte aligned, contents undefined. A released block is kept for the
+/// next call, because fresh pages cost more than the kernels that touch them. Threading: any thread at once.
+/// After fork the child must not release blocks acquired before it (it never does: a call in flight belongs
+/// to a thread that the child does not have).
+class ArenaPool {
+ public:
+  struct Release {
+    ArenaPool* pool;
+    size_t bytes;
+    void operator()(uint8_t* memory) const { pool->release(memory, bytes); }
+  };
+  using Block = std::unique_ptr<uint8_t[], Release>;
+
+  /// The pool of this process, never destroyed.
+  static ArenaPool& shared();
+
+  /// Null when the system has no memory left. At most one kept block is handed out; it is the smallest that
+  /// fits.
+  Block acquire(size_t bytes);
+
+ private:
+  friend struct Release;
+  void release(uint8_t* memory, size_t bytes);
+
+  struct State;
+  ArenaPool();
+  State* m_state;
+};
+
+}  // namespace kiln

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/digest.h"
+#include "base/expected.h"
+
+namespace kiln {
+
+/// Version of the meaning of program.fbs; part of every plan and program key.
+inline constexpr uint32_t k_program_version = 1;
+
+/// Where a program's plans and kernels come from: the mapped cache, or a test.
+class ArtifactSource {
+ public:
+  virtual ~ArtifactSource() = default;
+  /// The plan's bytes; valid as long as the source.
+  virtual Expected<std::span<const uint8_t>> plan(const Digest& digest) = 0;
+  /// The kernel, ready to launch; shared by all programs of the source.
+  virtual Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) = 0;
+};
+
+/// A tensor as a program expects it. Dims and strides in elements; empty strides mean dense row-major.
+struct TensorLayout {
+  DType dtype = DType::f32;
+  std::vector<int64_t> dims;
+  std::vector<int64_t> strides;
+};
+
+/// An executable graph: region calls flattened to launches over inputs, outputs, constants and one scratch
+/// arena.
+///
+/// Ownership: shares its kernels; the source must outlive it (constants are read in place).
+/// Threading: immutable; run may be called from any thread at once.
+/// Cost of run: one OpenMP region for all launches, one barrier between two of them.
+class Program {
+ public:
+  /// Checks the bytes (flatbuffer verifier, indices, bounds) before anything is used.
+  static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes,
+                                                       ArtifactSource& source);
+
+  const std::vector<TensorLayout>& inputs() const { return m_inputs; }
+  const std::vector<TensorLayout>& outputs() const { return m_outputs; }
+  /// k_none, or the input that output `index` is.
+  uint32_t output_alias(size_t index) const { return m_aliases[index]; }
+  const std::string& target() const { return m_target; }
+  uint32_t generation() const { return m_generation; }
+  uint32_t node_count() const { return m_node_count; }
+  /// Kernel names in launch order, for profiles.
+  const std::vector<std::string>& launch_names() const { return m_launch_names; }
+  size_t kernel_count() const { return m_executables.size(); }
+  size_t plan_count() const { return m_plan_count; }
+  uint64_t scratch_bytes() const { return m_scratch_bytes; }
+
+  /// Base pointers in the order of inputs() and outputs(); an aliased output's pointer is not used. At most
+  /// `num_threads` threads of the caller's OpenMP pool.
+  /// Errors: out_of_range when an index from data was outside its tensor; resource_exhausted without memory.
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
+
+ private:
+  enum class Place : uint8_t { input, output, scratch, constant };
+  struct Argument {
+    Place place;
+    uint32_t index;   // input or output
+    uint64_t offset;  // into scratch
+    const uint8_t* constant;
+  };
+  struct Step {
+    const Executable* executable;
+    uint32_t first_argument, argument_count;
+    uint64_t tasks;
+  };
+  friend class ProgramLoader;
+
+  std::vector<TensorLayout> m_inputs, m_outputs;
+  std::vector<uint32_t> m_aliases;
+  std::vector<Argument> m_arguments;
+  std::vector<Step> m_steps;
+  std::vector<std::shared_ptr<const Executable>> m_executables;
+  std::vector<std::string> m_launch_names;
+  std::string m_target;
+  uint64_t m_scratch_bytes = 0;    // arena for all steps
+  uint64_t m_workspace_bytes = 0;  // per thread
+  uint64_t m_max_tasks = 1;
+  uint32_t m_generation = 0, m_node_count = 0;
+  size_t m_plan_count = 0;
+};
+
+}  // namespace kiln

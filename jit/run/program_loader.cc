@@ -1,0 +1,218 @@
+// Bytes to Program. Everything read here came from a file: the flatbuffer verifier bounds every access, and
+// each index and extent is checked before it is kept, so that run() need check nothing.
+
+#include <limits>
+#include <unordered_map>
+
+#include "frontend/ir/graph.h"
+#include "jit/run/program.h"
+#include "jit/run/program_generated.h"
+
+namespace kiln {
+
+namespace {
+
+Status damaged(std::string_view what) { return error(StatusCode::data_loss, "program: {}", what); }
+
+Digest to_digest(const fb::ArtifactDigest& stored) {
+  Digest digest;
+  std::copy(stored.bytes()->begin(), stored.bytes()->end(), digest.bytes.begin());
+  return digest;
+}
+
+template <typename T>
+auto size_of_list(const T* list) {
+  return list ? list->size() : 0;
+}
+
+template <typename T>
+const T* verified(std::span<const uint8_t> bytes) {
+  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
+  return verifier.VerifyBuffer<T>(nullptr) ? flatbuffers::GetRoot<T>(bytes.data()) : nullptr;
+}
+
+Expected<std::vector<TensorLayout>> read_layouts(
+    const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>* list) {
+  std::vector<TensorLayout> layouts;
+  for (size_t i = 0; i < size_of_list(list); ++i) {
+    const auto* stored = list->Get(static_cast<uint32_t>(i));
+    if (stored->dtype() >= k_dtype_count) return damaged("unknown dtype");
+    TensorLayout layout{static_cast<DType>(stored->dtype()), {}, {}};
+    if (stored->dims()) layout.dims.assign(stored->dims()->begin(), stored->dims()->end());
+    if (stored->strides()) layout.strides.assign(stored->strides()->begin(), stored->strides()->end());
+    if (!layout.strides.empty() && layout.strides.size() != layout.dims.size())
+      return damaged("strides of another rank");
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+}  // namespace
+
+/// Flattens calls of plans into steps over one argument list.
+class ProgramLoader {
+ public:
+  ProgramLoader(const fb::Program& stored, ArtifactSource& source) : m_stored(stored), m_source(source) {}
+
+  Expected<std::shared_ptr<const Program>> load() {
+    if (m_stored.version() != k_program_version) return damaged("another version");
+    KILN_ASSIGN_OR_RETURN(m_program->m_inputs, read_layouts(m_stored.inputs()));
+    KILN_ASSIGN_OR_RETURN(m_program->m_outputs, read_layouts(m_stored.outputs()));
+    m_program->m_target = m_stored.target() ? m_stored.target()->str() : "";
+    m_program->m_generation = m_stored.generation();
+    m_program->m_node_count = m_stored.node_count();
+    KILN_RETURN_IF_ERROR(read_aliases());
+    KILN_RETURN_IF_ERROR(read_buffers());
+    for (size_t i = 0; i < size_of_list(m_stored.plans()); ++i) {
+      KILN_RETURN_IF_ERROR(read_plan(to_digest(*m_stored.plans()->Get(static_cast<uint32_t>(i)))));
+    }
+    for (size_t i = 0; i < size_of_list(m_stored.calls()); ++i) {
+      KILN_RETURN_IF_ERROR(read_call(*m_stored.calls()->Get(static_cast<uint32_t>(i))));
+    }
+    m_program->m_plan_count = m_plans.size();
+    m_program->m_scratch_bytes = (m_stored.scratch_bytes() + m_plan_scratch_bytes + 63) / 64 * 64;
+    m_program->m_workspace_bytes = (m_program->m_workspace_bytes + 63) / 64 * 64;
+    return std::shared_ptr<const Program>(std::move(m_program));
+  }
+
+ private:
+  struct LoadedPlan {
+    const fb::Plan* stored;
+    std::vector<const Executable*> executables;
+  };
+
+  Status read_aliases() {
+    m_program->m_aliases.assign(m_program->m_outputs.size(), k_none);
+    for (size_t i = 0; i < size_of_list(m_stored.aliases()); ++i) {
+      const auto* alias = m_stored.aliases()->Get(static_cast<uint32_t>(i));
+      if (alias->output() >= m_program->m_outputs.size() || alias->input() >= m_program->m_inputs.size()) {
+        return damaged("alias out of range");
+      }
+      m_program->m_aliases[alias->output()] = alias->input();
+    }
+    return {};
+  }
+
+  Expected<Program::Argument> read_buffer(const fb::Buffer& buffer, size_t inputs, size_t outputs,
+                                          uint64_t scratch_bytes, std::span<const uint8_t> constants) {
+    const auto fits = [&](uint64_t total) {
+      return buffer.bytes() <= total && buffer.offset() <= total - buffer.bytes();
+    };
+    switch (buffer.place()) {
+      case fb::Place::input:
+        if (buffer.index() >= inputs) return damaged("input out of range");
+        return Program::Argument{Program::Place::input, buffer.index(), 0, nullptr};
+      case fb::Place::output:
+        if (buffer.index() >= outputs) return damaged("output out of range");
+        return Program::Argument{Program::Place::output, buffer.index(), 0, nullptr};
+      case fb::Place::scratch:
+        if (!fits(scratch_bytes)) return damaged("scratch out of range");
+        return Program::Argument{Program::Place::scratch, 0, buffer.offset(), nullptr};
+      case fb::Place::constant:
+        if (!fits(constants.size())) return damaged("constant out of range");
+        return Program::Argument{Program::Place::constant, 0, 0, constants.data() + buffer.offset()};
+    }
+    return damaged("unknown place");
+  }
+
+  Status read_buffers() {
+    if (m_stored.scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4)
+      return damaged("scratch too large");
+    for (size_t i = 0; i < size_of_list(m_stored.buffers()); ++i) {
+      KILN_ASSIGN_OR_RETURN(
+          auto argument,
+          read_buffer(*m_stored.buffers()->Get(static_cast<uint32_t>(i)), m_program->m_inputs.size(),
+                      m_program->m_outputs.size(), m_stored.scratch_bytes(), {}));
+      m_buffers.push_back(argument);
+    }
+    return {};
+  }
+
+  Status read_plan(const Digest& digest) {
+    KILN_ASSIGN_OR_RETURN(auto bytes, m_source.plan(digest));
+    const auto* plan = verified<fb::Plan>(bytes);
+    if (!plan || plan->version() != k_program_version) return damaged("plan of another version");
+    if (plan->scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
+    LoadedPlan loaded{plan, {}};
+    for (size_t i = 0; i < size_of_list(plan->codes()); ++i) {
+      KILN_ASSIGN_OR_RETURN(const Executable* executable,
+                            executable_of(to_digest(*plan->codes()->Get(static_cast<uint32_t>(i)))));
+      loaded.executables.push_back(executable);
+    }
+    m_plan_scratch_bytes = std::max(m_plan_scratch_bytes, plan->scratch_bytes());
+    m_plans.push_back(std::move(loaded));
+    return {};
+  }
+
+  Expected<const Executable*> executable_of(const Digest& digest) {
+    auto [it, is_new] = m_executables.try_emplace(digest, nullptr);
+    if (is_new) {
+      KILN_ASSIGN_OR_RETURN(auto executable, m_source.executable(digest));
+      it->second = executable.get();
+      m_program->m_executables.push_back(std::move(executable));
+    }
+    return it->second;
+  }
+
+  /// The argument a plan's buffer is in one call: the caller's, or the plan's own scratch behind the
+  /// program's.
+  Expected<Program::Argument> bind(const LoadedPlan& plan, const fb::Call& call, uint32_t buffer_index) {
+    if (buffer_index >= size_of_list(plan.stored->buffers())) return damaged("buffer out of range");
+    const auto& buffer = *plan.stored->buffers()->Get(buffer_index);
+    const auto* constants = plan.stored->constants();
+    const std::span<const uint8_t> constant_bytes =
+        constants ? std::span(constants->data(), constants->size()) : std::span<const uint8_t>();
+    const size_t argument_count = size_of_list(call.arguments());
+    KILN_ASSIGN_OR_RETURN(
+        Program::Argument argument,
+        read_buffer(buffer, argument_count, argument_count, plan.stored->scratch_bytes(), constant_bytes));
+    if (argument.place == Program::Place::input || argument.place == Program::Place::output) {
+      const uint32_t outer = call.arguments()->Get(argument.index);
+      if (outer >= m_buffers.size()) return damaged("argument out of range");
+      return m_buffers[outer];
+    }
+    if (argument.place == Program::Place::scratch) argument.offset += m_stored.scratch_bytes();
+    return argument;
+  }
+
+  Status read_call(const fb::Call& call) {
+    if (call.plan() >= m_plans.size()) return damaged("plan out of range");
+    const LoadedPlan& plan = m_plans[call.plan()];
+    for (size_t i = 0; i < size_of_list(plan.stored->launches()); ++i) {
+      const auto& launch = *plan.stored->launches()->Get(static_cast<uint32_t>(i));
+      if (launch.code() >= plan.executables.size()) return damaged("code out of range");
+      const Executable* executable = plan.executables[launch.code()];
+      Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
+                         static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks()};
+      for (size_t b = 0; b < step.argument_count; ++b) {
+        KILN_ASSIGN_OR_RETURN(auto argument,
+                              bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
+        m_program->m_arguments.push_back(argument);
+      }
+      m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
+      m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);
+      m_program->m_steps.push_back(step);
+      const auto* names = plan.stored->names();
+      m_program->m_launch_names.push_back(
+          launch.code() < size_of_list(names) ? names->Get(launch.code())->str() : "");
+    }
+    return {};
+  }
+
+  const fb::Program& m_stored;
+  ArtifactSource& m_source;
+  std::unique_ptr<Program> m_program = std::make_unique<Program>();
+  std::vector<Program::Argument> m_buffers;
+  std::vector<LoadedPlan> m_plans;
+  std::unordered_map<Digest, const Executable*> m_executables;
+  uint64_t m_plan_scratch_bytes = 0;
+};
+
+Expected<std::shared_ptr<const Program>> Program::load(std::span<const uint8_t> bytes,
+                                                       ArtifactSource& source) {
+  const auto* stored = verified<fb::Program>(bytes);
+  if (!stored) return damaged("not a program");
+  return ProgramLoader(*stored, source).load();
+}
+
+}  // namespace kiln

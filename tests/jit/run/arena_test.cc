@@ -1,0 +1,44 @@
+#include "jit/run/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace kiln {
+namespace {
+
+TEST(ArenaPool, BlocksInFlightDoNotOverlap) {
+  auto a = ArenaPool::shared().acquire(1 << 20);
+  auto b = ArenaPool::shared().acquire(1 << 20);
+  std::memset(a.get(), 1, 1 << 20);
+  std::memset(b.get(), 2, 1 << 20);
+  EXPECT_EQ(a[0], 1);
+  EXPECT_EQ(a[(1 << 20) - 1], 1);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.get()) % 64, 0u);
+}
+
+TEST(ArenaPool, AReleasedBlockServesTheNextCall) {
+  uint8_t* first = ArenaPool::shared().acquire(5 << 20).get();
+  EXPECT_EQ(ArenaPool::shared().acquire(5 << 20).get(), first);
+}
+
+TEST(ArenaPool, ManyThreadsMayShareIt) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 200; ++i) {
+        auto block = ArenaPool::shared().acquire(static_cast<size_t>(1 + i % 7) << 20);
+        ASSERT_TRUE(block);
+        block[0] = static_cast<uint8_t>(t);
+        std::this_thread::yield();
+        ASSERT_EQ(block[0], t);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace kiln

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Arrows point down only: every #include "…" line is held against the table of ARCHITECTURE.md.
+
+A folder may include itself, and what the table lists for the longest prefix that names it.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# folder → prefixes it may include besides itself. Longest prefix wins.
+TABLE = {
+    "base": [],
+    "frontend": ["base"],
+    "cache/format": ["base"],
+    "cache/reader": ["cache/format"],
+    "cache/store": ["cache/format", "base"],
+    "backends": ["frontend", "base"],
+    "backends/cpu/compile": ["backends", "frontend", "base"],
+    "backends/cpu/runtime": ["backends/backend.h", "backends/cpu/features.h", "frontend", "base"],
+    "autotune": ["backends", "frontend", "base"],
+    "jit/run": ["frontend", "backends/backend.h", "base"],
+    "jit/resolve": ["jit/run", "frontend", "cache/reader", "cache/format", "backends/backend.h",
+                    "backends/runtime_registry.h", "base"],
+    "jit/build": ["jit/run", "jit/resolve", "autotune", "backends", "frontend", "cache/format", "cache/reader", "base"],
+    "jit/worker": ["jit", "autotune", "backends", "frontend", "cache/format", "cache/reader", "base"],
+    "service/protocol": ["base"],
+    "service": ["service/protocol", "jit", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
+    "client": ["jit/resolve", "jit/run", "frontend", "service/protocol", "cache/reader", "cache/format",
+               "backends/backend.h", "backends/runtime_registry.h", "base"],
+    "cli": ["client", "frontend", "cache/format", "cache/reader", "cache/pack", "service/protocol", "base"],
+    "examples": ["client"],
+}
+ANYTHING = ("tests", "bench", "build")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def rule_for(path):
+    prefixes = [p for p in TABLE if path == p or path.startswith(p + "/")]
+    return max(prefixes, key=len) if prefixes else None
+
+
+def allowed(source, target):
+    folder = rule_for(source)
+    if folder is None:
+        return False
+    own = [folder] + TABLE[folder]
+    return any(target == p or target.startswith(p + "/") for p in own)
+
+
+def check(root):
+    problems, seen = [], 0
+    for file in sorted(p for s in ("*.h", "*.cc", "*.c") for p in root.rglob(s)):
+        source = file.relative_to(root).as_posix()
+        if source.startswith(ANYTHING) or source.startswith("."):
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match or "/" not in match[1]:
+                continue
+            seen += 1
+            if not allowed(source, match[1]):
+                problems.append(f"{source}:{number}: may not include {match[1]}")
+    return problems, seen
+
+
+def test_itself():
+    assert allowed("jit/run/program.cc", "backends/backend.h")
+    assert not allowed("jit/run/program.cc", "cache/store/store.h")
+    assert not allowed("frontend/ops/op.cc", "backends/backend.h")
+    assert not allowed("cache/reader/reader.c", "base/status.h")
+    assert allowed("cli/main.cc", "client/include/kiln.h")
+
+
+if __name__ == "__main__":
+    test_itself()
+    problems, seen = check(ROOT)
+    print("\n".join(problems))
+    if not seen:
+        sys.exit("no include line was found")
+    sys.exit(1 if problems else 0)

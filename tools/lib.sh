@@ -1,0 +1,60 @@
+# Sourced by the other tools: where things are, and how they come to be there. Debian 12 with root, apt and pip.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PRESET=${KILN_PRESET:-dev}
+BUILD=$ROOT/build/$PRESET
+
+PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-format-19 clang-tidy-19 flatbuffers-compiler
+  libflatbuffers-dev librocksdb-dev libboost-dev libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev
+  libcli11-dev nlohmann-json3-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev
+  python3-dev python3-venv util-linux)
+
+say() { printf '== %s\n' "$*" >&2; }
+
+install_packages() {
+  local missing=()
+  local package
+  for package in "${PACKAGES[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+}
+
+# A virtual environment with torch, unless the caller's python has one (PYTHON names it).
+ensure_python() {
+  if [ -n "${PYTHON:-}" ]; then return; fi
+  if [ ! -x "$ROOT/.venv/bin/python" ]; then
+    if python3 -c 'import torch, transformers' 2>/dev/null; then
+      PYTHON=$(command -v python3); export PYTHON; return
+    fi
+    say 'making a virtual environment with torch 2.13.0'
+    python3 -m venv "$ROOT/.venv"
+    "$ROOT/.venv/bin/pip" install -q torch==2.13.0 transformers numpy pytest || say 'no torch could be installed'
+  fi
+  PYTHON=$ROOT/.venv/bin/python; export PYTHON
+}
+
+build() {  # build PRESET [TARGET…]
+  local preset=$1; shift
+  ( cd "$ROOT" && cmake --preset "$preset" -DKILN_PYTHON="${PYTHON:-}" >"$ROOT/build/$preset.configure.log" 2>&1 ) ||
+    { cat "$ROOT/build/$preset.configure.log" >&2; return 1; }
+  cmake --build "$ROOT/build/$preset" -j"$(nproc)" ${1:+--target "$@"} >"$ROOT/build/$preset.build.log" 2>&1 ||
+    { tail -60 "$ROOT/build/$preset.build.log" >&2; return 1; }
+}
+
+prepare() {  # packages, python, the dev build
+  mkdir -p "$ROOT/build"
+  install_packages
+  ensure_python
+  say "building (log: build/$PRESET.build.log)"
+  build "$PRESET"
+}
+
+# The environment in which python has torch and kiln, and kiln and kilnd are on the path.
+enter() {
+  export PATH="$BUILD/cli:$BUILD/service:$(dirname "$PYTHON"):$PATH"
+  export PYTHONPATH="$BUILD/python${PYTHONPATH:+:$PYTHONPATH}"
+}
