@@ -1,0 +1,29 @@
+#pragma once
+
+#include "backends/backend.h"
+#include "backends/cpu/compile/image.h"
+
+namespace kiln::cpu {
+
+/// Kernels for x86-64 through LLVM: IR in its final shape, code generation, a relocation-free image.
+/// Stateless.
+class CpuCompileBackend final : public CompileBackend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::vector<Target> targets() const override;
+  TargetTraits traits(const Target& target) const override;
+  std::string toolchain() const override;
+  Status claims(const KernelSpec& spec, const Target& target) const override;
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule,
+                          const Target& target) const override;
+
+  /// compile(), with what it showed.
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
+                          ImageReport* report) const;
+  /// The assembly of a kernel, for people.
+  Expected<std::string> disassemble(const KernelSpec& spec, const Schedule& schedule,
+                                    const Target& target) const;
+};
+
+}  // namespace kiln::cpu

@@ -1,0 +1,78 @@
+#include "backends/cpu/features.h"
+
+#include <sys/platform/x86.h>
+
+#include <array>
+#include <cstdlib>
+
+namespace kiln::cpu {
+namespace {
+
+constexpr uint64_t k_v2 = bit(Feature::sse4_2);
+constexpr uint64_t k_v3 = k_v2 | bit(Feature::avx2) | bit(Feature::fma) | bit(Feature::f16c);
+constexpr uint64_t k_v4 = k_v3 | bit(Feature::avx512);
+
+// A step is added here and nowhere else, with the host test of its features below.
+constexpr std::array<CpuTarget, 3> k_ladder{{
+    {"x86-64-v4", k_v4, 64, "x86-64-v4"},
+    {"x86-64-v3", k_v3, 32, "x86-64-v3"},
+    {"x86-64-v2", k_v2, 16, "x86-64-v2"},
+}};
+
+uint64_t detect() {
+  uint64_t features = 0;
+  const auto add = [&](Feature feature, bool active) { features |= active ? bit(feature) : 0; };
+  add(Feature::sse4_2, CPU_FEATURE_ACTIVE(SSE4_2) && CPU_FEATURE_ACTIVE(SSE4_1) &&
+                           CPU_FEATURE_ACTIVE(SSSE3) && CPU_FEATURE_ACTIVE(POPCNT) &&
+                           CPU_FEATURE_ACTIVE(CMPXCHG16B));
+  add(Feature::avx2, CPU_FEATURE_ACTIVE(AVX2) && CPU_FEATURE_ACTIVE(AVX) && CPU_FEATURE_ACTIVE(BMI1) &&
+                         CPU_FEATURE_ACTIVE(BMI2) && CPU_FEATURE_ACTIVE(LZCNT) && CPU_FEATURE_ACTIVE(MOVBE));
+  add(Feature::fma, CPU_FEATURE_ACTIVE(FMA));
+  add(Feature::f16c, CPU_FEATURE_ACTIVE(F16C));
+  add(Feature::avx512, CPU_FEATURE_ACTIVE(AVX512F) && CPU_FEATURE_ACTIVE(AVX512CD) &&
+                           CPU_FEATURE_ACTIVE(AVX512BW) && CPU_FEATURE_ACTIVE(AVX512DQ) &&
+                           CPU_FEATURE_ACTIVE(AVX512VL));
+  add(Feature::avx512_bf16, CPU_FEATURE_ACTIVE(AVX512_BF16));
+  add(Feature::avx512_fp16, CPU_FEATURE_ACTIVE(AVX512_FP16));
+  // AMX also needs the kernel's permission; no target uses it yet, so nothing asks.
+  return features;
+}
+
+uint64_t detect_masked() {
+  const char* name = std::getenv("KILN_CPU_FEATURES");
+  if (name == nullptr || *name == '\0') return detect();
+  const CpuTarget* target = find_target(name);
+  return target == nullptr ? 0 : detect() & target->features;
+}
+
+constexpr std::array<std::string_view, 10> k_names{"sse4.2",   "avx2",        "fma",         "f16c",
+                                                   "avx512",   "avx512_bf16", "avx512_fp16", "amx_tile",
+                                                   "amx_bf16", "amx_int8"};
+
+}  // namespace
+
+std::span<const CpuTarget> ladder() { return k_ladder; }
+
+const CpuTarget* find_target(std::string_view name) {
+  for (const CpuTarget& target : k_ladder) {
+    if (target.name == name) return &target;
+  }
+  return nullptr;
+}
+
+uint64_t host_features() {
+  static const uint64_t features = detect_masked();
+  return features;
+}
+
+std::string describe(uint64_t features) {
+  std::string text;
+  for (size_t i = 0; i < k_names.size(); ++i) {
+    if ((features >> i & 1) == 0) continue;
+    if (!text.empty()) text += ' ';
+    text += k_names[i];
+  }
+  return text;
+}
+
+}  // namespace kiln::cpu
