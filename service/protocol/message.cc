@@ -1,0 +1,208 @@
+#include "service/protocol/message.h"
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/limits.h"
+#include "service/protocol/protocol_generated.h"
+
+namespace kiln::protocol {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+using Bytes = flatbuffers::Vector<uint8_t>;
+
+Offset<Bytes> write_bytes(FlatBufferBuilder& builder, const std::vector<uint8_t>& bytes) {
+  return builder.CreateVector(bytes);
+}
+Offset<Bytes> write_digest(FlatBufferBuilder& builder, const Digest& digest) {
+  return builder.CreateVector(digest.bytes.data(), digest.bytes.size());
+}
+
+std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
+std::vector<uint8_t> read_bytes(const Bytes* bytes) {
+  return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
+}
+
+/// Absent is the zero digest; any other length than 32 is an error.
+Status read_digest(const Bytes* bytes, Digest& digest) {
+  if (bytes == nullptr || bytes->size() == 0) return {};
+  if (bytes->size() != digest.bytes.size())
+    return invalid_argument("digest has {} bytes, expected 32", bytes->size());
+  std::memcpy(digest.bytes.data(), bytes->data(), digest.bytes.size());
+  return {};
+}
+
+// ---- one write and one read per message; `Table` is the generated type
+
+Offset<void> write(FlatBufferBuilder& builder, const Hello& hello) {
+  return wire::CreateHello(builder, hello.protocol_version, builder.CreateString(hello.build_id), hello.pid)
+      .Union();
+}
+Status read(const wire::Hello& table, Hello& hello) {
+  hello = {table.protocol_version(), read_text(table.build_id()), table.pid()};
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
+  std::vector<Offset<wire::Target>> targets;
+  for (const TargetName& target : build.targets) {
+    const auto backend = builder.CreateString(target.backend);
+    targets.push_back(wire::CreateTarget(builder, backend, builder.CreateString(target.name)));
+  }
+  const auto graph = write_bytes(builder, build.graph);
+  const auto target_list = builder.CreateVector(targets);
+  return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority))
+      .Union();
+}
+Status read(const wire::Build& table, Build& build) {
+  build.id = table.id();
+  build.graph = read_bytes(table.graph());
+  if (table.priority() > static_cast<uint8_t>(Priority::background)) {
+    return invalid_argument("build {}: priority is {}, at most 2", table.id(), table.priority());
+  }
+  build.priority = static_cast<Priority>(table.priority());
+  if (table.targets() == nullptr || table.targets()->size() == 0) {
+    return invalid_argument("build {}: no target", table.id());
+  }
+  if (table.targets()->size() > limits::k_request_targets) {
+    return invalid_argument("build {}: {} targets, at most {}", table.id(), table.targets()->size(),
+                            limits::k_request_targets);
+  }
+  for (const wire::Target* target : *table.targets()) {
+    build.targets.push_back({read_text(target->backend()), read_text(target->name())});
+  }
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Command& command) {
+  const auto key = write_digest(builder, command.key);
+  const auto text = builder.CreateString(command.text);
+  return wire::CreateCommand(builder, command.id, static_cast<uint8_t>(command.verb), key, text,
+                             write_bytes(builder, command.data))
+      .Union();
+}
+Status read(const wire::Command& table, Command& command) {
+  if (table.verb() >= k_verb_count) {
+    return error(StatusCode::unimplemented, "verb {} is unknown, at most {}", table.verb(), k_verb_count - 1);
+  }
+  command.id = table.id();
+  command.verb = static_cast<Verb>(table.verb());
+  command.text = read_text(table.text());
+  command.data = read_bytes(table.data());
+  return read_digest(table.key(), command.key);
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Progress& progress) {
+  const auto stage = builder.CreateString(progress.stage);
+  const auto item = builder.CreateString(progress.item);
+  return wire::CreateProgress(builder, progress.id, stage, item, progress.done, progress.total).Union();
+}
+Status read(const wire::Progress& table, Progress& progress) {
+  progress = {table.id(), read_text(table.stage()), read_text(table.item()), table.done(), table.total()};
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Built& built) {
+  std::vector<Offset<wire::Head>> heads;
+  for (const PublishedHead& head : built.heads) {
+    const auto key = write_digest(builder, head.key);
+    heads.push_back(wire::CreateHead(builder, key, write_digest(builder, head.artifact), head.generation));
+  }
+  const auto head_list = builder.CreateVector(heads);
+  const auto report = builder.CreateString(built.report);
+  return wire::CreateBuilt(builder, built.id, head_list, built.compilations, built.joined, report).Union();
+}
+Status read(const wire::Built& table, Built& built) {
+  built.id = table.id();
+  built.compilations = table.compilations();
+  built.joined = table.joined();
+  built.report = read_text(table.report());
+  if (table.heads() == nullptr) return {};
+  for (const wire::Head* row : *table.heads()) {
+    PublishedHead head;
+    KILN_RETURN_IF_ERROR(read_digest(row->key(), head.key));
+    KILN_RETURN_IF_ERROR(read_digest(row->artifact(), head.artifact));
+    head.generation = row->generation();
+    built.heads.push_back(head);
+  }
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Answer& answer) {
+  return wire::CreateAnswer(builder, answer.id, builder.CreateString(answer.json)).Union();
+}
+Status read(const wire::Answer& table, Answer& answer) {
+  answer = {table.id(), read_text(table.json())};
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const Failure& failure) {
+  const auto message = builder.CreateString(failure.status.message());
+  return wire::CreateFailure(builder, failure.id, static_cast<uint8_t>(failure.status.code()), message,
+                             failure.signal)
+      .Union();
+}
+Status read(const wire::Failure& table, Failure& failure) {
+  const bool known = table.code() != 0 && table.code() <= static_cast<uint8_t>(StatusCode::data_loss);
+  const StatusCode code = known ? static_cast<StatusCode>(table.code()) : StatusCode::unknown;
+  failure = {table.id(), Status(code, read_text(table.message())), table.signal()};
+  return {};
+}
+
+template <typename Table, typename Struct>
+Expected<Message> decode_as(const Frame& frame) {
+  // Depth and table count bound what a hostile buffer can make the verifier walk.
+  flatbuffers::Verifier verifier(frame.payload.data(), frame.payload.size(), 8, 100'000);
+  if (!verifier.VerifyBuffer<Table>(nullptr)) {
+    return invalid_argument("frame of kind {} and {} bytes is malformed", frame.kind, frame.payload.size());
+  }
+  Struct message;
+  KILN_RETURN_IF_ERROR(read(*flatbuffers::GetRoot<Table>(frame.payload.data()), message));
+  return Message(std::move(message));
+}
+
+}  // namespace
+
+std::string_view build_id() { return KILN_BUILD_ID; }
+
+std::string_view to_string(Verb verb) {
+  static constexpr std::array<std::string_view, k_verb_count> k_names = {
+      "status", "stats", "events", "list", "show", "verify", "gc", "clear", "pin", "capture_put", "shutdown"};
+  const auto index = static_cast<size_t>(verb);
+  return index < k_names.size() ? k_names[index] : "unknown";
+}
+
+std::vector<uint8_t> encode(const Message& message) {
+  FlatBufferBuilder builder;
+  builder.Finish(Offset<flatbuffers::Table>(
+      std::visit([&](const auto& each) { return write(builder, each).o; }, message)));
+  return encode_frame(static_cast<uint16_t>(message.index()),
+                      {builder.GetBufferPointer(), builder.GetSize()});
+}
+
+Expected<Message> decode(const Frame& frame) {
+  switch (frame.kind) {
+    case 0:
+      return decode_as<wire::Hello, Hello>(frame);
+    case 1:
+      return decode_as<wire::Build, Build>(frame);
+    case 2:
+      return decode_as<wire::Command, Command>(frame);
+    case 3:
+      return decode_as<wire::Progress, Progress>(frame);
+    case 4:
+      return decode_as<wire::Built, Built>(frame);
+    case 5:
+      return decode_as<wire::Answer, Answer>(frame);
+    case 6:
+      return decode_as<wire::Failure, Failure>(frame);
+    default:
+      return invalid_argument("frame of unknown kind {}", frame.kind);
+  }
+}
+
+}  // namespace kiln::protocol

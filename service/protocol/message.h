@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/expected.h"
+#include "base/frame.h"
+
+/// What is said on the daemon's socket, as plain structs. Their bytes are FlatBuffers (protocol.fbs), checked
+/// by the verifier on receipt. A leaf on base: clients link it.
+namespace kiln::protocol {
+
+/// Raised when a message changes its meaning. Peers of another version part in the greeting, with a sentence.
+inline constexpr uint32_t k_protocol_version = 1;
+
+/// What this build calls itself in greetings and `kiln --version`.
+std::string_view build_id();
+
+/// The first message of both sides; the daemon speaks first.
+struct Hello {
+  uint32_t protocol_version = k_protocol_version;
+  std::string build_id;
+  uint32_t pid = 0;
+};
+
+struct TargetName {
+  std::string backend;
+  std::string name;
+  bool operator==(const TargetName&) const = default;
+};
+
+/// How urgent a build is; the daemon serves lower numbers first, and is fair among the askers of one
+/// priority.
+enum class Priority : uint8_t { waiting = 0, warming = 1, background = 2 };
+
+/// Build a graph for targets and publish it. Answered by Progress*, then Built or Failure.
+struct Build {
+  uint32_t id = 0;
+  std::vector<uint8_t> graph;  // wire form, symbols bound
+  std::vector<TargetName> targets;
+  Priority priority = Priority::waiting;
+};
+
+/// Everything else that is asked. Append only; a verb is a row of docs/wire_format.md.
+enum class Verb : uint8_t {
+  status = 0,       // → JSON: process, queue, workers, counters
+  stats = 1,        // → JSON: counters
+  events = 2,       // → JSON: the flight recorder
+  list = 3,         // → JSON: entries
+  show = 4,         // key → JSON: one entry
+  verify = 5,       // → JSON: entries checked and damaged
+  gc = 6,           // → JSON: what was dropped
+  clear = 7,        // → JSON: what was dropped
+  pin = 8,          // key, text "on" or "off"
+  capture_put = 9,  // key, data: publish a capture
+  shutdown = 10,    // drain and leave
+};
+inline constexpr uint8_t k_verb_count = 11;
+std::string_view to_string(Verb verb);
+
+struct Command {
+  uint32_t id = 0;
+  Verb verb = Verb::status;
+  Digest key;
+  std::string text;
+  std::vector<uint8_t> data;
+};
+
+struct Progress {
+  uint32_t id = 0;
+  std::string stage;
+  std::string item;
+  uint64_t done = 0;
+  uint64_t total = 0;
+};
+
+struct PublishedHead {
+  Digest key;
+  Digest artifact;
+  uint32_t generation = 0;
+  bool operator==(const PublishedHead&) const = default;
+};
+
+/// Published: every head is to be found in the mapped index when this arrives.
+struct Built {
+  uint32_t id = 0;
+  std::vector<PublishedHead> heads;
+  uint64_t compilations = 0;  // code generations done for this request; 0 for who joined another's
+  bool joined = false;
+  std::string report;  // JSON
+};
+
+struct Answer {
+  uint32_t id = 0;
+  std::string json;
+};
+
+/// `id` 0 is about the connection: it is closed after.
+struct Failure {
+  uint32_t id = 0;
+  Status status;
+  uint32_t signal = 0;  // what killed the worker, if that was the cause
+};
+
+/// The order is the frame's kind. Append only.
+using Message = std::variant<Hello, Build, Command, Progress, Built, Answer, Failure>;
+
+std::vector<uint8_t> encode(const Message& message);
+
+/// Errors: invalid_argument for an unknown kind, or bytes that the verifier refuses.
+Expected<Message> decode(const Frame& frame);
+
+}  // namespace kiln::protocol
