@@ -41,8 +41,8 @@ struct Stage {
 
 /// Pointwise ops, reductions, normalisations, gathers, scatters: for each point of extents[0, parallel_rank) (in any
 /// order, on any thread) the stages run one after another; each passes over extents[parallel_rank, …) (the reduced
-/// dims, in row-major order wherever a store has mode add: so scatters are deterministic). An expression may use the
-/// results of reductions of earlier stages only. Softmax is three stages: maximum; sum of exp; store.
+/// dims, in row-major order wherever a store has mode add or an indirect address: so scatters are deterministic). An
+/// expression may use the results of reductions of earlier stages only; `reduced` leaves have reduced_dtype(). Softmax is three stages: maximum; sum of exp; store.
 /// No store of one parallel point may be read at another.
 struct LoopsSpec {
   std::vector<int64_t> extents;  // ≥ 1 each; outermost first
@@ -52,6 +52,9 @@ struct LoopsSpec {
   std::vector<Stage> stages;
   bool operator==(const LoopsSpec&) const = default;
 };
+
+/// The dtype of the `reduced` leaf: boolean for the logical combiners, else accumulator_of the combined value.
+DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction);
 
 /// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
 ///
@@ -72,7 +75,7 @@ struct GemmSpec {
 /// out[b, h, q, :] = Σ_k softmax_k(score[b, h, q, k]) * V[b, h / group, k, :], where
 /// score = `score` expression over (b, h, q, k), its accumulator leaf being scale * (Q[b,h,q,:] · K[b,h/group,k,:]).
 /// `causal` keeps k ≤ q + causal_offset only (the offset lets a block of queries stand at the end of the keys).
-/// A row with no key gives zeros and logsumexp -inf. lse[b, h, q] = log Σ exp(score), natural log, f32.
+/// A row with no key gives zeros and logsumexp -inf. lse[b, h, q] = log Σ exp(score), natural log, in accumulator_of(dtype).
 /// Accesses have strides over (b, h, q, d) for q/out, (b, kv head, k, d) for k/v, (b, h, q) for lse.
 struct AttentionSpec {
   int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, k_len = 0, head_dim = 0, value_dim = 0;
@@ -111,7 +114,10 @@ std::vector<uint8_t> canonical_bytes(const KernelSpec& spec);
 std::string kernel_name(const KernelSpec& spec);
 
 /// Nothing out of bounds, operands before uses, dtypes consistent, limits kept: what every backend may rely on, and
-/// what is checked again when a spec arrives from outside.
+/// what is checked again when a spec arrives from outside. Bounds of a load under a predicate are judged where the
+/// predicate holds; its conjuncts (bitwise_and) that compare an `index` with a constant are understood, so a backend
+/// may evaluate such a predicate before forming the address, but must not touch memory where it is false.
+/// Errors: invalid_argument, resource_exhausted for what is beyond base/limits.h.
 Status validate(const KernelSpec& spec);
 
 }  // namespace kiln

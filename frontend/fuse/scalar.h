@@ -11,7 +11,8 @@ namespace kiln {
 
 /// The scalar operations kernel bodies are made of. An epilogue, a score_mod, a mask_mod and a pointwise op are all
 /// expressions over these. IEEE semantics as in C's <math.h> unless said; NaN propagates through minimum/maximum (as
-/// torch). Numbers are in keys: append, never renumber.
+/// torch). Integers wrap; an integer divided by zero (floor_div, remainder, fmod) gives 0. Numbers are in keys: append,
+/// never renumber.
 enum class ScalarOp : uint8_t {
   // leaves
   constant = 0,     // immediate
@@ -37,7 +38,7 @@ enum class ScalarOp : uint8_t {
 enum class Combiner : uint8_t { sum = 0, product = 1, maximum = 2, minimum = 3, logical_and = 4, logical_or = 5 };
 
 std::string_view to_string(ScalarOp op);
-/// 0 for leaves (load's predicate not counted), else 1, 2 or 3.
+/// 0 for leaves (load's predicate not counted), else 1, 2 or 3; -1 for a number that is no ScalarOp.
 int arity(ScalarOp op);
 
 using ExprId = uint32_t;

@@ -1,0 +1,141 @@
+#include "frontend/fuse/kernel_spec.h"
+
+#include <gtest/gtest.h>
+
+namespace kiln {
+namespace {
+
+ScalarNode load(uint32_t access, ExprId predicate = k_no_expr) {
+  return {ScalarOp::load, DType::f32, {predicate, k_no_expr, k_no_expr}, access};
+}
+
+// out[i] = exp(in[i]) over 6 x 4 elements.
+KernelSpec exp_kernel() {
+  LoopsSpec loops;
+  loops.extents = {6, 4};
+  loops.parallel_rank = 2;
+  loops.body.accesses = {{0, 0, {4, 1}, {}}, {1, 0, {4, 1}, {}}};
+  loops.body.exprs = {load(0), {ScalarOp::exp, DType::f32, {0, k_no_expr, k_no_expr}}};
+  loops.stages = {{false, {}, {{1, 1, StoreMode::assign}}}};
+  return {{{DType::f32, 24, BufferRole::input}, {DType::f32, 24, BufferRole::output}}, loops};
+}
+
+// out[i] = Σ_j in[i, j]
+KernelSpec row_sum_kernel() {
+  LoopsSpec loops;
+  loops.extents = {6, 4};
+  loops.parallel_rank = 1;
+  loops.body.accesses = {{0, 0, {4, 1}, {}}, {1, 0, {1, 0}, {}}};
+  loops.body.exprs = {load(0), {ScalarOp::reduced, DType::f32}};
+  loops.reductions = {{Combiner::sum, 0}};
+  loops.stages = {{false, {0}, {}}, {true, {}, {{1, 1, StoreMode::assign}}}};
+  return {{{DType::f32, 24, BufferRole::input}, {DType::f32, 6, BufferRole::output}}, loops};
+}
+
+LoopsSpec& loops_of(KernelSpec& spec) { return std::get<LoopsSpec>(spec.kernel); }
+
+TEST(KernelSpec, ValidKernelsAreValid) {
+  EXPECT_TRUE(validate(exp_kernel()).ok()) << validate(exp_kernel()).to_string();
+  EXPECT_TRUE(validate(row_sum_kernel()).ok()) << validate(row_sum_kernel()).to_string();
+}
+
+TEST(KernelSpec, AnAccessThatLeavesItsBufferIsRefused) {
+  KernelSpec spec = exp_kernel();
+  loops_of(spec).body.accesses[0].offset = 1;
+  EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument);
+  spec = exp_kernel();
+  loops_of(spec).body.accesses[1].strides = {4, -1};
+  EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument);
+}
+
+TEST(KernelSpec, APredicateNarrowsWhatALoadReaches) {
+  KernelSpec spec = exp_kernel();
+  LoopsSpec& loops = loops_of(spec);
+  spec.buffers[0].elements = 12;  // only rows 0 to 2
+  EXPECT_FALSE(validate(spec).ok());
+  loops.body.exprs = {{ScalarOp::index, DType::i64, {k_no_expr, k_no_expr, k_no_expr}, 0},
+                      {ScalarOp::constant, DType::i64, {k_no_expr, k_no_expr, k_no_expr}, 0, 0, 3},
+                      {ScalarOp::lt, DType::boolean, {0, 1, k_no_expr}},
+                      load(0, 2)};
+  loops.stages[0].stores[0].value = 3;
+  EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  loops.body.exprs[1].immediate_int = 4;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, AnIndirectTermReachesItsWholeBound) {
+  KernelSpec spec = exp_kernel();
+  LoopsSpec& loops = loops_of(spec);
+  spec.buffers.push_back({DType::i64, 6, BufferRole::input});
+  loops.body.accesses = {{0, 0, {0, 1}, {{0, 4, 6}}}, {1, 0, {4, 1}, {}}, {2, 0, {1, 0}, {}}};
+  loops.body.exprs = {{ScalarOp::load, DType::i64, {k_no_expr, k_no_expr, k_no_expr}, 2}, load(0)};
+  EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  loops.body.accesses[0].indirect[0].bound = 7;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, OperandsComeBeforeTheirUses) {
+  KernelSpec spec = exp_kernel();
+  loops_of(spec).body.exprs[1].operands[0] = 1;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, DtypesMustAgree) {
+  KernelSpec spec = exp_kernel();
+  spec.buffers[1].dtype = DType::f64;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, AnInputIsNotStoredToAndAnOutputNotLoaded) {
+  KernelSpec spec = exp_kernel();
+  spec.buffers[1].role = BufferRole::input;
+  EXPECT_FALSE(validate(spec).ok());
+  spec = exp_kernel();
+  spec.buffers[0].role = BufferRole::output;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, AReductionIsUsedInLaterStagesOnly) {
+  KernelSpec spec = row_sum_kernel();
+  std::swap(loops_of(spec).stages[0], loops_of(spec).stages[1]);
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, ARowStageDoesNotRunAlongReducedDims) {
+  KernelSpec spec = row_sum_kernel();
+  loops_of(spec).stages[1].stores[0].value = 0;
+  EXPECT_FALSE(validate(spec).ok());
+}
+
+TEST(KernelSpec, EqualSpecsHaveEqualBytesAndAnyDifferenceShows) {
+  EXPECT_EQ(canonical_bytes(exp_kernel()), canonical_bytes(exp_kernel()));
+  KernelSpec other = exp_kernel();
+  loops_of(other).body.exprs[1].op = ScalarOp::expm1;
+  EXPECT_NE(canonical_bytes(other), canonical_bytes(exp_kernel()));
+  other = exp_kernel();
+  other.buffers[0].elements = 25;
+  EXPECT_NE(canonical_bytes(other), canonical_bytes(exp_kernel()));
+}
+
+TEST(KernelSpec, NamesFollowTheGrammar) {
+  EXPECT_EQ(kernel_name(exp_kernel()), "loops_f32_6x4");
+  EXPECT_EQ(kernel_name(row_sum_kernel()), "loops_f32_6x4_r1_s2");
+  GemmSpec gemm;
+  gemm.m = 8, gemm.n = 16, gemm.k = 4;
+  gemm.a.accesses = {{0, 0, {4, 1}, {}}};
+  gemm.b.accesses = {{1, 0, {1, 4}, {}}};
+  gemm.a.exprs = gemm.b.exprs = {load(0)};
+  gemm.a_value = gemm.b_value = 0;
+  gemm.epilogue.accesses = {{2, 0, {16, 1}, {}}};
+  gemm.epilogue.exprs = {{ScalarOp::accumulator, DType::f32}};
+  gemm.stores = {{0, 0, StoreMode::assign}};
+  const KernelSpec spec{{{DType::f32, 32, BufferRole::input},
+                         {DType::f32, 64, BufferRole::input},
+                         {DType::f32, 128, BufferRole::output}},
+                        gemm};
+  EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  EXPECT_EQ(kernel_name(spec), "gemm_f32_8x16x4_nt");
+}
+
+}  // namespace
+}  // namespace kiln
