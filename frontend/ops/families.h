@@ -13,6 +13,7 @@ std::span<const OpDef> reduction_ops();
 std::span<const OpDef> view_ops();
 std::span<const OpDef> creation_ops();
 std::span<const OpDef> indexing_ops();
+std::span<const OpDef> arranging_ops();
 std::span<const OpDef> contraction_ops();
 std::span<const OpDef> attention_ops();
 std::span<const OpDef> normalisation_ops();

@@ -116,6 +116,32 @@ Dim element_count(const Shape& shape) {
   return count;
 }
 
+std::vector<AttributeDef> slice_attributes() {
+  return {required("dim", AttributeType::integer), fallback("start", AttributeType::extent, int64_t{0}),
+          required("end", AttributeType::extent), fallback("step", AttributeType::integer, int64_t{1})};
+}
+
+Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
+  const Dim start = extent_of(context.attributes, "start"), end = extent_of(context.attributes, "end");
+  const int64_t step = integer_of(context.attributes, "step");
+  // 0 <= start <= end <= extent, now or by a guard.
+  for (const Dim& slack : {start, end - start, extent - end}) {
+    if (slack.is_constant() && slack.constant() < 0) {
+      return invalid_argument("{}: [{}, {}) is no range of extent {}", context.op.name, start.to_string(),
+                              end.to_string(), extent.to_string());
+    }
+    if (!slack.is_constant() && slack != extent) context.guards.push_back({slack, Guard::Relation::at_least, 0});
+  }
+  if (step < 1) return invalid_argument("{}: attribute 'step' is {}, expected 1 or more", context.op.name, step);
+  const Dim length = end - start;
+  if (step == 1) return length;
+  if (length.is_constant()) return Dim((length.constant() + step - 1) / step);
+  const std::optional<Dim> steps = length.divided_by(Dim(step));
+  if (steps) return *steps;
+  return invalid_argument("{}: length {} is not known to be divisible by step {}", context.op.name,
+                          length.to_string(), step);
+}
+
 Expected<Types> infer_same(const OpContext& context) {
   return Types{{context.operands[0]->dtype, context.operands[0]->shape, {}}};
 }

@@ -41,6 +41,10 @@ Status check_dims(const OpContext& context, std::string_view name, size_t rank);
 Shape reduced_shape(const Shape& shape, std::span<const int64_t> dims, bool keep_dims);
 Dim element_count(const Shape& shape);
 
+/// slice and slice_scatter: dim, start, end, step; and how long the slice of an extent is.
+std::vector<AttributeDef> slice_attributes();
+Expected<Dim> slice_length(const OpContext& context, const Dim& extent);
+
 /// Rules shared by many rows: results like operand 0; all operands and the result of one floating type.
 Expected<Types> infer_same(const OpContext& context);
 Expected<Types> infer_same_floating(const OpContext& context);

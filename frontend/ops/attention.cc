@@ -1,0 +1,340 @@
+// Attention as one op, and its backward.
+//
+// score[b, h, q, k] = scale * (Q[b, h, q, :] · K[b, h / group, k, :]) + bias, kept where k <= q + causal_offset if
+// causal. out = softmax_k(score) V, lse = log Σ_k exp(score) in natural logarithms, -inf (and out 0) for a row that
+// keeps no key. Backward recomputes the probabilities as exp(score - lse): FlashAttention-2 (Dao, arXiv 2307.08691),
+// algorithm 2. Forward and backward therefore must agree on lse: both read `scores` below, in the reference and in
+// the decomposition, so that taking one whole and the other apart gives the same gradients.
+
+#include <cmath>
+#include <limits>
+
+#include "frontend/infer/builder.h"
+#include "frontend/ops/element_evaluator.h"
+#include "frontend/ops/families.h"
+#include "frontend/ops/index_math.h"
+#include "frontend/ops/rules.h"
+
+namespace kiln {
+
+namespace {
+
+using Values = std::span<const ValueId>;
+using Gradients = Expected<std::vector<ValueId>>;
+
+constexpr double k_infinity = std::numeric_limits<double>::infinity();
+
+// --- types -------------------------------------------------------------------------------------------------------------
+
+/// Operands q, k, v from `first` on, and the bias at `bias`.
+Status check_attention(const OpContext& context, size_t first, size_t bias) {
+  KILN_RETURN_IF_ERROR(expect_floating(context, first));
+  const TensorType& q = *context.operands[first];
+  for (size_t i = first; i < first + 3; ++i) {
+    if (context.operands[i]->rank() != 4) return operand_error(context, i, "rank 4: batch, heads, sequence, features");
+  }
+  const TensorType& k = *context.operands[first + 1];
+  const TensorType& v = *context.operands[first + 2];
+  KILN_RETURN_IF_ERROR(expect_type(context, first + 1, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, {}}));
+  KILN_RETURN_IF_ERROR(expect_type(context, first + 2, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], v.shape[3]}, {}}));
+  if (!q.shape[1].divided_by(k.shape[1])) {
+    return operand_error(context, first + 1, fmt::format("heads that divide {}", q.shape[1].to_string()));
+  }
+  if (context.operands[bias] == nullptr) return {};
+  KILN_RETURN_IF_ERROR(expect_dtype(context, bias, q.dtype));
+  const Shape scores = {q.shape[0], q.shape[1], q.shape[2], k.shape[2]};
+  KILN_ASSIGN_OR_RETURN(const Shape shape, broadcast(context, scores, context.operands[bias]->shape, bias));
+  if (shape == scores) return {};
+  return operand_error(context, bias, "what broadcasts to " + TensorType{q.dtype, scores, {}}.to_string());
+}
+
+TensorType output_type(const TensorType& q, const TensorType& v) {
+  return {q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]}, {}};
+}
+
+TensorType lse_type(const TensorType& q) {
+  return {accumulator_of(q.dtype), {q.shape[0], q.shape[1], q.shape[2]}, {}};
+}
+
+Expected<Types> infer_attention(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(check_attention(context, 0, 3));
+  return Types{output_type(*context.operands[0], *context.operands[2]), lse_type(*context.operands[0])};
+}
+
+/// grad_out, q, k, v, out, lse, bias?
+Expected<Types> infer_attention_backward(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(check_attention(context, 1, 6));
+  const TensorType& q = *context.operands[1];
+  const TensorType& v = *context.operands[3];
+  KILN_RETURN_IF_ERROR(expect_type(context, 0, output_type(q, v)));
+  KILN_RETURN_IF_ERROR(expect_type(context, 4, output_type(q, v)));
+  KILN_RETURN_IF_ERROR(expect_type(context, 5, lse_type(q)));
+  Types types;
+  for (size_t i = 1; i < 4; ++i) types.push_back({q.dtype, context.operands[i]->shape, {}});
+  return types;
+}
+
+// --- reference ---------------------------------------------------------------------------------------------------------
+
+/// The operands both directions share, and index arithmetic over them. A query row is (b * heads + h) * queries + q,
+/// a key row (b * kv_heads + h) * keys + k.
+struct Problem {
+  ElementEvaluator& e;
+  ValueId q, k, v, bias;
+  int64_t heads, kv_heads, group, queries, keys, features, value_features;
+  double scale;
+  bool causal;
+  int64_t causal_offset;
+
+  Problem(ElementEvaluator& evaluator, const Node& node, size_t first, ValueId bias_operand)
+      : e(evaluator), q(node.operands[first]), k(node.operands[first + 1]), v(node.operands[first + 2]),
+        bias(bias_operand), heads(e.extents(q)[1]), kv_heads(e.extents(k)[1]), group(heads / kv_heads),
+        queries(e.extents(q)[2]), keys(e.extents(k)[2]), features(e.extents(q)[3]), value_features(e.extents(v)[3]),
+        scale(number_of(node.attributes, "scale")), causal(boolean_of(node.attributes, "causal")),
+        causal_offset(integer_of(node.attributes, "causal_offset")) {}
+
+  int64_t key_row(int64_t query_row, int64_t key) const {
+    const int64_t batch = query_row / (heads * queries), head = query_row / queries % heads;
+    return (batch * kv_heads + head / group) * keys + key;
+  }
+  bool keeps(int64_t query_row, int64_t key) const { return !causal || key <= query_row % queries + causal_offset; }
+
+  /// -inf where the key is not kept.
+  double score(int64_t query_row, int64_t key) const {
+    if (!keeps(query_row, key)) return -k_infinity;
+    return scale * dot(q, query_row, k, key_row(query_row, key), features) + bias_at(query_row, key);
+  }
+  double dot(ValueId a, int64_t a_row, ValueId b, int64_t b_row, int64_t length) const {
+    double total = 0;
+    for (int64_t d = 0; d < length; ++d) total += e.at(a, a_row * length + d) * e.at(b, b_row * length + d);
+    return total;
+  }
+  double bias_at(int64_t query_row, int64_t key) const {
+    if (bias == k_none) return 0;
+    const int64_t at[] = {query_row / (heads * queries), query_row / queries % heads, query_row % queries, key};
+    const std::vector<int64_t>& extents = e.extents(bias);
+    int64_t address = 0;
+    for (size_t d = 0; d < extents.size(); ++d) {
+      if (extents[d] != 1) address += at[d + 4 - extents.size()] * e.strides(bias)[d];
+    }
+    return e.at(bias, address);
+  }
+};
+
+/// A query row's output, then its lse.
+void fill_output_row(const Problem& p, int64_t row, std::span<double> out) {
+  std::vector<double> scores(static_cast<size_t>(p.keys));
+  double largest = -k_infinity;
+  for (int64_t key = 0; key < p.keys; ++key) {
+    const double score = scores[static_cast<size_t>(key)] = p.score(row, key);
+    largest = std::isnan(score) || score > largest ? score : largest;
+  }
+  out.back() = -k_infinity;
+  if (largest == -k_infinity) return;  // no key: zeros
+  double sum = 0;
+  for (int64_t key = 0; key < p.keys; ++key) {
+    const double weight = std::exp(scores[static_cast<size_t>(key)] - largest);
+    sum += weight;
+    if (weight == 0) continue;  // what is masked may hold anything
+    for (int64_t d = 0; d < p.value_features; ++d) {
+      out[static_cast<size_t>(d)] += weight * p.e.at(p.v, p.key_row(row, key) * p.value_features + d);
+    }
+  }
+  for (double& value : out.first(out.size() - 1)) value /= sum;
+  out.back() = std::log(sum) + largest;
+}
+
+double attention_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
+  const Problem p(e, graph.node(id), 0, graph.node(id).operands[3]);
+  const int64_t row = result == 0 ? index / p.value_features : index;
+  const auto values = e.scratch(id, row, static_cast<size_t>(p.value_features) + 1,
+                                [&](std::span<double> out) { fill_output_row(p, row, out); });
+  return result == 0 ? values[static_cast<size_t>(index % p.value_features)] : values.back();
+}
+
+/// What the backward pass knows of one (query, key) pair.
+struct Pair {
+  double probability, score_gradient;
+};
+
+Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key) {
+  const double score = p.score(row, key);
+  if (score == -k_infinity) return {0, 0};
+  const ValueId grad = node.operands[0], out = node.operands[4];
+  const double delta = p.dot(grad, row, out, row, p.value_features);
+  const double probability = std::exp(score - p.e.at(node.operands[5], row));
+  const double from_value = p.dot(grad, row, p.v, p.key_row(row, key), p.value_features);
+  return {probability, probability * (from_value - delta)};
+}
+
+void fill_query_gradient(const Problem& p, const Node& node, int64_t row, std::span<double> dq) {
+  for (int64_t key = 0; key < p.keys; ++key) {
+    const double slope = backward_pair(p, node, row, key).score_gradient * p.scale;
+    if (slope == 0) continue;
+    for (int64_t d = 0; d < p.features; ++d) {
+      dq[static_cast<size_t>(d)] += slope * p.e.at(p.k, p.key_row(row, key) * p.features + d);
+    }
+  }
+}
+
+/// dk, then dv, of one key row: over all queries of the heads that share it.
+void fill_key_gradient(const Problem& p, const Node& node, int64_t key_row, std::span<double> dk_dv) {
+  const int64_t batch = key_row / (p.kv_heads * p.keys), kv_head = key_row / p.keys % p.kv_heads;
+  const int64_t first_row = (batch * p.heads + kv_head * p.group) * p.queries;
+  for (int64_t row = first_row; row < first_row + p.group * p.queries; ++row) {
+    const Pair pair = backward_pair(p, node, row, key_row % p.keys);
+    if (pair.probability == 0) continue;
+    for (int64_t d = 0; d < p.features; ++d) {
+      dk_dv[static_cast<size_t>(d)] += pair.score_gradient * p.scale * p.e.at(p.q, row * p.features + d);
+    }
+    for (int64_t d = 0; d < p.value_features; ++d) {
+      dk_dv[static_cast<size_t>(p.features + d)] +=
+          pair.probability * p.e.at(node.operands[0], row * p.value_features + d);
+    }
+  }
+}
+
+double attention_backward_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
+  const Node& node = graph.node(id);
+  const Problem p(e, node, 1, node.operands[6]);
+  if (result == 0) {
+    const int64_t row = index / p.features;
+    return e.scratch(id, row, static_cast<size_t>(p.features), [&](std::span<double> out) {
+      fill_query_gradient(p, node, row, out);
+    })[static_cast<size_t>(index % p.features)];
+  }
+  const int64_t width = result == 1 ? p.features : p.value_features, row = index / width;
+  const auto gradients = e.scratch(id, -1 - row, static_cast<size_t>(p.features + p.value_features),
+                                   [&](std::span<double> out) { fill_key_gradient(p, node, row, out); });
+  return gradients[static_cast<size_t>((result == 1 ? 0 : p.features) + index % width)];
+}
+
+// --- decomposition -----------------------------------------------------------------------------------------------------
+
+/// (B, kv heads, S, D) repeated to (B, heads, S, D).
+ValueId repeat_heads(GraphBuilder& b, ValueId x, const Dim& heads) {
+  if (!b.status().ok()) return k_none;
+  const Shape shape = b.shape(x);
+  if (shape[1] == heads) return x;
+  const Dim group = *heads.divided_by(shape[1]);
+  const ValueId apart = b.expand(b.unsqueeze(x, 2), {shape[0], shape[1], group, shape[2], shape[3]});
+  return b.reshape(apart, {shape[0], heads, shape[2], shape[3]});
+}
+
+/// (B, heads, S, D) summed to (B, kv heads, S, D).
+ValueId sum_heads(GraphBuilder& b, ValueId x, const Dim& kv_heads) {
+  if (!b.status().ok()) return k_none;
+  const Shape shape = b.shape(x);
+  if (shape[1] == kv_heads) return x;
+  return b.sum(b.reshape(x, {shape[0], kv_heads, *shape[1].divided_by(kv_heads), shape[2], shape[3]}), {2});
+}
+
+/// (B, H, Q, K), -inf where a key is not kept. `q` and `k` have equal heads.
+ValueId scores(GraphBuilder& b, const Node& node, ValueId q, ValueId k, ValueId bias) {
+  ValueId score = b.mul(b.matmul(q, b.transpose(k)), number_of(node.attributes, "scale"));
+  if (bias != k_none) score = b.add(score, b.widen(bias));
+  if (!boolean_of(node.attributes, "causal") || !b.status().ok()) return score;
+  const Shape matrix(b.shape(score).end() - 2, b.shape(score).end());
+  const ValueId ahead = b.sub(b.iota(matrix, 1), b.iota(matrix, 0));
+  const auto offset = static_cast<double>(integer_of(node.attributes, "causal_offset"));
+  return b.select(b.compare("le", ahead, offset), score, b.constant(-k_infinity, score));
+}
+
+Gradients decompose_attention(GraphBuilder& b, const Node& node, Values in) {
+  const Dim heads = b.shape(in[0])[1];
+  const ValueId k = repeat_heads(b, b.widen(in[1]), heads), v = repeat_heads(b, b.widen(in[2]), heads);
+  const ValueId score = scores(b, node, b.widen(in[0]), k, in[3]);
+  const ValueId largest = b.amax(score, {3}, true);
+  const ValueId shift = b.select(b.compare("eq", largest, -k_infinity), b.constant(0, largest), largest);
+  const ValueId weights = b.exp(b.sub(score, shift));
+  const ValueId sum = b.sum(weights, {3}, true);
+  const ValueId divisor = b.select(b.compare("eq", sum, 0), b.constant(1, sum), sum);  // no key: zeros
+  const ValueId out = b.div(b.matmul(weights, v), divisor);
+  const ValueId lse = b.squeeze(b.add(b.log(sum), shift), 3);
+  return b.finish({b.cast(out, b.dtype(in[0])), lse});
+}
+
+struct ScoreGradient {
+  ValueId q, k, probability, scores;  // q and k wide, k with q's heads
+};
+
+/// p * (grad_out V^T - Σ grad_out out), plus what comes through lse.
+ScoreGradient score_gradient(GraphBuilder& b, const Node& node, Values grad_q_k_v_out_lse, ValueId bias,
+                             ValueId grad_lse) {
+  const Values in = grad_q_k_v_out_lse;
+  const Dim heads = b.shape(in[1])[1];
+  ScoreGradient result{};
+  result.q = b.widen(in[1]);
+  result.k = repeat_heads(b, b.widen(in[2]), heads);
+  const ValueId v = repeat_heads(b, b.widen(in[3]), heads);
+  const ValueId score = scores(b, node, result.q, result.k, bias);
+  const ValueId dropped = b.compare("eq", score, -k_infinity);
+  const ValueId safe = b.select(dropped, b.constant(0, score), b.sub(score, b.unsqueeze(in[5], 3)));
+  result.probability = b.select(dropped, b.constant(0, score), b.exp(safe));
+  const ValueId grad = b.widen(in[0]);
+  ValueId delta = b.sum(b.mul(grad, b.widen(in[4])), {3}, true);
+  if (grad_lse != k_none) delta = b.sub(delta, b.unsqueeze(grad_lse, 3));
+  result.scores = b.mul(result.probability, b.sub(b.matmul(grad, b.transpose(v)), delta));
+  return result;
+}
+
+std::vector<ValueId> operand_gradients(GraphBuilder& b, const Node& node, const ScoreGradient& g, Values in) {
+  if (!b.status().ok()) return {k_none, k_none, k_none};
+  const double scale = number_of(node.attributes, "scale");
+  const Dim kv_heads = b.shape(in[2])[1];
+  const DType dtype = b.dtype(in[1]);
+  const ValueId dq = b.mul(b.matmul(g.scores, g.k), scale);
+  const ValueId dk = sum_heads(b, b.mul(b.matmul(b.transpose(g.scores), g.q), scale), kv_heads);
+  const ValueId dv = sum_heads(b, b.matmul(b.transpose(g.probability), b.widen(in[0])), kv_heads);
+  return {b.cast(dq, dtype), b.cast(dk, dtype), b.cast(dv, dtype)};
+}
+
+Gradients decompose_attention_backward(GraphBuilder& b, const Node& node, Values in) {
+  const ScoreGradient g = score_gradient(b, node, in.first(6), in[6], k_none);
+  return b.finish(operand_gradients(b, node, g, in));
+}
+
+/// The backward op, unless lse has a gradient too; the bias's gradient comes from the decomposition, and is dead code
+/// where nobody asks for it.
+Gradients attention_gradient(GraphBuilder& b, const Node& node, Values in, Values out, Values g) {
+  const ValueId grad_out = g[0] != k_none ? g[0] : b.full(b.shape(out[0]), 0, b.dtype(out[0]));
+  const ValueId backward[] = {grad_out, in[0], in[1], in[2], out[0], out[1], in[3]};
+  const bool apart = g[1] != k_none || in[3] != k_none;
+  ScoreGradient score{};
+  if (apart) score = score_gradient(b, node, Values(backward).first(6), in[3], g[1]);
+  std::vector<ValueId> gradients = g[1] != k_none ? operand_gradients(b, node, score, backward)
+                                                  : b.ops("attention_backward", backward, node.attributes);
+  gradients.push_back(in[3] == k_none ? k_none : b.cast(score.scores, b.dtype(in[3])));
+  return b.finish(std::move(gradients));
+}
+
+}  // namespace
+
+std::span<const OpDef> attention_ops() {
+  static const std::vector<AttributeDef> attributes = {fallback("causal", AttributeType::boolean, false),
+                                                       fallback("causal_offset", AttributeType::integer, int64_t{0}),
+                                                       required("scale", AttributeType::number)};
+  static const OperandDef bias = {"bias", OperandKind::optional};
+  static const std::vector<OpDef> rows = {
+      {.name = "attention",
+       .kind = OpKind::attention,
+       .operands = {{"q"}, {"k"}, {"v"}, bias},
+       .attributes = attributes,
+       .result_count = 2,
+       .infer = infer_attention,
+       .element = attention_element,
+       .decompose = decompose_attention,
+       .gradient = attention_gradient},
+      {.name = "attention_backward",
+       .kind = OpKind::attention,
+       .operands = {{"grad_out"}, {"q"}, {"k"}, {"v"}, {"out"}, {"lse"}, bias},
+       .attributes = attributes,
+       .result_count = 3,
+       .infer = infer_attention_backward,
+       .element = attention_backward_element,
+       .decompose = decompose_attention_backward},
+  };
+  return rows;
+}
+
+}  // namespace kiln

@@ -1,0 +1,179 @@
+#include "frontend/ops/element_evaluator.h"
+
+#include <algorithm>
+
+#include "frontend/ops/op.h"
+
+namespace kiln {
+
+namespace {
+
+Expected<std::vector<int64_t>> constants_of(const std::vector<Dim>& dims, std::string_view what, ValueId value) {
+  std::vector<int64_t> constants;
+  for (const Dim& dim : dims) {
+    if (!dim.is_constant()) {
+      return invalid_argument("value {}: {} has symbolic {}, bind symbols first", value, what, dim.to_string());
+    }
+    constants.push_back(dim.constant());
+  }
+  return constants;
+}
+
+std::vector<int64_t> row_major(const std::vector<int64_t>& extents) {
+  std::vector<int64_t> strides(extents.size());
+  int64_t stride = 1;
+  for (size_t d = extents.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= extents[d];
+  }
+  return strides;
+}
+
+/// Elements from the first to past the last that the strides reach.
+int64_t reach_of(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides) {
+  int64_t last = 0;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] == 0) return 0;
+    last += (extents[d] - 1) * strides[d];
+  }
+  return last + 1;
+}
+
+/// The nodes that outputs depend on, ascending.
+std::vector<NodeId> live_nodes(const Graph& graph) {
+  std::vector<bool> needed(graph.values().size(), false);
+  for (const ValueId output : graph.outputs()) needed[output] = true;
+  std::vector<NodeId> live;
+  for (NodeId id = static_cast<NodeId>(graph.nodes().size()); id-- > 0;) {
+    const Node& node = graph.node(id);
+    if (std::none_of(node.results.begin(), node.results.end(), [&](ValueId r) { return needed[r]; })) continue;
+    live.push_back(id);
+    for (const ValueId operand : node.operands) {
+      if (operand != k_none) needed[operand] = true;
+    }
+  }
+  std::reverse(live.begin(), live.end());
+  return live;
+}
+
+// The address of an empty input: it has no elements to load, but must not look like a computed value.
+constexpr std::byte k_nothing{};
+
+}  // namespace
+
+Expected<ElementEvaluator> ElementEvaluator::create(const Graph& graph,
+                                                    std::span<const std::span<const std::byte>> inputs) {
+  ElementEvaluator evaluator(graph);
+  KILN_RETURN_IF_ERROR(evaluator.bind_values(inputs));
+  return evaluator;
+}
+
+Status ElementEvaluator::bind_values(std::span<const std::span<const std::byte>> inputs) {
+  if (inputs.size() != m_graph->inputs().size()) {
+    return invalid_argument("got {} inputs, the graph has {}", inputs.size(), m_graph->inputs().size());
+  }
+  m_states.resize(m_graph->values().size());
+  for (ValueId id = 0; id < m_states.size(); ++id) {
+    const Value& value = m_graph->value(id);
+    State& state = m_states[id];
+    state.dtype = value.type.dtype;
+    KILN_ASSIGN_OR_RETURN(state.extents, constants_of(value.type.shape, "shape", id));
+    state.strides = row_major(state.extents);
+    state.elements = 1;
+    for (const int64_t extent : state.extents) state.elements *= extent;
+    if (value.producer != k_none) {
+      state.pages.resize((static_cast<size_t>(state.elements) + k_page_elements - 1) / k_page_elements);
+      continue;
+    }
+    KILN_ASSIGN_OR_RETURN(state.memory_strides, constants_of(value.type.strides, "strides", id));
+    if (state.memory_strides.empty()) state.memory_strides = state.strides;
+    state.dense = state.memory_strides == state.strides;
+    const std::span<const std::byte> bytes = inputs[value.result_index];
+    const int64_t needed = reach_of(state.extents, state.memory_strides) * static_cast<int64_t>(size_of(state.dtype));
+    if (static_cast<int64_t>(bytes.size()) < needed) {
+      return invalid_argument("input {} is {} and needs {} bytes, got {}", value.result_index, value.type.to_string(),
+                              needed, bytes.size());
+    }
+    state.data = bytes.empty() ? &k_nothing : bytes.data();
+  }
+  return {};
+}
+
+double ElementEvaluator::load(const State& state, int64_t index) {
+  if (state.dense) return load_element(state.dtype, state.data, index);
+  int64_t address = 0;
+  for (size_t d = 0; d < state.extents.size(); ++d) {
+    address += index / state.strides[d] % state.extents[d] * state.memory_strides[d];
+  }
+  return load_element(state.dtype, state.data, address);
+}
+
+double ElementEvaluator::compute(ValueId value, int64_t index) {
+  const Value& described = m_graph->value(value);
+  const OpDef* op = m_graph->node(described.producer).op;
+  const double element = op->element(*this, *m_graph, described.producer, described.result_index, index);
+  // A view only renames indices: what it renames is remembered.
+  if (op->kind == OpKind::view) return element;
+  std::unique_ptr<Page>& page = m_states[value].pages[static_cast<size_t>(index) / k_page_elements];
+  if (page == nullptr) page.reset(new Page);  // leaves the values as they are, make_unique would clear them
+  const size_t slot = static_cast<size_t>(index) % k_page_elements;
+  page->values[slot] = element;
+  page->known[slot] = true;
+  return element;
+}
+
+double ElementEvaluator::at_broadcast(ValueId operand, ValueId result, int64_t index) {
+  const State& from = m_states[operand];
+  const State& to = m_states[result];
+  if (from.extents == to.extents) return at(operand, index);
+  if (from.elements == 1) return at(operand, 0);
+  const size_t extra = to.extents.size() - from.extents.size();
+  int64_t address = 0;
+  for (size_t d = 0; d < from.extents.size(); ++d) {
+    if (from.extents[d] == 1) continue;
+    address += index / to.strides[d + extra] % to.extents[d + extra] * from.strides[d];
+  }
+  return at(operand, address);
+}
+
+std::optional<int64_t> ElementEvaluator::checked_index(NodeId node, double value, int64_t extent) {
+  if (value >= 0 && value < static_cast<double>(extent)) return static_cast<int64_t>(value);
+  if (m_status.ok()) {
+    m_status = error(StatusCode::out_of_range, "{}: index {} is outside [0, {})", m_graph->node(node).op->name,
+                     static_cast<int64_t>(value), extent);
+  }
+  return std::nullopt;
+}
+
+Expected<std::vector<std::vector<double>>> evaluate_exact(const Graph& graph, std::span<const Tensor> inputs) {
+  std::vector<std::span<const std::byte>> bytes;
+  for (const Tensor& input : inputs) bytes.emplace_back(input.bytes);
+  KILN_ASSIGN_OR_RETURN(ElementEvaluator evaluator, ElementEvaluator::create(graph, bytes));
+  // Whole values in topological order, so that the depth of the graph is not the depth of the stack.
+  for (const NodeId id : live_nodes(graph)) {
+    for (const ValueId result : graph.node(id).results) {
+      for (int64_t i = 0; i < evaluator.elements(result); ++i) evaluator.at(result, i);
+    }
+  }
+  std::vector<std::vector<double>> outputs;
+  for (const ValueId output : graph.outputs()) {
+    std::vector<double>& values = outputs.emplace_back(static_cast<size_t>(evaluator.elements(output)));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = evaluator.at(output, static_cast<int64_t>(i));
+  }
+  if (!evaluator.status().ok()) return evaluator.status();
+  return outputs;
+}
+
+Expected<std::vector<Tensor>> evaluate_dense(const Graph& graph, std::span<const Tensor> inputs) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> exact, evaluate_exact(graph, inputs));
+  std::vector<Tensor> outputs;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const TensorType& type = graph.type(graph.outputs()[i]);
+    std::vector<int64_t> dims;
+    for (const Dim& dim : type.shape) dims.push_back(dim.constant());
+    outputs.push_back(Tensor::from_values(type.dtype, std::move(dims), exact[i]));
+  }
+  return outputs;
+}
+
+}  // namespace kiln

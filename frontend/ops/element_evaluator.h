@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/expected.h"
+#include "frontend/ir/graph.h"
+#include "frontend/ops/tensor.h"
+
+namespace kiln {
+
+/// The reference: elements of any value of a graph, in f64, computed when demanded and remembered.
+///
+/// Nothing is rounded to a dtype except by casts and integer arithmetic, so what it gives is what a kernel of any
+/// precision approximates. One element costs what it depends on: a row for softmax, a dot product for matmul.
+/// Ownership: refers to the graph and the input bytes, which must outlive it. Threading: one thread.
+/// Errors: data that no kernel accepts either (an index out of range) gives NaN and sets `status`.
+class ElementEvaluator {
+ public:
+  /// `inputs[i]` holds graph input i in its own dtype and strides. Errors: wrong count or size, symbols not bound.
+  static Expected<ElementEvaluator> create(const Graph& graph, std::span<const std::span<const std::byte>> inputs);
+
+  /// Element `index` (flat, row-major over the value's shape).
+  double at(ValueId value, int64_t index) {
+    State& state = m_states[value];
+    if (state.data != nullptr) return load(state, index);
+    if (Page* page = state.pages[static_cast<size_t>(index) / k_page_elements].get()) {
+      const size_t slot = static_cast<size_t>(index) % k_page_elements;
+      if (page->known[slot]) return page->values[slot];
+    }
+    return compute(value, index);
+  }
+
+  const Status& status() const { return m_status; }
+
+  // --- for rows ----------------------------------------------------------------------------------------------------
+
+  const std::vector<int64_t>& extents(ValueId value) const { return m_states[value].extents; }
+  /// Of the flat row-major index.
+  const std::vector<int64_t>& strides(ValueId value) const { return m_states[value].strides; }
+  int64_t elements(ValueId value) const { return m_states[value].elements; }
+
+  /// The element of `operand` that numpy's broadcasting pairs with element `index` of `result`.
+  double at_broadcast(ValueId operand, ValueId result, int64_t index);
+
+  /// `size` numbers that belong to row `row` of a node, made by `fill` when first asked for.
+  template <typename Fill>
+  std::span<const double> scratch(NodeId node, int64_t row, size_t size, Fill&& fill) {
+    auto& rows = m_scratch[node];
+    if (const auto found = rows.find(row); found != rows.end()) return found->second;
+    std::vector<double> values(size);
+    fill(std::span<double>(values));
+    return rows.emplace(row, std::move(values)).first->second;
+  }
+
+  /// `value` as an index into [0, extent), or nothing and an error for the caller to see.
+  std::optional<int64_t> checked_index(NodeId node, double value, int64_t extent);
+
+ private:
+  static constexpr size_t k_page_elements = 512;  // few elements are demanded of large values: pages of 4 KiB
+  struct Page {
+    bool known[k_page_elements] = {};
+    double values[k_page_elements];
+  };
+  struct State {
+    DType dtype = DType::f32;
+    const std::byte* data = nullptr;  // graph inputs
+    bool dense = true;
+    std::vector<int64_t> extents, strides;
+    std::vector<int64_t> memory_strides;  // graph inputs that are not dense
+    int64_t elements = 0;
+    std::vector<std::unique_ptr<Page>> pages;
+  };
+
+  explicit ElementEvaluator(const Graph& graph) : m_graph(&graph), m_scratch(graph.nodes().size()) {}
+  Status bind_values(std::span<const std::span<const std::byte>> inputs);
+  static double load(const State& state, int64_t index);
+  double compute(ValueId value, int64_t index);
+
+  const Graph* m_graph;
+  std::vector<State> m_states;
+  std::vector<std::unordered_map<int64_t, std::vector<double>>> m_scratch;
+  Status m_status;
+};
+
+/// All outputs of the graph, rounded to their dtypes, dense. Inputs must have their graph inputs' dtype and dims.
+Expected<std::vector<Tensor>> evaluate_dense(const Graph& graph, std::span<const Tensor> inputs);
+/// The same without rounding: for comparing with what a kernel computed.
+Expected<std::vector<std::vector<double>>> evaluate_exact(const Graph& graph, std::span<const Tensor> inputs);
+
+}  // namespace kiln

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "frontend/fuse/scalar.h"
+
+namespace kiln {
+
+/// What a scalar operation means, in f64. `operand` is the operands' dtype (of select's branches), `result` the
+/// result's: integers are computed as integers and wrap to the result's width.
+double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b, double c);
+
+/// The combiner's neutral element for a dtype: what a reduction of nothing gives.
+double neutral_of(Combiner combiner, DType dtype);
+double combine(Combiner combiner, double a, double b);
+
+}  // namespace kiln
