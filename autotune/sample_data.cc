@@ -1,0 +1,164 @@
+#include "autotune/sample_data.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace kiln {
+
+namespace {
+
+constexpr uint8_t k_float_poison = 0xff;  // all ones is a NaN; hardware's own NaNs have one payload bit
+constexpr uint8_t k_integer_poison = 0xa5;
+// Long enough that no kernel's extents divide it, short enough to stay in a private cache.
+constexpr size_t k_noise_period = 65'521;
+
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+class SplitMix {
+ public:
+  explicit SplitMix(uint64_t seed) : m_state(seed) {}
+  uint64_t next() {
+    uint64_t z = (m_state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  /// Box and Muller's transform.
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    return radius * std::cos(2 * 3.14159265358979323846 * uniform());
+  }
+
+ private:
+  uint64_t m_state;
+};
+
+/// Normal noise, made once: filling hundreds of megabytes is then a copy.
+const std::vector<float>& noise() {
+  static const std::vector<float> values = [] {
+    SplitMix random(1);
+    std::vector<float> list(k_noise_period);
+    for (float& value : list) value = static_cast<float>(random.normal());
+    return list;
+  }();
+  return values;
+}
+
+uint16_t to_bf16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+
+/// Half precision of a normal sample: exact up to truncation; magnitudes stay far from overflow and denormals
+/// matter not at all here.
+uint16_t to_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const int exponent = static_cast<int>((bits >> 23) & 0xff) - 127 + 15;
+  if (exponent <= 0) return sign;
+  return static_cast<uint16_t>(sign | (exponent << 10) | ((bits >> 13) & 0x3ffu));
+}
+
+template <typename T, typename Convert>
+void fill_with_noise(std::span<uint8_t> bytes, uint64_t start, Convert convert) {
+  auto* out = reinterpret_cast<T*>(bytes.data());
+  const size_t count = bytes.size() / sizeof(T);
+  size_t position = start % k_noise_period;
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = convert(noise()[position]);
+    if (++position == k_noise_period) position = 0;
+  }
+}
+
+template <typename T>
+void fill_with_integers(std::span<uint8_t> bytes, uint64_t seed, int64_t low, int64_t high) {
+  SplitMix random(seed);
+  auto* out = reinterpret_cast<T*>(bytes.data());
+  const auto range = static_cast<uint64_t>(high - low) + 1;
+  for (size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
+    out[i] = static_cast<T>(low + static_cast<int64_t>(random.next() % range));
+  }
+}
+
+/// Lowers the bound of every integer buffer that the value of `index` is loaded from.
+void bound_sources(const Body& body, ExprId index, int64_t bound, std::vector<int64_t>& bounds) {
+  std::vector<ExprId> pending{index};
+  while (!pending.empty()) {
+    const ScalarNode& node = body.exprs[pending.back()];
+    pending.pop_back();
+    if (node.op == ScalarOp::load && !is_floating(node.dtype)) {
+      int64_t& known = bounds[body.accesses[node.slot].buffer];
+      known = known == 0 ? bound : std::min(known, bound);
+    }
+    for (ExprId operand : node.operands) {
+      if (operand != k_no_expr) pending.push_back(operand);
+    }
+  }
+}
+
+void bound_body(const Body& body, std::vector<int64_t>& bounds) {
+  for (const Access& access : body.accesses) {
+    for (const IndirectTerm& term : access.indirect) bound_sources(body, term.index, term.bound, bounds);
+  }
+}
+
+}  // namespace
+
+SampleData::SampleData(const KernelSpec& spec, uint64_t seed)
+    : m_spec(spec), m_seed(seed), m_index_bound(spec.buffers.size(), 0) {
+  if (const auto* loops = std::get_if<LoopsSpec>(&spec.kernel)) bound_body(loops->body, m_index_bound);
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) {
+    bound_body(gemm->a, m_index_bound);
+    bound_body(gemm->b, m_index_bound);
+    bound_body(gemm->epilogue, m_index_bound);
+  }
+}
+
+void SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
+  const uint64_t start = m_seed * 7919 + buffer * 104'729;
+  const int64_t bound = m_index_bound[buffer];
+  const int64_t low = bound > 0 ? 0 : -100, high = bound > 0 ? bound - 1 : 100;
+  switch (m_spec.buffers[buffer].dtype) {
+    case DType::boolean:
+      fill_with_integers<uint8_t>(bytes, start, 0, 1);
+      break;
+    case DType::u8:
+      fill_with_integers<uint8_t>(bytes, start, 0, bound > 0 ? std::min<int64_t>(high, 255) : 255);
+      break;
+    case DType::i8:
+      fill_with_integers<int8_t>(bytes, start, low, std::min<int64_t>(high, 127));
+      break;
+    case DType::i32:
+      fill_with_integers<int32_t>(bytes, start, low, high);
+      break;
+    case DType::i64:
+      fill_with_integers<int64_t>(bytes, start, low, high);
+      break;
+    case DType::f16:
+      fill_with_noise<uint16_t>(bytes, start, to_f16);
+      break;
+    case DType::bf16:
+      fill_with_noise<uint16_t>(bytes, start, to_bf16);
+      break;
+    case DType::f32:
+      fill_with_noise<float>(bytes, start, [](float value) { return value; });
+      break;
+    case DType::f64:
+      fill_with_noise<double>(bytes, start, [](float value) { return static_cast<double>(value); });
+      break;
+  }
+}
+
+void poison(DType dtype, std::span<uint8_t> bytes) {
+  std::memset(bytes.data(), is_floating(dtype) ? k_float_poison : k_integer_poison, bytes.size());
+}
+
+bool is_poisoned(DType dtype, const uint8_t* element) {
+  const uint8_t pattern = is_floating(dtype) ? k_float_poison : k_integer_poison;
+  const size_t size = size_of(dtype);
+  for (size_t i = 0; i < size; ++i) {
+    if (element[i] != pattern) return false;
+  }
+  return true;
+}
+
+}  // namespace kiln

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "frontend/fuse/kernel_spec.h"
+
+namespace kiln {
+
+/// Random contents for the inputs of a kernel under test. Floats are normally distributed around 0 (so sums
+/// cancel and signs matter), booleans fair, integers in [-100, 100] unless they address memory: those stay
+/// inside every bound that they are checked against. Equal (spec, seed) give equal bytes.
+class SampleData {
+ public:
+  SampleData(const KernelSpec& spec, uint64_t seed);
+
+  /// Fills `bytes`, the contents of buffer `buffer`.
+  void fill(uint32_t buffer, std::span<uint8_t> bytes) const;
+
+ private:
+  const KernelSpec& m_spec;
+  uint64_t m_seed;
+  std::vector<int64_t> m_index_bound;  // per buffer; 0 where it addresses nothing
+};
+
+/// Bytes no kernel writes by accident: a NaN that no operation produces for floats, a rare pattern for
+/// integers.
+void poison(DType dtype, std::span<uint8_t> bytes);
+/// Whether the element at `bytes` is still poisoned.
+bool is_poisoned(DType dtype, const uint8_t* element);
+
+}  // namespace kiln

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "autotune/candidate_runner.h"
+#include "base/expected.h"
+#include "frontend/fuse/kernel_spec.h"
+
+namespace kiln {
+
+/// What an output buffer of a kernel must hold: element `flat` (row-major over `dims`) lies at the sum of
+/// index times stride, in elements. `expected` is the f64 reference.
+struct OutputReference {
+  uint32_t buffer = 0;
+  std::vector<int64_t> dims, strides;
+  int64_t reduction_length = 1;  // terms that are summed into one element, at most; for the tolerance
+  std::function<double(int64_t flat)> expected;
+};
+
+/// How an accepted candidate did.
+struct Verdict {
+  Status status;         // ok, or what is wrong: buffer, element, got, expected
+  double max_error = 0;  // largest error found, as a share of the tolerance
+  uint64_t checked = 0;  // elements compared with the reference
+  double seconds = 0;    // of the run
+};
+
+/// Allowed |got - expected|: eps(dtype) * (8 + 4 sqrt(reduction_length)) * (|expected| + scale), where scale
+/// is the root mean square of the output. 8 eps covers the vector math (≤ 4 ULP, twice); the square root is
+/// the growth of rounding errors of random sign (Higham, "Accuracy and Stability of Numerical Algorithms",
+/// §2.8).
+double tolerance(DType dtype, int64_t reduction_length, double expected, double scale);
+
+/// The elements a verdict looks at: corners and edges, one in each cell of a grid over the last two dims (so
+/// that a tile cannot be missed), and random ones. At most `budget`, in an order in which any prefix is
+/// spread out.
+std::vector<int64_t> demanded_elements(const std::vector<int64_t>& dims, size_t budget, uint64_t seed);
+
+/// Runs `image` on random inputs and poisoned outputs and compares what it left with the reference: red zones
+/// intact, inputs unchanged, every element written, demanded elements within tolerance (NaN and Inf equal).
+/// The candidate runs in the runner's process, never here. `runner` must have been prepared for `spec` by
+/// prepare_candidate.
+class CandidateTrial {
+ public:
+  /// Lays out and fills the buffers of `spec`. All must outlive the trial.
+  static Expected<CandidateTrial> prepare(const KernelSpec& spec, CandidateRunner& runner);
+
+  /// What the candidates read and write, one span per buffer of the spec.
+  const std::vector<std::span<uint8_t>>& buffers() const { return m_buffers; }
+
+  /// May be called for one candidate after another.
+  Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);
+
+ private:
+  CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(spec), m_runner(runner) {}
+  Status check_inputs() const;
+  Status check_output(const OutputReference& output, Verdict& verdict) const;
+
+  const KernelSpec& m_spec;
+  CandidateRunner& m_runner;
+  std::vector<std::span<uint8_t>> m_buffers;
+  std::vector<uint64_t> m_input_checksums;      // 0 for outputs
+  std::vector<std::vector<uint8_t>> m_initial;  // of buffers that are read and written
+};
+
+}  // namespace kiln
