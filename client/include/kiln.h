@@ -60,6 +60,10 @@ KILN_API kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_j
 /* Reads Kiln's text form (docs/text_form.md). `size` bytes, need not end with a zero. */
 KILN_API kiln_error* kiln_graph_parse(const char* text, size_t size, kiln_graph** out);
 KILN_API kiln_error* kiln_graph_print(const kiln_graph* graph, kiln_bytes** out_text);
+/* A graph with the outputs of `graph` and, after them, the gradients of its scalar output number `loss` with respect
+ * to the inputs listed, in their order. Errors: unimplemented, naming an op without gradient. */
+KILN_API kiln_error* kiln_graph_differentiate(const kiln_graph* graph, size_t loss, const size_t* inputs,
+                                              size_t input_count, kiln_graph** out);
 KILN_API void kiln_graph_destroy(kiln_graph* graph);
 
 /* ---- program */

@@ -92,6 +92,7 @@ class ProgramBuffers {
     return it == m_origin.end() ? value : it->second;
   }
   uint32_t index_of(ValueId value) const { return m_index.at(origin_of(value)); }
+  bool is_input(ValueId value) const { return m_placed[index_of(value)].place == fb::Place::input; }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
 
   std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder) const {
@@ -157,11 +158,29 @@ std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBuffe
   std::vector<flatbuffers::Offset<fb::Alias>> aliases;
   const auto& inputs = graph.inputs();
   for (uint32_t output = 0; output < graph.outputs().size(); ++output) {
+    if (!placed.is_input(graph.outputs()[output])) continue;
     const auto it = std::find(inputs.begin(), inputs.end(), placed.origin_of(graph.outputs()[output]));
-    if (it == inputs.end()) continue;
     aliases.push_back(fb::CreateAlias(builder, output, static_cast<uint32_t>(it - inputs.begin())));
   }
   return aliases;
+}
+
+/// Outputs with the contents of an earlier one, which share its place: copied after the last kernel.
+std::vector<flatbuffers::Offset<fb::Copy>> write_copies(flatbuffers::FlatBufferBuilder& builder, const Graph& graph,
+                                                        const ProgramBuffers& placed) {
+  std::vector<flatbuffers::Offset<fb::Copy>> copies;
+  const auto& outputs = graph.outputs();
+  for (uint32_t output = 0; output < outputs.size(); ++output) {
+    const uint32_t place = placed.index_of(outputs[output]);
+    for (uint32_t source = 0; source < output; ++source) {
+      if (placed.index_of(outputs[source]) != place || placed.is_input(outputs[output])) continue;
+      const TensorType& type = graph.type(outputs[output]);
+      const auto bytes = static_cast<uint64_t>(element_count(type)) * size_of(type.dtype);
+      copies.push_back(fb::CreateCopy(builder, output, source, bytes));
+      break;
+    }
+  }
+  return copies;
 }
 
 }  // namespace
@@ -258,6 +277,7 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
   }
   const auto buffers = builder.CreateVector(placed.write(builder));
   const auto aliases = builder.CreateVector(write_aliases(builder, graph, placed));
+  const auto copies = builder.CreateVector(write_copies(builder, graph, placed));
   const auto target = builder.CreateString(description.target);
   const auto stored_plans = builder.CreateVectorOfStructs(plans);
   const auto stored_calls = builder.CreateVector(calls);
@@ -265,7 +285,7 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
   const auto stored_outputs = builder.CreateVector(outputs);
   builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls,
                                    placed.scratch_bytes(), stored_inputs, stored_outputs, aliases, target,
-                                   description.generation, static_cast<uint32_t>(graph.nodes().size())));
+                                   description.generation, static_cast<uint32_t>(graph.nodes().size()), copies));
   return finish(KILN_ARTIFACT_PROGRAM, builder);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "jit/run/arena.h"
 
@@ -83,6 +84,7 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     run_steps(static_cast<uint32_t>(omp_get_thread_num()));
   }
 
+  for (const Copy& copy : m_copies) std::memcpy(outputs[copy.output], outputs[copy.source], copy.bytes);
   if (failure.load() == static_cast<uint32_t>(LaunchStatus::index_out_of_range)) {
     return error(StatusCode::out_of_range, "index out of range in self");
   }

@@ -54,7 +54,8 @@ class Program {
   /// Kernel names in launch order, for profiles.
   const std::vector<std::string>& launch_names() const { return m_launch_names; }
   size_t kernel_count() const { return m_executables.size(); }
-  size_t plan_count() const { return m_plan_count; }
+  /// Of the distinct region plans it calls.
+  const std::vector<Digest>& plans() const { return m_plans; }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
 
   /// Base pointers in the order of inputs() and outputs(); an aliased output's pointer is not used. At most
@@ -75,20 +76,25 @@ class Program {
     uint32_t first_argument, argument_count;
     uint64_t tasks;
   };
+  struct Copy {
+    uint32_t output, source;
+    uint64_t bytes;
+  };
   friend class ProgramLoader;
 
   std::vector<TensorLayout> m_inputs, m_outputs;
   std::vector<uint32_t> m_aliases;
+  std::vector<Copy> m_copies;
   std::vector<Argument> m_arguments;
   std::vector<Step> m_steps;
   std::vector<std::shared_ptr<const Executable>> m_executables;
   std::vector<std::string> m_launch_names;
+  std::vector<Digest> m_plans;
   std::string m_target;
   uint64_t m_scratch_bytes = 0;    // arena for all steps
   uint64_t m_workspace_bytes = 0;  // per thread
   uint64_t m_max_tasks = 1;
   uint32_t m_generation = 0, m_node_count = 0;
-  size_t m_plan_count = 0;
 };
 
 }  // namespace kiln

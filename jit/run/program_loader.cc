@@ -31,6 +31,12 @@ const T* verified(std::span<const uint8_t> bytes) {
   return verifier.VerifyBuffer<T>(nullptr) ? flatbuffers::GetRoot<T>(bytes.data()) : nullptr;
 }
 
+uint64_t bytes_of(const TensorLayout& layout) {
+  uint64_t bytes = size_of(layout.dtype);
+  for (int64_t dim : layout.dims) bytes *= static_cast<uint64_t>(dim);
+  return bytes;
+}
+
 Expected<std::vector<TensorLayout>> read_layouts(
     const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>* list) {
   std::vector<TensorLayout> layouts;
@@ -62,6 +68,7 @@ class ProgramLoader {
     m_program->m_generation = m_stored.generation();
     m_program->m_node_count = m_stored.node_count();
     KILN_RETURN_IF_ERROR(read_aliases());
+    KILN_RETURN_IF_ERROR(read_copies());
     KILN_RETURN_IF_ERROR(read_buffers());
     for (size_t i = 0; i < size_of_list(m_stored.plans()); ++i) {
       KILN_RETURN_IF_ERROR(read_plan(to_digest(*m_stored.plans()->Get(static_cast<uint32_t>(i)))));
@@ -69,7 +76,6 @@ class ProgramLoader {
     for (size_t i = 0; i < size_of_list(m_stored.calls()); ++i) {
       KILN_RETURN_IF_ERROR(read_call(*m_stored.calls()->Get(static_cast<uint32_t>(i))));
     }
-    m_program->m_plan_count = m_plans.size();
     m_program->m_scratch_bytes = (m_stored.scratch_bytes() + m_plan_scratch_bytes + 63) / 64 * 64;
     m_program->m_workspace_bytes = (m_program->m_workspace_bytes + 63) / 64 * 64;
     return std::shared_ptr<const Program>(std::move(m_program));
@@ -89,6 +95,19 @@ class ProgramLoader {
         return damaged("alias out of range");
       }
       m_program->m_aliases[alias->output()] = alias->input();
+    }
+    return {};
+  }
+
+  Status read_copies() {
+    for (size_t i = 0; i < size_of_list(m_stored.copies()); ++i) {
+      const auto* copy = m_stored.copies()->Get(static_cast<uint32_t>(i));
+      const auto& outputs = m_program->m_outputs;
+      if (copy->output() >= outputs.size() || copy->source() >= copy->output()) return damaged("copy out of range");
+      if (copy->bytes() != bytes_of(outputs[copy->output()]) || copy->bytes() != bytes_of(outputs[copy->source()])) {
+        return damaged("copy of another size");
+      }
+      m_program->m_copies.push_back({copy->output(), copy->source(), copy->bytes()});
     }
     return {};
   }
@@ -141,6 +160,7 @@ class ProgramLoader {
     }
     m_plan_scratch_bytes = std::max(m_plan_scratch_bytes, plan->scratch_bytes());
     m_plans.push_back(std::move(loaded));
+    m_program->m_plans.push_back(digest);
     return {};
   }
 

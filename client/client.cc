@@ -1,0 +1,113 @@
+#include "client/client.h"
+
+#include "backends/runtime_registry.h"
+#include "frontend/canonical/canonical.h"
+#include "frontend/infer/bind_symbols.h"
+#include "frontend/wire/wire.h"
+
+namespace kiln {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// An output that is an input has the input's layout, whatever was asked.
+Status check_outputs(const Graph& graph) {
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    const ValueId value = graph.outputs()[i];
+    if (graph.value(value).producer != k_none) continue;
+    if (graph.output_strides()[i] != graph.type(value).strides) {
+      return invalid_argument("output {} is input {} with other strides; copy it in the graph", i,
+                              graph.value(value).result_index);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Client::Client(Config config, const RuntimeBackend& runtime)
+    : m_config(std::move(config)), m_resolver(m_config.cache_directory, runtime), m_connection(m_config) {}
+
+Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cache_directory,
+                                                 std::optional<std::string> config_file) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
+  KILN_ASSIGN_OR_RETURN(LoadedConfig loaded, load_config(ConfigSources::from_process(std::move(flags), config_file)));
+  const auto runtimes = runtime_backends();
+  if (runtimes.empty()) return error(StatusCode::unavailable, "this build has no runtime backend");
+  return std::unique_ptr<Client>(new Client(std::move(loaded.values), *runtimes.front()));
+}
+
+Expected<Client::Compiled> Client::compile(const Graph& graph, std::span<const int64_t> symbol_values,
+                                           uint32_t deadline_ms) {
+  if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
+  const auto start = Clock::now();
+  KILN_RETURN_IF_ERROR(check_outputs(graph));
+  KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, symbol_values));
+  const Graph canonical = canonicalise(bound);
+  Resolver::Lookup lookup = m_resolver.find(canonical);
+  m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
+  if (lookup.program) {
+    ++m_stats.hits_mapped;
+    return found(std::move(lookup), "mapped hit");
+  }
+  ++m_stats.misses;
+  return ask_daemon(canonical, std::move(lookup), deadline_ms);
+}
+
+Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string how) {
+  m_stats.add_program(lookup.program->plans(), lookup.program->generation());
+  return Compiled{std::move(lookup.program), std::move(how)};
+}
+
+Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss, uint32_t deadline_ms) {
+  MissRecord record{miss.key, miss.key_parts, kiln_miss_name(miss.miss), miss.detail, {}};
+  const auto wait = std::chrono::milliseconds(deadline_ms ? deadline_ms : m_config.client_deadline_ms);
+
+  protocol::Build request;
+  request.graph = to_wire(canonical);
+  const Target& target = m_resolver.targets().front();
+  request.targets = {{target.backend, target.name}};
+  auto built = m_connection.build(std::move(request), Clock::now() + wait);
+  if (!built.ok()) {
+    record.outcome = built.status().to_string();
+    m_misses.add(std::move(record));
+    return built.status();
+  }
+  m_stats.compilations += built->compilations;
+  if (built->joined) ++m_stats.joined;
+  const std::string how = built->joined ? "joined" : built->compilations ? "built" : "daemon hit";
+  if (!built->joined && built->compilations == 0) ++m_stats.hits_daemon;
+
+  const auto start = Clock::now();
+  Resolver::Lookup lookup = m_resolver.find(canonical);
+  m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
+  record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
+  m_misses.add(std::move(record));
+  if (!lookup.program) {
+    return error(StatusCode::unavailable, "the daemon published the program, yet this process cannot use it: {}",
+                 lookup.detail);
+  }
+  return found(std::move(lookup), how);
+}
+
+std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uint8_t> key) {
+  if (m_config.disable) return std::nullopt;
+  return m_resolver.find_capture(capture_key(key));
+}
+
+Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data) {
+  if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
+  const Key full = capture_key(key);
+  protocol::Command command;
+  command.verb = protocol::Verb::capture_put;
+  command.key = full.digest();
+  command.text = full.to_json();
+  command.data.assign(data.begin(), data.end());
+  auto answer = m_connection.command(std::move(command),
+                                     Clock::now() + std::chrono::milliseconds(m_config.client_deadline_ms));
+  return answer.ok() ? Status() : answer.status();
+}
+
+}  // namespace kiln
