@@ -18,7 +18,8 @@ namespace kiln {
 /// One process's view of Kiln: the mapped cache first, the daemon for what is missing.
 ///
 /// Threading: any thread at once.
-/// Errors: unavailable when Kiln is disabled or no daemon may be asked, deadline_exceeded, and what the daemon or a
+/// Errors: unavailable when Kiln is disabled or no daemon may be asked, deadline_exceeded, and what the
+/// daemon or a
 ///   worker reported. The caller falls back; nothing here ends the process or waits without bound.
 class Client {
  public:
@@ -31,9 +32,10 @@ class Client {
     std::string how;  // "mapped hit", "built", "joined", "daemon hit"
   };
 
-  /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find again.
-  /// `deadline_ms` 0: the configuration's.
-  Expected<Compiled> compile(const Graph& graph, std::span<const int64_t> symbol_values, uint32_t deadline_ms);
+  /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find
+  /// again. `deadline_ms` 0: the configuration's.
+  Expected<Compiled> compile(const Graph& graph, std::span<const int64_t> symbol_values,
+                             uint32_t deadline_ms);
 
   /// A framework's own bytes; nothing when absent.
   std::optional<std::span<const uint8_t>> find_capture(std::span<const uint8_t> key);

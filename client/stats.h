@@ -21,7 +21,7 @@ class Stats {
   std::atomic<uint64_t> joined{0};        // waited for a build that another process had asked for
   std::atomic<uint64_t> misses{0};        // not in the mapped cache when first looked for
   std::atomic<uint64_t> programs{0};
-  std::atomic<uint64_t> lookup_ns{0};     // time spent in finding, mapping, checking and binding
+  std::atomic<uint64_t> lookup_ns{0};  // time spent in finding, mapping, checking and binding
 
   /// A program came into use.
   void add_program(const std::vector<Digest>& plans, uint32_t generation);
@@ -41,7 +41,7 @@ struct MissRecord {
   std::string key_parts;  // JSON
   std::string reason;     // name of a kiln_miss
   std::string detail;
-  std::string outcome;    // "built", "joined", "daemon hit", or the error
+  std::string outcome;  // "built", "joined", "daemon hit", or the error
 };
 
 /// The last misses of this process, oldest dropped first.

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kiln.h"
+
+/// C++ over the C ABI, header only: handles that destroy themselves, errors as exceptions, and a graph
+/// builder.
+namespace kiln::api {
+
+class Error : public std::runtime_error {
+ public:
+  Error(int32_t code, const std::string& message) : std::runtime_error(message), m_code(code) {}
+  /// Abseil's canonical codes.
+  int32_t code() const { return m_code; }
+
+ private:
+  int32_t m_code;
+};
+
+namespace detail {
+inline void check(kiln_error* error) {
+  if (!error) return;
+  Error thrown(kiln_error_code(error), kiln_error_message(error));
+  kiln_error_destroy(error);
+  throw thrown;
+}
+
+template <auto destroy>
+struct Destroy {
+  template <typename T>
+  void operator()(T* handle) const {
+    destroy(handle);
+  }
+};
+template <typename T, auto destroy>
+using Handle = std::unique_ptr<T, Destroy<destroy>>;
+
+inline std::string take(kiln_bytes* bytes) {
+  Handle<kiln_bytes, kiln_bytes_destroy> owner(bytes);
+  return {kiln_bytes_data(bytes), kiln_bytes_size(bytes)};
+}
+}  // namespace detail
+
+/// A graph as Kiln keeps it: parsed and checked.
+class Graph {
+ public:
+  explicit Graph(std::string_view text) {
+    kiln_graph* graph = nullptr;
+    detail::check(kiln_graph_parse(text.data(), text.size(), &graph));
+    m_graph.reset(graph);
+  }
+
+  /// With the gradients of scalar output `loss` with respect to `inputs` as further outputs.
+  Graph differentiate(size_t loss, const std::vector<size_t>& inputs) const {
+    kiln_graph* graph = nullptr;
+    detail::check(kiln_graph_differentiate(m_graph.get(), loss, inputs.data(), inputs.size(), &graph));
+    return Graph(graph);
+  }
+
+  std::string text() const {
+    kiln_bytes* bytes = nullptr;
+    detail::check(kiln_graph_print(m_graph.get(), &bytes));
+    return detail::take(bytes);
+  }
+
+  const kiln_graph* get() const { return m_graph.get(); }
+
+ private:
+  explicit Graph(kiln_graph* graph) : m_graph(graph) {}
+  detail::Handle<kiln_graph, kiln_graph_destroy> m_graph;
+};
+
+/// A value of a graph under construction.
+struct Value {
+  std::string name;
+};
+
+/// Writes a graph op by op; names, operands and attributes as in docs/text_form.md. Shapes are inferred and
+/// checked when the graph is finished: build() throws with the op, the operand, expected and got.
+class GraphBuilder {
+ public:
+  /// dtype: "f32", "i64", …
+  Value input(std::string_view dtype, const std::vector<int64_t>& shape) {
+    Value value{"%i" + std::to_string(m_inputs++)};
+    if (m_inputs > 1) m_signature << ", ";
+    m_signature << value.name << ": " << dtype << list(shape);
+    return value;
+  }
+
+  /// One result. `attributes` as text: "{dims = [1], keep_dims = true}".
+  Value op(std::string_view name, std::initializer_list<Value> operands, std::string_view attributes = {}) {
+    return ops(name, operands, attributes, 1).front();
+  }
+
+  std::vector<Value> ops(std::string_view name, std::initializer_list<Value> operands,
+                         std::string_view attributes, size_t results) {
+    std::vector<Value> values;
+    m_body << "  ";
+    for (size_t i = 0; i < results; ++i) {
+      values.push_back({"%v" + std::to_string(m_values++)});
+      m_body << (i ? ", " : "") << values.back().name;
+    }
+    m_body << " = " << name << "(";
+    for (auto it = operands.begin(); it != operands.end(); ++it) {
+      m_body << (it == operands.begin() ? "" : ", ") << (it->name.empty() ? "none" : it->name);
+    }
+    m_body << ")" << (attributes.empty() ? "" : " ") << attributes << "\n";
+    return values;
+  }
+
+  /// A scalar constant that broadcasts.
+  Value constant(double number, std::string_view dtype = "f32") {
+    std::ostringstream text;
+    text.precision(17);
+    text << std::scientific << number;
+    return op("full", {}, "{shape = [], value = " + text.str() + ", dtype = " + std::string(dtype) + "}");
+  }
+
+  Graph build(const std::vector<Value>& outputs) const {
+    std::ostringstream text;
+    text << "graph(" << m_signature.str() << ") {\n" << m_body.str() << "  return ";
+    for (size_t i = 0; i < outputs.size(); ++i) text << (i ? ", " : "") << outputs[i].name;
+    text << "\n}\n";
+    return Graph(text.str());
+  }
+
+  static std::string list(const std::vector<int64_t>& numbers) {
+    std::string text = "[";
+    for (size_t i = 0; i < numbers.size(); ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
+    return text + "]";
+  }
+
+ private:
+  size_t m_inputs = 0, m_values = 0;
+  std::ostringstream m_signature, m_body;
+};
+
+/// An executable graph. Immutable; run from any thread at once.
+class Program {
+ public:
+  explicit Program(kiln_program* program) : m_program(program) {}
+
+  void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+           uint32_t threads = 1) const {
+    if (inputs.size() != kiln_program_input_count(m_program.get()) ||
+        outputs.size() != kiln_program_output_count(m_program.get())) {
+      throw Error(3, "program takes " + std::to_string(kiln_program_input_count(m_program.get())) +
+                         " inputs and " + std::to_string(kiln_program_output_count(m_program.get())) +
+                         " outputs");
+    }
+    detail::check(kiln_program_run(m_program.get(), inputs.data(), outputs.data(), threads));
+  }
+
+  /// JSON: kernels, digests, how it was found.
+  std::string describe() const {
+    kiln_bytes* bytes = nullptr;
+    detail::check(kiln_program_describe(m_program.get(), &bytes));
+    return detail::take(bytes);
+  }
+
+ private:
+  detail::Handle<kiln_program, kiln_program_destroy> m_program;
+};
+
+class Client {
+ public:
+  explicit Client(const char* cache_directory = nullptr) {
+    kiln_client_options options{sizeof options, cache_directory, nullptr, nullptr};
+    kiln_client* client = nullptr;
+    detail::check(kiln_client_create(&options, &client));
+    m_client.reset(client);
+  }
+
+  Program compile(const Graph& graph, uint32_t deadline_ms = 0) {
+    kiln_compile_options options{sizeof options, deadline_ms, nullptr, 0};
+    kiln_program* program = nullptr;
+    detail::check(kiln_program_create(m_client.get(), graph.get(), &options, &program));
+    return Program(program);
+  }
+
+  /// JSON: counters of this process.
+  std::string stats() const {
+    kiln_bytes* bytes = nullptr;
+    detail::check(kiln_client_stats(m_client.get(), &bytes));
+    return detail::take(bytes);
+  }
+
+ private:
+  detail::Handle<kiln_client, kiln_client_destroy> m_client;
+};
+
+}  // namespace kiln::api
