@@ -246,11 +246,14 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   for (const Launch& launch : plan.launches) {
     launches.push_back(fb::CreateLaunch(builder, launch.spec, builder.CreateVector(launch.buffers)));
   }
+  std::vector<flatbuffers::Offset<fb::Alias>> aliases;
+  for (const Plan::Alias& alias : plan.aliases) aliases.push_back(fb::CreateAlias(builder, alias.output, alias.input));
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
+  const auto stored_constants = builder.CreateVector(constant_bytes);
   builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
                                 builder.CreateVector(names), builder.CreateVector(buffers),
-                                builder.CreateVector(launches), scratch.total_bytes,
-                                builder.CreateVector(constant_bytes)));
+                                builder.CreateVector(launches), scratch.total_bytes, stored_constants,
+                                builder.CreateVector(aliases)));
   return finish(KILN_ARTIFACT_PLAN, builder);
 }
 

@@ -1,0 +1,194 @@
+// The way of a miss, top-down.
+
+#include "jit/build/build.h"
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "backends/compile_registry.h"
+#include "cache/reader/reader.h"
+#include "frontend/canonical/canonical.h"
+#include "frontend/regions/regions.h"
+#include "frontend/wire/wire.h"
+#include "jit/build/artifact_writer.h"
+#include "jit/build/kernel_builder.h"
+#include "jit/build/published.h"
+#include "jit/resolve/key.h"
+
+namespace kiln {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Milliseconds per stage, for the report.
+class StageClock {
+ public:
+  void finish(std::string_view stage) {
+    const auto now = std::chrono::steady_clock::now();
+    m_stages[std::string(stage)] = std::chrono::duration<double, std::milli>(now - m_start).count();
+    m_start = now;
+  }
+  const Json& json() const { return m_stages; }
+
+ private:
+  std::chrono::steady_clock::time_point m_start = std::chrono::steady_clock::now();
+  Json m_stages = Json::object();
+};
+
+/// A distinct region of the graph on its way to a plan artifact.
+struct PlannedRegion {
+  Graph graph;
+  Key key;
+  std::optional<Digest> artifact;    // from the start when the cache has it, kernels included
+  Plan plan;                         // empty then
+  std::vector<Digest> codes;         // per plan.specs
+  std::vector<Plan::Alias> aliases;
+};
+
+/// Builds the program of one target into `result`.
+class ProgramBuild {
+ public:
+  ProgramBuild(const Graph& graph, const CompileBackend& backend, const Target& target, Published& published,
+               const RunnerFactory& make_runner, const ProgressFunction& progress, BuildResult& result)
+      : m_graph(graph), m_backend(backend), m_target(target), m_published(published), m_make_runner(make_runner),
+        m_progress(progress), m_result(result) {}
+
+  Expected<Json> run() {
+    const Graph sunk = sink_views(m_graph);
+    const RegionPartition partition = find_regions(sunk);
+    m_clock.finish("regions");
+    KILN_RETURN_IF_ERROR(plan_regions(sunk, partition));
+    m_clock.finish("fuse");
+    KILN_RETURN_IF_ERROR(make_code());
+    m_clock.finish("kernels");
+    write_plans();
+    write_program(sunk, partition);
+    m_clock.finish("write");
+    return Json{{"target", m_target.name}, {"stages_ms", m_clock.json()}, {"regions", m_regions.size()},
+                {"calls", partition.instances.size()}, {"kernels", m_kernels}};
+  }
+
+ private:
+  Status plan_regions(const Graph& graph, const RegionPartition& partition) {
+    const TargetTraits traits = m_backend.traits(m_target);
+    for (size_t c = 0; c < partition.class_count; ++c) {
+      PlannedRegion region{extract(graph, partition.first_of(c)), {}, {}, {}, {}, {}};
+      region.key = plan_key(region.graph, m_target);
+      if (auto known = m_published.complete_plan(region.key.digest())) {
+        region.artifact = known->digest;
+        region.aliases = std::move(known->aliases);
+      } else {
+        KILN_ASSIGN_OR_RETURN(region.plan, fuse(region.graph, traits));
+        region.aliases = region.plan.aliases;
+      }
+      m_regions.push_back(std::move(region));
+      m_progress("fuse", c + 1, partition.class_count, {});
+    }
+    return {};
+  }
+
+  /// Code for every spec that has none: specs are shared across regions, and with everything published before.
+  Status make_code() {
+    std::vector<KernelJob> jobs;
+    std::unordered_map<Digest, size_t> job_of;
+    std::unordered_map<Digest, Digest> code_of;
+    for (PlannedRegion& region : m_regions) {
+      for (const Launch& launch : region.plan.launches) {
+        const Key key = code_key(region.plan.specs[launch.spec], m_target);
+        const Digest digest = key.digest();
+        if (code_of.contains(digest) || job_of.contains(digest)) continue;
+        if (auto known = m_published.code(digest)) {
+          code_of[digest] = *known;
+        } else {
+          job_of[digest] = jobs.size();
+          jobs.push_back({digest, key.to_json(), &region.plan, &launch});
+        }
+      }
+    }
+    KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, m_backend, m_target, m_make_runner, m_progress));
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      code_of[jobs[i].key] = kernels[i].artifact.digest;
+      report(jobs[i], kernels[i]);
+      m_result.compilations += kernels[i].compilations;
+      m_result.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
+      m_result.artifacts.push_back(std::move(kernels[i].artifact));
+    }
+    for (PlannedRegion& region : m_regions) {
+      for (const KernelSpec& spec : region.plan.specs) region.codes.push_back(code_of.at(code_key(spec, m_target).digest()));
+    }
+    return {};
+  }
+
+  void report(const KernelJob& job, const BuiltKernel& kernel) {
+    m_kernels.push_back({{"name", kernel_name(job.spec())},
+                         {"key", job.key.to_hex()},
+                         {"schedule", kernel.schedule},
+                         {"code_bytes", kernel.artifact.payload.size()},
+                         {"compile_ms", kernel.compile_ms},
+                         {"verify_ms", kernel.verify_ms},
+                         {"run_ms", kernel.run_ms},
+                         {"error_of_tolerance", kernel.max_error},
+                         {"elements_checked", kernel.checked}});
+  }
+
+  void write_plans() {
+    for (PlannedRegion& region : m_regions) {
+      if (region.artifact) continue;
+      BuiltArtifact artifact =
+          plan_artifact(region.plan, static_cast<uint32_t>(region.graph.inputs().size()), region.codes);
+      region.artifact = artifact.digest;
+      m_result.heads.push_back({region.key.digest(), artifact.digest, 0, region.key.to_json()});
+      m_result.artifacts.push_back(std::move(artifact));
+    }
+  }
+
+  void write_program(const Graph& sunk, const RegionPartition& partition) {
+    ProgramDescription description{sunk, {}, {}, m_target.name, 0};
+    for (const PlannedRegion& region : m_regions) description.plans.push_back(*region.artifact);
+    for (const Region& instance : partition.instances) {
+      description.calls.push_back({instance.class_id, instance.inputs, instance.outputs,
+                                   m_regions[instance.class_id].aliases});
+    }
+    BuiltArtifact artifact = program_artifact(description);
+    const Key key = program_key(m_graph, m_target);
+    m_result.heads.push_back({key.digest(), artifact.digest, 0, key.to_json()});
+    m_result.artifacts.push_back(std::move(artifact));
+  }
+
+  const Graph& m_graph;
+  const CompileBackend& m_backend;
+  const Target& m_target;
+  Published& m_published;
+  const RunnerFactory& m_make_runner;
+  const ProgressFunction& m_progress;
+  BuildResult& m_result;
+  std::vector<PlannedRegion> m_regions;
+  Json m_kernels = Json::array();
+  StageClock m_clock;
+};
+
+}  // namespace
+
+Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& make_runner,
+                            const ProgressFunction& progress) {
+  KILN_ASSIGN_OR_RETURN(const Graph received, from_wire(request.graph_wire));
+  if (!received.symbols().empty()) return invalid_argument("graph has {} unbound symbols", received.symbols().size());
+  const Graph graph = canonicalise(received);
+  Published published(request.cache_directory);
+  BuildResult result;
+  Json programs = Json::array();
+  for (const Target& target : request.targets) {
+    const CompileBackend* backend = find_compile_backend(target.backend);
+    if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
+    ProgramBuild program(graph, *backend, target, published, make_runner, progress, result);
+    KILN_ASSIGN_OR_RETURN(Json report, program.run());
+    programs.push_back(std::move(report));
+  }
+  result.report = Json{{"nodes", graph.nodes().size()}, {"programs", std::move(programs)}}.dump();
+  return result;
+}
+
+}  // namespace kiln

@@ -1,0 +1,201 @@
+#include "jit/build/kernel_builder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "autotune/verdict.h"
+#include "frontend/fuse/reference_graph.h"
+#include "frontend/ops/element_evaluator.h"
+#include "jit/build/artifact_writer.h"
+
+namespace kiln {
+
+namespace {
+
+// The largest kernel of GPT-2 (logits, 40 GFLOP) takes 0.2 s on one core; a hundred times that is a hang.
+constexpr uint32_t k_run_timeout_ms = 20'000;
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t product(const std::vector<int64_t>& list) {
+  return std::accumulate(list.begin(), list.end(), int64_t{1}, std::multiplies<>());
+}
+
+/// Scalar operations, roughly: for ordering jobs.
+double cost_of(const KernelSpec& spec) {
+  struct Visitor {
+    double operator()(const LoopsSpec& loops) const {
+      return static_cast<double>(product(loops.extents)) * static_cast<double>(loops.body.exprs.size());
+    }
+    double operator()(const GemmSpec& gemm) const {
+      return 0.2 * static_cast<double>(product(gemm.batch) * gemm.m * gemm.n) * static_cast<double>(gemm.k + 8);
+    }
+    double operator()(const AttentionSpec& attention) const {
+      return 0.4 * static_cast<double>(attention.batch * attention.heads * attention.q_len * attention.k_len) *
+             static_cast<double>(attention.head_dim + attention.value_dim);
+    }
+    double operator()(const AttentionBackwardSpec& backward) const { return 2.5 * (*this)(backward.forward); }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
+
+/// Terms that are summed into one element, at most.
+int64_t reduction_length(const KernelSpec& spec) {
+  struct Visitor {
+    int64_t operator()(const LoopsSpec& loops) const {
+      return std::accumulate(loops.extents.begin() + loops.parallel_rank, loops.extents.end(), int64_t{1},
+                             std::multiplies<>());
+    }
+    int64_t operator()(const GemmSpec& gemm) const { return gemm.k; }
+    int64_t operator()(const AttentionSpec& attention) const { return attention.k_len + attention.head_dim; }
+    int64_t operator()(const AttentionBackwardSpec& backward) const {
+      return std::max(backward.forward.k_len, backward.forward.q_len) + backward.forward.head_dim;
+    }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
+
+/// The f64 reference of a launch, over the trial's inputs.
+class LaunchReference {
+ public:
+  static Expected<LaunchReference> create(const KernelJob& job, const CandidateTrial& trial) {
+    LaunchReference reference;
+    KILN_ASSIGN_OR_RETURN(auto fragment, reference_graph(*job.plan, *job.launch));
+    reference.m_fragment = std::make_unique<ReferenceGraph>(std::move(fragment));
+    std::vector<std::span<const std::byte>> inputs;
+    for (uint32_t buffer : reference.m_fragment->input_buffers) {
+      inputs.push_back(std::as_bytes(trial.buffers()[buffer]));
+    }
+    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(reference.m_fragment->graph, inputs));
+    reference.m_evaluator = std::make_unique<ElementEvaluator>(std::move(evaluator));
+    return reference;
+  }
+
+  std::vector<OutputReference> outputs(const KernelSpec& spec) {
+    const Graph& graph = m_fragment->graph;
+    std::vector<OutputReference> list;
+    for (size_t i = 0; i < graph.outputs().size(); ++i) {
+      const ValueId value = graph.outputs()[i];
+      OutputReference output;
+      output.buffer = m_fragment->output_buffers[i];
+      for (const Dim& dim : graph.type(value).shape) output.dims.push_back(dim.constant());
+      output.strides = strides_of(graph.output_strides()[i], output.dims);
+      output.reduction_length = reduction_length(spec);
+      output.expected = [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); };
+      list.push_back(std::move(output));
+    }
+    return list;
+  }
+
+ private:
+  static std::vector<int64_t> strides_of(const std::vector<Dim>& given, const std::vector<int64_t>& dims) {
+    std::vector<int64_t> strides(dims.size(), 1);
+    if (!given.empty()) {
+      for (size_t d = 0; d < dims.size(); ++d) strides[d] = given[d].constant();
+    } else {
+      for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
+    }
+    return strides;
+  }
+
+  std::unique_ptr<ReferenceGraph> m_fragment;
+  std::unique_ptr<ElementEvaluator> m_evaluator;
+};
+
+/// First failure of several threads.
+class FirstFailure {
+ public:
+  void set(Status status) {
+    std::lock_guard lock(m_mutex);
+    if (m_status.ok()) m_status = std::move(status);
+    m_failed.store(true, std::memory_order_relaxed);
+  }
+  bool failed() const { return m_failed.load(std::memory_order_relaxed); }
+  const Status& status() const { return m_status; }
+
+ private:
+  std::mutex m_mutex;
+  std::atomic<bool> m_failed{false};
+  Status m_status;
+};
+
+}  // namespace
+
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner& runner) {
+  const KernelSpec& spec = job.spec();
+  const std::string name = kernel_name(spec);
+  KILN_RETURN_IF_ERROR(backend.claims(spec, target).with_context(name));
+
+  BuiltKernel built;
+  std::optional<CandidateTrial> trial;
+  std::optional<LaunchReference> reference;
+  std::string failures;
+  for (const Schedule& schedule : backend.candidates(spec, target)) {
+    auto start = std::chrono::steady_clock::now();
+    auto image = backend.compile(spec, schedule, target);
+    built.compile_ms += milliseconds_since(start);
+    ++built.compilations;
+    if (!image.ok()) {
+      failures += fmt::format("; {}: {}", schedule.description, image.status().message());
+      continue;
+    }
+    start = std::chrono::steady_clock::now();
+    if (!trial) {
+      KILN_ASSIGN_OR_RETURN(trial, CandidateTrial::prepare(spec, runner));
+      KILN_ASSIGN_OR_RETURN(reference, LaunchReference::create(job, *trial));
+    }
+    const Verdict verdict = trial->judge(*image, reference->outputs(spec), k_run_timeout_ms);
+    built.verify_ms += milliseconds_since(start);
+    if (verdict.status.ok()) {
+      built.artifact = code_artifact(*image, target.backend);
+      built.schedule = schedule.description;
+      built.run_ms = verdict.seconds * 1e3;
+      built.max_error = verdict.max_error;
+      built.checked = verdict.checked;
+      return built;
+    }
+    failures += fmt::format("; {}: {}", schedule.description, verdict.status.message());
+  }
+  return error(StatusCode::internal, "{}: no candidate passed{}", name, failures);
+}
+
+Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const CompileBackend& backend,
+                                                 const Target& target, const RunnerFactory& make_runner,
+                                                 const ProgressFunction& progress) {
+  std::vector<size_t> order(jobs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return cost_of(jobs[a].spec()) > cost_of(jobs[b].spec()); });
+
+  std::vector<BuiltKernel> kernels(jobs.size());
+  std::atomic<size_t> next{0}, done{0};
+  FirstFailure failure;
+  auto work = [&] {
+    auto runner = make_runner();
+    if (!runner.ok()) return failure.set(runner.status());
+    for (size_t i; !failure.failed() && (i = next.fetch_add(1)) < jobs.size();) {
+      auto kernel = build_kernel(jobs[order[i]], backend, target, **runner);
+      if (!kernel.ok()) return failure.set(kernel.status());
+      kernels[order[i]] = std::move(kernel).value();
+      progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(jobs[order[i]].spec()));
+    }
+  };
+  const size_t thread_count = std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), jobs.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t t = 1; t < thread_count; ++t) threads.emplace_back(work);
+    if (thread_count > 0) work();
+  }
+  KILN_RETURN_IF_ERROR(failure.status());
+  return kernels;
+}
+
+}  // namespace kiln

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "frontend/fuse/plan.h"
+#include "jit/build/build.h"
+
+namespace kiln {
+
+/// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the region
+/// graph is the reference the verdict uses.
+struct KernelJob {
+  Digest key;
+  std::string key_parts;
+  const Plan* plan = nullptr;
+  const Launch* launch = nullptr;
+
+  const KernelSpec& spec() const { return plan->specs[launch->spec]; }
+};
+
+struct BuiltKernel {
+  BuiltArtifact artifact;
+  std::string schedule;      // for people
+  double compile_ms = 0, verify_ms = 0;
+  double run_ms = 0;         // of the verified run, one thread, cold
+  double max_error = 0;      // share of the tolerance
+  uint64_t checked = 0;
+  uint64_t compilations = 0;  // more than one when a candidate was rejected
+};
+
+/// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes.
+/// Errors: internal, with every candidate's failure.
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner& runner);
+
+/// All jobs on this machine's cores, most expensive first. One runner per thread.
+Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const CompileBackend& backend,
+                                                 const Target& target, const RunnerFactory& make_runner,
+                                                 const ProgressFunction& progress);
+
+}  // namespace kiln
