@@ -43,4 +43,11 @@ inline constexpr size_t k_job_retries = 1;                  // a crash may be th
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;
 
+// The cache.
+inline constexpr size_t k_artifact_bytes = size_t{256} << 20;  // 16x the largest code; one RocksDB value
+inline constexpr size_t k_batch_artifacts = 65'536;            // a 48-layer program names a few hundred
+inline constexpr size_t k_batch_heads = 65'536;
+inline constexpr size_t k_canonical_key_bytes = size_t{64} << 20;
+inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
+
 }  // namespace kiln::limits

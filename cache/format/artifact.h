@@ -8,15 +8,17 @@
  *   padding   = zeros up to payload_offset
  *   payload   = payload_size bytes; code starts page aligned in the store when it can (docs/cache_format.md)
  *
- * The digest covers the payload and the launch data (the header's fields after `digest`, as bytes). The checksum is
- * XXH3-64 over the same bytes. A reader checks magic, version, kind, bounds, digest against the slot, checksum.
- * Bump KILN_ARTIFACT_VERSION if anything here changes. */
+ * Launch data are the header's last 64 bytes. The digest covers kind, launch data and payload
+ * (artifact_bytes.h says how); the checksum is XXH3-64 of the payload, seeded with XXH3-64 of the launch data
+ * (checksum.h). A reader checks magic, version, kind, bounds, digest against the slot, checksum. Bump
+ * KILN_ARTIFACT_VERSION if anything here changes. */
 
 #include <stdint.h>
 
 #define KILN_ARTIFACT_MAGIC 0x4e4c494bu /* "KILN" */
 #define KILN_ARTIFACT_VERSION 1u
 #define KILN_PAGE_BYTES 4096u
+#define KILN_LAUNCH_DATA_BYTES 64u /* from `entry` to the end of the header */
 
 enum kiln_artifact_kind {
   KILN_ARTIFACT_CODE = 1,    /* machine code of one kernel */

@@ -3,10 +3,9 @@
 
 /* Compiled kernels mapped read-only from the cache directory. Plain C on libc and XXH3.
  *
- * Ownership: views stay valid until kiln_reader_close, even if the daemon evicts the entry meanwhile (files are
- *   unlinked, never rewritten). Do not write or free them.
- * Threading: find may be called from any thread at once; open and close may not overlap other calls.
- * Fork: safe; no threads, no handlers, no kept descriptors.
+ * Ownership: views stay valid until kiln_reader_close, even if the daemon evicts the entry meanwhile (files
+ * are unlinked, never rewritten). Do not write or free them. Threading: find may be called from any thread at
+ * once; open and close may not overlap other calls. Fork: safe; no threads, no handlers, no kept descriptors.
  * Errors: a miss is a reason from kiln_miss. A damaged entry is a miss too.
  * Cost: one hash probe and, the first time a file is used, one mmap. Never talks to the daemon. */
 
@@ -24,34 +23,36 @@ typedef struct kiln_reader kiln_reader;
 /* Why a key was not found; in logs, `kiln explain` and tests. Append only. */
 enum kiln_miss {
   KILN_HIT = 0,
-  KILN_MISS_NO_CACHE = 1,     /* no directory, no index, or an index of another version */
-  KILN_MISS_ABSENT = 2,       /* no such key */
-  KILN_MISS_EVICTED = 3,      /* the index names a file that is gone */
-  KILN_MISS_CORRUPT = 4,      /* bounds, magic, digest or checksum wrong */
-  KILN_MISS_OWNER = 5,        /* directory or file of another user, or writable by others */
-  KILN_MISS_FEATURES = 6,     /* code for features this host lacks */
-  KILN_MISS_UNMAPPABLE = 7    /* mmap refused, also after copying */
+  KILN_MISS_NO_CACHE = 1,  /* no directory, no index, or an index of another version */
+  KILN_MISS_ABSENT = 2,    /* no such key */
+  KILN_MISS_EVICTED = 3,   /* the index names a file that is gone */
+  KILN_MISS_CORRUPT = 4,   /* bounds, magic, digest or checksum wrong */
+  KILN_MISS_OWNER = 5,     /* directory or file of another user, or writable by others */
+  KILN_MISS_FEATURES = 6,  /* code for features this host lacks */
+  KILN_MISS_UNMAPPABLE = 7 /* mmap refused, also after copying */
 };
 
 typedef struct kiln_view {
-  const struct kiln_artifact_header* header;
-  const uint8_t* payload;   /* payload_size bytes; executable when asked for */
-  uint32_t generation;      /* of the head that led here; 0 for a lookup by digest */
+  struct kiln_artifact_header header; /* a copy: in its file the header may lie at any address */
+  const uint8_t* payload;             /* header.payload_size bytes, 64-byte aligned, read only */
+  uint32_t generation;                /* of the head that led here; 0 for a lookup by digest */
+  uint32_t in_place; /* 1: payload lies in the mapped file; 0: it had to be copied to align it */
 } kiln_view;
 
-/* Opens `directory`. Never fails for a missing cache: find then misses with KILN_MISS_NO_CACHE. NULL only when out of
- * memory. */
+/* Opens `directory`. Never fails for a missing cache: find then misses with KILN_MISS_NO_CACHE. NULL only
+ * when out of memory. */
 kiln_reader* kiln_reader_open(const char* directory);
 void kiln_reader_close(kiln_reader* reader);
 
-/* Finds the artifact a key's head points to. `kind` is checked. */
+/* Finds the artifact a key's head points to; of another kind than `kind` it is absent. `view` is written on a
+ * hit only. */
 enum kiln_miss kiln_reader_find_key(kiln_reader* reader, const uint8_t key[32], enum kiln_artifact_kind kind,
                                     kiln_view* view);
 /* Finds an artifact by its own digest. */
-enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32], enum kiln_artifact_kind kind,
-                                       kiln_view* view);
-/* Maps the payload of a code artifact read+execute: in place when it is page aligned in its file and the mount
- * allows, else a copy. W^X holds at every moment. `code` is valid until close. */
+enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32],
+                                       enum kiln_artifact_kind kind, kiln_view* view);
+/* Maps the payload of a code artifact read+execute: in place when it is page aligned in its file and the
+ * mount allows, else a copy. W^X holds at every moment. `code` is valid until close. */
 enum kiln_miss kiln_reader_map_code(kiln_reader* reader, const kiln_view* view, const uint8_t** code);
 
 const char* kiln_miss_name(enum kiln_miss miss);

@@ -40,7 +40,7 @@ std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
   if (kiln_reader_find_key(m_reader, key.digest().bytes.data(), KILN_ARTIFACT_CAPTURE, &view) != KILN_HIT) {
     return std::nullopt;
   }
-  return std::span(view.payload, view.header->payload_size);
+  return std::span(view.payload, view.header.payload_size);
 }
 
 Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
@@ -63,7 +63,7 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
   if (miss != KILN_HIT) {
     return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
   }
-  const kiln_artifact_header& header = *view.header;
+  const kiln_artifact_header& header = view.header;
   Image launch_data{{}, header.entry, header.tasks, header.workspace_bytes, header.features};
   KILN_ASSIGN_OR_RETURN(auto loaded, m_runtime.load(launch_data, std::span(code, header.payload_size)));
   std::lock_guard lock(m_mutex);
@@ -72,7 +72,7 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
 }
 
 std::span<const uint8_t> Resolver::aligned(const kiln_view& view) {
-  const size_t size = view.header->payload_size;
+  const size_t size = view.header.payload_size;
   if (reinterpret_cast<uintptr_t>(view.payload) % alignof(uint64_t) == 0) return {view.payload, size};
   std::lock_guard lock(m_mutex);
   auto& copy = m_copies[view.payload];

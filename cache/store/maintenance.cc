@@ -1,0 +1,160 @@
+#include <fcntl.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cache/store/store_impl.h"
+
+/// What keeps the store in bounds and honest: pins, eviction, erasing, verification.
+///
+/// Eviction is by file, oldest first: files are never rewritten, so a view that a client holds stays right,
+/// and dropping a file is one unlink. What is pinned gets a second chance: it is written again, to the newest
+/// file, before its old file goes.
+namespace kiln {
+
+Status Store::Impl::set_pinned(const Digest& digest, bool pinned) {
+  const std::scoped_lock guard(m_mutex);
+  if (m_catalog.artifact(digest) == nullptr) {
+    return error(StatusCode::not_found, "artifact {} is not kept", digest.to_short());
+  }
+  rocksdb::WriteBatch batch;
+  const rocksdb::Status written = pinned ? batch.Put(m_rocks->meta(), records::pin_key(digest), "")
+                                         : batch.Delete(m_rocks->meta(), records::pin_key(digest));
+  KILN_RETURN_IF_ERROR(from_rocksdb(written, "pinning"));
+  KILN_RETURN_IF_ERROR(m_rocks->write(batch));
+  m_catalog.set_pinned(digest, pinned);
+  return {};
+}
+
+/// Takes artifacts and their heads off the record, then off the catalog. A key whose earlier generation led
+/// to another artifact that is kept goes back to that.
+Status Store::Impl::forget(const std::vector<Digest>& digests) {
+  rocksdb::WriteBatch batch;
+  std::vector<Digest> keys;
+  for (const Digest& digest : digests) {
+    const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
+    if (artifact == nullptr) continue;
+    batch.Delete(m_rocks->artifacts(), slice_of(digest)).PermitUncheckedError();
+    batch.Delete(m_rocks->meta(), records::artifact_key(digest)).PermitUncheckedError();
+    batch.Delete(m_rocks->meta(), records::pin_key(digest)).PermitUncheckedError();
+    for (const Digest& key : artifact->keys) {
+      batch.Delete(m_rocks->meta(), records::head_key(key, m_catalog.head(key)->generation))
+          .PermitUncheckedError();
+      keys.push_back(key);
+    }
+  }
+  KILN_RETURN_IF_ERROR(m_rocks->write(batch));
+  for (const Digest& digest : digests) m_catalog.remove_artifact(digest);
+  return fall_back_to_older_heads(keys);
+}
+
+Status Store::Impl::fall_back_to_older_heads(const std::vector<Digest>& keys) {
+  rocksdb::WriteBatch dangling;
+  for (const Digest& key : keys) {
+    for (const Head& head : read_history(key)) {
+      if (m_catalog.artifact(head.artifact) != nullptr) {
+        m_catalog.set_head(key, {head.artifact, head.generation});
+        break;
+      }
+      dangling.Delete(m_rocks->meta(), records::head_key(key, head.generation)).PermitUncheckedError();
+    }
+  }
+  return m_rocks->write(dangling);
+}
+
+Status Store::Impl::rewrite_pinned(const LiveFile& file) {
+  rocksdb::WriteBatch batch;
+  for (const auto& [digest, artifact] : m_catalog.artifacts()) {
+    if (!artifact.pinned || !artifact.location || artifact.location->file != file.number) continue;
+    KILN_ASSIGN_OR_RETURN(const auto value, m_rocks->get(m_rocks->artifacts(), slice_of(digest)));
+    if (value) batch.Put(m_rocks->artifacts(), slice_of(digest), *value).PermitUncheckedError();
+  }
+  return m_rocks->write(batch);
+}
+
+Status Store::Impl::evict(uint64_t capacity_bytes) {
+  const std::scoped_lock evicting(m_evict_mutex);
+  KILN_RETURN_IF_ERROR(flush());
+  // Every file there is now may go once. If that is not enough, only what is pinned remains.
+  for (size_t drops = m_rocks->files().size();; --drops) {
+    const std::vector<LiveFile> files = m_rocks->files();
+    uint64_t total = 0;
+    for (const LiveFile& file : files) total += file.size;
+    if (total <= capacity_bytes) return {};
+    if (drops == 0 || files.empty()) {
+      return error(StatusCode::resource_exhausted, "what is pinned takes {} bytes, the capacity is {}", total,
+                   capacity_bytes);
+    }
+    {
+      const std::scoped_lock guard(m_mutex);
+      KILN_RETURN_IF_ERROR(rewrite_pinned(files.front()));
+    }
+    KILN_RETURN_IF_ERROR(flush());  // the survivors are in a newer file, and mapped, before the old one goes
+    KILN_RETURN_IF_ERROR(m_rocks->drop_oldest(files.front()));
+    const std::scoped_lock guard(m_mutex);
+    KILN_RETURN_IF_ERROR(sync());
+  }
+}
+
+Status Store::Impl::erase(const Digest& digest) {
+  const std::scoped_lock guard(m_mutex);
+  KILN_RETURN_IF_ERROR(forget({digest}));
+  return sync();
+}
+
+Status Store::Impl::clear() {
+  const std::scoped_lock evicting(m_evict_mutex, m_family_mutex);
+  const std::scoped_lock guard(m_mutex);
+  // The records first: should the process die in between, the artifacts have no record and are not found.
+  std::vector<Digest> all;
+  for (const auto& [digest, artifact] : m_catalog.artifacts()) all.push_back(digest);
+  rocksdb::WriteBatch batch;
+  const std::string first("\0", 1), last("\xff", 1);
+  KILN_RETURN_IF_ERROR(from_rocksdb(batch.DeleteRange(m_rocks->meta(), first, last), "clearing"));
+  KILN_RETURN_IF_ERROR(m_rocks->write(batch));
+  for (const Digest& digest : all) m_catalog.remove_artifact(digest);
+  KILN_RETURN_IF_ERROR(m_rocks->recreate_artifacts());
+  return sync();
+}
+
+std::optional<std::string> Store::Impl::damage_of(const Digest& digest,
+                                                  const Catalog::ArtifactState& artifact) {
+  const auto value = m_rocks->get(m_rocks->artifacts(), slice_of(digest));
+  if (!value.ok()) return value.status().message();
+  if (!*value) return "its bytes are gone";
+  const std::span stored(reinterpret_cast<const uint8_t*>((*value)->data()), (*value)->size());
+  if (const auto decoded = decode_artifact(stored, digest); !decoded.ok()) return decoded.status().message();
+  if (!artifact.location) return std::nullopt;
+
+  std::vector<uint8_t> published(artifact.location->length);
+  const std::string path = m_publisher->link_path(artifact.location->file);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return path + " cannot be opened";
+  const ssize_t size =
+      pread(fd, published.data(), published.size(), static_cast<off_t>(artifact.location->offset));
+  ::close(fd);
+  if (size != static_cast<ssize_t>(stored.size()) || !std::ranges::equal(published, stored)) {
+    return path + " holds other bytes";
+  }
+  return std::nullopt;
+}
+
+Expected<std::vector<Damage>> Store::Impl::verify() {
+  std::vector<Digest> all;
+  {
+    const std::scoped_lock guard(m_mutex);
+    for (const auto& [digest, artifact] : m_catalog.artifacts()) all.push_back(digest);
+  }
+  std::vector<Damage> damaged;
+  for (const Digest& digest : all) {
+    // The lock is held for one artifact at a time, so that publishing goes on.
+    const std::scoped_lock guard(m_mutex);
+    const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
+    if (artifact == nullptr) continue;
+    if (auto reason = damage_of(digest, *artifact)) damaged.push_back({digest, std::move(*reason)});
+  }
+  return damaged;
+}
+
+}  // namespace kiln

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cache/reader/reader.h"
+#include "cache/store/store.h"
+
+/// What the tests of the cache share.
+namespace kiln::testing {
+
+/// A fresh private directory, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  std::string path(const std::string& below = "cache") const { return m_path + "/" + below; }
+
+ private:
+  std::string m_path;
+};
+
+/// Bytes that tell which seed they came from: any other content is noticed.
+std::vector<uint8_t> pattern(uint64_t seed, size_t size);
+Digest key_of(uint64_t seed);
+
+/// A plan of `size` bytes and the head that leads to it, both determined by `seed`.
+PublishBatch plan_batch(uint64_t seed, size_t size, uint32_t generation = 0);
+/// x86-64 code that returns `answer`, padded to `size` bytes, with its head.
+PublishBatch code_batch(uint32_t answer, size_t size);
+
+std::unique_ptr<Store> open_store(const std::string& directory);
+
+struct ReaderClose {
+  void operator()(kiln_reader* reader) const { kiln_reader_close(reader); }
+};
+using Reader = std::unique_ptr<kiln_reader, ReaderClose>;
+Reader open_reader(const std::string& directory);
+
+/// KILN_HIT only when the plan of `seed` is found by its key with exactly its bytes; asserts that a hit has
+/// no others.
+kiln_miss find_plan(kiln_reader* reader, uint64_t seed, size_t size);
+
+/// Runs `body` in a forked process; true when it returned true.
+bool in_other_process(const std::function<bool()>& body);
+
+std::vector<std::string> files_below(const std::string& directory);
+
+}  // namespace kiln::testing
