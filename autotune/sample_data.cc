@@ -1,9 +1,10 @@
 #include "autotune/sample_data.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
+
+#include "frontend/ops/tensor.h"
 
 namespace kiln {
 
@@ -44,18 +45,6 @@ const std::vector<float>& noise() {
     return list;
   }();
   return values;
-}
-
-uint16_t to_bf16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
-
-/// Half precision of a normal sample: exact up to truncation; magnitudes stay far from overflow and denormals
-/// matter not at all here.
-uint16_t to_f16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const int exponent = static_cast<int>((bits >> 23) & 0xff) - 127 + 15;
-  if (exponent <= 0) return sign;
-  return static_cast<uint16_t>(sign | (exponent << 10) | ((bits >> 13) & 0x3ffu));
 }
 
 template <typename T, typename Convert>
@@ -134,10 +123,10 @@ void SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
       fill_with_integers<int64_t>(bytes, start, low, high);
       break;
     case DType::f16:
-      fill_with_noise<uint16_t>(bytes, start, to_f16);
+      fill_with_noise<uint16_t>(bytes, start, f64_to_f16);
       break;
     case DType::bf16:
-      fill_with_noise<uint16_t>(bytes, start, to_bf16);
+      fill_with_noise<uint16_t>(bytes, start, f64_to_bf16);
       break;
     case DType::f32:
       fill_with_noise<float>(bytes, start, [](float value) { return value; });

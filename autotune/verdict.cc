@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <unordered_set>
 
 #include "autotune/sample_data.h"
 #include "base/digest.h"
 #include "base/expected.h"
+#include "frontend/ops/tensor.h"
 
 namespace kiln {
 
@@ -35,50 +33,6 @@ double epsilon_of(DType dtype) {
     default:
       return 0;  // integers and booleans are exact
   }
-}
-
-float f16_to_float(uint16_t bits) {
-  const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31, fraction = bits & 0x3ff;
-  if (exponent == 0) return std::ldexp(static_cast<float>(fraction), -24) * (sign ? -1.f : 1.f);
-  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  const uint32_t word = sign | (wide << 23) | (fraction << 13);
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-template <typename T>
-double load_as(const uint8_t* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof value);
-  return static_cast<double>(value);
-}
-
-double load_element(DType dtype, const uint8_t* bytes) {
-  switch (dtype) {
-    case DType::boolean:
-    case DType::u8:
-      return load_as<uint8_t>(bytes);
-    case DType::i8:
-      return load_as<int8_t>(bytes);
-    case DType::i32:
-      return load_as<int32_t>(bytes);
-    case DType::i64:
-      return load_as<int64_t>(bytes);
-    case DType::f32:
-      return load_as<float>(bytes);
-    case DType::f64:
-      return load_as<double>(bytes);
-    case DType::f16:
-      return f16_to_float(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
-    case DType::bf16: {
-      const uint32_t word = static_cast<uint32_t>(bytes[0] | bytes[1] << 8) << 16;
-      float value;
-      std::memcpy(&value, &word, sizeof value);
-      return value;
-    }
-  }
-  return std::numeric_limits<double>::quiet_NaN();
 }
 
 int64_t count_of(const std::vector<int64_t>& dims) {
@@ -152,8 +106,7 @@ std::vector<int64_t> demanded_elements(const std::vector<int64_t>& dims, size_t 
       for (int64_t c = 0; c < column_cells && elements.size() < budget; ++c) {
         const uint64_t random = scramble(seed + static_cast<uint64_t>(r * column_cells + c));
         const int64_t first = columns * c / column_cells, last = columns * (c + 1) / column_cells;
-        add(std::min(r * cell_rows + static_cast<int64_t>(random % static_cast<uint64_t>(cell_rows)),
-                     rows - 1),
+        add(std::min(r * cell_rows + static_cast<int64_t>(random % static_cast<uint64_t>(cell_rows)), rows - 1),
             first + static_cast<int64_t>((random >> 32) % static_cast<uint64_t>(last - first)));
       }
     }
@@ -192,14 +145,12 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
   return trial;
 }
 
-Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs,
-                              uint32_t timeout_ms) {
+Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms) {
   Verdict verdict;
   for (uint32_t i = 0; i < m_spec.buffers.size(); ++i) {
     const BufferSpec& buffer = m_spec.buffers[i];
     if (buffer.role == BufferRole::output) poison(buffer.dtype, m_buffers[i]);
-    if (buffer.role == BufferRole::inout)
-      std::copy(m_initial[i].begin(), m_initial[i].end(), m_buffers[i].begin());
+    if (buffer.role == BufferRole::inout) std::copy(m_initial[i].begin(), m_initial[i].end(), m_buffers[i].begin());
   }
   auto run = m_runner.run(image, timeout_ms, 1);
   if (!run.ok()) {
@@ -263,7 +214,7 @@ Status CandidateTrial::check_output(const OutputReference& output, Verdict& verd
 
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got =
-        load_element(buffer.dtype, bytes + static_cast<size_t>(place_of(output, elements[i])) * size);
+        load_element(buffer.dtype, reinterpret_cast<const std::byte*>(bytes), place_of(output, elements[i]));
     const double want = expected[i];
     ++verdict.checked;
     if (std::isfinite(want) && std::isfinite(got)) {
@@ -276,8 +227,8 @@ Status CandidateTrial::check_output(const OutputReference& output, Verdict& verd
     } else if ((std::isnan(got) && std::isnan(want)) || got == want) {
       continue;
     }
-    return error(StatusCode::internal, "output {}: element {} is {:.9g}, expected {:.9g}", output.buffer,
-                 elements[i], got, want);
+    return error(StatusCode::internal, "output {}: element {} is {:.9g}, expected {:.9g}", output.buffer, elements[i],
+                 got, want);
   }
   return {};
 }

@@ -33,8 +33,7 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
                                                  std::optional<std::string> config_file) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
-  KILN_ASSIGN_OR_RETURN(LoadedConfig loaded,
-                        load_config(ConfigSources::from_process(std::move(flags), config_file)));
+  KILN_ASSIGN_OR_RETURN(LoadedConfig loaded, load_config(ConfigSources::from_process(std::move(flags), config_file)));
   const auto runtimes = runtime_backends();
   if (runtimes.empty()) return error(StatusCode::unavailable, "this build has no runtime backend");
   return std::unique_ptr<Client>(new Client(std::move(loaded.values), *runtimes.front()));
@@ -62,8 +61,7 @@ Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string ho
   return Compiled{std::move(lookup.program), std::move(how)};
 }
 
-Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss,
-                                              uint32_t deadline_ms) {
+Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss, uint32_t deadline_ms) {
   MissRecord record{miss.key, miss.key_parts, kiln_miss_name(miss.miss), miss.detail, {}};
   const auto wait = std::chrono::milliseconds(deadline_ms ? deadline_ms : m_config.client_deadline_ms);
 
@@ -88,8 +86,8 @@ Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
   m_misses.add(std::move(record));
   if (!lookup.program) {
-    return error(StatusCode::unavailable,
-                 "the daemon published the program, yet this process cannot use it: {}", lookup.detail);
+    return error(StatusCode::unavailable, "the daemon published the program, yet this process cannot use it: {}",
+                 lookup.detail);
   }
   return found(std::move(lookup), how);
 }
@@ -107,8 +105,8 @@ Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t
   command.key = full.digest();
   command.text = full.to_json();
   command.data.assign(data.begin(), data.end());
-  auto answer = m_connection.command(std::move(command),
-                                     Clock::now() + std::chrono::milliseconds(m_config.client_deadline_ms));
+  auto answer =
+      m_connection.command(std::move(command), Clock::now() + std::chrono::milliseconds(m_config.client_deadline_ms));
   return answer.ok() ? Status() : answer.status();
 }
 

@@ -34,8 +34,7 @@ class Client {
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find
   /// again. `deadline_ms` 0: the configuration's.
-  Expected<Compiled> compile(const Graph& graph, std::span<const int64_t> symbol_values,
-                             uint32_t deadline_ms);
+  Expected<Compiled> compile(const Graph& graph, std::span<const int64_t> symbol_values, uint32_t deadline_ms);
 
   /// A framework's own bytes; nothing when absent.
   std::optional<std::span<const uint8_t>> find_capture(std::span<const uint8_t> key);

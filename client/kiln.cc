@@ -32,9 +32,7 @@ struct kiln_program {
 
 namespace {
 
-kiln_error* to_error(kiln::Status status) {
-  return status.ok() ? nullptr : new kiln_error{std::move(status)};
-}
+kiln_error* to_error(kiln::Status status) { return status.ok() ? nullptr : new kiln_error{std::move(status)}; }
 
 /// Runs `body` (returning Status); whatever it throws becomes an error.
 template <typename Body>
@@ -52,9 +50,7 @@ std::optional<std::string> optional_string(const char* text) {
   return text ? std::optional<std::string>(text) : std::nullopt;
 }
 
-std::span<const uint8_t> bytes_of(const void* data, size_t size) {
-  return {static_cast<const uint8_t*>(data), size};
-}
+std::span<const uint8_t> bytes_of(const void* data, size_t size) { return {static_cast<const uint8_t*>(data), size}; }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
   return {{"dtype", kiln::to_string(layout.dtype)}, {"shape", layout.dims}, {"strides", layout.strides}};
@@ -64,12 +60,8 @@ nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
 
 extern "C" {
 
-int32_t kiln_error_code(const kiln_error* error) {
-  return error ? static_cast<int32_t>(error->status.code()) : 0;
-}
-const char* kiln_error_message(const kiln_error* error) {
-  return error ? error->status.message().c_str() : "";
-}
+int32_t kiln_error_code(const kiln_error* error) { return error ? static_cast<int32_t>(error->status.code()) : 0; }
+const char* kiln_error_message(const kiln_error* error) { return error ? error->status.message().c_str() : ""; }
 void kiln_error_destroy(kiln_error* error) { delete error; }
 
 const char* kiln_bytes_data(const kiln_bytes* bytes) { return bytes->data.data(); }
@@ -77,8 +69,7 @@ size_t kiln_bytes_size(const kiln_bytes* bytes) { return bytes->data.size(); }
 void kiln_bytes_destroy(kiln_bytes* bytes) { delete bytes; }
 
 const char* kiln_version(void) {
-  static const std::string version =
-      fmt::format("{} (generator {})", KILN_VERSION, kiln::generator_build_id());
+  static const std::string version = fmt::format("{} (generator {})", KILN_VERSION, kiln::generator_build_id());
   return version.c_str();
 }
 
@@ -86,8 +77,8 @@ kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client**
   return guarded([&]() -> kiln::Status {
     const kiln_client_options none{};
     const kiln_client_options& given = options ? *options : none;
-    KILN_ASSIGN_OR_RETURN(auto client, kiln::Client::create(optional_string(given.cache_directory),
-                                                            optional_string(given.config_file)));
+    KILN_ASSIGN_OR_RETURN(
+        auto client, kiln::Client::create(optional_string(given.cache_directory), optional_string(given.config_file)));
     *out = new kiln_client{std::move(client)};
     return {};
   });
@@ -124,11 +115,10 @@ kiln_error* kiln_graph_print(const kiln_graph* graph, kiln_bytes** out_text) {
   });
 }
 
-kiln_error* kiln_graph_differentiate(const kiln_graph* graph, size_t loss, const size_t* inputs,
-                                     size_t input_count, kiln_graph** out) {
+kiln_error* kiln_graph_differentiate(const kiln_graph* graph, size_t loss, const size_t* inputs, size_t input_count,
+                                     kiln_graph** out) {
   return guarded([&]() -> kiln::Status {
-    KILN_ASSIGN_OR_RETURN(auto result,
-                          kiln::differentiate(graph->graph, loss, std::span(inputs, input_count)));
+    KILN_ASSIGN_OR_RETURN(auto result, kiln::differentiate(graph->graph, loss, std::span(inputs, input_count)));
     *out = new kiln_graph{std::move(result)};
     return {};
   });
@@ -136,14 +126,14 @@ kiln_error* kiln_graph_differentiate(const kiln_graph* graph, size_t loss, const
 
 void kiln_graph_destroy(kiln_graph* graph) { delete graph; }
 
-kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph,
-                                const kiln_compile_options* options, kiln_program** out) {
+kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph, const kiln_compile_options* options,
+                                kiln_program** out) {
   return guarded([&]() -> kiln::Status {
     const kiln_compile_options none{};
     const kiln_compile_options& given = options ? *options : none;
-    KILN_ASSIGN_OR_RETURN(auto compiled, client->client->compile(
-                                             graph->graph, std::span(given.symbol_values, given.symbol_count),
-                                             given.deadline_ms));
+    KILN_ASSIGN_OR_RETURN(
+        auto compiled,
+        client->client->compile(graph->graph, std::span(given.symbol_values, given.symbol_count), given.deadline_ms));
     *out = new kiln_program{std::move(compiled)};
     return {};
   });
@@ -151,12 +141,8 @@ kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph,
 
 void kiln_program_destroy(kiln_program* program) { delete program; }
 
-size_t kiln_program_input_count(const kiln_program* program) {
-  return program->compiled.program->inputs().size();
-}
-size_t kiln_program_output_count(const kiln_program* program) {
-  return program->compiled.program->outputs().size();
-}
+size_t kiln_program_input_count(const kiln_program* program) { return program->compiled.program->inputs().size(); }
+size_t kiln_program_output_count(const kiln_program* program) { return program->compiled.program->outputs().size(); }
 
 int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input) {
   const uint32_t alias = program->compiled.program->output_alias(index);
@@ -177,11 +163,10 @@ kiln_error* kiln_program_run(const kiln_program* program, const void* const* inp
 kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json) {
   return guarded([&]() -> kiln::Status {
     const kiln::Program& loaded = *program->compiled.program;
-    nlohmann::ordered_json json{
-        {"found", program->compiled.how},    {"target", loaded.target()},
-        {"generation", loaded.generation()}, {"nodes", loaded.node_count()},
-        {"regions", loaded.plans().size()},  {"kernels", loaded.kernel_count()},
-        {"launches", loaded.launch_names()}, {"scratch_bytes", loaded.scratch_bytes()}};
+    nlohmann::ordered_json json{{"found", program->compiled.how},    {"target", loaded.target()},
+                                {"generation", loaded.generation()}, {"nodes", loaded.node_count()},
+                                {"regions", loaded.plans().size()},  {"kernels", loaded.kernel_count()},
+                                {"launches", loaded.launch_names()}, {"scratch_bytes", loaded.scratch_bytes()}};
     json["inputs"] = json["outputs"] = nlohmann::ordered_json::array();
     for (const auto& layout : loaded.inputs()) json["inputs"].push_back(describe(layout));
     for (const auto& layout : loaded.outputs()) json["outputs"].push_back(describe(layout));
@@ -199,8 +184,7 @@ kiln_error* kiln_capture_get(kiln_client* client, const void* key, size_t key_si
   });
 }
 
-kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data,
-                             size_t size) {
+kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data, size_t size) {
   return guarded([&] { return client->client->put_capture(bytes_of(key, key_size), bytes_of(data, size)); });
 }
 

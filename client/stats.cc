@@ -6,8 +6,7 @@
 namespace kiln {
 
 namespace {
-constexpr size_t k_miss_records =
-    1'000;  // a training run of a hundred graphs explains itself many times over
+constexpr size_t k_miss_records = 1'000;  // a training run of a hundred graphs explains itself many times over
 }
 
 void Stats::add_program(const std::vector<Digest>& plans, uint32_t generation) {

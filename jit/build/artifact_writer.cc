@@ -4,8 +4,7 @@
 #include <cassert>
 #include <unordered_map>
 
-#include "base/bytes.h"
-#include "cache/format/artifact.h"
+#include "cache/format/artifact_bytes.h"
 #include "jit/build/memory_planner.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
@@ -29,12 +28,23 @@ std::vector<int64_t> constants(const std::vector<Dim>& dims) {
   return values;
 }
 
-BuiltArtifact finish(uint16_t kind, flatbuffers::FlatBufferBuilder& builder) {
-  BuiltArtifact artifact;
-  artifact.kind = kind;
-  artifact.payload.assign(builder.GetBufferPointer(), builder.GetBufferPointer() + builder.GetSize());
-  artifact.digest = artifact_digest(artifact);
-  return artifact;
+/// Names the artifact by its content.
+BuiltArtifact named(ArtifactKind kind, const LaunchData& launch, std::vector<uint8_t> payload) {
+  Artifact content{kind, launch, std::move(payload)};
+  const Digest digest = artifact_digest(content);
+  return {static_cast<uint16_t>(kind),
+          digest,
+          std::move(content.payload),
+          launch.entry,
+          launch.tasks,
+          launch.workspace_bytes,
+          launch.features,
+          launch.backend};
+}
+
+BuiltArtifact finish(ArtifactKind kind, const flatbuffers::FlatBufferBuilder& builder) {
+  const uint8_t* first = builder.GetBufferPointer();
+  return named(kind, {}, std::vector<uint8_t>(first, first + builder.GetSize()));
 }
 
 /// First and last step that touches each of `count` buffers, as `visit(step, mark)` tells; never touched:
@@ -153,8 +163,8 @@ flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& bui
 }
 
 /// Outputs that are an input unchanged: nothing writes them.
-std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder,
-                                                          const Graph& graph, const ProgramBuffers& placed) {
+std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder, const Graph& graph,
+                                                          const ProgramBuffers& placed) {
   std::vector<flatbuffers::Offset<fb::Alias>> aliases;
   const auto& inputs = graph.inputs();
   for (uint32_t output = 0; output < graph.outputs().size(); ++output) {
@@ -185,24 +195,9 @@ std::vector<flatbuffers::Offset<fb::Copy>> write_copies(flatbuffers::FlatBufferB
 
 }  // namespace
 
-Digest artifact_digest(const BuiltArtifact& artifact) {
-  ByteWriter writer;
-  writer.write(artifact.kind);
-  writer.write(artifact.entry);
-  writer.write(artifact.tasks);
-  writer.write(artifact.workspace_bytes);
-  writer.write(artifact.features);
-  writer.write(std::string_view(artifact.backend));
-  writer.write(artifact.payload);
-  return digest_of(writer.bytes());
-}
-
 BuiltArtifact code_artifact(const Image& image, const std::string& backend) {
-  BuiltArtifact artifact{KILN_ARTIFACT_CODE, {},          image.code,
-                         image.entry,        image.tasks, image.workspace_bytes,
-                         image.features,     backend};
-  artifact.digest = artifact_digest(artifact);
-  return artifact;
+  return named(ArtifactKind::code, {image.entry, image.tasks, image.workspace_bytes, image.features, backend},
+               image.code);
 }
 
 BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes) {
@@ -228,8 +223,7 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
       case BufferKind::constant: {
         const std::vector<uint8_t>& data = plan.constants[buffer.index];
         constant_bytes.resize((constant_bytes.size() + 63) / 64 * 64);
-        buffers.push_back(
-            fb::CreateBuffer(builder, fb::Place::constant, 0, constant_bytes.size(), data.size()));
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::constant, 0, constant_bytes.size(), data.size()));
         constant_bytes.insert(constant_bytes.end(), data.begin(), data.end());
         break;
       }
@@ -254,7 +248,7 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
                                 builder.CreateVector(names), builder.CreateVector(buffers),
                                 builder.CreateVector(launches), scratch.total_bytes, stored_constants,
                                 builder.CreateVector(aliases)));
-  return finish(KILN_ARTIFACT_PLAN, builder);
+  return finish(ArtifactKind::plan, builder);
 }
 
 BuiltArtifact program_artifact(const ProgramDescription& description) {
@@ -289,7 +283,7 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
   builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls,
                                    placed.scratch_bytes(), stored_inputs, stored_outputs, aliases, target,
                                    description.generation, static_cast<uint32_t>(graph.nodes().size()), copies));
-  return finish(KILN_ARTIFACT_PROGRAM, builder);
+  return finish(ArtifactKind::program, builder);
 }
 
 }  // namespace kiln

@@ -10,9 +10,6 @@
 
 namespace kiln {
 
-/// The digest of an artifact: over payload and launch data, as cache/format/artifact.h says.
-Digest artifact_digest(const BuiltArtifact& artifact);
-
 BuiltArtifact code_artifact(const Image& image, const std::string& backend);
 
 /// Lays the plan's temporaries out in scratch. `codes[i]` is the artifact of plan.specs[i]. Inputs and

@@ -42,9 +42,9 @@ class StageClock {
 struct PlannedRegion {
   Graph graph;
   Key key;
-  std::optional<Digest> artifact;    // from the start when the cache has it, kernels included
-  Plan plan;                         // empty then
-  std::vector<Digest> codes;         // per plan.specs
+  std::optional<Digest> artifact;  // from the start when the cache has it, kernels included
+  Plan plan;                       // empty then
+  std::vector<Digest> codes;       // per plan.specs
   std::vector<Plan::Alias> aliases;
 };
 
@@ -53,29 +53,37 @@ class ProgramBuild {
  public:
   ProgramBuild(const Graph& graph, const CompileBackend& backend, const Target& target, Published& published,
                const RunnerFactory& make_runner, const ProgressFunction& progress, BuildResult& result)
-      : m_graph(graph), m_backend(backend), m_target(target), m_published(published), m_make_runner(make_runner),
-        m_progress(progress), m_result(result) {}
+      : m_graph(graph),
+        m_backend(backend),
+        m_target(target),
+        m_published(published),
+        m_make_runner(make_runner),
+        m_progress(progress),
+        m_result(result) {}
 
   Expected<Json> run() {
     const Graph sunk = sink_views(m_graph);
     const RegionPartition partition = find_regions(sunk);
     m_clock.finish("regions");
-    KILN_RETURN_IF_ERROR(plan_regions(sunk, partition));
+    KILN_RETURN_IF_ERROR(plan_regions(partition));
     m_clock.finish("fuse");
     KILN_RETURN_IF_ERROR(make_code());
     m_clock.finish("kernels");
     write_plans();
     write_program(sunk, partition);
     m_clock.finish("write");
-    return Json{{"target", m_target.name}, {"stages_ms", m_clock.json()}, {"regions", m_regions.size()},
-                {"calls", partition.instances.size()}, {"kernels", m_kernels}};
+    return Json{{"target", m_target.name},
+                {"stages_ms", m_clock.json()},
+                {"regions", m_regions.size()},
+                {"calls", partition.regions.size()},
+                {"kernels", m_kernels}};
   }
 
  private:
-  Status plan_regions(const Graph& graph, const RegionPartition& partition) {
+  Status plan_regions(const RegionPartition& partition) {
     const TargetTraits traits = m_backend.traits(m_target);
-    for (size_t c = 0; c < partition.class_count; ++c) {
-      PlannedRegion region{extract(graph, partition.first_of(c)), {}, {}, {}, {}, {}};
+    for (const RegionClass& region_class : partition.classes) {
+      PlannedRegion region{region_class.graph, {}, {}, {}, {}, {}};
       region.key = plan_key(region.graph, m_target);
       if (auto known = m_published.complete_plan(region.key.digest())) {
         region.artifact = known->digest;
@@ -85,12 +93,13 @@ class ProgramBuild {
         region.aliases = region.plan.aliases;
       }
       m_regions.push_back(std::move(region));
-      m_progress("fuse", c + 1, partition.class_count, {});
+      m_progress("fuse", m_regions.size(), partition.classes.size(), {});
     }
     return {};
   }
 
-  /// Code for every spec that has none: specs are shared across regions, and with everything published before.
+  /// Code for every spec that has none: specs are shared across regions, and with everything published
+  /// before.
   Status make_code() {
     std::vector<KernelJob> jobs;
     std::unordered_map<Digest, size_t> job_of;
@@ -117,7 +126,8 @@ class ProgramBuild {
       m_result.artifacts.push_back(std::move(kernels[i].artifact));
     }
     for (PlannedRegion& region : m_regions) {
-      for (const KernelSpec& spec : region.plan.specs) region.codes.push_back(code_of.at(code_key(spec, m_target).digest()));
+      for (const KernelSpec& spec : region.plan.specs)
+        region.codes.push_back(code_of.at(code_key(spec, m_target).digest()));
     }
     return {};
   }
@@ -148,9 +158,9 @@ class ProgramBuild {
   void write_program(const Graph& sunk, const RegionPartition& partition) {
     ProgramDescription description{sunk, {}, {}, m_target.name, 0};
     for (const PlannedRegion& region : m_regions) description.plans.push_back(*region.artifact);
-    for (const Region& instance : partition.instances) {
-      description.calls.push_back({instance.class_id, instance.inputs, instance.outputs,
-                                   m_regions[instance.class_id].aliases});
+    for (const Region& region : partition.regions) {
+      description.calls.push_back(
+          {region.class_index, region.inputs, region.outputs, m_regions[region.class_index].aliases});
     }
     BuiltArtifact artifact = program_artifact(description);
     const Key key = program_key(m_graph, m_target);

@@ -10,8 +10,8 @@
 
 namespace kiln {
 
-/// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the region
-/// graph is the reference the verdict uses.
+/// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the
+/// region graph is the reference the verdict uses.
 struct KernelJob {
   Digest key;
   std::string key_parts;
@@ -23,10 +23,10 @@ struct KernelJob {
 
 struct BuiltKernel {
   BuiltArtifact artifact;
-  std::string schedule;      // for people
+  std::string schedule;  // for people
   double compile_ms = 0, verify_ms = 0;
-  double run_ms = 0;         // of the verified run, one thread, cold
-  double max_error = 0;      // share of the tolerance
+  double run_ms = 0;     // of the verified run, one thread, cold
+  double max_error = 0;  // share of the tolerance
   uint64_t checked = 0;
   uint64_t compilations = 0;  // more than one when a candidate was rejected
 };

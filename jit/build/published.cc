@@ -10,7 +10,7 @@ namespace {
 
 Digest digest_in(const kiln_view& view) {
   Digest digest;
-  std::memcpy(digest.bytes.data(), view.header->digest, digest.bytes.size());
+  std::memcpy(digest.bytes.data(), view.header.digest, digest.bytes.size());
   return digest;
 }
 
@@ -28,12 +28,9 @@ std::optional<Digest> Published::code(const Digest& key) {
 std::optional<Published::CompletePlan> Published::complete_plan(const Digest& key) {
   kiln_view view;
   if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return std::nullopt;
-  std::vector<uint64_t> aligned((view.header->payload_size + 7) / 8);
-  std::memcpy(aligned.data(), view.payload, view.header->payload_size);
-  const auto* bytes = reinterpret_cast<const uint8_t*>(aligned.data());
-  flatbuffers::Verifier verifier(bytes, view.header->payload_size);
+  flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
   if (!verifier.VerifyBuffer<fb::Plan>(nullptr)) return std::nullopt;
-  const auto* plan = flatbuffers::GetRoot<fb::Plan>(bytes);
+  const auto* plan = flatbuffers::GetRoot<fb::Plan>(view.payload);
   if (plan->codes()) {
     for (const fb::ArtifactDigest* code : *plan->codes()) {
       kiln_view kernel;

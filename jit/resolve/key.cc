@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/build_id.h"
-#include "base/bytes.h"
 #include "frontend/canonical/canonical.h"
 #include "jit/run/program.h"
 
@@ -12,8 +11,7 @@ namespace kiln {
 namespace {
 
 /// What every level shares: what is keyed, for which target, by which generator.
-Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content,
-             const Target& target) {
+Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content, const Target& target) {
   return Key{{{"level", std::move(level)},
               {std::move(content_name), digest_of(content).to_hex()},
               {"backend", target.backend},
@@ -24,14 +22,7 @@ Key make_key(std::string level, std::string content_name, std::span<const uint8_
 
 }  // namespace
 
-Digest Key::digest() const {
-  ByteWriter writer;
-  for (const Part& part : parts) {
-    writer.write(std::string_view(part.name));
-    writer.write(std::string_view(part.value));
-  }
-  return digest_of(writer.bytes());
-}
+Digest Key::digest() const { return digest_of(to_json()); }
 
 std::string Key::to_json() const {
   nlohmann::ordered_json json;
@@ -52,9 +43,8 @@ Key code_key(const KernelSpec& spec, const Target& target) {
 }
 
 Key capture_key(std::span<const uint8_t> bytes) {
-  return Key{{{"level", "capture"},
-              {"capture", digest_of(bytes).to_hex()},
-              {"generator", std::string(generator_build_id())}}};
+  return Key{
+      {{"level", "capture"}, {"capture", digest_of(bytes).to_hex()}, {"generator", std::string(generator_build_id())}}};
 }
 
 }  // namespace kiln

@@ -20,8 +20,9 @@ struct Key {
   };
   std::vector<Part> parts;
 
+  /// Of to_json(), which are thus the key's canonical bytes.
   Digest digest() const;
-  /// {"level": "program", …} in the order of the parts.
+  /// {"level":"program",…} in the order of the parts.
   std::string to_json() const;
 };
 

@@ -1,8 +1,10 @@
 #include "jit/resolve/resolver.h"
 
-#include <cstring>
-
 namespace kiln {
+
+namespace {
+std::span<const uint8_t> payload_of(const kiln_view& view) { return {view.payload, view.header.payload_size}; }
+}  // namespace
 
 Resolver::Resolver(const std::string& cache_directory, const RuntimeBackend& runtime)
     : m_runtime(runtime), m_targets(runtime.targets()), m_reader(kiln_reader_open(cache_directory.c_str())) {}
@@ -20,7 +22,7 @@ Resolver::Lookup Resolver::find(const Graph& canonical) {
     kiln_view view;
     lookup.miss = kiln_reader_find_key(m_reader, lookup.key.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
     if (lookup.miss == KILN_HIT) {
-      auto program = Program::load(aligned(view), *this);
+      auto program = Program::load(payload_of(view), *this);
       if (program.ok()) {
         lookup.program = std::move(program).value();
         return lookup;
@@ -40,7 +42,7 @@ std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
   if (kiln_reader_find_key(m_reader, key.digest().bytes.data(), KILN_ARTIFACT_CAPTURE, &view) != KILN_HIT) {
     return std::nullopt;
   }
-  return std::span(view.payload, view.header.payload_size);
+  return payload_of(view);
 }
 
 Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
@@ -48,7 +50,7 @@ Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
   if (auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_PLAN, &view)) {
     return error(StatusCode::not_found, "plan {}: {}", digest.to_short(), kiln_miss_name(miss));
   }
-  return aligned(view);
+  return payload_of(view);
 }
 
 Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& digest) {
@@ -69,18 +71,6 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
   std::lock_guard lock(m_mutex);
   auto [it, is_new] = m_executables.try_emplace(digest, std::move(loaded));
   return it->second;
-}
-
-std::span<const uint8_t> Resolver::aligned(const kiln_view& view) {
-  const size_t size = view.header.payload_size;
-  if (reinterpret_cast<uintptr_t>(view.payload) % alignof(uint64_t) == 0) return {view.payload, size};
-  std::lock_guard lock(m_mutex);
-  auto& copy = m_copies[view.payload];
-  if (copy.empty()) {
-    copy.resize((size + 7) / 8);
-    std::memcpy(copy.data(), view.payload, size);
-  }
-  return {reinterpret_cast<const uint8_t*>(copy.data()), size};
 }
 
 }  // namespace kiln

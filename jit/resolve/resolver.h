@@ -43,15 +43,11 @@ class Resolver : public ArtifactSource {
   Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
 
  private:
-  /// Flatbuffers are read in place and need alignment; the store aligns what it can.
-  std::span<const uint8_t> aligned(const kiln_view& view);
-
   const RuntimeBackend& m_runtime;
   std::vector<Target> m_targets;
   kiln_reader* m_reader;
   std::mutex m_mutex;
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;
-  std::unordered_map<const uint8_t*, std::vector<uint64_t>> m_copies;
 };
 
 }  // namespace kiln

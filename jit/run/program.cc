@@ -21,17 +21,16 @@ struct alignas(k_alignment_bytes) TaskCounter {
 
 }  // namespace
 
-Status Program::run(std::span<const void* const> inputs, std::span<void* const> outputs,
-                    uint32_t num_threads) const {
+Status Program::run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const {
   if (inputs.size() != m_inputs.size() || outputs.size() != m_outputs.size()) {
-    return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(),
-                            m_outputs.size(), inputs.size(), outputs.size());
+    return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(), m_outputs.size(),
+                            inputs.size(), outputs.size());
   }
   const auto threads = static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks));
   const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
   const uint64_t counter_bytes = m_steps.size() * sizeof(TaskCounter);
-  auto arena = ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes +
-                                           counter_bytes + pointer_bytes);
+  auto arena = ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + counter_bytes +
+                                           pointer_bytes);
   if (!arena) {
     return error(StatusCode::resource_exhausted, "no memory for {} bytes of scratch", m_scratch_bytes);
   }

@@ -41,8 +41,7 @@ struct TensorLayout {
 class Program {
  public:
   /// Checks the bytes (flatbuffer verifier, indices, bounds) before anything is used.
-  static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes,
-                                                       ArtifactSource& source);
+  static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes, ArtifactSource& source);
 
   const std::vector<TensorLayout>& inputs() const { return m_inputs; }
   const std::vector<TensorLayout>& outputs() const { return m_outputs; }

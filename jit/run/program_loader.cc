@@ -37,8 +37,7 @@ uint64_t bytes_of(const TensorLayout& layout) {
   return bytes;
 }
 
-Expected<std::vector<TensorLayout>> read_layouts(
-    const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>* list) {
+Expected<std::vector<TensorLayout>> read_layouts(const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>* list) {
   std::vector<TensorLayout> layouts;
   for (size_t i = 0; i < size_of_list(list); ++i) {
     const auto* stored = list->Get(static_cast<uint32_t>(i));
@@ -135,13 +134,11 @@ class ProgramLoader {
   }
 
   Status read_buffers() {
-    if (m_stored.scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4)
-      return damaged("scratch too large");
+    if (m_stored.scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
     for (size_t i = 0; i < size_of_list(m_stored.buffers()); ++i) {
-      KILN_ASSIGN_OR_RETURN(
-          auto argument,
-          read_buffer(*m_stored.buffers()->Get(static_cast<uint32_t>(i)), m_program->m_inputs.size(),
-                      m_program->m_outputs.size(), m_stored.scratch_bytes(), {}));
+      KILN_ASSIGN_OR_RETURN(auto argument,
+                            read_buffer(*m_stored.buffers()->Get(static_cast<uint32_t>(i)), m_program->m_inputs.size(),
+                                        m_program->m_outputs.size(), m_stored.scratch_bytes(), {}));
       m_buffers.push_back(argument);
     }
     return {};
@@ -183,9 +180,8 @@ class ProgramLoader {
     const std::span<const uint8_t> constant_bytes =
         constants ? std::span(constants->data(), constants->size()) : std::span<const uint8_t>();
     const size_t argument_count = size_of_list(call.arguments());
-    KILN_ASSIGN_OR_RETURN(
-        Program::Argument argument,
-        read_buffer(buffer, argument_count, argument_count, plan.stored->scratch_bytes(), constant_bytes));
+    KILN_ASSIGN_OR_RETURN(Program::Argument argument, read_buffer(buffer, argument_count, argument_count,
+                                                                  plan.stored->scratch_bytes(), constant_bytes));
     if (argument.place == Program::Place::input || argument.place == Program::Place::output) {
       const uint32_t outer = call.arguments()->Get(argument.index);
       if (outer >= m_buffers.size()) return damaged("argument out of range");
@@ -205,16 +201,14 @@ class ProgramLoader {
       Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
                          static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks()};
       for (size_t b = 0; b < step.argument_count; ++b) {
-        KILN_ASSIGN_OR_RETURN(auto argument,
-                              bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
+        KILN_ASSIGN_OR_RETURN(auto argument, bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
         m_program->m_arguments.push_back(argument);
       }
       m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
       m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);
       m_program->m_steps.push_back(step);
       const auto* names = plan.stored->names();
-      m_program->m_launch_names.push_back(
-          launch.code() < size_of_list(names) ? names->Get(launch.code())->str() : "");
+      m_program->m_launch_names.push_back(launch.code() < size_of_list(names) ? names->Get(launch.code())->str() : "");
     }
     return {};
   }
@@ -228,8 +222,7 @@ class ProgramLoader {
   uint64_t m_plan_scratch_bytes = 0;
 };
 
-Expected<std::shared_ptr<const Program>> Program::load(std::span<const uint8_t> bytes,
-                                                       ArtifactSource& source) {
+Expected<std::shared_ptr<const Program>> Program::load(std::span<const uint8_t> bytes, ArtifactSource& source) {
   const auto* stored = verified<fb::Program>(bytes);
   if (!stored) return damaged("not a program");
   return ProgramLoader(*stored, source).load();
