@@ -1,0 +1,91 @@
+"""What this process knows of Kiln: whether it is wanted, its client, its counters, and what was said to the user."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+import threading
+
+
+class Session:
+    """One per process; made on first use. Threading: any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client = None
+        self._failure: str | None = None
+        self._said: set[str] = set()
+        self.counts: collections.Counter = collections.Counter()
+        self.fallback_ops: collections.Counter = collections.Counter()
+        self.reasons: list[dict] = []
+
+    def client(self):
+        """The client, or None when libkiln or its configuration cannot be had; said once."""
+        with self._lock:
+            if self._client is None and self._failure is None:
+                try:
+                    from . import _kiln
+
+                    self._client = _kiln.Client()
+                except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+                    self._failure = str(error)
+                    self.say("client", f"not available, graphs run in torch: {error}")
+            return self._client
+
+    def say(self, topic: str, message: str) -> None:
+        """One line on stderr, the first time for each topic."""
+        if topic not in self._said:
+            self._said.add(topic)
+            print(f"kiln: {message}", file=sys.stderr)
+
+    def note_fallback(self, what: str, why: str) -> None:
+        """Records for explain() what ran in torch, and why."""
+        entry = {"node": what, "reason": why}
+        if entry not in self.reasons:
+            self.reasons.append(entry)
+
+
+_session = Session()
+
+
+def session() -> Session:
+    return _session
+
+
+def disabled() -> bool:
+    return os.environ.get("KILN_DISABLE", "") not in ("", "0")
+
+
+DEFAULTS = {
+    "compilations": 0, "hits_mapped": 0, "hits_daemon": 0, "joined": 0, "misses": 0, "regions": 0, "generation": 0,
+}  # fmt: skip
+
+
+def stats() -> dict:
+    """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
+    (views not counted), `fallback_ops` (name → count), `graphs`, `graphs_eager`, `relayouts` (inputs copied into the
+    layout that a program expects)."""
+    client = _session._client
+    counters = dict(DEFAULTS)
+    if client is not None:
+        counters.update(json.loads(client.stats()))
+    for name in ("nodes_compiled", "nodes_fallback", "graphs", "graphs_eager"):
+        counters[name] = _session.counts[name]
+    counters["relayouts"] = sum(p.relayouts for p in _programs())
+    counters["fallback_ops"] = dict(_session.fallback_ops)
+    return counters
+
+
+def _programs():
+    from .torch.runtime import live_programs
+
+    return live_programs() if "kiln.torch.runtime" in sys.modules else ()
+
+
+def explain() -> list[dict]:
+    """Why each miss of this process was one, and why each node that ran in torch did."""
+    client = _session._client
+    misses = [] if client is None else json.loads(client.explain())
+    return misses + _session.reasons

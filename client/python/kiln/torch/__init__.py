@@ -1,0 +1,15 @@
+"""Kiln as a backend of torch.compile: torch.compile(model, backend="kiln").
+
+Graphs are captured by Dynamo and AOTAutograd without decompositions; what Kiln has ops for runs in its programs, all else
+stays in torch, node by node. When anything of Kiln fails the graph runs in torch, and one line says so.
+"""
+
+from __future__ import annotations
+
+from .. import _session
+from .backend import backend
+from .runtime import CompiledGraph, compile_graph
+
+__all__ = ["CompiledGraph", "backend", "compile_graph"]
+
+del _session

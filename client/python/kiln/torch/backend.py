@@ -1,0 +1,64 @@
+"""The entry point of torch.compile."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from .. import _session
+from . import compat
+from .joint import partition_joint
+from .runtime import compile_graph
+
+OPTIONS = ("deadline_ms",)
+
+
+def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
+    """Compiles a graph from Dynamo; for torch.compile(model, backend="kiln", options={…}).
+
+    options: deadline_ms, how long one graph's compilation may be waited for. mode is accepted and has no effect.
+    Raises nothing of its own: what fails runs in torch. KILN_DISABLE=1 turns it off.
+    """
+    if _session.disabled():
+        return gm.forward
+    for name in options or ():
+        if name not in OPTIONS:
+            _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
+    try:
+        return compat.adapter().compile_with_autograd(gm, example_inputs, compiler=_compile, partition=partition_joint)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        _note_eager("capture", error)
+        return gm.forward
+
+
+def _compile(gm: fx.GraphModule, example_inputs):
+    """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch."""
+    original = fx.GraphModule(gm, _copy(gm.graph))
+    try:
+        return compile_graph(gm, example_inputs)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        _note_eager("compile", error)
+        return _boxed(original)
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    copy = fx.Graph()
+    output = copy.graph_copy(graph, {})
+    copy.output(output)
+    return copy
+
+
+def _boxed(gm: fx.GraphModule):
+    def run(arguments: list):
+        inputs = tuple(arguments)
+        arguments.clear()
+        return gm.forward(*inputs)
+
+    run._boxed_call = True
+    return run
+
+
+def _note_eager(stage: str, error: Exception) -> None:
+    session = _session.session()
+    session.counts["graphs_eager"] += 1
+    session.note_fallback("graph", f"{stage}: {type(error).__name__}: {error}")
+    session.say(stage, f"a graph runs in torch: {type(error).__name__}: {error}")

@@ -1,0 +1,203 @@
+"""Builds one Kiln graph from fx nodes: what the rows of the op table (rows.py) are written with.
+
+A Builder walks from the nodes it is asked for to their operands. Nodes that `belongs` accepts are imported through their
+row; all others become inputs, in the order in which they are met.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Sequence
+
+import sympy
+import torch
+from torch import fx
+
+from . import compat
+from .text import DTYPES, FLOATING, Dim, DTypeName, TextWriter, Unsupported, Value, is_dense
+
+
+def dim_of(extent) -> Dim:
+    """A size from fx metadata as an int or a polynomial over symbols."""
+    if isinstance(extent, fx.Node):
+        extent = extent.meta.get("val")
+    if isinstance(extent, int) and not isinstance(extent, bool):
+        return extent
+    if isinstance(extent, torch.SymInt):
+        expression = sympy.expand(compat.adapter().symbolic_expression(extent))
+        return int(expression) if expression.is_Integer else expression
+    raise Unsupported(f"{extent!r} is no extent")
+
+
+def meta_of(node: fx.Node):
+    value = node.meta.get("val")
+    if value is None:
+        raise Unsupported(f"{node.name} has no metadata")
+    return value
+
+
+def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
+    """(dtype, shape) of a fake tensor, when Kiln knows such tensors."""
+    if not isinstance(tensor, torch.Tensor):
+        raise Unsupported(f"a value of type {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise Unsupported(f"device {tensor.device.type}")
+    if tensor.layout is not torch.strided:
+        raise Unsupported(f"layout {tensor.layout}")
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise Unsupported(f"dtype {tensor.dtype}")
+    return dtype, tuple(map(dim_of, tensor.shape))
+
+
+def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(next((d for d in dims if d != 1), 1) for dims in zip(*padded))
+
+
+class Builder:
+    def __init__(self, rows: dict, belongs: Callable[[fx.Node], bool]) -> None:
+        self.writer = TextWriter()
+        self.inputs: list[fx.Node] = []
+        self._rows = rows
+        self._belongs = belongs
+        self._values: dict[fx.Node, Value | tuple] = {}
+        self._constants: dict[tuple, Value] = {}
+
+    # --- fx nodes to values
+
+    def value(self, node: fx.Node) -> Value:
+        """The value of a tensor node, imported or taken in as an input when it is new."""
+        result = self._result(node)
+        if not isinstance(result, Value):
+            raise Unsupported(f"{node.name} has several results")
+        return result
+
+    def optional(self, node: fx.Node | None) -> Value | None:
+        return None if node is None else self.value(node)
+
+    def _result(self, node: fx.Node):
+        if node not in self._values:
+            self._import_all(node)
+        return self._values[node]
+
+    def _import_all(self, wanted: fx.Node) -> None:
+        """Imports `wanted` and what it needs, operands first; chains may be thousands long, so without recursion."""
+        stack = [wanted]
+        while stack:
+            node = stack[-1]
+            if node in self._values:
+                stack.pop()
+                continue
+            missing = []
+            if self._belongs(node):
+                missing = [n for n in tensor_operands(node) if n not in self._values]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            self._values[node] = self._import(node)
+            stack.pop()
+
+    def _import(self, node: fx.Node):
+        if not self._belongs(node):
+            return self._add_input(node)
+        return self._rows[node.target](self, node)
+
+    def _add_input(self, node: fx.Node) -> Value:
+        tensor = meta_of(node)
+        dtype, shape = type_of(tensor)
+        self.inputs.append(node)
+        return self.writer.input(dtype, shape, tuple(map(dim_of, tensor.stride())))
+
+    def results(self, node: fx.Node) -> tuple:
+        """All results of a node with several."""
+        result = self._result(node)
+        return result if isinstance(result, tuple) else (result,)
+
+    # --- nodes of the Kiln graph
+
+    def op(self, name: str, operands: Sequence[Value | None], dtype: str, shape, **attributes) -> Value:
+        """One node with one result of the given type."""
+        (result,) = self.writer.node(name, operands, attributes)
+        return Value(result, dtype, tuple(shape), result)
+
+    def ops(self, name: str, operands: Sequence[Value | None], types: Sequence[tuple], **attributes) -> tuple:
+        """One node with several results; types are (dtype, shape)."""
+        names = self.writer.node(name, operands, attributes, results=len(types))
+        return tuple(Value(n, dtype, tuple(shape), n) for n, (dtype, shape) in zip(names, types))
+
+    def view(self, name: str, operand: Value, shape, **attributes) -> Value:
+        (result,) = self.writer.node(name, (operand,), attributes)
+        return Value(result, operand.dtype, tuple(shape), operand.root)
+
+    def full(self, number, dtype: str, shape=()) -> Value:
+        if dtype not in FLOATING and abs(number) > 2**53:
+            raise Unsupported(f"constant {number} has no exact form")
+        key = (repr(number), dtype, tuple(shape))
+        if key not in self._constants:
+            attributes = {"value": float(number), "dtype": DTypeName(dtype)}
+            self._constants[key] = self.op("full", (), dtype, shape, shape=tuple(shape), **attributes)
+        return self._constants[key]
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        if value.dtype == dtype:
+            return value
+        return self.op("cast", (value,), dtype, value.shape, dtype=DTypeName(dtype))
+
+    def pointwise(self, name: str, *values: Value, dtype: str | None = None, **attributes) -> Value:
+        """An op over broadcast operands; its result has the last operand's dtype unless said."""
+        shape = broadcast(*(v.shape for v in values))
+        return self.op(name, values, dtype or values[-1].dtype, shape, **attributes)
+
+    def reshape(self, value: Value, shape) -> Value:
+        if tuple(shape) == value.shape:
+            return value
+        return self.view("reshape", value, shape, shape=tuple(shape))
+
+    def permute(self, value: Value, dims: Sequence[int]) -> Value:
+        if list(dims) == list(range(len(dims))):
+            return value
+        return self.view("permute", value, [value.shape[d] for d in dims], dims=tuple(dims))
+
+    def expand(self, value: Value, shape) -> Value:
+        shape = tuple(shape)
+        value = self.reshape(value, (1,) * (len(shape) - len(value.shape)) + value.shape)
+        return value if value.shape == shape else self.view("expand", value, shape, shape=shape)
+
+    def slice(self, value: Value, dim: int, start: Dim, end: Dim, extent: Dim, step: int = 1) -> Value:
+        """Elements start, start + step, … before end along dim; `extent` of them."""
+        if start == 0 and step == 1 and end == value.shape[dim]:
+            return value
+        shape = value.shape[:dim] + (extent,) + value.shape[dim + 1 :]
+        return self.view("slice", value, shape, dim=dim, start=start, end=end, step=step)
+
+    def reduce(self, name: str, value: Value, dims: Sequence[int], keep: bool, **attributes) -> Value:
+        dims = sorted(dims)
+        if not dims and name != "var":
+            return value
+        kept = [(1 if d in dims else e) for d, e in enumerate(value.shape) if keep or d not in dims]
+        return self.op(name, (value,), value.dtype, kept, dims=tuple(dims), keep_dims=keep, **attributes)
+
+    # --- outputs
+
+    def output(self, node: fx.Node) -> None:
+        """Makes the node an output with the strides that torch would give it."""
+        value = self.value(node)
+        self.writer.output(value, tuple(map(dim_of, meta_of(node).stride())))
+
+
+def tensor_operands(node: fx.Node) -> list[fx.Node]:
+    """Operands that are tensors (or tuples of them), not sizes."""
+    sizes = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), sizes)]
+
+
+def dense_strides(shape) -> tuple:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = step * extent
+    return tuple(reversed(strides))
+
+
+__all__ = ["Builder", "broadcast", "dense_strides", "dim_of", "is_dense", "meta_of", "tensor_operands", "type_of"]

@@ -1,0 +1,145 @@
+"""What training saves: splits the joint graph of forward and backward.
+
+A value of the forward that the backward needs is either saved or computed again from what is saved. Kiln recomputes
+chains of pointwise ops and views, which fuse into the kernels that use them, and saves what is dear or cannot be repeated:
+
+  anchors   results of contractions, attention, reductions, gathers, softmax, statistics of norms; dropout masks and all
+            other random draws; whatever runs in torch; inputs (free: they live anyway)
+  joins     a pointwise result of two or more different values that has several readers in the forward, or is read by a
+            norm: the residual stream. Recomputing it would reach back through all earlier layers.
+
+A value needed by the backward is saved if it is one of these, else its operands are needed instead. The rule looks at a
+node and its neighbours only, so every layer of one class saves the same set: regions stay equal. It differs from a
+minimum cut (torch's default) in that, and in costing microseconds.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from . import compat
+from .builder import tensor_operands
+from .dropout import separate_masks
+from .partition import drop_legacy_empties, is_view
+from .rows import BINARY, COMPARISONS, CONSTANT, LOGICAL, PREDICATES, ROUNDING, ROWS, UNARY, UNARY_FLOATING
+
+aten = torch.ops.aten
+
+_POINTWISE = {
+    *UNARY_FLOATING, *UNARY, *ROUNDING, *PREDICATES, *BINARY, *COMPARISONS, *LOGICAL, "mul", "add", "sub", "rsub", "pow",
+    "clamp", "clamp_min", "clamp_max", "hardtanh", "where", "masked_fill", "_to_copy", "leaky_relu", "elu", "softplus",
+    "gelu", "native_dropout_backward", "clone", "lift_fresh_copy", "tril", "triu", "constant_pad_nd", "cat", "stack",
+    "repeat", "full", "full_like", "new_full", "scalar_tensor", "arange", *(name.split(".")[0] for name in CONSTANT),
+}  # fmt: skip
+_NORMS = {"native_layer_norm", "native_group_norm", "mean", "sum", "var"}
+
+
+def _name(node: fx.Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.split("::")[1] if schema is not None else ""
+
+
+def is_cheap(node: fx.Node) -> bool:
+    """Whether recomputing the node costs nothing worth saving for: it fuses into its reader."""
+    if is_view(node):
+        return True
+    return node.op == "call_function" and node.target in ROWS and _name(node) in _POINTWISE
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The value below views and copies."""
+    while is_view(node) or _name(node) in ("clone", "lift_fresh_copy", "_to_copy"):
+        node = node.args[0]
+    return node
+
+
+def _readers(node: fx.Node, forward: set) -> list[fx.Node]:
+    """Nodes of the forward that read the value, through views or not."""
+    readers, stack = [], [u for u in node.users if u in forward]
+    while stack:
+        user = stack.pop()
+        if is_view(user):
+            stack.extend(u for u in user.users if u in forward)
+        elif user not in readers:
+            readers.append(user)
+    return readers
+
+
+def is_join(node: fx.Node, forward: set) -> bool:
+    """The residual stream, as the essay above says."""
+    if is_view(node) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    size = node.meta["val"].numel()
+    sources = {_base(n) for n in tensor_operands(node) if n.meta["val"].numel() == size and n.meta["val"].is_floating_point()}
+    if len(sources) < 2:
+        return False
+    readers = _readers(node, forward)
+    return len(readers) > 1 or any(_name(r) in _NORMS for r in readers)
+
+
+def forward_nodes(joint: fx.GraphModule, num_fwd_outputs: int) -> set[fx.Node]:
+    """All nodes that no tangent reaches."""
+    tainted: set[fx.Node] = set()
+    for node in joint.graph.nodes:
+        if compat.adapter().is_tangent(node) or any(n in tainted for n in node.all_input_nodes):
+            tainted.add(node)
+    return {n for n in joint.graph.nodes if n not in tainted and n.op != "output"}
+
+
+def saved_values(joint: fx.GraphModule, num_fwd_outputs: int) -> list[fx.Node]:
+    """The values the forward hands to the backward, in the order of the graph."""
+    forward = forward_nodes(joint, num_fwd_outputs)
+    (output,) = joint.graph.find_nodes(op="output")
+    gradients = [n for n in output.args[0][num_fwd_outputs:] if isinstance(n, fx.Node)]
+    needed = [n for node in joint.graph.nodes if node not in forward and node.op != "output"
+              for n in node.all_input_nodes if n in forward]  # fmt: skip
+    needed += [n for n in gradients if n in forward]
+    saved: set[fx.Node] = set()
+    seen: set[fx.Node] = set()
+    while needed:
+        node = needed.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if is_cheap(node) and not is_join(node, forward):
+            needed.extend(node.all_input_nodes)
+        elif node.op == "get_attr":
+            continue  # both graphs hold constants
+        elif isinstance(node.meta.get("val"), (tuple, list)):
+            needed.extend(u for u in node.users if u.target is operator.getitem and u in forward)
+        else:
+            saved.add(node)
+    return [n for n in joint.graph.nodes if n in saved]
+
+
+def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **options):
+    """(forward, backward) of a joint graph. Symbolic shapes, and other torch versions, take torch's own partition."""
+    adapter = compat.adapter()
+    try:
+        if _is_static(joint):
+            separate_masks(joint.graph)
+            drop_legacy_empties(joint.graph)
+            saved = saved_values(joint, num_fwd_outputs)
+            joint.recompile()
+            return adapter.extract_forward_backward(
+                joint, saved, num_fwd_outputs=num_fwd_outputs, static_inputs=options.get("static_lifetime_input_nodes")
+            )
+    except adapter.NotAvailable:
+        pass
+    return adapter.default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+
+def _is_static(joint: fx.GraphModule) -> bool:
+    """No symbolic sizes, and nothing but functions of the table of aten."""
+    for node in joint.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return False
+        if isinstance(value, torch.Tensor) and not all(type(e) is int for e in value.shape):
+            return False
+        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+            return False
+    return True

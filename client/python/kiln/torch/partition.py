@@ -1,0 +1,233 @@
+"""Splits an fx graph into regions for Kiln and steps for torch, so that a node Kiln lacks breaks nothing around it.
+
+Level colouring: a node of Kiln has a level above every node of torch it depends on; a node of torch has at least the level
+of all its operands. All of Kiln's nodes of one level form one region. Running region 0, torch's nodes of level 0, region
+1, … respects every dependency, whatever the graph looks like: nothing of level k needs anything of a level above k, and a
+region needs torch's nodes of lower levels only. So regions are acyclic by construction, without any search.
+
+Views belong to nobody: they cost nothing, so each side makes the views it needs from the values it has. A region's inputs
+and outputs are therefore always real tensors, and a view at the border is torch's, on the region's output.
+
+Random numbers must be drawn in eager's order, so nodes that draw form a chain of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from . import compat
+from .builder import Builder, meta_of, type_of
+from .dropout import draw_mask
+from .rows import ROWS
+from .text import Unsupported
+
+aten = torch.ops.aten
+
+VIEWS = {
+    getattr(getattr(aten, packet), overload)
+    for packet, overload in (
+        ("view", "default"), ("_unsafe_view", "default"), ("t", "default"), ("transpose", "int"), ("permute", "default"),
+        ("expand", "default"), ("unsqueeze", "default"), ("squeeze", "default"), ("squeeze", "dim"), ("squeeze", "dims"),
+        ("slice", "Tensor"), ("select", "int"), ("split", "Tensor"), ("split_with_sizes", "default"), ("unbind", "int"),
+        ("alias", "default"), ("detach", "default"),
+    )
+}  # fmt: skip
+
+
+@dataclass
+class Region:
+    """Nodes that run as one Kiln program."""
+
+    nodes: list[fx.Node]
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+    text: str = ""
+    symbols: list = field(default_factory=list)
+
+
+@dataclass
+class Partition:
+    levels: dict[fx.Node, int]
+    regions: dict[int, Region]  # by level
+    reasons: dict[fx.Node, str]  # why a node stays in torch
+    views: set[fx.Node]
+
+
+def is_view(node: fx.Node) -> bool:
+    """A view, or one piece of a view with several."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
+    return node.op == "call_function" and node.target in VIEWS
+
+
+def is_free(node: fx.Node) -> bool:
+    """What costs nothing in torch and is not counted: views, pieces of tuples, sizes, empty tensors, drawing a mask."""
+    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask):
+        return True
+    value = node.meta.get("val")
+    return isinstance(value, (int, torch.SymInt)) or (isinstance(value, torch.Tensor) and 0 in value.shape)
+
+
+def drop_legacy_empties(graph: fx.Graph) -> None:
+    """cat ignores operands of shape (0,), whatever the others' rank: takes them out."""
+    for node in graph.find_nodes(op="call_function", target=aten.cat.default):
+        kept = [n for n in node.args[0] if tuple(n.meta["val"].shape) != (0,)]
+        if kept and len(kept) < len(node.args[0]):
+            node.args = (kept, *node.args[1:])
+    graph.eliminate_dead_code()
+
+
+def why_not(node: fx.Node) -> str | None:
+    """Why Kiln cannot do this node, found by importing it alone; None if it can."""
+    if node.target not in ROWS:
+        return "no row"
+    if node.target is operator.getitem:
+        return None
+    try:
+        builder = Builder(ROWS, lambda n: n is node)
+        _check_types(node, builder.results(node))
+        for operand in builder.inputs:
+            _, shape = type_of(meta_of(operand)) if isinstance(meta_of(operand), torch.Tensor) else (None, ())
+            if 0 in shape:
+                raise Unsupported("an empty tensor")
+        builder.writer.text()
+    except Unsupported as reason:
+        return str(reason)
+    except Exception as error:  # noqa: BLE001: an argument no row foresaw must not end the compilation
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _check_types(node: fx.Node, results: tuple) -> None:
+    """What the row says must be what torch found."""
+    value = meta_of(node)
+    expected = [value] if isinstance(value, torch.Tensor) else [t for t in value]
+    for result, tensor in zip(results, expected):
+        if tensor is None:
+            continue
+        dtype, shape = type_of(tensor)
+        if (result.dtype, result.shape) != (dtype, shape):
+            raise Unsupported(f"row gives {result.dtype}{list(result.shape)}, torch {dtype}{list(shape)}")
+        if 0 in shape:
+            raise Unsupported("an empty tensor")
+
+
+def _several_results(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (tuple, list))
+
+
+def partition(graph: fx.Graph) -> Partition:
+    """Colours the graph and prepares each region's text. Nodes whose regions cannot be said stay in torch."""
+    reasons: dict[fx.Node, str] = {}
+    views = set()
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        if is_view(node) and why_not(node) is None:
+            views.add(node)
+            continue
+        reason = "not a function" if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node)
+        if reason is not None:
+            reasons[node] = reason
+    while True:
+        result = _colour(graph, reasons, views)
+        demoted = _describe_regions(result)
+        if not demoted:
+            return result
+        reasons.update(demoted)
+
+
+def why_not_operand(node: fx.Node, reasons: dict) -> str | None:
+    """A piece of a tuple goes where the tuple is made."""
+    if node.target is not operator.getitem:
+        return None
+    return "its tuple is made in torch" if node.args[0] in reasons or node.args[0].op != "call_function" else None
+
+
+def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
+    levels: dict[fx.Node, int] = {}
+    regions: dict[int, Region] = {}
+    last_draw = -1
+    for node in graph.nodes:
+        operands = node.all_input_nodes
+        if node.op in ("placeholder", "get_attr"):
+            levels[node] = -1
+        elif node in reasons or node in views or node.op == "output":
+            levels[node] = max((levels[n] for n in operands), default=-1)
+            if node in reasons and draws(node):
+                levels[node] = last_draw = max(levels[node], last_draw)
+        else:
+            below = [levels[n] + (1 if _made_in_torch(n, reasons, views) else 0) for n in operands]
+            levels[node] = max([0, *below])
+            regions.setdefault(levels[node], Region([])).nodes.append(node)
+    return Partition(levels, regions, reasons, views)
+
+
+def _made_in_torch(node: fx.Node, reasons: dict, views: set) -> bool:
+    """Whether the value below all views comes from a node of torch."""
+    while node in views:
+        node = node.args[0]
+    return node in reasons
+
+
+def draws(node: fx.Node) -> bool:
+    return node.target is draw_mask or compat.adapter().draws_random_numbers(node.target)
+
+
+def _describe_regions(result: Partition) -> dict[fx.Node, str]:
+    """Finds inputs, outputs and text of every region; gives the nodes that must leave theirs, with why."""
+    demoted: dict[fx.Node, str] = {}
+    for level in sorted(result.regions):
+        region = result.regions[level]
+        region.outputs = _outputs(region, result)
+        demoted.update(_describe(region, result.views))
+    return demoted
+
+
+def _describe(region: Region, views: set) -> dict[fx.Node, str]:
+    inside = set(region.nodes)
+    builder = Builder(ROWS, lambda n: n in inside or n in views)
+    demoted = {}
+    roots: set[str] = set()
+    for node in region.outputs:
+        value = builder.value(node)
+        if value.root.startswith("%in"):
+            demoted[node] = "a copy of an input"
+        elif value.root in roots:
+            demoted[node] = "a copy of another output"
+        else:
+            builder.output(node)
+        roots.add(value.root)
+    region.inputs = builder.inputs
+    region.text = builder.writer.text()
+    region.symbols = builder.writer.symbols
+    return demoted
+
+
+def _outputs(region: Region, result: Partition) -> list[fx.Node]:
+    """The region's nodes whose tensors somebody else reads, through views or not."""
+    inside = set(region.nodes)
+    outputs = []
+    for node in region.nodes:
+        if not _several_results(node) and _read_outside(node, inside, result):
+            outputs.append(node)
+    return outputs
+
+
+def _read_outside(node: fx.Node, inside: set, result: Partition) -> bool:
+    stack, seen = list(node.users), set()
+    while stack:
+        user = stack.pop()
+        if user in seen or user in inside:
+            continue
+        seen.add(user)
+        if user not in result.views:
+            return True
+        stack.extend(user.users)
+    return False
+
+

@@ -1,0 +1,68 @@
+"""The same as _private_2_13.py by public means, for other versions of torch: slower to start, never wrong. What cannot
+be had raises NotAvailable, and the graph, or its training partition, is torch's own."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import fx
+
+VERSION = "public"
+
+
+class NotAvailable(Exception):
+    """This torch offers no public way to do it."""
+
+
+def compile_with_autograd(gm, example_inputs, *, compiler, partition):
+    from functorch.compile import aot_module_simplified, default_partition as torch_partition, make_boxed_compiler
+
+    compiler = make_boxed_compiler(compiler)
+    return aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
+        partition_fn=torch_partition,
+        decompositions={},
+    )
+
+
+def default_partition(joint, inputs, **options):
+    from functorch.compile import default_partition as torch_partition
+
+    return torch_partition(joint, inputs, **options)
+
+
+def extract_forward_backward(joint, saved, *, num_fwd_outputs, static_inputs=None):
+    raise NotAvailable("own training partition")
+
+
+def is_tangent(node: fx.Node) -> bool:
+    return node.op == "placeholder" and node.name.startswith("tangents")
+
+
+def is_primal(node: fx.Node) -> bool:
+    return node.op == "placeholder" and not is_tangent(node)
+
+
+def real_mode():
+    return contextlib.nullcontext()
+
+
+def boxed_code(graph: fx.Graph):
+    """(source, globals) of a function forward(self, args: list)."""
+    code = graph.python_code("self")
+    source = code.src + "\n_forward = forward\ndef forward(self, args):\n    inputs = tuple(args)\n    args.clear()\n"
+    return source + "    return _forward(self, *inputs)\n", dict(code.globals)
+
+
+def symbolic_expression(extent):
+    raise NotAvailable("symbolic extents")
+
+
+def draws_random_numbers(target) -> bool:
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags

@@ -1,0 +1,226 @@
+"""From an AOT graph to something that runs: one CompiledGraph, made of region programs and torch's own steps."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from typing import Callable
+
+import torch
+from torch import fx
+
+from .. import _session
+from . import compat
+from .dropout import separate_masks
+from .partition import Partition, Region, drop_legacy_empties, is_free, partition
+from .text import DTYPES
+
+_live: weakref.WeakSet = weakref.WeakSet()
+
+
+def live_programs():
+    """Programs of regions that are alive, for counting."""
+    return [p for r in list(_live) for p in r.programs() if hasattr(p, "relayouts")]
+
+
+def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
+    """A copy of the tensor in these strides."""
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    copy.copy_(tensor.detach())
+    return copy
+
+
+def layout_of(tensor: torch.Tensor) -> tuple:
+    """(dtype, shape, strides) as the extension wants them."""
+    return DTYPES[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+
+
+def create_program(text: str, inputs: list[tuple], outputs: list[tuple], symbol_values: tuple = ()):
+    """An executable of the text. Raises kiln's Error when it cannot be had."""
+    client = _session.session().client()
+    if client is None:
+        raise RuntimeError("no client")
+    _attach()
+    return client.compile(text, inputs, outputs, symbol_values=symbol_values)
+
+
+_attached = False
+
+
+def _attach() -> None:
+    global _attached
+    if not _attached:
+        from .. import _kiln
+
+        _kiln.attach(torch.Tensor, relayout)
+        _attached = True
+
+
+class StaticRegion:
+    """A region whose shapes are all known. Called with a list of tensors, gives a list of tensors."""
+
+    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable) -> None:
+        self._program = create_program(text, inputs, outputs)
+        self._eager = eager
+        self.state = (text, inputs, outputs)
+        _live.add(self)
+
+    def programs(self):
+        return [self._program]
+
+    def __call__(self, tensors: list) -> list:
+        try:
+            return self._program(tensors)
+        except IndexError:
+            # Inputs are untouched, so torch can run the region again and raise its own error, in its own words.
+            return self._eager(tensors)
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            _session.session().say("run", f"a region ran in torch: {error}")
+            return self._eager(tensors)
+
+
+class EagerRegion:
+    """A region's nodes run by torch, generated when first needed: its fallback."""
+
+    def __init__(self, owner: fx.GraphModule, region: Region) -> None:
+        self._owner, self._region, self._function = owner, region, None
+
+    def __call__(self, tensors: list) -> list:
+        if self._function is None:
+            self._function = self._generate()
+        return list(self._function(*tensors))
+
+    def _generate(self) -> Callable:
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {n: graph.placeholder(n.name) for n in self._region.inputs}
+        for node in self._owner.graph.nodes:
+            if node not in copies and node.op == "call_function" and all(n in copies for n in node.all_input_nodes):
+                copies[node] = graph.node_copy(node, lambda n: copies[n])
+        graph.output(tuple(copies[n] for n in self._region.outputs))
+        graph.eliminate_dead_code()
+        return fx.GraphModule(torch.nn.Module(), graph).forward
+
+
+class CompiledGraph:
+    """A boxed callable: takes a list of tensors, which it empties, and gives a tuple.
+
+    Made of generated source, in which regions are called by name, so that it can be kept and made again."""
+
+    def __init__(self, source: str, names: dict, attributes: dict) -> None:
+        scope = dict(names)
+        exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
+        self._function = scope["forward"].__get__(_Attributes(attributes))
+        self.source = source
+        self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
+
+    def __call__(self, arguments: list):
+        return self._function(arguments)
+
+
+class _Attributes:
+    """The `self` of generated source: regions and constants by name."""
+
+    def __init__(self, attributes: dict) -> None:
+        self.__dict__.update(attributes)
+
+
+def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
+    """Compiles one AOT graph. Regions that cannot be had run in torch."""
+    separate_masks(gm.graph)
+    drop_legacy_empties(gm.graph)
+    plan = partition(gm.graph)
+    graph, attributes = _stitch(gm, plan)
+    source, names = compat.adapter().boxed_code(graph)
+    return CompiledGraph(source, names, attributes)
+
+
+def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
+    """The graph that runs the partition: regions are calls of attributes, all else is copied from the original."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict = {}
+
+    def here(node: fx.Node) -> fx.Node:
+        """The node's copy; views are made where they are first wanted."""
+        if node not in copies:
+            chain = [node]
+            while chain[-1].args[0] not in copies:
+                chain.append(chain[-1].args[0])
+            for view in reversed(chain):
+                copies[view] = graph.node_copy(view, lambda n: copies[n])
+        return copies[node]
+
+    steps: dict[int, list[fx.Node]] = {}
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            copies[node] = graph.node_copy(node)
+            if node.op == "get_attr":
+                attributes[node.target.split(".")[0]] = getattr(gm, node.target.split(".")[0])
+        elif node in plan.reasons:
+            steps.setdefault(plan.levels[node], []).append(node)
+
+    failed = []
+    for level in range(-1, max([-1, *steps, *plan.regions]) + 1):
+        if level in plan.regions:
+            name = f"kiln_region_{level}"
+            region = plan.regions[level]
+            attributes[name], error = _make_region(gm, region)
+            if error is not None:
+                failed.append((region, error))
+            _call_region(graph, name, region, here, copies)
+        for node in steps.get(level, ()):
+            for operand in node.all_input_nodes:
+                here(operand)
+            copies[node] = graph.node_copy(node, here)
+    (output,) = gm.graph.find_nodes(op="output")
+    graph.output(fx.map_arg(output.args[0], here))
+    graph.eliminate_dead_code()
+    _count(plan, failed)
+    return graph, attributes
+
+
+def _call_region(graph: fx.Graph, name: str, region: Region, here: Callable, copies: dict) -> None:
+    arguments = [here(n) for n in region.inputs]
+    runner = graph.get_attr(name)
+    results = graph.call_function(_run, (runner, arguments))
+    for i, node in enumerate(region.outputs):
+        copies[node] = graph.call_function(operator.getitem, (results, i))
+
+
+def _run(region, tensors: list) -> list:
+    return region(tensors)
+
+
+def _make_region(gm: fx.GraphModule, region: Region):
+    """(runner, None), or (the region in torch, why)."""
+    eager = EagerRegion(gm, region)
+    try:
+        if region.symbols:
+            from .symbolic import SymbolicRegion
+
+            return SymbolicRegion(region, eager), None
+        inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
+        return StaticRegion(region.text, inputs, outputs, eager), None
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        return eager, str(error)
+
+
+def _count(plan: Partition, failed: list) -> None:
+    session = _session.session()
+    fallback = [(n, why) for n, why in plan.reasons.items() if not is_free(n)]
+    for region, error in failed:
+        fallback += [(n, error) for n in region.nodes if not is_free(n)]
+    compiled = sum(1 for r in plan.regions.values() for n in r.nodes if not is_free(n))
+    compiled -= sum(1 for r, _ in failed for n in r.nodes if not is_free(n))
+    session.counts["nodes_compiled"] += compiled
+    session.counts["nodes_fallback"] += len(fallback)
+    session.counts["graphs"] += 1
+    for node, why in fallback:
+        session.fallback_ops[str(node.target)] += 1
+        session.note_fallback(str(node.target), why)
+    if fallback:
+        names = ", ".join(dict.fromkeys(str(n.target) for n, _ in fallback))
+        session.say("fallback", f"{len(fallback)} of {len(fallback) + compiled} nodes run in torch: {names[:200]}")
+
+
+__all__ = ["CompiledGraph", "StaticRegion", "compile_graph", "live_programs"]

@@ -1,0 +1,143 @@
+"""Writes graphs in Kiln's text form (docs/text_form.md): the one place here that knows its syntax."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Sequence
+
+import sympy
+import torch
+
+DTYPES = {
+    torch.bool: "bool",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float32: "f32",
+    torch.float64: "f64",
+}
+FLOATING = frozenset(("f32", "f64"))
+
+# An extent, stride or attribute that may depend on symbols.
+Dim = int | sympy.Expr
+
+
+class Unsupported(Exception):
+    """This node has no form in Kiln; it stays in torch. The message says why."""
+
+
+class Value(NamedTuple):
+    """An SSA value. `root` is the value whose elements it shows: itself unless it is a view."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+    root: str
+
+
+def dim_text(dim: Dim) -> str:
+    """ "512", "s0*512", "2*s0*s1 + 3". Only polynomials with integer coefficients are dims."""
+    if isinstance(dim, int):
+        return str(dim)
+    polynomial = sympy.Poly(dim, *sorted(dim.free_symbols, key=str)) if dim.is_polynomial() else None
+    if polynomial is None or not all(c.is_integer for c in polynomial.coeffs()):
+        raise Unsupported(f"extent {dim} is no polynomial")
+    terms = []
+    for powers, coefficient in polynomial.terms():
+        factors = [str(s) for s, power in zip(polynomial.gens, powers) for _ in range(power)]
+        if coefficient != 1 or not factors:
+            factors.insert(0, str(coefficient))
+        terms.append("*".join(factors))
+    return " + ".join(terms)
+
+
+def dims_text(dims: Sequence[Dim], brackets: str = "[]") -> str:
+    return brackets[0] + ", ".join(map(dim_text, dims)) + brackets[1]
+
+
+def number_text(number: float) -> str:
+    if math.isnan(number):
+        return "nan"
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    return repr(float(number))
+
+
+def attribute_text(value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return number_text(value)
+    if isinstance(value, (int, sympy.Expr)):
+        return dim_text(value)
+    if isinstance(value, DTypeName):
+        return value
+    if isinstance(value, str):
+        return f'"{value}"'
+    return dims_text(value)
+
+
+class DTypeName(str):
+    """A dtype as an attribute: written without quotes."""
+
+
+class TextWriter:
+    """Collects inputs, nodes and outputs and prints them. Names are %0, %1, … in order of definition."""
+
+    def __init__(self) -> None:
+        self._inputs: list[str] = []
+        self._lines: list[str] = []
+        self._outputs: list[str] = []
+        self._symbols: set[sympy.Symbol] = set()
+        self._count = 0
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"%{self._count - 1}"
+
+    def _note_symbols(self, dims) -> None:
+        for dim in dims:
+            if isinstance(dim, sympy.Expr):
+                self._symbols |= dim.free_symbols
+
+    def input(self, dtype: str, shape: Sequence[Dim], strides: Sequence[Dim]) -> Value:
+        name = f"%in{len(self._inputs)}"
+        self._note_symbols((*shape, *strides))
+        layout = "" if is_dense(shape, strides) else dims_text(strides, "{}")
+        self._inputs.append(f"{name}: {dtype}{dims_text(shape)}{layout}")
+        return Value(name, dtype, tuple(shape), name)
+
+    def node(self, op: str, operands: Sequence[Value | None], attributes: dict, results: int = 1) -> list[str]:
+        """Adds a node; gives its results' names. None is an optional operand left out."""
+        names = [self._name() for _ in range(results)]
+        line = f"{', '.join(names)} = {op}({', '.join('none' if v is None else v.name for v in operands)})"
+        if attributes:
+            line += " {" + ", ".join(f"{k} = {attribute_text(v)}" for k, v in sorted(attributes.items())) + "}"
+        self._lines.append(line)
+        return names
+
+    def output(self, value: Value, strides: Sequence[Dim]) -> None:
+        self._note_symbols(strides)
+        layout = "" if is_dense(value.shape, strides) else " " + dims_text(strides, "{}")
+        self._outputs.append(value.name + layout)
+
+    @property
+    def symbols(self) -> list[sympy.Symbol]:
+        """The graph's symbols in the order in which their values are bound."""
+        return sorted(self._symbols, key=str)
+
+    def text(self) -> str:
+        symbols = f" symbols({', '.join(map(str, self.symbols))})" if self._symbols else ""
+        body = "".join(f"  {line}\n" for line in self._lines)
+        return f"graph({', '.join(self._inputs)}){symbols} {{\n{body}  return {', '.join(self._outputs)}\n}}\n"
+
+
+def is_dense(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Whether strides are those of row-major order; strides of extents below 2 do not matter."""
+    expected: Dim = 1
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != expected:
+            return False
+        expected = expected * extent
+    return True

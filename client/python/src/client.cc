@@ -1,0 +1,194 @@
+#include "client/python/src/client.h"
+
+#include <vector>
+
+#include "client/include/kiln.h"
+#include "client/python/src/error.h"
+#include "client/python/src/program.h"
+
+namespace kiln::python {
+
+namespace {
+
+constexpr int32_t k_not_found = 5;
+
+struct ClientObject {
+  PyObject_HEAD kiln_client* client;
+};
+
+kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*>(object)->client; }
+
+PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static const char* k_names[] = {"cache_directory", "config_file", "job_id", nullptr};
+  kiln_client_options options{.struct_size = sizeof(kiln_client_options)};
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzz", const_cast<char**>(k_names),
+                                   &options.cache_directory, &options.config_file, &options.job_id)) {
+    return nullptr;
+  }
+  kiln_client* client = nullptr;
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_client_create(&options, &client);
+  Py_END_ALLOW_THREADS;
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    kiln_client_destroy(client);
+    return nullptr;
+  }
+  reinterpret_cast<ClientObject*>(self)->client = client;
+  return self;
+}
+
+void destroy_client(PyObject* object) {
+  if (client_of(object) != nullptr) kiln_client_destroy(client_of(object));
+  PyTypeObject* type = Py_TYPE(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
+  if (object == nullptr || object == Py_None) return true;
+  Handle list = Handle::steal(PySequence_Fast(object, "symbol_values must be a sequence of integers"));
+  if (!list) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+    out.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(list.get(), i)));
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
+}
+
+kiln_error* create_program(kiln_client* client, const char* text, size_t text_size,
+                           const kiln_compile_options& options, kiln_program** out) {
+  kiln_graph* graph = nullptr;
+  if (kiln_error* error = kiln_graph_parse(text, text_size, &graph)) return error;
+  kiln_error* error = kiln_program_create(client, graph, &options, out);
+  kiln_graph_destroy(graph);
+  return error;
+}
+
+PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* k_names[] = {"text",          "inputs",      "outputs", "deadline_ms",
+                                  "symbol_values", "num_threads", nullptr};
+  const char* text = nullptr;
+  Py_ssize_t text_size = 0;
+  PyObject* inputs = nullptr;
+  PyObject* outputs = nullptr;
+  PyObject* symbols = nullptr;
+  unsigned int deadline_ms = 0;
+  unsigned int num_threads = 0;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOI", const_cast<char**>(k_names), &text,
+                                   &text_size, &inputs, &outputs, &deadline_ms, &symbols, &num_threads)) {
+    return nullptr;
+  }
+  std::vector<int64_t> symbol_values;
+  if (!read_symbols(symbols, symbol_values)) return nullptr;
+  const kiln_compile_options options{.struct_size = sizeof(kiln_compile_options),
+                                     .deadline_ms = deadline_ms,
+                                     .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
+                                     .symbol_count = symbol_values.size()};
+  kiln_program* program = nullptr;
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = create_program(client_of(self), text, static_cast<size_t>(text_size), options, &program);
+  Py_END_ALLOW_THREADS;
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  return wrap_program(program, self, inputs, outputs, num_threads);
+}
+
+PyObject* stats(PyObject* self, PyObject*) {
+  kiln_bytes* json = nullptr;
+  if (kiln_error* error = kiln_client_stats(client_of(self), &json)) {
+    set_error(error);
+    return nullptr;
+  }
+  return take_text(json);
+}
+
+PyObject* explain(PyObject* self, PyObject*) {
+  kiln_bytes* json = nullptr;
+  if (kiln_error* error = kiln_client_explain(client_of(self), &json)) {
+    set_error(error);
+    return nullptr;
+  }
+  return take_text(json);
+}
+
+PyObject* capture_get(PyObject* self, PyObject* arguments) {
+  Py_buffer key;
+  if (!PyArg_ParseTuple(arguments, "y*", &key)) return nullptr;
+  kiln_bytes* data = nullptr;
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_capture_get(client_of(self), key.buf, static_cast<size_t>(key.len), &data);
+  Py_END_ALLOW_THREADS;
+  PyBuffer_Release(&key);
+  if (error != nullptr && kiln_error_code(error) == k_not_found) {
+    kiln_error_destroy(error);
+    Py_RETURN_NONE;
+  }
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  if (data == nullptr) Py_RETURN_NONE;
+  return take_bytes(data);
+}
+
+PyObject* capture_put(PyObject* self, PyObject* arguments) {
+  Py_buffer key;
+  Py_buffer data;
+  if (!PyArg_ParseTuple(arguments, "y*y*", &key, &data)) return nullptr;
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_capture_put(client_of(self), key.buf, static_cast<size_t>(key.len), data.buf,
+                           static_cast<size_t>(data.len));
+  Py_END_ALLOW_THREADS;
+  PyBuffer_Release(&key);
+  PyBuffer_Release(&data);
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef k_methods[] = {
+    {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
+     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0) -> Program"},
+    {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},
+    {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
+    {"capture_get", capture_get, METH_VARARGS, "capture_get(key) -> bytes | None"},
+    {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot k_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create_client)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(destroy_client)},
+    {Py_tp_methods, k_methods},
+    {0, nullptr},
+};
+
+PyType_Spec k_spec = {
+    .name = "kiln._kiln.Client",
+    .basicsize = sizeof(ClientObject),
+    .itemsize = 0,
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = k_slots,
+};
+
+}  // namespace
+
+bool add_client_type(PyObject* module) {
+  Handle type = Handle::steal(PyType_FromSpec(&k_spec));
+  return type && PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())) == 0;
+}
+
+}  // namespace kiln::python

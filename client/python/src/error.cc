@@ -1,0 +1,53 @@
+#include "client/python/src/error.h"
+
+namespace kiln::python {
+
+namespace {
+
+PyObject* g_error_type = nullptr;  // lives as long as the process, as types of extension modules do
+
+constexpr int32_t k_out_of_range = 11;
+
+}  // namespace
+
+bool add_error_type(PyObject* module) {
+  g_error_type = PyErr_NewExceptionWithDoc(
+      "kiln.Error", "What Kiln could not do. `code` is Abseil's canonical number, `message` says why.",
+      nullptr, nullptr);
+  return g_error_type != nullptr && PyModule_AddObjectRef(module, "Error", g_error_type) == 0;
+}
+
+void set_error(kiln_error* error) {
+  if (kiln_error_code(error) == k_out_of_range) {
+    PyErr_SetString(PyExc_IndexError, "index out of range in self");
+    kiln_error_destroy(error);
+    return;
+  }
+  Handle code = Handle::steal(PyLong_FromLong(kiln_error_code(error)));
+  Handle message = Handle::steal(PyUnicode_DecodeUTF8(
+      kiln_error_message(error), static_cast<Py_ssize_t>(strlen(kiln_error_message(error))), "replace"));
+  kiln_error_destroy(error);
+  if (!code || !message) return;
+  Handle exception = Handle::steal(PyObject_CallOneArg(g_error_type, message.get()));
+  if (!exception || PyObject_SetAttrString(exception.get(), "code", code.get()) < 0 ||
+      PyObject_SetAttrString(exception.get(), "message", message.get()) < 0) {
+    return;
+  }
+  PyErr_SetObject(g_error_type, exception.get());
+}
+
+PyObject* take_text(kiln_bytes* bytes) {
+  PyObject* text = PyUnicode_DecodeUTF8(kiln_bytes_data(bytes),
+                                        static_cast<Py_ssize_t>(kiln_bytes_size(bytes)), "replace");
+  kiln_bytes_destroy(bytes);
+  return text;
+}
+
+PyObject* take_bytes(kiln_bytes* bytes) {
+  PyObject* object =
+      PyBytes_FromStringAndSize(kiln_bytes_data(bytes), static_cast<Py_ssize_t>(kiln_bytes_size(bytes)));
+  kiln_bytes_destroy(bytes);
+  return object;
+}
+
+}  // namespace kiln::python

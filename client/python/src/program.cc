@@ -1,0 +1,253 @@
+#include "client/python/src/program.h"
+
+#include <structmember.h>
+
+#include <new>
+
+#include "client/python/src/error.h"
+
+namespace kiln::python {
+
+namespace {
+
+TensorExchange g_exchange;
+PyObject* g_relayout = nullptr;
+
+constexpr size_t k_no_alias = SIZE_MAX;
+
+struct Output {
+  TensorLayout layout;
+  size_t alias = k_no_alias;  // the input that this output is
+};
+
+struct Contract {
+  std::vector<TensorLayout> inputs;
+  std::vector<Output> outputs;
+};
+
+struct ProgramObject {
+  PyObject_HEAD vectorcallfunc call;
+  kiln_program* program;
+  PyObject* owner;
+  Contract* contract;
+  uint32_t num_threads;
+  Py_ssize_t relayouts;
+};
+
+PyTypeObject* g_program_type = nullptr;
+
+/// The tensors and addresses of one call. Keeps copies made for it alive until it ends.
+struct Call {
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  std::vector<Handle> copies;
+};
+
+/// Copies `tensor` into the layout's strides. Null with a Python error on failure.
+PyObject* relayout(PyObject* tensor, const TensorLayout& layout) {
+  const size_t rank = layout.strides.size();
+  Handle strides = Handle::steal(PyTuple_New(static_cast<Py_ssize_t>(rank)));
+  if (!strides) return nullptr;
+  for (size_t i = 0; i < rank; ++i) {
+    PyObject* stride = PyLong_FromLongLong(layout.strides[i]);
+    if (stride == nullptr) return nullptr;
+    PyTuple_SET_ITEM(strides.get(), static_cast<Py_ssize_t>(i), stride);
+  }
+  return PyObject_CallFunctionObjArgs(g_relayout, tensor, strides.get(), nullptr);
+}
+
+bool bind_input(ProgramObject* self, Call& call, size_t index, PyObject* tensor) {
+  const TensorLayout& layout = self->contract->inputs[index];
+  DLTensor view;
+  if (!g_exchange.view(tensor, view)) return false;
+  LayoutMatch matched = match(view, layout);
+  if (matched == LayoutMatch::relayout) {
+    Handle copy = Handle::steal(relayout(tensor, layout));
+    if (!copy || !g_exchange.view(copy.get(), view)) return false;
+    matched = match(view, layout);
+    call.copies.push_back(std::move(copy));
+    ++self->relayouts;
+  }
+  if (matched != LayoutMatch::equal) {
+    PyErr_Format(PyExc_TypeError, "input %zu: expected a cpu tensor %s, got %s on device type %d", index,
+                 layout.to_string().c_str(), describe(view).c_str(),
+                 static_cast<int>(view.device.device_type));
+    return false;
+  }
+  call.inputs[index] = data_of(view);
+  return true;
+}
+
+/// The list of results, with `call.outputs` set to where those that are no alias lie.
+PyObject* allocate_outputs(const Contract& contract, PyObject* inputs, Call& call) {
+  const size_t count = contract.outputs.size();
+  Handle results = Handle::steal(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!results) return nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const Output& output = contract.outputs[i];
+    PyObject* tensor = nullptr;
+    if (output.alias != k_no_alias) {
+      tensor = Py_NewRef(PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(output.alias)));
+      call.outputs[i] = nullptr;
+    } else {
+      tensor = g_exchange.allocate(output.layout, &call.outputs[i]);
+    }
+    if (tensor == nullptr) return nullptr;
+    PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), tensor);
+  }
+  return results.release();
+}
+
+PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* keywords) {
+  auto* self = reinterpret_cast<ProgramObject*>(object);
+  const Contract& contract = *self->contract;
+  if (PyVectorcall_NARGS(flags) != 1 || keywords != nullptr || !PyList_Check(arguments[0])) {
+    PyErr_SetString(PyExc_TypeError, "a program takes one list of tensors");
+    return nullptr;
+  }
+  PyObject* inputs = arguments[0];
+  const size_t count = contract.inputs.size();
+  if (static_cast<size_t>(PyList_GET_SIZE(inputs)) != count) {
+    PyErr_Format(PyExc_TypeError, "expected %zu inputs, got %zd", count, PyList_GET_SIZE(inputs));
+    return nullptr;
+  }
+  Call call;
+  call.inputs.resize(count);
+  call.outputs.resize(contract.outputs.size());
+  for (size_t i = 0; i < count; ++i) {
+    if (!bind_input(self, call, i, PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(i)))) return nullptr;
+  }
+  Handle results = Handle::steal(allocate_outputs(contract, inputs, call));
+  if (!results) return nullptr;
+
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_program_run(self->program, call.inputs.data(), call.outputs.data(), self->num_threads);
+  Py_END_ALLOW_THREADS;
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  return results.release();
+}
+
+PyObject* describe_program(PyObject* object, PyObject*) {
+  kiln_bytes* json = nullptr;
+  kiln_error* error = kiln_program_describe(reinterpret_cast<ProgramObject*>(object)->program, &json);
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  return take_text(json);
+}
+
+void destroy_program(PyObject* object) {
+  auto* self = reinterpret_cast<ProgramObject*>(object);
+  if (self->program != nullptr) kiln_program_destroy(self->program);
+  delete self->contract;
+  Py_XDECREF(self->owner);
+  PyTypeObject* type = Py_TYPE(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+bool read_layouts(PyObject* descriptions, size_t expected, const char* what, std::vector<TensorLayout>& out) {
+  Handle list = Handle::steal(PySequence_Fast(descriptions, "layouts must be a sequence"));
+  if (!list) return false;
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(list.get()));
+  if (count != expected) {
+    PyErr_Format(PyExc_ValueError, "the program has %zu %s, %zu described", expected, what, count);
+    return false;
+  }
+  out.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!TensorLayout::from_python(PySequence_Fast_GET_ITEM(list.get(), static_cast<Py_ssize_t>(i)),
+                                   out[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool read_contract(kiln_program* program, PyObject* inputs, PyObject* outputs, Contract& out) {
+  std::vector<TensorLayout> layouts;
+  if (!read_layouts(inputs, kiln_program_input_count(program), "inputs", out.inputs) ||
+      !read_layouts(outputs, kiln_program_output_count(program), "outputs", layouts)) {
+    return false;
+  }
+  out.outputs.resize(layouts.size());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    out.outputs[i].layout = std::move(layouts[i]);
+    size_t input = 0;
+    if (kiln_program_output_alias(program, i, &input) == 1 && input < out.inputs.size()) {
+      out.outputs[i].alias = input;
+    }
+  }
+  return true;
+}
+
+PyMethodDef k_methods[] = {
+    {"describe", describe_program, METH_NOARGS, "Facts for people and tools, as JSON."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef k_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, call), READONLY, nullptr},
+    {"relayouts", T_PYSSIZET, offsetof(ProgramObject, relayouts), READONLY,
+     "How many inputs were copied into the layout the program expects."},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot k_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(destroy_program)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_methods, k_methods},
+    {Py_tp_members, k_members},
+    {0, nullptr},
+};
+
+PyType_Spec k_spec = {
+    .name = "kiln._kiln.Program",
+    .basicsize = sizeof(ProgramObject),
+    .itemsize = 0,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = k_slots,
+};
+
+}  // namespace
+
+bool add_program_type(PyObject* module) {
+  g_program_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&k_spec));
+  return g_program_type != nullptr && PyModule_AddType(module, g_program_type) == 0;
+}
+
+bool attach_tensors(PyObject* tensor_type, PyObject* relayout_function) {
+  if (!g_exchange.attach(tensor_type)) return false;
+  Py_XSETREF(g_relayout, Py_NewRef(relayout_function));
+  return true;
+}
+
+PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs, PyObject* outputs,
+                       uint32_t num_threads) {
+  ProgramObject* self = PyObject_New(ProgramObject, g_program_type);
+  if (self == nullptr) {
+    kiln_program_destroy(program);
+    return nullptr;
+  }
+  self->call = call_program;
+  self->program = program;
+  self->owner = Py_NewRef(owner);
+  self->contract = new (std::nothrow) Contract;
+  self->num_threads = num_threads;
+  self->relayouts = 0;
+  Handle handle = Handle::steal(reinterpret_cast<PyObject*>(self));
+  if (self->contract == nullptr) return PyErr_NoMemory();
+  if (!g_exchange.attached()) {
+    PyErr_SetString(PyExc_RuntimeError, "attach() a tensor type first");
+    return nullptr;
+  }
+  if (!read_contract(program, inputs, outputs, *self->contract)) return nullptr;
+  return handle.release();
+}
+
+}  // namespace kiln::python

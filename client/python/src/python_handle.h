@@ -1,0 +1,35 @@
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <utility>
+
+namespace kiln::python {
+
+/// Owns one reference to a Python object, or none. Needs the GIL wherever it is copied into or destroyed.
+class Handle {
+ public:
+  Handle() = default;
+  /// Takes over the reference that the caller holds.
+  static Handle steal(PyObject* object) { return Handle(object); }
+  static Handle borrow(PyObject* object) { return Handle(Py_XNewRef(object)); }
+  Handle(Handle&& other) noexcept : m_object(std::exchange(other.m_object, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(m_object, other.m_object);
+    return *this;
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() { Py_XDECREF(m_object); }
+
+  PyObject* get() const { return m_object; }
+  PyObject* release() { return std::exchange(m_object, nullptr); }
+  explicit operator bool() const { return m_object != nullptr; }
+
+ private:
+  explicit Handle(PyObject* object) : m_object(object) {}
+  PyObject* m_object = nullptr;
+};
+
+}  // namespace kiln::python

@@ -1,0 +1,111 @@
+// A libkiln whose programs do what their text says, so that the extension can be tested without any compiler.
+// Text is "INPUTS OUTPUTS BEHAVIOUR [BYTES]"; behaviours: noop, copy (input 0 to output 0, BYTES long), fill
+// (0x11 into output 0, BYTES long), out_of_range, unavailable, alias (output 0 is input 0).
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "client/include/kiln.h"
+
+struct kiln_error {
+  int32_t code;
+  std::string message;
+};
+struct kiln_bytes {
+  std::string data;
+};
+struct kiln_client {
+  std::string capture;
+};
+struct kiln_graph {
+  size_t inputs = 0, outputs = 0, bytes = 0;
+  std::string behaviour;
+};
+struct kiln_program {
+  kiln_graph graph;
+};
+
+extern "C" {
+
+int32_t kiln_error_code(const kiln_error* error) { return error->code; }
+const char* kiln_error_message(const kiln_error* error) { return error->message.c_str(); }
+void kiln_error_destroy(kiln_error* error) { delete error; }
+const char* kiln_bytes_data(const kiln_bytes* bytes) { return bytes->data.data(); }
+size_t kiln_bytes_size(const kiln_bytes* bytes) { return bytes->data.size(); }
+void kiln_bytes_destroy(kiln_bytes* bytes) { delete bytes; }
+const char* kiln_version(void) { return "double"; }
+
+kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out) {
+  if (options->config_file != nullptr && strcmp(options->config_file, "bad") == 0) {
+    return new kiln_error{3, "config bad: no such file"};
+  }
+  *out = new kiln_client;
+  return nullptr;
+}
+void kiln_client_destroy(kiln_client* client) { delete client; }
+kiln_error* kiln_client_stats(kiln_client*, kiln_bytes** out) {
+  *out = new kiln_bytes{R"({"compilations": 7})"};
+  return nullptr;
+}
+kiln_error* kiln_client_explain(kiln_client*, kiln_bytes** out) {
+  *out = new kiln_bytes{"[]"};
+  return nullptr;
+}
+
+kiln_error* kiln_graph_parse(const char* text, size_t size, kiln_graph** out) {
+  char behaviour[32] = {};
+  auto* graph = new kiln_graph;
+  const std::string copy(text, size);
+  if (sscanf(copy.c_str(), "%zu %zu %31s %zu", &graph->inputs, &graph->outputs, behaviour, &graph->bytes) <
+      3) {
+    delete graph;
+    return new kiln_error{3, "1:1: expected a graph, got '" + copy + "'"};
+  }
+  graph->behaviour = behaviour;
+  *out = graph;
+  return nullptr;
+}
+kiln_error* kiln_graph_print(const kiln_graph* graph, kiln_bytes** out) {
+  *out = new kiln_bytes{graph->behaviour};
+  return nullptr;
+}
+void kiln_graph_destroy(kiln_graph* graph) { delete graph; }
+
+kiln_error* kiln_program_create(kiln_client*, const kiln_graph* graph, const kiln_compile_options*,
+                                kiln_program** out) {
+  if (graph->behaviour == "unavailable") return new kiln_error{14, "no daemon"};
+  *out = new kiln_program{*graph};
+  return nullptr;
+}
+void kiln_program_destroy(kiln_program* program) { delete program; }
+size_t kiln_program_input_count(const kiln_program* program) { return program->graph.inputs; }
+size_t kiln_program_output_count(const kiln_program* program) { return program->graph.outputs; }
+int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input) {
+  if (program->graph.behaviour != "alias" || index != 0) return 0;
+  *input = 0;
+  return 1;
+}
+kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
+                             uint32_t) {
+  const kiln_graph& graph = program->graph;
+  if (graph.behaviour == "copy") memcpy(outputs[0], inputs[0], graph.bytes);
+  if (graph.behaviour == "fill") memset(outputs[0], 0x11, graph.bytes);
+  if (graph.behaviour == "out_of_range") return new kiln_error{11, "launch 3: index 9 is outside [0, 4)"};
+  return nullptr;
+}
+kiln_error* kiln_program_describe(const kiln_program*, kiln_bytes** out) {
+  *out = new kiln_bytes{"{}"};
+  return nullptr;
+}
+
+kiln_error* kiln_capture_get(kiln_client* client, const void*, size_t, kiln_bytes** out) {
+  if (client->capture.empty()) return new kiln_error{5, "no capture"};
+  *out = new kiln_bytes{client->capture};
+  return nullptr;
+}
+kiln_error* kiln_capture_put(kiln_client* client, const void*, size_t, const void* data, size_t size) {
+  client->capture.assign(static_cast<const char*>(data), size);
+  return nullptr;
+}
+}
