@@ -70,5 +70,10 @@ def draws_random_numbers(target) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def is_higher_order(target) -> bool:
+    """Whether the operator takes graphs."""
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
 class NotAvailable(Exception):
     """Never raised here: this version has all that is asked for."""

@@ -116,17 +116,17 @@ class Builder:
 
     # --- nodes of the Kiln graph
 
-    def op(self, name: str, operands: Sequence[Value | None], dtype: str, shape, **attributes) -> Value:
+    def op(self, name: str, operands: Sequence[Value | None], dtype: str, shape, /, **attributes) -> Value:
         """One node with one result of the given type."""
         (result,) = self.writer.node(name, operands, attributes)
         return Value(result, dtype, tuple(shape), result)
 
-    def ops(self, name: str, operands: Sequence[Value | None], types: Sequence[tuple], **attributes) -> tuple:
+    def ops(self, name: str, operands: Sequence[Value | None], types: Sequence[tuple], /, **attributes) -> tuple:
         """One node with several results; types are (dtype, shape)."""
         names = self.writer.node(name, operands, attributes, results=len(types))
         return tuple(Value(n, dtype, tuple(shape), n) for n, (dtype, shape) in zip(names, types))
 
-    def view(self, name: str, operand: Value, shape, **attributes) -> Value:
+    def view(self, name: str, operand: Value, shape, /, **attributes) -> Value:
         (result,) = self.writer.node(name, (operand,), attributes)
         return Value(result, operand.dtype, tuple(shape), operand.root)
 
@@ -135,8 +135,8 @@ class Builder:
             raise Unsupported(f"constant {number} has no exact form")
         key = (repr(number), dtype, tuple(shape))
         if key not in self._constants:
-            attributes = {"value": float(number), "dtype": DTypeName(dtype)}
-            self._constants[key] = self.op("full", (), dtype, shape, shape=tuple(shape), **attributes)
+            attributes = {"shape": tuple(shape), "value": float(number), "dtype": DTypeName(dtype)}
+            self._constants[key] = self.op("full", (), dtype, shape, **attributes)
         return self._constants[key]
 
     def cast(self, value: Value, dtype: str) -> Value:

@@ -140,6 +140,6 @@ def _is_static(joint: fx.GraphModule) -> bool:
             return False
         if isinstance(value, torch.Tensor) and not all(type(e) is int for e in value.shape):
             return False
-        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+        if node.op == "call_function" and compat.adapter().is_higher_order(node.target):
             return False
     return True

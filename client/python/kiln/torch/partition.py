@@ -192,16 +192,16 @@ def _describe(region: Region, views: set) -> dict[fx.Node, str]:
     inside = set(region.nodes)
     builder = Builder(ROWS, lambda n: n in inside or n in views)
     demoted = {}
-    roots: set[str] = set()
+    written: set[str] = set()
     for node in region.outputs:
         value = builder.value(node)
         if value.root.startswith("%in"):
             demoted[node] = "a copy of an input"
-        elif value.root in roots:
+        elif value.name in written:
             demoted[node] = "a copy of another output"
         else:
             builder.output(node)
-        roots.add(value.root)
+        written.add(value.name)
     region.inputs = builder.inputs
     region.text = builder.writer.text()
     region.symbols = builder.writer.symbols

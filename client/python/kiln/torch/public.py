@@ -16,9 +16,9 @@ class NotAvailable(Exception):
 
 
 def compile_with_autograd(gm, example_inputs, *, compiler, partition):
-    from functorch.compile import aot_module_simplified, default_partition as torch_partition, make_boxed_compiler
+    from functorch.compile import aot_module_simplified, default_partition as torch_partition
 
-    compiler = make_boxed_compiler(compiler)
+    # Compilers give boxed callables (with _boxed_call), as they do for the pinned adapter.
     return aot_module_simplified(
         gm,
         example_inputs,
@@ -66,3 +66,7 @@ def symbolic_expression(extent):
 def draws_random_numbers(target) -> bool:
     tags = getattr(target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
+
+
+def is_higher_order(target) -> bool:
+    return callable(target) and not hasattr(target, "_schema") and type(target).__module__.startswith("torch")

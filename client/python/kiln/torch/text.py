@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Sequence
+from dataclasses import dataclass
+from typing import Sequence
 
 import sympy
 import torch
@@ -27,7 +28,8 @@ class Unsupported(Exception):
     """This node has no form in Kiln; it stays in torch. The message says why."""
 
 
-class Value(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Value:
     """An SSA value. `root` is the value whose elements it shows: itself unless it is a view."""
 
     name: str

@@ -1,0 +1,72 @@
+"""What training saves: each layer of one class the same set, pointwise chains again from it."""
+
+import collections
+
+import torch
+
+from kiln.torch import joint, runtime
+from kiln.torch.backend import backend
+
+
+def saved_by(model, monkeypatch, *inputs):
+    """The nodes saved by the forward of one training step, as (name of the op, shape)."""
+    seen = []
+    original = joint.saved_values
+
+    def spy(gm, count):
+        seen.extend(original(gm, count))
+        return list(seen)
+
+    monkeypatch.setattr(joint, "saved_values", spy)
+    torch.compile(model, backend=backend)(*inputs).sum().backward()
+    return [(str(n.target if n.op != "placeholder" else "input").removesuffix(".default"), tuple(n.meta["val"].shape)) for n in seen]
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
+
+
+def test_pointwise_chains_are_not_saved(monkeypatch):
+    width = 8
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.SiLU())
+    saved = saved_by(model, monkeypatch, torch.randn(5, width))
+    assert [name for name, _ in saved if name != "input"] == ["aten.addmm"]
+
+
+def test_every_layer_of_a_class_saves_the_same_set(monkeypatch):
+    layers = 5
+    saved = saved_by(torch.nn.Sequential(*(Block(8) for _ in range(layers))), monkeypatch, torch.randn(6, 8))
+    counts = collections.Counter(entry for entry in saved if entry[0] != "input")
+    # The first layer reads the input where others read the residual stream.
+    assert all(count % layers in (0, layers - 1) for count in counts.values()), counts
+    assert counts[("aten.addmm", (6, 32))] == layers
+
+
+def test_the_activation_between_two_products_is_recomputed(monkeypatch):
+    saved = saved_by(Block(8), monkeypatch, torch.randn(6, 8))
+    assert [shape for name, shape in saved if name != "input"].count((6, 32)) == 1
+
+
+def test_dropout_masks_are_saved_never_drawn_again(monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8))
+    names = [name for name, _ in saved_by(model, monkeypatch, torch.randn(6, 8))]
+    assert sum("draw_mask" in name for name in names) == 1
+
+
+def test_gradients_with_recomputation_are_torchs():
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(*(Block(8) for _ in range(3))).double()
+    x = torch.randn(6, 8, dtype=torch.float64)
+    model(x).square().sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch.compile(model, backend=backend)(x).square().sum().backward()
+    for got, want in zip((p.grad for p in model.parameters()), expected):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    assert runtime.live_programs() is not None

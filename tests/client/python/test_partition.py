@@ -1,0 +1,135 @@
+"""Nodes that Kiln lacks stay in torch and break nothing around them; borders cost no copies."""
+
+import torch
+
+import kiln
+from capture import assert_close, captured, compiled
+from kiln.torch import compile_graph
+from kiln.torch.partition import partition, why_not
+
+aten = torch.ops.aten
+
+
+def plan_of(function, *inputs):
+    gm = captured(function, *inputs)
+    return gm, partition(gm.graph)
+
+
+def test_a_covered_graph_is_one_region_without_steps_in_torch():
+    _, plan = plan_of(lambda x, w: torch.relu(x @ w).sum(), torch.randn(3, 4), torch.randn(4, 5))
+    assert list(plan.regions) == [0] and plan.reasons == {}
+
+
+def test_a_node_without_a_row_splits_into_two_regions_only():
+    def function(x):
+        a = torch.relu(x)
+        b = torch.special.bessel_j0(a)  # Kiln has none
+        return a * 2 + 1, b + a, torch.tanh(a * 3)
+
+    gm, plan = plan_of(function, torch.randn(3, 4))
+    assert sorted(plan.regions) == [0, 1]
+    assert [n.target for n in plan.reasons] == [aten.special_bessel_j0.default]
+    got, expected, stats = compiled(function, torch.randn(3, 4))
+    assert_close(got, expected)
+    assert stats["fallback_ops"] == {"aten.special_bessel_j0.default": 1} and stats["nodes_fallback"] == 1
+    assert {"node": "aten.special_bessel_j0.default", "reason": "no row"} in kiln.explain()
+
+
+def test_alternating_nodes_run_in_the_right_order():
+    def function(x, y):
+        for _ in range(4):
+            x = torch.special.bessel_j0(x) + y
+            y = torch.tanh(y) * x
+        return x, y
+
+    got, expected, _ = compiled(function, torch.randn(6), torch.randn(6))
+    assert_close(got, expected, factor=4)
+
+
+def test_independent_chains_share_regions():
+    def function(x):
+        outs = []
+        for i in range(5):
+            outs.append(torch.special.bessel_j0(x * i) + 1)
+        return tuple(outs)
+
+    _, plan = plan_of(function, torch.randn(6))
+    assert sorted(plan.regions) == [0, 1]
+    assert len(plan.regions[0].outputs) == 5
+
+
+def test_views_at_the_border_are_torchs_and_not_counted():
+    def function(x):
+        y = (x + 1).transpose(0, 1)
+        return y, y.reshape(2, 6)[:, 1:], x.view(-1), torch.special.bessel_j0(y[1])
+
+    gm, plan = plan_of(function, torch.randn(3, 4))
+    (region,) = plan.regions.values()
+    assert [n.target for n in region.nodes if n not in plan.views][0] is aten.add.Tensor
+    got, expected, stats = compiled(function, torch.randn(3, 4))
+    assert_close(got, expected)
+    assert stats["nodes_fallback"] == 1
+
+
+def test_a_copy_of_an_input_is_a_copy():
+    got, _, _ = compiled(lambda x: (x.clone(), x.t().contiguous(), x + 1), torch.randn(3, 4))
+    x = torch.randn(3, 4)
+    run = compile_graph(captured(lambda x: (x.clone(), x + 1), x), ())
+    copy, _ = run([x])
+    x.zero_()
+    assert not torch.equal(copy, x)
+
+
+def test_an_output_and_its_copy_are_two_tensors():
+    run = compile_graph(captured(lambda x: ((y := x + 1), y.clone()), torch.randn(3, 4)), ())
+    y, copy = run([torch.randn(3, 4)])
+    assert torch.equal(y, copy) and y.data_ptr() != copy.data_ptr()
+
+
+def test_outputs_that_are_inputs_or_none_pass_through():
+    x = torch.randn(3)
+    run = compile_graph(captured(lambda x: (x, None, x + 1), x), ())
+    same, nothing, _ = run([x])
+    assert same is x and nothing is None
+
+
+def test_empty_tensors_stay_in_torch_and_cost_nothing():
+    got, expected, stats = compiled(lambda x: (x + 1, x.sum()), torch.empty(0, 4))
+    assert_close(got, expected)
+    got, expected, _ = compiled(lambda x, y: (torch.cat([x[:0], y]) + 1, (x[:0] * 2)), torch.randn(3, 4), torch.randn(2, 4))
+    assert_close(got, expected)
+
+
+def test_other_dtypes_layouts_and_complex_numbers_stay_in_torch():
+    got, expected, stats = compiled(lambda x: (x.half() + 1, torch.view_as_real(torch.complex(x, x) * 2), x + 1), torch.randn(4))
+    assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+    assert stats["nodes_compiled"] == 1
+
+
+def test_permuted_and_overlapping_inputs_are_read_in_place():
+    x, row = torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 4)
+    got, expected, stats = compiled(lambda x, r: (x * r, x.t() + 1), x, row)
+    assert_close(got, expected)
+    assert stats["relayouts"] == 0
+
+
+def test_every_reason_is_a_sentence_not_a_crash():
+    gm = captured(lambda x: (torch.special.bessel_j0(x), torch.linalg.norm(x, 3), x.unfold(0, 2, 1)), torch.randn(5))
+    for node in gm.graph.nodes:
+        if node.op == "call_function":
+            assert "Error" not in (why_not(node) or "")
+
+
+def test_a_thousand_nodes_compile_in_a_second():
+    def function(x):
+        for _ in range(1000):
+            x = torch.tanh(x)
+        return x
+
+    import time
+
+    gm = captured(function, torch.randn(3))
+    begin = time.process_time()
+    run = compile_graph(gm, ())
+    assert time.process_time() - begin < 3
+    assert run([torch.zeros(3)]) is not None

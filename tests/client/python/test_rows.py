@@ -1,0 +1,179 @@
+"""Every row of the importer's table says what torch computes."""
+
+import pytest
+import torch
+
+from capture import assert_close, captured, compiled
+from kiln.torch import compile_graph
+from kiln.torch.rows import ROWS
+
+aten = torch.ops.aten
+
+
+def f32(*shape):
+    return torch.randn(*shape)
+
+
+def f64(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def i64(*shape, below=10):
+    return torch.randint(0, below, shape)
+
+
+def flag(*shape):
+    return torch.rand(*shape) < 0.5
+
+
+def positive(*shape):
+    return torch.rand(*shape) + 0.1
+
+
+def of_one(name):
+    return lambda x: getattr(aten, name)(x)
+
+
+def of_two(name):
+    return lambda x, y: getattr(aten, name)(x, y)
+
+
+X, Y = (3, 1, 5), (4, 1)  # broadcast to (3, 4, 5)
+UNARY = "neg abs sign exp expm1 sin cos tanh erf sigmoid silu mish hardswish hardsigmoid relu floor ceil round trunc"
+CASES = {
+    **{f"{n} {d.__name__}": (of_one(n), lambda d=d: [d(3, 7) * 4]) for n in UNARY.split() for d in (f32, f64)},
+    **{n: (of_one(n), lambda: [positive(17)]) for n in "log log1p sqrt rsqrt reciprocal".split()},
+    "integers through a floating function": (lambda x: aten.exp(x), lambda: [i64(9)]),
+    "floor of integers": (lambda x: aten.floor(x + 1), lambda: [i64(9)]),
+    "isnan": (lambda x: (aten.isnan(x), aten.isinf(x)), lambda: [torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])]),
+    "isnan of integers": (lambda x: aten.isnan(x), lambda: [i64(5)]),
+    "not": (lambda x, b: (aten.bitwise_not(x), aten.bitwise_not(b), aten.logical_not(x), aten.logical_not(b)), lambda: [i64(9), flag(9)]),
+    **{n: (of_two(n), lambda: [f32(*X), f32(*Y)]) for n in "add sub mul div minimum maximum atan2".split()},
+    **{f"{n} of integers": (of_two(n), lambda: [i64(*X) - 5, i64(*Y) + 1])
+       for n in "add sub mul div minimum maximum remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor".split()},
+    "remainder": (lambda x, y: (aten.remainder(x, y), aten.fmod(x, y)), lambda: [f32(40) * 5, positive(40)]),
+    "add with alpha": (lambda x, y: (aten.add(x, y, alpha=3), aten.sub(x, y, alpha=-2), aten.rsub(x, y, alpha=2)), lambda: [f32(*X), f32(*Y)]),
+    "scalars": (lambda x: (aten.add(x, 2), aten.sub(x, 2.5), aten.mul(x, 3), aten.div(x, 3), aten.rsub(x, 1), aten.remainder(x, 1.5)), lambda: [f32(3, 4)]),
+    "mixed dtypes": (lambda x, n, b: (aten.add(x, n), aten.mul(n, 2.5), aten.mul(x, b), aten.add(n, b), aten.div(n, n + 1)), lambda: [f32(6), i64(6), flag(6)]),
+    "arithmetic of booleans": (lambda a, b: (aten.add(a, b), aten.mul(a, b), aten.bitwise_and(a, b)), lambda: [flag(20), flag(20)]),
+    "division modes": (lambda x, y: (aten.div(x, y, rounding_mode="floor"), aten.div(x, y, rounding_mode="trunc")), lambda: [f32(40) * 9, f32(40)]),
+    "comparisons": (lambda x, y: tuple(getattr(aten, n)(x, y) for n in "eq ne lt le gt ge".split()), lambda: [i64(*X, below=3), i64(*Y, below=3)]),
+    "comparisons with numbers": (lambda x, n: (aten.gt(x, 0), aten.le(n, 2.5), aten.eq(n, 3)), lambda: [f32(20), i64(20)]),
+    "logic": (lambda a, b: (aten.logical_and(a, b), aten.logical_or(a, b), aten.logical_xor(a, b)), lambda: [i64(20, below=2), flag(20)]),
+    "powers": (lambda x: (aten.pow(x, 2.0), aten.pow(x, 3), aten.pow(x, 0.5), aten.pow(x, -1), aten.pow(2.0, x), aten.pow(x, x)), lambda: [positive(20)]),
+    "integer square": (lambda x: aten.pow(x, 2), lambda: [i64(9)]),
+    "clamp": (lambda x: (aten.clamp(x, -0.5, 0.5), aten.clamp_min(x, 0), aten.clamp_max(x, 0.25), aten.hardtanh(x)), lambda: [f32(40)]),
+    "clamp by tensors": (lambda x, y: (aten.clamp(x, y), aten.clamp_min(x, y), aten.clamp(x, None, y)), lambda: [f32(5, 6), f32(6)]),
+    "where": (lambda c, x, y: (aten.where(c, x, y), aten.where(c, x, 2.0)), lambda: [flag(*X), f32(*X), f32(*Y)]),
+    "masked_fill": (lambda x, m: (aten.masked_fill(x, m, -1e9), aten.masked_fill(x, m, torch.tensor(2.0))), lambda: [f32(3, 4), flag(4)]),
+    "_to_copy": (lambda x: (aten._to_copy(x, dtype=torch.float64), aten._to_copy(x, dtype=torch.int64), aten._to_copy(x, dtype=torch.bool)), lambda: [f32(9) * 3]),
+    "copy": (lambda x, y: aten.copy(x, y), lambda: [f32(3, 4), i64(4)]),
+    "leaky activations": (lambda x: (aten.leaky_relu(x, 0.2), aten.elu(x), aten.softplus(x, 2)), lambda: [f32(40) * 3]),
+    "gelu": (lambda x: (aten.gelu(x), aten.gelu(x, approximate="tanh")), lambda: [f32(40) * 3]),
+    "activation gradients": (lambda g, x: (aten.gelu_backward(g, x), aten.gelu_backward(g, x, approximate="tanh"), aten.silu_backward(g, x),
+                             aten.tanh_backward(g, x), aten.sigmoid_backward(g, x), aten.threshold_backward(g, x, 0), aten.threshold_backward(g, x, 0.3)), lambda: [f32(40), f32(40)]),
+    "dropout gradient": (lambda g, m: aten.native_dropout_backward(g, m, 1.25), lambda: [f32(40), flag(40)]),
+    "copies": (lambda x: aten.clone(aten.add(x, 1).t(), memory_format=torch.contiguous_format), lambda: [f32(3, 4)]),
+    "reshapes": (lambda x: (aten.view(x * 2, [4, 6]) + 1, aten._unsafe_view(x * 3, [-1]) + 1, aten.unsqueeze(x, 1) + 1, aten.squeeze(aten.unsqueeze(x, 0) + 1)), lambda: [f32(2, 3, 4)]),
+    "expand": (lambda x: aten.mul(aten.expand(x, [2, 3, 4]), 2), lambda: [f32(3, 1)]),
+    "permutations": (lambda x: (aten.permute(x, [2, 0, -2]) + 1, aten.transpose(x, 0, -1) + 1, aten.t(aten.select(x, 0, 1)) + 1, aten.t(aten.select(aten.select(x, 0, 0), 0, 0)) * 2), lambda: [f32(2, 3, 4)]),
+    "slices": (lambda x: (aten.slice(x, 0, 1, 3) + 1, aten.slice(x, 1, -3, -1) + 1, aten.slice(x, 1, 0, 2**63 - 1, 2) + 1, aten.slice(x, 0, 2, 100) + 1, aten.select(x, 1, -1) + 1), lambda: [f32(4, 7)]),
+    "pieces": (lambda x: tuple(p + 1 for p in (*aten.split(x, 3, 1), *aten.split_with_sizes(x, [1, 6], -1), *aten.unbind(x, 0))), lambda: [f32(4, 7)]),
+    "cat": (lambda x, n: (aten.cat([x, x, n], 1), aten.stack([x, x], -1), aten.cat([torch.empty(0), x * 2])), lambda: [f32(3, 2), i64(3, 4)]),
+    "flip and repeat": (lambda x: (aten.flip(x, [0, -1]), aten.repeat(x * 2, [2, 3, 1])), lambda: [f32(2, 3)]),
+    "pad": (lambda x: (aten.constant_pad_nd(x, [1, 2, 0, 3], -7.0), aten.constant_pad_nd(x + 1, [-1, 2])), lambda: [f32(3, 4)]),
+    "scattered slices": (lambda x, y: (aten.slice_scatter(x, y, 1, 1, 3), aten.slice_backward(y, [3, 9], 1, 2, 6, 2), aten.select_backward(y, [3, 5, 2], 1, -1)), lambda: [f32(3, 5), f32(3, 2)]),
+    "triangles": (lambda x, b: (aten.tril(x), aten.triu(x, 1), aten.tril(b, -1)), lambda: [f32(5, 5), flag(5, 5)]),
+    "constants": (lambda x: (aten.full([2, 3], 2.5), aten.zeros([4], dtype=torch.int64), aten.ones([2], dtype=torch.bool), aten.zeros_like(x), aten.full_like(x, 3),
+                  aten.new_ones(x, [3]), aten.new_full(x, [2], 7.0), aten.scalar_tensor(1.5), aten.new_zeros(x, [2])), lambda: [f64(2, 2)]),
+    "arange": (lambda: (aten.arange(7), aten.arange(2, 9), aten.arange(1, 20, 3), aten.arange(0, 1, 0.125)), lambda: []),
+    "sums": (lambda x, n, b: (aten.sum(x, [0, -1]), aten.sum(x, [1], True), aten.sum(x), aten.sum(n, [0]), aten.sum(b), aten.sum(n, [0], dtype=torch.float32)), lambda: [f32(3, 4, 5), i64(4, 3), flag(30)]),
+    "other reductions": (lambda x: (aten.mean(x, [1], True), aten.mean(x), aten.amax(x, [0]), aten.amin(x, [0, 1], True), aten.prod(x, 2), aten.logsumexp(x, [1]),
+                         aten.linalg_vector_norm(x, 2, [0, 2]), aten.var(x, [1], correction=0, keepdim=True), aten.var(x, [0, 1], correction=1)), lambda: [f32(3, 4, 5)]),
+    "any and all": (lambda b: (aten.any(b, 1), aten.any(b), aten.all(b, 0, True), aten.any(b, [0, 1])), lambda: [flag(4, 5)]),
+    "extremes": (lambda x: (*aten.max(x, 1), *aten.min(x, 0, True), aten.argmax(x, 1), aten.argmin(x)), lambda: [torch.randperm(20).float().view(4, 5)]),
+    "cumsum": (lambda x, b: (aten.cumsum(x, 1), aten.cumsum(b, 0)), lambda: [f32(3, 9), flag(7)]),
+    "products": (lambda a, b, v: (aten.mm(a, b), aten.mv(a, v), aten.addmm(b[0], a, b), aten.addmm(b[:1], a, b, beta=0.5, alpha=2)), lambda: [f32(5, 7), f32(7, 3), f32(7)]),
+    "batched products": (lambda a, b, c: (aten.bmm(a, b), aten.baddbmm(c, a, b, beta=2, alpha=0.5)), lambda: [f32(2, 5, 7), f32(2, 7, 3), f32(2, 5, 3)]),
+    "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
+    "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
+    "rows by number": (lambda x, i: (aten.index_select(x, 1, i), aten.index(x, [None, i]), aten.index(x, [i - 7])), lambda: [f32(8, 9), i64(6, below=7)]),
+    "gather and scatter": (lambda x, i, s: (aten.gather(x, 1, i), aten.scatter_add(x, 1, i, s), aten.scatter(x, 1, i[:, :1], 2.0), aten.scatter(x, 1, i[:, :1], s[:, :1])), lambda: [f32(4, 9), i64(4, 3, below=9), f32(4, 3)]),
+    "index_add": (lambda x, i, s: (aten.index_add(x, 1, i, s), aten.index_put(x, [None, i - 9], s, True)), lambda: [f32(4, 9), i64(3, below=9), f32(4, 3)]),
+    "layer_norm": (lambda x, w, b: (*aten.native_layer_norm(x, [8], w, b, 1e-5), aten.native_layer_norm(x, [5, 8], None, None, 1e-3)[0]), lambda: [f32(3, 5, 8), f32(8), f32(8)]),
+    "layer_norm gradient": (lambda g, x, w, b: aten.native_layer_norm_backward(g, x, [8], *aten.native_layer_norm(x, [8], w, b, 1e-5)[1:], w, b, [True] * 3), lambda: [f32(3, 5, 8), f32(3, 5, 8), f32(8), f32(8)]),
+    "group_norm": (lambda x, w, b: aten.native_group_norm(x, w, b, 2, 6, 35, 3, 1e-5), lambda: [f32(2, 6, 5, 7), f32(6), f32(6)]),
+    "batch_norm": (lambda x, w, m, v: aten._native_batch_norm_legit_no_training(x, w, None, m, v, 0.1, 1e-5)[0], lambda: [f32(2, 6, 5), f32(6), f32(6), positive(6)]),
+    "softmax": (lambda x: (aten._softmax(x, -1, False), aten._log_softmax(x, 1, False)), lambda: [f32(3, 4, 9)]),
+    "safe softmax of masked rows": (lambda x: aten._safe_softmax(x, -1), lambda: [torch.stack([torch.full((9,), -torch.inf), torch.randn(9)])]),
+    "softmax gradient": (lambda g, x: (aten._softmax_backward_data(g, x.softmax(-1), -1, torch.float32), aten._log_softmax_backward_data(g, x.log_softmax(1), 1, torch.float32)), lambda: [f32(3, 9), f32(3, 9)]),
+    "nll_loss": (lambda x, t: (*aten.nll_loss_forward(x, t, None, 1, -100), *aten.nll_loss_forward(x, t, None, 2, 3)), lambda: [f32(6, 9).log_softmax(1), torch.tensor([0, 8, 3, 3, -100, 2]).clamp(0)]),
+    "nll_loss gradient": (lambda g, x, t: aten.nll_loss_backward(g, x, t, None, 1, 3, aten.nll_loss_forward(x, t, None, 1, 3)[1]), lambda: [f32(1)[0], f32(6, 9), i64(6, below=9)]),
+    "mse_loss": (lambda x, y: (aten.mse_loss(x, y), aten.mse_loss(x, y, 2), aten.mse_loss(x, y, 0)), lambda: [f32(4, 5), f32(4, 5)]),
+    "lift_fresh_copy": (lambda x: aten.lift_fresh_copy(x * 2), lambda: [f32(3)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_row_agrees_with_torch(name):
+    function, inputs = CASES[name]
+    got, expected, stats = compiled(function, *inputs())
+    assert_close(got, expected, factor=4)
+    assert stats["fallback_ops"] == {} and stats["graphs_eager"] == 0
+
+
+HEADS = [(2, 4, 4), (1, 4, 2)]
+OPTIONS = [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": "float"}, {"attn_mask": "bool"}]
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("scale_of_inputs", [1.0, 8.0])
+def test_attention_and_its_gradients_agree_with_the_formula_in_f64(heads, options, scale_of_inputs):
+    # The trap: tables of decompositions that open the forward but keep the fused backward give wrong gradients at
+    # large scores, silently.
+    batch, query_heads, kv_heads = heads
+    q = torch.randn(batch, query_heads, 9, 16) * scale_of_inputs
+    k, v = (torch.randn(batch, kv_heads, 9, 16) * scale_of_inputs for _ in range(2))
+    mask = {"float": torch.randn(9, 9), "bool": torch.rand(9, 9) < 0.7}.get(options.get("attn_mask"))
+    if mask is not None and mask.dtype == torch.bool:
+        mask.fill_diagonal_(True)
+    options = {name: value for name, value in options.items() if name != "attn_mask"}
+
+    def step(q, k, v, *masks):
+        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *leaves, *masks, **options, enable_gqa=query_heads != kv_heads)
+        return (out.detach(), *torch.autograd.grad(out.square().sum(), leaves))
+
+    expected = formula(*(t.double() for t in (q, k, v)), mask, **options)
+    got, _, stats = compiled(step, q, k, v, *([] if mask is None else [mask]))
+    assert stats["fallback_ops"] == {}
+    for g, e in zip(got, expected):
+        assert (g.double() - e).abs().max() <= 3e-5 * e.abs().max()
+
+
+def formula(q, k, v, attn_mask=None, is_causal=False, scale=None):
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    group = q.shape[1] // k.shape[1]
+    keys, values = (t.repeat_interleave(group, 1) for t in leaves[1:])
+    score = leaves[0] @ keys.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5)
+    if is_causal:
+        score = score.masked_fill(torch.ones(score.shape[-2:]).tril() == 0, -torch.inf)
+    if attn_mask is not None:
+        score = score.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else score + attn_mask
+    out = score.softmax(-1) @ values
+    return (out.detach(), *torch.autograd.grad(out.square().sum(), leaves))
+
+
+def test_an_index_out_of_range_is_torchs_own_error():
+    weight = torch.randn(10, 4)
+    run = compile_graph(captured(lambda w, i: (aten.embedding(w, i),), weight, torch.tensor([1, 2])), ())
+    assert torch.equal(run([weight, torch.tensor([3, 9])])[0], weight[[3, 9]])
+    with pytest.raises(IndexError, match="index out of range in self"):
+        run([weight, torch.tensor([3, 10])])
+
+
+def test_no_row_is_registered_for_an_op_that_mutates():
+    for target in ROWS:
+        assert not getattr(getattr(target, "_schema", None), "is_mutable", False), target
