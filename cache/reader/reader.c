@@ -251,14 +251,22 @@ static enum kiln_miss view_slot(kiln_reader* reader, const struct index_map* ind
   return KILN_HIT;
 }
 
+/* The store may move an artifact to another file between the look at its slot and the opening of the old
+ * file: then the slot says something else by now. */
 static enum kiln_miss find_in(kiln_reader* reader, const struct index_map* index,
                               enum kiln_slot_kind slot_kind, const uint8_t key[32],
                               enum kiln_artifact_kind kind, kiln_view* view) {
-  struct kiln_index_slot slot;
+  struct kiln_index_slot slot, before;
   enum kiln_miss miss = kiln_index_probe(index, slot_kind, key, &slot);
-  if (miss != KILN_HIT) return miss;
-  if (slot.artifact_kind != kind) return KILN_MISS_ABSENT;
-  return view_slot(reader, index, &slot, view);
+  do {
+    if (miss != KILN_HIT) return miss;
+    if (slot.artifact_kind != kind) return KILN_MISS_ABSENT;
+    miss = view_slot(reader, index, &slot, view);
+    if (miss != KILN_MISS_EVICTED) return miss;
+    before = slot;
+    miss = kiln_index_probe(index, slot_kind, key, &slot);
+  } while (slot.file != before.file || slot.offset != before.offset);
+  return KILN_MISS_EVICTED;
 }
 
 /* At a miss, and only then, asks whether another index is in force, and looks there. */

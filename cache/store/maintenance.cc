@@ -27,15 +27,15 @@ Status Store::Impl::set_pinned(const Digest& digest, bool pinned) {
   return {};
 }
 
-/// Takes artifacts and their heads off the record, then off the catalog. A key whose earlier generation led
-/// to another artifact that is kept goes back to that.
+/// Takes artifacts and their heads off the record, then off the catalog. Their bytes stay, without a record
+/// and so not found, until their file is evicted: a file of tombstones would only cost another file. A key
+/// whose earlier generation led to another artifact that is kept goes back to that.
 Status Store::Impl::forget(const std::vector<Digest>& digests) {
   rocksdb::WriteBatch batch;
   std::vector<Digest> keys;
   for (const Digest& digest : digests) {
     const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
     if (artifact == nullptr) continue;
-    batch.Delete(m_rocks->artifacts(), slice_of(digest)).PermitUncheckedError();
     batch.Delete(m_rocks->meta(), records::artifact_key(digest)).PermitUncheckedError();
     batch.Delete(m_rocks->meta(), records::pin_key(digest)).PermitUncheckedError();
     for (const Digest& key : artifact->keys) {

@@ -37,13 +37,15 @@ rocksdb::DBOptions database_options(std::function<void()> files_changed) {
   options.max_background_jobs = 2;
   options.max_total_wal_size = uint64_t{64} << 20;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  options.paranoid_checks = true;
   options.max_manifest_file_size = uint64_t{8} << 20;
   options.keep_log_file_num = 3;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.recycle_log_file_num = 0;
   options.listeners.push_back(std::make_shared<CompactionListener>(std::move(files_changed)));
+  // A damaged block must not stop the store when files are merged: every value carries its own checksum and
+  // digest.
+  options.paranoid_checks = false;
   // No SstFileManager: it cuts files short while it deletes them, which is SIGBUS in whoever has them mapped.
   return options;
 }
@@ -149,16 +151,19 @@ std::vector<LiveFile> Rocks::files() {
 Status Rocks::drop_oldest(const LiveFile& oldest) {
   uint64_t total = 0;
   for (const LiveFile& file : files()) total += file.size;
-  // The limit is lowered to exactly what remains without the oldest file, and lifted again.
-  const auto limit = [this](uint64_t bytes) {
+  // The limit is lowered to exactly what remains without the oldest file, and lifted again. Meanwhile RocksDB
+  // must not compact by itself: it would drop one file for the new limit, and CompactRange the next.
+  const auto limit = [this](uint64_t bytes, bool automatic) {
     const std::string fifo = "{max_table_files_size=" + std::to_string(bytes) + ";allow_compaction=true}";
-    return from_rocksdb(m_db->SetOptions(m_artifacts, {{"compaction_options_fifo", fifo}}),
-                        "setting the limit");
+    return from_rocksdb(
+        m_db->SetOptions(m_artifacts, {{"disable_auto_compactions", automatic ? "false" : "true"},
+                                       {"compaction_options_fifo", fifo}}),
+        "setting the limit");
   };
-  KILN_RETURN_IF_ERROR(limit(total - oldest.size));
+  KILN_RETURN_IF_ERROR(limit(total - oldest.size, false));
   const rocksdb::Status dropped =
       m_db->CompactRange(rocksdb::CompactRangeOptions(), m_artifacts, nullptr, nullptr);
-  KILN_RETURN_IF_ERROR(limit(k_unbounded_bytes));
+  KILN_RETURN_IF_ERROR(limit(k_unbounded_bytes, true));
   return from_rocksdb(dropped, "dropping the oldest file");
 }
 

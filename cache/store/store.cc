@@ -60,7 +60,6 @@ Expected<std::unique_ptr<Store::Impl>> Store::Impl::open(const StoreOptions& opt
   KILN_ASSIGN_OR_RETURN(impl->m_rocks,
                         open_database(options, [self] { self->files_changed(); }, impl->m_report));
   KILN_RETURN_IF_ERROR(impl->load_catalog());
-  // Recovery wrote what was in the log to files, so an artifact without a place now has no bytes.
   KILN_RETURN_IF_ERROR(impl->sync());
   KILN_RETURN_IF_ERROR(impl->forget_unlocated());
   impl->m_open = true;
@@ -116,17 +115,22 @@ Status Store::Impl::load_catalog() {
   return m_rocks->write(stale);
 }
 
+/// Recovery wrote what was in the log to files, so an artifact without a place has lost its bytes, or they
+/// are damaged. It is forgotten, so that it can be published again.
 Status Store::Impl::forget_unlocated() {
   std::vector<Digest> lost;
   for (const auto& [digest, artifact] : m_catalog.artifacts()) {
-    // A damaged one stays for verify to tell of; its value is still there, if not right.
-    if (artifact.location) continue;
-    const auto value = m_rocks->get(m_rocks->artifacts(), slice_of(digest));
-    if (value.ok() && !value->has_value()) lost.push_back(digest);
+    if (!artifact.location) lost.push_back(digest);
   }
   if (lost.empty()) return {};
+  add_report(fmt::format("{} artifacts were lost or damaged and are forgotten", lost.size()));
   KILN_RETURN_IF_ERROR(forget(lost));
   return sync();
+}
+
+void Store::Impl::add_report(const std::string& sentence) {
+  if (!m_report.empty()) m_report += "; ";
+  m_report += sentence;
 }
 
 /* ---- publishing */

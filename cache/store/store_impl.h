@@ -44,6 +44,7 @@ class Store::Impl {
   void load_records(char tag, const std::function<bool(std::string_view key, std::string_view value)>& load,
                     rocksdb::WriteBatch& stale);
   Status forget_unlocated();
+  void add_report(const std::string& sentence);
   Status sync();
   Status check_batch(const PublishBatch& batch, const std::vector<Digest>& digests);
   Status check_head(const Head& head);

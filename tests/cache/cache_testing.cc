@@ -1,11 +1,14 @@
 #include "tests/cache/cache_testing.h"
 
+#include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 
 namespace kiln::testing {
 
@@ -32,6 +35,8 @@ std::vector<uint8_t> pattern(uint64_t seed, size_t size) {
 }
 
 Digest key_of(uint64_t seed) { return digest_of("key " + std::to_string(seed)); }
+
+size_t plan_size(uint64_t seed) { return seed * 2654435761u % 40'961; }
 
 static Head head_to(const Artifact& artifact, uint64_t seed, uint32_t generation) {
   const std::string canonical = "key " + std::to_string(seed);
@@ -94,6 +99,55 @@ bool in_other_process(const std::function<bool()>& body) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+PublisherProcess::PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count,
+                                   bool exit_at_once) {
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[0]);
+  const std::string first = std::to_string(first_seed), many = std::to_string(count);
+  const char* arguments[] = {KILN_CACHE_PUBLISHER,
+                             directory.c_str(),
+                             first.c_str(),
+                             many.c_str(),
+                             exit_at_once ? "exit" : nullptr,
+                             nullptr};
+  if (posix_spawn(&m_child, KILN_CACHE_PUBLISHER, &actions, nullptr, const_cast<char**>(arguments),
+                  environ) != 0) {
+    std::abort();
+  }
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  m_output = ends[0];
+}
+
+PublisherProcess::~PublisherProcess() {
+  if (m_child > 0) kill();
+}
+
+std::vector<uint64_t> PublisherProcess::kill() {
+  ::kill(m_child, SIGKILL);
+  return drain();
+}
+
+std::vector<uint64_t> PublisherProcess::wait() { return drain(); }
+
+std::vector<uint64_t> PublisherProcess::drain() {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t size; (size = read(m_output, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(size));
+  close(m_output);
+  waitpid(m_child, nullptr, 0);
+  m_child = -1;
+  std::vector<uint64_t> seeds;
+  std::istringstream lines(text);
+  for (uint64_t seed; lines >> seed;) seeds.push_back(seed);
+  return seeds;
 }
 
 std::vector<std::string> files_below(const std::string& directory) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +31,9 @@ class TemporaryDirectory {
 std::vector<uint8_t> pattern(uint64_t seed, size_t size);
 Digest key_of(uint64_t seed);
 
+/// A size between 0 and 40 KiB, determined by `seed`.
+size_t plan_size(uint64_t seed);
+
 /// A plan of `size` bytes and the head that leads to it, both determined by `seed`.
 PublishBatch plan_batch(uint64_t seed, size_t size, uint32_t generation = 0);
 /// x86-64 code that returns `answer`, padded to `size` bytes, with its head.
@@ -48,6 +53,23 @@ kiln_miss find_plan(kiln_reader* reader, uint64_t seed, size_t size);
 
 /// Runs `body` in a forked process; true when it returned true.
 bool in_other_process(const std::function<bool()>& body);
+
+/// The program publisher_process.cc, running.
+class PublisherProcess {
+ public:
+  PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count,
+                   bool exit_at_once = false);
+  ~PublisherProcess();
+  /// Kills it with SIGKILL and returns the seeds it acknowledged.
+  std::vector<uint64_t> kill();
+  /// Waits until it has ended by itself; the seeds it acknowledged.
+  std::vector<uint64_t> wait();
+
+ private:
+  std::vector<uint64_t> drain();
+  pid_t m_child = -1;
+  int m_output = -1;
+};
 
 std::vector<std::string> files_below(const std::string& directory);
 
