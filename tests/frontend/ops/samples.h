@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "frontend/ir/graph.h"
+#include "frontend/ops/op.h"
+#include "frontend/ops/tensor.h"
+
+namespace kiln {
+
+/// One use of a row: floating operands are f64, far enough from kinks and poles for finite differences of 1e-5.
+struct Sample {
+  std::string op;
+  std::vector<std::optional<Tensor>> operands;  // nothing: an optional operand left out
+  Attributes attributes;
+};
+
+/// At least one for every row of the table; the same in every run. Odd extents, broadcasting, empty tensors.
+std::vector<Sample> op_samples();
+
+/// The sample as a graph with its operands as inputs and all results as outputs. Throws, saying why, when it is not accepted.
+Graph graph_of(const Sample& sample);
+/// The operands that are given, in order: the graph's inputs.
+std::vector<Tensor> inputs_of(const Sample& sample);
+
+}  // namespace kiln
