@@ -14,6 +14,7 @@ inline constexpr size_t k_node_operands = 4'096;  // a cat or stack over many te
 inline constexpr size_t k_tensor_rank = 16;
 inline constexpr int64_t k_tensor_elements = int64_t{1} << 40;
 inline constexpr size_t k_symbols = 1'024;
+inline constexpr size_t k_guards = 4'096;
 inline constexpr size_t k_name_bytes = 256;
 inline constexpr size_t k_text_bytes = size_t{64} << 20;
 
