@@ -20,7 +20,7 @@ function(kiln_flatbuffers target)
     file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
     set(out ${PROJECT_BINARY_DIR}/${folder}/${name}_generated.h)
     add_custom_command(OUTPUT ${out}
-      COMMAND ${KILN_FLATC} --cpp --scoped-enums -o ${PROJECT_BINARY_DIR}/${folder} ${CMAKE_CURRENT_SOURCE_DIR}/${schema}
+      COMMAND ${KILN_FLATC} --cpp --scoped-enums --gen-object-api -o ${PROJECT_BINARY_DIR}/${folder} ${CMAKE_CURRENT_SOURCE_DIR}/${schema}
       DEPENDS ${schema})
     target_sources(${target} PRIVATE ${out})
   endforeach()
