@@ -23,14 +23,21 @@ function(kiln_python_package name folder library)
   # Each file is linked, so an edit needs no build; a new file needs a configure.
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/client/python/kiln
     ${PROJECT_SOURCE_DIR}/client/python/kiln/*.py)
+  file(GLOB_RECURSE old ${package}/*.py)
+  file(REMOVE ${old})  # links to files that are no more
   foreach(file ${files})
     get_filename_component(parent ${package}/${file} DIRECTORY)
     file(MAKE_DIRECTORY ${parent})
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/client/python/kiln/${file} ${package}/${file} SYMBOLIC)
   endforeach()
+  # What an installation would leave, so that torch finds the entry point.
+  set(metadata ${PROJECT_BINARY_DIR}/${folder}/kiln-${PROJECT_VERSION}.dist-info)
+  file(WRITE ${metadata}/METADATA "Metadata-Version: 2.1\nName: kiln\nVersion: ${PROJECT_VERSION}\n")
+  file(WRITE ${metadata}/entry_points.txt "[torch_dynamo_backends]\nkiln = kiln.torch:backend\n")
   Python3_add_library(${name} MODULE WITH_SOABI ${KILN_PYTHON_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${library})
   # CPython's macros fill structs by C's rules.
   target_compile_options(${name} PRIVATE -fvisibility=hidden -Wno-cast-function-type)
-  set_target_properties(${name} PROPERTIES OUTPUT_NAME _kiln LIBRARY_OUTPUT_DIRECTORY ${package})
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME _kiln LIBRARY_OUTPUT_DIRECTORY ${package}
+    INSTALL_RPATH "$ORIGIN")
 endfunction()

@@ -153,7 +153,8 @@ def read_attribute(text):
 class Program:
     """Interprets one graph; checks what the extension would check."""
 
-    def __init__(self, text, inputs, outputs):
+    def __init__(self, text, inputs, outputs, symbol_values=()):
+        text = bind(text, symbol_values)
         self.text, self.inputs, self.outputs = text, inputs, outputs
         head, *self.lines = text.strip().split("\n")
         self.names = re.findall(r"(%in\d+):", head)
@@ -185,5 +186,17 @@ class Program:
         return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)
 
 
+def bind(text, values):
+    """The text with numbers for its symbols."""
+    found = re.search(r" symbols\(([^)]*)\)", text)
+    if found is None:
+        assert not values
+        return text
+    symbols = dict(zip(found[1].split(", "), values, strict=True))
+    text = text.replace(found[0], "")
+    dim = re.compile(rf"(?<=[\[{{ ])[\w*+ ]*\b(?:{'|'.join(symbols)})\b[\w*+ ]*")
+    return dim.sub(lambda m: " " * m[0].startswith(" ") + str(eval(m[0], symbols.copy())), text)  # noqa: S307
+
+
 def create_program(text, inputs, outputs, symbol_values=()):
-    return Program(text, inputs, outputs)
+    return Program(text, inputs, outputs, symbol_values)

@@ -9,7 +9,7 @@ import torch
 
 import kiln
 from kiln.torch import compat, public, runtime
-from kiln.torch.backend import backend
+from kiln.torch import backend
 
 
 def agree(got, expected, tolerance=3e-6):
@@ -122,6 +122,27 @@ def test_a_changed_shape_still_gives_torchs_results():
     for batch in (2, 3, 7, 11):
         x = torch.randn(batch, 8)
         agree(compiled(x), model(x))
+
+
+def test_a_symbolic_extent_is_one_text_for_all_batches():
+    model = torch.nn.Sequential(perceptron(), torch.nn.LayerNorm(4), torch.nn.Softmax(-1))
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    for batch in (2, 3, 7, 11, 3):
+        x = torch.randn(batch, 8)
+        with torch.no_grad():
+            agree(compiled(x), model(x))
+    stats = kiln.stats()
+    assert stats["graphs"] == 1 and stats["nodes_fallback"] == 0, kiln.explain()
+
+
+def test_training_with_a_symbolic_extent_agrees_with_eager():
+    model = perceptron()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(twin, backend=backend, dynamic=True)
+    for batch in (4, 6, 9):
+        x = torch.randn(batch, 8)
+        agree(torch.tensor(train(compiled, x)), torch.tensor(train(model, x)))
+    assert kiln.stats()["nodes_compiled"] > 5
 
 
 def test_strided_and_sliced_inputs_are_right():

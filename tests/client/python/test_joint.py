@@ -5,7 +5,7 @@ import collections
 import torch
 
 from kiln.torch import joint, runtime
-from kiln.torch.backend import backend
+from kiln.torch import backend
 
 
 def saved_by(model, monkeypatch, *inputs):

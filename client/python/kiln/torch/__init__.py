@@ -6,10 +6,7 @@ stays in torch, node by node. When anything of Kiln fails the graph runs in torc
 
 from __future__ import annotations
 
-from .. import _session
-from .backend import backend
+from .entry import backend
 from .runtime import CompiledGraph, compile_graph
 
 __all__ = ["CompiledGraph", "backend", "compile_graph"]
-
-del _session

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sympy
 import torch
 from torch import fx
+from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
@@ -73,6 +74,11 @@ def draws_random_numbers(target) -> bool:
 def is_higher_order(target) -> bool:
     """Whether the operator takes graphs."""
     return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def is_control_flow(error: Exception) -> bool:
+    """Whether Dynamo raised this to itself through the backend, to trace again."""
+    return isinstance(error, dynamo_exceptions.RestartAnalysis)
 
 
 class NotAvailable(Exception):

@@ -20,10 +20,10 @@ import torch
 from torch import fx
 
 from . import compat
-from .builder import Builder, meta_of, type_of
+from .builder import Builder, dim_of, meta_of, tensor_operands, type_of
 from .dropout import draw_mask
 from .rows import ROWS
-from .text import Unsupported
+from .text import Unsupported, dims_text
 
 aten = torch.ops.aten
 
@@ -114,6 +114,7 @@ def _check_types(node: fx.Node, results: tuple) -> None:
             raise Unsupported(f"row gives {result.dtype}{list(result.shape)}, torch {dtype}{list(shape)}")
         if 0 in shape:
             raise Unsupported("an empty tensor")
+        dims_text([dim_of(s) for s in tensor.stride()])
 
 
 def _several_results(node: fx.Node) -> bool:
@@ -161,7 +162,7 @@ def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
             if node in reasons and draws(node):
                 levels[node] = last_draw = max(levels[node], last_draw)
         else:
-            below = [levels[n] + (1 if _made_in_torch(n, reasons, views) else 0) for n in operands]
+            below = [levels[n] + (1 if _made_in_torch(n, reasons, views) else 0) for n in tensor_operands(node)]
             levels[node] = max([0, *below])
             regions.setdefault(levels[node], Region([])).nodes.append(node)
     return Partition(levels, regions, reasons, views)

@@ -59,8 +59,8 @@ def _attach() -> None:
 class StaticRegion:
     """A region whose shapes are all known. Called with a list of tensors, gives a list of tensors."""
 
-    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable) -> None:
-        self._program = create_program(text, inputs, outputs)
+    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable, symbols: tuple = ()) -> None:
+        self._program = create_program(text, inputs, outputs, symbols)
         self._eager = eager
         self.state = (text, inputs, outputs)
         _live.add(self)

@@ -26,25 +26,20 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     try:
         return compat.adapter().compile_with_autograd(gm, example_inputs, compiler=_compile, partition=partition_joint)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        if compat.adapter().is_control_flow(error):
+            raise
         _note_eager("capture", error)
         return gm.forward
 
 
 def _compile(gm: fx.GraphModule, example_inputs):
     """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch."""
-    original = fx.GraphModule(gm, _copy(gm.graph))
     try:
         return compile_graph(gm, example_inputs)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         _note_eager("compile", error)
-        return _boxed(original)
-
-
-def _copy(graph: fx.Graph) -> fx.Graph:
-    copy = fx.Graph()
-    output = copy.graph_copy(graph, {})
-    copy.output(output)
-    return copy
+        gm.recompile()  # what was rewritten so far means the same
+        return _boxed(gm)
 
 
 def _boxed(gm: fx.GraphModule):

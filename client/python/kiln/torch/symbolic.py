@@ -1,0 +1,71 @@
+"""Regions with symbolic extents: one text, and one program for each binding of its symbols that was met."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import sympy
+
+from .. import _session
+from . import runtime
+from .builder import dim_of, meta_of, type_of
+from .partition import Region
+from .text import Unsupported
+
+# Programs kept for one region; a loop over more lengths than this lets the oldest go.
+MAX_BINDINGS = 64
+
+
+class SymbolicRegion:
+    """As runtime.StaticRegion, but its program is chosen by the extents of the tensors it is called with.
+
+    Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
+
+    def __init__(self, region: Region, eager: Callable) -> None:
+        self._text, self._eager = region.text, eager
+        self._inputs, self._outputs = ([_layout_of(n) for n in nodes] for nodes in (region.inputs, region.outputs))
+        self._symbols = region.symbols
+        self._places = [self._place(symbol) for symbol in region.symbols]
+        self._programs: dict[tuple, Callable] = {}
+
+    def programs(self):
+        return list(self._programs.values())
+
+    def _place(self, symbol: sympy.Symbol) -> tuple[int, int]:
+        """The input and dim whose extent is the symbol."""
+        for i, (_, shape, _) in enumerate(self._inputs):
+            if symbol in shape:
+                return i, shape.index(symbol)
+        raise Unsupported(f"no input has the extent {symbol}")
+
+    def __call__(self, tensors: list) -> list:
+        binding = tuple(tensors[i].shape[dim] for i, dim in self._places)
+        program = self._programs.get(binding)
+        if program is None:
+            program = self._add(binding)
+        return program(tensors)
+
+    def _add(self, binding: tuple) -> Callable:
+        values = dict(zip(self._symbols, binding))
+        inputs, outputs = ([_bound(layout, values) for layout in layouts] for layouts in (self._inputs, self._outputs))
+        try:
+            program = runtime.StaticRegion(self._text, inputs, outputs, self._eager, binding)
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            _session.session().note_fallback(f"a region with {values}", str(error))
+            _session.session().say("binding", f"a region of symbolic shape runs in torch: {error}")
+            program = self._eager
+        while len(self._programs) >= MAX_BINDINGS:
+            self._programs.pop(next(iter(self._programs)), None)
+        self._programs[binding] = program
+        return program
+
+
+def _layout_of(node) -> tuple:
+    tensor = meta_of(node)
+    dtype, shape = type_of(tensor)
+    return dtype, shape, tuple(map(dim_of, tensor.stride()))
+
+
+def _bound(layout: tuple, values: dict) -> tuple:
+    dtype, shape, strides = layout
+    return dtype, *(tuple(d if isinstance(d, int) else int(d.subs(values)) for d in dims) for dims in (shape, strides))
