@@ -1,0 +1,45 @@
+#ifndef KILN_JIT_WORKER_EXECUTOR_WIRE_H
+#define KILN_JIT_WORKER_EXECUTOR_WIRE_H
+
+/* What the compile worker and its execution worker say to each other: one struct per SOCK_SEQPACKET message,
+ * each request with one descriptor. Both come from one build, so there is no version. C, because the executor
+ * is. */
+
+#include <stdint.h>
+
+#define KILN_EXECUTOR_MAGIC 0x4358454bu /* "KEXC" */
+#define KILN_EXECUTOR_SOCKET 3          /* the descriptor the executor finds its socket at */
+#define KILN_EXECUTOR_BUFFERS 128
+#define KILN_EXECUTOR_REPETITIONS 256
+
+enum kiln_executor_command {
+  KILN_EXECUTOR_DATA = 1, /* descriptor: memfd with the buffers; replaces the one before */
+  KILN_EXECUTOR_RUN = 2   /* descriptor: sealed memfd with the code */
+};
+
+struct kiln_executor_request {
+  uint32_t magic;
+  uint32_t command;
+  uint64_t bytes; /* of the descriptor's memory */
+  /* RUN */
+  uint64_t entry;
+  uint64_t tasks;
+  uint64_t workspace_bytes;
+  uint32_t repetitions;
+  uint32_t buffer_count;
+  uint64_t buffer_offsets[KILN_EXECUTOR_BUFFERS]; /* into the data */
+};
+
+enum kiln_executor_result { KILN_EXECUTOR_OK = 0, KILN_EXECUTOR_REFUSED = 1 };
+
+struct kiln_executor_reply {
+  uint32_t magic;
+  uint32_t result;        /* kiln_executor_result */
+  uint32_t error_number;  /* errno, when refused */
+  uint32_t launch_status; /* kiln::LaunchStatus */
+  uint32_t repetitions;
+  uint32_t reserved;
+  uint64_t nanoseconds[KILN_EXECUTOR_REPETITIONS];
+};
+
+#endif /* KILN_JIT_WORKER_EXECUTOR_WIRE_H */

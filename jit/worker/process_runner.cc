@@ -1,0 +1,296 @@
+#include "jit/worker/process_runner.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/limits.h"
+#include "jit/worker/executor_wire.h"
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
+
+namespace kiln {
+namespace {
+
+constexpr uint64_t k_red_zone_bytes = 8'192;  // a page and a stride beyond it
+constexpr uint64_t k_alignment_bytes = 64;
+constexpr uint8_t k_red = 0xa5;
+constexpr uint8_t k_poison = 0xff;  // NaN in every float format, an index far outside
+constexpr uint32_t k_start_timeout_ms = 10'000;
+
+static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
+static_assert(KILN_EXECUTOR_REPETITIONS >= limits::k_candidate_repetitions);
+
+Status system_error(std::string_view what) {
+  return error(StatusCode::resource_exhausted, "execution worker: {}: {}", what, std::strerror(errno));
+}
+
+uint64_t align_up(uint64_t bytes) {
+  return (bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes;
+}
+
+/// Executable where the kernel asks to be told (memfd_noexec); older kernels refuse the flag.
+UniqueFd make_memfd(const char* name, unsigned flags) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+  if (!fd && errno == EINVAL) fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return fd;
+}
+
+/// The bytes that will run, as nobody can change them any more.
+Expected<UniqueFd> sealed_code(const std::vector<uint8_t>& code) {
+  UniqueFd fd = make_memfd("kiln-candidate", MFD_EXEC);
+  if (!fd) return system_error("memfd");
+  for (size_t done = 0; done < code.size();) {
+    const ssize_t wrote = write(fd.get(), code.data() + done, code.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return system_error("writing code");
+    done += static_cast<size_t>(wrote);
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return system_error("sealing code");
+  }
+  return fd;
+}
+
+bool send_request(int socket, const kiln_executor_request& request, int fd) {
+  iovec part{const_cast<kiln_executor_request*>(&request), sizeof request};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  ssize_t sent = -1;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == sizeof request;
+}
+
+/// ok with the reply; deadline_exceeded; unavailable when the worker is dead.
+Expected<kiln_executor_reply> receive_reply(int socket, Deadline deadline) {
+  kiln_executor_reply reply{};
+  KILN_ASSIGN_OR_RETURN(const size_t got,
+                        receive_some(socket, {reinterpret_cast<uint8_t*>(&reply), sizeof reply}, deadline));
+  if (got != sizeof reply || reply.magic != KILN_EXECUTOR_MAGIC ||
+      reply.repetitions > KILN_EXECUTOR_REPETITIONS) {
+    return error(StatusCode::unavailable, "no reply");
+  }
+  return reply;
+}
+
+std::string default_executor() {
+  std::error_code failure;
+  return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename("kiln-executor").string();
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<CandidateRunner>> ProcessRunner::create(Options options) {
+  if (options.executor_path.empty()) options.executor_path = default_executor();
+  std::unique_ptr<ProcessRunner> runner(new ProcessRunner(std::move(options)));
+  KILN_RETURN_IF_ERROR(runner->start());
+  return std::unique_ptr<CandidateRunner>(std::move(runner));
+}
+
+ProcessRunner::~ProcessRunner() {
+  stop();
+  unmap();
+}
+
+Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const uint64_t> sizes_bytes) {
+  if (sizes_bytes.size() > limits::k_kernel_buffers) {
+    return error(StatusCode::out_of_range, "{} buffers, at most {}", sizes_bytes.size(),
+                 limits::k_kernel_buffers);
+  }
+  m_buffers.clear();
+  m_used_bytes = k_red_zone_bytes;
+  for (const uint64_t size : sizes_bytes) {
+    m_buffers.push_back({m_used_bytes, size});
+    m_used_bytes = align_up(m_used_bytes + size) + k_red_zone_bytes;
+  }
+  // A mapping that is large enough is used again: the next kernel's buffers need no fresh pages.
+  if (m_used_bytes > m_capacity_bytes) {
+    unmap();
+    const uint64_t capacity = std::bit_ceil(m_used_bytes);
+    m_data_fd = make_memfd("kiln-buffers", 0);
+    if (!m_data_fd || ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0)
+      return system_error("memfd");
+    if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+      return system_error("sealing buffers");
+    void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
+    if (address == MAP_FAILED) return system_error("mapping buffers");
+    m_data = static_cast<uint8_t*>(address);
+    m_capacity_bytes = capacity;
+    m_data_sent = false;
+  }
+  paint_red_zones();
+  std::vector<std::span<uint8_t>> spans;
+  for (const Buffer& buffer : m_buffers) {
+    spans.emplace_back(m_data + buffer.offset, buffer.size_bytes);
+    std::memset(m_data + buffer.offset, k_poison, buffer.size_bytes);
+  }
+  return spans;
+}
+
+Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) {
+  if (m_data == nullptr) return error(StatusCode::failed_precondition, "run before prepare");
+  if (image.entry >= image.code.size()) {
+    return invalid_argument("entry {} is outside the code's {} bytes", image.entry, image.code.size());
+  }
+  kiln_executor_request request{};
+  request.magic = KILN_EXECUTOR_MAGIC;
+  request.command = KILN_EXECUTOR_RUN;
+  request.bytes = image.code.size();
+  request.entry = image.entry;
+  request.tasks = image.tasks;
+  request.workspace_bytes = image.workspace_bytes;
+  request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
+  request.buffer_count = static_cast<uint32_t>(m_buffers.size());
+  for (size_t i = 0; i < m_buffers.size(); ++i) request.buffer_offsets[i] = m_buffers[i].offset;
+
+  KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_code(image.code));
+  // The worker may have died since (with the thread that started it): that is not this candidate's fault.
+  bool sent = m_pid > 0 && send_data().ok() && send_request(m_socket.get(), request, code.get());
+  if (!sent) {
+    KILN_RETURN_IF_ERROR(start());
+    KILN_RETURN_IF_ERROR(send_data());
+    sent = send_request(m_socket.get(), request, code.get());
+  }
+  if (!sent) return died("before it ran");
+
+  const auto reply = receive_reply(m_socket.get(), deadline_in(timeout_ms));
+  if (!reply) {
+    if (reply.status().code() == StatusCode::deadline_exceeded) {
+      stop();
+      return error(StatusCode::deadline_exceeded, "candidate did not end within {} ms", timeout_ms);
+    }
+    return died("while it ran");
+  }
+  if (reply->result != KILN_EXECUTOR_OK) {
+    return error(StatusCode::resource_exhausted, "execution worker refused: {}",
+                 std::strerror(static_cast<int>(reply->error_number)));
+  }
+  CandidateRun result;
+  result.status = static_cast<LaunchStatus>(reply->launch_status);
+  result.red_zones_intact = red_zones_intact();
+  if (!result.red_zones_intact) paint_red_zones();  // the next candidate is judged for itself
+  for (uint32_t i = 0; i < reply->repetitions; ++i) {
+    result.seconds.push_back(static_cast<double>(reply->nanoseconds[i]) * 1e-9);
+  }
+  return result;
+}
+
+Status ProcessRunner::start() {
+  stop();
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return system_error("socketpair");
+  UniqueFd ours(pair[0]);
+  const UniqueFd theirs(pair[1]);
+  std::string parent = std::to_string(getpid());
+  std::string memory = std::to_string(m_options.memory_max_bytes);
+  char* arguments[] = {m_options.executor_path.data(), parent.data(), memory.data(), nullptr};
+  char* environment[] = {nullptr};
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, theirs.get(), KILN_EXECUTOR_SOCKET);
+  const int failure =
+      posix_spawn(&m_pid, m_options.executor_path.c_str(), &files, nullptr, arguments, environment);
+  posix_spawn_file_actions_destroy(&files);
+  if (failure != 0) {
+    m_pid = -1;
+    return error(StatusCode::unavailable, "starting {}: {}", m_options.executor_path, std::strerror(failure));
+  }
+  m_socket = std::move(ours);
+  m_data_sent = false;
+  return {};
+}
+
+void ProcessRunner::stop() {
+  m_socket.reset();
+  if (m_pid <= 0) return;
+  kill(m_pid, SIGKILL);
+  while (waitpid(m_pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  m_pid = -1;
+}
+
+/// Reaps the worker that closed its socket, and says what ended it.
+Status ProcessRunner::died(std::string_view when) {
+  int status = 0;
+  while (waitpid(m_pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  m_pid = -1;
+  m_socket.reset();
+  if (WIFSIGNALED(status)) {
+    const int signal = WTERMSIG(status);
+    return error(StatusCode::aborted, "candidate died of signal {} ({}) {}", signal, strsignal(signal), when);
+  }
+  return error(StatusCode::aborted, "candidate ended its process with {} {}", WEXITSTATUS(status), when);
+}
+
+Status ProcessRunner::send_data() {
+  if (m_data_sent) return {};
+  kiln_executor_request request{};
+  request.magic = KILN_EXECUTOR_MAGIC;
+  request.command = KILN_EXECUTOR_DATA;
+  request.bytes = m_capacity_bytes;
+  if (!send_request(m_socket.get(), request, m_data_fd.get()))
+    return error(StatusCode::unavailable, "no worker");
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply,
+                        receive_reply(m_socket.get(), deadline_in(k_start_timeout_ms)));
+  if (reply.result != KILN_EXECUTOR_OK) {
+    return error(StatusCode::resource_exhausted, "execution worker cannot map {} bytes: {}", m_capacity_bytes,
+                 std::strerror(static_cast<int>(reply.error_number)));
+  }
+  m_data_sent = true;
+  return {};
+}
+
+void ProcessRunner::unmap() {
+  if (m_data != nullptr) munmap(m_data, m_capacity_bytes);
+  m_data = nullptr;
+  m_capacity_bytes = 0;
+}
+
+/// Each gap: from one buffer's last byte (alignment included) to the next one's first.
+template <typename Visit>
+void ProcessRunner::for_each_red_zone(const Visit& visit) const {
+  uint64_t begin = 0;
+  for (const Buffer& buffer : m_buffers) {
+    visit(begin, buffer.offset);
+    begin = buffer.offset + buffer.size_bytes;
+  }
+  visit(begin, m_used_bytes);
+}
+
+void ProcessRunner::paint_red_zones() {
+  for_each_red_zone([&](uint64_t begin, uint64_t end) { std::memset(m_data + begin, k_red, end - begin); });
+}
+
+bool ProcessRunner::red_zones_intact() const {
+  bool intact = true;
+  for_each_red_zone([&](uint64_t begin, uint64_t end) {
+    intact = intact && std::all_of(m_data + begin, m_data + end, [](uint8_t byte) { return byte == k_red; });
+  });
+  return intact;
+}
+
+}  // namespace kiln

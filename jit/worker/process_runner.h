@@ -1,0 +1,63 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+
+#include "autotune/candidate_runner.h"
+#include "base/fd.h"
+
+namespace kiln {
+
+/// Runs candidates in an execution worker (executor.c), a process that it starts, kills and starts again as
+/// needed. This process writes the code into a sealed memfd and never maps it.
+///
+/// Threading: one thread at a time. The worker dies with the thread that last started it (PDEATHSIG) and is
+/// then
+///   started again by the next run.
+/// Cost: about 1 ms to start a worker, tens of microseconds a run beyond the candidate itself.
+class ProcessRunner final : public CandidateRunner {
+ public:
+  struct Options {
+    std::string executor_path;      // empty: kiln-executor beside this program
+    uint64_t memory_max_bytes = 0;  // address space of the worker; 0: no limit
+  };
+
+  static Expected<std::unique_ptr<CandidateRunner>> create(Options options);
+  ~ProcessRunner() override;
+
+  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const uint64_t> sizes_bytes) override;
+  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) override;
+
+ private:
+  explicit ProcessRunner(Options options) : m_options(std::move(options)) {}
+
+  struct Buffer {
+    uint64_t offset = 0;
+    uint64_t size_bytes = 0;
+  };
+
+  Status start();
+  void stop();
+  Status died(std::string_view when);
+  Status send_data();
+  void unmap();
+  void paint_red_zones();
+  bool red_zones_intact() const;
+  template <typename Visit>
+  void for_each_red_zone(const Visit& visit) const;
+
+  Options m_options;
+  pid_t m_pid = -1;
+  UniqueFd m_socket;
+  bool m_data_sent = false;  // to the worker that lives now
+
+  UniqueFd m_data_fd;
+  uint8_t* m_data = nullptr;
+  uint64_t m_capacity_bytes = 0;  // of the mapping
+  uint64_t m_used_bytes = 0;      // of it, by the buffers prepared last
+  std::vector<Buffer> m_buffers;
+};
+
+}  // namespace kiln

@@ -1,0 +1,173 @@
+#include "jit/worker/process_runner.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstring>
+
+namespace kiln {
+namespace {
+
+/// Candidates written by hand. The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx
+/// status, rcx first task, r8 last task.
+Image code(std::vector<uint8_t> bytes, uint64_t workspace_bytes = 0) {
+  return {.code = std::move(bytes), .entry = 0, .tasks = 7, .workspace_bytes = workspace_bytes};
+}
+
+const std::vector<uint8_t> k_return = {0xc3};
+
+class ProcessRunnerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH});
+    ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+    m_runner = std::move(*runner);
+    auto buffers = m_runner->prepare(std::vector<uint64_t>{100, 4096});
+    ASSERT_TRUE(buffers.ok()) << buffers.status().to_string();
+    m_buffers = std::move(*buffers);
+  }
+
+  /// The runner is as good as new after whatever the last candidate did.
+  void expect_next_run_works() {
+    const auto run = m_runner->run(code(k_return), 5'000, 3);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    EXPECT_TRUE(run->red_zones_intact);
+    EXPECT_EQ(run->seconds.size(), 3U);
+  }
+
+  std::unique_ptr<CandidateRunner> m_runner;
+  std::vector<std::span<uint8_t>> m_buffers;
+};
+
+TEST_F(ProcessRunnerTest, buffers_come_aligned_and_poisoned) {
+  for (const auto& buffer : m_buffers) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0U);
+    for (const uint8_t byte : buffer) ASSERT_EQ(byte, 0xff);
+  }
+}
+
+TEST_F(ProcessRunnerTest, a_candidate_reads_its_input_and_writes_its_output) {
+  m_buffers[0][0] = 42;
+  // mov rax,[rdi]; mov r9,[rdi+8]; mov al,[rax]; mov [r9],al; mov [r9+1],r8b; ret
+  const auto run = m_runner->run(code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01,
+                                       0x45, 0x88, 0x41, 0x01, 0xc3}),
+                                 5'000, 2);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  EXPECT_EQ(m_buffers[1][0], 42);
+  EXPECT_EQ(m_buffers[1][1], 7);  // the last task
+  EXPECT_EQ(m_buffers[1][2], 0xff);
+  EXPECT_TRUE(run->red_zones_intact);
+  EXPECT_EQ(run->status, LaunchStatus::ok);
+  ASSERT_EQ(run->seconds.size(), 2U);
+  EXPECT_LT(run->seconds[0], 1.0);
+}
+
+TEST_F(ProcessRunnerTest, a_data_error_is_reported_as_launch_status) {
+  // mov dword [rdx],1; ret
+  const auto run = m_runner->run(code({0xc7, 0x02, 0x01, 0, 0, 0, 0xc3}), 5'000, 1);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->status, LaunchStatus::index_out_of_range);
+}
+
+TEST_F(ProcessRunnerTest, the_workspace_is_there_and_its_end_is_guarded) {
+  // mov byte [rsi+1023],1; ret
+  EXPECT_TRUE(m_runner->run(code({0xc6, 0x86, 0xff, 0x03, 0, 0, 0x01, 0xc3}, 1024), 5'000, 1).ok());
+  // mov byte [rsi+1024],1; ret
+  const auto run = m_runner->run(code({0xc6, 0x86, 0x00, 0x04, 0, 0, 0x01, 0xc3}, 1024), 5'000, 1);
+  EXPECT_EQ(run.status().code(), StatusCode::aborted);
+  expect_next_run_works();
+}
+
+TEST_F(ProcessRunnerTest, a_write_one_byte_outside_breaks_the_red_zone_only_for_its_candidate) {
+  struct Case {
+    int32_t offset;
+    bool outside;
+  };
+  // Buffer 0 has 100 bytes: 100 is one past the end, inside the alignment's padding.
+  for (const Case& each : {Case{-1, true}, Case{0, false}, Case{99, false}, Case{100, true}, Case{128, true},
+                           Case{100 + 4096, true}, Case{-4096, true}}) {
+    // mov rax,[rdi]; mov byte [rax+offset],1; ret
+    std::vector<uint8_t> bytes = {0x48, 0x8b, 0x07, 0xc6, 0x80, 0, 0, 0, 0, 0x01, 0xc3};
+    std::memcpy(bytes.data() + 5, &each.offset, 4);
+    const auto run = m_runner->run(code(bytes), 5'000, 1);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    EXPECT_EQ(run->red_zones_intact, !each.outside) << each.offset;
+    expect_next_run_works();
+  }
+}
+
+TEST_F(ProcessRunnerTest, a_candidate_that_hangs_is_killed_at_its_deadline) {
+  const auto begin = Clock::now();
+  const auto run = m_runner->run(code({0xeb, 0xfe}), 100, 1);
+  EXPECT_EQ(run.status().code(), StatusCode::deadline_exceeded);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  expect_next_run_works();
+}
+
+TEST_F(ProcessRunnerTest, a_candidate_that_crashes_takes_only_its_process_along) {
+  struct Case {
+    const char* name;
+    int signal;
+    std::vector<uint8_t> bytes;
+  };
+  for (const Case& each : {
+           Case{"ud2", SIGILL, {0x0f, 0x0b}},
+           Case{"store to null", SIGSEGV, {0x31, 0xc0, 0xc7, 0x00, 1, 0, 0, 0, 0xc3}},
+           Case{"smashed return address", SIGSEGV, {0x48, 0xc7, 0x04, 0x24, 0x78, 0x56, 0x34, 0x12, 0xc3}},
+           Case{"store to its own code",
+                SIGSEGV,
+                {0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff, 0xc6, 0x00, 0x90, 0xc3}},
+           Case{"endless recursion", SIGSEGV, {0xe8, 0xfb, 0xff, 0xff, 0xff}},
+       }) {
+    const auto run = m_runner->run(code(each.bytes), 5'000, 1);
+    EXPECT_EQ(run.status().code(), StatusCode::aborted) << each.name;
+    EXPECT_NE(run.status().message().find(fmt::format("signal {} ", each.signal)), std::string::npos)
+        << each.name << ": " << run.status().message();
+    expect_next_run_works();
+  }
+}
+
+TEST_F(ProcessRunnerTest, system_calls_are_refused) {
+  for (const uint32_t number : {41U /* socket */, 2U /* open */, 57U /* fork */, 59U /* execve */,
+                                62U /* kill */, 10U /* mprotect */, 101U /* ptrace */, 0U /* read */}) {
+    // mov eax,number; syscall; ret
+    std::vector<uint8_t> bytes = {0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3};
+    std::memcpy(bytes.data() + 1, &number, 4);
+    const auto run = m_runner->run(code(bytes), 5'000, 1);
+    EXPECT_EQ(run.status().code(), StatusCode::aborted) << number;
+    EXPECT_NE(run.status().message().find(fmt::format("signal {} ", SIGSYS)), std::string::npos)
+        << run.status().message();
+  }
+  // mmap of writable and executable memory: mov eax,9; mov edx,7; xor edi,edi; mov esi,4096; mov r10d,0x22;
+  // mov r8,-1; xor r9d,r9d; syscall; ret
+  const auto run =
+      m_runner->run(code({0xb8, 9,    0,    0,    0,    0xba, 7,    0,    0,    0,    0x31, 0xff,
+                          0xbe, 0,    0x10, 0,    0,    0x41, 0xba, 0x22, 0,    0,    0,    0x49,
+                          0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, 0x45, 0x31, 0xc9, 0x0f, 0x05, 0xc3}),
+                    5'000, 1);
+  EXPECT_NE(run.status().message().find(fmt::format("signal {} ", SIGSYS)), std::string::npos)
+      << run.status().message();
+  expect_next_run_works();
+}
+
+TEST_F(ProcessRunnerTest, larger_buffers_are_prepared_again_and_small_ones_reuse_them) {
+  for (const uint64_t size : {uint64_t{64} << 20, uint64_t{10}, uint64_t{0}}) {
+    auto buffers = m_runner->prepare(std::vector<uint64_t>{size, size});
+    ASSERT_TRUE(buffers.ok()) << buffers.status().to_string();
+    EXPECT_EQ((*buffers)[1].size(), size);
+    expect_next_run_works();
+  }
+}
+
+TEST_F(ProcessRunnerTest, an_entry_outside_the_code_is_refused) {
+  Image image = code(k_return);
+  image.entry = 1;
+  EXPECT_EQ(m_runner->run(image, 1'000, 1).status().code(), StatusCode::invalid_argument);
+}
+
+TEST(ProcessRunner, a_missing_executor_is_an_error) {
+  EXPECT_EQ(ProcessRunner::create({.executor_path = "/nowhere"}).status().code(), StatusCode::unavailable);
+}
+
+}  // namespace
+}  // namespace kiln
