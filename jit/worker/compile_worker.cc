@@ -1,0 +1,139 @@
+#include "jit/worker/compile_worker.h"
+
+#include <fcntl.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <new>
+
+#include "base/limits.h"
+#include "jit/worker/job.h"
+#include "jit/worker/process_runner.h"
+
+namespace kiln {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool k_sanitized = true;  // shadow memory takes terabytes of address space
+#else
+constexpr bool k_sanitized = false;
+#endif
+
+void limit(__rlimit_resource resource, uint64_t value) {
+  const rlimit bound{value, value};
+  setrlimit(resource, &bound);
+}
+
+/// A compiler has no business with the network, other processes or the system: those calls fail with EPERM. A
+/// deny list, since LLVM and libc need more than could be listed in full; what runs unproven code has an
+/// allow list (executor.c).
+void enter_sandbox() {
+  scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
+  if (filter == nullptr) return;
+  for (const int call : std::array{SCMP_SYS(socket),
+                                   SCMP_SYS(connect),
+                                   SCMP_SYS(bind),
+                                   SCMP_SYS(listen),
+                                   SCMP_SYS(accept),
+                                   SCMP_SYS(accept4),
+                                   SCMP_SYS(ptrace),
+                                   SCMP_SYS(process_vm_readv),
+                                   SCMP_SYS(process_vm_writev),
+                                   SCMP_SYS(bpf),
+                                   SCMP_SYS(mount),
+                                   SCMP_SYS(umount2),
+                                   SCMP_SYS(chroot),
+                                   SCMP_SYS(pivot_root),
+                                   SCMP_SYS(setns),
+                                   SCMP_SYS(unshare),
+                                   SCMP_SYS(init_module),
+                                   SCMP_SYS(finit_module),
+                                   SCMP_SYS(kexec_load),
+                                   SCMP_SYS(reboot),
+                                   SCMP_SYS(keyctl),
+                                   SCMP_SYS(add_key),
+                                   SCMP_SYS(unlink),
+                                   SCMP_SYS(unlinkat),
+                                   SCMP_SYS(rename),
+                                   SCMP_SYS(renameat),
+                                   SCMP_SYS(renameat2)}) {
+    seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), call, 0);
+  }
+  seccomp_load(filter);
+  seccomp_release(filter);
+}
+
+void bound_process(pid_t parent, const WorkerLimits& limits) {
+  setpgid(0, 0);  // with its execution workers: one kill ends them all
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);
+  limit(RLIMIT_CORE, 0);
+  if (limits.cpu_max_seconds != 0) limit(RLIMIT_CPU, limits.cpu_max_seconds);
+  if (limits.memory_max_bytes != 0 && !k_sanitized) {
+    limit(RLIMIT_AS, limits.memory_max_bytes);
+    limit(RLIMIT_FSIZE, limits.memory_max_bytes);  // memfds count as files
+  }
+  // When memory runs out, better a build than the training it was for.
+  if (const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score) {
+    [[maybe_unused]] const ssize_t wrote = write(score.get(), "500", 3);
+  }
+  enter_sandbox();
+}
+
+Expected<BuildRequest> receive_job(int socket) {
+  FrameReader reader(limits::k_frame_bytes);
+  std::vector<uint8_t> buffer(size_t{256} << 10);
+  for (;;) {
+    KILN_ASSIGN_OR_RETURN(const size_t got, receive_some(socket, buffer, k_no_deadline));
+    if (got == 0) _exit(0);  // the daemon has changed its mind, or is gone
+    auto bytes = std::span<const uint8_t>(buffer).first(got);
+    bool whole = false;
+    Frame frame;
+    KILN_RETURN_IF_ERROR(reader.feed(bytes, whole, frame));
+    if (!whole) continue;
+    KILN_ASSIGN_OR_RETURN(job::JobMessage message, job::decode(frame));
+    if (auto* request = std::get_if<BuildRequest>(&message)) return std::move(*request);
+    return invalid_argument("expected a job, got kind {}", message.index());
+  }
+}
+
+Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BuildFunction& build) {
+  KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
+  std::mutex mutex;  // progress comes from any thread
+  const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total,
+                                        std::string_view item) {
+    const auto bytes = job::encode(job::JobProgress{std::string(stage), std::string(item), done, total});
+    const std::scoped_lock lock(mutex);
+    if (!send_all(socket, bytes, k_no_deadline).ok()) _exit(0);
+  };
+  const RunnerFactory make_runner = [&] {
+    return ProcessRunner::create({.executor_path = "", .memory_max_bytes = limits.memory_max_bytes});
+  };
+  try {
+    return build(request, make_runner, progress);
+  } catch (const std::bad_alloc&) {
+    return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",
+                 limits.memory_max_bytes);
+  } catch (const std::exception& problem) {  // a library's; ours throw nothing
+    return error(StatusCode::internal, "the build threw: {}", problem.what());
+  }
+}
+
+}  // namespace
+
+void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits,
+                        const BuildFunction& build) {
+  bound_process(parent, limits);
+  Expected<BuildResult> result = build_job(socket.get(), limits, build);
+  const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
+  const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
+  _exit(sent ? 0 : 1);
+}
+
+}  // namespace kiln

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+
+#include "base/fd.h"
+#include "jit/build/build.h"
+
+namespace kiln {
+
+/// kiln::build, or what a test puts in its place.
+using BuildFunction =
+    std::function<Expected<BuildResult>(const BuildRequest&, const RunnerFactory&, const ProgressFunction&)>;
+
+/// Bounds of one compile worker; 0 is none.
+struct WorkerLimits {
+  uint64_t memory_max_bytes = 0;
+  uint64_t cpu_max_seconds = 0;
+};
+
+/// The life of a compile worker after its fork: bounds itself, reads one job from `socket`, builds, answers,
+/// and leaves. Never returns. A process for each job: what a compiler leaks or breaks ends with it.
+[[noreturn]] void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits,
+                                     const BuildFunction& build);
+
+}  // namespace kiln

@@ -1,0 +1,165 @@
+#include "jit/worker/job.h"
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <cstring>
+
+#include "jit/worker/job_generated.h"
+
+namespace kiln::job {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+using Bytes = flatbuffers::Vector<uint8_t>;
+
+Offset<Bytes> write_digest(FlatBufferBuilder& builder, const Digest& digest) {
+  return builder.CreateVector(digest.bytes.data(), digest.bytes.size());
+}
+
+std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
+
+std::vector<uint8_t> read_bytes(const Bytes* bytes) {
+  return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
+}
+
+Status read_digest(const Bytes* bytes, Digest& digest) {
+  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  if (size != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", size);
+  std::memcpy(digest.bytes.data(), bytes->data(), size);
+  return {};
+}
+
+// ---- one write and one read per message
+
+Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
+  std::vector<Offset<wire::Target>> targets;
+  for (const Target& target : request.targets) {
+    const auto backend = builder.CreateString(target.backend);
+    targets.push_back(wire::CreateTarget(builder, backend, builder.CreateString(target.name)));
+  }
+  const auto graph = builder.CreateVector(request.graph_wire);
+  const auto target_list = builder.CreateVector(targets);
+  return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory)).Union();
+}
+Status read(const wire::Job& table, BuildRequest& request) {
+  request.graph_wire = read_bytes(table.graph());
+  request.cache_directory = read_text(table.cache_directory());
+  if (table.targets() == nullptr) return {};
+  for (const wire::Target* target : *table.targets()) {
+    request.targets.push_back({read_text(target->backend()), read_text(target->name())});
+  }
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const JobProgress& progress) {
+  const auto stage = builder.CreateString(progress.stage);
+  const auto item = builder.CreateString(progress.item);
+  return wire::CreateJobProgress(builder, stage, item, progress.done, progress.total).Union();
+}
+Status read(const wire::JobProgress& table, JobProgress& progress) {
+  progress = {read_text(table.stage()), read_text(table.item()), table.done(), table.total()};
+  return {};
+}
+
+Offset<wire::Artifact> write_artifact(FlatBufferBuilder& builder, const BuiltArtifact& artifact) {
+  const auto digest = write_digest(builder, artifact.digest);
+  const auto payload = builder.CreateVector(artifact.payload);
+  const auto backend = builder.CreateString(artifact.backend);
+  return wire::CreateArtifact(builder, artifact.kind, digest, payload, artifact.entry, artifact.tasks,
+                              artifact.workspace_bytes, artifact.features, backend);
+}
+Status read_artifact(const wire::Artifact& table, BuiltArtifact& artifact) {
+  artifact.kind = table.kind();
+  artifact.payload = read_bytes(table.payload());
+  artifact.entry = table.entry();
+  artifact.tasks = table.tasks();
+  artifact.workspace_bytes = table.workspace_bytes();
+  artifact.features = table.features();
+  artifact.backend = read_text(table.backend());
+  return read_digest(table.digest(), artifact.digest);
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
+  std::vector<Offset<wire::Artifact>> artifacts;
+  for (const BuiltArtifact& artifact : result.artifacts)
+    artifacts.push_back(write_artifact(builder, artifact));
+  std::vector<Offset<wire::Head>> heads;
+  for (const BuiltHead& head : result.heads) {
+    const auto key = write_digest(builder, head.key);
+    const auto artifact = write_digest(builder, head.artifact);
+    const auto parts = builder.CreateString(head.key_parts);
+    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts));
+  }
+  const auto artifact_list = builder.CreateVector(artifacts);
+  const auto head_list = builder.CreateVector(heads);
+  const auto report = builder.CreateString(result.report);
+  return wire::CreateJobResult(builder, artifact_list, head_list, result.compilations, report).Union();
+}
+Status read(const wire::JobResult& table, BuildResult& result) {
+  result.compilations = table.compilations();
+  result.report = read_text(table.report());
+  if (table.artifacts() != nullptr) {
+    for (const wire::Artifact* row : *table.artifacts()) {
+      KILN_RETURN_IF_ERROR(read_artifact(*row, result.artifacts.emplace_back()));
+    }
+  }
+  if (table.heads() != nullptr) {
+    for (const wire::Head* row : *table.heads()) {
+      BuiltHead& head = result.heads.emplace_back();
+      KILN_RETURN_IF_ERROR(read_digest(row->key(), head.key));
+      KILN_RETURN_IF_ERROR(read_digest(row->artifact(), head.artifact));
+      head.generation = row->generation();
+      head.key_parts = read_text(row->key_parts());
+    }
+  }
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const JobFailure& failure) {
+  const auto message = builder.CreateString(failure.status.message());
+  return wire::CreateJobFailure(builder, static_cast<uint8_t>(failure.status.code()), message).Union();
+}
+Status read(const wire::JobFailure& table, JobFailure& failure) {
+  const bool known = table.code() != 0 && table.code() <= static_cast<uint8_t>(StatusCode::data_loss);
+  failure.status =
+      Status(known ? static_cast<StatusCode>(table.code()) : StatusCode::unknown, read_text(table.message()));
+  return {};
+}
+
+template <typename Table, typename Struct>
+Expected<JobMessage> decode_as(const Frame& frame) {
+  flatbuffers::Verifier verifier(frame.payload.data(), frame.payload.size(), 8, 1'000'000);
+  if (!verifier.VerifyBuffer<Table>(nullptr))
+    return invalid_argument("job message {} is malformed", frame.kind);
+  Struct message;
+  KILN_RETURN_IF_ERROR(read(*flatbuffers::GetRoot<Table>(frame.payload.data()), message));
+  return JobMessage(std::move(message));
+}
+
+}  // namespace
+
+std::vector<uint8_t> encode(const JobMessage& message) {
+  FlatBufferBuilder builder(size_t{64} << 10);
+  const auto root = std::visit([&](const auto& each) { return write(builder, each).o; }, message);
+  builder.Finish(Offset<flatbuffers::Table>(root));
+  return encode_frame(static_cast<uint16_t>(message.index()),
+                      {builder.GetBufferPointer(), builder.GetSize()});
+}
+
+Expected<JobMessage> decode(const Frame& frame) {
+  switch (frame.kind) {
+    case 0:
+      return decode_as<wire::Job, BuildRequest>(frame);
+    case 1:
+      return decode_as<wire::JobProgress, JobProgress>(frame);
+    case 2:
+      return decode_as<wire::JobResult, BuildResult>(frame);
+    case 3:
+      return decode_as<wire::JobFailure, JobFailure>(frame);
+    default:
+      return invalid_argument("job message of unknown kind {}", frame.kind);
+  }
+}
+
+}  // namespace kiln::job

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/expected.h"
+#include "base/frame.h"
+#include "jit/build/build.h"
+
+/// What the daemon and a compile worker say to each other, as frames (base/frame.h) of FlatBuffers (job.fbs).
+namespace kiln::job {
+
+struct JobProgress {
+  std::string stage;
+  std::string item;
+  uint64_t done = 0;
+  uint64_t total = 0;
+};
+
+struct JobFailure {
+  Status status;
+};
+
+/// The order is the frame's kind.
+using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure>;
+
+std::vector<uint8_t> encode(const JobMessage& message);
+/// Errors: invalid_argument; a worker that sends such a thing is treated as crashed.
+Expected<JobMessage> decode(const Frame& frame);
+
+}  // namespace kiln::job

@@ -1,0 +1,223 @@
+#include "jit/worker/zygote.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+extern char** environ;
+
+namespace kiln {
+namespace {
+
+constexpr int k_zygote_socket = 3;
+constexpr uint64_t k_answer_timeout_ms = 30'000;  // the first answer waits for the warm-up
+
+enum class Order : uint32_t { fork = 1, finish = 2 };
+struct Request {
+  Order order = Order::fork;
+  int32_t pid = 0;
+};
+struct Reply {
+  int32_t pid = 0;  // or -errno
+  int32_t wait_status = 0;
+};
+
+/// Sends `bytes` of a struct, with `fd` unless negative.
+bool send_struct(int socket, const void* data, size_t size, int fd) {
+  iovec part{const_cast<void*>(data), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  ssize_t sent = -1;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(size);
+}
+
+/// Blocks for the next request; false when the daemon is gone.
+bool receive_request(Request& request, UniqueFd& fd) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part{&request, sizeof request};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = -1;
+  do {
+    got = recvmsg(k_zygote_socket, &message, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(header), sizeof received);
+    fd.reset(received);
+  }
+  return got == sizeof request;
+}
+
+/// The group goes before its leader is reaped: until then its number cannot be another's.
+Reply finish_worker(pid_t pid) {
+  kill(-pid, SIGKILL);
+  kill(pid, SIGKILL);  // it may not have made its group yet
+  int status = 0;
+  pid_t reaped = -1;
+  do {
+    reaped = waitpid(pid, &status, 0);
+  } while (reaped < 0 && errno == EINTR);
+  return reaped == pid ? Reply{pid, status} : Reply{-errno, 0};
+}
+
+uint64_t number_argument(const char* text) { return std::strtoull(text, nullptr, 10); }
+
+}  // namespace
+
+int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, const BuildFunction& build) {
+  if (argc != 5 || std::string_view(argv[1]) != "--zygote") return 2;
+  const pid_t daemon = static_cast<pid_t>(number_argument(argv[2]));
+  const WorkerLimits limits{number_argument(argv[3]), number_argument(argv[4])};
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != daemon) return 0;  // it died before prctl could tell
+  fcntl(k_zygote_socket, F_SETFD, FD_CLOEXEC);
+  if (warm_up) warm_up();
+
+  const pid_t self = getpid();
+  Request request;
+  UniqueFd job_socket;
+  while (receive_request(request, job_socket)) {
+    Reply reply;
+    if (request.order == Order::finish) {
+      reply = finish_worker(request.pid);
+    } else if (!job_socket) {
+      reply.pid = -EINVAL;
+    } else if (const pid_t pid = fork(); pid == 0) {
+      close(k_zygote_socket);
+      run_compile_worker(std::move(job_socket), self, limits, build);
+    } else {
+      reply.pid = pid > 0 ? pid : -errno;
+    }
+    job_socket.reset();
+    if (!send_struct(k_zygote_socket, &reply, sizeof reply, -1)) break;
+  }
+  return 0;
+}
+
+Zygote::~Zygote() { kill_all(); }
+
+Status Zygote::warm() {
+  const std::scoped_lock lock(m_mutex);
+  return m_pid < 0 ? start() : Status();
+}
+
+Expected<Zygote::Worker> Zygote::fork_worker() {
+  const std::scoped_lock lock(m_mutex);
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return error(StatusCode::resource_exhausted, "socketpair: {}", std::strerror(errno));
+  }
+  Worker worker;
+  worker.socket.reset(pair[0]);
+  const UniqueFd theirs(pair[1]);
+  // A zygote may have died since (out of memory, say): the second one is fresh.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (m_pid < 0) KILN_RETURN_IF_ERROR(start());
+    const Request request{Order::fork, 0};
+    Reply reply;
+    if (send_struct(m_socket.get(), &request, sizeof request, theirs.get())) {
+      const auto got = receive_some(m_socket.get(), {reinterpret_cast<uint8_t*>(&reply), sizeof reply},
+                                    deadline_in(k_answer_timeout_ms));
+      if (got.ok() && *got == sizeof reply) {
+        if (reply.pid < 0)
+          return error(StatusCode::resource_exhausted, "fork of a compile worker: {}",
+                       std::strerror(-reply.pid));
+        worker.pid = reply.pid;
+        worker.incarnation = m_incarnation;
+        return worker;
+      }
+    }
+    stop();
+  }
+  return error(StatusCode::unavailable, "{} does not run", m_options.program);
+}
+
+int Zygote::finish(const Worker& worker) {
+  const std::scoped_lock lock(m_mutex);
+  if (m_pid < 0 || worker.incarnation != m_incarnation) return 0;
+  const Request request{Order::finish, worker.pid};
+  Reply reply;
+  if (send_struct(m_socket.get(), &request, sizeof request, -1)) {
+    const auto got = receive_some(m_socket.get(), {reinterpret_cast<uint8_t*>(&reply), sizeof reply},
+                                  deadline_in(k_answer_timeout_ms));
+    if (got.ok() && *got == sizeof reply) return reply.wait_status;
+  }
+  stop();
+  return 0;
+}
+
+void Zygote::kill_all() {
+  const std::scoped_lock lock(m_mutex);
+  stop();
+}
+
+Status Zygote::start() {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    return error(StatusCode::resource_exhausted, "socketpair: {}", std::strerror(errno));
+  }
+  UniqueFd ours(pair[0]);
+  const UniqueFd theirs(pair[1]);
+  std::string arguments[] = {m_options.program, "--zygote", std::to_string(getpid()),
+                             std::to_string(m_options.limits.memory_max_bytes),
+                             std::to_string(m_options.limits.cpu_max_seconds)};
+  char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
+                  arguments[3].data(), arguments[4].data(), nullptr};
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, theirs.get(), k_zygote_socket);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  const int failure = posix_spawn(&m_pid, m_options.program.c_str(), &files, &attributes, argv, environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  if (failure != 0) {
+    m_pid = -1;
+    return error(StatusCode::unavailable, "starting {}: {}", m_options.program, std::strerror(failure));
+  }
+  m_socket = std::move(ours);
+  ++m_incarnation;
+  return {};
+}
+
+/// Its workers die with it (PDEATHSIG).
+void Zygote::stop() {
+  m_socket.reset();
+  if (m_pid < 0) return;
+  kill(m_pid, SIGKILL);
+  while (waitpid(m_pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  m_pid = -1;
+}
+
+}  // namespace kiln

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "base/expected.h"
+#include "base/fd.h"
+#include "jit/worker/compile_worker.h"
+
+namespace kiln {
+
+/// kiln-worker's main: a single-threaded process with the compiler warm (`warm_up` ran once) that forks
+/// compile workers when asked, and kills and reaps them when told. It touches no GPU and starts no thread, so
+/// that its forks are whole. Ends when the daemon does.
+int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, const BuildFunction& build);
+
+/// The daemon's end: starts the zygote program, again when it died, and asks it for compile workers.
+/// Threading: any thread; one request at a time. The zygote dies with the thread that started it.
+class Zygote {
+ public:
+  struct Options {
+    std::string program;
+    WorkerLimits limits;
+  };
+  struct Worker {
+    pid_t pid = -1;
+    UniqueFd socket;           // stream of job messages (job.h)
+    uint64_t incarnation = 0;  // of the zygote it came from
+  };
+
+  explicit Zygote(Options options) : m_options(std::move(options)) {}
+  ~Zygote();
+
+  /// Starts the zygote now, so that the first build finds it warm.
+  Status warm();
+  /// Errors: unavailable when the program cannot be started.
+  Expected<Worker> fork_worker();
+  /// Kills the worker's whole group, if it still lives, and reaps it. Gives its wait status: what it was
+  /// before this call if it had ended. 0 when the zygote has died meanwhile: its workers died with it.
+  int finish(const Worker& worker);
+  /// Kills the zygote and with it every worker. fork_worker starts another.
+  void kill_all();
+
+ private:
+  Status start();
+  void stop();
+
+  Options m_options;
+  std::mutex m_mutex;
+  pid_t m_pid = -1;
+  UniqueFd m_socket;
+  uint64_t m_incarnation = 0;
+};
+
+}  // namespace kiln

@@ -1,0 +1,170 @@
+#include "service/daemon_main.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <spdlog/sinks/rotating_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/config/directories.h"
+#include "service/instance.h"
+#include "service/server.h"
+
+namespace kiln {
+namespace {
+
+/// Longer than an old daemon takes to close its store once it has drained; shorter than a client waits.
+constexpr uint64_t k_takeover_timeout_ms = 1'800;
+
+struct Arguments {
+  bool detach = false;
+  std::optional<std::string> config_file;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+/// Exit status when the program should end now.
+std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
+  CLI::App app(
+      "kilnd, the daemon of Kiln: builds what clients miss and keeps the cache. Clients start it "
+      "themselves.");
+  std::string config_file;
+  std::vector<std::string> settings;
+  app.add_flag("--detach", arguments.detach, "Serve in the background; return when it serves");
+  app.add_option("--config", config_file, "Configuration file instead of the user's");
+  app.add_option("--set", settings, "key=value, over all other configuration");
+  app.set_version_flag("--version", std::string(protocol::build_id()));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem);
+  }
+  if (!config_file.empty()) arguments.config_file = config_file;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) {
+      std::fprintf(stderr, "kilnd: --set %s is not key=value\n", setting.c_str());
+      return 2;
+    }
+    arguments.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return std::nullopt;
+}
+
+/// Leaves the caller's session, directory and descriptors. Returns in the daemon, with the descriptor over
+/// which it tells that it serves; the launcher waits for that and exits. Before any thread.
+UniqueFd detach(const std::string& error_log) {
+  // The launching process may be any program, with any descriptors open: none of them is ours to keep.
+  close_range(3, ~0U, 0);
+  int ready[2];
+  if (pipe2(ready, O_CLOEXEC) != 0) std::exit(1);
+  if (const pid_t child = fork(); child != 0) {
+    close(ready[1]);
+    char status = 1;
+    if (child < 0 || read(ready[0], &status, 1) != 1) status = 1;  // it died before it could say
+    std::_Exit(status);
+  }
+  close(ready[0]);
+  setsid();
+  if (const int null = open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {
+    dup2(null, 0);
+    dup2(null, 1);
+    dup2(null, 2);
+  }
+  // Last words of libraries (asserts, the compiler's fatal errors) go to a file of their own.
+  if (const UniqueFd log(open(error_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)); log)
+    dup2(log.get(), 2);
+  if (chdir("/") != 0) std::_Exit(1);
+  return UniqueFd(ready[1]);
+}
+
+void open_log(const Config& config, const std::string& path, bool also_terminal) {
+  std::vector<spdlog::sink_ptr> sinks;
+  try {
+    sinks.push_back(std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, config.log_file_max_bytes,
+                                                                           config.log_files));
+  } catch (const spdlog::spdlog_ex&) {
+    also_terminal = true;  // a daemon without a log file still serves
+  }
+  if (also_terminal) sinks.push_back(std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("kilnd", sinks.begin(), sinks.end());
+  logger->set_level(spdlog::level::from_str(config.log_level));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+/// Beside this program, or what the configuration names.
+std::string worker_program(const Config& config) {
+  if (!config.worker_path.empty()) return config.worker_path;
+  std::error_code failure;
+  return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename("kiln-worker").string();
+}
+
+Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store,
+             UniqueFd& ready) {
+  KILN_ASSIGN_OR_RETURN(const UniqueFd instance,
+                        acquire_instance(config.cache_directory, socket, k_takeover_timeout_ms));
+  KILN_ASSIGN_OR_RETURN(auto store, open_store(config));
+  {
+    Server server({config, socket, worker_program(config)}, std::move(store));
+    KILN_RETURN_IF_ERROR(server.listen());
+    spdlog::info("serving {} at {}", config.cache_directory, socket);
+    if (ready) {
+      const char good = 0;
+      [[maybe_unused]] const ssize_t told = write(ready.get(), &good, 1);
+      ready.reset();
+    }
+    server.run();
+  }
+  spdlog::info("left");
+  return {};
+}
+
+}  // namespace
+
+int daemon_main(int argc, char** argv, const StoreFactory& open_store) {
+  Arguments arguments;
+  if (const auto status = parse(argc, argv, arguments)) return *status;
+  umask(077);
+  signal(SIGPIPE, SIG_IGN);
+  auto loaded = load_config(ConfigSources::from_process(arguments.settings, arguments.config_file));
+  if (!loaded) {
+    std::fprintf(stderr, "kilnd: %s\n", loaded.status().message().c_str());
+    return 2;
+  }
+  Config config = std::move(loaded->values);
+  config.cache_directory = canonical_path(config.cache_directory);
+  const auto socket = socket_path(config.cache_directory);
+  Status status = socket.status();
+  const std::string state = default_state_directory();
+  if (status.ok()) status = make_private_directory(state);
+  if (status.ok()) status = make_private_directory(config.cache_directory);
+  if (status.ok()) status = make_private_directory(socket->substr(0, socket->rfind('/')));
+  if (!status.ok()) {
+    std::fprintf(stderr, "kilnd: %s\n", status.message().c_str());
+    return 1;
+  }
+  const std::string log = state + "/" + std::filesystem::path(*socket).stem().string();
+  UniqueFd ready;
+  if (arguments.detach) ready = detach(log + ".stderr");
+  open_log(config, log + ".log", !arguments.detach);
+
+  status = serve(config, *socket, open_store, ready);
+  const bool served = status.ok() || status.code() == StatusCode::already_exists;
+  if (!status.ok()) spdlog::log(served ? spdlog::level::info : spdlog::level::err, "{}", status.message());
+  if (ready) {
+    const char code = served ? 0 : 1;
+    [[maybe_unused]] const ssize_t told = write(ready.get(), &code, 1);
+  }
+  return served ? 0 : 1;
+}
+
+}  // namespace kiln

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "base/expected.h"
+#include "jit/build/build.h"
+#include "service/protocol/message.h"
+
+namespace kiln {
+
+/// The daemon's store, as the server uses it: everything here may block, and is called from one thread of its
+/// own.
+class EntryStore {
+ public:
+  virtual ~EntryStore() = default;
+
+  /// Writes artifacts and heads in one batch. When it returns well, every head is to be found in the mapped
+  /// index.
+  virtual Status publish(const BuildResult& result) = 0;
+
+  /// Answers the verbs about entries (list, show, verify, gc, clear, pin, capture_put) with JSON.
+  virtual Expected<std::string> command(const protocol::Command& command) = 0;
+};
+
+}  // namespace kiln

@@ -1,0 +1,57 @@
+#include "service/instance.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+namespace kiln {
+namespace {
+
+constexpr auto k_poll_interval = std::chrono::milliseconds(10);
+
+bool somebody_listens(const std::string& socket_path) {
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+         errno == EAGAIN;
+}
+
+}  // namespace
+
+Expected<UniqueFd> acquire_instance(const std::string& cache_directory, const std::string& socket_path,
+                                    uint64_t timeout_ms) {
+  const std::string path = cache_directory + "/kilnd.lock";
+  UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) {
+    return error(errno == EACCES ? StatusCode::permission_denied : StatusCode::unavailable, "{}: {}", path,
+                 std::strerror(errno));
+  }
+  const Deadline deadline = deadline_in(timeout_ms);
+  while (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return error(StatusCode::unavailable, "locking {}: {}", path, std::strerror(errno));
+    }
+    if (somebody_listens(socket_path))
+      return error(StatusCode::already_exists, "a daemon serves {} already", cache_directory);
+    if (Clock::now() >= deadline) {
+      return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}", path,
+                   socket_path);
+    }
+    std::this_thread::sleep_for(k_poll_interval);
+  }
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), pid.data(), pid.size(), 0) < 0) {
+    return error(StatusCode::unavailable, "writing {}: {}", path, std::strerror(errno));
+  }
+  return file;
+}
+
+}  // namespace kiln

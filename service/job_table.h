@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/expected.h"
+#include "base/fd.h"
+#include "service/protocol/message.h"
+
+namespace kiln {
+
+/// Who waits for a job: a request on a session.
+struct Asker {
+  uint64_t session = 0;
+  uint32_t request = 0;
+  bool joined = false;  // came when the job was there already
+};
+
+/// What is asked for, once: the digest of graph and targets.
+Digest job_key(const protocol::Build& build);
+
+/// Single flight and fair order. One job for each key, whoever asks; askers join, leave and die without
+/// ending it. Queued jobs are bounded. The next one is of the lowest priority number; among those, of the
+/// owner (client process) that was served longest ago; among its own, the oldest. Keys that killed their
+/// workers are refused for a while.
+///
+/// Pure bookkeeping: no I/O, no clock of its own. Threading: one thread.
+class JobTable {
+ public:
+  struct Job {
+    Digest key;
+    protocol::Build build;
+    uint64_t owner = 0;
+    uint64_t arrival = 0;
+    bool running = false;
+    std::vector<Asker> askers;
+  };
+
+  /// Joins the key's job or queues a new one. Errors: resource_exhausted when the queue is full; what the key
+  /// is in quarantine for.
+  Status ask(protocol::Build build, Asker asker, uint64_t owner, Deadline now);
+
+  /// Takes the next job to run; nullptr when none waits. Valid until it is finished.
+  const Job* next();
+
+  /// Those who wait for `key` now.
+  const std::vector<Asker>& askers(const Digest& key) const;
+  /// The job is over: forgets it and gives those who waited.
+  std::vector<Asker> finish(const Digest& key);
+  /// The session is gone. What it asked for is done all the same, but a job nobody waits for comes last.
+  void leave(uint64_t session);
+
+  /// Refuses `key` with `status` until `until`.
+  void quarantine(const Digest& key, Status status, Deadline until);
+  void forgive_all() { m_quarantine.clear(); }
+
+  size_t queued() const { return m_jobs.size() - m_running; }
+  size_t running() const { return m_running; }
+  size_t quarantined() const { return m_quarantine.size(); }
+  const std::unordered_map<Digest, Job>& jobs() const { return m_jobs; }
+
+ private:
+  struct Quarantine {
+    Status status;
+    Deadline until;
+  };
+
+  std::unordered_map<Digest, Job> m_jobs;
+  std::unordered_map<Digest, Quarantine> m_quarantine;
+  std::unordered_map<uint64_t, uint64_t> m_last_served;  // owner → turn; only owners with jobs
+  size_t m_running = 0;
+  uint64_t m_arrivals = 0;
+  uint64_t m_turns = 0;
+};
+
+}  // namespace kiln

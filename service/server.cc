@@ -1,0 +1,412 @@
+#include "service/server.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio.hpp>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "base/limits.h"
+#include "service/counters.h"
+#include "service/flight_recorder.h"
+#include "service/job_table.h"
+#include "service/session.h"
+#include "service/status_json.h"
+#include "service/worker_pool.h"
+
+namespace kiln {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using protocol::Verb;
+
+size_t worker_count(const Config& config) {
+  if (config.worker_count != 0) return std::min<size_t>(config.worker_count, 1'024);
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+WorkerPool::Options pool_options(const Server::Options& options) {
+  const Config& config = options.config;
+  // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
+  const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) *
+                               std::max(1U, std::thread::hardware_concurrency()) * 2;
+  return {options.worker_program,
+          worker_count(config),
+          config.worker_deadline_ms,
+          {config.worker_memory_max_bytes, cpu_seconds}};
+}
+
+}  // namespace
+
+class Server::Impl final : SessionHost {
+ public:
+  Impl(Options options, std::unique_ptr<EntryStore> store)
+      : m_options(std::move(options)),
+        m_signals(m_io, SIGTERM, SIGINT),
+        m_acceptor(m_io),
+        m_idle_timer(m_io),
+        m_drain_timer(m_io),
+        m_store(std::move(store)),
+        m_store_thread(1),
+        m_pool(std::make_unique<WorkerPool>(pool_options(m_options))) {}
+
+  ~Impl() {
+    // Nothing may call back into what is being destroyed: first the threads that post, then what they post
+    // to.
+    m_pool.reset();
+    m_store_thread.join();
+    for (const auto& [id, entry] : std::exchange(m_sessions, {})) entry.session->stop();
+  }
+
+  Status listen();
+  void run();
+
+ private:
+  struct Peer {
+    std::shared_ptr<Session> session;
+    pid_t pid = 0;
+  };
+
+  asio::awaitable<void> accept_all();
+  void admit(UniqueFd socket);
+
+  void on_build(uint64_t session, protocol::Build build) override;
+  void on_command(uint64_t session, protocol::Command command) override;
+  void on_closed(uint64_t session, const Status& reason) override;
+
+  void start_jobs();
+  void on_progress(const Digest& key, const protocol::Progress& progress);
+  void on_built(const Digest& key, JobOutcome outcome);
+  void on_published(const Digest& key, const BuildResult& result, const Status& status);
+  void fail_job(const Digest& key, const Status& status, uint32_t signal);
+  void answer(uint64_t session, const protocol::Message& message);
+  void answer_command(uint64_t session, uint32_t id, const Expected<std::string>& json);
+
+  bool busy() const { return m_jobs.running() + m_jobs.queued() + m_commands_in_flight > 0; }
+  void touch();
+  void drain(std::string_view why);
+  void leave_if_drained();
+  DaemonState state() const;
+
+  const Options m_options;
+  const Deadline m_started = Clock::now();
+  asio::io_context m_io{1};
+  asio::signal_set m_signals;
+  asio::local::stream_protocol::acceptor m_acceptor;
+  asio::steady_timer m_idle_timer;
+  asio::steady_timer m_drain_timer;
+  std::map<uint64_t, Peer> m_sessions;
+  uint64_t m_next_session = 1;
+  JobTable m_jobs;
+  Counters m_counters;
+  FlightRecorder m_events;
+  size_t m_commands_in_flight = 0;
+  bool m_draining = false;
+
+  std::unique_ptr<EntryStore> m_store;
+  asio::thread_pool m_store_thread;
+  std::unique_ptr<WorkerPool> m_pool;
+};
+
+Server::Server(Options options, std::unique_ptr<EntryStore> store)
+    : m_impl(std::make_unique<Impl>(std::move(options), std::move(store))) {}
+Server::~Server() = default;
+Status Server::listen() { return m_impl->listen(); }
+void Server::run() { m_impl->run(); }
+
+Status Server::Impl::listen() {
+  const std::string& path = m_options.socket_path;
+  unlink(path.c_str());  // a dead daemon's: the instance lock says that no living one has it
+  error_code failure;
+  m_acceptor.open(asio::local::stream_protocol(), failure);
+  if (!failure) {
+    const mode_t before = umask(0177);  // 0600 from its first moment
+    m_acceptor.bind(asio::local::stream_protocol::endpoint(path), failure);
+    umask(before);
+  }
+  if (!failure) m_acceptor.listen(4'096, failure);
+  if (failure) return error(StatusCode::unavailable, "socket {}: {}", path, failure.message());
+  return {};
+}
+
+void Server::Impl::run() {
+  m_signals.async_wait([this](error_code failure, int signal) {
+    if (!failure) drain(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  });
+  asio::co_spawn(m_io, [this] { return accept_all(); }, asio::detached);
+  touch();
+  m_io.run();
+}
+
+// ---- connections
+
+asio::awaitable<void> Server::Impl::accept_all() {
+  while (m_acceptor.is_open()) {
+    error_code failure;
+    auto socket = co_await m_acceptor.async_accept(asio::redirect_error(asio::use_awaitable, failure));
+    if (!m_acceptor.is_open()) co_return;
+    if (failure) {
+      // Out of descriptors: what is there goes on; waiting a little lets some close.
+      spdlog::warn("accept: {}", failure.message());
+      asio::steady_timer pause(m_io, std::chrono::milliseconds(50));
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, failure));
+      continue;
+    }
+    admit(UniqueFd(socket.release()));
+  }
+}
+
+/// Who connects is known before a byte of theirs is read.
+void Server::Impl::admit(UniqueFd socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  Status refused;
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid()) {
+    refused = error(StatusCode::permission_denied, "this daemon serves user {}, not {}", geteuid(), peer.uid);
+  } else if (m_sessions.size() >= limits::k_connections) {
+    refused = error(StatusCode::resource_exhausted, "{} connections, at most {}", m_sessions.size(),
+                    limits::k_connections);
+  }
+  if (!refused.ok()) {
+    m_counters.add(Counter::refused_peers);
+    m_events.record("refused", "pid {} uid {}: {}", peer.pid, peer.uid, refused.message());
+    [[maybe_unused]] const Status sent =
+        send_all(socket.get(), protocol::encode(protocol::Failure{0, refused}), Clock::now());
+    return;
+  }
+  m_counters.add(Counter::connections);
+  const uint64_t id = m_next_session++;
+  auto session = Session::start(m_io, std::move(socket), id, *this);
+  m_sessions.emplace(id, Peer{std::move(session), peer.pid});
+}
+
+void Server::Impl::on_closed(uint64_t session, const Status& reason) {
+  const auto found = m_sessions.find(session);
+  if (found == m_sessions.end()) return;
+  if (!reason.ok()) {
+    m_counters.add(Counter::broken_peers);
+    m_events.record("broken peer", "pid {}: {}", found->second.pid, reason.message());
+    spdlog::warn("client {}: {}", found->second.pid, reason.message());
+  }
+  m_sessions.erase(found);
+  m_jobs.leave(session);
+}
+
+void Server::Impl::answer(uint64_t session, const protocol::Message& message) {
+  if (const auto found = m_sessions.find(session); found != m_sessions.end()) {
+    const auto keep = found->second.session;  // answering may close it
+    keep->answer(message);
+  }
+}
+
+// ---- builds: ask → (queue) → worker → store → answer
+
+void Server::Impl::on_build(uint64_t session, protocol::Build build) {
+  touch();
+  const auto peer = m_sessions.find(session);
+  if (peer == m_sessions.end()) return;
+  if (m_draining) return peer->second.session->stop();  // hanging up sends the client to the next daemon
+  m_counters.add(Counter::builds_asked);
+  const uint32_t id = build.id;
+  const Digest key = job_key(build);
+  const bool joins = m_jobs.jobs().contains(key);
+  if (const Status status =
+          m_jobs.ask(std::move(build), {session, id}, static_cast<uint64_t>(peer->second.pid), Clock::now());
+      !status.ok()) {
+    m_counters.add(Counter::builds_refused);
+    m_events.record("refused", "{} from pid {}: {}", key.to_short(), peer->second.pid, status.message());
+    return answer(session, protocol::Failure{id, status});
+  }
+  m_events.record(joins ? "joined" : "queued", "{} from pid {}", key.to_short(), peer->second.pid);
+  if (joins) m_counters.add(Counter::builds_joined);
+  start_jobs();
+}
+
+void Server::Impl::start_jobs() {
+  while (m_jobs.running() < m_pool->size()) {
+    const JobTable::Job* job = m_jobs.next();
+    if (job == nullptr) return;
+    const Digest key = job->key;
+    m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job->build.graph.size(),
+                    job->build.targets.size());
+    BuildRequest request{job->build.graph, {}, m_options.config.cache_directory};
+    for (const protocol::TargetName& target : job->build.targets)
+      request.targets.push_back({target.backend, target.name});
+    // Both callbacks come on the pool's threads; only what is posted touches the server.
+    m_pool->submit(
+        std::move(request),
+        [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
+          asio::post(m_io, [this, key,
+                            progress = protocol::Progress{0, std::string(stage), std::string(item), done,
+                                                          total}] { on_progress(key, progress); });
+        },
+        [this, key](JobOutcome outcome) {
+          asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
+            on_built(key, std::move(*outcome));
+          });
+        });
+  }
+}
+
+void Server::Impl::on_progress(const Digest& key, const protocol::Progress& progress) {
+  const std::vector<Asker> askers = m_jobs.askers(key);  // a copy: answering may close sessions
+  for (const Asker& asker : askers) {
+    protocol::Progress numbered = progress;
+    numbered.id = asker.request;
+    answer(asker.session, numbered);
+  }
+}
+
+void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
+  touch();
+  if (outcome.signal != 0) m_counters.add(Counter::workers_died);
+  if (!outcome.result.ok()) {
+    const Status status = outcome.result.status();
+    if (outcome.poisonous) {
+      m_counters.add(Counter::keys_quarantined);
+      m_events.record("quarantined", "{}: {}", key.to_short(), status.message());
+      m_jobs.quarantine(key, status, deadline_in(m_options.config.worker_quarantine_ms));
+    }
+    return fail_job(key, status, outcome.signal);
+  }
+  auto result = std::make_shared<BuildResult>(std::move(outcome.result).value());
+  asio::post(m_store_thread, [this, key, result] {
+    const Status status = m_store->publish(*result);
+    asio::post(m_io, [this, key, result, status] { on_published(key, *result, status); });
+  });
+}
+
+/// The heads are in the mapped index: now, and not earlier, the askers are told.
+void Server::Impl::on_published(const Digest& key, const BuildResult& result, const Status& status) {
+  if (!status.ok()) return fail_job(key, status.with_context("publish"), 0);
+  m_counters.add(Counter::builds_done);
+  m_counters.add(Counter::compilations, result.compilations);
+  m_counters.add(Counter::artifacts_published, result.artifacts.size());
+  m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
+                  result.artifacts.size(), result.heads.size(), result.compilations);
+  protocol::Built built;
+  for (const BuiltHead& head : result.heads)
+    built.heads.push_back({head.key, head.artifact, head.generation});
+  for (const Asker& asker : m_jobs.finish(key)) {
+    built.id = asker.request;
+    built.joined = asker.joined;
+    built.compilations = asker.joined ? 0 : result.compilations;
+    built.report = asker.joined ? "" : result.report;
+    answer(asker.session, built);
+  }
+  start_jobs();
+  leave_if_drained();
+}
+
+void Server::Impl::fail_job(const Digest& key, const Status& status, uint32_t signal) {
+  m_counters.add(Counter::builds_failed);
+  m_events.record("failed", "{}: {}", key.to_short(), status.to_string());
+  spdlog::warn("build {}: {}", key.to_short(), status.to_string());
+  for (const Asker& asker : m_jobs.finish(key))
+    answer(asker.session, protocol::Failure{asker.request, status, signal});
+  start_jobs();
+  leave_if_drained();
+}
+
+// ---- commands
+
+void Server::Impl::on_command(uint64_t session, protocol::Command command) {
+  touch();
+  m_counters.add(Counter::commands);
+  const uint32_t id = command.id;
+  switch (command.verb) {
+    case Verb::status:
+      return answer_command(session, id, status_json(state()));
+    case Verb::stats:
+      return answer_command(session, id, counters_json(m_counters));
+    case Verb::events:
+      return answer_command(session, id, events_json(m_events));
+    case Verb::shutdown:
+      answer_command(session, id, std::string("{}"));
+      return drain("asked to");
+    default:
+      break;
+  }
+  if (command.verb == Verb::clear) m_jobs.forgive_all();
+  ++m_commands_in_flight;
+  asio::post(m_store_thread, [this, session, id, command = std::move(command)] {
+    auto json = m_store->command(command);
+    asio::post(m_io, [this, session, id, json = std::move(json)] {
+      --m_commands_in_flight;
+      answer_command(session, id, json);
+      leave_if_drained();
+    });
+  });
+}
+
+void Server::Impl::answer_command(uint64_t session, uint32_t id, const Expected<std::string>& json) {
+  if (json.ok()) return answer(session, protocol::Answer{id, *json});
+  answer(session, protocol::Failure{id, json.status()});
+}
+
+DaemonState Server::Impl::state() const {
+  return {
+      .cache_directory = m_options.config.cache_directory,
+      .socket_path = m_options.socket_path,
+      .uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - m_started).count(),
+      .draining = m_draining,
+      .connections = m_sessions.size(),
+      .workers = m_pool->size(),
+      .jobs = m_jobs,
+      .counters = m_counters};
+}
+
+// ---- leaving
+
+/// Something was asked or done: the idle time starts again.
+void Server::Impl::touch() {
+  if (m_draining || m_options.config.daemon_idle_exit_ms == 0) return;
+  m_idle_timer.expires_after(std::chrono::milliseconds(m_options.config.daemon_idle_exit_ms));
+  m_idle_timer.async_wait([this](error_code failure) {
+    if (failure) return;
+    if (busy()) return touch();
+    drain("idle");
+  });
+}
+
+/// From here on nobody new is served. A client that just connected finds its connection closed before the
+/// greeting, or before its answer, and goes to the next daemon.
+void Server::Impl::drain(std::string_view why) {
+  if (m_draining) return;
+  m_draining = true;
+  spdlog::info("leaving: {}; {} builds run, {} wait", why, m_jobs.running(), m_jobs.queued());
+  m_events.record("leaving", "{}", why);
+  unlink(m_options.socket_path.c_str());
+  error_code ignored;
+  m_acceptor.close(ignored);
+  m_idle_timer.cancel();
+  m_drain_timer.expires_after(std::chrono::milliseconds(m_options.config.daemon_drain_timeout_ms));
+  m_drain_timer.async_wait([this](error_code failure) {
+    if (failure) return;
+    spdlog::warn("{} builds did not finish in {} ms: killed", m_jobs.running(),
+                 m_options.config.daemon_drain_timeout_ms);
+    m_pool->kill_all();
+  });
+  leave_if_drained();
+}
+
+void Server::Impl::leave_if_drained() {
+  if (!m_draining || busy()) return;
+  m_drain_timer.cancel();
+  m_signals.cancel();
+  // After what is queued: answers just given are still written.
+  asio::post(m_io, [this] {
+    auto linger = std::make_shared<asio::steady_timer>(m_io, std::chrono::milliseconds(20));
+    linger->async_wait([this, linger](error_code) { m_io.stop(); });
+  });
+}
+
+}  // namespace kiln

@@ -1,0 +1,68 @@
+#include "service/status_json.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kiln {
+namespace {
+
+using nlohmann::json;
+
+constexpr int k_schema_version = 1;
+
+json counters_object(const Counters& counters) {
+  json object = json::object();
+  for (const CounterRow& row : k_counter_rows) object[std::string(row.name)] = counters.value(row.counter);
+  return object;
+}
+
+/// Names come from clients: what is not UTF-8 is replaced, never thrown over.
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string status_json(const DaemonState& state) {
+  json jobs = json::array();
+  for (const auto& [key, job] : state.jobs.jobs()) {
+    json targets = json::array();
+    for (const auto& target : job.build.targets) targets.push_back(target.backend + "/" + target.name);
+    jobs.push_back({{"key", key.to_hex()},
+                    {"running", job.running},
+                    {"waiting_clients", job.askers.size()},
+                    {"priority", static_cast<int>(job.build.priority)},
+                    {"targets", targets}});
+  }
+  return dump({{"schema_version", k_schema_version},
+               {"pid", getpid()},
+               {"build_id", std::string(protocol::build_id())},
+               {"protocol_version", protocol::k_protocol_version},
+               {"cache_directory", state.cache_directory},
+               {"socket", state.socket_path},
+               {"uptime_ms", state.uptime_ms},
+               {"draining", state.draining},
+               {"connections", state.connections},
+               {"workers", state.workers},
+               {"builds_running", state.jobs.running()},
+               {"builds_queued", state.jobs.queued()},
+               {"keys_quarantined", state.jobs.quarantined()},
+               {"jobs", jobs},
+               {"counters", counters_object(state.counters)}});
+}
+
+std::string counters_json(const Counters& counters) {
+  return dump({{"schema_version", k_schema_version}, {"counters", counters_object(counters)}});
+}
+
+std::string events_json(const FlightRecorder& recorder) {
+  json events = json::array();
+  for (const FlightRecorder::Event& event : recorder.events()) {
+    events.push_back({{"number", event.number},
+                      {"unix_ms", event.unix_ms},
+                      {"kind", std::string(event.kind)},
+                      {"text", event.text}});
+  }
+  return dump({{"schema_version", k_schema_version}, {"events", events}});
+}
+
+}  // namespace kiln

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "service/counters.h"
+#include "service/flight_recorder.h"
+#include "service/job_table.h"
+
+/// What `status`, `stats` and `events` answer. JSON objects with a schema_version each; fields are only
+/// added.
+namespace kiln {
+
+struct DaemonState {
+  std::string cache_directory;
+  std::string socket_path;
+  int64_t uptime_ms = 0;
+  bool draining = false;
+  size_t connections = 0;
+  size_t workers = 0;
+  const JobTable& jobs;
+  const Counters& counters;
+};
+
+std::string status_json(const DaemonState& state);
+std::string counters_json(const Counters& counters);
+std::string events_json(const FlightRecorder& recorder);
+
+}  // namespace kiln

@@ -1,0 +1,130 @@
+#include "service/worker_pool.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+
+#include <cstring>
+
+#include "base/limits.h"
+#include "jit/worker/job.h"
+
+namespace kiln {
+
+WorkerPool::WorkerPool(Options options)
+    : m_options(std::move(options)), m_zygote({m_options.program, m_options.limits}) {
+  // Started from here, not from a pool thread: it dies with the thread that starts it.
+  if (const Status status = m_zygote.warm(); !status.ok()) spdlog::error("{}", status.message());
+  for (size_t i = 0; i < m_options.count; ++i) m_threads.emplace_back([this] { work(); });
+}
+
+WorkerPool::~WorkerPool() {
+  kill_all();
+  for (std::thread& thread : m_threads) thread.join();
+}
+
+void WorkerPool::submit(BuildRequest request, ProgressFunction progress, Done done) {
+  {
+    const std::scoped_lock lock(m_mutex);
+    m_jobs.push_back({std::move(request), std::move(progress), std::move(done)});
+  }
+  m_changed.notify_one();
+}
+
+void WorkerPool::kill_all() {
+  {
+    const std::scoped_lock lock(m_mutex);
+    m_stopping = true;
+  }
+  m_changed.notify_all();
+  m_zygote.kill_all();
+}
+
+bool WorkerPool::stopping() {
+  const std::scoped_lock lock(m_mutex);
+  return m_stopping;
+}
+
+void WorkerPool::work() {
+  for (;;) {
+    std::unique_lock lock(m_mutex);
+    m_changed.wait(lock, [this] { return m_stopping || !m_jobs.empty(); });
+    if (m_jobs.empty()) return;
+    const Job job = std::move(m_jobs.front());
+    m_jobs.pop_front();
+    lock.unlock();
+    job.done(run(job));
+  }
+}
+
+JobOutcome WorkerPool::run(const Job& job) {
+  for (size_t attempt = 0;; ++attempt) {
+    if (stopping()) return {error(StatusCode::unavailable, "the daemon is leaving"), 0, false};
+    JobOutcome outcome = run_once(job);
+    const bool crashed = outcome.result.status().code() == StatusCode::aborted;
+    if (!crashed || stopping()) return outcome;
+    spdlog::warn("attempt {}: {}", attempt + 1, outcome.result.status().message());
+    if (attempt == limits::k_job_retries) {
+      outcome.poisonous = true;
+      return outcome;
+    }
+  }
+}
+
+JobOutcome WorkerPool::run_once(const Job& job) {
+  auto worker = m_zygote.fork_worker();
+  if (!worker) return {worker.status(), 0, false};
+  Expected<BuildResult> result = converse(worker->socket.get(), job, deadline_in(m_options.deadline_ms));
+  const int status = m_zygote.finish(*worker);
+  if (result.ok()) return {std::move(result), 0, false};
+  switch (result.status().code()) {
+    case StatusCode::deadline_exceeded:
+      return {error(StatusCode::deadline_exceeded, "the build took longer than {} ms", m_options.deadline_ms),
+              SIGKILL, true};
+    case StatusCode::unavailable: {  // it hung up without an answer
+      const uint32_t signal = WIFSIGNALED(status) ? static_cast<uint32_t>(WTERMSIG(status)) : 0;
+      const Status died =
+          signal != 0 ? error(StatusCode::aborted, "the compile worker died of signal {} ({})", signal,
+                              strsignal(static_cast<int>(signal)))
+                      : error(StatusCode::aborted, "the compile worker left with status {} and no answer",
+                              WEXITSTATUS(status));
+      return {died, signal, false};
+    }
+    default:
+      return {std::move(result), 0, false};
+  }
+}
+
+/// Sends the job and reads until its end. unavailable: the worker hung up. Other errors are the build's own.
+Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, Deadline deadline) {
+  KILN_RETURN_IF_ERROR(send_all(socket, job::encode(job.request), deadline));
+  FrameReader reader(limits::k_frame_bytes);
+  std::vector<uint8_t> buffer(size_t{256} << 10);
+  for (;;) {
+    KILN_ASSIGN_OR_RETURN(const size_t got, receive_some(socket, buffer, deadline));
+    if (got == 0) return error(StatusCode::unavailable, "hung up");
+    auto bytes = std::span<const uint8_t>(buffer).first(got);
+    while (!bytes.empty()) {
+      bool whole = false;
+      Frame frame;
+      KILN_RETURN_IF_ERROR(reader.feed(bytes, whole, frame));
+      if (!whole) continue;
+      KILN_ASSIGN_OR_RETURN(job::JobMessage message, job::decode(frame));
+      if (const auto* step = std::get_if<job::JobProgress>(&message)) {
+        if (job.progress) job.progress(step->stage, step->done, step->total, step->item);
+      } else if (auto* result = std::get_if<BuildResult>(&message)) {
+        return std::move(*result);
+      } else if (const auto* failure = std::get_if<job::JobFailure>(&message)) {
+        // Codes that speak of the worker itself here are the build's own there: they must not look like a
+        // crash.
+        const StatusCode code = failure->status.code();
+        const bool ours = code == StatusCode::unavailable || code == StatusCode::aborted ||
+                          code == StatusCode::deadline_exceeded;
+        return Status(ours ? StatusCode::internal : code, failure->status.message());
+      } else {
+        return error(StatusCode::internal, "the compile worker sent kind {}", message.index());
+      }
+    }
+  }
+}
+
+}  // namespace kiln

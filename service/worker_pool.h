@@ -1,0 +1,72 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "jit/build/build.h"
+#include "jit/worker/zygote.h"
+
+namespace kiln {
+
+/// How a job ended.
+struct JobOutcome {
+  Expected<BuildResult> result;
+  uint32_t signal = 0;     // what killed its worker, if something did
+  bool poisonous = false;  // it hung, or killed worker after worker: the key is to be quarantined
+};
+
+/// Runs builds in compile workers: one thread for each build at once, which forks a worker, talks to it,
+/// holds it to its deadline and puts it away. A worker that crashes is tried once more; one that hangs is
+/// not, since that would hang as long again.
+///
+/// Threading: any thread. `progress` and `done` are called on the pool's threads.
+class WorkerPool {
+ public:
+  struct Options {
+    std::string program;
+    size_t count = 1;
+    uint64_t deadline_ms = 0;
+    WorkerLimits limits;
+  };
+  using Done = std::function<void(JobOutcome)>;
+
+  explicit WorkerPool(Options options);
+  /// Kills what runs; their `done` is called with unavailable first.
+  ~WorkerPool();
+
+  size_t size() const { return m_options.count; }
+
+  void submit(BuildRequest request, ProgressFunction progress, Done done);
+
+  /// Ends every running and waiting job with unavailable.
+  void kill_all();
+
+ private:
+  struct Job {
+    BuildRequest request;
+    ProgressFunction progress;
+    Done done;
+  };
+
+  void work();
+  JobOutcome run(const Job& job);
+  JobOutcome run_once(const Job& job);
+  Expected<BuildResult> converse(int socket, const Job& job, Deadline deadline);
+  bool stopping();
+
+  const Options m_options;
+  Zygote m_zygote;
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::deque<Job> m_jobs;
+  bool m_stopping = false;
+  std::vector<std::thread> m_threads;
+};
+
+}  // namespace kiln
