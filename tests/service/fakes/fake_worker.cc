@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "cache/format/artifact_bytes.h"
 #include "jit/worker/zygote.h"
 
 namespace {
@@ -29,7 +30,8 @@ BuildResult result_of(std::string_view graph, size_t payload_bytes) {
   BuiltArtifact artifact;
   artifact.kind = 3;
   artifact.payload.assign(payload_bytes, 7);
-  artifact.digest = digest_of(graph);
+  std::copy(graph.begin(), graph.end(), artifact.payload.begin());
+  artifact.digest = artifact_digest({ArtifactKind::program, {}, artifact.payload});
   result.artifacts.push_back(artifact);
   result.heads.push_back({digest_of(std::string("key ") + std::string(graph)), artifact.digest, 0, "{}"});
   result.compilations = 3;

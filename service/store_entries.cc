@@ -1,0 +1,235 @@
+#include "service/store_entries.h"
+
+#include <spdlog/spdlog.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "cache/store/store.h"
+
+namespace kiln {
+namespace {
+
+using nlohmann::json;
+using protocol::Command;
+using protocol::Verb;
+
+constexpr int k_schema_version = 1;
+
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+Artifact to_artifact(const BuiltArtifact& built) {
+  return {static_cast<ArtifactKind>(built.kind),
+          {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
+          built.payload};
+}
+
+Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, const std::string& key_parts) {
+  // The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts.
+  return {.key = key,
+          .artifact = artifact,
+          .generation = generation,
+          .canonical_key = {key_parts.begin(), key_parts.end()},
+          .provenance = key_parts};
+}
+
+json entry_json(const Entry& entry) {
+  json heads = json::array();
+  for (const Head& head : entry.heads) {
+    heads.push_back({{"key", head.key.to_hex()},
+                     {"generation", head.generation},
+                     {"created_ms", head.created_ms},
+                     {"key_parts", json::parse(head.provenance, nullptr, false)}});
+    if (heads.back()["key_parts"].is_discarded()) heads.back()["key_parts"] = head.provenance;
+  }
+  return {{"digest", entry.digest.to_hex()},
+          {"kind", std::string(to_string(entry.kind))},
+          {"payload_bytes", entry.payload_bytes},
+          {"created_ms", entry.created_ms},
+          {"pinned", entry.pinned},
+          {"mapped", entry.mapped},
+          {"aligned", entry.aligned},
+          {"heads", heads}};
+}
+
+/// Is `name` (a whole digest, or its first digits) the entry's digest or one of its keys?
+bool is_called(const Entry& entry, std::string_view name) {
+  if (entry.digest.to_hex().starts_with(name)) return true;
+  for (const Head& head : entry.heads) {
+    if (head.key.to_hex().starts_with(name)) return true;
+  }
+  return false;
+}
+
+class StoreEntries final : public EntryStore {
+ public:
+  explicit StoreEntries(std::unique_ptr<Store> store) : m_store(std::move(store)) {}
+
+  Status publish(const BuildResult& result) override;
+  Expected<std::string> command(const Command& command) override;
+
+ private:
+  Status retire_if_damaged(const Digest& artifact);
+  Expected<bool> is_decided(const Head& head);
+  Expected<Entry> find_one(const Command& command);
+  Expected<std::string> put_capture(const Command& command);
+  Expected<std::string> verify();
+  Expected<std::string> evict(const std::string& capacity);
+  Expected<std::string> pin(const Command& command);
+  json sizes() const;
+
+  std::unique_ptr<Store> m_store;
+};
+
+/// Who asks for a build of what is kept already could not read it: damaged bytes make room for good ones.
+Status StoreEntries::retire_if_damaged(const Digest& artifact) {
+  const auto kept = m_store->find(artifact);
+  if (kept.ok() || kept.status().code() != StatusCode::data_loss) return {};
+  spdlog::warn("artifact {} is damaged and written again: {}", artifact.to_short(), kept.status().message());
+  return m_store->erase(artifact);
+}
+
+/// One answer per key and generation: whatever came first stays, also when another build made other bytes.
+Expected<bool> StoreEntries::is_decided(const Head& head) {
+  KILN_ASSIGN_OR_RETURN(const auto kept, m_store->head(head.key));
+  if (!kept || kept->generation < head.generation) return false;
+  if (kept->generation == head.generation && kept->artifact != head.artifact) {
+    spdlog::info("key {} keeps {}, not {}", head.key.to_short(), kept->artifact.to_short(),
+                 head.artifact.to_short());
+  }
+  return true;
+}
+
+Status StoreEntries::publish(const BuildResult& result) {
+  PublishBatch batch;
+  for (const BuiltArtifact& built : result.artifacts) {
+    KILN_RETURN_IF_ERROR(retire_if_damaged(built.digest));
+    batch.artifacts.push_back(to_artifact(built));
+    if (const Digest digest = artifact_digest(batch.artifacts.back()); digest != built.digest) {
+      return error(StatusCode::internal, "artifact calls itself {}, its bytes say {}",
+                   built.digest.to_short(), digest.to_short());
+    }
+  }
+  for (const BuiltHead& built : result.heads) {
+    Head head = to_head(built.key, built.artifact, built.generation, built.key_parts);
+    KILN_ASSIGN_OR_RETURN(const bool decided, is_decided(head));
+    if (!decided) batch.heads.push_back(std::move(head));
+  }
+  KILN_RETURN_IF_ERROR(m_store->publish(batch));
+  return m_store->flush();
+}
+
+Expected<std::string> StoreEntries::command(const Command& command) {
+  switch (command.verb) {
+    case Verb::list: {
+      json entries = json::array();
+      for (const Entry& entry : m_store->list()) entries.push_back(entry_json(entry));
+      return dump({{"schema_version", k_schema_version}, {"entries", entries}, {"store", sizes()}});
+    }
+    case Verb::show: {
+      KILN_ASSIGN_OR_RETURN(const Entry entry, find_one(command));
+      return dump({{"schema_version", k_schema_version}, {"entry", entry_json(entry)}});
+    }
+    case Verb::verify:
+      return verify();
+    case Verb::gc:
+      return evict(command.text);
+    case Verb::clear: {
+      const json before = sizes();
+      KILN_RETURN_IF_ERROR(m_store->clear());
+      KILN_RETURN_IF_ERROR(m_store->flush());
+      return dump({{"schema_version", k_schema_version}, {"before", before}, {"after", sizes()}});
+    }
+    case Verb::pin:
+      return pin(command);
+    case Verb::capture_put:
+      return put_capture(command);
+    default:
+      return error(StatusCode::unimplemented, "verb {} is not about entries",
+                   protocol::to_string(command.verb));
+  }
+}
+
+/// By text (the first digits of a key or digest) or else by the whole key. Errors: not_found,
+/// invalid_argument when several fit.
+Expected<Entry> StoreEntries::find_one(const Command& command) {
+  const std::string name = command.text.empty() ? command.key.to_hex() : command.text;
+  std::optional<Entry> found;
+  for (Entry& entry : m_store->list()) {
+    if (!is_called(entry, name)) continue;
+    if (found) return invalid_argument("{} is short for more than one entry", name.substr(0, 64));
+    found = std::move(entry);
+  }
+  if (!found) return error(StatusCode::not_found, "no entry {}", name.substr(0, 64));
+  return std::move(*found);
+}
+
+Expected<std::string> StoreEntries::put_capture(const Command& command) {
+  Artifact capture{ArtifactKind::capture, {}, command.data};
+  const Digest digest = artifact_digest(capture);
+  KILN_RETURN_IF_ERROR(retire_if_damaged(digest));
+  Head head = to_head(command.key, digest, 0, command.text);
+  KILN_ASSIGN_OR_RETURN(const bool decided, is_decided(head));
+  if (!decided) {
+    KILN_RETURN_IF_ERROR(m_store->publish({{std::move(capture)}, {std::move(head)}}));
+    KILN_RETURN_IF_ERROR(m_store->flush());
+  }
+  return dump({{"schema_version", k_schema_version}, {"stored", !decided}, {"digest", digest.to_hex()}});
+}
+
+Expected<std::string> StoreEntries::verify() {
+  KILN_ASSIGN_OR_RETURN(const auto damages, m_store->verify());
+  json damaged = json::array();
+  for (const Damage& damage : damages) {
+    damaged.push_back({{"digest", damage.digest.to_hex()}, {"reason", damage.reason}});
+    KILN_RETURN_IF_ERROR(m_store->erase(damage.digest));  // a miss from now on: it will be built again
+  }
+  return dump({{"schema_version", k_schema_version},
+               {"checked", m_store->stats().artifacts + damages.size()},
+               {"damaged", damaged}});
+}
+
+Expected<std::string> StoreEntries::evict(const std::string& capacity) {
+  const json before = sizes();
+  if (capacity.empty()) {
+    KILN_RETURN_IF_ERROR(m_store->evict());
+  } else {
+    uint64_t bytes = 0;
+    const char* end = capacity.data() + capacity.size();
+    if (std::from_chars(capacity.data(), end, bytes).ptr != end) {
+      return invalid_argument("'{}' is not a number of bytes", capacity.substr(0, 32));
+    }
+    KILN_RETURN_IF_ERROR(m_store->evict(bytes));
+  }
+  return dump({{"schema_version", k_schema_version}, {"before", before}, {"after", sizes()}});
+}
+
+Expected<std::string> StoreEntries::pin(const Command& command) {
+  if (command.text != "on" && command.text != "off") {
+    return invalid_argument("pin is '{}', expected on or off", command.text.substr(0, 32));
+  }
+  KILN_ASSIGN_OR_RETURN(const Entry entry, find_one({.verb = Verb::show, .key = command.key}));
+  KILN_RETURN_IF_ERROR(command.text == "on" ? m_store->pin(entry.digest) : m_store->unpin(entry.digest));
+  return dump({{"schema_version", k_schema_version},
+               {"digest", entry.digest.to_hex()},
+               {"pinned", command.text == "on"}});
+}
+
+json StoreEntries::sizes() const {
+  const StoreStats stats = m_store->stats();
+  return {{"artifacts", stats.artifacts},
+          {"heads", stats.heads},
+          {"files", stats.files},
+          {"file_bytes", stats.file_bytes}};
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<EntryStore>> open_entry_store(const Config& config) {
+  KILN_ASSIGN_OR_RETURN(auto store, Store::open({.directory = config.cache_directory,
+                                                 .capacity_bytes = config.cache_size_max_bytes}));
+  if (!store->report().empty()) spdlog::warn("{}", store->report());
+  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(std::move(store)));
+}
+
+}  // namespace kiln

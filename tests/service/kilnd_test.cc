@@ -1,0 +1,141 @@
+// kilnd with its real store: what it acknowledges, a reader that knows nothing of it finds.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cache/reader/reader.h"
+#include "client/connection/connection.h"
+
+namespace kiln {
+namespace {
+
+using protocol::Verb;
+
+constexpr uint64_t k_patience_ms = 60'000;
+
+class KilndTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/kiln-kilnd-XXXXXX";
+    m_directory = mkdtemp(name);
+    std::filesystem::create_directories(m_directory + "/run");
+    setenv("XDG_RUNTIME_DIR", (m_directory + "/run").c_str(), 1);
+    setenv("XDG_STATE_HOME", (m_directory + "/state").c_str(), 1);
+    m_config.cache_directory = m_directory + "/cache";
+    m_config.daemon_path = KILN_KILND;
+    m_config.worker_path = KILN_FAKE_WORKER;
+    m_config.worker_count = 2;
+    m_config.daemon_start_timeout_ms = 20'000;
+  }
+  void TearDown() override {
+    Connection connection(m_config);
+    (void)connection.command({.verb = Verb::shutdown}, deadline_in(5'000), false);
+    wait_for_end();
+    std::filesystem::remove_all(m_directory);
+  }
+
+  void wait_for_end() const {
+    for (int i = 0; i < 2'000; ++i) {
+      const UniqueFd lock(open((m_config.cache_directory + "/kilnd.lock").c_str(), O_RDWR | O_CLOEXEC));
+      if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    FAIL() << "the daemon did not end";
+  }
+
+  Expected<protocol::Built> build(const std::string& text) {
+    Connection connection(m_config);
+    return connection.build({0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}},
+                            deadline_in(k_patience_ms));
+  }
+
+  nlohmann::json ask(protocol::Command command) {
+    Connection connection(m_config);
+    auto text = connection.command(std::move(command), deadline_in(k_patience_ms));
+    EXPECT_TRUE(text.ok()) << text.status().to_string();
+    return text.ok() ? nlohmann::json::parse(*text) : nlohmann::json();
+  }
+
+  /// The payload's size as a client would find it, or 0.
+  uint64_t mapped_bytes(const Digest& key, kiln_artifact_kind kind) const {
+    kiln_reader* reader = kiln_reader_open(m_config.cache_directory.c_str());
+    kiln_view view{};
+    const kiln_miss miss = kiln_reader_find_key(reader, key.bytes.data(), kind, &view);
+    const uint64_t bytes = miss == KILN_HIT ? view.header->payload_size : 0;
+    kiln_reader_close(reader);
+    return bytes;
+  }
+
+  std::string m_directory;
+  Config m_config;
+};
+
+TEST_F(KilndTest, what_is_answered_is_mapped_already) {
+  for (int i = 0; i < 10; ++i) {
+    const auto built = build("ok " + std::to_string(i));
+    ASSERT_TRUE(built.ok()) << built.status().to_string();
+    EXPECT_EQ(mapped_bytes(built->heads.at(0).key, KILN_ARTIFACT_PROGRAM), 100U);
+  }
+}
+
+TEST_F(KilndTest, what_was_answered_outlives_a_kill) {
+  const auto built = build("ok");
+  ASSERT_TRUE(built.ok());
+  kill(static_cast<pid_t>(ask({.verb = Verb::status}).at("pid").get<int>()), SIGKILL);
+  wait_for_end();
+  EXPECT_EQ(mapped_bytes(built->heads.at(0).key, KILN_ARTIFACT_PROGRAM), 100U);
+  EXPECT_EQ(ask({.verb = Verb::list}).at("entries").size(), 1U);
+}
+
+TEST_F(KilndTest, the_same_graph_built_again_is_the_same_entry) {
+  ASSERT_TRUE(build("ok").ok());
+  ASSERT_TRUE(build("ok").ok());
+  EXPECT_EQ(ask({.verb = Verb::list}).at("entries").size(), 1U);
+}
+
+TEST_F(KilndTest, an_entry_is_shown_by_the_first_digits_of_its_key) {
+  const auto built = build("ok");
+  ASSERT_TRUE(built.ok());
+  const std::string key = built->heads.at(0).key.to_hex();
+  const auto shown = ask({.verb = Verb::show, .text = key.substr(0, 12)}).at("entry");
+  EXPECT_EQ(shown.at("kind"), "program");
+  EXPECT_EQ(shown.at("heads").at(0).at("key"), key);
+  Connection connection(m_config);
+  EXPECT_EQ(
+      connection.command({.verb = Verb::show, .text = "no such"}, deadline_in(k_patience_ms)).status().code(),
+      StatusCode::not_found);
+}
+
+TEST_F(KilndTest, a_capture_is_kept_and_the_first_one_stays) {
+  const Digest key = digest_of("capture key");
+  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(50)})
+                .at("stored"),
+            true);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
+  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)})
+                .at("stored"),
+            false);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
+}
+
+TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
+  const auto built = build("ok");
+  ASSERT_TRUE(built.ok());
+  EXPECT_EQ(ask({.verb = Verb::verify}).at("damaged").size(), 0U);
+  EXPECT_EQ(ask({.verb = Verb::pin, .key = built->heads.at(0).key, .text = "on"}).at("pinned"), true);
+  EXPECT_TRUE(ask({.verb = Verb::gc}).contains("after"));
+  EXPECT_EQ(ask({.verb = Verb::clear}).at("after").at("artifacts"), 0);
+  EXPECT_EQ(mapped_bytes(built->heads.at(0).key, KILN_ARTIFACT_PROGRAM), 0U);
+  EXPECT_TRUE(build("ok").ok());
+}
+
+}  // namespace
+}  // namespace kiln
