@@ -63,7 +63,7 @@ bool is_called(const Entry& entry, std::string_view name) {
 
 class StoreEntries final : public EntryStore {
  public:
-  explicit StoreEntries(std::unique_ptr<Store> store) : m_store(std::move(store)) {}
+  explicit StoreEntries(std::unique_ptr<CacheStore> store) : m_store(std::move(store)) {}
 
   Status publish(const BuildResult& result) override;
   Expected<std::string> command(const Command& command) override;
@@ -78,7 +78,7 @@ class StoreEntries final : public EntryStore {
   Expected<std::string> pin(const Command& command);
   json sizes() const;
 
-  std::unique_ptr<Store> m_store;
+  std::unique_ptr<CacheStore> m_store;
 };
 
 /// Who asks for a build of what is kept already could not read it: damaged bytes make room for good ones.
@@ -94,8 +94,7 @@ Expected<bool> StoreEntries::is_decided(const Head& head) {
   KILN_ASSIGN_OR_RETURN(const auto kept, m_store->head(head.key));
   if (!kept || kept->generation < head.generation) return false;
   if (kept->generation == head.generation && kept->artifact != head.artifact) {
-    spdlog::info("key {} keeps {}, not {}", head.key.to_short(), kept->artifact.to_short(),
-                 head.artifact.to_short());
+    spdlog::info("key {} keeps {}, not {}", head.key.to_short(), kept->artifact.to_short(), head.artifact.to_short());
   }
   return true;
 }
@@ -106,8 +105,8 @@ Status StoreEntries::publish(const BuildResult& result) {
     KILN_RETURN_IF_ERROR(retire_if_damaged(built.digest));
     batch.artifacts.push_back(to_artifact(built));
     if (const Digest digest = artifact_digest(batch.artifacts.back()); digest != built.digest) {
-      return error(StatusCode::internal, "artifact calls itself {}, its bytes say {}",
-                   built.digest.to_short(), digest.to_short());
+      return error(StatusCode::internal, "artifact calls itself {}, its bytes say {}", built.digest.to_short(),
+                   digest.to_short());
     }
   }
   for (const BuiltHead& built : result.heads) {
@@ -145,8 +144,7 @@ Expected<std::string> StoreEntries::command(const Command& command) {
     case Verb::capture_put:
       return put_capture(command);
     default:
-      return error(StatusCode::unimplemented, "verb {} is not about entries",
-                   protocol::to_string(command.verb));
+      return error(StatusCode::unimplemented, "verb {} is not about entries", protocol::to_string(command.verb));
   }
 }
 
@@ -210,24 +208,21 @@ Expected<std::string> StoreEntries::pin(const Command& command) {
   }
   KILN_ASSIGN_OR_RETURN(const Entry entry, find_one({.verb = Verb::show, .key = command.key}));
   KILN_RETURN_IF_ERROR(command.text == "on" ? m_store->pin(entry.digest) : m_store->unpin(entry.digest));
-  return dump({{"schema_version", k_schema_version},
-               {"digest", entry.digest.to_hex()},
-               {"pinned", command.text == "on"}});
+  return dump(
+      {{"schema_version", k_schema_version}, {"digest", entry.digest.to_hex()}, {"pinned", command.text == "on"}});
 }
 
 json StoreEntries::sizes() const {
   const StoreStats stats = m_store->stats();
-  return {{"artifacts", stats.artifacts},
-          {"heads", stats.heads},
-          {"files", stats.files},
-          {"file_bytes", stats.file_bytes}};
+  return {
+      {"artifacts", stats.artifacts}, {"heads", stats.heads}, {"files", stats.files}, {"file_bytes", stats.file_bytes}};
 }
 
 }  // namespace
 
 Expected<std::unique_ptr<EntryStore>> open_entry_store(const Config& config) {
-  KILN_ASSIGN_OR_RETURN(auto store, Store::open({.directory = config.cache_directory,
-                                                 .capacity_bytes = config.cache_size_max_bytes}));
+  KILN_ASSIGN_OR_RETURN(auto store, CacheStore::open({.directory = config.cache_directory,
+                                                      .capacity_bytes = config.cache_size_max_bytes}));
   if (!store->report().empty()) spdlog::warn("{}", store->report());
   return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(std::move(store)));
 }

@@ -17,9 +17,7 @@ const Catalog::HeadState* Catalog::head(const Digest& key) const {
   return found == m_heads.end() ? nullptr : &found->second;
 }
 
-void Catalog::add_artifact(const Digest& digest, ArtifactState state) {
-  m_artifacts.emplace(digest, std::move(state));
-}
+void Catalog::add_artifact(const Digest& digest, ArtifactState state) { m_artifacts.emplace(digest, std::move(state)); }
 
 void Catalog::remove_artifact(const Digest& digest) {
   const auto found = m_artifacts.find(digest);

@@ -23,8 +23,7 @@ void write_slot(kiln_index_slot* shared, const kiln_index_slot& from) {
   auto* to = reinterpret_cast<uint64_t*>(shared);
   const uint64_t sequence = to[0];
   __atomic_store_n(&to[0], sequence + 1, __ATOMIC_RELEASE);
-  for (size_t word = 1; word < KILN_SLOT_WORDS; ++word)
-    __atomic_store_n(&to[word], words[word], __ATOMIC_RELEASE);
+  for (size_t word = 1; word < KILN_SLOT_WORDS; ++word) __atomic_store_n(&to[word], words[word], __ATOMIC_RELEASE);
   __atomic_store_n(&to[0], sequence + 2, __ATOMIC_RELEASE);
 }
 
@@ -34,8 +33,8 @@ Expected<std::unique_ptr<IndexWriter>> IndexWriter::create(const std::string& pa
                                                            uint64_t capacity, uint32_t file_capacity) {
   assert(std::has_single_bit(capacity) && "probes wrap by masking");
   if (capacity > KILN_INDEX_CAPACITY_MAX || file_capacity > KILN_INDEX_FILES_MAX) {
-    return error(StatusCode::resource_exhausted, "index of {} slots and {} files, at most {} and {}",
-                 capacity, file_capacity, KILN_INDEX_CAPACITY_MAX, KILN_INDEX_FILES_MAX);
+    return error(StatusCode::resource_exhausted, "index of {} slots and {} files, at most {} and {}", capacity,
+                 file_capacity, KILN_INDEX_CAPACITY_MAX, KILN_INDEX_FILES_MAX);
   }
   const size_t size = kiln_index_size(file_capacity, capacity);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);

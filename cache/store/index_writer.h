@@ -15,8 +15,8 @@ namespace kiln {
 class IndexWriter {
  public:
   /// Creates the file; its blocks are allocated, so that a full disk is an error here and not a SIGBUS later.
-  static Expected<std::unique_ptr<IndexWriter>> create(const std::string& path, uint64_t generation,
-                                                       uint64_t capacity, uint32_t file_capacity);
+  static Expected<std::unique_ptr<IndexWriter>> create(const std::string& path, uint64_t generation, uint64_t capacity,
+                                                       uint32_t file_capacity);
   ~IndexWriter();
   IndexWriter(const IndexWriter&) = delete;
   IndexWriter& operator=(const IndexWriter&) = delete;

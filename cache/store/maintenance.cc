@@ -13,7 +13,7 @@
 /// file, before its old file goes.
 namespace kiln {
 
-Status Store::Impl::set_pinned(const Digest& digest, bool pinned) {
+Status CacheStore::Impl::set_pinned(const Digest& digest, bool pinned) {
   const std::scoped_lock guard(m_mutex);
   if (m_catalog.artifact(digest) == nullptr) {
     return error(StatusCode::not_found, "artifact {} is not kept", digest.to_short());
@@ -30,7 +30,7 @@ Status Store::Impl::set_pinned(const Digest& digest, bool pinned) {
 /// Takes artifacts and their heads off the record, then off the catalog. Their bytes stay, without a record
 /// and so not found, until their file is evicted: a file of tombstones would only cost another file. A key
 /// whose earlier generation led to another artifact that is kept goes back to that.
-Status Store::Impl::forget(const std::vector<Digest>& digests) {
+Status CacheStore::Impl::forget(const std::vector<Digest>& digests) {
   rocksdb::WriteBatch batch;
   std::vector<Digest> keys;
   for (const Digest& digest : digests) {
@@ -39,8 +39,7 @@ Status Store::Impl::forget(const std::vector<Digest>& digests) {
     batch.Delete(m_rocks->meta(), records::artifact_key(digest)).PermitUncheckedError();
     batch.Delete(m_rocks->meta(), records::pin_key(digest)).PermitUncheckedError();
     for (const Digest& key : artifact->keys) {
-      batch.Delete(m_rocks->meta(), records::head_key(key, m_catalog.head(key)->generation))
-          .PermitUncheckedError();
+      batch.Delete(m_rocks->meta(), records::head_key(key, m_catalog.head(key)->generation)).PermitUncheckedError();
       keys.push_back(key);
     }
   }
@@ -49,7 +48,7 @@ Status Store::Impl::forget(const std::vector<Digest>& digests) {
   return fall_back_to_older_heads(keys);
 }
 
-Status Store::Impl::fall_back_to_older_heads(const std::vector<Digest>& keys) {
+Status CacheStore::Impl::fall_back_to_older_heads(const std::vector<Digest>& keys) {
   rocksdb::WriteBatch dangling;
   for (const Digest& key : keys) {
     for (const Head& head : read_history(key)) {
@@ -63,7 +62,7 @@ Status Store::Impl::fall_back_to_older_heads(const std::vector<Digest>& keys) {
   return m_rocks->write(dangling);
 }
 
-Status Store::Impl::rewrite_pinned(const LiveFile& file) {
+Status CacheStore::Impl::rewrite_pinned(const LiveFile& file) {
   rocksdb::WriteBatch batch;
   for (const auto& [digest, artifact] : m_catalog.artifacts()) {
     if (!artifact.pinned || !artifact.location || artifact.location->file != file.number) continue;
@@ -73,7 +72,7 @@ Status Store::Impl::rewrite_pinned(const LiveFile& file) {
   return m_rocks->write(batch);
 }
 
-Status Store::Impl::evict(uint64_t capacity_bytes) {
+Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
   const std::scoped_lock evicting(m_evict_mutex);
   KILN_RETURN_IF_ERROR(flush());
   // Every file there is now may go once. If that is not enough, only what is pinned remains.
@@ -97,13 +96,13 @@ Status Store::Impl::evict(uint64_t capacity_bytes) {
   }
 }
 
-Status Store::Impl::erase(const Digest& digest) {
+Status CacheStore::Impl::erase(const Digest& digest) {
   const std::scoped_lock guard(m_mutex);
   KILN_RETURN_IF_ERROR(forget({digest}));
   return sync();
 }
 
-Status Store::Impl::clear() {
+Status CacheStore::Impl::clear() {
   const std::scoped_lock evicting(m_evict_mutex, m_family_mutex);
   const std::scoped_lock guard(m_mutex);
   // The records first: should the process die in between, the artifacts have no record and are not found.
@@ -118,8 +117,7 @@ Status Store::Impl::clear() {
   return sync();
 }
 
-std::optional<std::string> Store::Impl::damage_of(const Digest& digest,
-                                                  const Catalog::ArtifactState& artifact) {
+std::optional<std::string> CacheStore::Impl::damage_of(const Digest& digest, const Catalog::ArtifactState& artifact) {
   const auto value = m_rocks->get(m_rocks->artifacts(), slice_of(digest));
   if (!value.ok()) return value.status().message();
   if (!*value) return "its bytes are gone";
@@ -131,8 +129,7 @@ std::optional<std::string> Store::Impl::damage_of(const Digest& digest,
   const std::string path = m_publisher->link_path(artifact.location->file);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return path + " cannot be opened";
-  const ssize_t size =
-      pread(fd, published.data(), published.size(), static_cast<off_t>(artifact.location->offset));
+  const ssize_t size = pread(fd, published.data(), published.size(), static_cast<off_t>(artifact.location->offset));
   ::close(fd);
   if (size != static_cast<ssize_t>(stored.size()) || !std::ranges::equal(published, stored)) {
     return path + " holds other bytes";
@@ -140,7 +137,7 @@ std::optional<std::string> Store::Impl::damage_of(const Digest& digest,
   return std::nullopt;
 }
 
-Expected<std::vector<Damage>> Store::Impl::verify() {
+Expected<std::vector<Damage>> CacheStore::Impl::verify() {
   std::vector<Digest> all;
   {
     const std::scoped_lock guard(m_mutex);

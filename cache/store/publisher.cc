@@ -26,9 +26,7 @@ constexpr std::string_view k_link_suffix = ".sst";
 constexpr std::string_view k_sidecar_suffix = ".kidx";
 constexpr std::string_view k_index_prefix = "index.";
 
-std::string file_name(uint64_t number, std::string_view suffix) {
-  return fmt::format("{:06}{}", number, suffix);
-}
+std::string file_name(uint64_t number, std::string_view suffix) { return fmt::format("{:06}{}", number, suffix); }
 
 /// The number in "000123.sst" or "index.7"; nothing for other names.
 std::optional<uint64_t> number_in(std::string_view name, std::string_view prefix, std::string_view suffix) {
@@ -66,8 +64,7 @@ kiln_index_slot slot_of(const Digest& digest, const Catalog::ArtifactState& arti
 
 }  // namespace
 
-Expected<std::unique_ptr<Publisher>> Publisher::open(const StoreOptions& options,
-                                                     const std::string& directory) {
+Expected<std::unique_ptr<Publisher>> Publisher::open(const StoreOptions& options, const std::string& directory) {
   const std::string folder = directory + "/" KILN_PUBLISHED_FOLDER;
   KILN_RETURN_IF_ERROR(files::ensure_private_directory(folder));
   std::unique_ptr<Publisher> publisher(new Publisher(options, folder));
@@ -79,9 +76,7 @@ Expected<std::unique_ptr<Publisher>> Publisher::open(const StoreOptions& options
   return publisher;
 }
 
-std::string Publisher::link_path(uint64_t number) const {
-  return m_folder + "/" + file_name(number, k_link_suffix);
-}
+std::string Publisher::link_path(uint64_t number) const { return m_folder + "/" + file_name(number, k_link_suffix); }
 
 Expected<std::vector<Digest>> Publisher::sync(const std::vector<LiveFile>& live, Catalog& catalog) {
   for (const LiveFile& file : live) {
@@ -116,14 +111,12 @@ Status Publisher::adopt(const LiveFile& file, Catalog& catalog) {
     }
   }
   // Clients refuse what others could have written, whatever the umask was.
-  if (::chmod(link.c_str(), 0600) != 0)
-    return error(StatusCode::unavailable, "{}: {}", link, std::strerror(errno));
+  if (::chmod(link.c_str(), 0600) != 0) return error(StatusCode::unavailable, "{}: {}", link, std::strerror(errno));
   KILN_ASSIGN_OR_RETURN(Sidecar sidecar, sidecar_of(file, linked_before, catalog));
   locate(file.number, sidecar, catalog);
   PublishedFile published{std::move(sidecar), file.size, 0};
   if (m_index) {
-    const auto place =
-        m_index->add_file(file_name(file.number, k_link_suffix), file.size, published.sidecar.identity);
+    const auto place = m_index->add_file(file_name(file.number, k_link_suffix), file.size, published.sidecar.identity);
     if (!place) m_index = nullptr;  // full: show_changes begins a new one
     if (place) published.place = *place;
   }
@@ -169,8 +162,7 @@ std::vector<Digest> Publisher::retire(uint64_t number, Catalog& catalog) {
   for (const SidecarEntry& entry : m_files.at(number).sidecar.entries) {
     const Digest digest = digest_in(entry);
     const auto* artifact = catalog.artifact(digest);
-    if (artifact != nullptr && artifact->location && artifact->location->file == number)
-      lost.push_back(digest);
+    if (artifact != nullptr && artifact->location && artifact->location->file == number) lost.push_back(digest);
   }
   m_files.erase(number);
   return lost;
@@ -209,17 +201,16 @@ Status Publisher::show_changes(Catalog& catalog) {
 /// removed slots.
 Status Publisher::rebuild_index(const Catalog& catalog) {
   m_index = nullptr;  // should this fail, the next sync tries again
-  uint64_t capacity = std::bit_ceil(
-      std::max(k_slots_min, k_headroom * (catalog.artifacts().size() + catalog.heads().size())));
+  uint64_t capacity =
+      std::bit_ceil(std::max(k_slots_min, k_headroom * (catalog.artifacts().size() + catalog.heads().size())));
   const uint64_t file_capacity = std::max<uint64_t>(k_files_min, k_headroom * m_files.size());
   for (;; capacity *= 2) {
     const uint64_t generation = m_next_generation++;
     const std::string path = fmt::format("{}/{}{}", m_folder, k_index_prefix, generation);
-    KILN_ASSIGN_OR_RETURN(
-        m_index, IndexWriter::create(path, generation, capacity, static_cast<uint32_t>(file_capacity)));
+    KILN_ASSIGN_OR_RETURN(m_index,
+                          IndexWriter::create(path, generation, capacity, static_cast<uint32_t>(file_capacity)));
     for (auto& [number, file] : m_files) {
-      const auto place =
-          m_index->add_file(file_name(number, k_link_suffix), file.size, file.sidecar.identity);
+      const auto place = m_index->add_file(file_name(number, k_link_suffix), file.size, file.sidecar.identity);
       assert(place && "the table was made large enough");
       file.place = *place;
     }

@@ -42,8 +42,7 @@ class Publisher {
     uint32_t place = 0;  // in the index's file table
   };
 
-  Publisher(const StoreOptions& options, std::string folder)
-      : m_options(options), m_folder(std::move(folder)) {}
+  Publisher(const StoreOptions& options, std::string folder) : m_options(options), m_folder(std::move(folder)) {}
   Status adopt(const LiveFile& file, Catalog& catalog);
   Expected<Sidecar> sidecar_of(const LiveFile& file, bool linked_before, const Catalog& catalog);
   void locate(uint64_t number, const Sidecar& sidecar, Catalog& catalog);

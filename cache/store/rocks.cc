@@ -103,8 +103,8 @@ Expected<std::unique_ptr<Rocks>> Rocks::open(const StoreOptions& options, const 
       {k_meta_family, meta_options()},
   };
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(database_options(std::move(files_changed)), directory,
-                                                   families, &rocks->m_handles, &db);
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(database_options(std::move(files_changed)), directory, families, &rocks->m_handles, &db);
   KILN_RETURN_IF_ERROR(from_rocksdb(opened, "opening the store"));
   rocks->m_db.reset(db);
   rocks->m_artifacts = rocks->m_handles[1];
@@ -124,8 +124,7 @@ Status Rocks::write(rocksdb::WriteBatch& batch) {
   return from_rocksdb(m_db->Write(rocksdb::WriteOptions(), &batch), "writing to the store");
 }
 
-Expected<std::optional<std::string>> Rocks::get(rocksdb::ColumnFamilyHandle* family,
-                                                const rocksdb::Slice& key) {
+Expected<std::optional<std::string>> Rocks::get(rocksdb::ColumnFamilyHandle* family, const rocksdb::Slice& key) {
   std::string value;
   const rocksdb::Status status = m_db->Get(rocksdb::ReadOptions(), family, key, &value);
   if (status.IsNotFound()) return std::optional<std::string>();
@@ -141,8 +140,7 @@ std::vector<LiveFile> Rocks::files() {
   std::vector<rocksdb::LiveFileMetaData> live;
   m_db->GetLiveFilesMetaData(&live);
   std::erase_if(live, [](const auto& file) { return file.column_family_name != k_artifacts_family; });
-  std::sort(live.begin(), live.end(),
-            [](const auto& a, const auto& b) { return a.largest_seqno < b.largest_seqno; });
+  std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.largest_seqno < b.largest_seqno; });
   std::vector<LiveFile> files;
   for (const auto& file : live) files.push_back({file.file_number, file.db_path + file.name, file.size});
   return files;
@@ -155,14 +153,12 @@ Status Rocks::drop_oldest(const LiveFile& oldest) {
   // must not compact by itself: it would drop one file for the new limit, and CompactRange the next.
   const auto limit = [this](uint64_t bytes, bool automatic) {
     const std::string fifo = "{max_table_files_size=" + std::to_string(bytes) + ";allow_compaction=true}";
-    return from_rocksdb(
-        m_db->SetOptions(m_artifacts, {{"disable_auto_compactions", automatic ? "false" : "true"},
-                                       {"compaction_options_fifo", fifo}}),
-        "setting the limit");
+    return from_rocksdb(m_db->SetOptions(m_artifacts, {{"disable_auto_compactions", automatic ? "false" : "true"},
+                                                       {"compaction_options_fifo", fifo}}),
+                        "setting the limit");
   };
   KILN_RETURN_IF_ERROR(limit(total - oldest.size, false));
-  const rocksdb::Status dropped =
-      m_db->CompactRange(rocksdb::CompactRangeOptions(), m_artifacts, nullptr, nullptr);
+  const rocksdb::Status dropped = m_db->CompactRange(rocksdb::CompactRangeOptions(), m_artifacts, nullptr, nullptr);
   KILN_RETURN_IF_ERROR(limit(k_unbounded_bytes, true));
   return from_rocksdb(dropped, "dropping the oldest file");
 }
@@ -172,9 +168,8 @@ Status Rocks::recreate_artifacts() {
   KILN_RETURN_IF_ERROR(from_rocksdb(m_db->DestroyColumnFamilyHandle(m_artifacts), "dropping all artifacts"));
   std::erase(m_handles, m_artifacts);
   m_artifacts = nullptr;
-  KILN_RETURN_IF_ERROR(
-      from_rocksdb(m_db->CreateColumnFamily(artifact_options(m_options), k_artifacts_family, &m_artifacts),
-                   "starting anew"));
+  KILN_RETURN_IF_ERROR(from_rocksdb(
+      m_db->CreateColumnFamily(artifact_options(m_options), k_artifacts_family, &m_artifacts), "starting anew"));
   m_handles.push_back(m_artifacts);
   return {};
 }

@@ -31,8 +31,8 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 /// Opens the database; one that is damaged is set aside, since a cache must not keep its user from working.
-Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options,
-                                               std::function<void()> files_changed, std::string& report) {
+Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options, std::function<void()> files_changed,
+                                               std::string& report) {
   const std::string directory = options.directory + "/db";
   auto rocks = Rocks::open(options, directory, files_changed);
   if (rocks.ok() || rocks.status().code() != StatusCode::data_loss) return rocks;
@@ -50,15 +50,14 @@ Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options,
 
 /* ---- opening */
 
-Expected<std::unique_ptr<Store::Impl>> Store::Impl::open(const StoreOptions& options) {
+Expected<std::unique_ptr<CacheStore::Impl>> CacheStore::Impl::open(const StoreOptions& options) {
   KILN_RETURN_IF_ERROR(files::ensure_private_directory(options.directory));
   KILN_ASSIGN_OR_RETURN(files::Lock lock, files::Lock::acquire(options.directory + "/LOCK"));
   std::unique_ptr<Impl> impl(new Impl(options, std::move(lock)));
   const std::scoped_lock guard(impl->m_mutex);
   Impl* self = impl.get();
   KILN_ASSIGN_OR_RETURN(impl->m_publisher, Publisher::open(options, options.directory));
-  KILN_ASSIGN_OR_RETURN(impl->m_rocks,
-                        open_database(options, [self] { self->files_changed(); }, impl->m_report));
+  KILN_ASSIGN_OR_RETURN(impl->m_rocks, open_database(options, [self] { self->files_changed(); }, impl->m_report));
   KILN_RETURN_IF_ERROR(impl->load_catalog());
   KILN_RETURN_IF_ERROR(impl->sync());
   KILN_RETURN_IF_ERROR(impl->forget_unlocated());
@@ -66,23 +65,21 @@ Expected<std::unique_ptr<Store::Impl>> Store::Impl::open(const StoreOptions& opt
   return impl;
 }
 
-Store::Impl::~Impl() {
+CacheStore::Impl::~Impl() {
   if (m_open) (void)flush();  // what is not flushed is in the log and comes back with the next open
   m_rocks = nullptr;
 }
 
-void Store::Impl::load_records(char tag,
-                               const std::function<bool(std::string_view key, std::string_view value)>& load,
-                               rocksdb::WriteBatch& stale) {
-  const std::unique_ptr<rocksdb::Iterator> it(
-      m_rocks->db().NewIterator(rocksdb::ReadOptions(), m_rocks->meta()));
+void CacheStore::Impl::load_records(char tag,
+                                    const std::function<bool(std::string_view key, std::string_view value)>& load,
+                                    rocksdb::WriteBatch& stale) {
+  const std::unique_ptr<rocksdb::Iterator> it(m_rocks->db().NewIterator(rocksdb::ReadOptions(), m_rocks->meta()));
   for (it->Seek(rocksdb::Slice(&tag, 1)); it->Valid() && it->key()[0] == tag; it->Next()) {
-    if (!load(view(it->key()), view(it->value())))
-      stale.Delete(m_rocks->meta(), it->key()).PermitUncheckedError();
+    if (!load(view(it->key()), view(it->value()))) stale.Delete(m_rocks->meta(), it->key()).PermitUncheckedError();
   }
 }
 
-Status Store::Impl::load_catalog() {
+Status CacheStore::Impl::load_catalog() {
   rocksdb::WriteBatch stale;
   load_records(
       'a',
@@ -117,7 +114,7 @@ Status Store::Impl::load_catalog() {
 
 /// Recovery wrote what was in the log to files, so an artifact without a place has lost its bytes, or they
 /// are damaged. It is forgotten, so that it can be published again.
-Status Store::Impl::forget_unlocated() {
+Status CacheStore::Impl::forget_unlocated() {
   std::vector<Digest> lost;
   for (const auto& [digest, artifact] : m_catalog.artifacts()) {
     if (!artifact.location) lost.push_back(digest);
@@ -128,55 +125,50 @@ Status Store::Impl::forget_unlocated() {
   return sync();
 }
 
-void Store::Impl::add_report(const std::string& sentence) {
+void CacheStore::Impl::add_report(const std::string& sentence) {
   if (!m_report.empty()) m_report += "; ";
   m_report += sentence;
 }
 
 /* ---- publishing */
 
-Status Store::Impl::check_head(const Head& head) {
+Status CacheStore::Impl::check_head(const Head& head) {
   if (head.canonical_key.size() > limits::k_canonical_key_bytes ||
       head.provenance.size() > limits::k_provenance_bytes) {
-    return error(StatusCode::resource_exhausted,
-                 "head {}: key of {} bytes, provenance of {}, at most {} and {}", head.key.to_short(),
-                 head.canonical_key.size(), head.provenance.size(), limits::k_canonical_key_bytes,
+    return error(StatusCode::resource_exhausted, "head {}: key of {} bytes, provenance of {}, at most {} and {}",
+                 head.key.to_short(), head.canonical_key.size(), head.provenance.size(), limits::k_canonical_key_bytes,
                  limits::k_provenance_bytes);
   }
   for (const Head& kept : read_history(head.key)) {
     if (kept.canonical_key != head.canonical_key) {
       ++m_stats.conflicts;
-      return error(StatusCode::already_exists, "head {}: two different keys have this digest",
-                   head.key.to_short());
+      return error(StatusCode::already_exists, "head {}: two different keys have this digest", head.key.to_short());
     }
     if (kept.generation == head.generation && kept.artifact != head.artifact) {
       ++m_stats.conflicts;
-      return error(StatusCode::already_exists,
-                   "head {} generation {} leads to artifact {} already, not to {}", head.key.to_short(),
-                   head.generation, kept.artifact.to_short(), head.artifact.to_short());
+      return error(StatusCode::already_exists, "head {} generation {} leads to artifact {} already, not to {}",
+                   head.key.to_short(), head.generation, kept.artifact.to_short(), head.artifact.to_short());
     }
   }
   return {};
 }
 
-Status Store::Impl::check_batch(const PublishBatch& batch, const std::vector<Digest>& digests) {
+Status CacheStore::Impl::check_batch(const PublishBatch& batch, const std::vector<Digest>& digests) {
   if (batch.artifacts.size() > limits::k_batch_artifacts || batch.heads.size() > limits::k_batch_heads) {
     return error(StatusCode::resource_exhausted, "batch of {} artifacts and {} heads, at most {} and {}",
-                 batch.artifacts.size(), batch.heads.size(), limits::k_batch_artifacts,
-                 limits::k_batch_heads);
+                 batch.artifacts.size(), batch.heads.size(), limits::k_batch_artifacts, limits::k_batch_heads);
   }
   const std::unordered_set<Digest> in_batch(digests.begin(), digests.end());
   std::unordered_map<Digest, const Head*> seen;
   for (const Head& head : batch.heads) {
     if (!in_batch.contains(head.artifact) && m_catalog.artifact(head.artifact) == nullptr) {
-      return error(StatusCode::not_found, "head {}: artifact {} is neither in the batch nor kept",
-                   head.key.to_short(), head.artifact.to_short());
+      return error(StatusCode::not_found, "head {}: artifact {} is neither in the batch nor kept", head.key.to_short(),
+                   head.artifact.to_short());
     }
     KILN_RETURN_IF_ERROR(check_head(head));
     const auto [twin, fresh] = seen.emplace(head.key, &head);
-    if (!fresh &&
-        (twin->second->canonical_key != head.canonical_key ||
-         (twin->second->generation == head.generation && twin->second->artifact != head.artifact))) {
+    if (!fresh && (twin->second->canonical_key != head.canonical_key ||
+                   (twin->second->generation == head.generation && twin->second->artifact != head.artifact))) {
       return invalid_argument("batch: head {} is given twice, differently", head.key.to_short());
     }
   }
@@ -185,7 +177,7 @@ Status Store::Impl::check_batch(const PublishBatch& batch, const std::vector<Dig
 
 /// Pads the header so that the payload starts a page, given where RocksDB will put the value as far as we
 /// learned.
-Expected<std::vector<uint8_t>> Store::Impl::encode(const Artifact& artifact, const Digest& digest) const {
+Expected<std::vector<uint8_t>> CacheStore::Impl::encode(const Artifact& artifact, const Digest& digest) const {
   uint32_t payload_offset = sizeof(kiln_artifact_header);
   for (size_t varint = 1; varint <= 5; ++varint) {
     const uint64_t start = m_publisher->value_page_offset(varint) + sizeof(kiln_artifact_header);
@@ -196,7 +188,7 @@ Expected<std::vector<uint8_t>> Store::Impl::encode(const Artifact& artifact, con
   return encode_artifact(artifact, digest, payload_offset);
 }
 
-Status Store::Impl::publish(const PublishBatch& batch) {
+Status CacheStore::Impl::publish(const PublishBatch& batch) {
   std::vector<Digest> digests;
   for (const Artifact& artifact : batch.artifacts) digests.push_back(artifact_digest(artifact));
 
@@ -237,20 +229,20 @@ Status Store::Impl::publish(const PublishBatch& batch) {
   return {};
 }
 
-Status Store::Impl::flush() {
+Status CacheStore::Impl::flush() {
   const std::shared_lock family(m_family_mutex);
   KILN_RETURN_IF_ERROR(m_rocks->flush_artifacts());
   const std::scoped_lock guard(m_mutex);
   return sync();
 }
 
-void Store::Impl::files_changed() {
+void CacheStore::Impl::files_changed() {
   const std::scoped_lock guard(m_mutex);
   if (m_open) (void)sync();  // should it fail, the next flush tries again and reports
 }
 
 /// RocksDB may merge files while they are being linked: then the list is asked for again.
-Status Store::Impl::sync() {
+Status CacheStore::Impl::sync() {
   static constexpr int k_attempts = 10;
   Status status;
   for (int attempt = 0; attempt < k_attempts; ++attempt) {
@@ -269,7 +261,7 @@ Status Store::Impl::sync() {
 
 /* ---- reading */
 
-Expected<std::optional<Artifact>> Store::Impl::find(const Digest& digest) {
+Expected<std::optional<Artifact>> CacheStore::Impl::find(const Digest& digest) {
   const std::scoped_lock guard(m_mutex);
   if (m_catalog.artifact(digest) == nullptr) return std::optional<Artifact>();
   KILN_ASSIGN_OR_RETURN(const auto value, m_rocks->get(m_rocks->artifacts(), slice_of(digest)));
@@ -279,25 +271,23 @@ Expected<std::optional<Artifact>> Store::Impl::find(const Digest& digest) {
 }
 
 /// Newest first. A record that is out of shape is passed over.
-std::vector<Head> Store::Impl::read_history(const Digest& key) {
+std::vector<Head> CacheStore::Impl::read_history(const Digest& key) {
   std::vector<Head> heads;
   const std::string prefix = records::head_prefix(key);
-  const std::unique_ptr<rocksdb::Iterator> it(
-      m_rocks->db().NewIterator(rocksdb::ReadOptions(), m_rocks->meta()));
+  const std::unique_ptr<rocksdb::Iterator> it(m_rocks->db().NewIterator(rocksdb::ReadOptions(), m_rocks->meta()));
   for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
-    if (auto head = records::decode_head(view(it->key()), view(it->value())))
-      heads.push_back(std::move(*head));
+    if (auto head = records::decode_head(view(it->key()), view(it->value()))) heads.push_back(std::move(*head));
   }
   std::reverse(heads.begin(), heads.end());
   return heads;
 }
 
-Expected<std::vector<Head>> Store::Impl::history(const Digest& key) {
+Expected<std::vector<Head>> CacheStore::Impl::history(const Digest& key) {
   const std::scoped_lock guard(m_mutex);
   return read_history(key);
 }
 
-Expected<std::optional<Head>> Store::Impl::head(const Digest& key) {
+Expected<std::optional<Head>> CacheStore::Impl::head(const Digest& key) {
   const std::scoped_lock guard(m_mutex);
   const Catalog::HeadState* state = m_catalog.head(key);
   if (state == nullptr) return std::optional<Head>();
@@ -307,7 +297,7 @@ Expected<std::optional<Head>> Store::Impl::head(const Digest& key) {
   return records::decode_head(record_key, *value);
 }
 
-std::vector<Entry> Store::Impl::list(const EntryFilter& filter) {
+std::vector<Entry> CacheStore::Impl::list(const EntryFilter& filter) {
   const std::scoped_lock guard(m_mutex);
   std::vector<Entry> entries;
   for (const auto& [digest, artifact] : m_catalog.artifacts()) {
@@ -335,7 +325,7 @@ std::vector<Entry> Store::Impl::list(const EntryFilter& filter) {
   return entries;
 }
 
-StoreStats Store::Impl::stats() {
+StoreStats CacheStore::Impl::stats() {
   const std::scoped_lock guard(m_mutex);
   StoreStats stats = m_stats;
   stats.artifacts = m_catalog.artifacts().size();
@@ -351,28 +341,28 @@ StoreStats Store::Impl::stats() {
 
 /* ---- the facade */
 
-Expected<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
+Expected<std::unique_ptr<CacheStore>> CacheStore::open(const StoreOptions& options) {
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, Impl::open(options));
-  return std::unique_ptr<Store>(new Store(std::move(impl)));
+  return std::unique_ptr<CacheStore>(new CacheStore(std::move(impl)));
 }
 
-Store::Store(std::unique_ptr<Impl> impl) : m_impl(std::move(impl)) {}
-Store::~Store() = default;
+CacheStore::CacheStore(std::unique_ptr<Impl> impl) : m_impl(std::move(impl)) {}
+CacheStore::~CacheStore() = default;
 
-Status Store::publish(const PublishBatch& batch) { return m_impl->publish(batch); }
-Status Store::flush() { return m_impl->flush(); }
-Expected<std::optional<Artifact>> Store::find(const Digest& artifact) const { return m_impl->find(artifact); }
-Expected<std::optional<Head>> Store::head(const Digest& key) const { return m_impl->head(key); }
-Expected<std::vector<Head>> Store::history(const Digest& key) const { return m_impl->history(key); }
-std::vector<Entry> Store::list(const EntryFilter& filter) const { return m_impl->list(filter); }
-Status Store::pin(const Digest& artifact) { return m_impl->set_pinned(artifact, true); }
-Status Store::unpin(const Digest& artifact) { return m_impl->set_pinned(artifact, false); }
-Status Store::evict() { return m_impl->evict(m_impl->options().capacity_bytes); }
-Status Store::evict(uint64_t capacity_bytes) { return m_impl->evict(capacity_bytes); }
-Status Store::erase(const Digest& artifact) { return m_impl->erase(artifact); }
-Status Store::clear() { return m_impl->clear(); }
-Expected<std::vector<Damage>> Store::verify() const { return m_impl->verify(); }
-StoreStats Store::stats() const { return m_impl->stats(); }
-const std::string& Store::report() const { return m_impl->report(); }
+Status CacheStore::publish(const PublishBatch& batch) { return m_impl->publish(batch); }
+Status CacheStore::flush() { return m_impl->flush(); }
+Expected<std::optional<Artifact>> CacheStore::find(const Digest& artifact) const { return m_impl->find(artifact); }
+Expected<std::optional<Head>> CacheStore::head(const Digest& key) const { return m_impl->head(key); }
+Expected<std::vector<Head>> CacheStore::history(const Digest& key) const { return m_impl->history(key); }
+std::vector<Entry> CacheStore::list(const EntryFilter& filter) const { return m_impl->list(filter); }
+Status CacheStore::pin(const Digest& artifact) { return m_impl->set_pinned(artifact, true); }
+Status CacheStore::unpin(const Digest& artifact) { return m_impl->set_pinned(artifact, false); }
+Status CacheStore::evict() { return m_impl->evict(m_impl->options().capacity_bytes); }
+Status CacheStore::evict(uint64_t capacity_bytes) { return m_impl->evict(capacity_bytes); }
+Status CacheStore::erase(const Digest& artifact) { return m_impl->erase(artifact); }
+Status CacheStore::clear() { return m_impl->clear(); }
+Expected<std::vector<Damage>> CacheStore::verify() const { return m_impl->verify(); }
+StoreStats CacheStore::stats() const { return m_impl->stats(); }
+const std::string& CacheStore::report() const { return m_impl->report(); }
 
 }  // namespace kiln

@@ -14,10 +14,9 @@
 namespace kiln {
 
 struct StoreOptions {
-  std::string directory;                         // created 0700 when absent
-  uint64_t capacity_bytes = uint64_t{16} << 30;  // of artifact files on disk, for evict()
-  uint64_t write_buffer_bytes = uint64_t{32}
-                                << 20;  // a file is written at the latest when this much is fresh
+  std::string directory;                             // created 0700 when absent
+  uint64_t capacity_bytes = uint64_t{16} << 30;      // of artifact files on disk, for evict()
+  uint64_t write_buffer_bytes = uint64_t{32} << 20;  // a file is written at the latest when this much is fresh
 };
 
 /// What a key leads to. The generation counts from 0 (analytic pick); a key's highest generation is in force.
@@ -73,20 +72,20 @@ struct StoreStats {
 
 /// The persistent cache: artifacts and heads in RocksDB, and a published folder that clients map.
 ///
-/// Ownership: one Store per directory and machine at a time; a second open fails. Clients never open RocksDB.
+/// Ownership: one CacheStore per directory and machine at a time; a second open fails. Clients never open RocksDB.
 /// Threading: any function from any thread at once. Calls are short except flush, evict, verify and clear.
 /// Durability: what publish acknowledged survives the death of the process; the death of the machine may lose
 /// the
 ///   last of it, never part of a batch.
 /// Errors: data_loss for damage, resource_exhausted for a full disk or a limit, unavailable when RocksDB
 /// fails.
-class Store {
+class CacheStore {
  public:
   /// Opens or creates. A damaged database is set aside as `db.damaged` and an empty one begun: `report` says
   /// so. Errors: failed_precondition when another process has it open; permission_denied for a directory of
   /// another user.
-  static Expected<std::unique_ptr<Store>> open(const StoreOptions& options);
-  ~Store();  // flushes
+  static Expected<std::unique_ptr<CacheStore>> open(const StoreOptions& options);
+  ~CacheStore();  // flushes
 
   /// Artifacts and heads in one atomic write. Artifacts with equal digest are kept once. The first
   /// publication of a key and generation stays: the same again is success, another artifact fails the whole
@@ -127,7 +126,7 @@ class Store {
 
  private:
   class Impl;
-  explicit Store(std::unique_ptr<Impl> impl);
+  explicit CacheStore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> m_impl;
 };
 

@@ -15,7 +15,7 @@ namespace kiln {
 ///
 /// One mutex guards catalog and publisher. It is never held while waiting for RocksDB's own threads, since
 /// these call files_changed: flush and evict let go of it around flushes and compactions.
-class Store::Impl {
+class CacheStore::Impl {
  public:
   static Expected<std::unique_ptr<Impl>> open(const StoreOptions& options);
   ~Impl();

@@ -29,7 +29,7 @@ class Access : public ::testing::Test {
 TEST_F(Access, a_directory_others_can_write_is_refused) {
   ASSERT_EQ(chmod(m_directory.path().c_str(), 0777), 0);
   EXPECT_EQ(look(), KILN_MISS_OWNER);
-  EXPECT_EQ(Store::open({.directory = m_directory.path()}).status().code(), StatusCode::permission_denied);
+  EXPECT_EQ(CacheStore::open({.directory = m_directory.path()}).status().code(), StatusCode::permission_denied);
 }
 
 TEST_F(Access, a_published_folder_others_can_write_is_refused) {
@@ -57,7 +57,7 @@ TEST_F(Access, another_users_cache_is_refused) {
     ASSERT_EQ(chown(path.c_str(), 0, 0), 0);
   }
   ASSERT_EQ(chown(m_directory.path().c_str(), k_other, 0), 0);
-  EXPECT_EQ(Store::open({.directory = m_directory.path()}).status().code(), StatusCode::permission_denied);
+  EXPECT_EQ(CacheStore::open({.directory = m_directory.path()}).status().code(), StatusCode::permission_denied);
 }
 
 TEST_F(Access, a_read_only_cache_of_root_serves_other_users) {

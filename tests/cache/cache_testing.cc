@@ -68,8 +68,8 @@ PublishBatch code_batch(uint32_t answer, size_t size) {
   return batch;
 }
 
-std::unique_ptr<Store> open_store(const std::string& directory) {
-  auto store = Store::open({.directory = directory});
+std::unique_ptr<CacheStore> open_store(const std::string& directory) {
+  auto store = CacheStore::open({.directory = directory});
   if (!store.ok()) {
     fmt::print(stderr, "{}\n", store.status().to_string());
     return nullptr;

@@ -39,7 +39,7 @@ PublishBatch plan_batch(uint64_t seed, size_t size, uint32_t generation = 0);
 /// x86-64 code that returns `answer`, padded to `size` bytes, with its head.
 PublishBatch code_batch(uint32_t answer, size_t size);
 
-std::unique_ptr<Store> open_store(const std::string& directory);
+std::unique_ptr<CacheStore> open_store(const std::string& directory);
 
 struct ReaderClose {
   void operator()(kiln_reader* reader) const { kiln_reader_close(reader); }

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t k_size = 100'000;
 
 /// Ten files of one plan each, the oldest with seed 1.
-std::unique_ptr<Store> ten_files(const std::string& directory) {
+std::unique_ptr<CacheStore> ten_files(const std::string& directory) {
   auto store = open_store(directory);
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     EXPECT_TRUE(store->publish(plan_batch(seed, k_size)).ok());

@@ -154,7 +154,7 @@ TEST(round_trip, find_and_list_tell_what_was_published) {
 TEST(round_trip, a_second_store_on_the_directory_is_refused) {
   TemporaryDirectory directory;
   const auto store = open_store(directory.path());
-  const auto second = Store::open({.directory = directory.path()});
+  const auto second = CacheStore::open({.directory = directory.path()});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::failed_precondition);
   EXPECT_NE(second.status().message().find(std::to_string(getpid())), std::string::npos);

@@ -71,8 +71,7 @@ class DaemonTest : public testing::Test {
     std::filesystem::remove_all(m_directory);
   }
 
-  Expected<protocol::Built> build(const std::string& text,
-                                  const Connection::ProgressCallback& progress = {}) {
+  Expected<protocol::Built> build(const std::string& text, const Connection::ProgressCallback& progress = {}) {
     Connection connection(m_config);
     return connection.build(graph(text), deadline_in(k_patience_ms), progress);
   }
@@ -99,8 +98,7 @@ class DaemonTest : public testing::Test {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strcpy(address.sun_path, socket().c_str());
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0)
-        << std::strerror(errno);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
     return fd;
   }
 
@@ -243,8 +241,7 @@ TEST_F(DaemonTest, a_worker_that_crashes_is_tried_once_more_then_its_key_is_quar
         << built.status().message();
     const auto again = build(text);
     EXPECT_EQ(again.status().code(), StatusCode::aborted);
-    EXPECT_NE(again.status().message().find("not tried again"), std::string::npos)
-        << again.status().message();
+    EXPECT_NE(again.status().message().find("not tried again"), std::string::npos) << again.status().message();
     const auto builds = lines("builds");
     EXPECT_EQ(std::count(builds.begin(), builds.end(), text), 2);
   }
@@ -420,8 +417,7 @@ TEST_F(DaemonTest, an_idle_daemon_leaves_and_a_steady_trickle_never_fails) {
     auto json = connection.command({.verb = Verb::status}, deadline_in(k_patience_ms));
     ASSERT_TRUE(json.ok()) << i << ": " << json.status().to_string();
     pids.insert(number_in(*json, "pid"));
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(46 + i % 9));  // around the idle time: races both ways
+    std::this_thread::sleep_for(std::chrono::milliseconds(46 + i % 9));  // around the idle time: races both ways
   }
   EXPECT_GT(pids.size(), 1U);
   EXPECT_TRUE(wait_until([&] { return !daemon_runs(); }));
@@ -435,12 +431,10 @@ TEST_F(DaemonTest, a_client_used_on_both_sides_of_a_fork_works_on_both) {
   const pid_t child = fork();
   if (child == 0) {
     bool good = true;
-    for (int i = 0; i < 20; ++i)
-      good &= connection.command({.verb = Verb::stats}, deadline_in(k_patience_ms)).ok();
+    for (int i = 0; i < 20; ++i) good &= connection.command({.verb = Verb::stats}, deadline_in(k_patience_ms)).ok();
     _exit(good ? 0 : 1);
   }
-  for (int i = 0; i < 20; ++i)
-    EXPECT_TRUE(connection.command({.verb = Verb::stats}, deadline_in(k_patience_ms)).ok());
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(connection.command({.verb = Verb::stats}, deadline_in(k_patience_ms)).ok());
   int status = 1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
@@ -451,8 +445,7 @@ TEST_F(DaemonTest, turned_off_it_answers_unavailable_at_once_and_starts_nothing)
     Config config = m_config;
     config.*off = off == &Config::disable;
     Connection connection(config);
-    EXPECT_EQ(connection.build(graph("ok"), deadline_in(k_patience_ms)).status().code(),
-              StatusCode::unavailable);
+    EXPECT_EQ(connection.build(graph("ok"), deadline_in(k_patience_ms)).status().code(), StatusCode::unavailable);
   }
   EXPECT_FALSE(daemon_runs());
 }

@@ -46,11 +46,9 @@ TEST(JobTable, another_target_is_another_key) {
 
 TEST(JobTable, who_floods_the_queue_does_not_starve_others) {
   JobTable table;
-  for (int i = 0; i < 100; ++i)
-    ASSERT_TRUE(table.ask(graph("flood" + std::to_string(i)), {1, 1}, 1, k_now).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(table.ask(graph("flood" + std::to_string(i)), {1, 1}, 1, k_now).ok());
   EXPECT_EQ(text_of(table.next()), "flood0");
-  for (int i = 0; i < 3; ++i)
-    ASSERT_TRUE(table.ask(graph("fair" + std::to_string(i)), {2, 1}, 2, k_now).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(table.ask(graph("fair" + std::to_string(i)), {2, 1}, 2, k_now).ok());
   EXPECT_EQ(text_of(table.next()), "fair0");
   EXPECT_EQ(text_of(table.next()), "flood1");
   EXPECT_EQ(text_of(table.next()), "fair1");
@@ -103,8 +101,7 @@ TEST(JobTable, quarantine_refuses_with_the_cause_until_its_end) {
 TEST(JobTable, quarantine_is_bounded) {
   JobTable table;
   for (size_t i = 0; i < limits::k_quarantined_keys + 10; ++i) {
-    table.quarantine(digest_of(std::to_string(i)), error(StatusCode::aborted, "x"),
-                     k_now + std::chrono::seconds(i));
+    table.quarantine(digest_of(std::to_string(i)), error(StatusCode::aborted, "x"), k_now + std::chrono::seconds(i));
   }
   EXPECT_EQ(table.quarantined(), limits::k_quarantined_keys);
 }

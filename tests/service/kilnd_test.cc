@@ -53,8 +53,7 @@ class KilndTest : public testing::Test {
 
   Expected<protocol::Built> build(const std::string& text) {
     Connection connection(m_config);
-    return connection.build({0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}},
-                            deadline_in(k_patience_ms));
+    return connection.build({0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms));
   }
 
   nlohmann::json ask(protocol::Command command) {
@@ -69,7 +68,7 @@ class KilndTest : public testing::Test {
     kiln_reader* reader = kiln_reader_open(m_config.cache_directory.c_str());
     kiln_view view{};
     const kiln_miss miss = kiln_reader_find_key(reader, key.bytes.data(), kind, &view);
-    const uint64_t bytes = miss == KILN_HIT ? view.header->payload_size : 0;
+    const uint64_t bytes = miss == KILN_HIT ? view.header.payload_size : 0;
     kiln_reader_close(reader);
     return bytes;
   }
@@ -109,19 +108,16 @@ TEST_F(KilndTest, an_entry_is_shown_by_the_first_digits_of_its_key) {
   EXPECT_EQ(shown.at("kind"), "program");
   EXPECT_EQ(shown.at("heads").at(0).at("key"), key);
   Connection connection(m_config);
-  EXPECT_EQ(
-      connection.command({.verb = Verb::show, .text = "no such"}, deadline_in(k_patience_ms)).status().code(),
-      StatusCode::not_found);
+  EXPECT_EQ(connection.command({.verb = Verb::show, .text = "no such"}, deadline_in(k_patience_ms)).status().code(),
+            StatusCode::not_found);
 }
 
 TEST_F(KilndTest, a_capture_is_kept_and_the_first_one_stays) {
   const Digest key = digest_of("capture key");
-  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(50)})
-                .at("stored"),
+  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(50)}).at("stored"),
             true);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
-  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)})
-                .at("stored"),
+  EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)}).at("stored"),
             false);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
 }

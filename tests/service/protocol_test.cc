@@ -47,20 +47,17 @@ TEST(Message, every_kind_survives_its_bytes) {
   EXPECT_EQ(build.targets, (std::vector<TargetName>{{"cpu", "x86-64-v3"}}));
   EXPECT_EQ(build.priority, Priority::warming);
 
-  const auto command =
-      std::get<Command>(read_back(encode(Command{9, Verb::capture_put, key, "text", {4, 5}})));
+  const auto command = std::get<Command>(read_back(encode(Command{9, Verb::capture_put, key, "text", {4, 5}})));
   EXPECT_EQ(command.key, key);
   EXPECT_EQ(command.verb, Verb::capture_put);
   EXPECT_EQ(command.data, (std::vector<uint8_t>{4, 5}));
 
-  const Built built =
-      std::get<Built>(read_back(encode(Built{3, {{key, digest_of("a"), 2}}, 11, true, "{}"})));
+  const Built built = std::get<Built>(read_back(encode(Built{3, {{key, digest_of("a"), 2}}, 11, true, "{}"})));
   EXPECT_EQ(built.heads, (std::vector<PublishedHead>{{key, digest_of("a"), 2}}));
   EXPECT_EQ(built.compilations, 11U);
   EXPECT_TRUE(built.joined);
 
-  const auto failure =
-      std::get<Failure>(read_back(encode(Failure{4, error(StatusCode::data_loss, "lost {}", 1), 11})));
+  const auto failure = std::get<Failure>(read_back(encode(Failure{4, error(StatusCode::data_loss, "lost {}", 1), 11})));
   EXPECT_EQ(failure.status.code(), StatusCode::data_loss);
   EXPECT_EQ(failure.status.message(), "lost 1");
   EXPECT_EQ(failure.signal, 11U);
@@ -118,8 +115,7 @@ TEST(ServerConnection, a_request_before_the_greeting_closes) {
 TEST(ServerConnection, nobody_may_send_much_before_the_greeting) {
   ServerConnection connection(7);
   connection.start();
-  const auto actions =
-      connection.receive(encode_frame(0, std::vector<uint8_t>(limits::k_greeting_bytes + 1)));
+  const auto actions = connection.receive(encode_frame(0, std::vector<uint8_t>(limits::k_greeting_bytes + 1)));
   ASSERT_EQ(only<Close>(actions).size(), 1U);
   EXPECT_EQ(only<Close>(actions)[0].reason.code(), StatusCode::resource_exhausted);
 }
