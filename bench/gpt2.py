@@ -1,0 +1,89 @@
+"""GPT-2 with random weights, ways to compile it, and one training or inference step: what the GPT-2 benchmarks share."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMPILERS = ("kiln", "backend", "eager", "inductor")
+
+
+def make_model(layers=12, width=768, heads=12, vocabulary=50257, dropout=0.0, seed=0, dtype=None):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocabulary, use_cache=False,
+                        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, bos_token_id=vocabulary - 1,
+                        eos_token_id=vocabulary - 1)
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # else transformers warns inside forward, which breaks every compiler's graph
+    return model if dtype is None else model.to(dtype)
+
+
+def tokens(batch=1, sequence=512, vocabulary=50257, seed=1):
+    import torch
+
+    return torch.randint(0, vocabulary, (batch, sequence), generator=torch.Generator().manual_seed(seed))
+
+
+def compiled(model, compiler):
+    """The callable to use instead of `model`. Its blocks may be changed in place: give each compiler its own copy."""
+    import torch
+
+    if compiler == "kiln":
+        import kiln
+
+        return kiln.compile(model)
+    if compiler == "backend":
+        return torch.compile(model, backend="kiln")
+    if compiler == "inductor":
+        return torch.compile(model)
+    return model
+
+
+def training_step(run, model, ids):
+    """Loss and gradients; gradients are dropped afterwards."""
+    def step():
+        run(input_ids=ids, labels=ids).loss.backward()
+        model.zero_grad(set_to_none=True)
+    return step
+
+
+def forward_step(run, ids):
+    import torch
+
+    def step():
+        with torch.no_grad():
+            run(input_ids=ids, labels=ids)
+    return step
+
+
+class Cache:
+    """A cache directory of its own for Kiln and for Inductor, with no daemon left behind."""
+
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="kiln-bench-")
+        self.environment = dict(os.environ, KILN_CACHE_DIR=f"{self.path}/kiln",
+                                TORCHINDUCTOR_CACHE_DIR=f"{self.path}/inductor")
+        return self
+
+    def __exit__(self, *_):
+        self.stop_daemon()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def stop_daemon(self):
+        subprocess.run(["kiln", "daemon", "stop"], env=self.environment, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, check=False)
+
+    def run(self, script, *arguments, **environment):
+        """A Python script of this folder in a process of its own; what it printed last, as JSON."""
+        import json
+
+        process = subprocess.run([sys.executable, str(ROOT / "bench" / script), *map(str, arguments)],
+                                 env=dict(self.environment, **environment), capture_output=True, text=True, check=False)
+        if process.returncode != 0:
+            raise RuntimeError(f"{script} {arguments}: {process.stderr[-2000:]}")
+        return json.loads(process.stdout.strip().splitlines()[-1])
