@@ -52,6 +52,26 @@ std::optional<std::string> optional_string(const char* text) {
 
 std::span<const uint8_t> bytes_of(const void* data, size_t size) { return {static_cast<const uint8_t*>(data), size}; }
 
+/// Adds the gradients of output `loss` with respect to `inputs` to the graph's outputs.
+kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size_t> inputs) {
+  if (loss >= graph.outputs().size()) {
+    return kiln::invalid_argument("output {} is to be differentiated, the graph has {}", loss, graph.outputs().size());
+  }
+  std::vector<kiln::ValueId> values;
+  for (size_t input : inputs) {
+    if (input >= graph.inputs().size()) {
+      return kiln::invalid_argument("gradient with respect to input {}, the graph has {}", input, graph.inputs().size());
+    }
+    values.push_back(graph.inputs()[input]);
+  }
+  std::vector<kiln::ValueId> outputs = graph.outputs();
+  kiln::GraphBuilder builder(graph);
+  KILN_ASSIGN_OR_RETURN(auto gradients, kiln::gradients(builder, outputs[loss], values));
+  outputs.insert(outputs.end(), gradients.begin(), gradients.end());
+  graph.set_outputs(std::move(outputs));
+  return {};
+}
+
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
   return {{"dtype", kiln::to_string(layout.dtype)}, {"shape", layout.dims}, {"strides", layout.strides}};
 }
@@ -118,8 +138,9 @@ kiln_error* kiln_graph_print(const kiln_graph* graph, kiln_bytes** out_text) {
 kiln_error* kiln_graph_differentiate(const kiln_graph* graph, size_t loss, const size_t* inputs, size_t input_count,
                                      kiln_graph** out) {
   return guarded([&]() -> kiln::Status {
-    KILN_ASSIGN_OR_RETURN(auto result, kiln::differentiate(graph->graph, loss, std::span(inputs, input_count)));
-    *out = new kiln_graph{std::move(result)};
+    auto result = std::make_unique<kiln_graph>(*graph);
+    KILN_RETURN_IF_ERROR(differentiate(result->graph, loss, std::span(inputs, input_count)));
+    *out = result.release();
     return {};
   });
 }
