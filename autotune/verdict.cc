@@ -145,6 +145,11 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
   return trial;
 }
 
+std::span<const std::byte> CandidateTrial::initial(size_t index) const {
+  if (m_spec.buffers[index].role == BufferRole::inout) return std::as_bytes(std::span(m_initial[index]));
+  return std::as_bytes(m_buffers[index]);
+}
+
 Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms) {
   Verdict verdict;
   for (uint32_t i = 0; i < m_spec.buffers.size(); ++i) {

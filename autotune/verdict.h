@@ -49,6 +49,8 @@ class CandidateTrial {
 
   /// What the candidates read and write, one span per buffer of the spec.
   const std::vector<std::span<uint8_t>>& buffers() const { return m_buffers; }
+  /// What buffer `index`, which is not an output only, holds before a candidate runs.
+  std::span<const std::byte> initial(size_t index) const;
 
   /// May be called for one candidate after another.
   Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "autotune/verdict.h"
-#include "frontend/fuse/reference_graph.h"
 #include "frontend/ops/element_evaluator.h"
 #include "jit/build/artifact_writer.h"
 
@@ -62,51 +61,53 @@ int64_t reduction_length(const KernelSpec& spec) {
   return std::visit(Visitor{}, spec.kernel);
 }
 
-/// The f64 reference of a launch, over the trial's inputs.
+std::vector<int64_t> constants(const std::vector<Dim>& dims) {
+  std::vector<int64_t> values;
+  values.reserve(dims.size());
+  for (const Dim& dim : dims) values.push_back(dim.constant());
+  return values;
+}
+
+std::vector<int64_t> row_major(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> strides(dims.size(), 1);
+  for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
+  return strides;
+}
+
+/// The f64 reference of a launch over the trial's inputs: the fragment of the region graph that the launch computes,
+/// evaluated where the verdict asks.
 class LaunchReference {
  public:
   static Expected<LaunchReference> create(const KernelJob& job, const CandidateTrial& trial) {
     LaunchReference reference;
-    KILN_ASSIGN_OR_RETURN(auto fragment, reference_graph(*job.plan, *job.launch));
-    reference.m_fragment = std::make_unique<ReferenceGraph>(std::move(fragment));
+    reference.m_graph = std::make_unique<Graph>(reference_graph(*job.plan, *job.launch));
+    const KernelSpec& spec = job.spec();
     std::vector<std::span<const std::byte>> inputs;
-    for (uint32_t buffer : reference.m_fragment->input_buffers) {
-      inputs.push_back(std::as_bytes(trial.buffers()[buffer]));
+    for (size_t i = 0; i < spec.buffers.size(); ++i) {
+      if (spec.buffers[i].role != BufferRole::output) inputs.push_back(trial.initial(i));
+      if (spec.buffers[i].role != BufferRole::input) reference.m_written.push_back(static_cast<uint32_t>(i));
     }
-    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(reference.m_fragment->graph, inputs));
+    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(*reference.m_graph, inputs));
     reference.m_evaluator = std::make_unique<ElementEvaluator>(std::move(evaluator));
     return reference;
   }
 
-  std::vector<OutputReference> outputs(const KernelSpec& spec) {
-    const Graph& graph = m_fragment->graph;
+  std::vector<OutputReference> outputs(const KernelSpec& spec) const {
     std::vector<OutputReference> list;
-    for (size_t i = 0; i < graph.outputs().size(); ++i) {
-      const ValueId value = graph.outputs()[i];
-      OutputReference output;
-      output.buffer = m_fragment->output_buffers[i];
-      for (const Dim& dim : graph.type(value).shape) output.dims.push_back(dim.constant());
-      output.strides = strides_of(graph.output_strides()[i], output.dims);
-      output.reduction_length = reduction_length(spec);
-      output.expected = [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); };
-      list.push_back(std::move(output));
+    for (size_t i = 0; i < m_graph->outputs().size(); ++i) {
+      const ValueId value = m_graph->outputs()[i];
+      const std::vector<int64_t> dims = constants(m_graph->type(value).shape);
+      const auto& strides = m_graph->output_strides()[i];
+      list.push_back({m_written[i], dims, strides.empty() ? row_major(dims) : constants(strides), reduction_length(spec),
+                      [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); }});
     }
     return list;
   }
 
  private:
-  static std::vector<int64_t> strides_of(const std::vector<Dim>& given, const std::vector<int64_t>& dims) {
-    std::vector<int64_t> strides(dims.size(), 1);
-    if (!given.empty()) {
-      for (size_t d = 0; d < dims.size(); ++d) strides[d] = given[d].constant();
-    } else {
-      for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
-    }
-    return strides;
-  }
-
-  std::unique_ptr<ReferenceGraph> m_fragment;
+  std::unique_ptr<Graph> m_graph;
   std::unique_ptr<ElementEvaluator> m_evaluator;
+  std::vector<uint32_t> m_written;  // buffers, in the order of the graph's outputs
 };
 
 /// First failure of several threads.
@@ -148,7 +149,7 @@ Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& b
       continue;
     }
     start = std::chrono::steady_clock::now();
-    if (!trial) {
+    if (!reference) {
       KILN_ASSIGN_OR_RETURN(trial, CandidateTrial::prepare(spec, runner));
       KILN_ASSIGN_OR_RETURN(reference, LaunchReference::create(job, *trial));
     }
