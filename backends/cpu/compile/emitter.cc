@@ -220,6 +220,11 @@ void Emitter::masked_store(llvm::Value* value, llvm::Value* pointer, llvm::Value
 }
 
 llvm::Value* Emitter::prefix_mask(llvm::Value* count, int lanes) {
+  if (const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count); known != nullptr && lanes > 1) {
+    std::vector<llvm::Constant*> bits;
+    for (int lane = 0; lane < lanes; ++lane) bits.push_back(ir.getInt1(lane < known->getSExtValue()));
+    return llvm::ConstantVector::get(bits);
+  }
   // Counts are compared as 32-bit lanes, which every target compares in one vector; they are clamped first.
   llvm::Value* clamped = ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, count, index(lanes));
   return ir.CreateICmpSLT(iota(i32(), lanes), splat(ir.CreateTrunc(clamped, i32()), lanes));

@@ -1,15 +1,343 @@
 #include "backends/cpu/compile/loops.h"
 
-namespace kiln::cpu {
+#include <algorithm>
+#include <cassert>
 
-Status loops_claims(const KernelSpec&, const CpuTarget&) {
-  return error(StatusCode::unimplemented, "cpu: loops kernels have no emitter");
+#include "backends/cpu/compile/body_emitter.h"
+#include "backends/cpu/compile/loops_form.h"
+#include "base/bytes.h"
+
+// Loops kernels: pointwise, reductions, normalisations, gathers, scatters.
+//
+// The nest, outermost first: tasks, parallel dims, stages, reduced dims. Vectors take the place of the
+// innermost parallel loop (then it lies around the stages, and lanes are rows) or of the innermost reduced
+// loop (then a row's accumulators are vectors too, folded after the loop). Loops over lanes come in two
+// parts: `unroll` full vectors a round, then the remainder one masked vector a round.
+//
+// A floating sum's order is fixed by the form: element i goes to accumulator (i / lanes) mod unroll,
+// accumulators are added in order, lanes are folded halves first. The number of threads has no part in it.
+namespace kiln::cpu {
+namespace {
+
+using Scopes = std::vector<std::unique_ptr<Scope>>;
+
+class LoopsEmitter {
+ public:
+  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsForm& form)
+      : e(emitter), m_spec(spec), m_loops(loops), m_form(form), m_grid(loops_grid(loops, form)) {
+    for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(stage));
+    for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
+    for (const Stage& stage : loops.stages) {
+      m_all_stores.insert(m_all_stores.end(), stage.stores.begin(), stage.stores.end());
+    }
+    const auto rank = static_cast<int>(loops.extents.size());
+    for (int dim = static_cast<int>(loops.parallel_rank); dim < rank; ++dim) {
+      if (dim != form.lane_dim) m_reduced_dims.push_back(dim);
+    }
+  }
+
+  LaunchShape run() {
+    const Emitter::Entry entry = e.begin_entry();
+    Values buffers;
+    for (uint32_t n = 0; n < m_spec.buffers.size(); ++n) buffers.push_back(e.buffer(entry, n));
+    BodyEmitter body(e, m_spec, m_loops.body, buffers, entry.status);
+    m_body = &body;
+    body.set_result_dims((uint64_t{1} << m_loops.parallel_rank) - 1);
+    body.set_lane_dim(m_form.lane_dim);
+    body.set_changing_buffers(changing_buffers());
+
+    const auto root = body.root();
+    body.prepare(*root, m_all_roots, m_all_stores);
+    if (m_grid.tasks == 1) {
+      parallel(0, *root, nullptr);
+    } else {
+      e.loop(entry.first_task, entry.last_task, 1, [&](llvm::Value* task) {
+        const auto inside = body.nest(*root);
+        parallel(0, *inside, task);
+      });
+    }
+    e.ir.CreateRetVoid();
+    return {static_cast<uint64_t>(m_grid.tasks), 0};
+  }
+
+ private:
+  bool lanes_are_rows() const {
+    return m_form.lane_dim >= 0 && m_form.lane_dim < static_cast<int>(m_loops.parallel_rank);
+  }
+  int64_t extent(int dim) const { return m_loops.extents[static_cast<size_t>(dim)]; }
+
+  std::vector<ExprId> roots_of(const Stage& stage) const {
+    std::vector<ExprId> roots;
+    for (const uint32_t reduction : stage.reductions) roots.push_back(m_loops.reductions[reduction].value);
+    for (const Store& store : stage.stores) {
+      roots.push_back(store.value);
+      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect)
+        roots.push_back(term.index);
+    }
+    return roots;
+  }
+
+  /// Loaded and stored: what is loaded may differ from stage to stage.
+  std::vector<bool> changing_buffers() const {
+    std::vector<bool> stored(m_spec.buffers.size(), false);
+    for (const Store& store : m_all_stores) stored[m_loops.body.accesses[store.access].buffer] = true;
+    return stored;
+  }
+
+  // Parallel dims.
+
+  /// The bounds of the dim at `position` for a task; `task` numbers the split dim and those outside of it.
+  std::pair<llvm::Value*, llvm::Value*> bounds(int position, llvm::Value* task) {
+    const int64_t end = extent(m_grid.order[static_cast<size_t>(position)]);
+    if (task == nullptr || position > m_grid.split) return {e.index(0), e.index(end)};
+    int64_t inner = m_grid.chunks;
+    for (int p = m_grid.split - 1; p > position; --p) inner *= extent(m_grid.order[static_cast<size_t>(p)]);
+    const auto quotient = [&](llvm::Value* value, int64_t divisor) {
+      return divisor == 1 ? value : e.ir.CreateUDiv(value, e.index(divisor));
+    };
+    const auto rest = [&](llvm::Value* value, int64_t divisor) {
+      return divisor == 1 ? e.index(0) : e.ir.CreateURem(value, e.index(divisor));
+    };
+    if (position < m_grid.split) {
+      llvm::Value* index = rest(quotient(task, inner), end);
+      return {index, e.ir.CreateAdd(index, e.index(1))};
+    }
+    llvm::Value* first = e.ir.CreateMul(rest(task, m_grid.chunks), e.index(m_grid.chunk));
+    llvm::Value* last = e.ir.CreateAdd(first, e.index(m_grid.chunk));
+    return {first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, last, e.index(end))};
+  }
+
+  void parallel(size_t position, Scope& scope, llvm::Value* task) {
+    if (position == m_grid.order.size()) return row(scope);
+    const auto [begin, end] = bounds(static_cast<int>(position), task);
+    const int dim = m_grid.order[position];
+    if (dim == m_form.lane_dim) {
+      over_lanes(scope, begin, end, {}, [&](Scope& block, Scopes& lanes, const Values&) {
+        stages_over_rows(block, lanes);
+        return Values{};
+      });
+      return;
+    }
+    const auto inside_of = [&](llvm::Value* index) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_all_roots, m_all_stores);
+      parallel(position + 1, *inside, task);
+    };
+    // A dim outside of the split one has a single index per task: no loop.
+    task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin)
+                                                                : e.loop(begin, end, 1, inside_of);
+  }
+
+  /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones.
+  using LanesBody = std::function<Values(Scope& block, Scopes& lanes, const Values& carried)>;
+  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial,
+                    const LanesBody& body) {
+    const int64_t step = int64_t{m_form.lanes} * m_form.unroll;
+    llvm::Value* length = e.ir.CreateSub(end, begin);
+    llvm::Value* full = e.ir.CreateAdd(begin, e.ir.CreateAnd(length, e.index(-step)));
+    Values carried = e.loop(begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
+      const auto block = m_body->nest(scope);
+      Scopes lanes;
+      for (int u = 0; u < m_form.unroll; ++u) {
+        const int64_t offset = int64_t{u} * m_form.lanes;
+        lanes.push_back(m_body->spread(*block, m_form.lane_dim, i, offset, m_form.lanes, nullptr));
+      }
+      return body(*block, lanes, values);
+    });
+    if (step == 1) return carried;
+    return e.loop(full, end, m_form.lanes, carried, [&](llvm::Value* i, const Values& values) {
+      const auto block = m_body->nest(scope);
+      llvm::Value* mask = e.prefix_mask(e.ir.CreateSub(end, i), m_form.lanes);
+      if (const auto* known = llvm::dyn_cast<llvm::Constant>(mask);
+          known != nullptr && known->isAllOnesValue()) {
+        mask = nullptr;
+      }
+      Scopes lanes;
+      lanes.push_back(m_body->spread(*block, m_form.lane_dim, i, 0, m_form.lanes, mask));
+      return body(*block, lanes, values);
+    });
+  }
+
+  // Lanes are rows: all stages for a few vectors of rows.
+
+  void stages_over_rows(Scope& block, Scopes& lanes) {
+    for (const auto& scope : lanes) scope->reduced.assign(m_loops.reductions.size(), nullptr);
+    for (size_t s = 0; s < m_loops.stages.size(); ++s) {
+      const Stage& stage = m_loops.stages[s];
+      for (const auto& scope : lanes) m_body->forget_changing(*scope);
+      if (stage.per_row || m_reduced_dims.empty()) {
+        finish(stage, lanes, accumulate(stage, lanes, identities(stage, lanes.size())));
+        continue;
+      }
+      m_body->prepare(block, m_roots[s], stage.stores);
+      for (const auto& scope : lanes) m_body->prepare(*scope, m_roots[s], stage.stores);
+      const Values totals = reduced_loops(0, s, block, lanes, identities(stage, lanes.size()));
+      finish(stage, lanes, totals);
+    }
+  }
+
+  /// Loops over the reduced dims; innermost, one pass over the element of each lane.
+  Values reduced_loops(size_t position, size_t s, Scope& scope, Scopes& lanes, const Values& initial) {
+    const Stage& stage = m_loops.stages[s];
+    if (position == m_reduced_dims.size()) return accumulate(stage, lanes, initial);
+    const int dim = m_reduced_dims[position];
+    return e.loop(e.index(0), e.index(extent(dim)), 1, initial,
+                  [&](llvm::Value* index, const Values& carried) {
+                    const auto inside = m_body->bind(scope, dim, index);
+                    m_body->prepare(*inside, m_roots[s], stage.stores);
+                    Scopes joined;
+                    for (const auto& outer : lanes) joined.push_back(m_body->join(*inside, *outer));
+                    return reduced_loops(position + 1, s, *inside, joined, carried);
+                  });
+  }
+
+  // One row: stages over its elements.
+
+  void row(Scope& scope) {
+    scope.reduced.assign(m_loops.reductions.size(), nullptr);
+    for (size_t s = 0; s < m_loops.stages.size(); ++s) {
+      const Stage& stage = m_loops.stages[s];
+      m_body->forget_changing(scope);
+      m_body->prepare(scope, m_roots[s], stage.stores);
+      if (stage.per_row || m_form.lane_dim < 0) {
+        Scopes alone;
+        alone.push_back(m_body->nest(scope));
+        alone[0]->reduced.assign(m_loops.reductions.size(), nullptr);
+        const Values totals = accumulate(stage, alone, identities(stage, 1));
+        for (size_t r = 0; r < stage.reductions.size(); ++r) scope.reduced[stage.reductions[r]] = totals[r];
+        continue;
+      }
+      const Values totals = element_loops(0, s, scope, identities(stage, static_cast<size_t>(m_form.unroll)));
+      for (size_t r = 0; r < stage.reductions.size(); ++r) {
+        scope.reduced[stage.reductions[r]] = fold(m_loops.reductions[stage.reductions[r]], stage, totals, r);
+      }
+    }
+  }
+
+  Values element_loops(size_t position, size_t s, Scope& scope, const Values& initial) {
+    const Stage& stage = m_loops.stages[s];
+    if (position == m_reduced_dims.size()) {
+      return over_lanes(
+          scope, e.index(0), e.index(extent(m_form.lane_dim)), initial,
+          [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); });
+    }
+    const int dim = m_reduced_dims[position];
+    return e.loop(e.index(0), e.index(extent(dim)), 1, initial,
+                  [&](llvm::Value* index, const Values& carried) {
+                    const auto inside = m_body->bind(scope, dim, index);
+                    m_body->prepare(*inside, m_roots[s], stage.stores);
+                    return element_loops(position + 1, s, *inside, carried);
+                  });
+  }
+
+  // Elements and reductions. Totals are ordered by vector, then by the stage's reductions.
+
+  Values identities(const Stage& stage, size_t vectors) {
+    Values totals;
+    const int lanes = m_form.lane_dim < 0 || (stage.per_row && !lanes_are_rows()) ? 1 : m_form.lanes;
+    for (size_t u = 0; u < vectors; ++u) {
+      for (const uint32_t number : stage.reductions) {
+        const Reduction& reduction = m_loops.reductions[number];
+        totals.push_back(m_body->scalars().identity(reduction.combiner, dtype_of(reduction), lanes));
+      }
+    }
+    return totals;
+  }
+
+  /// Evaluates the stage at the point of every scope: all values first, then what changes memory.
+  Values accumulate(const Stage& stage, Scopes& scopes, Values totals) {
+    const size_t count = stage.reductions.size();
+    for (size_t u = 0; u < scopes.size(); ++u) {
+      Scope& scope = *scopes[u];
+      for (size_t r = 0; r < count; ++r) {
+        const Reduction& reduction = m_loops.reductions[stage.reductions[r]];
+        llvm::Value* value = m_body->evaluate_lanes(scope, reduction.value);
+        value = m_body->scalars().to_accumulator(reduction.combiner, dtype_of(reduction), value);
+        llvm::Value*& total = totals[u * count + r];
+        llvm::Value* next = m_body->scalars().combine(reduction.combiner, dtype_of(reduction), total, value);
+        // Lanes that do not exist keep their total; when lanes are rows, nobody looks at theirs.
+        const bool masked = scope.mask != nullptr && !lanes_are_rows();
+        total = masked ? e.ir.CreateSelect(scope.mask, next, total) : next;
+      }
+      for (const Store& store : stage.stores) m_body->evaluate(scope, store.value);
+    }
+    for (const auto& scope : scopes) {
+      for (const Store& store : stage.stores) m_body->store(*scope, store);
+    }
+    return totals;
+  }
+
+  void finish(const Stage& stage, Scopes& lanes, const Values& totals) {
+    const size_t count = stage.reductions.size();
+    for (size_t u = 0; u < lanes.size(); ++u) {
+      for (size_t r = 0; r < count; ++r) lanes[u]->reduced[stage.reductions[r]] = totals[u * count + r];
+    }
+  }
+
+  llvm::Value* fold(const Reduction& reduction, const Stage& stage, const Values& totals, size_t r) {
+    const auto combine = [&](llvm::Value* a, llvm::Value* b) {
+      return m_body->scalars().combine(reduction.combiner, dtype_of(reduction), a, b);
+    };
+    const size_t count = stage.reductions.size();
+    llvm::Value* total = totals[r];
+    for (size_t u = 1; u * count < totals.size(); ++u) total = combine(total, totals[u * count + r]);
+    return e.fold_lanes(total, combine);
+  }
+
+  DType dtype_of(const Reduction& reduction) const { return m_loops.body.exprs[reduction.value].dtype; }
+
+  Emitter& e;
+  const KernelSpec& m_spec;
+  const LoopsSpec& m_loops;
+  const LoopsForm m_form;
+  const LoopsGrid m_grid;
+  std::vector<std::vector<ExprId>> m_roots;  // by stage
+  std::vector<ExprId> m_all_roots;
+  std::vector<Store> m_all_stores;
+  std::vector<int> m_reduced_dims;  // without the lane dim
+  BodyEmitter* m_body = nullptr;
+};
+
+Schedule encode(const LoopsForm& form) {
+  ByteWriter writer;
+  writer.write(static_cast<int8_t>(form.lane_dim));
+  writer.write(static_cast<uint8_t>(form.lanes));
+  writer.write(static_cast<uint8_t>(form.unroll));
+  return {writer.take(),
+          fmt::format("{} lanes along d{}, {} vectors", form.lanes, form.lane_dim, form.unroll)};
 }
 
-std::vector<Schedule> loops_candidates(const KernelSpec&, const CpuTarget&) { return {}; }
+}  // namespace
 
-Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, const Schedule&) {
-  return loops_claims(spec, emitter.target());
+Status loops_claims(const KernelSpec& spec, const CpuTarget&) {
+  const auto& loops = std::get<LoopsSpec>(spec.kernel);
+  if (loops.extents.size() > 60) {
+    return error(StatusCode::unimplemented, "cpu: loops of {} dims, at most 60", loops.extents.size());
+  }
+  for (const ScalarNode& node : loops.body.exprs) {
+    const ExprId operand = node.operands[node.op == ScalarOp::select ? 1 : 0];
+    const DType dtype = operand == k_no_expr ? node.dtype : loops.body.exprs[operand].dtype;
+    if (node.op != ScalarOp::load && !ScalarEmitter::supports(node.op, dtype)) {
+      return error(StatusCode::unimplemented, "cpu: {} of {}", to_string(node.op), to_string(dtype));
+    }
+  }
+  return {};
+}
+
+std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CpuTarget& target) {
+  std::vector<Schedule> schedules;
+  for (const LoopsForm& form : loops_forms(spec, simplified(std::get<LoopsSpec>(spec.kernel)), target)) {
+    schedules.push_back(encode(form));
+  }
+  return schedules;
+}
+
+Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule) {
+  const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
+  for (const LoopsForm& form : loops_forms(spec, loops, emitter.target())) {
+    if (encode(form).bytes == schedule.bytes) return LoopsEmitter(emitter, spec, loops, form).run();
+  }
+  return invalid_argument("cpu: no loops schedule \"{}\" for this kernel", schedule.description);
 }
 
 }  // namespace kiln::cpu

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <random>
+
+#include "frontend/fuse/kernel_spec.h"
+#include "tests/conformance/backend_under_test.h"
+
+namespace kiln::conformance {
+
+struct CheckOptions {
+  double tolerance_factor = 1;  // for sums of many terms and the like; multiplies tolerance_of(dtype)
+  bool special_values = false;  // NaN, infinities, zeros among floating inputs
+  /// Buffers whose integers are indices: values in [0, bound). 0: any small numbers.
+  std::vector<int64_t> index_bounds;
+  bool bad_indices = false;  // some of them out of range
+};
+
+/// Relative error a result may have that was computed in the dtype's accumulator, with a few operations.
+double tolerance_of(DType dtype);
+
+/// Compiles `spec` with every candidate of the backend, runs each on random inputs as slices of the grid in
+/// random order, and compares buffers and status with the reference. Reports as GoogleTest failures. False
+/// when the host does not run the target (the kernel was compiled all the same).
+bool check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::mt19937_64& random,
+                  const CheckOptions& options = {});
+
+}  // namespace kiln::conformance
