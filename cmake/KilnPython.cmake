@@ -24,7 +24,9 @@ function(kiln_python_package name folder library)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/client/python/kiln
     ${PROJECT_SOURCE_DIR}/client/python/kiln/*.py)
   file(GLOB_RECURSE old ${package}/*.py)
-  file(REMOVE ${old})  # links to files that are no more
+  if(old)
+    file(REMOVE ${old})  # links to files that are no more
+  endif()
   foreach(file ${files})
     get_filename_component(parent ${package}/${file} DIRECTORY)
     file(MAKE_DIRECTORY ${parent})
