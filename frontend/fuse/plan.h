@@ -24,17 +24,19 @@ struct PlanBuffer {
   uint32_t index = 0;  // which input or output of the region; for constants, into Plan::constants
   DType dtype = DType::f32;
   int64_t elements = 0;
+  /// Strides, in elements, of the values that launches name for it.
+  std::vector<int64_t> strides;
 };
 
 struct Launch {
   uint32_t spec = 0;              // index into Plan::specs
   std::vector<uint32_t> buffers;  // index into Plan::buffers, one per KernelSpec::buffers
-  /// The nodes of the region graph this launch computes, and which of their results each output buffer holds: what
-  /// the verdict's reference evaluates. Ascending.
+  /// The nodes of Plan::graph this launch computes, ascending.
   std::vector<NodeId> nodes;
-  /// For each kernel buffer: the value of the region graph it holds, dense row-major unless a graph input or output
-  /// says strides; k_none for scratch.
+  /// For each kernel buffer: the value of Plan::graph it holds, after the launch where it is stored to.
   std::vector<ValueId> values;
+  /// For each inout buffer: the value it holds before; k_none for the others.
+  std::vector<ValueId> initial;
 };
 
 /// A region's kernel specs, their order and buffers. Inputs and outputs are the region graph's, in order.
@@ -43,6 +45,7 @@ struct Plan {
   struct Alias {
     uint32_t output = 0, input = 0;
   };
+  Graph graph;                    // the region decomposed into what kernels are made of
   std::vector<KernelSpec> specs;  // distinct
   std::vector<PlanBuffer> buffers;
   std::vector<Launch> launches;
@@ -50,10 +53,15 @@ struct Plan {
   std::vector<std::vector<uint8_t>> constants;
 };
 
-/// Makes kernels of a region graph: every symbol bound (all dims constant), decomposed as far as `fuse` wants.
+/// Makes kernels of a region graph: every symbol bound (all dims constant); composites are decomposed here.
 /// Deterministic: equal graphs and traits give equal plans.
 /// Errors: unimplemented, naming the op, when a node has no kernel form (callers check `is_fusible` first).
 Expected<Plan> fuse(const Graph& region, const TargetTraits& traits);
+
+/// The part of Plan::graph that one launch computes, for judging its kernel. Its inputs are the launch's buffers that
+/// are read (input, inout), in order; its outputs those that are written (output, inout), in order, with the strides
+/// they have in their buffers.
+Graph reference_graph(const Plan& plan, const Launch& launch);
 
 /// Whether the op has a kernel form at all.
 bool is_fusible(const OpDef& op);

@@ -1,0 +1,181 @@
+/// From a region to a plan: decompose, find out where values lie, decide what shares a kernel, write the kernels down.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "frontend/decompose/decompose.h"
+#include "frontend/fuse/groups.h"
+#include "frontend/fuse/homes.h"
+#include "frontend/fuse/plan.h"
+#include "frontend/ops/op.h"
+
+namespace kiln {
+
+namespace {
+
+class PlanWriter {
+ public:
+  PlanWriter(const GraphFacts& facts, FusionState& state, Plan& plan)
+      : m_facts(facts), m_state(state), m_plan(plan) {}
+
+  void write(const LoweredKernel& kernel) {
+    Launch launch;
+    launch.spec = spec_index(kernel.spec);
+    for (const KernelBuffers::Entry& entry : kernel.buffers) {
+      launch.buffers.push_back(buffer_of(entry.value, entry.home));
+      launch.values.push_back(entry.holds == k_none ? entry.value : entry.holds);
+      launch.initial.push_back(entry.initial);
+    }
+    launch.nodes = nodes_between(kernel, launch);
+    m_plan.launches.push_back(std::move(launch));
+  }
+
+ private:
+  uint32_t spec_index(const KernelSpec& spec) {
+    const auto [found, is_new] =
+        m_specs.try_emplace(canonical_bytes(spec), static_cast<uint32_t>(m_plan.specs.size()));
+    if (is_new) m_plan.specs.push_back(spec);
+    return found->second;
+  }
+
+  uint32_t buffer_of(ValueId value, uint32_t home) {
+    std::vector<Home>& homes = m_state.homes[value];
+    if (homes.empty()) homes.push_back({UINT32_MAX, dense_strides(m_facts.extents[value])});
+    Home& place = homes[home];
+    if (place.buffer == UINT32_MAX) {
+      place.buffer = static_cast<uint32_t>(m_plan.buffers.size());
+      m_plan.buffers.push_back({BufferKind::temporary, 0, m_facts.dtype(value),
+                                footprint(m_facts.extents[value], place.strides), place.strides});
+    }
+    return place.buffer;
+  }
+
+  // What lies between the values the kernel reads and those it writes.
+  std::vector<NodeId> nodes_between(const LoweredKernel& kernel, const Launch& launch) const {
+    std::set<ValueId> given;
+    std::vector<ValueId> pending;
+    for (size_t i = 0; i < launch.values.size(); ++i) {
+      const BufferRole role = kernel.spec.buffers[i].role;
+      if (role == BufferRole::input) given.insert(launch.values[i]);
+      if (role == BufferRole::inout) given.insert(launch.initial[i]);
+      if (role != BufferRole::input) pending.push_back(launch.values[i]);
+    }
+    std::set<NodeId> nodes;
+    while (!pending.empty()) {
+      const ValueId value = pending.back();
+      pending.pop_back();
+      if (given.contains(value) || m_facts.is_input(value)) continue;
+      if (!nodes.insert(m_facts.graph->value(value).producer).second) continue;
+      for (const ValueId operand : m_facts.producer(value).operands) {
+        if (operand != k_none) pending.push_back(operand);
+      }
+    }
+    return {nodes.begin(), nodes.end()};
+  }
+
+  const GraphFacts& m_facts;
+  FusionState& m_state;
+  Plan& m_plan;
+  std::map<std::vector<uint8_t>, uint32_t> m_specs;
+};
+
+// Outputs that have the same value as another one, or as an input in another layout.
+Status write_copies(const GraphFacts& facts, const FusionState& state, const std::vector<Group>& groups,
+                    PlanWriter& writer) {
+  for (ValueId value = 0; value < state.homes.size(); ++value) {
+    if (state.homes[value].size() < 2 || facts.elements[value] == 0) continue;
+    if (!facts.is_input(value)) {
+      const GroupKind kind = groups[state.group_of[facts.graph->value(value).producer]].kind;
+      if (kind == GroupKind::loops || kind == GroupKind::gemm) continue;  // stores to all homes by itself
+    }
+    for (uint32_t home = 1; home < state.homes[value].size(); ++home) {
+      const LoweringResult result = lower_copy(state, value, home);
+      if (!result.ok()) return error(StatusCode::internal, "copy of an output: {}", result.failure->why);
+      writer.write(result.kernels.front());
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+namespace {
+
+bool has_own_kernel(const Node& node) { return node.op->kind == OpKind::attention; }
+
+}  // namespace
+
+Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
+  Plan plan;
+  KILN_ASSIGN_OR_RETURN(plan.graph, decompose(region, has_own_kernel));
+  KILN_ASSIGN_OR_RETURN(GraphFacts facts, gather_facts(plan.graph));
+  FusionState state;
+  state.facts = &facts;
+  settle_homes(plan.graph, facts, state, plan);
+  // Where outputs go is fixed; nothing is computed yet.
+
+  Grouper grouper(state);
+  KILN_RETURN_IF_ERROR(grouper.run());
+  const std::vector<Group> groups = grouper.take_groups();
+  // Every node has its kernel; no grouping beyond this point.
+
+  const std::vector<GroupId> order = Grouper::execution_order(state, groups);
+  const auto live = std::count_if(groups.begin(), groups.end(), [](const Group& group) { return !group.is_empty(); });
+  if (static_cast<ptrdiff_t>(order.size()) != live) {
+    return error(StatusCode::internal, "fuse: {} of {} kernels wait for one another", live - static_cast<ptrdiff_t>(order.size()), live);
+  }
+  PlanWriter writer(facts, state, plan);
+  for (const GroupId id : order) {
+    for (const LoweredKernel& kernel : groups[id].kernels) writer.write(kernel);
+  }
+  KILN_RETURN_IF_ERROR(write_copies(facts, state, groups, writer));
+  return plan;
+}
+
+bool is_fusible(const OpDef& op) {
+  switch (op.kind) {
+    case OpKind::composite: return op.decompose != nullptr;
+    case OpKind::creation: return op.name != "extent";  // bound before fusion
+    default: return true;
+  }
+}
+
+Graph reference_graph(const Plan& plan, const Launch& launch) {
+  Graph fragment;
+  std::map<ValueId, ValueId> mapped;
+  const KernelSpec& spec = plan.specs[launch.spec];
+  const auto type_in = [&](ValueId value, uint32_t buffer) {
+    TensorType type = plan.graph.type(value);
+    type.strides.assign(plan.buffers[buffer].strides.begin(), plan.buffers[buffer].strides.end());
+    return type;
+  };
+  for (size_t i = 0; i < launch.buffers.size(); ++i) {
+    if (spec.buffers[i].role == BufferRole::output) continue;
+    const ValueId value = spec.buffers[i].role == BufferRole::inout ? launch.initial[i] : launch.values[i];
+    mapped[value] = fragment.add_input(type_in(value, launch.buffers[i]), plan.graph.value(value).name);
+  }
+  for (const NodeId id : launch.nodes) {
+    const Node& node = plan.graph.node(id);
+    std::vector<ValueId> operands;
+    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped.at(operand));
+    std::vector<TensorType> types;
+    for (const ValueId result : node.results) types.push_back(plan.graph.type(result));
+    const NodeId added = fragment.add_node(node.op, std::move(operands), node.attributes, std::move(types));
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      mapped.try_emplace(node.results[r], fragment.node(added).results[r]);
+    }
+  }
+  std::vector<ValueId> outputs;
+  std::vector<std::vector<Dim>> strides;
+  for (size_t i = 0; i < launch.buffers.size(); ++i) {
+    if (spec.buffers[i].role == BufferRole::input) continue;
+    outputs.push_back(mapped.at(launch.values[i]));
+    const std::vector<int64_t>& numbers = plan.buffers[launch.buffers[i]].strides;
+    strides.emplace_back(numbers.begin(), numbers.end());
+  }
+  fragment.set_outputs(std::move(outputs));
+  for (size_t i = 0; i < strides.size(); ++i) fragment.set_output_strides(i, std::move(strides[i]));
+  return fragment;
+}
+
+}  // namespace kiln

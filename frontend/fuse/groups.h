@@ -1,0 +1,83 @@
+#pragma once
+
+#include <vector>
+
+#include "base/expected.h"
+#include "frontend/fuse/kernels.h"
+
+namespace kiln {
+
+enum class GroupKind : uint8_t { loops, gemm, attention, scatter };
+
+/// Nodes that share a kernel.
+struct Group {
+  GroupKind kind = GroupKind::loops;
+  NodeId anchor = k_none;  // the product, attention or scatter; of loops, the node it was grown from
+  std::vector<NodeId> nodes;
+  std::vector<LoweredKernel> kernels;  // as of the last change
+  bool is_empty() const { return nodes.empty(); }
+};
+
+/// Decides what shares a kernel. `state.homes` says where graph outputs go and is not changed otherwise.
+/// Errors: unimplemented, naming the op, when a node has no kernel even alone.
+class Grouper {
+ public:
+  explicit Grouper(FusionState& state);
+
+  /// In this order. After it every live node is in one group or virtual, and groups without nodes are gone.
+  Status run();
+  std::vector<Group> take_groups() { return std::move(m_groups); }
+
+  /// The groups' order of execution: dependencies first, else as in the graph.
+  static std::vector<GroupId> execution_order(const FusionState& state, const std::vector<Group>& groups);
+
+ private:
+  Status grow_epilogues();
+  Status claim_epilogue(GroupId group);
+  Status place_backwards();
+  Status place(NodeId node);
+  void merge_siblings();
+
+  GroupId add_group(GroupKind kind, NodeId node);
+  /// Lowers the group, giving buffers to the virtual values that stand in the way.
+  Status settle(GroupId group);
+  LoweringResult lower(GroupId group) const;
+  bool relower(GroupId group);
+  bool try_join(NodeId node, GroupId group);
+  bool try_virtual(NodeId node, const std::vector<GroupId>& groups);
+  bool try_merge(GroupId into, GroupId from);
+  std::vector<ValueId> roots_of(GroupId group) const;
+
+  struct Uses {
+    std::vector<GroupId> groups;  // ascending, that read the value directly or through virtual nodes
+    bool is_operand = false;      // some product or attention takes it as an operand
+    bool is_undecided = false;    // some user has no kernel yet
+  };
+  Uses uses_of(ValueId value) const;
+  void collect_uses(ValueId value, Uses& uses) const;
+
+  /// Whether the group, or the producer of the value, needs anything of the other group to run first.
+  bool depends_on(GroupId group, GroupId other) const;
+  bool value_depends_on(ValueId value, GroupId other) const;
+  bool reaches(std::vector<NodeId> pending, GroupId other, NodeId skip) const;
+
+  struct Epilogue {
+    std::vector<NodeId> nodes;  // pointwise, ascending
+    std::vector<bool> is_inside;  // of each value
+  };
+  Epilogue followers(GroupId group) const;
+  std::vector<NodeId> exit_set(const Epilogue& epilogue, GroupId group, NodeId exit) const;
+  bool has_outside_use(ValueId value, const std::vector<NodeId>& inside) const;
+
+  const Graph& graph() const { return *m_state.facts->graph; }
+  bool is_stored(ValueId value) const { return !m_state.homes[value].empty() && m_state.facts->is_stored[value]; }
+
+  FusionState& m_state;
+  std::vector<Group> m_groups;
+  std::vector<uint32_t> m_virtual_depth;  // of each node: virtual nodes between it and a kernel
+};
+
+/// Cost more than a few cycles an element: not computed twice.
+bool is_expensive(const OpDef& op);
+
+}  // namespace kiln

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "frontend/fuse/affine.h"
+#include "frontend/fuse/kernel_spec.h"
+
+namespace kiln {
+
+/// The dims a kernel is thought of in (a tensor's, or batch, m, n), each cut into pieces where index maps ask for it.
+/// The pieces, in order, are the iteration dims while expressions are made; afterwards they are merged again.
+class IterationSpace {
+ public:
+  explicit IterationSpace(const std::vector<int64_t>& extents);
+  static IterationSpace of_pieces(std::vector<std::vector<int64_t>> pieces);
+
+  /// The extents of all pieces.
+  std::vector<int64_t> extents() const;
+  size_t rank() const { return extents().size(); }
+  /// The position in each logical dim, from iteration dim `first` on.
+  Index index(uint32_t first = 0) const;
+  /// False when the dim is not one of ours or cannot be cut there.
+  bool split(DimSplit split, uint32_t first = 0);
+  const std::vector<std::vector<int64_t>>& pieces() const { return m_pieces; }
+
+ private:
+  std::vector<std::vector<int64_t>> m_pieces;  // none for an extent of 1
+};
+
+/// Whether dims d and d + 1 of every access of the body can be walked as one dim (`extent` is that of d + 1).
+bool can_merge(const Body& body, size_t d, int64_t extent);
+/// Makes dims d and d + 1 one; can_merge must hold.
+void merge_dims(Body& body, size_t d);
+
+/// Dim order[i] becomes dim i.
+void permute_dims(Body& body, const std::vector<uint32_t>& order);
+
+/// Merges the pieces of every logical dim and gives each logical dim one iteration dim, also those of extent 1.
+/// False when some access does not allow it.
+bool merge_pieces(Body& body, const IterationSpace& space);
+
+/// No access moves along the dim and no expression asks for its value.
+bool ignores_dim(const Body& body, size_t d);
+void remove_dim(Body& body, size_t d);
+
+}  // namespace kiln

@@ -1,0 +1,157 @@
+/// Attention and its backward: operands are plain tensors with strides (whatever views led to them), the bias becomes
+/// the score's expression.
+#include "frontend/fuse/iteration.h"
+#include "frontend/fuse/kernels.h"
+#include "frontend/ops/attributes.h"
+
+namespace kiln {
+
+namespace {
+
+constexpr int k_attempts = 64;
+
+class AttentionLowering {
+ public:
+  AttentionLowering(const FusionState& state, GroupId group, NodeId node)
+      : m_state(state), m_group(group), m_node(state.facts->graph->node(node)) {}
+
+  LoweringResult run() {
+    const bool is_backward = m_node.op->name == "attention_backward";
+    if (!is_backward && m_node.op->name != "attention") {
+      return lowering_failed(k_none, std::string(m_node.op->name) + " has no kernel");
+    }
+    const std::span operands(m_node.operands);
+    AttentionSpec attention;
+    AttentionBackwardSpec backward;
+    const bool lowered = is_backward ? lower_backward(operands, backward) : lower_forward(operands, attention);
+    if (!lowered) return lowering_failed(m_failure);
+    KernelSpec spec{buffer_specs(m_state, m_buffers), {}};
+    if (is_backward) {
+      spec.kernel = std::move(backward);
+    } else {
+      spec.kernel = std::move(attention);
+    }
+    if (const Status status = validate(spec); !status.ok()) return lowering_failed(k_none, status.message());
+    return {{{std::move(spec), m_buffers.entries}}, std::nullopt};
+  }
+
+ private:
+  bool lower_forward(std::span<const ValueId> operands, AttentionSpec& attention) {
+    if (!lower_inputs(operands[0], operands[1], operands[2], attention)) return false;
+    attention.out = stored(m_node.results[0]);
+    attention.lse = stored(m_node.results[1]);
+    return operands.size() < 4 || operands[3] == k_none || lower_bias(operands[3], attention);
+  }
+
+  bool lower_backward(std::span<const ValueId> operands, AttentionBackwardSpec& backward) {
+    AttentionSpec& forward = backward.forward;
+    if (!lower_inputs(operands[1], operands[2], operands[3], forward) || !loaded(operands[0], backward.grad_out) ||
+        !loaded(operands[4], forward.out) || !loaded(operands[5], forward.lse)) {
+      return false;
+    }
+    backward.grad_q = stored(m_node.results[0]);
+    backward.grad_k = stored(m_node.results[1]);
+    backward.grad_v = stored(m_node.results[2]);
+    return operands.size() < 7 || operands[6] == k_none || lower_bias(operands[6], forward);
+  }
+
+  bool lower_inputs(ValueId q, ValueId k, ValueId v, AttentionSpec& attention) {
+    const std::vector<int64_t>&queries = extents_of(q), keys = extents_of(k);
+    attention.batch = queries[0], attention.heads = queries[1], attention.kv_heads = keys[1];
+    attention.q_len = queries[2], attention.k_len = keys[2];
+    attention.head_dim = queries[3], attention.value_dim = extents_of(v)[3];
+    attention.dtype = m_state.facts->dtype(q);
+    attention.scale = number_of(m_node.attributes, "scale");
+    attention.causal = boolean_of(m_node.attributes, "causal");
+    attention.causal_offset = integer_of(m_node.attributes, "causal_offset");
+    return loaded(q, attention.q) && loaded(k, attention.k) && loaded(v, attention.v);
+  }
+
+  // The operand as one load with strides over its own dims.
+  bool loaded(ValueId operand, Access& access) {
+    IterationSpace space(extents_of(operand));
+    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+      KernelBuffers buffers = m_buffers;
+      BodyLowering lowering(m_state, m_group, buffers, space.extents());
+      ExprId value = lowering.emit(operand, space.index());
+      if (value == k_no_expr) {
+        if (lowering.failure().split && space.split(*lowering.failure().split)) continue;
+        const ValueId culprit = lowering.failure().materialise;
+        return fail(culprit == k_none ? operand : culprit, lowering.failure().why);
+      }
+      Body& body = lowering.body();
+      if (body.exprs[value].op == ScalarOp::cast) value = body.exprs[value].operands[0];
+      const ScalarNode node = body.exprs[value];
+      if (node.op != ScalarOp::load || node.operands[0] != k_no_expr || !merge_pieces(body, space) ||
+          !body.accesses[node.slot].indirect.empty()) {
+        return fail(operand, "an operand of attention is not a tensor with strides");
+      }
+      access = body.accesses[node.slot];
+      m_buffers = std::move(buffers);
+      return true;
+    }
+    return fail(operand, "an operand is cut too often");
+  }
+
+  Access stored(ValueId result) {
+    const uint32_t buffer = m_buffers.slot(result, 0, BufferRole::output);
+    return {buffer, 0, ones_to_zero(m_state.strides_of(result), extents_of(result)), {}};
+  }
+
+  // A dim of extent 1 has stride 0, as merge_pieces writes it, so that equal kernels have equal specs.
+  static std::vector<int64_t> ones_to_zero(std::vector<int64_t> strides, const std::vector<int64_t>& extents) {
+    for (size_t d = 0; d < strides.size(); ++d) {
+      if (extents[d] == 1) strides[d] = 0;
+    }
+    return strides;
+  }
+
+  bool lower_bias(ValueId bias, AttentionSpec& attention) {
+    IterationSpace space({attention.batch, attention.heads, attention.q_len, attention.k_len});
+    const std::vector<int64_t>& extents = extents_of(bias);
+    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+      KernelBuffers buffers = m_buffers;
+      BodyLowering lowering(m_state, m_group, buffers, space.extents());
+      const Index position = space.index();
+      Index index(extents.size());
+      for (size_t d = 0; d < extents.size(); ++d) {
+        if (extents[d] != 1) index[d] = position[4 - extents.size() + d];
+      }
+      const ExprId added = lowering.emit(bias, index);
+      if (added == k_no_expr) {
+        if (lowering.failure().split && space.split(*lowering.failure().split)) continue;
+        const ValueId culprit = lowering.failure().materialise;
+        return fail(culprit == k_none ? bias : culprit, lowering.failure().why);
+      }
+      const DType dtype = accumulator_of(attention.dtype);
+      const ExprId score = lowering.add_node({ScalarOp::accumulator, dtype});
+      attention.score_value =
+          lowering.add_node({ScalarOp::add, dtype, {score, lowering.cast(added, dtype), k_no_expr}});
+      attention.score = std::move(lowering.body());
+      if (!merge_pieces(attention.score, space)) return fail(bias, "the bias is cut");
+      m_buffers = std::move(buffers);
+      return true;
+    }
+    return fail(bias, "the bias is cut too often");
+  }
+
+  bool fail(ValueId materialise, std::string why) {
+    m_failure = {std::nullopt, std::nullopt, materialise, std::move(why)};
+    return false;
+  }
+  const std::vector<int64_t>& extents_of(ValueId value) const { return m_state.facts->extents[value]; }
+
+  const FusionState& m_state;
+  GroupId m_group;
+  const Node& m_node;
+  KernelBuffers m_buffers;
+  LoweringFailure m_failure;
+};
+
+}  // namespace
+
+LoweringResult lower_attention(const FusionState& state, GroupId group, NodeId node) {
+  return AttentionLowering(state, group, node).run();
+}
+
+}  // namespace kiln

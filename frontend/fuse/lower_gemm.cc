@@ -1,0 +1,208 @@
+/// From a matrix product and what follows it to one gemm kernel.
+///
+/// The epilogue is lowered as a loops body is, from the last stored value backwards; where the walk meets the product
+/// it writes the accumulator and notes the index. That index then says which iteration dims are batch, m and n. The
+/// operands are lowered over (batch, m, k) and (batch, k, n); what remains is usually one load each, with strides.
+/// Cut dims must merge again, since a gemm has exactly these dims. Batch dims that lie side by side become one, and a
+/// batch that the right operand does not have becomes more rows: then [batch, seq, hidden] @ [hidden, n] is one
+/// product.
+#include <algorithm>
+
+#include "frontend/fuse/iteration.h"
+#include "frontend/fuse/kernels.h"
+
+namespace kiln {
+
+namespace {
+
+constexpr int k_attempts = 64;
+
+class GemmLowering {
+ public:
+  GemmLowering(const FusionState& state, GroupId group, NodeId product, std::span<const ValueId> roots)
+      : m_state(state), m_group(group), m_node(state.facts->graph->node(product)), m_roots(roots) {
+    const std::vector<int64_t>& extents = state.facts->extents[m_node.results[0]];
+    m_gemm.n = extents.back();
+    m_gemm.m = extents[extents.size() - 2];
+    m_gemm.k = state.facts->extents[m_node.operands[0]].back();
+    for (size_t d = 0; d + 2 < extents.size(); ++d) {
+      if (extents[d] > 1) m_gemm.batch.push_back(extents[d]);
+    }
+  }
+
+  LoweringResult run() {
+    if (!lower_operand(m_node.operands[0], m_gemm.m, m_gemm.k, m_gemm.a, m_gemm.a_value) ||
+        !lower_operand(m_node.operands[1], m_gemm.k, m_gemm.n, m_gemm.b, m_gemm.b_value)) {
+      return lowering_failed(m_failure);
+    }
+    settle_dtype();
+    if (!lower_epilogue()) return lowering_failed(m_failure);
+    merge_batch();
+    KernelSpec spec{buffer_specs(m_state, m_buffers), std::move(m_gemm)};
+    if (const Status status = validate(spec); !status.ok()) return lowering_failed(k_none, status.message());
+    return {{{std::move(spec), m_buffers.entries}}, std::nullopt};
+  }
+
+ private:
+  bool fail(ValueId materialise, std::string why) {
+    m_failure = {std::nullopt, std::nullopt, materialise, std::move(why)};
+    return false;
+  }
+
+  bool lower_operand(ValueId operand, int64_t rows, int64_t columns, Body& body, ExprId& value) {
+    const std::vector<int64_t>& extents = m_state.facts->extents[operand];
+    const std::vector<int64_t>& result = m_state.facts->extents[m_node.results[0]];
+    std::vector<int64_t> logical = m_gemm.batch;
+    logical.insert(logical.end(), {rows, columns});
+    IterationSpace space(logical);
+    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+      KernelBuffers buffers = m_buffers;
+      BodyLowering lowering(m_state, m_group, buffers, space.extents());
+      const Index position = space.index();
+      Index index(extents.size());
+      index[extents.size() - 2] = position[position.size() - 2];
+      index[extents.size() - 1] = position[position.size() - 1];
+      for (size_t d = 0, batch = 0; d + 2 < result.size(); ++d) {
+        if (result[d] == 1) continue;
+        const size_t missing = result.size() - extents.size();
+        if (d >= missing && extents[d - missing] != 1) index[d - missing] = position[batch];
+        ++batch;
+      }
+      const bool is_empty = m_gemm.k == 0;
+      value = is_empty ? lowering.constant(0, BodyLowering::compute_dtype(m_state.facts->dtype(operand)))
+                       : lowering.emit(operand, index);
+      if (value == k_no_expr) {
+        if (lowering.failure().split && space.split(*lowering.failure().split)) continue;
+        const ValueId culprit = lowering.failure().materialise;
+        return fail(culprit == k_none ? operand : culprit, lowering.failure().why);
+      }
+      body = std::move(lowering.body());
+      if (!merge_pieces(body, space)) return fail(operand, "an operand has more dims than rows and columns");
+      m_buffers = std::move(buffers);
+      return true;
+    }
+    return fail(operand, "an operand is cut too often");
+  }
+
+  // Halves are multiplied as they are when both operands are plain loads of the same kind.
+  void settle_dtype() {
+    const auto plain_half = [](const Body& body, ExprId value) -> ExprId {
+      const ScalarNode& node = body.exprs[value];
+      if (node.op != ScalarOp::cast || node.dtype != DType::f32) return k_no_expr;
+      const ScalarNode& operand = body.exprs[node.operands[0]];
+      const bool is_half = operand.dtype == DType::f16 || operand.dtype == DType::bf16;
+      return is_half && operand.op == ScalarOp::load ? node.operands[0] : k_no_expr;
+    };
+    const ExprId a = plain_half(m_gemm.a, m_gemm.a_value), b = plain_half(m_gemm.b, m_gemm.b_value);
+    if (a != k_no_expr && b != k_no_expr && m_gemm.a.exprs[a].dtype == m_gemm.b.exprs[b].dtype) {
+      m_gemm.a.exprs.pop_back();
+      m_gemm.b.exprs.pop_back();
+      m_gemm.a_value = a;
+      m_gemm.b_value = b;
+    }
+    m_gemm.dtype = m_gemm.a.exprs[m_gemm.a_value].dtype;
+  }
+
+  bool lower_epilogue() {
+    IterationSpace space(m_state.facts->extents[m_roots.front()]);
+    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+      KernelBuffers buffers = m_buffers;
+      BodyLowering lowering(m_state, m_group, buffers, space.extents());
+      lowering.set_accumulator(m_node.results[0]);
+      m_gemm.stores.clear();
+      for (const ValueId root : m_roots) {
+        const std::optional<Index> index =
+            root == m_roots.front() ? space.index() : lowering.emitted_index(root);
+        if (!index) return fail(k_none, "a stored value is not on the way to the last one");
+        const std::vector<Store> stores = lowering.store(root, *index);
+        if (stores.empty()) break;
+        m_gemm.stores.insert(m_gemm.stores.end(), stores.begin(), stores.end());
+      }
+      if (lowering.failed()) {
+        if (lowering.failure().split && space.split(*lowering.failure().split)) continue;
+        m_failure = lowering.failure();
+        return false;
+      }
+      if (!lowering.accumulator_index()) return fail(k_none, "the product is not used");
+      m_gemm.epilogue = std::move(lowering.body());
+      m_buffers = std::move(buffers);
+      return order_epilogue(space.extents(), *lowering.accumulator_index());
+    }
+    return fail(k_none, "the epilogue is cut too often");
+  }
+
+  // Puts the iteration dims in the product's order and merges those that make up one of its dims.
+  bool order_epilogue(const std::vector<int64_t>& extents, const Index& index) {
+    const std::vector<int64_t>& result = m_state.facts->extents[m_node.results[0]];
+    std::vector<uint32_t> order;
+    std::vector<std::vector<int64_t>> logical;  // the pieces of batch…, m, n
+    for (size_t d = 0; d < result.size(); ++d) {
+      if (d + 2 < result.size() && result[d] == 1) continue;
+      std::vector<std::pair<uint32_t, int64_t>> terms = index[d].terms;
+      std::sort(terms.begin(), terms.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+      int64_t remaining = result[d];
+      logical.emplace_back();
+      for (const auto& [dim, coefficient] : terms) {
+        if (dim >= extents.size() || coefficient * extents[dim] != remaining) {
+          return fail(k_none, "the epilogue walks the product in another way");
+        }
+        remaining = coefficient;
+        order.push_back(dim);
+        logical.back().push_back(extents[dim]);
+      }
+      if (remaining != 1 || index[d].constant != 0) return fail(k_none, "the epilogue sees a part of the product");
+    }
+    std::vector<uint32_t> sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted.size() != extents.size() || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      return fail(k_none, "the epilogue has more elements than the product");
+    }
+    permute_dims(m_gemm.epilogue, order);
+    if (!merge_pieces(m_gemm.epilogue, IterationSpace::of_pieces(std::move(logical)))) {
+      return fail(k_none, "the epilogue cuts the product's dims");
+    }
+    return true;
+  }
+
+  void merge_batch() {
+    std::vector<int64_t>& batch = m_gemm.batch;
+    Body* const bodies[] = {&m_gemm.a, &m_gemm.b, &m_gemm.epilogue};
+    for (size_t d = batch.size(); d-- > 1;) {
+      if (!std::all_of(std::begin(bodies), std::end(bodies),
+                       [&](const Body* body) { return can_merge(*body, d - 1, batch[d]); })) {
+        continue;
+      }
+      for (Body* body : bodies) merge_dims(*body, d - 1);
+      batch[d - 1] *= batch[d];
+      batch.erase(batch.begin() + static_cast<ptrdiff_t>(d));
+    }
+    while (!batch.empty()) {
+      const size_t last = batch.size() - 1;
+      if (!ignores_dim(m_gemm.b, last) || !can_merge(m_gemm.a, last, m_gemm.m) ||
+          !can_merge(m_gemm.epilogue, last, m_gemm.m)) {
+        break;
+      }
+      merge_dims(m_gemm.a, last);
+      merge_dims(m_gemm.epilogue, last);
+      remove_dim(m_gemm.b, last);
+      m_gemm.m *= batch.back();
+      batch.pop_back();
+    }
+  }
+
+  const FusionState& m_state;
+  GroupId m_group;
+  const Node& m_node;
+  std::span<const ValueId> m_roots;
+  GemmSpec m_gemm;
+  KernelBuffers m_buffers;
+  LoweringFailure m_failure;
+};
+
+}  // namespace
+
+LoweringResult lower_gemm(const FusionState& state, GroupId group, NodeId product, std::span<const ValueId> roots) {
+  return GemmLowering(state, group, product, roots).run();
+}
+
+}  // namespace kiln
