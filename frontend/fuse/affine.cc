@@ -95,8 +95,7 @@ Division divide(const Affine& affine, int64_t by) {
   result.remainder.constant = affine.constant - result.quotient.constant * by;
   for (const auto& [dim, coefficient] : affine.terms) {
     const bool divides = coefficient % by == 0;
-    (divides ? result.quotient : result.remainder)
-        .terms.emplace_back(dim, divides ? coefficient / by : coefficient);
+    (divides ? result.quotient : result.remainder).terms.emplace_back(dim, divides ? coefficient / by : coefficient);
   }
   return result;
 }

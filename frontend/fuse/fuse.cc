@@ -15,8 +15,7 @@ namespace {
 
 class PlanWriter {
  public:
-  PlanWriter(const GraphFacts& facts, FusionState& state, Plan& plan)
-      : m_facts(facts), m_state(state), m_plan(plan) {}
+  PlanWriter(const GraphFacts& facts, FusionState& state, Plan& plan) : m_facts(facts), m_state(state), m_plan(plan) {}
 
   void write(const LoweredKernel& kernel) {
     Launch launch;
@@ -32,8 +31,7 @@ class PlanWriter {
 
  private:
   uint32_t spec_index(const KernelSpec& spec) {
-    const auto [found, is_new] =
-        m_specs.try_emplace(canonical_bytes(spec), static_cast<uint32_t>(m_plan.specs.size()));
+    const auto [found, is_new] = m_specs.try_emplace(canonical_bytes(spec), static_cast<uint32_t>(m_plan.specs.size()));
     if (is_new) m_plan.specs.push_back(spec);
     return found->second;
   }
@@ -122,7 +120,8 @@ Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
   const std::vector<GroupId> order = Grouper::execution_order(state, groups);
   const auto live = std::count_if(groups.begin(), groups.end(), [](const Group& group) { return !group.is_empty(); });
   if (static_cast<ptrdiff_t>(order.size()) != live) {
-    return error(StatusCode::internal, "fuse: {} of {} kernels wait for one another", live - static_cast<ptrdiff_t>(order.size()), live);
+    return error(StatusCode::internal, "fuse: {} of {} kernels wait for one another",
+                 live - static_cast<ptrdiff_t>(order.size()), live);
   }
   PlanWriter writer(facts, state, plan);
   for (const GroupId id : order) {
@@ -134,11 +133,24 @@ Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
 
 bool is_fusible(const OpDef& op) {
   switch (op.kind) {
-    case OpKind::composite: return op.decompose != nullptr;
-    case OpKind::creation: return op.name != "extent";  // bound before fusion
-    default: return true;
+    case OpKind::composite:
+      return op.decompose != nullptr;
+    default:
+      return true;
   }
 }
+
+namespace {
+
+// An operand of which the kernel reads nothing (a part of a concatenation that is sliced away): zeros do.
+ValueId unread(Graph& fragment, const TensorType& type) {
+  const OpDef* full = find_op("full");
+  const NodeId node = fragment.add_node(full, {}, {{"dtype", type.dtype}, {"shape", type.shape}, {"value", 0.0}},
+                                        {{type.dtype, type.shape, {}}});
+  return fragment.node(node).results[0];
+}
+
+}  // namespace
 
 Graph reference_graph(const Plan& plan, const Launch& launch) {
   Graph fragment;
@@ -157,7 +169,10 @@ Graph reference_graph(const Plan& plan, const Launch& launch) {
   for (const NodeId id : launch.nodes) {
     const Node& node = plan.graph.node(id);
     std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped.at(operand));
+    for (const ValueId operand : node.operands) {
+      if (operand != k_none && !mapped.contains(operand)) mapped[operand] = unread(fragment, plan.graph.type(operand));
+      operands.push_back(operand == k_none ? k_none : mapped[operand]);
+    }
     std::vector<TensorType> types;
     for (const ValueId result : node.results) types.push_back(plan.graph.type(result));
     const NodeId added = fragment.add_node(node.op, std::move(operands), node.attributes, std::move(types));
@@ -169,7 +184,9 @@ Graph reference_graph(const Plan& plan, const Launch& launch) {
   std::vector<std::vector<Dim>> strides;
   for (size_t i = 0; i < launch.buffers.size(); ++i) {
     if (spec.buffers[i].role == BufferRole::input) continue;
-    outputs.push_back(mapped.at(launch.values[i]));
+    if (!mapped.contains(launch.values[i]))
+      mapped[launch.values[i]] = unread(fragment, plan.graph.type(launch.values[i]));
+    outputs.push_back(mapped[launch.values[i]]);
     const std::vector<int64_t>& numbers = plan.buffers[launch.buffers[i]].strides;
     strides.emplace_back(numbers.begin(), numbers.end());
   }

@@ -16,10 +16,10 @@ inline constexpr GroupId k_no_group = UINT32_MAX;
 /// undecided, which reads as "some other kernel's".
 struct FusionState {
   const GraphFacts* facts = nullptr;
-  std::vector<GroupId> group_of;          // of each node
-  std::vector<bool> is_virtual;           // of each node
-  std::vector<bool> is_pinned;            // of each value: lies in a buffer, even if its node is virtual
-  std::vector<std::vector<Home>> homes;   // of each value; readers use the first
+  std::vector<GroupId> group_of;         // of each node
+  std::vector<bool> is_virtual;          // of each node
+  std::vector<bool> is_pinned;           // of each value: lies in a buffer, even if its node is virtual
+  std::vector<std::vector<Home>> homes;  // of each value; readers use the first
 
   /// Whether `group` computes the value itself rather than loading it.
   bool is_inline(ValueId value, GroupId group) const {

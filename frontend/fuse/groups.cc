@@ -17,6 +17,8 @@
 #include <map>
 #include <set>
 
+#include "frontend/ops/attributes.h"
+
 namespace kiln {
 
 namespace {
@@ -26,8 +28,10 @@ constexpr uint32_t k_virtual_depth = 6;
 // How far to look for a dependency before assuming there is one.
 constexpr size_t k_search_nodes = 4096;
 
-bool is_scatter(const OpDef& op) {
-  return op.name == "index_add" || op.name == "scatter" || op.name == "scatter_add";
+bool is_scatter(const Node& node) {
+  const std::string_view name = node.op->name;
+  if (name == "slice_scatter") return integer_of(node.attributes, "step") != 1;
+  return name == "index_add" || name == "scatter" || name == "scatter_add";
 }
 
 bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.kind == OpKind::creation; }
@@ -50,8 +54,10 @@ bool is_expensive(const OpDef& op) {
     case ScalarOp::atan2:
     case ScalarOp::floor_div:
     case ScalarOp::remainder:
-    case ScalarOp::fmod: return true;
-    default: return false;
+    case ScalarOp::fmod:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -120,16 +126,18 @@ std::vector<ValueId> Grouper::roots_of(GroupId id) const {
 LoweringResult Grouper::lower(GroupId id) const {
   const Group& group = m_groups[id];
   switch (group.kind) {
-    case GroupKind::attention: return lower_attention(m_state, id, group.anchor);
-    case GroupKind::scatter: return lower_scatter(m_state, id, group.anchor);
-    default: break;
+    case GroupKind::attention:
+      return lower_attention(m_state, id, group.anchor);
+    case GroupKind::scatter:
+      return lower_scatter(m_state, id, group.anchor);
+    default:
+      break;
   }
   std::vector<ValueId> roots = roots_of(id);
   // A kernel whose result nobody wants stores it nevertheless: attention's unused lse has such users.
   if (roots.empty()) roots.push_back(graph().node(group.nodes.back()).results[0]);
   if (m_state.facts->elements[roots.front()] == 0) return {};
-  return group.kind == GroupKind::gemm ? lower_gemm(m_state, id, group.anchor, roots)
-                                       : lower_loops(m_state, id, roots);
+  return group.kind == GroupKind::gemm ? lower_gemm(m_state, id, group.anchor, roots) : lower_loops(m_state, id, roots);
 }
 
 bool Grouper::relower(GroupId id) {
@@ -197,7 +205,7 @@ Status Grouper::place_backwards() {
 Status Grouper::place(NodeId id) {
   const Node& node = graph().node(id);
   if (node.op->kind == OpKind::attention) return settle(add_group(GroupKind::attention, id));
-  if (is_scatter(*node.op)) return settle(add_group(GroupKind::scatter, id));
+  if (is_scatter(node)) return settle(add_group(GroupKind::scatter, id));
   if (node.results.size() != 1) {
     return error(StatusCode::unimplemented, "{}: {} results", node.op->name, node.results.size());
   }
@@ -223,9 +231,8 @@ Status Grouper::place(NodeId id) {
   }
   for (const GroupId user : uses.groups) {
     if (m_groups[user].kind != GroupKind::loops) continue;
-    const bool is_safe = std::none_of(uses.groups.begin(), uses.groups.end(), [&](GroupId other) {
-      return other != user && depends_on(user, other);
-    });
+    const bool is_safe = std::none_of(uses.groups.begin(), uses.groups.end(),
+                                      [&](GroupId other) { return other != user && depends_on(user, other); });
     if (is_safe && try_join(id, user)) return {};
   }
   return settle(add_group(GroupKind::loops, id));
@@ -261,9 +268,7 @@ bool Grouper::reaches(std::vector<NodeId> pending, GroupId other, NodeId skip) c
   return false;
 }
 
-bool Grouper::depends_on(GroupId group, GroupId other) const {
-  return reaches(m_groups[group].nodes, other, k_none);
-}
+bool Grouper::depends_on(GroupId group, GroupId other) const { return reaches(m_groups[group].nodes, other, k_none); }
 
 bool Grouper::value_depends_on(ValueId value, GroupId other) const {
   if (m_state.facts->is_input(value)) return false;

@@ -4,6 +4,7 @@
 
 #include "base/expected.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/ops/op.h"
 
 namespace kiln {
 
@@ -62,7 +63,7 @@ class Grouper {
   bool reaches(std::vector<NodeId> pending, GroupId other, NodeId skip) const;
 
   struct Epilogue {
-    std::vector<NodeId> nodes;  // pointwise, ascending
+    std::vector<NodeId> nodes;    // pointwise, ascending
     std::vector<bool> is_inside;  // of each value
   };
   Epilogue followers(GroupId group) const;

@@ -72,8 +72,7 @@ class HomeFinder {
   void settle_output(uint32_t output) {
     ValueId value = m_graph.outputs()[output];
     std::vector<int64_t> strides = strides_or_dense(m_graph.output_strides()[output], m_facts.extents[value]);
-    if (m_facts.is_input(value) &&
-        same_layout(strides, m_state.homes[value].front().strides, m_facts.extents[value])) {
+    if (m_facts.is_input(value) && same_layout(strides, m_state.homes[value].front().strides, m_facts.extents[value])) {
       m_plan.aliases.push_back({output, m_graph.value(value).result_index});
       add_buffer_only(output, value, std::move(strides));
       return;

@@ -53,18 +53,16 @@ bool IterationSpace::split(DimSplit split, uint32_t first) {
 namespace {
 
 bool uses_index(const Body& body, size_t d) {
-  return std::any_of(body.exprs.begin(), body.exprs.end(), [&](const ScalarNode& node) {
-    return node.op == ScalarOp::index && node.slot == d;
-  });
+  return std::any_of(body.exprs.begin(), body.exprs.end(),
+                     [&](const ScalarNode& node) { return node.op == ScalarOp::index && node.slot == d; });
 }
 
 }  // namespace
 
 bool can_merge(const Body& body, size_t d, int64_t extent) {
   if (uses_index(body, d) || uses_index(body, d + 1)) return false;
-  return std::all_of(body.accesses.begin(), body.accesses.end(), [&](const Access& access) {
-    return access.strides[d] == access.strides[d + 1] * extent;
-  });
+  return std::all_of(body.accesses.begin(), body.accesses.end(),
+                     [&](const Access& access) { return access.strides[d] == access.strides[d + 1] * extent; });
 }
 
 void merge_dims(Body& body, size_t d) {

@@ -93,8 +93,8 @@ class SpecWriter {
   }
 
   void write(const AttentionSpec& attention) {
-    for (const int64_t extent : {attention.batch, attention.heads, attention.kv_heads, attention.q_len,
-                                 attention.k_len, attention.head_dim, attention.value_dim}) {
+    for (const int64_t extent : {attention.batch, attention.heads, attention.kv_heads, attention.q_len, attention.k_len,
+                                 attention.head_dim, attention.value_dim}) {
       m_writer.write(extent);
     }
     m_writer.write(attention.dtype);
@@ -143,8 +143,8 @@ char operand_letter(const Body& body, ExprId value) {
 }
 
 size_t scalar_op_count(const Body& body) {
-  return static_cast<size_t>(std::count_if(body.exprs.begin(), body.exprs.end(),
-                                           [](const ScalarNode& node) { return arity(node.op) > 0; }));
+  return static_cast<size_t>(
+      std::count_if(body.exprs.begin(), body.exprs.end(), [](const ScalarNode& node) { return arity(node.op) > 0; }));
 }
 
 std::string name_of(const KernelSpec& spec, const LoopsSpec& loops) {
@@ -171,8 +171,8 @@ std::string name_of(const KernelSpec&, const GemmSpec& gemm) {
 }
 
 std::string attention_suffix(const AttentionSpec& attention) {
-  std::string name = fmt::format("{}_{}x{}x{}x{}x{}", to_string(attention.dtype), attention.batch,
-                                 attention.heads, attention.q_len, attention.k_len, attention.head_dim);
+  std::string name = fmt::format("{}_{}x{}x{}x{}x{}", to_string(attention.dtype), attention.batch, attention.heads,
+                                 attention.q_len, attention.k_len, attention.head_dim);
   if (attention.kv_heads != attention.heads) name += fmt::format("_kv{}", attention.kv_heads);
   if (attention.causal) name += "_causal";
   if (attention.score_value != k_no_expr) name += "_score";

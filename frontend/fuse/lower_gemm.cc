@@ -111,8 +111,7 @@ class GemmLowering {
       lowering.set_accumulator(m_node.results[0]);
       m_gemm.stores.clear();
       for (const ValueId root : m_roots) {
-        const std::optional<Index> index =
-            root == m_roots.front() ? space.index() : lowering.emitted_index(root);
+        const std::optional<Index> index = root == m_roots.front() ? space.index() : lowering.emitted_index(root);
         if (!index) return fail(k_none, "a stored value is not on the way to the last one");
         const std::vector<Store> stores = lowering.store(root, *index);
         if (stores.empty()) break;

@@ -75,8 +75,10 @@ BodyLowering::Condition BodyLowering::between(const Affine& affine, int64_t low,
   };
   ExprId expr = k_no_expr;
   // For step < 0: -size * dim + rest ≥ from  ⇔  dim ≤ -from / size, and < to  ⇔  dim > -to / size.
-  if (lowest < low) expr = both(expr, step > 0 ? compare(ScalarOp::ge, from / size) : compare(ScalarOp::le, -from / size));
-  if (highest >= high) expr = both(expr, step > 0 ? compare(ScalarOp::lt, to / size) : compare(ScalarOp::gt, -to / size));
+  if (lowest < low)
+    expr = both(expr, step > 0 ? compare(ScalarOp::ge, from / size) : compare(ScalarOp::le, -from / size));
+  if (highest >= high)
+    expr = both(expr, step > 0 ? compare(ScalarOp::lt, to / size) : compare(ScalarOp::gt, -to / size));
   return {Condition::Kind::sometimes, expr};
 }
 

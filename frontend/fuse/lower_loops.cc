@@ -29,8 +29,7 @@ class LoopsLowering {
     std::vector<int64_t> extents = m_space.extents();
     BodyLowering body(m_state, m_group, m_buffers, extents);
     const ExprId value = body.emit(m_roots.front(), m_space.index());
-    m_stores = {
-        body.store_expr(value, m_roots.front(), home, m_space.index(), StoreMode::assign, BufferRole::output)};
+    m_stores = {body.store_expr(value, m_roots.front(), home, m_space.index(), StoreMode::assign, BufferRole::output)};
     return finish(body, std::move(extents));
   }
 

@@ -19,10 +19,14 @@ namespace {
 double identity_of(Combiner combiner) {
   switch (combiner) {
     case Combiner::product:
-    case Combiner::logical_and: return 1;
-    case Combiner::maximum: return -std::numeric_limits<double>::infinity();
-    case Combiner::minimum: return std::numeric_limits<double>::infinity();
-    default: return 0;
+    case Combiner::logical_and:
+      return 1;
+    case Combiner::maximum:
+      return -std::numeric_limits<double>::infinity();
+    case Combiner::minimum:
+      return std::numeric_limits<double>::infinity();
+    default:
+      return 0;
   }
 }
 
@@ -143,8 +147,7 @@ ExprId BodyLowering::emit_cumsum(ValueId value, const Index& index, ExprId predi
   const ExprId is_before =
       add_node({ScalarOp::le, DType::boolean, {index_expr(from[dim]), index_expr(index[dim]), k_no_expr}});
   const DType element_dtype = m_body.exprs[element].dtype;
-  const ExprId kept =
-      add_node({ScalarOp::select, element_dtype, {is_before, element, constant(0, element_dtype)}});
+  const ExprId kept = add_node({ScalarOp::select, element_dtype, {is_before, element, constant(0, element_dtype)}});
   return add_reduction(Combiner::sum, kept, dtype);
 }
 
@@ -173,8 +176,7 @@ ExprId BodyLowering::emit_arg_extreme(ValueId value, const Index& index, ExprId 
   }
   ScalarNode beyond{ScalarOp::constant, DType::i64};
   beyond.immediate_int = extents_of(node.operands[0])[dim];
-  const ExprId candidate =
-      add_node({ScalarOp::select, DType::i64, {has_it, index_expr(from[dim]), add_node(beyond)}});
+  const ExprId candidate = add_node({ScalarOp::select, DType::i64, {has_it, index_expr(from[dim]), add_node(beyond)}});
   return add_reduction(Combiner::minimum, candidate, DType::i64);
 }
 

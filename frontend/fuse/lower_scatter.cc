@@ -2,7 +2,7 @@
 ///
 /// Two source elements may meet at one place, so the dims along which they can are reduced dims of one parallel point,
 /// walked in order: sums are deterministic without atomics, and the last of several assignments wins as torch's does.
-/// Everything else (columns) is parallel.
+/// Everything else (columns) is parallel. slice_scatter with a step is one too, with places that need no data.
 #include "frontend/fuse/iteration.h"
 #include "frontend/fuse/kernels.h"
 #include "frontend/ops/attributes.h"
@@ -22,12 +22,13 @@ class ScatterLowering {
         m_result(m_node.results[0]),
         m_dim(static_cast<size_t>(integer_of(m_node.attributes, "dim"))),
         m_takes_rows(m_node.op->name == "index_add"),
-        m_mode(m_node.op->name == "scatter" ? StoreMode::assign : StoreMode::add) {}
+        m_is_slice(m_node.op->name == "slice_scatter"),
+        m_mode(m_is_slice || m_node.op->name == "scatter" ? StoreMode::assign : StoreMode::add) {}
 
   LoweringResult run() {
     LoweringResult result;
     if (!lower(result, m_node.operands[0], &ScatterLowering::initialise)) return lowering_failed(m_failure);
-    const ValueId source = m_node.operands[2];
+    const ValueId source = m_node.operands.back();
     if (m_state.facts->elements[source] == 0) return result;
     if (!lower(result, source, &ScatterLowering::scatter)) return lowering_failed(m_failure);
     return result;
@@ -75,23 +76,37 @@ class ScatterLowering {
   }
 
   bool scatter(BodyLowering& lowering, const Index& index, LoopsSpec& loops) {
-    const auto dim = static_cast<ptrdiff_t>(m_dim);
-    const auto rank = static_cast<ptrdiff_t>(m_state.facts->extents[m_node.operands[1]].size());
-    const Index at = m_takes_rows ? Index(index.begin() + dim, index.begin() + dim + rank) : index;
-    const ExprId target = lowering.cast(lowering.emit(m_node.operands[1], at), DType::i64);
-    const ExprId value = lowering.emit(m_node.operands[2], index);
-    if (target == k_no_expr || value == k_no_expr) return false;
-    Index to(index.begin(), index.begin() + dim);
-    to.push_back(lowering.indirect(target, m_state.facts->extents[m_result][m_dim]));
-    to.insert(to.end(), index.begin() + dim + (m_takes_rows ? rank : 1), index.end());
-    loops.stages = {{false, {}, {lowering.store_expr(value, m_result, 0, to, m_mode, BufferRole::inout)}}};
+    const ExprId value = lowering.emit(m_node.operands.back(), index);
+    const std::optional<Index> to = m_is_slice ? sliced(index) : chosen(lowering, index);
+    if (value == k_no_expr || !to) return false;
+    loops.stages = {{false, {}, {lowering.store_expr(value, m_result, 0, *to, m_mode, BufferRole::inout)}}};
     for (KernelBuffers::Entry& entry : m_buffers.entries) {
       if (entry.role == BufferRole::inout) entry.initial = m_node.operands[0];
     }
     return true;
   }
 
+  Index sliced(Index index) const {
+    index[m_dim] =
+        index[m_dim] * integer_of(m_node.attributes, "step") + extent_of(m_node.attributes, "start").constant();
+    return index;
+  }
+
+  // Where the indices send the source's element.
+  std::optional<Index> chosen(BodyLowering& lowering, const Index& index) const {
+    const auto dim = static_cast<ptrdiff_t>(m_dim);
+    const auto rank = static_cast<ptrdiff_t>(m_state.facts->extents[m_node.operands[1]].size());
+    const Index at = m_takes_rows ? Index(index.begin() + dim, index.begin() + dim + rank) : index;
+    const ExprId target = lowering.cast(lowering.emit(m_node.operands[1], at), DType::i64);
+    if (target == k_no_expr) return std::nullopt;
+    Index to(index.begin(), index.begin() + dim);
+    to.push_back(lowering.indirect(target, m_state.facts->extents[m_result][m_dim]));
+    to.insert(to.end(), index.begin() + dim + (m_takes_rows ? rank : 1), index.end());
+    return to;
+  }
+
   bool is_row_dim(size_t d) const {
+    if (m_is_slice) return false;
     const size_t rank = m_takes_rows ? m_state.facts->extents[m_node.operands[1]].size() : 1;
     return d >= m_dim && d < m_dim + rank;
   }
@@ -119,6 +134,7 @@ class ScatterLowering {
   ValueId m_result;
   size_t m_dim;
   bool m_takes_rows;
+  bool m_is_slice;
   StoreMode m_mode;
   KernelBuffers m_buffers;
   LoweringFailure m_failure;

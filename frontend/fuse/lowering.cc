@@ -182,12 +182,18 @@ ExprId BodyLowering::emit(ValueId value, const Index& index, ExprId predicate) {
 ExprId BodyLowering::emit_inline(ValueId value, const Index& index, ExprId predicate) {
   const Node& node = m_state.facts->producer(value);
   switch (node.op->kind) {
-    case OpKind::pointwise: return emit_pointwise(value, index, predicate);
-    case OpKind::view: return emit_view(value, index, predicate);
-    case OpKind::creation: return emit_creation(value, index);
-    case OpKind::reduction: return emit_reduction(value, index, predicate);
-    case OpKind::indexing: return emit_indexing(value, index, predicate);
-    default: return fail(value, std::string(node.op->name) + " has no expression");
+    case OpKind::pointwise:
+      return emit_pointwise(value, index, predicate);
+    case OpKind::view:
+      return emit_view(value, index, predicate);
+    case OpKind::creation:
+      return emit_creation(value, index);
+    case OpKind::reduction:
+      return emit_reduction(value, index, predicate);
+    case OpKind::indexing:
+      return emit_indexing(value, index, predicate);
+    default:
+      return fail(value, std::string(node.op->name) + " has no expression");
   }
 }
 
@@ -216,6 +222,9 @@ ExprId BodyLowering::emit_creation(ValueId value, const Index& index) {
   const Node& node = m_state.facts->producer(value);
   const DType dtype = compute_dtype(m_state.facts->dtype(value));
   if (node.op->name == "full") return constant(number_of(node.attributes, "value"), dtype);
+  if (node.op->name == "extent") {
+    return constant(static_cast<double>(extent_of(node.attributes, "value").constant()), dtype);
+  }
   if (node.op->name != "iota") return fail(k_none, std::string(node.op->name) + " has no expression");
   const double start = number_of(node.attributes, "start"), step = number_of(node.attributes, "step");
   const Affine& at = index[static_cast<size_t>(integer_of(node.attributes, "dim"))];

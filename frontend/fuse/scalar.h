@@ -21,15 +21,52 @@ enum class ScalarOp : uint8_t {
   reduced = 3,      // the result of reduction `slot` of an earlier stage
   accumulator = 4,  // gemm: the dot product at (batch…, m, n); attention: the scaled score at (b, h, q, k)
   // unary
-  cast = 10,  // to the node's dtype: float to integer truncates, to bool compares with 0, f64→f32 rounds to nearest even
-  neg = 11, abs = 12, sign = 13, exp = 14, expm1 = 15, log = 16, log1p = 17, sqrt = 18, rsqrt = 19, reciprocal = 20,
-  sin = 21, cos = 22, tanh = 23, erf = 24, sigmoid = 25, floor = 26, ceil = 27, round = 28 /* half to even */,
-  trunc = 29, is_nan = 30, is_inf = 31, logical_not = 32, bitwise_not = 33,
+  cast =
+      10,  // to the node's dtype: float to integer truncates, to bool compares with 0, f64→f32 rounds to nearest even
+  neg = 11,
+  abs = 12,
+  sign = 13,
+  exp = 14,
+  expm1 = 15,
+  log = 16,
+  log1p = 17,
+  sqrt = 18,
+  rsqrt = 19,
+  reciprocal = 20,
+  sin = 21,
+  cos = 22,
+  tanh = 23,
+  erf = 24,
+  sigmoid = 25,
+  floor = 26,
+  ceil = 27,
+  round = 28 /* half to even */,
+  trunc = 29,
+  is_nan = 30,
+  is_inf = 31,
+  logical_not = 32,
+  bitwise_not = 33,
   // binary
-  add = 40, sub = 41, mul = 42, div = 43, floor_div = 44, remainder = 45 /* sign of the divisor, as Python */,
-  fmod = 46 /* sign of the dividend, as C */, pow = 47, atan2 = 48, minimum = 49, maximum = 50,
-  eq = 51, ne = 52, lt = 53, le = 54, gt = 55, ge = 56,
-  bitwise_and = 57, bitwise_or = 58, bitwise_xor = 59,  // on booleans these are the logical ones
+  add = 40,
+  sub = 41,
+  mul = 42,
+  div = 43,
+  floor_div = 44,
+  remainder = 45 /* sign of the divisor, as Python */,
+  fmod = 46 /* sign of the dividend, as C */,
+  pow = 47,
+  atan2 = 48,
+  minimum = 49,
+  maximum = 50,
+  eq = 51,
+  ne = 52,
+  lt = 53,
+  le = 54,
+  gt = 55,
+  ge = 56,
+  bitwise_and = 57,
+  bitwise_or = 58,
+  bitwise_xor = 59,  // on booleans these are the logical ones
   // ternary
   select = 70,  // operand 0 (bool) ? operand 1 : operand 2
 };
@@ -50,9 +87,9 @@ struct ScalarNode {
   ScalarOp op = ScalarOp::constant;
   DType dtype = DType::f32;
   std::array<ExprId, 3> operands{k_no_expr, k_no_expr, k_no_expr};
-  uint32_t slot = 0;         // load: access; index: iteration dim; reduced: reduction
-  double immediate = 0;      // constant of a floating dtype
-  int64_t immediate_int = 0; // constant of an integer or boolean dtype
+  uint32_t slot = 0;          // load: access; index: iteration dim; reduced: reduction
+  double immediate = 0;       // constant of a floating dtype
+  int64_t immediate_int = 0;  // constant of an integer or boolean dtype
 
   bool operator==(const ScalarNode&) const = default;
 };

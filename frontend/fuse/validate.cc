@@ -99,8 +99,7 @@ class Validator {
   Status check_extents(const std::vector<int64_t>& extents) {
     int64_t product = 1;
     for (const int64_t extent : extents) {
-      if (extent < 1 || extent > limits::k_tensor_elements ||
-          __builtin_mul_overflow(product, extent, &product)) {
+      if (extent < 1 || extent > limits::k_tensor_elements || __builtin_mul_overflow(product, extent, &product)) {
         return invalid_argument("kernel: extent {} is not in [1, 2^40], or the product overflows", extent);
       }
     }
@@ -126,15 +125,14 @@ class Validator {
     }
     const int64_t elements = m_spec.buffers[access.buffer].elements;
     if (low < 0 || high >= elements) {
-      return invalid_argument("access: elements {} to {} of buffer {}, which has {}",
-                              static_cast<int64_t>(low), static_cast<int64_t>(high), access.buffer, elements);
+      return invalid_argument("access: elements {} to {} of buffer {}, which has {}", static_cast<int64_t>(low),
+                              static_cast<int64_t>(high), access.buffer, elements);
     }
     return {};
   }
 
   Status check_access_form(const Access& access, size_t rank) {
-    if (access.buffer >= m_spec.buffers.size())
-      return invalid_argument("access: no buffer {}", access.buffer);
+    if (access.buffer >= m_spec.buffers.size()) return invalid_argument("access: no buffer {}", access.buffer);
     if (access.strides.size() != rank) {
       return invalid_argument("access: {} strides for {} dims", access.strides.size(), rank);
     }
@@ -143,8 +141,7 @@ class Validator {
 
   Status check_indirect(const Body& body, const Access& access, ExprId user) {
     for (const IndirectTerm& term : access.indirect) {
-      if (term.index >= user)
-        return invalid_argument("access: index expression {} is not before its use", term.index);
+      if (term.index >= user) return invalid_argument("access: index expression {} is not before its use", term.index);
       if (body.exprs[term.index].dtype != DType::i64) return invalid_argument("access: an index must be i64");
     }
     return {};
@@ -152,8 +149,7 @@ class Validator {
 
   Status check_load(const Body& body, const Scope& scope, ExprId id) {
     const ScalarNode& node = body.exprs[id];
-    if (node.slot >= body.accesses.size())
-      return invalid_argument("expression {}: no access {}", id, node.slot);
+    if (node.slot >= body.accesses.size()) return invalid_argument("expression {}: no access {}", id, node.slot);
     const Access& access = body.accesses[node.slot];
     const BufferSpec& buffer = m_spec.buffers[access.buffer];
     if (buffer.role == BufferRole::output) {
@@ -163,8 +159,7 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_indirect(body, access, id));
     std::vector<Range> ranges = full_ranges(scope.extents);
     if (const ExprId predicate = node.operands[0]; predicate != k_no_expr) {
-      if (predicate >= id)
-        return invalid_argument("expression {}: predicate {} is not before it", id, predicate);
+      if (predicate >= id) return invalid_argument("expression {}: predicate {} is not before it", id, predicate);
       if (body.exprs[predicate].dtype != DType::boolean) {
         return invalid_argument("expression {}: predicate is not boolean", id);
       }
@@ -186,8 +181,7 @@ class Validator {
           const Reduction& reduction = scope.loops->reductions[node.slot];
           if (reduction.value < id && reduced_dtype(*scope.loops, reduction) == node.dtype) return {};
         }
-        return invalid_argument("expression {}: reduction {} is absent, later or of another dtype", id,
-                                node.slot);
+        return invalid_argument("expression {}: reduction {} is absent, later or of another dtype", id, node.slot);
       case ScalarOp::accumulator:
         if (scope.accumulator == node.dtype) return {};
         return invalid_argument("expression {}: no accumulator of that dtype here", id);
@@ -202,8 +196,8 @@ class Validator {
     for (int i = 0; i < 3; ++i) {
       const ExprId operand = node.operands[static_cast<size_t>(i)];
       if (i >= count ? operand != k_no_expr : operand >= id) {
-        return invalid_argument("expression {} ({}): operand {} is missing or not before it", id,
-                                to_string(node.op), i);
+        return invalid_argument("expression {} ({}): operand {} is missing or not before it", id, to_string(node.op),
+                                i);
       }
     }
     const auto operand_dtype = [&](size_t i) { return body.exprs[node.operands[i]].dtype; };
@@ -211,12 +205,10 @@ class Validator {
     if (node.op == ScalarOp::cast) {
       fits = true;
     } else if (node.op == ScalarOp::select) {
-      fits = operand_dtype(0) == DType::boolean && operand_dtype(1) == node.dtype &&
-             operand_dtype(2) == node.dtype;
+      fits = operand_dtype(0) == DType::boolean && operand_dtype(1) == node.dtype && operand_dtype(2) == node.dtype;
     } else if (is_comparison(node.op)) {
       fits = node.dtype == DType::boolean && operand_dtype(0) == operand_dtype(1);
-    } else if (node.op == ScalarOp::is_nan || node.op == ScalarOp::is_inf ||
-               node.op == ScalarOp::logical_not) {
+    } else if (node.op == ScalarOp::is_nan || node.op == ScalarOp::is_inf || node.op == ScalarOp::logical_not) {
       fits = node.dtype == DType::boolean;
     } else {
       for (int i = 0; i < count; ++i) fits = fits && operand_dtype(static_cast<size_t>(i)) == node.dtype;
@@ -227,8 +219,7 @@ class Validator {
   }
 
   Status check_body(const Body& body, const Scope& scope) {
-    for (const Access& access : body.accesses)
-      KILN_RETURN_IF_ERROR(check_access_form(access, scope.extents.size()));
+    for (const Access& access : body.accesses) KILN_RETURN_IF_ERROR(check_access_form(access, scope.extents.size()));
     for (ExprId id = 0; id < body.exprs.size(); ++id) {
       const ScalarNode& node = body.exprs[id];
       const int count = arity(node.op);
@@ -250,14 +241,12 @@ class Validator {
     const bool role_fits =
         store.mode == StoreMode::add ? buffer.role == BufferRole::inout : buffer.role != BufferRole::input;
     if (!role_fits) return invalid_argument("store: buffer {} has another role", access.buffer);
-    if (buffer.dtype != body.exprs[store.value].dtype)
-      return invalid_argument("store: value of another dtype");
+    if (buffer.dtype != body.exprs[store.value].dtype) return invalid_argument("store: value of another dtype");
     KILN_RETURN_IF_ERROR(check_indirect(body, access, static_cast<ExprId>(body.exprs.size())));
     std::vector<Range> ranges = full_ranges(extents);
     if (per_row) {
       for (size_t d = parallel_rank; d < extents.size(); ++d) {
-        if (access.strides[d] != 0)
-          return invalid_argument("store: a per-row store moves along a reduced dim");
+        if (access.strides[d] != 0) return invalid_argument("store: a per-row store moves along a reduced dim");
       }
     }
     return check_bounds(access, ranges);
@@ -279,12 +268,10 @@ class Validator {
         if (operand != k_no_expr) pending.push_back(operand);
       }
       if (node.op == ScalarOp::reduced && stage_of[node.slot] >= stage) {
-        return invalid_argument("stage {}: uses reduction {} of stage {}", stage, node.slot,
-                                stage_of[node.slot]);
+        return invalid_argument("stage {}: uses reduction {} of stage {}", stage, node.slot, stage_of[node.slot]);
       }
       if (node.op == ScalarOp::load) {
-        for (const IndirectTerm& term : loops.body.accesses[node.slot].indirect)
-          pending.push_back(term.index);
+        for (const IndirectTerm& term : loops.body.accesses[node.slot].indirect) pending.push_back(term.index);
       }
       if (loops.stages[stage].per_row && uses_reduced_dim(loops, node)) {
         return invalid_argument("stage {}: is per row but expression {} runs along a reduced dim", stage, id);
@@ -297,8 +284,7 @@ class Validator {
     if (node.op == ScalarOp::index) return node.slot >= loops.parallel_rank;
     if (node.op != ScalarOp::load) return false;
     const std::vector<int64_t>& strides = loops.body.accesses[node.slot].strides;
-    return std::any_of(strides.begin() + loops.parallel_rank, strides.end(),
-                       [](int64_t s) { return s != 0; });
+    return std::any_of(strides.begin() + loops.parallel_rank, strides.end(), [](int64_t s) { return s != 0; });
   }
 
   Status check(const LoopsSpec& loops) {
@@ -334,11 +320,9 @@ class Validator {
         KILN_RETURN_IF_ERROR(
             check_store(loops.body, store, loops.extents, loops.stages[s].per_row, loops.parallel_rank));
         roots.push_back(store.value);
-        for (const IndirectTerm& term : loops.body.accesses[store.access].indirect)
-          roots.push_back(term.index);
+        for (const IndirectTerm& term : loops.body.accesses[store.access].indirect) roots.push_back(term.index);
       }
-      for (const uint32_t reduction : loops.stages[s].reductions)
-        roots.push_back(loops.reductions[reduction].value);
+      for (const uint32_t reduction : loops.stages[s].reductions) roots.push_back(loops.reductions[reduction].value);
       KILN_RETURN_IF_ERROR(check_stage_uses(loops, s, stage_of, roots));
     }
     return {};
@@ -372,13 +356,12 @@ class Validator {
     return {};
   }
 
-  Status check_tensor(const Access& access, const std::vector<int64_t>& extents, DType dtype,
-                      bool is_written) {
+  Status check_tensor(const Access& access, const std::vector<int64_t>& extents, DType dtype, bool is_written) {
     KILN_RETURN_IF_ERROR(check_access_form(access, extents.size()));
     const BufferSpec& buffer = m_spec.buffers[access.buffer];
     if (buffer.dtype != dtype || !access.indirect.empty()) {
-      return invalid_argument("attention: buffer {} is {}, expected a plain {}", access.buffer,
-                              to_string(buffer.dtype), to_string(dtype));
+      return invalid_argument("attention: buffer {} is {}, expected a plain {}", access.buffer, to_string(buffer.dtype),
+                              to_string(dtype));
     }
     if ((buffer.role == BufferRole::input) == is_written) {
       return invalid_argument("attention: buffer {} has another role", access.buffer);
@@ -387,8 +370,7 @@ class Validator {
   }
 
   Status check_attention(const AttentionSpec& a, bool is_backward) {
-    KILN_RETURN_IF_ERROR(
-        check_extents({a.batch, a.heads, a.kv_heads, a.q_len, a.k_len, a.head_dim, a.value_dim}));
+    KILN_RETURN_IF_ERROR(check_extents({a.batch, a.heads, a.kv_heads, a.q_len, a.k_len, a.head_dim, a.value_dim}));
     if (a.heads % a.kv_heads != 0) {
       return invalid_argument("attention: {} heads, {} of keys and values", a.heads, a.kv_heads);
     }
@@ -396,15 +378,11 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_tensor(a.q, {a.batch, a.heads, a.q_len, a.head_dim}, a.dtype, false));
     KILN_RETURN_IF_ERROR(check_tensor(a.k, {a.batch, a.kv_heads, a.k_len, a.head_dim}, a.dtype, false));
     KILN_RETURN_IF_ERROR(check_tensor(a.v, {a.batch, a.kv_heads, a.k_len, a.value_dim}, a.dtype, false));
-    KILN_RETURN_IF_ERROR(
-        check_tensor(a.out, {a.batch, a.heads, a.q_len, a.value_dim}, a.dtype, !is_backward));
-    KILN_RETURN_IF_ERROR(
-        check_tensor(a.lse, {a.batch, a.heads, a.q_len}, accumulator_of(a.dtype), !is_backward));
+    KILN_RETURN_IF_ERROR(check_tensor(a.out, {a.batch, a.heads, a.q_len, a.value_dim}, a.dtype, !is_backward));
+    KILN_RETURN_IF_ERROR(check_tensor(a.lse, {a.batch, a.heads, a.q_len}, accumulator_of(a.dtype), !is_backward));
     if (a.score_value == k_no_expr) return {};
-    KILN_RETURN_IF_ERROR(
-        check_body(a.score, {{a.batch, a.heads, a.q_len, a.k_len}, nullptr, accumulator_of(a.dtype)}));
-    if (a.score_value >= a.score.exprs.size() ||
-        a.score.exprs[a.score_value].dtype != accumulator_of(a.dtype)) {
+    KILN_RETURN_IF_ERROR(check_body(a.score, {{a.batch, a.heads, a.q_len, a.k_len}, nullptr, accumulator_of(a.dtype)}));
+    if (a.score_value >= a.score.exprs.size() || a.score.exprs[a.score_value].dtype != accumulator_of(a.dtype)) {
       return invalid_argument("attention: the score's expression is absent or of another dtype");
     }
     return {};
@@ -415,12 +393,9 @@ class Validator {
   Status check(const AttentionBackwardSpec& backward) {
     const AttentionSpec& a = backward.forward;
     KILN_RETURN_IF_ERROR(check_attention(a, true));
-    KILN_RETURN_IF_ERROR(
-        check_tensor(backward.grad_out, {a.batch, a.heads, a.q_len, a.value_dim}, a.dtype, false));
-    KILN_RETURN_IF_ERROR(
-        check_tensor(backward.grad_q, {a.batch, a.heads, a.q_len, a.head_dim}, a.dtype, true));
-    KILN_RETURN_IF_ERROR(
-        check_tensor(backward.grad_k, {a.batch, a.kv_heads, a.k_len, a.head_dim}, a.dtype, true));
+    KILN_RETURN_IF_ERROR(check_tensor(backward.grad_out, {a.batch, a.heads, a.q_len, a.value_dim}, a.dtype, false));
+    KILN_RETURN_IF_ERROR(check_tensor(backward.grad_q, {a.batch, a.heads, a.q_len, a.head_dim}, a.dtype, true));
+    KILN_RETURN_IF_ERROR(check_tensor(backward.grad_k, {a.batch, a.kv_heads, a.k_len, a.head_dim}, a.dtype, true));
     return check_tensor(backward.grad_v, {a.batch, a.kv_heads, a.k_len, a.value_dim}, a.dtype, true);
   }
 

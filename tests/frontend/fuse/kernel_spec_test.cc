@@ -129,10 +129,9 @@ TEST(KernelSpec, NamesFollowTheGrammar) {
   gemm.epilogue.accesses = {{2, 0, {16, 1}, {}}};
   gemm.epilogue.exprs = {{ScalarOp::accumulator, DType::f32}};
   gemm.stores = {{0, 0, StoreMode::assign}};
-  const KernelSpec spec{{{DType::f32, 32, BufferRole::input},
-                         {DType::f32, 64, BufferRole::input},
-                         {DType::f32, 128, BufferRole::output}},
-                        gemm};
+  const KernelSpec spec{
+      {{DType::f32, 32, BufferRole::input}, {DType::f32, 64, BufferRole::input}, {DType::f32, 128, BufferRole::output}},
+      gemm};
   EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
   EXPECT_EQ(kernel_name(spec), "gemm_f32_8x16x4_nt");
 }

@@ -1,0 +1,229 @@
+// Which ops share a kernel, in the shapes of real models, and that the kernels are right.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "frontend/autodiff/gradient.h"
+#include "frontend/infer/builder.h"
+#include "tests/frontend/fuse/plan_runner.h"
+
+namespace kiln {
+namespace {
+
+class FusedModel : public testing::Test {
+ protected:
+  ValueId input(Shape shape, DType dtype = DType::f32) { return graph.add_input({dtype, std::move(shape), {}}); }
+
+  Plan fused(std::vector<ValueId> outputs, int64_t bound = 1) {
+    EXPECT_TRUE(b.status().ok()) << b.status().to_string();
+    graph.set_outputs(std::move(outputs));
+    return expect_fused(graph, random_inputs(graph, 7, bound));
+  }
+
+  ValueId layer_norm(ValueId x, int64_t width) {
+    return b.op("layer_norm", {x, input({width}), input({width})}, {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}});
+  }
+  // addmm over the last dim.
+  ValueId linear(ValueId x, int64_t from, int64_t to) { return b.op("addmm", {input({to}), x, input({from, to})}); }
+  ValueId heads_of(ValueId qkv, int64_t which) {
+    const ValueId part = b.slice(qkv, 2, which * k_width, (which + 1) * k_width);
+    return b.permute(b.reshape(part, {k_batch, k_seq, k_heads, k_width / k_heads}), {0, 2, 1, 3});
+  }
+  // As traced from GPT-2: rank-2 products between rank-3 tensors.
+  ValueId flat_linear(ValueId x, int64_t from, int64_t to) {
+    const ValueId product = linear(b.reshape(x, {k_batch * k_seq, from}), from, to);
+    return b.reshape(product, {k_batch, k_seq, to});
+  }
+  ValueId layer(ValueId x) {
+    const ValueId qkv = flat_linear(layer_norm(x, k_width), k_width, 3 * k_width);
+    const std::vector<ValueId> operands{heads_of(qkv, 0), heads_of(qkv, 1), heads_of(qkv, 2), k_none};
+    const ValueId attended = b.ops("attention", operands, {{"causal", true}, {"scale", 0.5}})[0];
+    const ValueId merged = b.reshape(b.permute(attended, {0, 2, 1, 3}), {k_batch, k_seq, k_width});
+    x = b.add(flat_linear(merged, k_width, k_width), x);
+    const ValueId hidden = b.op("gelu", {flat_linear(layer_norm(x, k_width), k_width, 4 * k_width)},
+                                {{"approximate", std::string("tanh")}});
+    return b.add(flat_linear(hidden, 4 * k_width, k_width), x);
+  }
+
+  static constexpr int64_t k_batch = 2, k_seq = 5, k_heads = 3, k_width = 12;
+  Graph graph;
+  GraphBuilder b{graph};
+};
+
+TEST_F(FusedModel, ALinearLayerWithBiasAndGeluIsOneKernel) {
+  for (const char* approximate : {"none", "tanh"}) {
+    Graph fresh;
+    GraphBuilder builder(fresh);
+    const ValueId x = fresh.add_input({DType::f32, {7, 5}, {}}), w = fresh.add_input({DType::f32, {5, 9}, {}});
+    const ValueId bias = fresh.add_input({DType::f32, {9}, {}});
+    const ValueId linear = builder.op("addmm", {bias, x, w});
+    fresh.set_outputs({builder.op("gelu", {linear}, {{"approximate", std::string(approximate)}}), linear});
+    const Plan plan = expect_fused(fresh, random_inputs(fresh, 1));
+    EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+  }
+}
+
+TEST_F(FusedModel, ATransposedWeightCostsNothing) {
+  const Plan plan = fused({b.matmul(input({6, 4}), b.transpose(input({5, 4})))});
+  EXPECT_EQ(kernels_of(plan), "gemm_f32_6x5x4_nt ");
+}
+
+TEST_F(FusedModel, ABatchThatTheWeightLacksBecomesRows) {
+  const Plan plan = fused({b.matmul(input({3, 6, 4}), input({4, 5}))});
+  EXPECT_EQ(kernels_of(plan), "gemm_f32_18x5x4_nn ");
+}
+
+TEST_F(FusedModel, SoftmaxAndItsBackwardAreOneKernelEach) {
+  const ValueId x = input({4, 3, 10});
+  for (const char* op : {"softmax", "log_softmax"}) {
+    Graph fresh;
+    GraphBuilder builder(fresh);
+    fresh.set_outputs({builder.op(op, {fresh.add_input({DType::f32, {4, 3, 10}, {}})}, {{"dim", int64_t{2}}})});
+    const Plan forward = expect_fused(fresh, random_inputs(fresh, 1));
+    EXPECT_EQ(forward.launches.size(), 1U) << kernels_of(forward);
+    const ValueId grad = fresh.add_input({DType::f32, {4, 3, 10}, {}});
+    fresh.set_outputs({builder.op(std::string(op) + "_backward", {grad, fresh.inputs()[0]}, {{"dim", int64_t{2}}})});
+    const Plan backward = expect_fused(fresh, random_inputs(fresh, 2));
+    EXPECT_EQ(backward.launches.size(), 1U) << kernels_of(backward);
+  }
+  EXPECT_EQ(x, 0U);
+}
+
+TEST_F(FusedModel, LayerNormIsOneKernelWithItsStatistics) {
+  const std::vector<ValueId> operands{input({6, 8}), input({8}), input({8})};
+  const Plan plan = fused(b.ops("layer_norm", operands, {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}}));
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, LayerNormBackwardIsOneKernelOverRowsAndOneOverColumns) {
+  const std::vector<ValueId> operands{input({2, 6, 8}), input({2, 6, 8}), input({2, 6, 1}), input({2, 6, 1}),
+                                      input({8})};
+  const Plan plan = fused(b.ops("layer_norm_backward", operands, {{"normalized_rank", int64_t{1}}}));
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, AnMlpIsTwoKernels) {
+  const ValueId x = input({6, 8});
+  const ValueId hidden = b.op("relu", {linear(x, 8, 16)});
+  const Plan plan = fused({b.add(linear(hidden, 16, 8), x)});
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, AGpt2LayerIsSevenKernels) {
+  const Plan plan = fused({layer(input({k_batch, k_seq, k_width}))});
+  EXPECT_EQ(plan.launches.size(), 7U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, EqualLayersShareTheirSpecs) {
+  const Plan plan = fused({layer(layer(input({k_batch, k_seq, k_width})))});
+  EXPECT_EQ(plan.launches.size(), 14U) << kernels_of(plan);
+  EXPECT_EQ(plan.specs.size(), 6U) << kernels_of(plan);  // the two norms are one spec
+}
+
+TEST_F(FusedModel, AGpt2LayerTrains) {
+  const ValueId x = input({k_batch, k_seq, k_width});
+  const ValueId out = layer(x);
+  const ValueId seed = input({k_batch, k_seq, k_width});
+  const std::vector<ValueId> wrt(graph.inputs().begin(), graph.inputs().end() - 1);
+  const auto grads = gradients(b, std::span(&out, 1), std::span(&seed, 1), wrt);
+  ASSERT_TRUE(grads.ok()) << grads.status().to_string();
+  std::vector<ValueId> outputs = *grads;
+  outputs.push_back(out);
+  const Plan plan = fused(outputs);
+  EXPECT_LE(plan.launches.size(), 30U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, EmbeddingAndItsGradientAgree) {
+  const ValueId weight = input({11, 6}), indices = input({3, 4}, DType::i64), grad = input({3, 4, 6});
+  const ValueId position = input({4, 6});
+  const ValueId embedded = b.add(b.op("embedding", {weight, indices}), position);
+  const ValueId backward = b.op("embedding_backward", {grad, indices}, {{"rows", int64_t{11}}});
+  const Plan plan = fused({embedded, backward}, 11);
+  EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, CrossEntropyAndItsGradientAgree) {
+  const ValueId logits = input({6, 10}), target = input({6}, DType::i64);
+  const ValueId loss = b.op("cross_entropy", {logits, target}, {{"reduction", std::string("mean")}});
+  const auto grads = gradients(b, loss, std::span(&logits, 1));
+  ASSERT_TRUE(grads.ok()) << grads.status().to_string();
+  const Plan plan = fused({loss, grads->front()}, 10);
+  EXPECT_LE(plan.launches.size(), 6U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, ConcatenationAndPaddingAreOneKernel) {
+  const ValueId joined = b.op("concat", {b.exp(input({3, 4})), input({3, 2}), input({3, 5})}, {{"dim", int64_t{1}}});
+  const ValueId padded = b.op(
+      "pad", {joined}, {{"low", std::vector<int64_t>{1, 0}}, {"high", std::vector<int64_t>{0, 2}}, {"value", 3.0}});
+  const Plan plan = fused({b.neg(padded)});
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, ReshapesAndPermutationsAreFree) {
+  const ValueId x = b.permute(b.reshape(b.exp(input({6, 20})), {6, 4, 5}), {1, 0, 2});
+  const Plan plan = fused({b.neg(b.reshape(x, {8, 15}))});
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, AReshapeThatCutsAcrossIsCopied) {
+  const ValueId x = b.permute(b.exp(input({4, 6})), {1, 0});
+  const ValueId middle = b.slice(b.reshape(x, {24}), 0, 1, 13);
+  const Plan plan = fused({b.neg(middle)});
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, AnOutputMayBeAnInputAnotherOutputOrAView) {
+  const ValueId x = input({3, 4}), y = b.exp(x);
+  const Plan plan = fused({x, y, y, b.permute(y, {1, 0}), b.slice(x, 0, 1, 3)});
+  EXPECT_EQ(plan.aliases.size(), 1U);
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, OutputsHaveTheStridesThatAreAskedFor) {
+  const ValueId x = input({3, 4}), w = input({4, 5});
+  const ValueId product = b.matmul(x, w);
+  graph.set_outputs({b.exp(x), product});
+  graph.set_output_strides(0, {1, 3});
+  graph.set_output_strides(1, {1, 3});
+  const Plan plan = expect_fused(graph, random_inputs(graph, 3));
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, StridedInputsAreReadWhereTheyLie) {
+  const ValueId x = graph.add_input({DType::f32, {3, 4}, {1, 3}}), y = graph.add_input({DType::f32, {3, 4}, {8, 2}});
+  const Plan plan = fused({b.add(b.reshape(x, {12}), b.reshape(y, {12}))});
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
+  const ValueId x = input({6, 8}, DType::bf16), w = input({8, 4}, DType::bf16);
+  graph.set_outputs({b.exp(b.matmul(x, w)), b.op("softmax", {x}, {{"dim", int64_t{1}}})});
+  const Plan plan = expect_fused(graph, random_inputs(graph, 3), 1.0 / 128);
+  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+}
+
+TEST_F(FusedModel, EqualGraphsGiveEqualPlans) {
+  graph.set_outputs({layer(input({k_batch, k_seq, k_width}))});
+  const auto a = fuse(graph, {}), c = fuse(graph, {});
+  ASSERT_TRUE(a.ok() && c.ok());
+  EXPECT_EQ(a->specs, c->specs);
+}
+
+TEST_F(FusedModel, ADeepModelIsFusedQuickly) {
+  ValueId x = input({k_batch, k_seq, k_width});
+  for (int i = 0; i < 48; ++i) x = layer(x);
+  graph.set_outputs({x});
+  const auto start = std::chrono::steady_clock::now();
+  const auto plan = fuse(graph, {});
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_EQ(plan->launches.size(), 48U * 7);
+  RecordProperty("milliseconds", static_cast<int>(elapsed.count() * 1e3));
+  RecordProperty("nodes", static_cast<int>(plan->graph.nodes().size()));
+  EXPECT_LT(elapsed.count(), 5) << plan->graph.nodes().size() << " nodes";
+}
+
+}  // namespace
+}  // namespace kiln

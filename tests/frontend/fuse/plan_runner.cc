@@ -1,0 +1,121 @@
+#include "tests/frontend/fuse/plan_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backends/reference/reference.h"
+#include "frontend/fuse/affine.h"
+#include "frontend/fuse/facts.h"
+#include "frontend/fuse/kernels.h"
+#include "frontend/ops/element_evaluator.h"
+
+namespace kiln {
+namespace {
+
+// Where element `flat` of a dense tensor lies with these strides.
+int64_t place_of(int64_t flat, const std::vector<int64_t>& extents, const std::vector<int64_t>& strides) {
+  int64_t place = 0;
+  for (size_t d = extents.size(); d-- > 0;) {
+    place += flat % extents[d] * strides[d];
+    flat /= extents[d];
+  }
+  return place;
+}
+
+Tensor gather(const std::vector<std::byte>& memory, const std::vector<int64_t>& extents,
+              const std::vector<int64_t>& strides, DType dtype) {
+  Tensor dense = Tensor::zeros(dtype, extents);
+  const size_t size = size_of(dtype);
+  for (int64_t i = 0; i < dense.elements(); ++i) {
+    std::memcpy(&dense.bytes[static_cast<size_t>(i) * size],
+                &memory[static_cast<size_t>(place_of(i, extents, strides)) * size], size);
+  }
+  return dense;
+}
+
+}  // namespace
+
+Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, const std::vector<Tensor>& inputs) {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<uint32_t> output_buffer(region.outputs().size(), UINT32_MAX);
+  for (uint32_t b = 0; b < plan.buffers.size(); ++b) {
+    const PlanBuffer& buffer = plan.buffers[b];
+    // 0xff everywhere is NaN, -1, or a boolean that is not 0 or 1.
+    memory.emplace_back(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype), std::byte{0xff});
+    if (buffer.kind == BufferKind::input) memory.back() = inputs[buffer.index].bytes;
+    if (buffer.kind == BufferKind::output) output_buffer[buffer.index] = b;
+  }
+  for (const Launch& launch : plan.launches) {
+    std::vector<void*> buffers;
+    for (const uint32_t b : launch.buffers) buffers.push_back(memory[b].data());
+    KILN_RETURN_IF_ERROR(run_reference(plan.specs[launch.spec], buffers));
+  }
+  for (const Plan::Alias& alias : plan.aliases) memory[output_buffer[alias.output]] = inputs[alias.input].bytes;
+  std::vector<Tensor> outputs;
+  for (uint32_t i = 0; i < region.outputs().size(); ++i) {
+    const TensorType& type = region.type(region.outputs()[i]);
+    const std::vector<int64_t> extents = constants_of(type.shape);
+    const std::vector<Dim>& wanted = region.output_strides()[i];
+    const std::vector<int64_t> strides = wanted.empty() ? dense_strides(extents) : constants_of(wanted);
+    outputs.push_back(gather(memory[output_buffer[i]], extents, strides, type.dtype));
+  }
+  return outputs;
+}
+
+Plan expect_fused(const Graph& region, const std::vector<Tensor>& inputs, double tolerance) {
+  Expected<Plan> plan = fuse(region, {});
+  EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+  if (!plan.ok()) return {};
+  const auto got = run_plan(*plan, region, inputs);
+  const auto wanted = evaluate_exact(region, inputs);
+  EXPECT_TRUE(wanted.ok()) << wanted.status().to_string();
+  EXPECT_TRUE(got.ok()) << got.status().to_string();
+  if (!got.ok() || !wanted.ok()) return std::move(*plan);
+  for (size_t i = 0; i < wanted->size(); ++i) {
+    for (int64_t e = 0; e < (*got)[i].elements(); ++e) {
+      const double x = (*got)[i].at(e), y = (*wanted)[i][static_cast<size_t>(e)];
+      const bool is_close =
+          x == y || (std::isnan(x) && std::isnan(y)) || std::fabs(x - y) <= tolerance * (1 + std::fabs(y));
+      EXPECT_TRUE(is_close) << "output " << i << " element " << e << ": " << x << ", expected " << y << "; kernels "
+                            << kernels_of(*plan);
+      if (!is_close) return std::move(*plan);
+    }
+  }
+  for (const Launch& launch : plan->launches) {
+    const Graph fragment = reference_graph(*plan, launch);
+    EXPECT_EQ(fragment.inputs().size() + fragment.outputs().size() >= launch.buffers.size(), true);
+  }
+  return std::move(*plan);
+}
+
+std::vector<Tensor> random_inputs(const Graph& region, uint64_t seed, int64_t bound) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<Tensor> inputs;
+  for (const ValueId id : region.inputs()) {
+    const TensorType& type = region.type(id);
+    const std::vector<int64_t> extents = constants_of(type.shape);
+    Tensor tensor = Tensor::zeros(type.dtype, extents);
+    if (!type.strides.empty()) tensor = Tensor::zeros(type.dtype, {footprint(extents, constants_of(type.strides))});
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      const double value = is_floating(type.dtype) ? normal(random)
+                           : type.dtype == DType::boolean
+                               ? static_cast<double>(random() % 2)
+                               : static_cast<double>(random() % static_cast<uint64_t>(bound));
+      tensor.set(i, value);
+    }
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
+std::string kernels_of(const Plan& plan) {
+  std::string names;
+  for (const Launch& launch : plan.launches) names += kernel_name(plan.specs[launch.spec]) + " ";
+  return names;
+}
+
+}  // namespace kiln
