@@ -1,0 +1,22 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace kiln::cpu {
+
+/// `total` cut into `count` pieces that differ by at most one; the bigger ones first.
+struct Split {
+  int64_t total = 0, count = 1;
+
+  /// The fewest pieces of at most `largest`.
+  static Split of(int64_t total, int64_t largest) {
+    return {total, std::max<int64_t>(1, (total + largest - 1) / largest)};
+  }
+  int64_t small() const { return total / count; }
+  int64_t bigger() const { return total % count; }  // how many pieces are one larger
+  int64_t largest() const { return small() + (bigger() > 0); }
+  int64_t start(int64_t piece) const { return piece * small() + std::min(piece, bigger()); }
+};
+
+}  // namespace kiln::cpu

@@ -1,0 +1,255 @@
+#include <gtest/gtest.h>
+
+#include "tests/backends/cpu/kernel_check.h"
+
+namespace kiln::cpu {
+namespace {
+
+// Tolerances, on top of the rounding of the output: inputs lie in [-1, 1], so a sum of k products wanders to about
+// sqrt(k) / 3, and k roundings of it err by up to k / 2 units in the last place of 1.
+double tolerance(DType dtype, int64_t k) {
+  const auto steps = static_cast<double>(k);
+  switch (dtype) {
+    case DType::f64:
+      return 1e-15 + 1e-16 * steps;
+    case DType::f32:
+      return 1e-6 + 5e-8 * steps;
+    case DType::bf16:
+      return 8e-3;  // a unit in the last place: the rounding may go either way
+    case DType::f16:
+      return 1e-3;
+    default:
+      return 0;
+  }
+}
+
+struct Case {
+  int64_t m = 1, n = 1, k = 1;
+  const char* layout = "nn";  // A then B: n as written, t transposed, s strided in both dims
+  DType dtype = DType::f32;
+  std::vector<int64_t> batch;
+  enum class Epilogue { none, bias_gelu_residual } epilogue = Epilogue::none;
+  DType output = DType::f32;
+  bool transposed_output = false;
+  bool scaled_operands = false;  // prologues: A * 0.5 + index, B negated
+};
+
+/// Strides of a matrix, its batch dims outside. Returns the elements it spans.
+int64_t matrix_strides(char layout, int64_t rows, int64_t columns, const std::vector<int64_t>& batch,
+                       std::vector<int64_t>& strides) {
+  int64_t row = columns, column = 1, span = rows * columns;
+  if (layout == 't') row = 1, column = rows;
+  if (layout == 's') row = 3, column = 3 * rows + 2, span = 3 * rows + (3 * rows + 2) * columns;
+  strides.assign(batch.size() + 2, 0);
+  strides[batch.size()] = row;
+  strides[batch.size() + 1] = column;
+  for (size_t d = batch.size(); d-- > 0;) {
+    strides[d] = span;
+    span *= batch[d];
+  }
+  return span;
+}
+
+class SpecBuilder {
+ public:
+  explicit SpecBuilder(const Case& c) : m_case(c) {
+    m_gemm.batch = c.batch;
+    m_gemm.m = c.m, m_gemm.n = c.n, m_gemm.k = c.k;
+    m_gemm.dtype = c.dtype;
+    m_gemm.a_value = operand(m_gemm.a, c.layout[0], c.m, c.k, /*is_a=*/true);
+    m_gemm.b_value = operand(m_gemm.b, c.layout[1], c.k, c.n, /*is_a=*/false);
+    epilogue();
+    m_spec.kernel = m_gemm;
+  }
+  KernelSpec take() { return m_spec; }
+
+ private:
+  uint32_t add_access(Body& body, DType dtype, char layout, int64_t rows, int64_t columns, BufferRole role) {
+    Access access;
+    access.buffer = static_cast<uint32_t>(m_spec.buffers.size());
+    const int64_t span = matrix_strides(layout, rows, columns, m_case.batch, access.strides);
+    m_spec.buffers.push_back({dtype, std::max<int64_t>(span, 1), role});
+    body.accesses.push_back(access);
+    return static_cast<uint32_t>(body.accesses.size() - 1);
+  }
+  static ExprId add(Body& body, ScalarNode node) {
+    body.exprs.push_back(node);
+    return static_cast<ExprId>(body.exprs.size() - 1);
+  }
+  static ExprId apply(Body& body, ScalarOp op, DType dtype, ExprId a, ExprId b = k_no_expr) {
+    return add(body, {.op = op, .dtype = dtype, .operands = {a, b, k_no_expr}});
+  }
+  static ExprId real(Body& body, DType dtype, double value) {
+    return add(body, {.op = ScalarOp::constant, .dtype = dtype, .immediate = value});
+  }
+
+  ExprId operand(Body& body, char layout, int64_t rows, int64_t columns, bool is_a) {
+    const uint32_t access = add_access(body, m_case.dtype, layout, rows, columns, BufferRole::input);
+    const ExprId value = add(body, {.op = ScalarOp::load, .dtype = m_case.dtype, .slot = access});
+    if (!m_case.scaled_operands) return value;
+    if (!is_a) return apply(body, ScalarOp::neg, m_case.dtype, value);
+    const auto inner = static_cast<uint32_t>(m_case.batch.size() + 1);
+    const ExprId index = add(body, {.op = ScalarOp::index, .dtype = DType::i64, .slot = inner});
+    const ExprId position = apply(body, ScalarOp::mul, m_case.dtype, apply(body, ScalarOp::cast, m_case.dtype, index),
+                                  real(body, m_case.dtype, 1.0 / 1024));
+    return apply(body, ScalarOp::add, m_case.dtype, value, position);
+  }
+
+  void store(ExprId value) {
+    const char layout = m_case.transposed_output ? 't' : 'n';
+    const uint32_t access = add_access(m_gemm.epilogue, m_case.output, layout, m_case.m, m_case.n, BufferRole::output);
+    const DType have = m_gemm.epilogue.exprs[value].dtype;
+    if (have != m_case.output) value = apply(m_gemm.epilogue, ScalarOp::cast, m_case.output, value);
+    m_gemm.stores.push_back({value, access, StoreMode::assign});
+  }
+
+  void epilogue() {
+    Body& body = m_gemm.epilogue;
+    const DType dtype = accumulator_of(m_case.dtype);
+    ExprId value = add(body, {.op = ScalarOp::accumulator, .dtype = dtype});
+    if (m_case.epilogue == Case::Epilogue::bias_gelu_residual) {
+      const uint32_t bias = add_access(body, dtype, 'n', 1, m_case.n, BufferRole::input);
+      body.accesses[bias].strides.assign(m_case.batch.size() + 2, 0);
+      body.accesses[bias].strides.back() = 1;
+      const ExprId shifted =
+          apply(body, ScalarOp::add, dtype, value, add(body, {.op = ScalarOp::load, .dtype = dtype, .slot = bias}));
+      store(shifted);
+      const ExprId half = apply(body, ScalarOp::mul, dtype, shifted, real(body, dtype, 0.5));
+      const ExprId erf = apply(body, ScalarOp::erf, dtype,
+                               apply(body, ScalarOp::mul, dtype, shifted, real(body, dtype, std::sqrt(0.5))));
+      const ExprId gelu =
+          apply(body, ScalarOp::mul, dtype, half, apply(body, ScalarOp::add, dtype, erf, real(body, dtype, 1)));
+      const uint32_t residual = add_access(body, dtype, 'n', m_case.m, m_case.n, BufferRole::input);
+      value =
+          apply(body, ScalarOp::add, dtype, gelu, add(body, {.op = ScalarOp::load, .dtype = dtype, .slot = residual}));
+    }
+    store(value);
+  }
+
+  const Case& m_case;
+  KernelSpec m_spec;
+  GemmSpec m_gemm;
+};
+
+void check(const Case& c, size_t candidate = 0, uint64_t ranges = 1) {
+  const KernelSpec spec = SpecBuilder(c).take();
+  const bool narrow = size_of(c.output) < size_of(accumulator_of(c.dtype)) && is_floating(c.output);
+  for (const CpuTarget* target : runnable_targets()) {
+    check_kernel(spec, *target, tolerance(narrow ? c.output : accumulator_of(c.dtype), c.k), candidate, ranges);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Gemm, every_layout_of_the_operands_gives_the_reference) {
+  for (const char* layout : {"nn", "nt", "tn", "tt", "sn", "ns", "ss", "st"}) {
+    check({.m = 37, .n = 53, .k = 41, .layout = layout});
+    check({.m = 64, .n = 96, .k = 64, .layout = layout});
+  }
+}
+
+TEST(Gemm, tiny_and_odd_sizes_have_right_edges) {
+  for (int64_t m : {1, 2, 5, 17, 33}) {
+    for (int64_t n : {1, 3, 16, 31}) {
+      for (int64_t k : {1, 7, 33}) {
+        for (const char* layout : {"nn", "nt", "tn"}) check({.m = m, .n = n, .k = k, .layout = layout});
+      }
+    }
+  }
+}
+
+TEST(Gemm, no_k_at_all_gives_the_epilogue_of_zero) {
+  check({.m = 19, .n = 35, .k = 0});
+  check({.m = 19, .n = 35, .k = 0, .epilogue = Case::Epilogue::bias_gelu_residual});
+}
+
+TEST(Gemm, several_blocks_of_k_and_slabs_of_columns_add_up) {
+  check({.m = 150, .n = 700, .k = 1100, .layout = "nn"});
+  check({.m = 50, .n = 333, .k = 2100, .layout = "nt"});
+  check({.m = 333, .n = 100, .k = 1500, .layout = "tn"});
+  check({.m = 50, .n = 333, .k = 1500, .layout = "nn", .epilogue = Case::Epilogue::bias_gelu_residual});
+}
+
+TEST(Gemm, partial_sums_of_a_narrow_output_wait_in_the_workspace) {
+  check({.m = 60, .n = 200, .k = 1500, .layout = "tn", .output = DType::bf16}, 0, 3);
+  check({.m = 60, .n = 200, .k = 1500, .layout = "nn", .output = DType::f16}, 0, 2);
+}
+
+TEST(Gemm, few_rows_and_few_columns_take_their_own_ways) {
+  for (int64_t m : {1, 2, 3, 4, 7, 16, 31}) {
+    check({.m = m, .n = 1000, .k = 300, .layout = "nt"});
+    check({.m = m, .n = 1000, .k = 300, .layout = "nn"});
+    check({.m = 500, .n = m, .k = 300, .layout = "nn"});
+    check({.m = 500, .n = m, .k = 300, .layout = "tn"});
+  }
+}
+
+TEST(Gemm, batches_run_over_all_their_dims) {
+  check({.m = 20, .n = 24, .k = 16, .layout = "nt", .batch = {5}});
+  check({.m = 20, .n = 24, .k = 16, .layout = "tn", .batch = {2, 3}}, 0, 4);
+  check({.m = 9, .n = 33, .k = 70, .layout = "nn", .batch = {2, 1, 3}, .epilogue = Case::Epilogue::bias_gelu_residual});
+}
+
+TEST(Gemm, an_epilogue_with_two_stores_sees_bias_and_residual) {
+  for (const char* layout : {"nn", "nt", "tn"}) {
+    check({.m = 45, .n = 77, .k = 64, .layout = layout, .epilogue = Case::Epilogue::bias_gelu_residual});
+  }
+  check({.m = 3, .n = 77, .k = 64, .layout = "nt", .epilogue = Case::Epilogue::bias_gelu_residual});
+}
+
+TEST(Gemm, operands_may_be_expressions) {
+  for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+    check({.m = 30, .n = 50, .k = 70, .layout = layout, .scaled_operands = true});
+  }
+}
+
+TEST(Gemm, an_output_that_lies_transposed_is_written_so) {
+  check({.m = 70, .n = 50, .k = 40, .layout = "nn", .transposed_output = true});
+  check({.m = 70,
+         .n = 50,
+         .k = 40,
+         .layout = "nt",
+         .epilogue = Case::Epilogue::bias_gelu_residual,
+         .transposed_output = true});
+}
+
+TEST(Gemm, half_precision_operands_accumulate_in_f32) {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    for (const char* layout : {"nn", "nt", "tn"}) {
+      check({.m = 33, .n = 70, .k = 129, .layout = layout, .dtype = dtype});
+      check({.m = 33, .n = 70, .k = 129, .layout = layout, .dtype = dtype, .output = dtype});
+    }
+  }
+}
+
+TEST(Gemm, f64_is_as_accurate_as_f64) {
+  for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+    check({.m = 33, .n = 70, .k = 129, .layout = layout, .dtype = DType::f64, .output = DType::f64});
+  }
+  check({.m = 2, .n = 70, .k = 129, .layout = "nt", .dtype = DType::f64, .output = DType::f64});
+}
+
+TEST(Gemm, integers_are_exact) {
+  for (DType dtype : {DType::i32, DType::i64, DType::i8, DType::u8}) {
+    check({.m = 19, .n = 37, .k = 23, .layout = "nn", .dtype = dtype, .output = DType::i64});
+    check({.m = 19, .n = 37, .k = 23, .layout = "tt", .dtype = dtype, .output = DType::i64});
+  }
+}
+
+TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
+  const CpuCompileBackend backend;
+  for (const Case& c :
+       {Case{.m = 100, .n = 200, .k = 900}, Case{.m = 75, .n = 210, .k = 500, .layout = "nt"},
+        Case{.m = 90, .n = 150, .k = 500, .layout = "tn"}, Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}}) {
+    const KernelSpec spec = SpecBuilder(c).take();
+    for (const CpuTarget* target : runnable_targets()) {
+      const size_t count = backend.candidates(spec, {"cpu", std::string(target->name)}).size();
+      for (size_t i = 0; i < count; ++i) {
+        check_kernel(spec, *target, tolerance(DType::f32, c.k), i, 1 + i % 5);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kiln::cpu

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "backends/cpu/compile/backend.h"
+#include "backends/reference/reference.h"
+#include "tests/backends/cpu/mapped_code.h"
+
+namespace kiln::cpu {
+
+/// The bytes of one dtype as f64, and back with rounding to nearest even.
+inline double read_element(DType dtype, const uint8_t* at) {
+  const auto as = [&]<typename T>(T value) {
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::f32:
+      return as(float{});
+    case DType::f64:
+      return as(double{});
+    case DType::bf16:
+      return std::bit_cast<float>(uint32_t{as(uint16_t{})} << 16);
+    case DType::f16:
+      return static_cast<double>(as(_Float16{}));
+    case DType::i32:
+      return as(int32_t{});
+    case DType::i64:
+      return static_cast<double>(as(int64_t{}));
+    case DType::i8:
+      return as(int8_t{});
+    default:
+      return as(uint8_t{});
+  }
+}
+
+inline void write_element(DType dtype, uint8_t* at, double value) {
+  const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
+  switch (dtype) {
+    case DType::f32:
+      return put(static_cast<float>(value));
+    case DType::f64:
+      return put(value);
+    case DType::bf16: {
+      const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+      return put(static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+    }
+    case DType::f16:
+      return put(static_cast<_Float16>(value));
+    case DType::i32:
+      return put(static_cast<int32_t>(value));
+    case DType::i64:
+      return put(static_cast<int64_t>(value));
+    case DType::i8:
+      return put(static_cast<int8_t>(value));
+    default:
+      return put(static_cast<uint8_t>(value));
+  }
+}
+
+/// A buffer between two red zones.
+class GuardedBuffer {
+ public:
+  GuardedBuffer(DType dtype, int64_t elements)
+      : m_dtype(dtype),
+        m_elements(elements),
+        m_bytes(static_cast<size_t>(elements) * size_of(dtype) + 2 * k_zone, k_red) {}
+
+  uint8_t* data() { return m_bytes.data() + k_zone; }
+  const uint8_t* data() const { return m_bytes.data() + k_zone; }
+  size_t size() const { return static_cast<size_t>(m_elements) * size_of(m_dtype); }
+  int64_t elements() const { return m_elements; }
+  double at(int64_t i) const { return read_element(m_dtype, data() + static_cast<size_t>(i) * size_of(m_dtype)); }
+  void set(int64_t i, double value) {
+    write_element(m_dtype, data() + static_cast<size_t>(i) * size_of(m_dtype), value);
+  }
+  bool zones_are_whole() const {
+    for (size_t i = 0; i < k_zone; ++i) {
+      if (m_bytes[i] != k_red || m_bytes[m_bytes.size() - 1 - i] != k_red) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t k_zone = 256;
+  static constexpr uint8_t k_red = 0xFB;  // an output left alone stays NaN or absurd
+  DType m_dtype;
+  int64_t m_elements;
+  std::vector<uint8_t> m_bytes;
+};
+
+/// Random inputs, half of them negative; small whole numbers for integers. Outputs stay poisoned.
+inline std::vector<GuardedBuffer> make_buffers(const KernelSpec& spec, unsigned seed, double spread = 1) {
+  std::mt19937 random(seed);
+  std::vector<GuardedBuffer> buffers;
+  for (const BufferSpec& buffer : spec.buffers) {
+    buffers.emplace_back(buffer.dtype, buffer.elements);
+    if (buffer.role == BufferRole::output) continue;
+    std::uniform_real_distribution<double> real(-spread, spread);
+    std::uniform_int_distribution<int> whole(buffer.dtype == DType::boolean || buffer.dtype == DType::u8 ? 0 : -4,
+                                             buffer.dtype == DType::boolean ? 1 : 4);
+    for (int64_t i = 0; i < buffer.elements; ++i) {
+      buffers.back().set(i, is_floating(buffer.dtype) ? real(random) : whole(random));
+    }
+  }
+  return buffers;
+}
+
+inline std::vector<void*> pointers(std::vector<GuardedBuffer>& buffers) {
+  std::vector<void*> result;
+  for (GuardedBuffer& buffer : buffers) result.push_back(buffer.data());
+  return result;
+}
+
+/// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each.
+inline void run_in_ranges(const Executable& kernel, const std::vector<void*>& buffers, uint64_t ranges) {
+  std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64);
+  const auto address = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63};
+  for (uint64_t i = ranges; i-- > 0;) {
+    std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
+    auto status = LaunchStatus::ok;
+    kernel.run(buffers.data(), reinterpret_cast<void*>(address), &status, kernel.tasks() * i / ranges,
+               kernel.tasks() * (i + 1) / ranges);
+    EXPECT_EQ(status, LaunchStatus::ok);
+  }
+}
+
+/// Compiles `candidate` of the spec for `target`, runs it, and compares every element of every output with the f64
+/// reference: |ours - reference| ≤ tolerance * (1 + |reference|).
+inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double tolerance, size_t candidate = 0,
+                         uint64_t ranges = 1, double spread = 1) {
+  const CpuCompileBackend backend;
+  const Target name{"cpu", std::string(target.name)};
+  ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  ASSERT_TRUE(backend.claims(spec, name).ok()) << backend.claims(spec, name).to_string();
+  const auto candidates = backend.candidates(spec, name);
+  ASSERT_LT(candidate, candidates.size());
+  const std::string what =
+      fmt::format("{} on {}: {}", kernel_name(spec), target.name, candidates[candidate].description);
+  const auto image = backend.compile(spec, candidates[candidate], name);
+  ASSERT_TRUE(image.ok()) << what << ": " << image.status().to_string();
+
+  std::vector<GuardedBuffer> ours = make_buffers(spec, 7, spread);
+  std::vector<GuardedBuffer> reference = ours;
+  run_in_ranges(LoadedImage(*image).executable(), pointers(ours), std::min<uint64_t>(ranges, image->tasks));
+  const Status status = run_reference(spec, pointers(reference));
+  ASSERT_TRUE(status.ok()) << status.to_string();
+
+  for (size_t b = 0; b < ours.size(); ++b) {
+    ASSERT_TRUE(ours[b].zones_are_whole()) << what << ": buffer " << b << " was written beyond its end";
+    for (int64_t i = 0; i < ours[b].elements(); ++i) {
+      const double expected = reference[b].at(i), got = ours[b].at(i);
+      if (std::isnan(expected) && std::isnan(got)) continue;
+      if (expected == got) continue;
+      ASSERT_LE(std::abs(got - expected), tolerance * (1 + std::abs(expected)))
+          << what << ": buffer " << b << " element " << i << " is " << got << ", expected " << expected;
+    }
+  }
+}
+
+/// The targets this host can run.
+inline std::vector<const CpuTarget*> runnable_targets() {
+  std::vector<const CpuTarget*> targets;
+  for (const CpuTarget& target : ladder()) {
+    if (host_runs(target)) targets.push_back(&target);
+  }
+  return targets;
+}
+
+}  // namespace kiln::cpu
