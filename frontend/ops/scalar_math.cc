@@ -33,7 +33,7 @@ double floor_divide(double a, double b) {
   return quotient - floored > 0.5 ? floored + 1 : floored;
 }
 
-double sign_of(double a) { return std::isnan(a) ? k_nan : static_cast<double>((a > 0) - (a < 0)); }
+double sign_of(double a) { return static_cast<double>((a > 0) - (a < 0)); }  // 0 for NaN, as torch
 
 /// Division by zero has no value in the integers: 0.
 double integer_binary(ScalarOp op, int64_t a, int64_t b) {

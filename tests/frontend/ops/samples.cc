@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "frontend/infer/builder.h"
+#include "frontend/ops/element_evaluator.h"
 
 namespace kiln {
 
@@ -201,11 +202,17 @@ void add_attention(Source& s, std::vector<Sample>& out) {
   out.push_back({"attention", {s.normal({2, 2, 3, 4}), s.normal({2, 2, 5, 4}), s.normal({2, 2, 5, 3}), std::nullopt}, plain});
   out.push_back({"attention", {s.normal({1, 4, 3, 2}), s.normal({1, 2, 3, 2}), s.normal({1, 2, 3, 2}), std::nullopt}, causal});
   out.push_back({"attention", {s.normal({1, 2, 3, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 3, 5})}, offset});
-  const auto backward = [&](int64_t heads, int64_t kv_heads, int64_t q, int64_t k, std::optional<Tensor> bias, const Attributes& a) {
+  const auto backward = [&](int64_t heads, int64_t kv_heads, int64_t q, int64_t k, std::optional<Tensor> bias,
+                            const Attributes& attributes) {
+    const Sample forward = {"attention",
+                            {s.normal({1, heads, q, 2}), s.normal({1, kv_heads, k, 2}), s.normal({1, kv_heads, k, 3}),
+                             std::move(bias)},
+                            attributes};
+    const std::vector<Tensor> saved = *evaluate_dense(graph_of(forward), inputs_of(forward));
+    const auto& in = forward.operands;
     out.push_back({"attention_backward",
-                   {s.normal({1, heads, q, 3}), s.normal({1, heads, q, 2}), s.normal({1, kv_heads, k, 2}),
-                    s.normal({1, kv_heads, k, 3}), s.normal({1, heads, q, 3}), s.positive({1, heads, q}), std::move(bias)},
-                   a});
+                   {s.normal({1, heads, q, 3}), in[0], in[1], in[2], saved[0], saved[1], in[3]},
+                   attributes});
   };
   backward(2, 2, 3, 5, std::nullopt, plain);
   backward(4, 2, 3, 3, std::nullopt, causal);
@@ -221,6 +228,44 @@ std::vector<Sample> op_samples() {
                          add_losses, add_attention}) {
     add(source, samples);
   }
+  return samples;
+}
+
+std::vector<Sample> special_samples() {
+  const double nan = std::nan(""), infinity = INFINITY;
+  const std::vector<double> numbers = {nan, infinity, -infinity, 0.0, -0.0, 2.5, -2.5, 0.5, -1, 700, -700};
+  const auto count = static_cast<int64_t>(numbers.size());
+  const Tensor column = values(DType::f64, {count, 1}, numbers), row = values(DType::f64, {count}, numbers);
+  std::vector<Sample> samples;
+  for (const char* op : {"neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
+                         "cos", "tanh", "erf", "sigmoid", "floor", "ceil", "round", "trunc", "is_nan", "is_inf",
+                         "logical_not", "relu", "gelu", "silu", "softplus", "elu", "leaky_relu", "hard_sigmoid",
+                         "hard_swish", "log_sigmoid", "mish"}) {
+    samples.push_back({op, {row}, {}});
+  }
+  for (const char* op : {"add", "sub", "mul", "div", "floor_div", "remainder", "fmod", "pow", "atan2", "minimum",
+                         "maximum", "eq", "ne", "lt", "le", "gt", "ge"}) {
+    samples.push_back({op, {column, row}, {}});
+  }
+  samples.push_back({"relu_backward", {row, row}, {}});
+  samples.push_back({"cast", {row}, {{"dtype", DType::boolean}}});
+  samples.push_back({"cast", {row}, {{"dtype", DType::f32}}});
+  samples.push_back({"clamp", {row}, {{"min", -1.0}, {"max", 1.0}}});
+  samples.push_back({"dropout_apply", {row, Tensor::zeros(DType::boolean, {count})}, {{"scale", 2.0}}});
+  const Tensor rows = values(DType::f64, {6, 3}, {nan, 0, 1, infinity, 0, 1, -infinity, 0, 1, -infinity, -infinity,
+                                                  -infinity, infinity, -infinity, 0, 700, 700, -700});
+  for (const char* op : {"sum", "prod", "amax", "amin", "mean", "var", "norm2", "logsumexp"}) {
+    samples.push_back({op, {rows}, {{"dims", Integers{1}}}});
+  }
+  for (const char* op : {"softmax", "log_softmax", "cumsum", "argmax", "argmin"}) {
+    samples.push_back({op, {rows}, {{"dim", int64_t{1}}}});
+  }
+  // Torch's running mean makes NaN of an infinity where the definition makes infinity: not compared.
+  const Tensor with_nan = values(DType::f64, {2, 3}, {nan, 0, 1, 700, 0, 1});
+  samples.push_back({"layer_norm", {with_nan, std::nullopt, std::nullopt}, {{"normalized_rank", int64_t{1}}, {"eps", 1e-5}}});
+  samples.push_back({"var", {values(DType::f64, {1}, {3})}, {{"dims", Integers{0}}}});
+  samples.push_back({"mean", {Tensor::zeros(DType::f64, {2, 0})}, {{"dims", Integers{1}}}});
+  samples.push_back({"nll_loss", {values(DType::f64, {1, 2}, {-1, -2}), values(DType::i64, {1}, {-100})}, {}});
   return samples;
 }
 

@@ -20,6 +20,9 @@ struct Sample {
 /// At least one for every row of the table; the same in every run. Odd extents, broadcasting, empty tensors.
 std::vector<Sample> op_samples();
 
+/// NaN, infinities and signed zeros through the rows they matter to; not for finite differences.
+std::vector<Sample> special_samples();
+
 /// The sample as a graph with its operands as inputs and all results as outputs. Throws, saying why, when it is not accepted.
 Graph graph_of(const Sample& sample);
 /// The operands that are given, in order: the graph's inputs.
