@@ -174,7 +174,7 @@ def promoted(left, right) -> str:
 
 def logical(name: str):
     def lower(b: Builder, node: fx.Node) -> Value:
-        return b.pointwise(name, b.value(node.args[0]), b.value(node.args[1]), dtype="bool")
+        return b.pointwise(name, operand(b, node.args[0], "bool"), operand(b, node.args[1], "bool"))
 
     return lower
 
