@@ -37,7 +37,7 @@ function(kiln_python_package name folder library)
   file(WRITE ${metadata}/METADATA "Metadata-Version: 2.1\nName: kiln\nVersion: ${PROJECT_VERSION}\n")
   file(WRITE ${metadata}/entry_points.txt "[torch_dynamo_backends]\nkiln = kiln.torch:backend\n")
   Python3_add_library(${name} MODULE WITH_SOABI ${KILN_PYTHON_SOURCES})
-  target_link_libraries(${name} PRIVATE kiln_settings ${library})
+  target_link_libraries(${name} PRIVATE kiln_settings ${library} OpenMP::OpenMP_CXX)
   # CPython's macros fill structs by C's rules.
   target_compile_options(${name} PRIVATE -fvisibility=hidden -Wno-cast-function-type)
   set_target_properties(${name} PROPERTIES OUTPUT_NAME _kiln LIBRARY_OUTPUT_DIRECTORY ${package}

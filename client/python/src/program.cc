@@ -1,5 +1,6 @@
 #include "client/python/src/program.h"
 
+#include <omp.h>
 #include <structmember.h>
 
 #include <new>
@@ -120,9 +121,11 @@ PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flag
   Handle results = Handle::steal(allocate_outputs(contract, inputs, call));
   if (!results) return nullptr;
 
+  // The size of this thread's OpenMP pool, which is torch's: what torch.set_num_threads says.
+  const uint32_t threads = self->num_threads != 0 ? self->num_threads : static_cast<uint32_t>(omp_get_max_threads());
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error = kiln_program_run(self->program, call.inputs.data(), call.outputs.data(), self->num_threads);
+  error = kiln_program_run(self->program, call.inputs.data(), call.outputs.data(), threads);
   Py_END_ALLOW_THREADS;
   if (error != nullptr) {
     set_error(error);

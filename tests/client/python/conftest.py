@@ -1,11 +1,18 @@
 """Over libkiln's double, regions run in interpreter.py: what the importer's graphs mean. Over libkiln, in its kernels."""
 
-import pytest
-import torch
+import os
+import tempfile
 
-import interpreter
-from kiln import _kiln, _session
-from kiln.torch import runtime
+# A cache of the tests' own, and a daemon that leaves when they are done; read when kiln is imported.
+_cache = tempfile.TemporaryDirectory(prefix="kiln-test-")
+os.environ.update(KILN_CACHE_DIR=_cache.name, KILN_DAEMON_IDLE_EXIT_MS="5000")
+
+import interpreter  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from kiln import _kiln, _session  # noqa: E402
+from kiln.torch import runtime  # noqa: E402
 
 OVER_DOUBLE = _kiln.version() == "double"
 
