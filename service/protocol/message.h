@@ -45,7 +45,7 @@ struct Build {
   Priority priority = Priority::waiting;
 };
 
-/// Everything else that is asked. Append only; a verb is a row of docs/wire_format.md.
+/// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.
 enum class Verb : uint8_t {
   status = 0,       // → JSON: process, queue, workers, counters
   stats = 1,        // → JSON: counters
