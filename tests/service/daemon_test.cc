@@ -68,7 +68,21 @@ class DaemonTest : public testing::Test {
     (void)connection.command({.verb = Verb::shutdown}, deadline_in(5'000), false);
     wait_until([&] { return !daemon_runs(); });
     EXPECT_FALSE(daemon_runs());
+    expect_no_last_words();
     std::filesystem::remove_all(m_directory);
+  }
+
+  /// Sanitizers and asserts speak on the detached daemon's stderr, which is a file.
+  void expect_no_last_words() const {
+    std::error_code absent;
+    for (const auto& entry : std::filesystem::directory_iterator(m_directory + "/state/kiln", absent)) {
+      if (entry.path().extension() != ".stderr") continue;
+      std::ostringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      for (const char* complaint : {"Sanitizer", "runtime error", "Assertion"}) {
+        EXPECT_EQ(text.str().find(complaint), std::string::npos) << text.str();
+      }
+    }
   }
 
   Expected<protocol::Built> build(const std::string& text, const Connection::ProgressCallback& progress = {}) {

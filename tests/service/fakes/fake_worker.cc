@@ -48,7 +48,10 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactor
   if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(400));
   if (is("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (is("abort")) abort();
-  if (is("segv")) raise(SIGSEGV);
+  if (is("segv")) {
+    signal(SIGSEGV, SIG_DFL);  // sanitizers would turn it into an exit status
+    raise(SIGSEGV);
+  }
   if (is("exit")) _exit(7);
   if (is("throw")) throw std::runtime_error("from the compiler");
   if (is("fail")) return error(StatusCode::unimplemented, "op nothing is not known");
