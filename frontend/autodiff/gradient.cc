@@ -34,7 +34,8 @@ class ReverseSweep {
       if (!wants_gradient(node)) continue;
       std::vector<ValueId> result_gradients;
       for (const ValueId result : node.results) result_gradients.push_back(m_gradients[result]);
-      if (std::all_of(result_gradients.begin(), result_gradients.end(), [](ValueId g) { return g == k_none; })) continue;
+      if (std::all_of(result_gradients.begin(), result_gradients.end(), [](ValueId g) { return g == k_none; }))
+        continue;
       KILN_RETURN_IF_ERROR(visit(node, result_gradients));
     }
     return {};
@@ -43,18 +44,15 @@ class ReverseSweep {
   ValueId gradient_of(ValueId value) const { return m_gradients[value]; }
 
  private:
-  bool wants(ValueId value) const {
-    return value != k_none && m_depends[value] && is_floating(m_builder.dtype(value));
-  }
+  bool wants(ValueId value) const { return value != k_none && m_depends[value] && is_floating(m_builder.dtype(value)); }
   bool wants_gradient(const Node& node) const {
     return std::any_of(node.operands.begin(), node.operands.end(), [&](ValueId v) { return wants(v); });
   }
 
   Status visit(const Node& node, const std::vector<ValueId>& result_gradients) {
     if (node.op->gradient == nullptr) return take_apart(node, result_gradients);
-    KILN_ASSIGN_OR_RETURN(
-        const std::vector<ValueId> operand_gradients,
-        node.op->gradient(m_builder, node, node.operands, node.results, result_gradients));
+    KILN_ASSIGN_OR_RETURN(const std::vector<ValueId> operand_gradients,
+                          node.op->gradient(m_builder, node, node.operands, node.results, result_gradients));
     grow();
     for (size_t i = 0; i < node.operands.size(); ++i) {
       if (operand_gradients[i] == k_none || !wants(node.operands[i])) continue;

@@ -14,9 +14,12 @@ Status check_guard(const Guard& guard, std::span<const int64_t> extents) {
                  relation, *value);
   };
   switch (guard.relation) {
-    case Guard::Relation::equal: return *value == 0 ? Status() : violated("== 0");
-    case Guard::Relation::not_equal: return *value != 0 ? Status() : violated("!= 0");
-    case Guard::Relation::at_least: return *value >= 0 ? Status() : violated(">= 0");
+    case Guard::Relation::equal:
+      return *value == 0 ? Status() : violated("== 0");
+    case Guard::Relation::not_equal:
+      return *value != 0 ? Status() : violated("!= 0");
+    case Guard::Relation::at_least:
+      return *value >= 0 ? Status() : violated(">= 0");
     case Guard::Relation::divisible:
       if (guard.modulus > 0 && *value % guard.modulus == 0) return {};
       return violated(fmt::format("% {} == 0", guard.modulus));
@@ -49,7 +52,8 @@ Expected<Attributes> bind_attributes(const Node& node, std::span<const int64_t> 
     KILN_ASSIGN_OR_RETURN(Shape bound, bind_dims(*shape, extents));
     value = std::move(bound);
     for (const AttributeDef& def : node.op->attributes) {
-      if (def.name == name && def.type == AttributeType::extent) value = extent_attribute(Dim(std::get<Shape>(value)[0]));
+      if (def.name == name && def.type == AttributeType::extent)
+        value = extent_attribute(Dim(std::get<Shape>(value)[0]));
     }
   }
   return attributes;

@@ -35,20 +35,28 @@ Status unknown_op(std::string_view name) {
       nearest = op->name;
     }
   }
-  return error(StatusCode::not_found, "unknown op '{}', the nearest is '{}'",
-               name.substr(0, limits::k_name_bytes), nearest);
+  return error(StatusCode::not_found, "unknown op '{}', the nearest is '{}'", name.substr(0, limits::k_name_bytes),
+               nearest);
 }
 
 std::string_view to_string(AttributeType type) {
   switch (type) {
-    case AttributeType::boolean: return "boolean";
-    case AttributeType::integer: return "integer";
-    case AttributeType::number: return "number";
-    case AttributeType::string: return "string";
-    case AttributeType::dtype: return "dtype";
-    case AttributeType::integers: return "list of integers";
-    case AttributeType::shape: return "shape";
-    case AttributeType::extent: return "extent";
+    case AttributeType::boolean:
+      return "boolean";
+    case AttributeType::integer:
+      return "integer";
+    case AttributeType::number:
+      return "number";
+    case AttributeType::string:
+      return "string";
+    case AttributeType::dtype:
+      return "dtype";
+    case AttributeType::integers:
+      return "list of integers";
+    case AttributeType::shape:
+      return "shape";
+    case AttributeType::extent:
+      return "extent";
   }
   return "unknown";
 }
@@ -57,10 +65,14 @@ std::string_view to_string(AttributeType type) {
 std::optional<Attribute> coerce(Attribute value, AttributeType type) {
   const auto keep_if = [&](bool fits) { return fits ? std::optional(std::move(value)) : std::nullopt; };
   switch (type) {
-    case AttributeType::boolean: return keep_if(std::holds_alternative<bool>(value));
-    case AttributeType::integer: return keep_if(std::holds_alternative<int64_t>(value));
-    case AttributeType::string: return keep_if(std::holds_alternative<std::string>(value));
-    case AttributeType::dtype: return keep_if(std::holds_alternative<DType>(value));
+    case AttributeType::boolean:
+      return keep_if(std::holds_alternative<bool>(value));
+    case AttributeType::integer:
+      return keep_if(std::holds_alternative<int64_t>(value));
+    case AttributeType::string:
+      return keep_if(std::holds_alternative<std::string>(value));
+    case AttributeType::dtype:
+      return keep_if(std::holds_alternative<DType>(value));
     case AttributeType::number:
       if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
       return keep_if(std::holds_alternative<double>(value));
@@ -91,7 +103,8 @@ std::optional<Attribute> coerce(Attribute value, AttributeType type) {
 Status check_operand_count(const OpDef& op, std::span<const TensorType* const> operands) {
   const bool variadic = !op.operands.empty() && op.operands.back().kind == OperandKind::variadic;
   const size_t declared = op.operands.size();
-  if (operands.size() > limits::k_node_operands || (variadic ? operands.size() < declared : operands.size() != declared)) {
+  if (operands.size() > limits::k_node_operands ||
+      (variadic ? operands.size() < declared : operands.size() != declared)) {
     return invalid_argument("{}: got {} operands, expected {}{}", op.name, operands.size(), declared,
                             variadic ? " or more" : "");
   }

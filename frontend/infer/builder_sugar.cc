@@ -38,9 +38,7 @@ ValueId GraphBuilder::full(Shape shape, double value, DType dtype) {
   return op("full", {}, {{"shape", std::move(shape)}, {"value", value}, {"dtype", dtype}});
 }
 
-ValueId GraphBuilder::constant(double value, ValueId like) {
-  return m_status.ok() ? full(value, dtype(like)) : k_none;
-}
+ValueId GraphBuilder::constant(double value, ValueId like) { return m_status.ok() ? full(value, dtype(like)) : k_none; }
 
 ValueId GraphBuilder::iota(Shape shape, size_t dim, DType dtype) {
   return op("iota", {}, {{"shape", std::move(shape)}, {"dim", static_cast<int64_t>(dim)}, {"dtype", dtype}});

@@ -77,8 +77,10 @@ double mish(const Node&, double x) { return x * std::tanh(-log_sigmoid(-x)); }
 double pow_scalar(const Node& node, double x) { return std::pow(x, number_of(node.attributes, "exponent")); }
 
 double clamp(const Node& node, double x) {
-  if (has_attribute(node.attributes, "min")) x = x < number_of(node.attributes, "min") ? number_of(node.attributes, "min") : x;
-  if (has_attribute(node.attributes, "max")) x = x > number_of(node.attributes, "max") ? number_of(node.attributes, "max") : x;
+  if (has_attribute(node.attributes, "min"))
+    x = x < number_of(node.attributes, "min") ? number_of(node.attributes, "min") : x;
+  if (has_attribute(node.attributes, "max"))
+    x = x > number_of(node.attributes, "max") ? number_of(node.attributes, "max") : x;
   return x;
 }
 
@@ -300,9 +302,11 @@ std::span<const OpDef> activation_ops() {
       composite("relu", x, unary_element<relu>, decompose_wide<build_relu>, backward_op<k_relu_backward, true>),
       composite("relu_backward", grad_x, backward_element<relu_backward>, decompose_wide<build_relu_backward>),
       with_rule(composite("gelu", x, unary_element<gelu>, decompose_wide<build_gelu>,
-                          backward_op<k_gelu_backward, false>, approximate), infer_gelu),
-      with_rule(composite("gelu_backward", grad_x, backward_element<gelu_backward>,
-                          decompose_wide<build_gelu_backward>, nullptr, approximate), infer_gelu),
+                          backward_op<k_gelu_backward, false>, approximate),
+                infer_gelu),
+      with_rule(composite("gelu_backward", grad_x, backward_element<gelu_backward>, decompose_wide<build_gelu_backward>,
+                          nullptr, approximate),
+                infer_gelu),
       composite("silu", x, unary_element<silu>, decompose_wide<build_silu>, backward_op<k_silu_backward, false>),
       composite("silu_backward", grad_x, backward_element<silu_backward>, decompose_wide<build_silu_backward>),
       composite("tanh_backward", grad_out, backward_element<tanh_backward>, decompose_wide<build_tanh_backward>),
@@ -327,7 +331,8 @@ std::span<const OpDef> activation_ops() {
       composite("pow_scalar", x, unary_element<pow_scalar>, decompose_wide<build_pow_scalar>, nullptr,
                 {required("exponent", AttributeType::number)}),
       with_rule(composite("dropout_apply", {{"x"}, {"mask"}}, dropout_element, decompose_dropout, dropout_gradient,
-                          {required("scale", AttributeType::number)}), infer_dropout),
+                          {required("scale", AttributeType::number)}),
+                infer_dropout),
   };
   return rows;
 }

@@ -192,8 +192,8 @@ Gradients decompose_triangle(GraphBuilder& b, const Node& node, Values in) {
   const Shape shape = b.shape(in[0]);
   const Shape matrix(shape.end() - 2, shape.end());
   const ValueId from_diagonal = b.sub(b.iota(matrix, 1), b.iota(matrix, 0));
-  const ValueId keep = b.compare(lower ? "le" : "ge", from_diagonal,
-                                 static_cast<double>(integer_of(node.attributes, "diagonal")));
+  const ValueId keep =
+      b.compare(lower ? "le" : "ge", from_diagonal, static_cast<double>(integer_of(node.attributes, "diagonal")));
   return b.finish({b.select(keep, in[0], b.constant(0, in[0]))});
 }
 

@@ -35,8 +35,10 @@ Status check_attention(const OpContext& context, size_t first, size_t bias) {
   }
   const TensorType& k = *context.operands[first + 1];
   const TensorType& v = *context.operands[first + 2];
-  KILN_RETURN_IF_ERROR(expect_type(context, first + 1, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, {}}));
-  KILN_RETURN_IF_ERROR(expect_type(context, first + 2, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], v.shape[3]}, {}}));
+  KILN_RETURN_IF_ERROR(
+      expect_type(context, first + 1, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, {}}));
+  KILN_RETURN_IF_ERROR(
+      expect_type(context, first + 2, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], v.shape[3]}, {}}));
   if (!q.shape[1].divided_by(k.shape[1])) {
     return operand_error(context, first + 1, fmt::format("heads that divide {}", q.shape[1].to_string()));
   }
@@ -52,9 +54,7 @@ TensorType output_type(const TensorType& q, const TensorType& v) {
   return {q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]}, {}};
 }
 
-TensorType lse_type(const TensorType& q) {
-  return {accumulator_of(q.dtype), {q.shape[0], q.shape[1], q.shape[2]}, {}};
-}
+TensorType lse_type(const TensorType& q) { return {accumulator_of(q.dtype), {q.shape[0], q.shape[1], q.shape[2]}, {}}; }
 
 Expected<Types> infer_attention(const OpContext& context) {
   KILN_RETURN_IF_ERROR(check_attention(context, 0, 3));
@@ -87,10 +87,20 @@ struct Problem {
   int64_t causal_offset;
 
   Problem(ElementEvaluator& evaluator, const Node& node, size_t first, ValueId bias_operand)
-      : e(evaluator), q(node.operands[first]), k(node.operands[first + 1]), v(node.operands[first + 2]),
-        bias(bias_operand), heads(e.extents(q)[1]), kv_heads(e.extents(k)[1]), group(heads / kv_heads),
-        queries(e.extents(q)[2]), keys(e.extents(k)[2]), features(e.extents(q)[3]), value_features(e.extents(v)[3]),
-        scale(number_of(node.attributes, "scale")), causal(boolean_of(node.attributes, "causal")),
+      : e(evaluator),
+        q(node.operands[first]),
+        k(node.operands[first + 1]),
+        v(node.operands[first + 2]),
+        bias(bias_operand),
+        heads(e.extents(q)[1]),
+        kv_heads(e.extents(k)[1]),
+        group(heads / kv_heads),
+        queries(e.extents(q)[2]),
+        keys(e.extents(k)[2]),
+        features(e.extents(q)[3]),
+        value_features(e.extents(v)[3]),
+        scale(number_of(node.attributes, "scale")),
+        causal(boolean_of(node.attributes, "causal")),
         causal_offset(integer_of(node.attributes, "causal_offset")) {}
 
   int64_t key_row(int64_t query_row, int64_t key) const {

@@ -21,8 +21,7 @@ Expected<TensorType> product_type(const OpContext& context, size_t first) {
   const TensorType& b = *context.operands[first + 1];
   if (a.dtype == DType::boolean) return operand_error(context, first, "a number dtype");
   KILN_RETURN_IF_ERROR(expect_dtype(context, first + 1, a.dtype));
-  KILN_RETURN_IF_ERROR(
-      expect_equal(context, a.shape.back(), b.shape[b.rank() - 2], first + 1, "a number of rows of"));
+  KILN_RETURN_IF_ERROR(expect_equal(context, a.shape.back(), b.shape[b.rank() - 2], first + 1, "a number of rows of"));
   KILN_ASSIGN_OR_RETURN(Shape shape, broadcast(context, Shape(a.shape.begin(), a.shape.end() - 2),
                                                Shape(b.shape.begin(), b.shape.end() - 2), first + 1));
   shape.push_back(a.shape[a.rank() - 2]);

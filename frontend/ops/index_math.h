@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/attributes.h"
+#include "frontend/ops/element_evaluator.h"
 
 namespace kiln {
 

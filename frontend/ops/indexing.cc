@@ -57,8 +57,7 @@ Expected<Types> infer_index_add(const OpContext& context) {
   KILN_RETURN_IF_ERROR(expect_index(context, 1));
   const TensorType& x = *context.operands[0];
   KILN_ASSIGN_OR_RETURN(const size_t dim, dim_attribute(context, "dim", x.rank()));
-  KILN_RETURN_IF_ERROR(
-      expect_type(context, 2, {x.dtype, taken_shape(x.shape, context.operands[1]->shape, dim), {}}));
+  KILN_RETURN_IF_ERROR(expect_type(context, 2, {x.dtype, taken_shape(x.shape, context.operands[1]->shape, dim), {}}));
   return infer_same(context);
 }
 
@@ -171,8 +170,8 @@ Gradients scatter_add_gradient(GraphBuilder& b, const Node& node, Values in, Val
 Gradients scatter_gradient(GraphBuilder& b, const Node& node, Values in, Values, Values g) {
   if (!b.status().ok()) return b.status();
   const ValueId zeros = b.full(b.shape(in[2]), 0, b.dtype(in[2]));
-  return b.finish({b.op("scatter", {g[0], in[1], zeros}, node.attributes), k_none,
-                   b.op("gather", {g[0], in[1]}, node.attributes)});
+  return b.finish(
+      {b.op("scatter", {g[0], in[1], zeros}, node.attributes), k_none, b.op("gather", {g[0], in[1]}, node.attributes)});
 }
 
 // --- embedding ---------------------------------------------------------------------------------------------------------

@@ -116,8 +116,8 @@ Gradients decompose_nll_loss(GraphBuilder& b, const Node& node, Values in) {
   const size_t classes_dim = b.shape(in[0]).size() - 1;
   const ValueId log_probs = b.widen(in[0]);
   const Targets targets = build_targets(b, node, in[1]);
-  const ValueId picked = b.op("gather", {log_probs, b.unsqueeze(targets.safe, classes_dim)},
-                              {{"dim", static_cast<int64_t>(classes_dim)}});
+  const ValueId picked =
+      b.op("gather", {log_probs, b.unsqueeze(targets.safe, classes_dim)}, {{"dim", static_cast<int64_t>(classes_dim)}});
   const ValueId losses = b.select(targets.kept, b.neg(b.squeeze(picked, classes_dim)), b.constant(0, log_probs));
   if (reduction_of(node) == "none") return b.finish({b.cast(losses, dtype), b.full(0, dtype)});
   const ValueId total = b.sum(losses, all_dims(b, losses));
@@ -134,8 +134,7 @@ Gradients nll_loss_gradient(GraphBuilder& b, const Node& node, Values in, Values
 Expected<Types> infer_nll_loss_backward(const OpContext& context) {
   KILN_RETURN_IF_ERROR(check_classes(context, 1, 2));
   const TensorType& log_probs = *context.operands[1];
-  KILN_RETURN_IF_ERROR(
-      expect_type(context, 0, {log_probs.dtype, loss_shape(context, context.operands[2]->shape), {}}));
+  KILN_RETURN_IF_ERROR(expect_type(context, 0, {log_probs.dtype, loss_shape(context, context.operands[2]->shape), {}}));
   KILN_RETURN_IF_ERROR(expect_type(context, 3, {log_probs.dtype, {}, {}}));
   return Types{{log_probs.dtype, log_probs.shape, {}}};
 }

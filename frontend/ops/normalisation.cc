@@ -20,13 +20,15 @@ using Gradients = Expected<std::vector<ValueId>>;
 Expected<size_t> normalized_rank(const OpContext& context, size_t rank) {
   const int64_t normalized = integer_of(context.attributes, "normalized_rank");
   if (normalized >= 1 && normalized <= static_cast<int64_t>(rank)) return static_cast<size_t>(normalized);
-  return invalid_argument("{}: attribute 'normalized_rank' is {}, expected one in [1, {}]", context.op.name,
-                          normalized, rank);
+  return invalid_argument("{}: attribute 'normalized_rank' is {}, expected one in [1, {}]", context.op.name, normalized,
+                          rank);
 }
 
 size_t normalized_rank(const Node& node) { return static_cast<size_t>(integer_of(node.attributes, "normalized_rank")); }
 
-Shape row_shape(const Shape& shape, size_t normalized) { return Shape(shape.end() - static_cast<ptrdiff_t>(normalized), shape.end()); }
+Shape row_shape(const Shape& shape, size_t normalized) {
+  return Shape(shape.end() - static_cast<ptrdiff_t>(normalized), shape.end());
+}
 
 Shape statistics_shape(Shape shape, size_t normalized) {
   for (size_t d = shape.size() - normalized; d < shape.size(); ++d) shape[d] = Dim(1);
@@ -131,9 +133,7 @@ Gradients decompose_layer_norm(GraphBuilder& b, const Node& node, Values in) {
   return b.finish({b.cast(out, b.dtype(in[0])), x.mean, x.rstd});
 }
 
-ValueId add_present(GraphBuilder& b, ValueId a, ValueId c) {
-  return a == k_none ? c : c == k_none ? a : b.add(a, c);
-}
+ValueId add_present(GraphBuilder& b, ValueId a, ValueId c) { return a == k_none ? c : c == k_none ? a : b.add(a, c); }
 
 /// Through out by the backward op. Where mean and rstd are read too (by a second derivative), d mean = 1 / N and
 /// d rstd = -rstd^3 (x - mean) / N.
@@ -205,8 +205,8 @@ Gradients decompose_layer_norm_backward(GraphBuilder& b, const Node& node, Value
   const ValueId mean = b.mean(weighted, inner, true);
   const ValueId projection = b.mul(normal, b.mean(b.mul(weighted, normal), inner, true));
   const ValueId dx = b.mul(b.sub(b.sub(weighted, mean), projection), in[3]);
-  return b.finish({b.cast(dx, dtype), b.cast(b.sum(b.mul(grad, normal), outer), dtype),
-                   b.cast(b.sum(grad, outer), dtype)});
+  return b.finish(
+      {b.cast(dx, dtype), b.cast(b.sum(b.mul(grad, normal), outer), dtype), b.cast(b.sum(grad, outer), dtype)});
 }
 
 // --- rms_norm ----------------------------------------------------------------------------------------------------------
@@ -224,7 +224,8 @@ double rms_norm_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint
   const int64_t count = row_length(e, node.operands[0], normalized_rank(node));
   const int64_t row = result == 0 ? index / count : index;
   const double rstd = e.scratch(id, row, 1, [&](std::span<double> out) {
-    for (int64_t i = row * count; i < (row + 1) * count; ++i) out[0] += e.at(node.operands[0], i) * e.at(node.operands[0], i);
+    for (int64_t i = row * count; i < (row + 1) * count; ++i)
+      out[0] += e.at(node.operands[0], i) * e.at(node.operands[0], i);
     out[0] = 1 / std::sqrt(out[0] / static_cast<double>(count) + number_of(node.attributes, "eps"));
   })[0];
   if (result == 1) return rstd;
@@ -305,7 +306,8 @@ Gradients decompose_group_norm(GraphBuilder& b, const Node& node, Values in) {
   const ValueId grouped = b.reshape(b.widen(in[0]), {shape[0], Dim(groups), count});
   const Standardised x = standardise(b, grouped, {2}, number_of(node.attributes, "eps"));
   const ValueId normal = b.reshape(b.mul(x.centred, x.rstd), shape);
-  const ValueId out = scale_and_shift(b, normal, per_channel(b, in[1], shape.size()), per_channel(b, in[2], shape.size()));
+  const ValueId out =
+      scale_and_shift(b, normal, per_channel(b, in[1], shape.size()), per_channel(b, in[2], shape.size()));
   return b.finish({b.cast(out, b.dtype(in[0])), b.squeeze(x.mean, 2), b.squeeze(x.rstd, 2)});
 }
 

@@ -78,13 +78,13 @@ struct OpDef {
   /// Builds the same results from simpler ops; null for primitives. `node` must not be a reference into the graph
   /// that grows.
   Expected<std::vector<ValueId>> (*decompose)(GraphBuilder&, const Node& node,
-                                               std::span<const ValueId> operands) = nullptr;
+                                              std::span<const ValueId> operands) = nullptr;
 
   /// Gradients with respect to each operand (k_none: none) from those of the results (k_none where zero).
   /// Null: the decomposition is differentiated; with neither, the op has no gradient.
   Expected<std::vector<ValueId>> (*gradient)(GraphBuilder&, const Node& node, std::span<const ValueId> operands,
-                                              std::span<const ValueId> results,
-                                              std::span<const ValueId> result_gradients) = nullptr;
+                                             std::span<const ValueId> results,
+                                             std::span<const ValueId> result_gradients) = nullptr;
 };
 
 /// The row, or null. Rows live for the whole process.

@@ -23,12 +23,14 @@ enum class Accepts : uint8_t { floating, numbers, integers_or_boolean, anything 
 Status expect_class(const OpContext& context, size_t operand, Accepts accepts) {
   const DType dtype = context.operands[operand]->dtype;
   switch (accepts) {
-    case Accepts::floating: return expect_floating(context, operand);
+    case Accepts::floating:
+      return expect_floating(context, operand);
     case Accepts::numbers:
       return dtype == DType::boolean ? operand_error(context, operand, "a number dtype") : Status();
     case Accepts::integers_or_boolean:
       return is_floating(dtype) ? operand_error(context, operand, "an integer dtype or bool") : Status();
-    case Accepts::anything: return {};
+    case Accepts::anything:
+      return {};
   }
   return {};
 }
@@ -112,8 +114,8 @@ Gradients unary_gradient(GraphBuilder& b, const Node&, Values in, Values out, Va
   return b.finish({derivative(b, g[0], in[0], out[0])});
 }
 
-#define KILN_DERIVATIVE(expression)                                                                        \
-  unary_gradient<[](GraphBuilder & b, [[maybe_unused]] ValueId g, [[maybe_unused]] ValueId x,              \
+#define KILN_DERIVATIVE(expression)                                                          \
+  unary_gradient<[](GraphBuilder& b, [[maybe_unused]] ValueId g, [[maybe_unused]] ValueId x, \
                     [[maybe_unused]] ValueId y) -> ValueId { return expression; }>
 
 std::vector<OpDef> unary_ops() {
@@ -176,10 +178,9 @@ std::vector<OpDef> binary_ops() {
     return row(name, scalar, {{"a"}, {"b"}}, infer_arithmetic<Accepts::integers_or_boolean>, nullptr);
   };
   return {
-      numeric("add", ScalarOp::add,
-              [](GraphBuilder& b, const Node&, Values, Values, Values g) -> Gradients {
-                return b.finish({g[0], g[0]});
-              }),
+      numeric(
+          "add", ScalarOp::add,
+          [](GraphBuilder& b, const Node&, Values, Values, Values g) -> Gradients { return b.finish({g[0], g[0]}); }),
       numeric("sub", ScalarOp::sub,
               [](GraphBuilder& b, const Node&, Values, Values, Values g) -> Gradients {
                 return b.finish({g[0], b.neg(g[0])});

@@ -19,9 +19,10 @@ using Gradients = Expected<std::vector<ValueId>>;
 Expected<Types> infer_reduced(const OpContext& context) {
   const TensorType& x = *context.operands[0];
   KILN_RETURN_IF_ERROR(check_dims(context, "dims", x.rank()));
-  return Types{{x.dtype,
-                reduced_shape(x.shape, integers_of(context.attributes, "dims"), boolean_of(context.attributes, "keep_dims")),
-                {}}};
+  return Types{
+      {x.dtype,
+       reduced_shape(x.shape, integers_of(context.attributes, "dims"), boolean_of(context.attributes, "keep_dims")),
+       {}}};
 }
 
 Expected<Types> infer_reduced_numbers(const OpContext& context) {
@@ -124,7 +125,8 @@ Gradients decompose_var(GraphBuilder& b, const Node& node, Values in) {
   const ValueId x = b.widen(in[0]);
   const ValueId centred = b.sub(x, b.mean(x, dims, true));
   const ValueId total = b.sum(b.square(centred), dims, boolean_of(node.attributes, "keep_dims"));
-  const ValueId count = b.extent(reduced_count(b, node, x) - Dim(integer_of(node.attributes, "correction")), b.dtype(x));
+  const ValueId count =
+      b.extent(reduced_count(b, node, x) - Dim(integer_of(node.attributes, "correction")), b.dtype(x));
   return b.finish({b.cast(b.div(total, b.op("maximum", {count, b.constant(0, count)})), b.dtype(in[0]))});
 }
 

@@ -138,8 +138,8 @@ Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
   if (length.is_constant()) return Dim((length.constant() + step - 1) / step);
   const std::optional<Dim> steps = length.divided_by(Dim(step));
   if (steps) return *steps;
-  return invalid_argument("{}: length {} is not known to be divisible by step {}", context.op.name,
-                          length.to_string(), step);
+  return invalid_argument("{}: length {} is not known to be divisible by step {}", context.op.name, length.to_string(),
+                          step);
 }
 
 Expected<Types> infer_same(const OpContext& context) {

@@ -39,23 +39,34 @@ double sign_of(double a) { return static_cast<double>((a > 0) - (a < 0)); }  // 
 double integer_binary(ScalarOp op, int64_t a, int64_t b) {
   using U = uint64_t;  // wraps
   switch (op) {
-    case ScalarOp::add: return static_cast<double>(static_cast<int64_t>(U(a) + U(b)));
-    case ScalarOp::sub: return static_cast<double>(static_cast<int64_t>(U(a) - U(b)));
-    case ScalarOp::mul: return static_cast<double>(static_cast<int64_t>(U(a) * U(b)));
-    case ScalarOp::bitwise_and: return static_cast<double>(a & b);
-    case ScalarOp::bitwise_or: return static_cast<double>(a | b);
-    case ScalarOp::bitwise_xor: return static_cast<double>(a ^ b);
-    default: break;
+    case ScalarOp::add:
+      return static_cast<double>(static_cast<int64_t>(U(a) + U(b)));
+    case ScalarOp::sub:
+      return static_cast<double>(static_cast<int64_t>(U(a) - U(b)));
+    case ScalarOp::mul:
+      return static_cast<double>(static_cast<int64_t>(U(a) * U(b)));
+    case ScalarOp::bitwise_and:
+      return static_cast<double>(a & b);
+    case ScalarOp::bitwise_or:
+      return static_cast<double>(a | b);
+    case ScalarOp::bitwise_xor:
+      return static_cast<double>(a ^ b);
+    default:
+      break;
   }
   if (b == 0) return 0;
   if (b == -1) return op == ScalarOp::floor_div ? -static_cast<double>(a) : 0;
   const int64_t r = a % b;
   const bool signs_differ = r != 0 && (r < 0) != (b < 0);
   switch (op) {
-    case ScalarOp::fmod: return static_cast<double>(r);
-    case ScalarOp::remainder: return static_cast<double>(signs_differ ? r + b : r);
-    case ScalarOp::floor_div: return static_cast<double>(a / b - (signs_differ ? 1 : 0));
-    default: break;
+    case ScalarOp::fmod:
+      return static_cast<double>(r);
+    case ScalarOp::remainder:
+      return static_cast<double>(signs_differ ? r + b : r);
+    case ScalarOp::floor_div:
+      return static_cast<double>(a / b - (signs_differ ? 1 : 0));
+    default:
+      break;
   }
   assert(false && "not a scalar op on integers");
   return k_nan;
@@ -63,37 +74,68 @@ double integer_binary(ScalarOp op, int64_t a, int64_t b) {
 
 double floating(ScalarOp op, double a, double b) {
   switch (op) {
-    case ScalarOp::neg: return -a;
-    case ScalarOp::abs: return std::fabs(a);
-    case ScalarOp::sign: return sign_of(a);
-    case ScalarOp::exp: return std::exp(a);
-    case ScalarOp::expm1: return std::expm1(a);
-    case ScalarOp::log: return std::log(a);
-    case ScalarOp::log1p: return std::log1p(a);
-    case ScalarOp::sqrt: return std::sqrt(a);
-    case ScalarOp::rsqrt: return 1 / std::sqrt(a);
-    case ScalarOp::reciprocal: return 1 / a;
-    case ScalarOp::sin: return std::sin(a);
-    case ScalarOp::cos: return std::cos(a);
-    case ScalarOp::tanh: return std::tanh(a);
-    case ScalarOp::erf: return std::erf(a);
-    case ScalarOp::sigmoid: return 1 / (1 + std::exp(-a));
-    case ScalarOp::floor: return std::floor(a);
-    case ScalarOp::ceil: return std::ceil(a);
-    case ScalarOp::round: return std::nearbyint(a);
-    case ScalarOp::trunc: return std::trunc(a);
-    case ScalarOp::is_nan: return std::isnan(a) ? 1 : 0;
-    case ScalarOp::is_inf: return std::isinf(a) ? 1 : 0;
-    case ScalarOp::add: return a + b;
-    case ScalarOp::sub: return a - b;
-    case ScalarOp::mul: return a * b;
-    case ScalarOp::div: return a / b;
-    case ScalarOp::floor_div: return floor_divide(a, b);
-    case ScalarOp::remainder: return remainder_of(a, b);
-    case ScalarOp::fmod: return std::fmod(a, b);
-    case ScalarOp::pow: return std::pow(a, b);
-    case ScalarOp::atan2: return std::atan2(a, b);
-    default: break;
+    case ScalarOp::neg:
+      return -a;
+    case ScalarOp::abs:
+      return std::fabs(a);
+    case ScalarOp::sign:
+      return sign_of(a);
+    case ScalarOp::exp:
+      return std::exp(a);
+    case ScalarOp::expm1:
+      return std::expm1(a);
+    case ScalarOp::log:
+      return std::log(a);
+    case ScalarOp::log1p:
+      return std::log1p(a);
+    case ScalarOp::sqrt:
+      return std::sqrt(a);
+    case ScalarOp::rsqrt:
+      return 1 / std::sqrt(a);
+    case ScalarOp::reciprocal:
+      return 1 / a;
+    case ScalarOp::sin:
+      return std::sin(a);
+    case ScalarOp::cos:
+      return std::cos(a);
+    case ScalarOp::tanh:
+      return std::tanh(a);
+    case ScalarOp::erf:
+      return std::erf(a);
+    case ScalarOp::sigmoid:
+      return 1 / (1 + std::exp(-a));
+    case ScalarOp::floor:
+      return std::floor(a);
+    case ScalarOp::ceil:
+      return std::ceil(a);
+    case ScalarOp::round:
+      return std::nearbyint(a);
+    case ScalarOp::trunc:
+      return std::trunc(a);
+    case ScalarOp::is_nan:
+      return std::isnan(a) ? 1 : 0;
+    case ScalarOp::is_inf:
+      return std::isinf(a) ? 1 : 0;
+    case ScalarOp::add:
+      return a + b;
+    case ScalarOp::sub:
+      return a - b;
+    case ScalarOp::mul:
+      return a * b;
+    case ScalarOp::div:
+      return a / b;
+    case ScalarOp::floor_div:
+      return floor_divide(a, b);
+    case ScalarOp::remainder:
+      return remainder_of(a, b);
+    case ScalarOp::fmod:
+      return std::fmod(a, b);
+    case ScalarOp::pow:
+      return std::pow(a, b);
+    case ScalarOp::atan2:
+      return std::atan2(a, b);
+    default:
+      break;
   }
   assert(false && "leaves have no value of their own");
   return k_nan;
@@ -103,20 +145,32 @@ double floating(ScalarOp op, double a, double b) {
 
 double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b, double c) {
   switch (op) {  // the same for every dtype
-    case ScalarOp::cast: return result == DType::f64 ? a : round_to(result, a);
-    case ScalarOp::logical_not: return a == 0 ? 1 : 0;
-    case ScalarOp::minimum: return minimum(a, b);
-    case ScalarOp::maximum: return maximum(a, b);
-    case ScalarOp::eq: return a == b ? 1 : 0;
-    case ScalarOp::ne: return a != b ? 1 : 0;
-    case ScalarOp::lt: return a < b ? 1 : 0;
-    case ScalarOp::le: return a <= b ? 1 : 0;
-    case ScalarOp::gt: return a > b ? 1 : 0;
-    case ScalarOp::ge: return a >= b ? 1 : 0;
-    case ScalarOp::select: return a != 0 ? b : c;
+    case ScalarOp::cast:
+      return result == DType::f64 ? a : round_to(result, a);
+    case ScalarOp::logical_not:
+      return a == 0 ? 1 : 0;
+    case ScalarOp::minimum:
+      return minimum(a, b);
+    case ScalarOp::maximum:
+      return maximum(a, b);
+    case ScalarOp::eq:
+      return a == b ? 1 : 0;
+    case ScalarOp::ne:
+      return a != b ? 1 : 0;
+    case ScalarOp::lt:
+      return a < b ? 1 : 0;
+    case ScalarOp::le:
+      return a <= b ? 1 : 0;
+    case ScalarOp::gt:
+      return a > b ? 1 : 0;
+    case ScalarOp::ge:
+      return a >= b ? 1 : 0;
+    case ScalarOp::select:
+      return a != 0 ? b : c;
     case ScalarOp::bitwise_not:
       return operand == DType::boolean ? (a == 0 ? 1 : 0) : round_to(result, static_cast<double>(~int64_t(a)));
-    default: break;
+    default:
+      break;
   }
   if (is_floating(operand)) return floating(op, a, b);
   const bool unary = op == ScalarOp::neg || op == ScalarOp::abs || op == ScalarOp::sign;
@@ -125,24 +179,36 @@ double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b
 
 double neutral_of(Combiner combiner, DType dtype) {
   switch (combiner) {
-    case Combiner::sum: return 0;
-    case Combiner::product: return 1;
-    case Combiner::logical_and: return 1;
-    case Combiner::logical_or: return 0;
-    case Combiner::maximum: return is_floating(dtype) ? -k_infinity : round_to(dtype, -0x1p62);
-    case Combiner::minimum: return is_floating(dtype) ? k_infinity : round_to(dtype, 0x1p62);
+    case Combiner::sum:
+      return 0;
+    case Combiner::product:
+      return 1;
+    case Combiner::logical_and:
+      return 1;
+    case Combiner::logical_or:
+      return 0;
+    case Combiner::maximum:
+      return is_floating(dtype) ? -k_infinity : round_to(dtype, -0x1p62);
+    case Combiner::minimum:
+      return is_floating(dtype) ? k_infinity : round_to(dtype, 0x1p62);
   }
   return 0;
 }
 
 double combine(Combiner combiner, double a, double b) {
   switch (combiner) {
-    case Combiner::sum: return a + b;
-    case Combiner::product: return a * b;
-    case Combiner::maximum: return maximum(a, b);
-    case Combiner::minimum: return minimum(a, b);
-    case Combiner::logical_and: return a != 0 && b != 0 ? 1 : 0;
-    case Combiner::logical_or: return a != 0 || b != 0 ? 1 : 0;
+    case Combiner::sum:
+      return a + b;
+    case Combiner::product:
+      return a * b;
+    case Combiner::maximum:
+      return maximum(a, b);
+    case Combiner::minimum:
+      return minimum(a, b);
+    case Combiner::logical_and:
+      return a != 0 && b != 0 ? 1 : 0;
+    case Combiner::logical_or:
+      return a != 0 || b != 0 ? 1 : 0;
   }
   return 0;
 }

@@ -64,30 +64,48 @@ void Tensor::set(int64_t index, double value) { store_element(dtype, bytes.data(
 
 double load_element(DType dtype, const std::byte* data, int64_t index) {
   switch (dtype) {
-    case DType::boolean: return read<uint8_t>(data, index) != 0 ? 1 : 0;
-    case DType::u8: return read<uint8_t>(data, index);
-    case DType::i8: return read<int8_t>(data, index);
-    case DType::i32: return read<int32_t>(data, index);
-    case DType::i64: return static_cast<double>(read<int64_t>(data, index));
-    case DType::f16: return f16_to_f32(read<uint16_t>(data, index));
-    case DType::bf16: return bf16_to_f32(read<uint16_t>(data, index));
-    case DType::f32: return read<float>(data, index);
-    case DType::f64: return read<double>(data, index);
+    case DType::boolean:
+      return read<uint8_t>(data, index) != 0 ? 1 : 0;
+    case DType::u8:
+      return read<uint8_t>(data, index);
+    case DType::i8:
+      return read<int8_t>(data, index);
+    case DType::i32:
+      return read<int32_t>(data, index);
+    case DType::i64:
+      return static_cast<double>(read<int64_t>(data, index));
+    case DType::f16:
+      return f16_to_f32(read<uint16_t>(data, index));
+    case DType::bf16:
+      return bf16_to_f32(read<uint16_t>(data, index));
+    case DType::f32:
+      return read<float>(data, index);
+    case DType::f64:
+      return read<double>(data, index);
   }
   return 0;
 }
 
 void store_element(DType dtype, std::byte* data, int64_t index, double value) {
   switch (dtype) {
-    case DType::boolean: return write<uint8_t>(data, index, value != 0 ? 1 : 0);
-    case DType::u8: return write(data, index, to_integer<uint8_t>(value));
-    case DType::i8: return write(data, index, to_integer<int8_t>(value));
-    case DType::i32: return write(data, index, to_integer<int32_t>(value));
-    case DType::i64: return write(data, index, to_integer<int64_t>(value));
-    case DType::f16: return write(data, index, f64_to_f16(value));
-    case DType::bf16: return write(data, index, f64_to_bf16(value));
-    case DType::f32: return write(data, index, static_cast<float>(value));
-    case DType::f64: return write(data, index, value);
+    case DType::boolean:
+      return write<uint8_t>(data, index, value != 0 ? 1 : 0);
+    case DType::u8:
+      return write(data, index, to_integer<uint8_t>(value));
+    case DType::i8:
+      return write(data, index, to_integer<int8_t>(value));
+    case DType::i32:
+      return write(data, index, to_integer<int32_t>(value));
+    case DType::i64:
+      return write(data, index, to_integer<int64_t>(value));
+    case DType::f16:
+      return write(data, index, f64_to_f16(value));
+    case DType::bf16:
+      return write(data, index, f64_to_bf16(value));
+    case DType::f32:
+      return write(data, index, static_cast<float>(value));
+    case DType::f64:
+      return write(data, index, value);
   }
 }
 

@@ -69,7 +69,9 @@ Gradients permute_gradient(GraphBuilder& b, const Node& node, Values, Values, Va
 Expected<Types> infer_expand(const OpContext& context) {
   const TensorType& x = *context.operands[0];
   const Shape& shape = shape_of(context.attributes, "shape");
-  const auto does_not_fit = [&] { return operand_error(context, 0, "what broadcasts to " + TensorType{x.dtype, shape, {}}.to_string()); };
+  const auto does_not_fit = [&] {
+    return operand_error(context, 0, "what broadcasts to " + TensorType{x.dtype, shape, {}}.to_string());
+  };
   if (shape.size() < x.rank()) return does_not_fit();
   for (size_t d = 0; d < x.rank(); ++d) {
     const Dim& from = x.shape[d];

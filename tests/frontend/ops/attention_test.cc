@@ -81,7 +81,8 @@ TEST(Attention, lse_is_the_natural_logarithm_of_the_sum_of_exponentials_of_scale
 TEST(Attention, a_query_that_keeps_no_key_gives_zeros_and_negative_infinity_and_no_gradient) {
   Graph graph;
   std::vector<Tensor> inputs;
-  for (int i = 0; i < 3; ++i) inputs.push_back(Tensor::from_values(DType::f64, {1, 1, 2, 1}, std::vector<double>{1, 2}));
+  for (int i = 0; i < 3; ++i)
+    inputs.push_back(Tensor::from_values(DType::f64, {1, 1, 2, 1}, std::vector<double>{1, 2}));
   std::vector<ValueId> operands;
   for (int i = 0; i < 3; ++i) operands.push_back(graph.add_input({DType::f64, {1, 1, 2, 1}, {}}));
   GraphBuilder builder(graph);

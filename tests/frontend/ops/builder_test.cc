@@ -41,8 +41,10 @@ TEST_F(BuilderTest, an_operand_of_the_wrong_shape_is_named_with_expected_and_got
 TEST_F(BuilderTest, attributes_are_checked_by_name_type_and_presence) {
   const ValueId x = input(DType::f32, {2, 3});
   EXPECT_THAT(error_of("softmax", {x}).message(), HasSubstr("softmax: attribute 'dim' is missing"));
-  EXPECT_THAT(error_of("softmax", {x}, {{"dim", 1.5}}).message(), HasSubstr("'dim' has the wrong type, expected integer"));
-  EXPECT_THAT(error_of("softmax", {x}, {{"dim", int64_t{2}}}).message(), HasSubstr("'dim' is 2, expected a dim in [0, 2)"));
+  EXPECT_THAT(error_of("softmax", {x}, {{"dim", 1.5}}).message(),
+              HasSubstr("'dim' has the wrong type, expected integer"));
+  EXPECT_THAT(error_of("softmax", {x}, {{"dim", int64_t{2}}}).message(),
+              HasSubstr("'dim' is 2, expected a dim in [0, 2)"));
   EXPECT_THAT(error_of("softmax", {x}, {{"dim", int64_t{1}}, {"axis", int64_t{1}}}).message(),
               HasSubstr("unknown attribute 'axis'"));
   EXPECT_THAT(error_of("softmax", {x}, {{"dim", int64_t{1}}, {"dim", int64_t{1}}}).message(), HasSubstr("given twice"));

@@ -136,8 +136,7 @@ TEST(ElementEvaluator, nan_and_infinity_go_through_as_in_torch) {
   EXPECT_THAT(evaluate_unary("clamp", {k_nan, -k_infinity, k_infinity}, {{"min", -1.0}, {"max", 1.0}}),
               ElementsAre(NanSensitiveDoubleEq(k_nan), -1, 1));
   EXPECT_THAT(evaluate_unary("softmax", {-k_infinity, 0, -k_infinity}, {{"dim", int64_t{0}}}), ElementsAre(0, 1, 0));
-  EXPECT_THAT(evaluate_unary("softmax", {k_nan, 0}, {{"dim", int64_t{0}}}),
-              testing::Each(NanSensitiveDoubleEq(k_nan)));
+  EXPECT_THAT(evaluate_unary("softmax", {k_nan, 0}, {{"dim", int64_t{0}}}), testing::Each(NanSensitiveDoubleEq(k_nan)));
   EXPECT_THAT(evaluate_unary("softmax", {k_infinity, 0}, {{"dim", int64_t{0}}}),
               testing::Each(NanSensitiveDoubleEq(k_nan)));
   EXPECT_THAT(evaluate_unary("amax", {1, k_nan, 3}, {{"dims", std::vector<int64_t>{0}}}),
@@ -160,8 +159,8 @@ TEST(Tensor, half_precisions_round_to_nearest_even_and_back) {
     EXPECT_TRUE(std::isnan(f16) || f64_to_f16(f16) == half) << bits;
     EXPECT_TRUE(std::isnan(bf16) || f64_to_bf16(bf16) == half) << bits;
   }
-  EXPECT_EQ(f64_to_f16(1 + 0x1p-11), f64_to_f16(1));                  // a tie goes to even
-  EXPECT_EQ(f64_to_f16(1 + 0x1p-11 + 0x1p-40), f64_to_f16(1) + 1);    // and is seen beyond f32's precision
+  EXPECT_EQ(f64_to_f16(1 + 0x1p-11), f64_to_f16(1));                // a tie goes to even
+  EXPECT_EQ(f64_to_f16(1 + 0x1p-11 + 0x1p-40), f64_to_f16(1) + 1);  // and is seen beyond f32's precision
   EXPECT_EQ(f64_to_bf16(1 + 3 * 0x1p-8), f64_to_bf16(1) + 2);
   EXPECT_EQ(f64_to_f16(65520), 0x7c00);
   EXPECT_EQ(f64_to_f16(65519), 0x7bff);

@@ -26,7 +26,8 @@ class GradientTest : public testing::Test {
   }
   ValueId tokens(std::vector<int64_t> dims, int64_t bound) {
     Tensor tensor = Tensor::zeros(DType::i64, dims);
-    for (int64_t i = 0; i < tensor.elements(); ++i) tensor.set(i, static_cast<double>(random() % static_cast<uint64_t>(bound)));
+    for (int64_t i = 0; i < tensor.elements(); ++i)
+      tensor.set(i, static_cast<double>(random() % static_cast<uint64_t>(bound)));
     inputs.push_back(tensor);
     return graph.add_input({DType::i64, Shape(dims.begin(), dims.end()), {}});
   }
@@ -76,7 +77,11 @@ TEST_F(GradientTest, a_small_gpt_has_the_gradients_that_finite_differences_have)
   const ValueId loss = b.op("cross_entropy", {logits, targets});
   ASSERT_TRUE(b.status().ok()) << b.status().message();
 
-  const Graph forward = [&] { Graph copy = graph; copy.set_outputs({loss}); return copy; }();
+  const Graph forward = [&] {
+    Graph copy = graph;
+    copy.set_outputs({loss});
+    return copy;
+  }();
   const Expected<std::vector<ValueId>> gradient = gradients(b, loss, parameters);
   ASSERT_TRUE(gradient.ok()) << gradient.status().message();
   graph.set_outputs(*gradient);
@@ -143,9 +148,11 @@ TEST_F(GradientTest, symbolic_dims_stay_symbolic) {
 
 TEST_F(GradientTest, a_loss_that_is_no_floating_scalar_is_refused) {
   const ValueId x = parameter({2});
-  EXPECT_THAT(gradients(b, x, parameters).status().message(), HasSubstr("the loss is f64[2], expected a floating scalar"));
+  EXPECT_THAT(gradients(b, x, parameters).status().message(),
+              HasSubstr("the loss is f64[2], expected a floating scalar"));
   const ValueId ids = tokens({2}, 3);
-  EXPECT_THAT(gradients(b, b.sum(x, {0}), std::span(&ids, 1)).status().message(), HasSubstr("expected a floating dtype"));
+  EXPECT_THAT(gradients(b, b.sum(x, {0}), std::span(&ids, 1)).status().message(),
+              HasSubstr("expected a floating dtype"));
 }
 
 }  // namespace

@@ -162,7 +162,8 @@ void expect_gradients_match_differences(const Graph& forward, std::vector<Tensor
     double total = 0;
     for (size_t r = 0, w = 0; r < results->size(); ++r) {
       if (!is_floating(forward.type(forward.outputs()[r]).dtype)) continue;
-      for (size_t i = 0; i < (*results)[r].size(); ++i) total += (*results)[r][i] * weights[w].at(static_cast<int64_t>(i));
+      for (size_t i = 0; i < (*results)[r].size(); ++i)
+        total += (*results)[r][i] * weights[w].at(static_cast<int64_t>(i));
       ++w;
     }
     return total;

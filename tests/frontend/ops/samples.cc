@@ -53,9 +53,10 @@ Tensor values(DType dtype, Dims dims, const std::vector<double>& numbers) {
 }
 
 void add_pointwise(Source& s, std::vector<Sample>& out) {
-  for (const char* op : {"neg", "abs", "sign", "exp", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "floor", "ceil",
-                         "round", "trunc", "is_nan", "is_inf", "logical_not", "relu", "gelu", "silu", "softplus",
-                         "elu", "leaky_relu", "hard_sigmoid", "hard_swish", "log_sigmoid", "mish"}) {
+  for (const char* op :
+       {"neg",     "abs",   "sign",     "exp",   "expm1",      "sin",          "cos",        "tanh",        "erf",
+        "sigmoid", "floor", "ceil",     "round", "trunc",      "is_nan",       "is_inf",     "logical_not", "relu",
+        "gelu",    "silu",  "softplus", "elu",   "leaky_relu", "hard_sigmoid", "hard_swish", "log_sigmoid", "mish"}) {
     out.push_back({op, {s.normal({3, 5}, 2)}, {}});
   }
   for (const char* op : {"log", "log1p", "sqrt", "rsqrt", "reciprocal"}) out.push_back({op, {s.positive({7})}, {}});
@@ -116,11 +117,15 @@ void add_views(Source& s, std::vector<Sample>& out) {
   out.push_back({"reshape", {s.normal({3, 4})}, {{"shape", Shape{2, 3, 2}}}});
   out.push_back({"permute", {s.normal({2, 3, 4})}, {{"dims", Integers{2, 0, 1}}}});
   out.push_back({"expand", {s.normal({3, 1})}, {{"shape", Shape{2, 3, 4}}}});
-  out.push_back({"slice", {s.normal({2, 7, 3})}, {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"end", int64_t{6}}, {"step", int64_t{2}}}});
+  out.push_back({"slice",
+                 {s.normal({2, 7, 3})},
+                 {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"end", int64_t{6}}, {"step", int64_t{2}}}});
   out.push_back({"slice", {s.normal({3})}, {{"dim", int64_t{0}}, {"start", int64_t{3}}, {"end", int64_t{3}}}});
   out.push_back({"flip", {s.normal({2, 3, 4})}, {{"dims", Integers{0, 2}}}});
   out.push_back({"full", {}, {{"shape", Shape{2, 3}}, {"value", 1.5}, {"dtype", DType::f64}}});
-  out.push_back({"iota", {}, {{"shape", Shape{2, 5}}, {"dim", int64_t{1}}, {"start", 3.0}, {"step", -2.0}, {"dtype", DType::i64}}});
+  out.push_back({"iota",
+                 {},
+                 {{"shape", Shape{2, 5}}, {"dim", int64_t{1}}, {"start", 3.0}, {"step", -2.0}, {"dtype", DType::i64}}});
   out.push_back({"extent", {}, {{"value", int64_t{12}}, {"dtype", DType::f64}}});
 }
 
@@ -130,16 +135,21 @@ void add_indexing(Source& s, std::vector<Sample>& out) {
   out.push_back({"index_select", {s.normal({3, 5}), s.integers({4}, 5, DType::i32)}, dim1});
   out.push_back({"index_add", {s.normal({3, 5, 2}), s.integers({2, 2}, 5), s.normal({3, 2, 2, 2})}, dim1});
   out.push_back({"gather", {s.normal({4, 5}), s.integers({3, 7}, 5)}, dim1});
-  out.push_back({"scatter", {s.normal({3, 5}), values(DType::i64, {2, 3}, {4, 0, 2, 1, 3, 0}), s.normal({2, 3})}, dim1});
+  out.push_back(
+      {"scatter", {s.normal({3, 5}), values(DType::i64, {2, 3}, {4, 0, 2, 1, 3, 0}), s.normal({2, 3})}, dim1});
   out.push_back({"scatter_add", {s.normal({4, 5}), s.integers({6, 3}, 4), s.normal({6, 3})}, dim0});
   out.push_back({"embedding", {s.normal({6, 3}), s.integers({2, 4}, 6)}, {}});
   out.push_back({"embedding", {s.normal({6, 3}), s.integers({0}, 6)}, {}});
   out.push_back({"embedding_backward", {s.normal({2, 4, 3}), s.integers({2, 4}, 6)}, {{"rows", int64_t{6}}}});
-  out.push_back({"embedding_backward", {s.normal({9, 3}), s.integers({9}, 4)}, {{"rows", int64_t{4}}, {"padding_idx", int64_t{2}}}});
+  out.push_back({"embedding_backward",
+                 {s.normal({9, 3}), s.integers({9}, 4)},
+                 {{"rows", int64_t{4}}, {"padding_idx", int64_t{2}}}});
   out.push_back({"concat", {s.normal({2, 3}), s.normal({2, 0}), s.normal({2, 4})}, dim1});
   out.push_back({"stack", {s.normal({2, 3}), s.normal({2, 3}), s.normal({2, 3})}, dim1});
   out.push_back({"pad", {s.normal({2, 3})}, {{"low", Integers{1, 0}}, {"high", Integers{0, 2}}, {"value", 0.25}}});
-  out.push_back({"slice_scatter", {s.normal({2, 7}), s.normal({2, 3})}, {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"end", int64_t{6}}, {"step", int64_t{2}}}});
+  out.push_back({"slice_scatter",
+                 {s.normal({2, 7}), s.normal({2, 3})},
+                 {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"end", int64_t{6}}, {"step", int64_t{2}}}});
   out.push_back({"select_scatter", {s.normal({3, 4}), s.normal({3})}, {{"dim", int64_t{1}}, {"index", int64_t{2}}}});
   for (const char* op : {"tril", "triu"}) {
     out.push_back({op, {s.normal({2, 4, 3})}, {}});
@@ -158,7 +168,8 @@ void add_contractions(Source& s, std::vector<Sample>& out) {
   out.push_back({"matmul", {s.normal({3, 0}), s.normal({0, 2})}, {}});
   out.push_back({"matmul", {s.integers({3, 4}, 9), s.integers({4, 2}, 9)}, {}});
   out.push_back({"addmm", {s.normal({2}), s.normal({3, 5}), s.normal({5, 2})}, {}});
-  out.push_back({"addmm", {s.normal({4, 1, 2}), s.normal({4, 3, 5}), s.normal({5, 2})}, {{"alpha", 0.5}, {"beta", -2.0}}});
+  out.push_back(
+      {"addmm", {s.normal({4, 1, 2}), s.normal({4, 3, 5}), s.normal({5, 2})}, {{"alpha", 0.5}, {"beta", -2.0}}});
 }
 
 void add_normalisations(Source& s, std::vector<Sample>& out) {
@@ -169,18 +180,27 @@ void add_normalisations(Source& s, std::vector<Sample>& out) {
   for (const char* op : {"softmax_backward", "log_softmax_backward"}) {
     out.push_back({op, {s.normal({3, 4, 2}), s.normal({3, 4, 2})}, {{"dim", int64_t{1}}}});
   }
-  const Attributes last = {{"normalized_rank", int64_t{1}}, {"eps", 1e-3}}, two = {{"normalized_rank", int64_t{2}}, {"eps", 1e-3}};
+  const Attributes last = {{"normalized_rank", int64_t{1}}, {"eps", 1e-3}},
+                   two = {{"normalized_rank", int64_t{2}}, {"eps", 1e-3}};
   out.push_back({"layer_norm", {s.normal({3, 7}), s.normal({7}), s.normal({7})}, last});
   out.push_back({"layer_norm", {s.normal({2, 3, 4}), std::nullopt, std::nullopt}, two});
   out.push_back({"layer_norm", {s.normal({0, 4}), s.normal({4}), std::nullopt}, last});
   const Attributes rank1 = {{"normalized_rank", int64_t{1}}}, rank2 = {{"normalized_rank", int64_t{2}}};
-  out.push_back({"layer_norm_backward", {s.normal({3, 7}), s.normal({3, 7}), s.normal({3, 1}), s.positive({3, 1}), s.normal({7})}, rank1});
-  out.push_back({"layer_norm_backward", {s.normal({2, 3, 4}), s.normal({2, 3, 4}), s.normal({2, 1, 1}), s.positive({2, 1, 1}), std::nullopt}, rank2});
+  out.push_back({"layer_norm_backward",
+                 {s.normal({3, 7}), s.normal({3, 7}), s.normal({3, 1}), s.positive({3, 1}), s.normal({7})},
+                 rank1});
+  out.push_back({"layer_norm_backward",
+                 {s.normal({2, 3, 4}), s.normal({2, 3, 4}), s.normal({2, 1, 1}), s.positive({2, 1, 1}), std::nullopt},
+                 rank2});
   out.push_back({"rms_norm", {s.normal({3, 7}), s.normal({7})}, last});
   out.push_back({"rms_norm", {s.normal({3, 7}), std::nullopt}, last});
-  out.push_back({"batch_norm", {s.normal({2, 3, 4}), s.normal({3}), s.normal({3}), s.normal({3}), s.positive({3})}, {{"eps", 1e-3}}});
-  out.push_back({"batch_norm", {s.normal({2, 3}), std::nullopt, std::nullopt, s.normal({3}), s.positive({3})}, {{"eps", 1e-3}}});
-  out.push_back({"group_norm", {s.normal({2, 6, 3}), s.normal({6}), s.normal({6})}, {{"groups", int64_t{2}}, {"eps", 1e-3}}});
+  out.push_back({"batch_norm",
+                 {s.normal({2, 3, 4}), s.normal({3}), s.normal({3}), s.normal({3}), s.positive({3})},
+                 {{"eps", 1e-3}}});
+  out.push_back(
+      {"batch_norm", {s.normal({2, 3}), std::nullopt, std::nullopt, s.normal({3}), s.positive({3})}, {{"eps", 1e-3}}});
+  out.push_back(
+      {"group_norm", {s.normal({2, 6, 3}), s.normal({6}), s.normal({6})}, {{"groups", int64_t{2}}, {"eps", 1e-3}}});
 }
 
 void add_losses(Source& s, std::vector<Sample>& out) {
@@ -190,7 +210,9 @@ void add_losses(Source& s, std::vector<Sample>& out) {
     const Tensor target = values(DType::i64, {5}, {0, 1, 3, 2, 3});
     out.push_back({"nll_loss", {s.normal({5, 4}), target}, attributes});
     out.push_back({"cross_entropy", {s.normal({5, 4}), target}, attributes});
-    out.push_back({"nll_loss_backward", {none ? s.normal({5}) : s.normal({}), s.normal({5, 4}), target, s.positive({})}, attributes});
+    out.push_back({"nll_loss_backward",
+                   {none ? s.normal({5}) : s.normal({}), s.normal({5, 4}), target, s.positive({})},
+                   attributes});
     out.push_back({"mse_loss", {s.normal({3, 4}), s.normal({3, 4})}, {{"reduction", std::string(reduction)}}});
   }
   out.push_back({"nll_loss", {s.normal({4}), values(DType::i64, {}, {2})}, {}});
@@ -199,15 +221,19 @@ void add_losses(Source& s, std::vector<Sample>& out) {
 void add_attention(Source& s, std::vector<Sample>& out) {
   const Attributes plain = {{"scale", 0.7}}, causal = {{"scale", 0.7}, {"causal", true}};
   const Attributes offset = {{"scale", 0.5}, {"causal", true}, {"causal_offset", int64_t{2}}};
-  out.push_back({"attention", {s.normal({2, 2, 3, 4}), s.normal({2, 2, 5, 4}), s.normal({2, 2, 5, 3}), std::nullopt}, plain});
-  out.push_back({"attention", {s.normal({1, 4, 3, 2}), s.normal({1, 2, 3, 2}), s.normal({1, 2, 3, 2}), std::nullopt}, causal});
-  out.push_back({"attention", {s.normal({1, 2, 3, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 3, 5})}, offset});
+  out.push_back(
+      {"attention", {s.normal({2, 2, 3, 4}), s.normal({2, 2, 5, 4}), s.normal({2, 2, 5, 3}), std::nullopt}, plain});
+  out.push_back(
+      {"attention", {s.normal({1, 4, 3, 2}), s.normal({1, 2, 3, 2}), s.normal({1, 2, 3, 2}), std::nullopt}, causal});
+  out.push_back({"attention",
+                 {s.normal({1, 2, 3, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 3, 5})},
+                 offset});
   const auto backward = [&](int64_t heads, int64_t kv_heads, int64_t q, int64_t k, std::optional<Tensor> bias,
                             const Attributes& attributes) {
-    const Sample forward = {"attention",
-                            {s.normal({1, heads, q, 2}), s.normal({1, kv_heads, k, 2}), s.normal({1, kv_heads, k, 3}),
-                             std::move(bias)},
-                            attributes};
+    const Sample forward = {
+        "attention",
+        {s.normal({1, heads, q, 2}), s.normal({1, kv_heads, k, 2}), s.normal({1, kv_heads, k, 3}), std::move(bias)},
+        attributes};
     const std::vector<Tensor> saved = *evaluate_dense(graph_of(forward), inputs_of(forward));
     const auto& in = forward.operands;
     out.push_back({"attention_backward",
@@ -237,10 +263,11 @@ std::vector<Sample> special_samples() {
   const auto count = static_cast<int64_t>(numbers.size());
   const Tensor column = values(DType::f64, {count, 1}, numbers), row = values(DType::f64, {count}, numbers);
   std::vector<Sample> samples;
-  for (const char* op : {"neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
-                         "cos", "tanh", "erf", "sigmoid", "floor", "ceil", "round", "trunc", "is_nan", "is_inf",
-                         "logical_not", "relu", "gelu", "silu", "softplus", "elu", "leaky_relu", "hard_sigmoid",
-                         "hard_swish", "log_sigmoid", "mish"}) {
+  for (const char* op :
+       {"neg",   "abs",        "sign",  "exp",        "expm1",        "log",         "log1p",       "sqrt",
+        "rsqrt", "reciprocal", "sin",   "cos",        "tanh",         "erf",         "sigmoid",     "floor",
+        "ceil",  "round",      "trunc", "is_nan",     "is_inf",       "logical_not", "relu",        "gelu",
+        "silu",  "softplus",   "elu",   "leaky_relu", "hard_sigmoid", "hard_swish",  "log_sigmoid", "mish"}) {
     samples.push_back({op, {row}, {}});
   }
   for (const char* op : {"add", "sub", "mul", "div", "floor_div", "remainder", "fmod", "pow", "atan2", "minimum",
@@ -252,8 +279,9 @@ std::vector<Sample> special_samples() {
   samples.push_back({"cast", {row}, {{"dtype", DType::f32}}});
   samples.push_back({"clamp", {row}, {{"min", -1.0}, {"max", 1.0}}});
   samples.push_back({"dropout_apply", {row, Tensor::zeros(DType::boolean, {count})}, {{"scale", 2.0}}});
-  const Tensor rows = values(DType::f64, {6, 3}, {nan, 0, 1, infinity, 0, 1, -infinity, 0, 1, -infinity, -infinity,
-                                                  -infinity, infinity, -infinity, 0, 700, 700, -700});
+  const Tensor rows = values(DType::f64, {6, 3},
+                             {nan, 0, 1, infinity, 0, 1, -infinity, 0, 1, -infinity, -infinity, -infinity, infinity,
+                              -infinity, 0, 700, 700, -700});
   for (const char* op : {"sum", "prod", "amax", "amin", "mean", "var", "norm2", "logsumexp"}) {
     samples.push_back({op, {rows}, {{"dims", Integers{1}}}});
   }
@@ -262,7 +290,8 @@ std::vector<Sample> special_samples() {
   }
   // Torch's running mean makes NaN of an infinity where the definition makes infinity: not compared.
   const Tensor with_nan = values(DType::f64, {2, 3}, {nan, 0, 1, 700, 0, 1});
-  samples.push_back({"layer_norm", {with_nan, std::nullopt, std::nullopt}, {{"normalized_rank", int64_t{1}}, {"eps", 1e-5}}});
+  samples.push_back(
+      {"layer_norm", {with_nan, std::nullopt, std::nullopt}, {{"normalized_rank", int64_t{1}}, {"eps", 1e-5}}});
   samples.push_back({"var", {values(DType::f64, {1}, {3})}, {{"dims", Integers{0}}}});
   samples.push_back({"mean", {Tensor::zeros(DType::f64, {2, 0})}, {{"dims", Integers{1}}}});
   samples.push_back({"nll_loss", {values(DType::f64, {1, 2}, {-1, -2}), values(DType::i64, {1}, {-100})}, {}});
@@ -273,8 +302,8 @@ Graph graph_of(const Sample& sample) {
   Graph graph;
   std::vector<ValueId> operands;
   for (const std::optional<Tensor>& operand : sample.operands) {
-    operands.push_back(operand ? graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}})
-                               : k_none);
+    operands.push_back(
+        operand ? graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}}) : k_none);
   }
   GraphBuilder builder(graph);
   graph.set_outputs(builder.ops(sample.op, operands, sample.attributes));
