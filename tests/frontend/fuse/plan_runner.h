@@ -9,11 +9,11 @@
 namespace kiln {
 
 /// Executes a plan with the reference backend: outputs and temporaries poisoned first, outputs gathered by their
-/// strides. `inputs` hold memory in the strides of the graph's inputs, from the first element to the last.
+/// strides. Each launch is compared with its reference graph, evaluated on what it read. `inputs` hold memory in the strides of the graph's inputs, from the first element to the last.
 Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, const std::vector<Tensor>& inputs);
 
 /// Fuses, runs, and compares every output with the f64 reference of the region: |got - wanted| ≤ tolerance *
-/// (1 + |wanted|), NaN equal to NaN. Also checks that each launch's reference graph evaluates.
+/// (1 + |wanted|), NaN equal to NaN.
 /// Gives the plan; fails the running test otherwise.
 Plan expect_fused(const Graph& region, const std::vector<Tensor>& inputs, double tolerance = 2e-5);
 
