@@ -20,3 +20,19 @@ def adapter():
         from . import public
 
         return public
+
+
+class NotAvailable(Exception):
+    """This version of torch has no pinned adapter for what was asked."""
+
+
+@functools.cache
+def packages():
+    """The adapter to torch's compile packages. Raises NotAvailable."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in PRIVATE:
+        raise NotAvailable(f"captures are kept with torch {', '.join(PRIVATE)} only")
+    try:
+        return importlib.import_module(f"._packages_{version.replace('.', '_')}", __package__)
+    except (ImportError, AttributeError) as error:
+        raise NotAvailable(str(error)) from error

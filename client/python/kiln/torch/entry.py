@@ -24,7 +24,7 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
-        return compat.adapter().compile_with_autograd(gm, example_inputs, compiler=_compile, partition=partition_joint)
+        return compat.adapter().compile_with_autograd(gm, example_inputs, compiler=compile_or_eager, partition=partition_joint)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         if compat.adapter().is_control_flow(error):
             raise
@@ -32,7 +32,7 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
         return gm.forward
 
 
-def _compile(gm: fx.GraphModule, example_inputs):
+def compile_or_eager(gm: fx.GraphModule, example_inputs):
     """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch."""
     try:
         return compile_graph(gm, example_inputs)

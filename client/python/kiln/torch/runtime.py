@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import operator
 import weakref
 from typing import Callable
@@ -61,7 +63,7 @@ class StaticRegion:
 
     def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable, symbols: tuple = ()) -> None:
         self._program = create_program(text, inputs, outputs, symbols)
-        self._eager = eager
+        self.eager = eager
         self.state = (text, inputs, outputs)
         _live.add(self)
 
@@ -73,24 +75,34 @@ class StaticRegion:
             return self._program(tensors)
         except IndexError:
             # Inputs are untouched, so torch can run the region again and raise its own error, in its own words.
-            return self._eager(tensors)
+            return self.eager(tensors)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             _session.session().say("run", f"a region ran in torch: {error}")
-            return self._eager(tensors)
+            return self.eager(tensors)
 
 
 class EagerRegion:
-    """A region's nodes run by torch, generated when first needed: its fallback."""
+    """A region's nodes run by torch: its fallback. Source is generated when first wanted, and compiled when first run."""
 
-    def __init__(self, owner: fx.GraphModule, region: Region) -> None:
-        self._owner, self._region, self._function = owner, region, None
+    def __init__(self, owner: fx.GraphModule | None, region: Region | None, code: tuple | None = None) -> None:
+        self._owner, self._region, self._code, self._function = owner, region, code, None
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
-            self._function = self._generate()
+            source, names = self.code()
+            scope = dict(names)
+            exec(compile(source, "<kiln eager>", "exec"), scope)  # noqa: S102: fx's own source
+            self._function = functools.partial(scope["forward"], None)
         return list(self._function(*tensors))
 
-    def _generate(self) -> Callable:
+    def code(self) -> tuple[str, dict]:
+        """(source of forward(self, *tensors), its globals)."""
+        if self._code is None:
+            self._code = self._generate()
+            self._owner = self._region = None
+        return self._code
+
+    def _generate(self) -> tuple[str, dict]:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {n: graph.placeholder(n.name) for n in self._region.inputs}
         for node in self._owner.graph.nodes:
@@ -98,7 +110,8 @@ class EagerRegion:
                 copies[node] = graph.node_copy(node, lambda n: copies[n])
         graph.output(tuple(copies[n] for n in self._region.outputs))
         graph.eliminate_dead_code()
-        return fx.GraphModule(torch.nn.Module(), graph).forward
+        code = graph.python_code("self")
+        return code.src, dict(code.globals)
 
 
 class CompiledGraph:
@@ -110,7 +123,8 @@ class CompiledGraph:
         scope = dict(names)
         exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
         self._function = scope["forward"].__get__(_Attributes(attributes))
-        self.source = source
+        self.source, self.names, self.attributes = source, names, attributes
+        self.counted: Counted = Counted(0, [])
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
 
     def __call__(self, arguments: list):
@@ -129,13 +143,17 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     separate_masks(gm.graph)
     drop_legacy_empties(gm.graph)
     plan = partition(gm.graph)
-    graph, attributes = _stitch(gm, plan)
+    graph, attributes, failed = _stitch(gm, plan)
     source, names = compat.adapter().boxed_code(graph)
-    return CompiledGraph(source, names, attributes)
+    compiled = CompiledGraph(source, names, attributes)
+    compiled.counted = _count(plan, failed)
+    compiled.counted.add()
+    return compiled
 
 
-def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
-    """The graph that runs the partition: regions are calls of attributes, all else is copied from the original."""
+def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict, list]:
+    """The graph that runs the partition: regions are calls of attributes, all else is copied from the original. With
+    the regions that could not be had, and why."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     attributes: dict = {}
@@ -175,8 +193,7 @@ def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
     (output,) = gm.graph.find_nodes(op="output")
     graph.output(fx.map_arg(output.args[0], here))
     graph.eliminate_dead_code()
-    _count(plan, failed)
-    return graph, attributes
+    return graph, attributes, failed
 
 
 def _call_region(graph: fx.Graph, name: str, region: Region, here: Callable, copies: dict) -> None:
@@ -205,22 +222,33 @@ def _make_region(gm: fx.GraphModule, region: Region):
         return eager, str(error)
 
 
-def _count(plan: Partition, failed: list) -> None:
-    session = _session.session()
-    fallback = [(n, why) for n, why in plan.reasons.items() if not is_free(n)]
+@dataclasses.dataclass
+class Counted:
+    """What stats() and explain() say of one compiled graph; kept with it, so that a warm process says the same."""
+
+    compiled: int  # nodes in Kiln's programs, views not counted
+    fallback: list  # (op, why) of each node that runs in torch
+
+    def add(self) -> None:
+        session = _session.session()
+        session.counts["nodes_compiled"] += self.compiled
+        session.counts["nodes_fallback"] += len(self.fallback)
+        session.counts["graphs"] += 1
+        for op, why in self.fallback:
+            session.fallback_ops[op] += 1
+            session.note_fallback(op, why)
+        if self.fallback:
+            names = ", ".join(dict.fromkeys(op for op, _ in self.fallback))
+            total = len(self.fallback) + self.compiled
+            session.say("fallback", f"{len(self.fallback)} of {total} nodes run in torch: {names[:200]}")
+
+
+def _count(plan: Partition, failed: list) -> Counted:
+    fallback = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
     for region, error in failed:
-        fallback += [(n, error) for n in region.nodes if not is_free(n)]
-    compiled = sum(1 for r in plan.regions.values() for n in r.nodes if not is_free(n))
-    compiled -= sum(1 for r, _ in failed for n in r.nodes if not is_free(n))
-    session.counts["nodes_compiled"] += compiled
-    session.counts["nodes_fallback"] += len(fallback)
-    session.counts["graphs"] += 1
-    for node, why in fallback:
-        session.fallback_ops[str(node.target)] += 1
-        session.note_fallback(str(node.target), why)
-    if fallback:
-        names = ", ".join(dict.fromkeys(str(n.target) for n, _ in fallback))
-        session.say("fallback", f"{len(fallback)} of {len(fallback) + compiled} nodes run in torch: {names[:200]}")
+        fallback += [(str(n.target), error) for n in region.nodes if not is_free(n)]
+    regions = [r for r in plan.regions.values() if all(r is not f for f, _ in failed)]
+    return Counted(sum(1 for r in regions for n in r.nodes if not is_free(n)), fallback)
 
 
-__all__ = ["CompiledGraph", "StaticRegion", "compile_graph", "live_programs"]
+__all__ = ["CompiledGraph", "Counted", "EagerRegion", "StaticRegion", "compile_graph", "live_programs"]

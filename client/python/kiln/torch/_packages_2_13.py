@@ -1,0 +1,199 @@
+"""The rest of torch's private API that Kiln uses, as torch 2.13 has it: compile packages, by which what Dynamo and
+AOTAutograd captured, guards included, is kept and installed again. compat.py chooses it; without it kiln.compile is
+torch.compile.
+
+Five things a package needs that torch does not do by itself, each found the hard way:
+  - an entry function of our own, in a module of its own: two packages on one code object overwrite one another, and
+    functools.wraps'd forwards send globals to the wrong module;
+  - guards that cannot be serialised are dropped (identity of functions, classes, modules, closures). Their place is
+    taken by the checksums of all inlined source, which torch checks on loading;
+  - module aliases in the bytecode's globals that torch does not save (ModelOutput's collections);
+  - a counter of unique names that starts where the saved names cannot be;
+  - gradients set to None before capture: a live .grad cannot be loaded back.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import io
+import itertools
+import pickle
+import types
+
+import torch
+from torch._dynamo import bytecode_transformation, guards, optimize, package
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.precompile_context import PrecompileContext
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._inductor.output_code import OutputCode
+
+from . import kept
+from .runtime import CompiledGraph
+
+# Names that a capture brings along must not meet names made in this process.
+FIRST_UNIQUE_ID = 1_000_000
+
+_UNSERIALISABLE = set(guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+_FUNCTION_PARTS = ("__defaults__", "__kwdefaults__", "__closure__", "__code__")
+
+# What a capture may name. Nothing else is ever imported or called while one is read.
+_TRUSTED_MODULES = ("torch", "kiln", "collections", "sympy", "traceback", "_operator", "operator", "math", "types")
+_TRUSTED_BUILTINS = frozenset(
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type getattr".split()
+)
+
+
+@dataclasses.dataclass
+class KeptCode(OutputCode):
+    """A compiled graph in the form AOTAutograd keeps with a capture."""
+
+    state: dict | None = None
+
+    def __post_init__(self) -> None:
+        self._graph = None
+        self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
+
+    @classmethod
+    def of(cls, graph: CompiledGraph) -> KeptCode:
+        code = cls(kept.dump(graph))
+        code._graph = graph
+        code._time_taken_ns = 0
+        return code
+
+    def __call__(self, inputs: list):
+        if self._graph is None:
+            self._graph = kept.load(self.state)
+        return self._graph(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        pass
+
+    def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
+        if self._graph is None:
+            self._graph = kept.load(self.state)
+
+    def set_triton_bundle(self, bundle) -> None:
+        pass
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_graph": None}
+
+    def __deepcopy__(self, memo) -> KeptCode:  # torch copies artifacts to keep them; ours are immutable
+        copy = KeptCode(self.state)
+        copy.__dict__.update(self.__getstate__())
+        return copy
+
+
+def _keep_guards(entries) -> list[bool]:
+    return [
+        entry.guard_type not in _UNSERIALISABLE
+        and not _UNSERIALISABLE.intersection(entry.derived_guard_types)
+        and not any(part in entry.name for part in _FUNCTION_PARTS)
+        for entry in entries
+    ]
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str):
+        if module == "builtins" and name in _TRUSTED_BUILTINS:
+            return getattr(builtins, name)
+        if module.split(".")[0] in _TRUSTED_MODULES:
+            return super().find_class(module, name)
+        found = super().find_class(module, name) if module in _imported() else None
+        if isinstance(found, type):  # a class of the user's, imported already: a module's or a config's type
+            return found
+        raise pickle.UnpicklingError(f"a capture may not name {module}.{name}")
+
+
+def _imported():
+    import sys
+
+    return sys.modules
+
+
+def _read(data: bytes):
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class Capture:
+    """One entry, compiled by Dynamo: `capture(module, arguments, keywords)`. Captured when first called, or installed
+    from bytes that an earlier process saved; new situations (shapes, modes) are captured beside the old ones.
+
+    `changed` says that there is something to save. Threading: as torch.compile."""
+
+    def __init__(self, name: str, call, backend_compiler, partition) -> None:
+        import sys
+
+        self._module = types.ModuleType(f"kiln_capture_{name}")
+        self._module.__dict__["__builtins__"] = builtins.__dict__
+        sys.modules[self._module.__name__] = self._module
+        self._function = types.FunctionType(call.__code__.replace(co_name=name), self._module.__dict__, name)
+        self._function.__module__ = self._module.__name__
+        self._module.__dict__[name] = self._function
+        self._compiler, self._partition = backend_compiler, partition
+        self._package = self._compiled = None
+        self.changed = False
+
+    def start(self, saved: bytes | None = None) -> None:
+        """Raises when `saved` does not fit this process (another torch, changed sources, damage)."""
+        if saved is None:
+            self._package = package.CompilePackage(self._function)
+        else:
+            self._install(saved)
+        wrap = optimize(self._backend, package=self._package, guard_filter_fn=_keep_guards)
+        self._compiled = wrap(self._function)
+
+    def __call__(self, module, arguments: tuple, keywords: dict):
+        return self._compiled(module, arguments, keywords)
+
+    def save(self) -> bytes:
+        """Raises kept.NotKept for what cannot be saved."""
+        entry = self._package.cache_entry()
+        backends = {key: PrecompileContext.serialize_artifact_by_key(key) for key in entry.backend_ids}
+        if None in backends.values():
+            raise kept.NotKept("a graph was not kept by torch")
+        self.changed = False
+        return pickle.dumps((package.PrecompileCacheEntry(entry, backends), self._module_aliases(entry)))
+
+    def _backend(self, gm, example_inputs, **_options):
+        self.changed = True
+        compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
+        with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+            wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
+                                   partition_fn=self._partition, decompositions={},
+                                   keep_inference_input_mutations=False)  # fmt: skip
+            return wrapped(gm, example_inputs)
+
+    def _install(self, saved: bytes) -> None:
+        entry, aliases = _read(saved)
+        self._package = package.CompilePackage(self._function, entry.dynamo)
+        for name, module in aliases.items():
+            self._module.__dict__[name] = importlib.import_module(module)
+        bytecode_transformation._unique_id_counter = itertools.count(FIRST_UNIQUE_ID)
+        original, package.load_guards_state = package.load_guards_state, _read
+        try:
+            self._package.install(entry.backends)
+        finally:
+            package.load_guards_state = original
+
+    def _module_aliases(self, entry) -> dict:
+        """Globals of the bytecode that torch does not save: modules by their name."""
+        aliases, scope = {}, self._module.__dict__
+        for code in entry.codes:
+            known = {*code.import_sources, *code.backend_ids, *code.function_names}
+            for guarded in code.guarded_codes:
+                for name in guarded.dynamo_code.co_names:
+                    if name in known or not name.startswith("__") or name not in scope:
+                        continue
+                    if isinstance(scope[name], types.ModuleType):
+                        aliases[name] = scope[name].__name__
+                    elif not name.startswith("__resume"):
+                        raise kept.NotKept(f"the bytecode names {name}, a {type(scope[name]).__name__}")
+        return aliases
+
+
+__all__ = ["Capture", "KeptCode"]
+assert torch.__version__.startswith("2.13"), "compat.py chooses this file for torch 2.13 only"
