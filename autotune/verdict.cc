@@ -146,18 +146,18 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
 }
 
 std::span<const std::byte> CandidateTrial::initial(size_t index) const {
-  if (m_spec.buffers[index].role == BufferRole::inout) return std::as_bytes(std::span(m_initial[index]));
+  if (m_spec->buffers[index].role == BufferRole::inout) return std::as_bytes(std::span(m_initial[index]));
   return std::as_bytes(m_buffers[index]);
 }
 
 Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms) {
   Verdict verdict;
-  for (uint32_t i = 0; i < m_spec.buffers.size(); ++i) {
-    const BufferSpec& buffer = m_spec.buffers[i];
+  for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
+    const BufferSpec& buffer = m_spec->buffers[i];
     if (buffer.role == BufferRole::output) poison(buffer.dtype, m_buffers[i]);
     if (buffer.role == BufferRole::inout) std::copy(m_initial[i].begin(), m_initial[i].end(), m_buffers[i].begin());
   }
-  auto run = m_runner.run(image, timeout_ms, 1);
+  auto run = m_runner->run(image, timeout_ms, 1);
   if (!run.ok()) {
     verdict.status = run.status();
     return verdict;
@@ -179,7 +179,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
 
 Status CandidateTrial::check_inputs() const {
   for (size_t i = 0; i < m_buffers.size(); ++i) {
-    if (m_spec.buffers[i].role == BufferRole::input && checksum_of(m_buffers[i]) != m_input_checksums[i]) {
+    if (m_spec->buffers[i].role == BufferRole::input && checksum_of(m_buffers[i]) != m_input_checksums[i]) {
       return error(StatusCode::internal, "candidate changed its input {}", i);
     }
   }
@@ -187,7 +187,7 @@ Status CandidateTrial::check_inputs() const {
 }
 
 Status CandidateTrial::check_output(const OutputReference& output, Verdict& verdict) const {
-  const BufferSpec& buffer = m_spec.buffers[output.buffer];
+  const BufferSpec& buffer = m_spec->buffers[output.buffer];
   const uint8_t* bytes = m_buffers[output.buffer].data();
   const size_t size = size_of(buffer.dtype);
 

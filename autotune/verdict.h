@@ -56,12 +56,12 @@ class CandidateTrial {
   Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);
 
  private:
-  CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(spec), m_runner(runner) {}
+  CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(&spec), m_runner(&runner) {}
   Status check_inputs() const;
   Status check_output(const OutputReference& output, Verdict& verdict) const;
 
-  const KernelSpec& m_spec;
-  CandidateRunner& m_runner;
+  const KernelSpec* m_spec;
+  CandidateRunner* m_runner;
   std::vector<std::span<uint8_t>> m_buffers;
   std::vector<uint64_t> m_input_checksums;      // 0 for outputs
   std::vector<std::vector<uint8_t>> m_initial;  // of buffers that are read and written

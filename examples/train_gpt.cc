@@ -76,7 +76,7 @@ class Model {
   }
   Value normalise(const Value& x) {
     Value weight = parameter({k_width}, 0, 1), bias = parameter({k_width}, 0);
-    return m_builder.ops("layer_norm", {x, weight, bias}, "{rank = 1, eps = 1e-05}", 3).front();
+    return m_builder.ops("layer_norm", {x, weight, bias}, "{normalized_rank = 1, eps = 1e-05}", 3).front();
   }
   Value heads(const Value& x, int64_t which) {
     const int64_t start = which * k_width;

@@ -1,0 +1,88 @@
+// The main job in small: a cold process compiles through the daemon; with the daemon gone, another process runs the same
+// graph from the mapped cache.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace kiln {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Mlp : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = fs::temp_directory_path() / "kiln-e2e-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    m_directory = pattern;
+    setenv("KILN_CACHE_DIR", (m_directory / "cache").c_str(), 1);
+    setenv("XDG_STATE_HOME", (m_directory / "state").c_str(), 1);
+    setenv("KILN_DAEMON_PATH", KILND, 1);
+    setenv("KILN_DAEMON_IDLE_EXIT_MS", "20000", 1);
+    unsetenv("KILN_NO_DAEMON");
+  }
+  void TearDown() override {
+    stop_daemon();
+    fs::remove_all(m_directory);
+  }
+
+  static nlohmann::json run_process() {
+    FILE* process = popen(MLP_PROCESS, "r");
+    std::array<char, 4096> line{};
+    const bool has_output = std::fgets(line.data(), line.size(), process) != nullptr;
+    const int status = pclose(process);
+    EXPECT_TRUE(has_output);
+    nlohmann::json json = nlohmann::json::parse(line.data(), nullptr, false);
+    json["status"] = status;
+    return json;
+  }
+
+  static void stop_daemon() {
+    // The daemon names its process in its lock's file only to people; asking it by name is enough here.
+    [[maybe_unused]] const int ignored = std::system(("pkill -TERM -f '" KILND ".*" + std::string(getenv("KILN_CACHE_DIR")) + "'").c_str());
+    usleep(300'000);
+  }
+
+  fs::path m_directory;
+};
+
+TEST_F(Mlp, ACompiledGraphRunsInALaterProcessWithoutTheDaemon) {
+  const auto cold = run_process();
+  ASSERT_EQ(cold["status"], 0);
+  EXPECT_GT(cold["compilations"], 0);
+  EXPECT_EQ(cold["misses"], 1);
+  EXPECT_EQ(cold["hits_mapped"], 0);
+
+  stop_daemon();
+  setenv("KILN_NO_DAEMON", "1", 1);
+  const auto warm = run_process();
+  ASSERT_EQ(warm["status"], 0);
+  EXPECT_EQ(warm["compilations"], 0);
+  EXPECT_EQ(warm["misses"], 0);
+  EXPECT_EQ(warm["hits_mapped"], 1);
+}
+
+TEST_F(Mlp, WithoutCacheAndDaemonTheErrorIsTyped) {
+  setenv("KILN_NO_DAEMON", "1", 1);
+  const auto result = run_process();
+  EXPECT_NE(result["status"], 0);
+  EXPECT_EQ(result["error"], 14);  // unavailable
+}
+
+TEST_F(Mlp, DisabledMeansNothingIsStarted) {
+  setenv("KILN_DISABLE", "1", 1);
+  const auto result = run_process();
+  unsetenv("KILN_DISABLE");
+  EXPECT_EQ(result["error"], 14);
+  EXPECT_FALSE(fs::exists(m_directory / "cache"));
+}
+
+}  // namespace
+}  // namespace kiln
