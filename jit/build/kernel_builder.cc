@@ -98,7 +98,8 @@ class LaunchReference {
       const ValueId value = m_graph->outputs()[i];
       const std::vector<int64_t> dims = constants(m_graph->type(value).shape);
       const auto& strides = m_graph->output_strides()[i];
-      list.push_back({m_written[i], dims, strides.empty() ? row_major(dims) : constants(strides), reduction_length(spec),
+      list.push_back({m_written[i], dims, strides.empty() ? row_major(dims) : constants(strides),
+                      reduction_length(spec),
                       [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); }});
     }
     return list;

@@ -36,7 +36,8 @@ double relative_error(const std::vector<float>& got, const std::vector<double>& 
   double squares = 0, worst = 0;
   for (double value : expected) squares += value * value;
   const double scale = std::sqrt(squares / static_cast<double>(expected.size()));
-  for (size_t i = 0; i < expected.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(got[i]) - expected[i]));
+  for (size_t i = 0; i < expected.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - expected[i]));
   return worst / scale;
 }
 
@@ -69,7 +70,8 @@ int run() {
     for (size_t i = 0; i < results.size(); ++i) {
       const double error = relative_error(results[i], (*expected)[i]);
       // f32 with sums of at most 129 terms: 2^-24 * 129 is 8e-6.
-      if (!(error < 2e-5)) throw kiln::api::Error(13, "output " + std::to_string(i) + " is off by " + std::to_string(error));
+      if (!(error < 2e-5))
+        throw kiln::api::Error(13, "output " + std::to_string(i) + " is off by " + std::to_string(error));
     }
   }
   std::puts(client.stats().c_str());

@@ -46,7 +46,8 @@ class Mlp : public testing::Test {
 
   static void stop_daemon() {
     // The daemon names its process in its lock's file only to people; asking it by name is enough here.
-    [[maybe_unused]] const int ignored = std::system(("pkill -TERM -f '" KILND ".*" + std::string(getenv("KILN_CACHE_DIR")) + "'").c_str());
+    [[maybe_unused]] const int ignored =
+        std::system(("pkill -TERM -f '" KILND ".*" + std::string(getenv("KILN_CACHE_DIR")) + "'").c_str());
     usleep(300'000);
   }
 
