@@ -11,7 +11,6 @@ Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, c
 
 Status attention_backward_claims(const KernelSpec& spec, const CpuTarget& target);
 std::vector<Schedule> attention_backward_candidates(const KernelSpec& spec, const CpuTarget& target);
-Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec,
-                                              const Schedule& schedule);
+Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule);
 
 }  // namespace kiln::cpu

@@ -72,14 +72,14 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
   return compile(spec, schedule, target, nullptr);
 }
 
-Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
-                                           const Target& target, ImageReport* report) const {
+Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
+                                           ImageReport* report) const {
   KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
   llvm::LLVMContext context;
   llvm::Module module("kernel", context);
   Emitter emitter(module, *cpu);
   KILN_ASSIGN_OR_RETURN(const LaunchShape shape, kind_of(spec).emit(emitter, spec, schedule));
-  KILN_ASSIGN_OR_RETURN(Image image, make_image(module, *cpu, {}, report));
+  KILN_ASSIGN_OR_RETURN(Image image, make_image(module, *cpu, {.max_hot_spills = shape.max_hot_spills}, report));
   image.tasks = shape.tasks;
   image.workspace_bytes = shape.workspace_bytes;
   return image;
@@ -91,8 +91,7 @@ Expected<std::string> CpuCompileBackend::disassemble(const KernelSpec& spec, con
   llvm::LLVMContext context;
   llvm::Module module("kernel", context);
   Emitter emitter(module, *cpu);
-  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const LaunchShape shape,
-                        kind_of(spec).emit(emitter, spec, schedule));
+  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const LaunchShape shape, kind_of(spec).emit(emitter, spec, schedule));
   return assembly(module, *cpu);
 }
 

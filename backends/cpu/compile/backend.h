@@ -15,15 +15,13 @@ class CpuCompileBackend final : public CompileBackend {
   std::string toolchain() const override;
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
-  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule,
-                          const Target& target) const override;
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 
   /// compile(), with what it showed.
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
                           ImageReport* report) const;
   /// The assembly of a kernel, for people.
-  Expected<std::string> disassemble(const KernelSpec& spec, const Schedule& schedule,
-                                    const Target& target) const;
+  Expected<std::string> disassemble(const KernelSpec& spec, const Schedule& schedule, const Target& target) const;
 };
 
 }  // namespace kiln::cpu

@@ -43,8 +43,7 @@ struct Scope {
 class BodyEmitter {
  public:
   /// `buffers`: a pointer per buffer. `status`: where a bad index is reported (runtime/entry.h).
-  BodyEmitter(Emitter& emitter, const KernelSpec& spec, const Body& body, Values buffers,
-              llvm::Value* status);
+  BodyEmitter(Emitter& emitter, const KernelSpec& spec, const Body& body, Values buffers, llvm::Value* status);
 
   /// A scope with no dim bound.
   std::unique_ptr<Scope> root();

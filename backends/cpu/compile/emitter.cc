@@ -26,9 +26,7 @@ int Emitter::lanes_of(const llvm::Value* value) {
   return type == nullptr ? 1 : static_cast<int>(type->getNumElements());
 }
 
-llvm::Type* Emitter::like(const llvm::Value* shape, llvm::Type* element) {
-  return vector(element, lanes_of(shape));
-}
+llvm::Type* Emitter::like(const llvm::Value* shape, llvm::Type* element) { return vector(element, lanes_of(shape)); }
 
 llvm::Constant* Emitter::real(llvm::Type* type, double value) { return llvm::ConstantFP::get(type, value); }
 
@@ -71,8 +69,8 @@ llvm::Function* Emitter::make_function(const std::string& name, llvm::Type* resu
 }
 
 Emitter::Entry Emitter::begin_entry() {
-  auto* function = make_function(k_entry_name, ir.getVoidTy(),
-                                 {pointer(), pointer(), pointer(), i64(), i64()}, /*exported=*/true);
+  auto* function =
+      make_function(k_entry_name, ir.getVoidTy(), {pointer(), pointer(), pointer(), i64(), i64()}, /*exported=*/true);
   auto* argument = function->arg_begin();
   Entry entry{function, argument, argument + 1, argument + 2, argument + 3, argument + 4};
   function->addParamAttr(1, llvm::Attribute::getWithAlignment(context(), llvm::Align(64)));
@@ -98,14 +96,13 @@ llvm::MDNode* Emitter::keep_loop() {
   const auto text = [&](const char* name) {
     return llvm::MDNode::get(context(), llvm::MDString::get(context(), name));
   };
-  auto* node = llvm::MDNode::getDistinct(
-      context(), {nullptr, text("llvm.loop.unroll.disable"), text("llvm.loop.mustprogress")});
+  auto* node =
+      llvm::MDNode::getDistinct(context(), {nullptr, text("llvm.loop.unroll.disable"), text("llvm.loop.mustprogress")});
   node->replaceOperandWith(0, node);
   return node;
 }
 
-Values Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step, const Values& initial,
-                     const LoopBody& body) {
+Values Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step, const Values& initial, const LoopBody& body) {
   const auto* first = llvm::dyn_cast<llvm::ConstantInt>(begin);
   const auto* last = llvm::dyn_cast<llvm::ConstantInt>(end);
   const bool known = first != nullptr && last != nullptr;
@@ -150,8 +147,7 @@ Values Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step, const V
   return result;
 }
 
-void Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step,
-                   const std::function<void(llvm::Value*)>& body) {
+void Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step, const std::function<void(llvm::Value*)>& body) {
   loop(begin, end, step, {}, [&](llvm::Value* i, const Values&) {
     body(i);
     return Values{};
@@ -201,13 +197,11 @@ uint64_t Emitter::natural_alignment(llvm::Type* type) const {
 }
 
 llvm::Value* Emitter::load(llvm::Type* type, llvm::Value* pointer, uint64_t alignment) {
-  return ir.CreateAlignedLoad(type, pointer,
-                              llvm::Align(alignment != 0 ? alignment : natural_alignment(type)));
+  return ir.CreateAlignedLoad(type, pointer, llvm::Align(alignment != 0 ? alignment : natural_alignment(type)));
 }
 
 void Emitter::store(llvm::Value* value, llvm::Value* pointer, uint64_t alignment) {
-  ir.CreateAlignedStore(value, pointer,
-                        llvm::Align(alignment != 0 ? alignment : natural_alignment(value->getType())));
+  ir.CreateAlignedStore(value, pointer, llvm::Align(alignment != 0 ? alignment : natural_alignment(value->getType())));
 }
 
 llvm::Value* Emitter::masked_load(llvm::Type* type, llvm::Value* pointer, llvm::Value* mask) {
@@ -255,8 +249,7 @@ llvm::Value* Emitter::fold_lanes(llvm::Value* vector,
       high.push_back(lane + lanes / 2);
     }
     if (lanes == 2) {
-      vector =
-          combine(ir.CreateExtractElement(vector, uint64_t{0}), ir.CreateExtractElement(vector, uint64_t{1}));
+      vector = combine(ir.CreateExtractElement(vector, uint64_t{0}), ir.CreateExtractElement(vector, uint64_t{1}));
     } else {
       vector = combine(ir.CreateShuffleVector(vector, low), ir.CreateShuffleVector(vector, high));
     }

@@ -65,8 +65,7 @@ class Emitter {
   /// The function an image starts at (runtime/entry.h).
   Entry begin_entry();
   /// A function that only this image calls. Pointer parameters are noalias.
-  llvm::Function* begin_function(const std::string& name, llvm::Type* result,
-                                 llvm::ArrayRef<llvm::Type*> parameters);
+  llvm::Function* begin_function(const std::string& name, llvm::Type* result, llvm::ArrayRef<llvm::Type*> parameters);
   /// The pointer of buffer `number`.
   llvm::Value* buffer(const Entry& entry, uint32_t number);
 
@@ -74,19 +73,14 @@ class Emitter {
   using LoopBody = std::function<Values(llvm::Value* i, const Values& carried)>;
   /// for (i = begin; i < end; i += step) carried = body(i, carried). Returns what is carried in the end.
   /// Constant bounds give no guard, no loop for a single round and nothing for none.
-  Values loop(llvm::Value* begin, llvm::Value* end, int64_t step, const Values& initial,
-              const LoopBody& body);
-  void loop(llvm::Value* begin, llvm::Value* end, int64_t step,
-            const std::function<void(llvm::Value* i)>& body);
+  Values loop(llvm::Value* begin, llvm::Value* end, int64_t step, const Values& initial, const LoopBody& body);
+  void loop(llvm::Value* begin, llvm::Value* end, int64_t step, const std::function<void(llvm::Value* i)>& body);
   void if_then(llvm::Value* condition, const std::function<void()>& then);
-  Values if_else(llvm::Value* condition, const std::function<Values()>& then,
-                 const std::function<Values()>& otherwise);
+  Values if_else(llvm::Value* condition, const std::function<Values()>& then, const std::function<Values()>& otherwise);
 
   // Addresses and memory. Strides and offsets in bytes; alignment in bytes, that of an element unless known
   // better.
-  llvm::Value* advance(llvm::Value* pointer, llvm::Value* bytes) {
-    return ir.CreateGEP(i8(), pointer, bytes);
-  }
+  llvm::Value* advance(llvm::Value* pointer, llvm::Value* bytes) { return ir.CreateGEP(i8(), pointer, bytes); }
   llvm::Value* advance(llvm::Value* pointer, int64_t bytes) {
     return bytes == 0 ? pointer : ir.CreateGEP(i8(), pointer, index(bytes));
   }
@@ -104,16 +98,15 @@ class Emitter {
   llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
   llvm::Value* unary(llvm::Intrinsic::ID intrinsic, llvm::Value* value);
   /// Combines the lanes pairwise, halves first: always in the same order.
-  llvm::Value* fold_lanes(llvm::Value* vector,
-                          const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
+  llvm::Value* fold_lanes(llvm::Value* vector, const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
   /// Transposes n vectors of n 32-bit lanes (n = 4, 8 or 16) in place. Straight-line and long (n * log2 n
   /// shuffles): give it a function of its own where it is needed more than once.
   void transpose(Values& rows);
 
  private:
   llvm::BasicBlock* block(const char* name);
-  llvm::Function* make_function(const std::string& name, llvm::Type* result,
-                                llvm::ArrayRef<llvm::Type*> parameters, bool exported);
+  llvm::Function* make_function(const std::string& name, llvm::Type* result, llvm::ArrayRef<llvm::Type*> parameters,
+                                bool exported);
   llvm::MDNode* keep_loop();
   uint64_t natural_alignment(llvm::Type* type) const;
 

@@ -60,8 +60,8 @@ class FlatMemory final : public jitlink::JITLinkMemoryManager {
       size += segment.ContentSize + segment.ZeroFillSize;
     }
     if (size > limits::k_code_bytes) {
-      return done(refuse("the code has " + llvm::Twine(size) + " bytes, the limit is " +
-                         llvm::Twine(limits::k_code_bytes)));
+      return done(
+          refuse("the code has " + llvm::Twine(size) + " bytes, the limit is " + llvm::Twine(limits::k_code_bytes)));
     }
     m_bytes->assign(size, 0);
     for (const auto& [offset, segment] : placed) {
@@ -80,9 +80,7 @@ class FlatMemory final : public jitlink::JITLinkMemoryManager {
  private:
   struct Allocation final : InFlightAlloc {
     void abandon(OnAbandonedFunction done) override { done(llvm::Error::success()); }
-    void finalize(OnFinalizedFunction done) override {
-      done(FinalizedAlloc(llvm::orc::ExecutorAddr(k_base)));
-    }
+    void finalize(OnFinalizedFunction done) override { done(FinalizedAlloc(llvm::orc::ExecutorAddr(k_base))); }
   };
 
   std::vector<uint8_t>* m_bytes;
@@ -113,13 +111,11 @@ llvm::Error check_self_contained(jitlink::LinkGraph& graph) {
     for (const jitlink::Edge& edge : block->edges()) {
       if (!edge.isRelocation() || !is_absolute(edge.getKind())) continue;
       const auto& target = edge.getTarget();
-      return refuse("absolute relocation to " +
-                    (target.hasName() ? target.getName() : llvm::StringRef("a section")));
+      return refuse("absolute relocation to " + (target.hasName() ? target.getName() : llvm::StringRef("a section")));
     }
   }
   for (const jitlink::Section& section : graph.sections()) {
-    if (section.empty() || (section.getMemProt() & llvm::orc::MemProt::Write) == llvm::orc::MemProt::None)
-      continue;
+    if (section.empty() || (section.getMemProt() & llvm::orc::MemProt::Write) == llvm::orc::MemProt::None) continue;
     return refuse("writable section " + section.getName());
   }
   return llvm::Error::success();
@@ -127,14 +123,12 @@ llvm::Error check_self_contained(jitlink::LinkGraph& graph) {
 
 class FlatContext final : public jitlink::JITLinkContext {
  public:
-  explicit FlatContext(LinkResult* result)
-      : JITLinkContext(nullptr), m_result(result), m_memory(&result->bytes) {}
+  explicit FlatContext(LinkResult* result) : JITLinkContext(nullptr), m_result(result), m_memory(&result->bytes) {}
 
   jitlink::JITLinkMemoryManager& getMemoryManager() override { return m_memory; }
   void notifyFailed(llvm::Error failure) override { m_result->failure = llvm::toString(std::move(failure)); }
 
-  void lookup(const LookupMap& symbols,
-              std::unique_ptr<jitlink::JITLinkAsyncLookupContinuation> done) override {
+  void lookup(const LookupMap& symbols, std::unique_ptr<jitlink::JITLinkAsyncLookupContinuation> done) override {
     if (symbols.empty()) return done->run(jitlink::AsyncLookupResult());
     std::string names;
     for (const auto& symbol : symbols) names += " " + symbol.first.str();
@@ -149,9 +143,7 @@ class FlatContext final : public jitlink::JITLinkContext {
     return llvm::Error::success();
   }
 
-  void notifyFinalized(jitlink::JITLinkMemoryManager::FinalizedAlloc allocation) override {
-    allocation.release();
-  }
+  void notifyFinalized(jitlink::JITLinkMemoryManager::FinalizedAlloc allocation) override { allocation.release(); }
 
   llvm::Error modifyPassConfig(jitlink::LinkGraph&, jitlink::PassConfiguration& passes) override {
     passes.PreFixupPasses.push_back(check_self_contained);
@@ -183,8 +175,7 @@ Status generate(llvm::Module& module, llvm::LLVMTargetMachine& machine, llvm::Co
 #ifndef NDEBUG
   std::string message;
   llvm::raw_string_ostream stream(message);
-  if (llvm::verifyModule(module, &stream))
-    return error(StatusCode::internal, "cpu: invalid module: {}", message);
+  if (llvm::verifyModule(module, &stream)) return error(StatusCode::internal, "cpu: invalid module: {}", message);
 #endif
   llvm::legacy::PassManager passes;
   auto* modules = new llvm::MachineModuleInfoWrapperPass(&machine);  // the pass manager owns what it is given
@@ -225,10 +216,8 @@ Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, const 
   LinkResult linked = link_flat(llvm::StringRef(object.data(), object.size()));
   measured.link_ms = ms_since(link_start);
   if (report != nullptr) *report = measured;
-  if (!linked.failure.empty())
-    return error(StatusCode::internal, "cpu: not self-contained: {}", linked.failure);
-  if (linked.entry == UINT64_MAX)
-    return error(StatusCode::internal, "cpu: no function named {}", k_entry_name);
+  if (!linked.failure.empty()) return error(StatusCode::internal, "cpu: not self-contained: {}", linked.failure);
+  if (linked.entry == UINT64_MAX) return error(StatusCode::internal, "cpu: no function named {}", k_entry_name);
 
   Image image;
   image.code = std::move(linked.bytes);
@@ -241,8 +230,7 @@ std::string assembly(llvm::Module& module, const CpuTarget& target) {
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream out(text);
   int hot_spills = 0;
-  const Status status =
-      generate(module, target_machine(target), llvm::CodeGenFileType::AssemblyFile, out, &hot_spills);
+  const Status status = generate(module, target_machine(target), llvm::CodeGenFileType::AssemblyFile, out, &hot_spills);
   return status.ok() ? std::string(text.begin(), text.end()) : status.to_string();
 }
 

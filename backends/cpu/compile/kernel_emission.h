@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "backends/backend.h"
@@ -13,6 +14,8 @@ namespace kiln::cpu {
 struct LaunchShape {
   uint64_t tasks = 1;
   uint64_t workspace_bytes = 0;
+  /// More spills than this in innermost loops and the candidate is refused (resource_exhausted).
+  int max_hot_spills = std::numeric_limits<int>::max();
 };
 
 // Each kind of kernel is three functions, one row in backend.cc:

@@ -71,8 +71,7 @@ class LoopsEmitter {
     for (const uint32_t reduction : stage.reductions) roots.push_back(m_loops.reductions[reduction].value);
     for (const Store& store : stage.stores) {
       roots.push_back(store.value);
-      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect)
-        roots.push_back(term.index);
+      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect) roots.push_back(term.index);
     }
     return roots;
   }
@@ -124,14 +123,12 @@ class LoopsEmitter {
       parallel(position + 1, *inside, task);
     };
     // A dim outside of the split one has a single index per task: no loop.
-    task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin)
-                                                                : e.loop(begin, end, 1, inside_of);
+    task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin) : e.loop(begin, end, 1, inside_of);
   }
 
   /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones.
   using LanesBody = std::function<Values(Scope& block, Scopes& lanes, const Values& carried)>;
-  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial,
-                    const LanesBody& body) {
+  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial, const LanesBody& body) {
     const int64_t step = int64_t{m_form.lanes} * m_form.unroll;
     llvm::Value* length = e.ir.CreateSub(end, begin);
     llvm::Value* full = e.ir.CreateAdd(begin, e.ir.CreateAnd(length, e.index(-step)));
@@ -148,8 +145,7 @@ class LoopsEmitter {
     return e.loop(full, end, m_form.lanes, carried, [&](llvm::Value* i, const Values& values) {
       const auto block = m_body->nest(scope);
       llvm::Value* mask = e.prefix_mask(e.ir.CreateSub(end, i), m_form.lanes);
-      if (const auto* known = llvm::dyn_cast<llvm::Constant>(mask);
-          known != nullptr && known->isAllOnesValue()) {
+      if (const auto* known = llvm::dyn_cast<llvm::Constant>(mask); known != nullptr && known->isAllOnesValue()) {
         mask = nullptr;
       }
       Scopes lanes;
@@ -181,14 +177,13 @@ class LoopsEmitter {
     const Stage& stage = m_loops.stages[s];
     if (position == m_reduced_dims.size()) return accumulate(stage, lanes, initial);
     const int dim = m_reduced_dims[position];
-    return e.loop(e.index(0), e.index(extent(dim)), 1, initial,
-                  [&](llvm::Value* index, const Values& carried) {
-                    const auto inside = m_body->bind(scope, dim, index);
-                    m_body->prepare(*inside, m_roots[s], stage.stores);
-                    Scopes joined;
-                    for (const auto& outer : lanes) joined.push_back(m_body->join(*inside, *outer));
-                    return reduced_loops(position + 1, s, *inside, joined, carried);
-                  });
+    return e.loop(e.index(0), e.index(extent(dim)), 1, initial, [&](llvm::Value* index, const Values& carried) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_roots[s], stage.stores);
+      Scopes joined;
+      for (const auto& outer : lanes) joined.push_back(m_body->join(*inside, *outer));
+      return reduced_loops(position + 1, s, *inside, joined, carried);
+    });
   }
 
   // One row: stages over its elements.
@@ -222,12 +217,11 @@ class LoopsEmitter {
           [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); });
     }
     const int dim = m_reduced_dims[position];
-    return e.loop(e.index(0), e.index(extent(dim)), 1, initial,
-                  [&](llvm::Value* index, const Values& carried) {
-                    const auto inside = m_body->bind(scope, dim, index);
-                    m_body->prepare(*inside, m_roots[s], stage.stores);
-                    return element_loops(position + 1, s, *inside, carried);
-                  });
+    return e.loop(e.index(0), e.index(extent(dim)), 1, initial, [&](llvm::Value* index, const Values& carried) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_roots[s], stage.stores);
+      return element_loops(position + 1, s, *inside, carried);
+    });
   }
 
   // Elements and reductions. Totals are ordered by vector, then by the stage's reductions.
@@ -303,8 +297,7 @@ Schedule encode(const LoopsForm& form) {
   writer.write(static_cast<int8_t>(form.lane_dim));
   writer.write(static_cast<uint8_t>(form.lanes));
   writer.write(static_cast<uint8_t>(form.unroll));
-  return {writer.take(),
-          fmt::format("{} lanes along d{}, {} vectors", form.lanes, form.lane_dim, form.unroll)};
+  return {writer.take(), fmt::format("{} lanes along d{}, {} vectors", form.lanes, form.lane_dim, form.unroll)};
 }
 
 }  // namespace

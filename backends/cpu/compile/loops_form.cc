@@ -16,8 +16,7 @@ void drop_dim(LoopsSpec& loops, size_t dim) {
       --node.slot;
     }
   }
-  for (Access& access : loops.body.accesses)
-    access.strides.erase(access.strides.begin() + static_cast<long>(dim));
+  for (Access& access : loops.body.accesses) access.strides.erase(access.strides.begin() + static_cast<long>(dim));
   loops.extents.erase(loops.extents.begin() + static_cast<long>(dim));
   if (dim < loops.parallel_rank) --loops.parallel_rank;
 }
@@ -68,8 +67,7 @@ class FormChooser {
     for (size_t dim = 0; dim < m_loops.extents.size(); ++dim) {
       if (is_possible(dim)) choices.push_back({static_cast<int>(dim), cost_of(dim)});
     }
-    std::stable_sort(choices.begin(), choices.end(),
-                     [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
+    std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
 
     std::vector<LoopsForm> forms;
     const auto add = [&](int dim, int lanes, int unroll) {
@@ -235,8 +233,8 @@ LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsForm& form) {
   const bool parallel_lanes = form.lane_dim >= 0 && form.lane_dim < static_cast<int>(loops.parallel_rank);
   if (parallel_lanes) grid.order.push_back(form.lane_dim);
 
-  const auto points = static_cast<double>(
-      std::accumulate(loops.extents.begin(), loops.extents.end(), int64_t{1}, std::multiplies<>()));
+  const auto points =
+      static_cast<double>(std::accumulate(loops.extents.begin(), loops.extents.end(), int64_t{1}, std::multiplies<>()));
   const double bytes = points * 4 * static_cast<double>(std::max<size_t>(1, loops.body.accesses.size()));
   const auto wanted = static_cast<int64_t>(std::clamp(bytes / k_task_bytes, 1.0, double{k_max_tasks}));
   if (wanted == 1 || grid.order.empty()) return grid;

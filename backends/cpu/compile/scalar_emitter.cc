@@ -40,15 +40,13 @@ llvm::Type* ScalarEmitter::memory_type(DType dtype) {
 llvm::Value* ScalarEmitter::constant(const ScalarNode& node) {
   llvm::Type* type = register_type(node.dtype);
   if (node.dtype == DType::boolean) return Emitter::integer(type, node.immediate_int != 0 ? 1 : 0);
-  return is_floating(node.dtype) ? Emitter::real(type, node.immediate)
-                                 : Emitter::integer(type, node.immediate_int);
+  return is_floating(node.dtype) ? Emitter::real(type, node.immediate) : Emitter::integer(type, node.immediate_int);
 }
 
 // Memory and registers.
 
 llvm::Value* ScalarEmitter::from_memory(DType dtype, llvm::Value* pattern) {
-  if (dtype == DType::boolean)
-    return e.ir.CreateICmpNE(pattern, llvm::Constant::getNullValue(pattern->getType()));
+  if (dtype == DType::boolean) return e.ir.CreateICmpNE(pattern, llvm::Constant::getNullValue(pattern->getType()));
   if (dtype == DType::f16) return half_to_float(pattern);
   return dtype == DType::bf16 ? bfloat_to_float(pattern) : pattern;
 }
@@ -70,8 +68,7 @@ llvm::Value* ScalarEmitter::bfloat_to_float(llvm::Value* bits) {
 llvm::Value* ScalarEmitter::float_to_bfloat(llvm::Value* value) {
   llvm::Type* wide = Emitter::like(value, e.i32());
   llvm::Value* bits = e.ir.CreateBitCast(value, wide);
-  llvm::Value* lowest =
-      e.ir.CreateAnd(e.ir.CreateLShr(bits, Emitter::integer(wide, 16)), Emitter::integer(wide, 1));
+  llvm::Value* lowest = e.ir.CreateAnd(e.ir.CreateLShr(bits, Emitter::integer(wide, 16)), Emitter::integer(wide, 1));
   llvm::Value* rounded = e.ir.CreateAdd(bits, e.ir.CreateAdd(lowest, Emitter::integer(wide, 0x7fff)));
   llvm::Value* high = e.ir.CreateLShr(rounded, Emitter::integer(wide, 16));
   high = e.ir.CreateSelect(e.ir.CreateFCmpUNO(value, value), Emitter::integer(wide, 0x7fc0), high);
@@ -89,12 +86,11 @@ llvm::Value* ScalarEmitter::half_to_float(llvm::Value* bits) {
   llvm::Value* word = e.ir.CreateZExt(bits, wide);
   llvm::Value* magnitude =
       e.ir.CreateShl(e.ir.CreateAnd(word, Emitter::integer(wide, 0x7fff)), Emitter::integer(wide, 13));
-  llvm::Value* scaled = e.ir.CreateBitCast(
-      e.ir.CreateFMul(e.ir.CreateBitCast(magnitude, type), Emitter::real(type, 0x1p112)), wide);
+  llvm::Value* scaled =
+      e.ir.CreateBitCast(e.ir.CreateFMul(e.ir.CreateBitCast(magnitude, type), Emitter::real(type, 0x1p112)), wide);
   llvm::Value* special = e.ir.CreateICmpUGE(magnitude, Emitter::integer(wide, 0x7c00 << 13));
   scaled = e.ir.CreateSelect(special, e.ir.CreateOr(magnitude, Emitter::integer(wide, 0x7f800000)), scaled);
-  llvm::Value* sign =
-      e.ir.CreateShl(e.ir.CreateAnd(word, Emitter::integer(wide, 0x8000)), Emitter::integer(wide, 16));
+  llvm::Value* sign = e.ir.CreateShl(e.ir.CreateAnd(word, Emitter::integer(wide, 0x8000)), Emitter::integer(wide, 16));
   return e.ir.CreateBitCast(e.ir.CreateOr(scaled, sign), type);
 }
 
@@ -110,8 +106,7 @@ llvm::Value* ScalarEmitter::float_to_half(llvm::Value* value) {
   llvm::Value* lowest =
       e.ir.CreateAnd(e.ir.CreateLShr(magnitude, Emitter::integer(wide, 13)), Emitter::integer(wide, 1));
   llvm::Value* normal = e.ir.CreateAdd(e.ir.CreateAdd(magnitude, Emitter::integer(wide, 0xfff)), lowest);
-  normal =
-      e.ir.CreateSub(e.ir.CreateLShr(normal, Emitter::integer(wide, 13)), Emitter::integer(wide, 112 << 10));
+  normal = e.ir.CreateSub(e.ir.CreateLShr(normal, Emitter::integer(wide, 13)), Emitter::integer(wide, 112 << 10));
   // Denormal halves: adding 0.5 leaves a mantissa in units of 2^-24, rounded by the addition.
   llvm::Type* type = value->getType();
   llvm::Value* half = Emitter::real(type, 0.5);
@@ -124,8 +119,7 @@ llvm::Value* ScalarEmitter::float_to_half(llvm::Value* value) {
   result = e.ir.CreateSelect(e.ir.CreateICmpUGE(magnitude, Emitter::integer(wide, 0x477ff000)),
                              Emitter::integer(wide, 0x7c00), result);
   result = e.ir.CreateSelect(e.ir.CreateFCmpUNO(value, value), Emitter::integer(wide, 0x7e00), result);
-  llvm::Value* sign =
-      e.ir.CreateAnd(e.ir.CreateLShr(bits, Emitter::integer(wide, 16)), Emitter::integer(wide, 0x8000));
+  llvm::Value* sign = e.ir.CreateAnd(e.ir.CreateLShr(bits, Emitter::integer(wide, 16)), Emitter::integer(wide, 0x8000));
   return e.ir.CreateTrunc(e.ir.CreateOr(result, sign), narrow);
 }
 
@@ -207,8 +201,7 @@ llvm::Value* ScalarEmitter::apply(ScalarOp op, DType dtype, llvm::Value* a, llvm
   if (op == ScalarOp::select) return e.ir.CreateSelect(a, b, c);
   if (op >= ScalarOp::eq && op <= ScalarOp::ge) return compare(op, dtype, a, b);
   llvm::Type* truth = Emitter::like(a, e.i1());
-  if (op == ScalarOp::is_nan)
-    return is_floating(dtype) ? e.ir.CreateFCmpUNO(a, a) : Emitter::integer(truth, 0);
+  if (op == ScalarOp::is_nan) return is_floating(dtype) ? e.ir.CreateFCmpUNO(a, a) : Emitter::integer(truth, 0);
   if (op == ScalarOp::is_inf) {
     if (!is_floating(dtype)) return Emitter::integer(truth, 0);
     return e.ir.CreateFCmpOEQ(e.unary(llvm::Intrinsic::fabs, a),
@@ -269,8 +262,7 @@ llvm::Value* ScalarEmitter::apply_integer(ScalarOp op, DType dtype, llvm::Value*
       return is_unsigned ? a : e.ir.CreateSelect(e.ir.CreateICmpSLT(a, nothing), e.ir.CreateNeg(a), a);
     case ScalarOp::sign: {
       llvm::Value* positive = e.ir.CreateZExt(compare(ScalarOp::gt, dtype, a, nothing), a->getType());
-      return e.ir.CreateSub(positive,
-                            e.ir.CreateZExt(compare(ScalarOp::lt, dtype, a, nothing), a->getType()));
+      return e.ir.CreateSub(positive, e.ir.CreateZExt(compare(ScalarOp::lt, dtype, a, nothing), a->getType()));
     }
     case ScalarOp::bitwise_not:
       return e.ir.CreateNot(a);
@@ -329,8 +321,7 @@ llvm::Value* ScalarEmitter::divide(ScalarOp op, DType dtype, llvm::Value* a, llv
 llvm::Value* ScalarEmitter::real_remainder(llvm::Value* a, llvm::Value* b) {
   llvm::Value* nothing = Emitter::real(a->getType(), 0);
   llvm::Value* rest = m_math.fmod(a, b);
-  llvm::Value* signs_differ =
-      e.ir.CreateXor(e.ir.CreateFCmpOLT(rest, nothing), e.ir.CreateFCmpOLT(b, nothing));
+  llvm::Value* signs_differ = e.ir.CreateXor(e.ir.CreateFCmpOLT(rest, nothing), e.ir.CreateFCmpOLT(b, nothing));
   llvm::Value* below = e.ir.CreateAnd(e.ir.CreateFCmpONE(rest, nothing), signs_differ);
   return e.ir.CreateSelect(below, e.ir.CreateFAdd(rest, b), rest);
 }
@@ -421,8 +412,7 @@ llvm::Value* ScalarEmitter::apply_real(ScalarOp op, llvm::Value* a, llvm::Value*
 
 llvm::Value* ScalarEmitter::identity(Combiner combiner, DType dtype, int lanes) {
   const bool logical = combiner == Combiner::logical_and || combiner == Combiner::logical_or;
-  if (logical)
-    return Emitter::integer(Emitter::vector(e.i1(), lanes), combiner == Combiner::logical_and ? 1 : 0);
+  if (logical) return Emitter::integer(Emitter::vector(e.i1(), lanes), combiner == Combiner::logical_and ? 1 : 0);
   llvm::Type* type = Emitter::vector(register_type(accumulator_of(dtype)), lanes);
   const double infinity = std::numeric_limits<double>::infinity();
   const bool real = is_floating(dtype);

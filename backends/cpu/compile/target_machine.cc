@@ -60,9 +60,9 @@ std::unique_ptr<llvm::LLVMTargetMachine> make_machine(const CpuTarget& target) {
   options.NoTrappingFPMath = true;
   options.EmitAddrsig = false;
   options.ExceptionModel = llvm::ExceptionHandling::None;
-  auto* machine = llvm_target->createTargetMachine(k_triple, target.llvm_cpu, llvm_features(target), options,
-                                                   llvm::Reloc::PIC_, llvm::CodeModel::Small,
-                                                   llvm::CodeGenOptLevel::Default, /*JIT=*/true);
+  auto* machine =
+      llvm_target->createTargetMachine(k_triple, target.llvm_cpu, llvm_features(target), options, llvm::Reloc::PIC_,
+                                       llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, /*JIT=*/true);
   return std::unique_ptr<llvm::LLVMTargetMachine>(static_cast<llvm::LLVMTargetMachine*>(machine));
 }
 

@@ -31,9 +31,7 @@ constexpr double k_round_f64 = 6755399441055744.0;
 
 }  // namespace
 
-llvm::Type* VectorMath::bits_type(const llvm::Value* x) {
-  return Emitter::like(x, is_f64(x) ? e.i64() : e.i32());
-}
+llvm::Type* VectorMath::bits_type(const llvm::Value* x) { return Emitter::like(x, is_f64(x) ? e.i64() : e.i32()); }
 
 llvm::Value* VectorMath::polynomial(llvm::Value* x, std::initializer_list<double> ascending) {
   auto coefficient = std::rbegin(ascending);
@@ -58,10 +56,9 @@ llvm::Value* VectorMath::copy_sign(llvm::Value* magnitude, llvm::Value* sign) {
 llvm::Value* VectorMath::exp_tail(llvm::Value* r) {
   llvm::Value* p =
       is_f64(r)
-          ? polynomial(r, {5.0000000000000000e-1, 1.6666666666666686e-1, 4.1666666666666723e-2,
-                           8.3333333333153810e-3, 1.3888888888858590e-3, 1.9841269900373748e-4,
-                           2.4801587373843304e-5, 2.7557230942960756e-6, 2.7557233082615970e-7,
-                           2.5113386532190804e-8, 2.0927069087354233e-9})  // 6e-20
+          ? polynomial(r, {5.0000000000000000e-1, 1.6666666666666686e-1, 4.1666666666666723e-2, 8.3333333333153810e-3,
+                           1.3888888888858590e-3, 1.9841269900373748e-4, 2.4801587373843304e-5, 2.7557230942960756e-6,
+                           2.7557233082615970e-7, 2.5113386532190804e-8, 2.0927069087354233e-9})       // 6e-20
           : polynomial(r, {5.0000001e-1, 1.66665123e-1, 4.16662019e-2, 8.3696249e-3, 1.39507585e-3});  // 3e-9
   return e.fma(e.ir.CreateFMul(r, r), p, r);
 }
@@ -81,29 +78,28 @@ llvm::Value* VectorMath::scale(llvm::Value* mantissa, llvm::Value* whole) {
   const bool wide = is_f64(mantissa);
   const int full = wide ? 8 : 16;
   if (e.target().has(Feature::avx512) && Emitter::lanes_of(mantissa) == full) {
-    const auto id = wide ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512
-                         : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
+    const auto id =
+        wide ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
     llvm::Type* mask = wide ? e.i8() : e.i16();
     constexpr int k_current_rounding = 4;
-    return e.ir.CreateIntrinsic(mantissa->getType(), id,
-                                {mantissa, whole, constant(mantissa, 0), Emitter::integer(mask, -1),
-                                 e.ir.getInt32(k_current_rounding)});
+    return e.ir.CreateIntrinsic(
+        mantissa->getType(), id,
+        {mantissa, whole, constant(mantissa, 0), Emitter::integer(mask, -1), e.ir.getInt32(k_current_rounding)});
   }
   const int mantissa_bits = wide ? 52 : 23;
   const int bias = wide ? 1023 : 127;
   llvm::Type* bits = bits_type(mantissa);
   llvm::Value* magic = constant(mantissa, wide ? k_round_f64 : k_round_f32);
-  llvm::Value* n = e.ir.CreateSub(e.ir.CreateBitCast(e.ir.CreateFAdd(whole, magic), bits),
-                                  e.ir.CreateBitCast(magic, bits));
+  llvm::Value* n =
+      e.ir.CreateSub(e.ir.CreateBitCast(e.ir.CreateFAdd(whole, magic), bits), e.ir.CreateBitCast(magic, bits));
   // Arithmetic shifts of 64-bit lanes are slow before AVX-512; a biased logical one is not.
-  llvm::Value* half = e.ir.CreateSub(
-      e.ir.CreateLShr(e.ir.CreateAdd(n, Emitter::integer(bits, 4 * bias)), Emitter::integer(bits, 1)),
-      Emitter::integer(bits, 2 * bias));
+  llvm::Value* half =
+      e.ir.CreateSub(e.ir.CreateLShr(e.ir.CreateAdd(n, Emitter::integer(bits, 4 * bias)), Emitter::integer(bits, 1)),
+                     Emitter::integer(bits, 2 * bias));
   llvm::Value* rest = e.ir.CreateSub(n, half);
   const auto power = [&](llvm::Value* exponent) {
     llvm::Value* biased = e.ir.CreateAdd(exponent, Emitter::integer(bits, bias));
-    return e.ir.CreateBitCast(e.ir.CreateShl(biased, Emitter::integer(bits, mantissa_bits)),
-                              mantissa->getType());
+    return e.ir.CreateBitCast(e.ir.CreateShl(biased, Emitter::integer(bits, mantissa_bits)), mantissa->getType());
   };
   return e.ir.CreateFMul(e.ir.CreateFMul(mantissa, power(half)), power(rest));
 }
@@ -191,13 +187,12 @@ llvm::Value* VectorMath::log(llvm::Value* x) {
                                           2.2222223054590488e-1, 1.8181737182656825e-1, 1.5388884005780485e-1,
                                           1.3209414825648043e-1, 1.3611118469948938e-1}));  // 2.4e-17
     llvm::Value* half_square = e.ir.CreateFMul(square, constant(x, 0.5));
-    llvm::Value* correction =
-        e.fma(n, constant(x, k_ln2_low_f64), e.ir.CreateFMul(s, e.ir.CreateFAdd(half_square, r)));
+    llvm::Value* correction = e.fma(n, constant(x, k_ln2_low_f64), e.ir.CreateFMul(s, e.ir.CreateFAdd(half_square, r)));
     result = e.ir.CreateFSub(f, e.ir.CreateFSub(half_square, correction));
     result = e.fma(n, constant(x, k_ln2_high_f64), result);
   } else {
-    llvm::Value* p = polynomial(f, {3.3333223e-1, -2.49997237e-1, 2.00101132e-1, -1.66838342e-1,
-                                    1.40096098e-1, -1.21384149e-1, 1.39695577e-1, -1.30873458e-1});  // 5e-9
+    llvm::Value* p = polynomial(f, {3.3333223e-1, -2.49997237e-1, 2.00101132e-1, -1.66838342e-1, 1.40096098e-1,
+                                    -1.21384149e-1, 1.39695577e-1, -1.30873458e-1});  // 5e-9
     llvm::Value* correction = e.ir.CreateFMul(e.ir.CreateFMul(square, f), p);
     correction = e.fma(n, constant(x, k_ln2_low_f32), correction);
     correction = e.fma(square, constant(x, -0.5), correction);
@@ -232,25 +227,24 @@ llvm::Value* VectorMath::erf(llvm::Value* x) {
   llvm::Value* t = absolute(x);
   llvm::Value* z = e.ir.CreateFMul(x, x);
   llvm::Value* small = e.ir.CreateFMul(
-      t, wide ? polynomial(z, {1.1283791670955126, -3.7612638903183748e-1, 1.1283791670954884e-1,
-                               -2.6866170645077855e-2, 5.2239776248283298e-3, -8.5483269814221161e-4,
-                               1.2055331132872147e-4, -1.4925595770696706e-5, 1.6461008459395589e-6,
-                               -1.6350396073282118e-7, 1.4660328003077168e-8, -1.1374954073679994e-9,
-                               5.9606844893985732e-11})  // 1.3e-19
-              : polynomial(z, {1.12837917, -3.7612627e-1, 1.12835988e-1, -2.68543972e-2, 5.18946174e-3,
-                               -8.0203171e-4, 7.88774024e-5}));  // 1.2e-9
+      t, wide
+             ? polynomial(z, {1.1283791670955126, -3.7612638903183748e-1, 1.1283791670954884e-1, -2.6866170645077855e-2,
+                              5.2239776248283298e-3, -8.5483269814221161e-4, 1.2055331132872147e-4,
+                              -1.4925595770696706e-5, 1.6461008459395589e-6, -1.6350396073282118e-7,
+                              1.4660328003077168e-8, -1.1374954073679994e-9, 5.9606844893985732e-11})  // 1.3e-19
+             : polynomial(z, {1.12837917, -3.7612627e-1, 1.12835988e-1, -2.68543972e-2, 5.18946174e-3, -8.0203171e-4,
+                              7.88774024e-5}));  // 1.2e-9
   const double middle = wide ? 3.5 : 2.5;
   llvm::Value* u = e.ir.CreateFSub(clamp(t, 1, wide ? 6 : 4), constant(x, middle));
-  llvm::Value* q =
-      wide ? polynomial(u, {1.4112437402148187e+1,   7.2660995883651975,      9.66753054741085e-1,
-                            5.2256582163341479e-3,   -8.7368732824628614e-4,  1.4729780385373501e-4,
-                            -2.4386287697735637e-5,  3.8896255481649954e-6,   -5.8569755110533087e-7,
-                            8.0464213418680120e-8,   -9.7123768256942261e-9,  7.8889187472554339e-10,
-                            1.6731625020015288e-10,  8.8154668606945514e-11,  4.4141340930875855e-11,
-                            -1.5399552851788672e-11, -1.7244464088336065e-11, -8.3072874573409009e-12,
-                            -2.1680165746603439e-12, -3.2784821230670803e-13, -2.2439543684709836e-14})
-           : polynomial(u, {7.8068153, 5.3526807, 9.43892347e-1, 1.08542504e-2, -2.16713872e-3, 4.28098691e-4,
-                            -6.48790823e-5, 2.02333636e-5, -2.61284968e-7});
+  llvm::Value* q = wide ? polynomial(u, {1.4112437402148187e+1,   7.2660995883651975,      9.66753054741085e-1,
+                                         5.2256582163341479e-3,   -8.7368732824628614e-4,  1.4729780385373501e-4,
+                                         -2.4386287697735637e-5,  3.8896255481649954e-6,   -5.8569755110533087e-7,
+                                         8.0464213418680120e-8,   -9.7123768256942261e-9,  7.8889187472554339e-10,
+                                         1.6731625020015288e-10,  8.8154668606945514e-11,  4.4141340930875855e-11,
+                                         -1.5399552851788672e-11, -1.7244464088336065e-11, -8.3072874573409009e-12,
+                                         -2.1680165746603439e-12, -3.2784821230670803e-13, -2.2439543684709836e-14})
+                        : polynomial(u, {7.8068153, 5.3526807, 9.43892347e-1, 1.08542504e-2, -2.16713872e-3,
+                                         4.28098691e-4, -6.48790823e-5, 2.02333636e-5, -2.61284968e-7});
   llvm::Value* large = e.ir.CreateFSub(constant(x, 1), exp(e.ir.CreateFNeg(q)));
   return copy_sign(e.ir.CreateSelect(e.ir.CreateFCmpOGT(t, constant(x, 1)), large, small), x);
 }
@@ -270,13 +264,13 @@ llvm::Value* VectorMath::sin_or_cos(llvm::Value* x, int quarter) {
   r = clamp(r, -1, 1);
 
   llvm::Value* z = e.ir.CreateFMul(r, r);
-  llvm::Value* sine = polynomial(
-      z, {-1.6666666666666667e-1, 8.3333333333333315e-3, -1.9841269841264995e-4, 2.7557319219292557e-6,
-          -2.5052106217985056e-8, 1.6058529508366751e-10, -7.5865800785668756e-13});  // 1.2e-20
+  llvm::Value* sine =
+      polynomial(z, {-1.6666666666666667e-1, 8.3333333333333315e-3, -1.9841269841264995e-4, 2.7557319219292557e-6,
+                     -2.5052106217985056e-8, 1.6058529508366751e-10, -7.5865800785668756e-13});  // 1.2e-20
   sine = e.fma(e.ir.CreateFMul(sine, z), r, r);
-  llvm::Value* cosine = polynomial(
-      z, {4.1666666666666667e-2, -1.3888888888888888e-3, 2.4801587301584607e-5, -2.755731922137683e-7,
-          2.0876755783014536e-9, -1.1470459710546895e-11, 4.7458066360098963e-14});  // 6.5e-22
+  llvm::Value* cosine =
+      polynomial(z, {4.1666666666666667e-2, -1.3888888888888888e-3, 2.4801587301584607e-5, -2.755731922137683e-7,
+                     2.0876755783014536e-9, -1.1470459710546895e-11, 4.7458066360098963e-14});  // 6.5e-22
   cosine = e.ir.CreateFMul(e.ir.CreateFMul(cosine, z), z);
   cosine = e.ir.CreateFAdd(constant(x, 1), e.fma(z, constant(x, -0.5), cosine));
 
@@ -300,11 +294,10 @@ llvm::Value* VectorMath::atan_of_unit(llvm::Value* z) {
   llvm::Value* turned = e.ir.CreateFDiv(e.ir.CreateFSub(z, one), e.ir.CreateFAdd(z, one));
   llvm::Value* t = e.ir.CreateSelect(high, turned, z);
   llvm::Value* s = e.ir.CreateFMul(t, t);
-  llvm::Value* p =
-      polynomial(s, {-3.3333333333333333e-1, 1.9999999999999815e-1, -1.4285714285662410e-1,
-                     1.1111111105391295e-1, -9.0909087644992128e-2, 7.6922966740583979e-2,
-                     -6.6664299534293318e-2, 5.8789841497521899e-2, -5.2308398324891696e-2,
-                     4.5532668992574505e-2, -3.4611618843884308e-2, 1.6329249185519613e-2});  // 1.1e-18
+  llvm::Value* p = polynomial(
+      s, {-3.3333333333333333e-1, 1.9999999999999815e-1, -1.4285714285662410e-1, 1.1111111105391295e-1,
+          -9.0909087644992128e-2, 7.6922966740583979e-2, -6.6664299534293318e-2, 5.8789841497521899e-2,
+          -5.2308398324891696e-2, 4.5532668992574505e-2, -3.4611618843884308e-2, 1.6329249185519613e-2});  // 1.1e-18
   llvm::Value* angle = e.fma(e.ir.CreateFMul(p, s), t, t);
   return e.ir.CreateSelect(high, e.ir.CreateFAdd(angle, constant(z, k_pi / 4)), angle);
 }
@@ -332,9 +325,7 @@ llvm::Value* VectorMath::atan2(llvm::Value* y, llvm::Value* x) {
 
 // Powers: exp(y log |x|), then the sign and the cases C's pow lists.
 
-llvm::Value* VectorMath::pow_magnitude(llvm::Value* x, llvm::Value* y) {
-  return exp(e.ir.CreateFMul(y, log(x)));
-}
+llvm::Value* VectorMath::pow_magnitude(llvm::Value* x, llvm::Value* y) { return exp(e.ir.CreateFMul(y, log(x))); }
 
 llvm::Value* VectorMath::pow(llvm::Value* x, llvm::Value* y) {
   if (!is_f64(x)) return narrow(pow(widen(x), widen(y)));
@@ -349,8 +340,8 @@ llvm::Value* VectorMath::pow(llvm::Value* x, llvm::Value* y) {
   llvm::Value* whole = e.ir.CreateFCmpOEQ(y_floor, y);
   llvm::Value* half = e.ir.CreateFMul(y, constant(x, 0.5));
   llvm::Value* finite = e.ir.CreateFCmpONE(absolute(y), constant(x, k_inf));
-  llvm::Value* odd = e.ir.CreateAnd(e.ir.CreateAnd(whole, finite),
-                                    e.ir.CreateFCmpONE(e.unary(llvm::Intrinsic::floor, half), half));
+  llvm::Value* odd =
+      e.ir.CreateAnd(e.ir.CreateAnd(whole, finite), e.ir.CreateFCmpONE(e.unary(llvm::Intrinsic::floor, half), half));
   result = e.ir.CreateSelect(odd, copy_sign(result, x), result);
   llvm::Value* negative =
       e.ir.CreateAnd(e.ir.CreateFCmpOLT(x, constant(x, 0)), e.ir.CreateFCmpOGT(x, constant(x, -k_inf)));
@@ -418,9 +409,8 @@ llvm::Value* VectorMath::fmod(llvm::Value* x, llvm::Value* y) {
                                       e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, shift, whole(0)),
                                       whole(mantissa_bits + 2));
   };
-  llvm::Value* denormal =
-      e.ir.CreateLShr(e.ir.CreateShl(remainder, within(e.ir.CreateSub(divisor.exponent, whole(1)))),
-                      within(e.ir.CreateSub(whole(1), divisor.exponent)));
+  llvm::Value* denormal = e.ir.CreateLShr(e.ir.CreateShl(remainder, within(e.ir.CreateSub(divisor.exponent, whole(1)))),
+                                          within(e.ir.CreateSub(whole(1), divisor.exponent)));
   llvm::Value* pattern = e.ir.CreateSelect(e.ir.CreateICmpSGT(exponent, whole(0)), normal, denormal);
   pattern = e.ir.CreateSelect(e.ir.CreateICmpEQ(remainder, whole(0)), whole(0), pattern);
   llvm::Value* result = e.ir.CreateBitCast(pattern, x->getType());

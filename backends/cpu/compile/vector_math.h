@@ -50,9 +50,7 @@ class VectorMath {
   llvm::Value* pow_magnitude(llvm::Value* x, llvm::Value* y);
 
   bool is_f64(const llvm::Value* x) const { return x->getType()->getScalarType()->isDoubleTy(); }
-  llvm::Value* constant(const llvm::Value* like, double value) {
-    return Emitter::real(like->getType(), value);
-  }
+  llvm::Value* constant(const llvm::Value* like, double value) { return Emitter::real(like->getType(), value); }
   llvm::Type* bits_type(const llvm::Value* x);
   llvm::Value* polynomial(llvm::Value* x, std::initializer_list<double> ascending);
   llvm::Value* clamp(llvm::Value* x, double low, double high);
