@@ -104,8 +104,7 @@ Graph extract(const Graph& graph, const Region& region) {
     }
     std::vector<TensorType> types;
     for (ValueId result : node.results) types.push_back(renumber(graph.type(result)));
-    const NodeId added =
-        part.add_node(node.op, std::move(operands), renumber(node.attributes), std::move(types));
+    const NodeId added = part.add_node(node.op, std::move(operands), renumber(node.attributes), std::move(types));
     for (size_t i = 0; i < node.results.size(); ++i) inner[node.results[i]] = part.node(added).results[i];
   }
 
@@ -116,8 +115,7 @@ Graph extract(const Graph& graph, const Region& region) {
     // What the caller asks of a result holds where the result is made.
     auto at = std::ranges::find(graph.outputs(), region.outputs[i]);
     if (at == graph.outputs().end()) continue;
-    part.set_output_strides(
-        i, renumber(graph.output_strides()[static_cast<size_t>(at - graph.outputs().begin())]));
+    part.set_output_strides(i, renumber(graph.output_strides()[static_cast<size_t>(at - graph.outputs().begin())]));
   }
   return canonicalise(part);
 }

@@ -44,6 +44,8 @@ constexpr size_t k_tried_seeds = 3;
 constexpr size_t k_least_work = 3;
 constexpr size_t k_least_total_work = 8;
 constexpr size_t k_deep_copies = 4;
+/// What a cut through a copy costs, in nodes: one more call, and values that go through memory.
+constexpr size_t k_cut_cost = 16;
 
 /// Nodes that compute; views and constants are free.
 size_t work_of(const Graph& graph, const std::vector<NodeId>& nodes) {
@@ -53,18 +55,25 @@ size_t work_of(const Graph& graph, const std::vector<NodeId>& nodes) {
   }));
 }
 
-/// Whether `a` explains the graph better than `b`. More copies win over fewer larger ones unless they leave
-/// much out: twelve layers over six pairs that also hold what the layers of a pair share, but not 24 norms
-/// over twelve layers. Numbers as near as 12 and 11 differ by a layer that is unlike its siblings; there
-/// sizes are compared, since the products would decide otherwise at 12 layers than at 48.
-bool better(const Copies& a, const Copies& b) {
-  if (a.count() == b.count()) return a.size() > b.size();
-  const bool a_more = a.count() > b.count();
-  const Copies& more = a_more ? a : b;
-  const Copies& fewer = a_more ? b : a;
-  const bool near = 2 * more.count() < 3 * fewer.count();
-  const bool more_wins = near ? 4 * more.size() >= 3 * fewer.size()
-                              : 10 * more.count() * more.size() >= 9 * fewer.count() * fewer.size();
+/// What grew from one set of seeds, split where it must be.
+struct Candidate {
+  std::vector<Copies> pieces;
+  size_t count = 0;  // of copies
+  size_t worth = 0;  // nodes of one copy, less what cutting it costs
+};
+
+/// Whether `a` explains the graph better than `b`. More copies win over fewer larger ones unless they leave much out:
+/// twelve layers over six pairs that also hold what the layers of a pair share, but not 24 norms over twelve layers.
+/// Numbers as near as 12 and 11 differ by a layer that is unlike its siblings; there sizes are compared, since the
+/// products would decide otherwise at 12 layers than at 48.
+bool better(const Candidate& a, const Candidate& b) {
+  if (a.count == b.count) return a.worth > b.worth;
+  const bool a_more = a.count > b.count;
+  const Candidate& more = a_more ? a : b;
+  const Candidate& fewer = a_more ? b : a;
+  const bool near = 2 * more.count < 3 * fewer.count;
+  const bool more_wins =
+      near ? 4 * more.worth >= 3 * fewer.worth : 10 * more.count * more.worth >= 9 * fewer.count * fewer.worth;
   return more_wins == a_more;
 }
 
@@ -83,18 +92,14 @@ class Search {
 
   std::vector<Copies> run() {
     std::vector<Copies> found;
-    while (std::optional<Copies> best = find_best()) {
-      bool kept = false;
-      for (Copies& piece : split_at_returns(m_wiring, std::move(*best), m_places)) {
-        if (!is_worth_it(piece)) continue;
+    while (std::optional<Candidate> best = find_best()) {
+      for (Copies& piece : best->pieces) {
         if (work(piece) >= k_least_work) m_deepest = std::max(m_deepest, piece.count());
         for (const std::vector<NodeId>& copy : piece.nodes) {
           for (NodeId node : copy) m_taken[node] = true;
         }
         found.push_back(std::move(piece));
-        kept = true;
       }
-      if (!kept) break;
     }
     return found;
   }
@@ -110,8 +115,8 @@ class Search {
     return m_deepest >= k_deep_copies && copies.count() + 1 >= m_deepest;
   }
 
-  std::optional<Copies> find_best() {
-    std::optional<Copies> best;
+  std::optional<Candidate> find_best() {
+    std::optional<Candidate> best;
     std::map<size_t, std::vector<bool>> explained;  // by number of copies: nodes of what grew already
     for (size_t round = k_rounds; round-- > 0;) {
       for (const std::vector<NodeId>& seeds : seeds_of(m_hashes[round])) {
@@ -119,14 +124,24 @@ class Search {
         seen.resize(m_wiring.size());
         if (std::ranges::all_of(seeds, [&](NodeId seed) { return seen[seed]; })) continue;
         Copies copies = grow(m_wiring, m_hashes[round], seeds, m_taken, m_places);
-        if (copies.size() == 0 || !is_worth_it(copies)) continue;
         for (const std::vector<NodeId>& copy : copies.nodes) {
           for (NodeId node : copy) seen[node] = true;
         }
-        if (!best || better(copies, *best)) best = std::move(copies);
+        Candidate candidate = split(std::move(copies));
+        if (!candidate.pieces.empty() && (!best || better(candidate, *best))) best = std::move(candidate);
       }
     }
     return best;
+  }
+
+  Candidate split(Copies copies) {
+    Candidate candidate{.count = copies.count()};
+    candidate.pieces = split_at_returns(m_wiring, std::move(copies), m_places);
+    std::erase_if(candidate.pieces, [&](const Copies& piece) { return !is_worth_it(piece); });
+    for (const Copies& piece : candidate.pieces) candidate.worth += piece.size();
+    const size_t cuts = candidate.pieces.size() * k_cut_cost;
+    candidate.worth = candidate.worth + k_cut_cost > cuts ? candidate.worth + k_cut_cost - cuts : 1;
+    return candidate;
   }
 
   /// Sets of corresponding nodes, those of the numbers of copies that explain most first; in each the rarest
@@ -142,8 +157,7 @@ class Search {
     }
     std::vector<size_t> counts;
     for (const auto& [count, sets] : by_count) counts.push_back(count);
-    std::ranges::stable_sort(counts, std::greater{},
-                             [&](size_t count) { return count * by_count[count].size(); });
+    std::ranges::stable_sort(counts, std::greater{}, [&](size_t count) { return count * by_count[count].size(); });
 
     std::vector<std::vector<NodeId>> seeds;
     for (size_t count : counts | std::views::take(k_tried_counts)) {
@@ -196,8 +210,7 @@ RegionPartition find_regions(const Graph& graph) {
   }
   RegionPartition partition;
   Classes classes;
-  for (size_t index : executable_order(graph, regions))
-    classes.add(graph, std::move(regions[index]), partition);
+  for (size_t index : executable_order(graph, regions)) classes.add(graph, std::move(regions[index]), partition);
   return partition;
 }
 

@@ -13,8 +13,7 @@ constexpr size_t k_followed_users = 32;
 
 class Growth {
  public:
-  Growth(const Wiring& wiring, std::span<const uint64_t> hashes, const std::vector<bool>& taken,
-         Places& places)
+  Growth(const Wiring& wiring, std::span<const uint64_t> hashes, const std::vector<bool>& taken, Places& places)
       : m_wiring(wiring), m_hashes(hashes), m_taken(taken), m_places(places) {}
 
   Copies run(std::span<const NodeId> seeds) {
@@ -53,8 +52,7 @@ class Growth {
       std::vector<NodeId> producers;
       for (const std::vector<NodeId>& copy : m_copies.nodes) {
         const NodeId producer = m_wiring.producer(copy[index], slot);
-        if (!is_free(producer) ||
-            m_wiring.port(copy[index], slot) != m_wiring.port(m_copies.nodes[0][index], slot)) {
+        if (!is_free(producer) || m_wiring.port(copy[index], slot) != m_wiring.port(m_copies.nodes[0][index], slot)) {
           break;
         }
         producers.push_back(producer);
@@ -69,8 +67,7 @@ class Growth {
     }
     std::vector<Wiring::Use> wanted = m_wiring.uses(m_copies.nodes[0][index]);
     // In an order that follows from structure; uses come in the order of the graph.
-    std::ranges::sort(wanted, {},
-                      [&](const Wiring::Use& use) { return std::pair(use.port, m_hashes[use.user]); });
+    std::ranges::sort(wanted, {}, [&](const Wiring::Use& use) { return std::pair(use.port, m_hashes[use.user]); });
     for (const Wiring::Use& use : wanted) {
       if (!is_free(use.user)) continue;
       std::vector<NodeId> users;
@@ -122,8 +119,7 @@ class Growth {
     std::vector<bool> dropped(m_copies.size());
     for (size_t index = 0; index < m_copies.size(); ++index) {
       const size_t slots = m_wiring.graph().node(m_copies.nodes[0][index]).operands.size();
-      for (size_t slot = 0; slot < slots && !dropped[index]; ++slot)
-        dropped[index] = !is_consistent(index, slot);
+      for (size_t slot = 0; slot < slots && !dropped[index]; ++slot) dropped[index] = !is_consistent(index, slot);
     }
     if (std::ranges::find(dropped, true) == dropped.end()) return false;
     m_places.clear(m_copies);

@@ -47,8 +47,7 @@ class Interface {
       std::vector<uint32_t> position(m_inputs.size(), k_none);
       for (uint32_t i = 0; i < m_input_order.size(); ++i) position[m_input_order[i]] = i;
       for (const std::vector<uint32_t>& slots : m_slot_inputs) {
-        for (uint32_t input : slots)
-          region.operand_inputs.push_back(input == k_none ? k_none : position[input]);
+        for (uint32_t input : slots) region.operand_inputs.push_back(input == k_none ? k_none : position[input]);
       }
     }
     return regions;
@@ -56,9 +55,7 @@ class Interface {
 
  private:
   const Node& node(size_t copy, size_t index) const { return m_graph.node(m_copies.nodes[copy][index]); }
-  ValueId value(size_t copy, const Output& output) const {
-    return node(copy, output.index).results[output.result];
-  }
+  ValueId value(size_t copy, const Output& output) const { return node(copy, output.index).results[output.result]; }
 
   /// The index of the operand's producer in the first copy; k_none when outside or absent.
   uint32_t inner_producer(uint32_t index, size_t slot) const {
@@ -76,8 +73,7 @@ class Interface {
       for (size_t slot = 0; slot < slots; ++slot) {
         if (node(0, index).operands[slot] == k_none || inner_producer(index, slot) != k_none) continue;
         std::vector<ValueId> values;
-        for (size_t copy = 0; copy < m_copies.count(); ++copy)
-          values.push_back(node(copy, index).operands[slot]);
+        for (size_t copy = 0; copy < m_copies.count(); ++copy) values.push_back(node(copy, index).operands[slot]);
         const auto [input, is_new] = known.try_emplace(values, static_cast<uint32_t>(m_inputs.size()));
         if (is_new) m_inputs.push_back(std::move(values));
         m_slot_inputs[index][slot] = input->second;
@@ -88,8 +84,7 @@ class Interface {
   /// Results that something outside reads, in any copy.
   void find_outputs() {
     std::vector<std::vector<bool>> is_output(m_copies.size());
-    for (uint32_t index = 0; index < m_copies.size(); ++index)
-      is_output[index].resize(node(0, index).results.size());
+    for (uint32_t index = 0; index < m_copies.size(); ++index) is_output[index].resize(node(0, index).results.size());
     for (uint32_t copy = 0; copy < m_copies.count(); ++copy) {
       for (uint32_t index = 0; index < m_copies.size(); ++index) {
         for (const Wiring::Use& use : m_wiring.uses(m_copies.nodes[copy][index])) {
@@ -100,8 +95,7 @@ class Interface {
     }
     for (ValueId output : m_graph.outputs()) {
       const NodeId producer = m_graph.value(output).producer;
-      if (producer != k_none && m_places.holds(producer))
-        mark_if_inside(output, m_places.copy(producer), is_output);
+      if (producer != k_none && m_places.holds(producer)) mark_if_inside(output, m_places.copy(producer), is_output);
     }
     for (uint32_t index = 0; index < m_copies.size(); ++index) {
       for (uint32_t result = 0; result < is_output[index].size(); ++result) {
@@ -131,23 +125,24 @@ class Interface {
         const uint32_t inner = inner_producer(index, slot);
         const uint32_t input = m_slot_inputs[index][slot];
         if (inner == k_none && input == k_none) continue;
-        uint64_t& sum = inner == k_none ? inputs[input] : from_below[inner];  // users are a set
-        sum += mix(m_wiring.port(m_copies.nodes[0][index], slot), from_below[index]);
+        // Users are a set, so they add up. Which result of its producer an input is, is the business of outside.
+        if (inner == k_none)
+          inputs[input] += mix(slot, from_below[index]);
+        else
+          from_below[inner] += mix(m_wiring.port(m_copies.nodes[0][index], slot), from_below[index]);
       }
     }
     return sweep_down(from_below, inputs);
   }
 
-  std::vector<uint64_t> sweep_down(const std::vector<uint64_t>& labels,
-                                   const std::vector<uint64_t>& inputs) const {
+  std::vector<uint64_t> sweep_down(const std::vector<uint64_t>& labels, const std::vector<uint64_t>& inputs) const {
     std::vector<uint64_t> hashes = labels;
     for (uint32_t index = 0; index < hashes.size(); ++index) {
       for (size_t slot = 0; slot < m_slot_inputs[index].size(); ++slot) {
         const uint32_t inner = inner_producer(index, slot);
         const uint32_t input = m_slot_inputs[index][slot];
         if (inner != k_none) {
-          hashes[index] =
-              mix(hashes[index], mix(hashes[inner], m_wiring.port(m_copies.nodes[0][index], slot)));
+          hashes[index] = mix(hashes[index], mix(hashes[inner], m_wiring.port(m_copies.nodes[0][index], slot)));
         } else {
           hashes[index] = mix(hashes[index], input == k_none ? slot : inputs[input]);
         }

@@ -5,8 +5,13 @@
 #include <map>
 #include <queue>
 
+#include "frontend/ops/op.h"
+
 namespace kiln {
 namespace {
+
+/// Views and constants.
+bool is_free(const Node& node) { return node.op->kind == OpKind::view || node.op->kind == OpKind::creation; }
 
 /// Groups of nodes and who waits for whom.
 class Condensed {
@@ -27,8 +32,7 @@ class Condensed {
   /// Groups in executable order, the earliest node first; those on a cycle, or behind one, are missing.
   std::vector<uint32_t> order() const {
     std::vector<uint32_t> order, waiting = m_waiting;
-    std::priority_queue<std::pair<NodeId, uint32_t>, std::vector<std::pair<NodeId, uint32_t>>, std::greater<>>
-        ready;
+    std::priority_queue<std::pair<NodeId, uint32_t>, std::vector<std::pair<NodeId, uint32_t>>, std::greater<>> ready;
     for (uint32_t group = 0; group < waiting.size(); ++group) {
       if (waiting[group] == 0) ready.push({m_first[group], group});
     }
@@ -55,8 +59,11 @@ class Condensed {
 struct Grouping {
   std::vector<uint32_t> group_of;
   std::vector<size_t> part_of;  // by group; the number of parts for single nodes
+  size_t part_count;
 
-  Grouping(size_t nodes, const std::vector<Copies>& parts) : group_of(nodes, k_none) {
+  bool is_copy(uint32_t group) const { return part_of[group] != part_count; }
+
+  Grouping(size_t nodes, const std::vector<Copies>& parts) : group_of(nodes, k_none), part_count(parts.size()) {
     for (size_t part = 0; part < parts.size(); ++part) {
       for (const std::vector<NodeId>& copy : parts[part].nodes) {
         for (NodeId node : copy) group_of[node] = static_cast<uint32_t>(part_of.size());
@@ -78,7 +85,7 @@ void give_up_one(std::vector<Copies>& parts, const Grouping& grouping, const std
   size_t smallest = parts.size();
   for (uint32_t group = 0; group < runs.size(); ++group) {
     const size_t part = grouping.part_of[group];
-    if (runs[group] || part == parts.size()) continue;
+    if (runs[group] || !grouping.is_copy(group)) continue;
     auto covered = [&](size_t p) { return parts[p].count() * parts[p].size(); };
     if (smallest == parts.size() || covered(part) < covered(smallest)) smallest = part;
   }
@@ -86,31 +93,49 @@ void give_up_one(std::vector<Copies>& parts, const Grouping& grouping, const std
   parts.erase(parts.begin() + static_cast<ptrdiff_t>(smallest));
 }
 
-/// Nodes in no copy, by how often the way to them enters and leaves copies. Those of one level can run
-/// together: what they need from copies belongs to lower levels, and no copy between them reads what they
-/// make and is read by them.
-std::vector<Copies> gather_rest(const Condensed& condensed, const Grouping& grouping, size_t part_count,
+/// For each group how often the way to it left a copy for a node in none. What one level holds can run together: what
+/// it needs from copies needs lower levels only.
+std::vector<uint32_t> levels_of(const Condensed& condensed, const Grouping& grouping,
                                 const std::vector<uint32_t>& order) {
-  auto is_copy = [&](uint32_t group) { return grouping.part_of[group] != part_count; };
   std::vector<uint32_t> levels(order.size());
-  uint32_t level_count = 0;
   for (uint32_t group : order) {
-    if (!is_copy(group)) level_count = std::max(level_count, levels[group] + 1);
     for (uint32_t next : condensed.successors(group)) {
-      const bool leaves = is_copy(group) && !is_copy(next);
+      const bool leaves = grouping.is_copy(group) && !grouping.is_copy(next);
       levels[next] = std::max(levels[next], levels[group] + (leaves ? 1 : 0));
     }
   }
-  std::vector<Copies> gathered(level_count);
+  return levels;
+}
+
+/// Moves views and constants to the level that reads them: the transposed weight of the last layer belongs there.
+void delay_free_nodes(const Graph& graph, const Condensed& condensed, const Grouping& grouping,
+                      std::vector<uint32_t>& levels) {
+  for (NodeId node = static_cast<NodeId>(graph.nodes().size()); node-- > 0;) {
+    const uint32_t group = grouping.group_of[node];
+    const std::vector<uint32_t>& readers = condensed.successors(group);
+    if (grouping.is_copy(group) || !is_free(graph.node(node)) || readers.empty()) continue;
+    uint32_t earliest = UINT32_MAX;
+    for (uint32_t reader : readers) earliest = std::min(earliest, levels[reader]);
+    levels[group] = earliest;
+  }
+}
+
+/// The nodes in no copy, by level.
+std::vector<Copies> gather_rest(const Graph& graph, const Condensed& condensed, const Grouping& grouping,
+                                const std::vector<uint32_t>& order) {
+  std::vector<uint32_t> levels = levels_of(condensed, grouping, order);
+  delay_free_nodes(graph, condensed, grouping, levels);
+  std::map<uint32_t, Copies> gathered;
   for (NodeId node = 0; node < grouping.group_of.size(); ++node) {
     const uint32_t group = grouping.group_of[node];
-    if (is_copy(group)) continue;
+    if (grouping.is_copy(group)) continue;
     Copies& part = gathered[levels[group]];
     part.nodes.resize(1);
     part.nodes[0].push_back(node);
   }
-  std::erase_if(gathered, [](const Copies& part) { return part.size() == 0; });
-  return gathered;
+  std::vector<Copies> parts;
+  for (auto& [level, part] : gathered) parts.push_back(std::move(part));
+  return parts;
 }
 
 }  // namespace
@@ -124,7 +149,7 @@ std::vector<Copies> order_parts(const Wiring& wiring, std::vector<Copies> repeat
       give_up_one(repeated, grouping, order);
       continue;
     }
-    std::ranges::move(gather_rest(condensed, grouping, repeated.size(), order), std::back_inserter(repeated));
+    std::ranges::move(gather_rest(wiring.graph(), condensed, grouping, order), std::back_inserter(repeated));
     return repeated;
   }
 }

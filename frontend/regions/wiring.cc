@@ -18,7 +18,6 @@ uint64_t loose_label_of(const Graph& graph, const Node& node) {
   for (ValueId operand : node.operands) {
     bytes.write(operand == k_none);
     if (operand == k_none) continue;
-    bytes.write(graph.type(operand).dtype);
     append_type(bytes, {graph.type(operand).dtype, graph.type(operand).shape, {}});
   }
   for (ValueId result : node.results) append_type(bytes, graph.type(result));
@@ -42,8 +41,7 @@ Wiring::Wiring(const Graph& graph) : m_graph(graph), m_uses(graph.nodes().size()
     m_loose.push_back(loose_label_of(graph, node));
     m_strict.push_back(mix(m_loose.back(), attributes_hash(node)));
     for (size_t slot = 0; slot < node.operands.size(); ++slot) {
-      if (const NodeId from = producer(id, slot); from != k_none)
-        m_uses[from].push_back({id, port(id, slot)});
+      if (const NodeId from = producer(id, slot); from != k_none) m_uses[from].push_back({id, port(id, slot)});
     }
   }
 }
@@ -70,8 +68,7 @@ std::vector<std::vector<uint64_t>> Wiring::neighbourhoods(size_t rounds) const {
       }
       uint64_t users = is_local(id) ? 0 : 1;
       if (is_local(id)) {
-        for (const Use& use : m_uses[id])
-          users += mix(use.port, (*previous)[use.user]);  // a set: order is chance
+        for (const Use& use : m_uses[id]) users += mix(use.port, (*previous)[use.user]);  // a set: order is chance
       }
       next[id] = mix(hash, users);
     }

@@ -33,7 +33,7 @@ class Wiring {
     const ValueId operand = m_graph.node(node).operands[slot];
     return operand == k_none ? k_none : m_graph.value(operand).producer;
   }
-  /// Hash of (slot, result index of the operand's producer).
+  /// Hash of (slot, result index of the operand's producer), for operands that a node produces.
   uint64_t port(NodeId node, size_t slot) const;
   const std::vector<Use>& uses(NodeId node) const { return m_uses[node]; }
 

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "frontend/autodiff/gradient.h"
 #include "frontend/infer/builder.h"
 
 namespace kiln {
@@ -65,20 +66,36 @@ struct Model {
 
 }  // namespace
 
-Graph transformer(const StackOptions& options) {
-  Model model;
+namespace {
+
+/// The logits.
+ValueId build_transformer(Model& model, const StackOptions& options) {
   if (options.symbolic_batch) model.batch = Dim::symbol(model.graph.add_symbol("s0"));
   GraphBuilder& b = model.b;
   std::vector<ValueId> masks{k_none, k_none};
-  if (options.attention_mask)
-    masks = {model.mask(-1e9), b.mul(model.mask(-1e4), model.parameter({k_sequence, 1}))};
+  if (options.attention_mask) masks = {model.mask(-1e9), b.mul(model.mask(-1e4), model.parameter({k_sequence, 1}))};
   ValueId x = model.graph.add_input({DType::f32, {model.batch, k_sequence, k_width}, {}});
   x = b.add(x, model.parameter({k_sequence, k_width}));
   for (size_t i = 0; i < options.layers; ++i) {
     const bool changed = static_cast<int>(i) == options.changed_eps_layer;
     x = model.layer(x, masks[i % 2], changed ? 1e-6 : 1e-5);
   }
-  return model.finish({model.linear(model.norm(x), k_width, 100)});
+  return model.linear(model.norm(x), k_width, 100);
+}
+
+}  // namespace
+
+Graph transformer(const StackOptions& options) {
+  Model model;
+  return model.finish({build_transformer(model, options)});
+}
+
+Graph transformer_training(const StackOptions& options) {
+  Model model;
+  const ValueId loss = model.b.mean(build_transformer(model, options), {0, 1, 2});
+  std::vector<ValueId> outputs = gradients(model.b, loss, model.graph.inputs()).value();
+  outputs.insert(outputs.begin(), loss);
+  return model.finish(std::move(outputs));
 }
 
 Graph mlp(size_t layers) {
@@ -111,8 +128,7 @@ Graph random_graph(std::mt19937& random, size_t nodes) {
   for (int i = 0; i < 4; ++i) values.push_back(model.parameter({k_width, k_width}));
   // Near values are read more often, as in real programs.
   auto value = [&] {
-    return values[pick(2) == 0 ? pick(values.size())
-                               : values.size() - 1 - pick(std::min<size_t>(values.size(), 6))];
+    return values[pick(2) == 0 ? pick(values.size()) : values.size() - 1 - pick(std::min<size_t>(values.size(), 6))];
   };
   for (size_t i = 0; i < nodes; ++i) {
     switch (pick(6)) {

@@ -18,6 +18,9 @@ struct StackOptions {
 /// Embedding, `layers` of attention and MLP, final norm, logits.
 Graph transformer(const StackOptions& options);
 
+/// The same, its mean as loss, and the gradients of all parameters: forward and backward in one graph.
+Graph transformer_training(const StackOptions& options);
+
 /// Linear, bias, relu, `layers` times.
 Graph mlp(size_t layers);
 

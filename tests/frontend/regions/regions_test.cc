@@ -40,8 +40,7 @@ void expect_valid(const Graph& graph, const RegionPartition& partition) {
       EXPECT_EQ(region_of[id], k_none) << "node " << id << " is in two regions";
       region_of[id] = index;
     }
-    for (ValueId input : region.inputs)
-      EXPECT_TRUE(known.contains(input)) << "region " << index << " reads ahead";
+    for (ValueId input : region.inputs) EXPECT_TRUE(known.contains(input)) << "region " << index << " reads ahead";
     known.insert(region.outputs.begin(), region.outputs.end());
     const RegionClass& of = partition.classes.at(region.class_index);
     EXPECT_EQ(canonical_bytes(extract(graph, region)), of.bytes) << "region " << index;
@@ -155,6 +154,23 @@ TEST(Regions, EncoderAndDecoderAreAClassEach) {
   EXPECT_EQ(distinct(partition), distinct_regions(encoder_decoder(12)));
 }
 
+TEST(Regions, ForwardAndBackwardOfALayerAreAClassEachWhateverTheDepth) {
+  const Graph graph = prepared(transformer_training({.layers = 12}));
+  const RegionPartition partition = find_regions(graph);
+  expect_valid(graph, partition);
+  size_t repeated = 0, covered = 0;
+  for (const RegionClass& of : partition.classes) {
+    if (of.regions.size() < 11) continue;
+    ++repeated;
+    covered += of.regions.size() * of.graph.nodes().size();
+  }
+  EXPECT_GE(repeated, 2u);
+  EXPECT_GE(covered * 10, graph.nodes().size() * 7);
+  const auto twelve = distinct(partition);
+  EXPECT_EQ(twelve, distinct_regions(transformer_training({.layers = 48})));
+  EXPECT_LE(twelve.size(), distinct_regions(transformer_training({.layers = 2})).size() + 2);
+}
+
 TEST(Regions, AnMlpIsItsLayers) {
   const Graph graph = prepared(mlp(12));
   const RegionPartition partition = find_regions(graph);
@@ -196,8 +212,8 @@ TEST(Regions, FiveThousandNodesTakeNoTimeToSpeakOf) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   RecordProperty("nodes", static_cast<int>(graph.nodes().size()));
   RecordProperty("milliseconds", static_cast<int>(took.count()));
-  std::printf("%zu nodes, %zu regions, %zu classes: %.1f ms\n", graph.nodes().size(),
-              partition.regions.size(), partition.classes.size(), took.count());
+  std::printf("%zu nodes, %zu regions, %zu classes: %.1f ms\n", graph.nodes().size(), partition.regions.size(),
+              partition.classes.size(), took.count());
   EXPECT_LT(took.count(), 4'000) << "200 ms are expected of an optimised build on an idle machine";
 }
 
