@@ -1,5 +1,6 @@
 #include "service/server.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -36,8 +37,8 @@ size_t worker_count(const Config& config) {
 WorkerPool::Options pool_options(const Server::Options& options) {
   const Config& config = options.config;
   // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
-  const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) *
-                               std::max(1U, std::thread::hardware_concurrency()) * 2;
+  const uint64_t cpu_seconds =
+      std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * std::max(1U, std::thread::hardware_concurrency()) * 2;
   return {options.worker_program,
           worker_count(config),
           config.worker_deadline_ms,
@@ -166,14 +167,15 @@ asio::awaitable<void> Server::Impl::accept_all() {
 
 /// Who connects is known before a byte of theirs is read.
 void Server::Impl::admit(UniqueFd socket) {
+  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);  // this Asio accepts without it
   ucred peer{};
   socklen_t size = sizeof peer;
   Status refused;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid()) {
     refused = error(StatusCode::permission_denied, "this daemon serves user {}, not {}", geteuid(), peer.uid);
   } else if (m_sessions.size() >= limits::k_connections) {
-    refused = error(StatusCode::resource_exhausted, "{} connections, at most {}", m_sessions.size(),
-                    limits::k_connections);
+    refused =
+        error(StatusCode::resource_exhausted, "{} connections, at most {}", m_sessions.size(), limits::k_connections);
   }
   if (!refused.ok()) {
     m_counters.add(Counter::refused_peers);
@@ -244,9 +246,10 @@ void Server::Impl::start_jobs() {
     m_pool->submit(
         std::move(request),
         [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
-          asio::post(m_io, [this, key,
-                            progress = protocol::Progress{0, std::string(stage), std::string(item), done,
-                                                          total}] { on_progress(key, progress); });
+          asio::post(m_io,
+                     [this, key, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
+                       on_progress(key, progress);
+                     });
         },
         [this, key](JobOutcome outcome) {
           asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
@@ -290,11 +293,10 @@ void Server::Impl::on_published(const Digest& key, const BuildResult& result, co
   m_counters.add(Counter::builds_done);
   m_counters.add(Counter::compilations, result.compilations);
   m_counters.add(Counter::artifacts_published, result.artifacts.size());
-  m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
-                  result.artifacts.size(), result.heads.size(), result.compilations);
+  m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(), result.artifacts.size(),
+                  result.heads.size(), result.compilations);
   protocol::Built built;
-  for (const BuiltHead& head : result.heads)
-    built.heads.push_back({head.key, head.artifact, head.generation});
+  for (const BuiltHead& head : result.heads) built.heads.push_back({head.key, head.artifact, head.generation});
   for (const Asker& asker : m_jobs.finish(key)) {
     built.id = asker.request;
     built.joined = asker.joined;
@@ -310,8 +312,7 @@ void Server::Impl::fail_job(const Digest& key, const Status& status, uint32_t si
   m_counters.add(Counter::builds_failed);
   m_events.record("failed", "{}: {}", key.to_short(), status.to_string());
   spdlog::warn("build {}: {}", key.to_short(), status.to_string());
-  for (const Asker& asker : m_jobs.finish(key))
-    answer(asker.session, protocol::Failure{asker.request, status, signal});
+  for (const Asker& asker : m_jobs.finish(key)) answer(asker.session, protocol::Failure{asker.request, status, signal});
   start_jobs();
   leave_if_drained();
 }
@@ -353,15 +354,14 @@ void Server::Impl::answer_command(uint64_t session, uint32_t id, const Expected<
 }
 
 DaemonState Server::Impl::state() const {
-  return {
-      .cache_directory = m_options.config.cache_directory,
-      .socket_path = m_options.socket_path,
-      .uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - m_started).count(),
-      .draining = m_draining,
-      .connections = m_sessions.size(),
-      .workers = m_pool->size(),
-      .jobs = m_jobs,
-      .counters = m_counters};
+  return {.cache_directory = m_options.config.cache_directory,
+          .socket_path = m_options.socket_path,
+          .uptime_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - m_started).count(),
+          .draining = m_draining,
+          .connections = m_sessions.size(),
+          .workers = m_pool->size(),
+          .jobs = m_jobs,
+          .counters = m_counters};
 }
 
 // ---- leaving

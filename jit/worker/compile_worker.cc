@@ -106,8 +106,7 @@ Expected<BuildRequest> receive_job(int socket) {
 Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
   std::mutex mutex;  // progress comes from any thread
-  const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total,
-                                        std::string_view item) {
+  const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
     const auto bytes = job::encode(job::JobProgress{std::string(stage), std::string(item), done, total});
     const std::scoped_lock lock(mutex);
     if (!send_all(socket, bytes, k_no_deadline).ok()) _exit(0);
@@ -127,8 +126,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
 
 }  // namespace
 
-void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits,
-                        const BuildFunction& build) {
+void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits, const BuildFunction& build) {
   bound_process(parent, limits);
   Expected<BuildResult> result = build_job(socket.get(), limits, build);
   const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});

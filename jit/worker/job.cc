@@ -82,8 +82,7 @@ Status read_artifact(const wire::Artifact& table, BuiltArtifact& artifact) {
 
 Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
   std::vector<Offset<wire::Artifact>> artifacts;
-  for (const BuiltArtifact& artifact : result.artifacts)
-    artifacts.push_back(write_artifact(builder, artifact));
+  for (const BuiltArtifact& artifact : result.artifacts) artifacts.push_back(write_artifact(builder, artifact));
   std::vector<Offset<wire::Head>> heads;
   for (const BuiltHead& head : result.heads) {
     const auto key = write_digest(builder, head.key);
@@ -130,8 +129,7 @@ Status read(const wire::JobFailure& table, JobFailure& failure) {
 template <typename Table, typename Struct>
 Expected<JobMessage> decode_as(const Frame& frame) {
   flatbuffers::Verifier verifier(frame.payload.data(), frame.payload.size(), 8, 1'000'000);
-  if (!verifier.VerifyBuffer<Table>(nullptr))
-    return invalid_argument("job message {} is malformed", frame.kind);
+  if (!verifier.VerifyBuffer<Table>(nullptr)) return invalid_argument("job message {} is malformed", frame.kind);
   Struct message;
   KILN_RETURN_IF_ERROR(read(*flatbuffers::GetRoot<Table>(frame.payload.data()), message));
   return JobMessage(std::move(message));
@@ -143,8 +141,7 @@ std::vector<uint8_t> encode(const JobMessage& message) {
   FlatBufferBuilder builder(size_t{64} << 10);
   const auto root = std::visit([&](const auto& each) { return write(builder, each).o; }, message);
   builder.Finish(Offset<flatbuffers::Table>(root));
-  return encode_frame(static_cast<uint16_t>(message.index()),
-                      {builder.GetBufferPointer(), builder.GetSize()});
+  return encode_frame(static_cast<uint16_t>(message.index()), {builder.GetBufferPointer(), builder.GetSize()});
 }
 
 Expected<JobMessage> decode(const Frame& frame) {

@@ -37,9 +37,7 @@ Status system_error(std::string_view what) {
   return error(StatusCode::resource_exhausted, "execution worker: {}: {}", what, std::strerror(errno));
 }
 
-uint64_t align_up(uint64_t bytes) {
-  return (bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes;
-}
+uint64_t align_up(uint64_t bytes) { return (bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes; }
 
 /// Executable where the kernel asks to be told (memfd_noexec); older kernels refuse the flag.
 UniqueFd make_memfd(const char* name, unsigned flags) {
@@ -89,8 +87,7 @@ Expected<kiln_executor_reply> receive_reply(int socket, Deadline deadline) {
   kiln_executor_reply reply{};
   KILN_ASSIGN_OR_RETURN(const size_t got,
                         receive_some(socket, {reinterpret_cast<uint8_t*>(&reply), sizeof reply}, deadline));
-  if (got != sizeof reply || reply.magic != KILN_EXECUTOR_MAGIC ||
-      reply.repetitions > KILN_EXECUTOR_REPETITIONS) {
+  if (got != sizeof reply || reply.magic != KILN_EXECUTOR_MAGIC || reply.repetitions > KILN_EXECUTOR_REPETITIONS) {
     return error(StatusCode::unavailable, "no reply");
   }
   return reply;
@@ -117,8 +114,7 @@ ProcessRunner::~ProcessRunner() {
 
 Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const uint64_t> sizes_bytes) {
   if (sizes_bytes.size() > limits::k_kernel_buffers) {
-    return error(StatusCode::out_of_range, "{} buffers, at most {}", sizes_bytes.size(),
-                 limits::k_kernel_buffers);
+    return error(StatusCode::out_of_range, "{} buffers, at most {}", sizes_bytes.size(), limits::k_kernel_buffers);
   }
   m_buffers.clear();
   m_used_bytes = k_red_zone_bytes;
@@ -131,10 +127,8 @@ Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const
     unmap();
     const uint64_t capacity = std::bit_ceil(m_used_bytes);
     m_data_fd = make_memfd("kiln-buffers", 0);
-    if (!m_data_fd || ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0)
-      return system_error("memfd");
-    if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-      return system_error("sealing buffers");
+    if (!m_data_fd || ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0) return system_error("memfd");
+    if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
     void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
     if (address == MAP_FAILED) return system_error("mapping buffers");
     m_data = static_cast<uint8_t*>(address);
@@ -211,8 +205,7 @@ Status ProcessRunner::start() {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, theirs.get(), KILN_EXECUTOR_SOCKET);
-  const int failure =
-      posix_spawn(&m_pid, m_options.executor_path.c_str(), &files, nullptr, arguments, environment);
+  const int failure = posix_spawn(&m_pid, m_options.executor_path.c_str(), &files, nullptr, arguments, environment);
   posix_spawn_file_actions_destroy(&files);
   if (failure != 0) {
     m_pid = -1;
@@ -252,8 +245,7 @@ Status ProcessRunner::send_data() {
   request.magic = KILN_EXECUTOR_MAGIC;
   request.command = KILN_EXECUTOR_DATA;
   request.bytes = m_capacity_bytes;
-  if (!send_request(m_socket.get(), request, m_data_fd.get()))
-    return error(StatusCode::unavailable, "no worker");
+  if (!send_request(m_socket.get(), request, m_data_fd.get())) return error(StatusCode::unavailable, "no worker");
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply,
                         receive_reply(m_socket.get(), deadline_in(k_start_timeout_ms)));
   if (reply.result != KILN_EXECUTOR_OK) {

@@ -1,4 +1,17 @@
+#include <cstdio>
+
 #include "jit/build/build.h"
+#include "jit/worker/warm_up.h"
 #include "jit/worker/zygote.h"
 
-int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, {}, kiln::build); }
+namespace {
+
+/// A cold compiler is slower, not wrong: the worker goes on.
+void warm_up() {
+  const kiln::Status status = kiln::warm_up_compilers();
+  if (!status.ok()) std::fprintf(stderr, "kiln-worker: warm-up: %s\n", status.to_string().c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, warm_up, kiln::build); }

@@ -97,6 +97,7 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != daemon) return 0;  // it died before prctl could tell
   fcntl(k_zygote_socket, F_SETFD, FD_CLOEXEC);
+  close_range(k_zygote_socket + 1, ~0U, 0);  // what the daemon had open (its clients!) is not the workers' to keep
   if (warm_up) warm_up();
 
   const pid_t self = getpid();
@@ -146,8 +147,7 @@ Expected<Zygote::Worker> Zygote::fork_worker() {
                                     deadline_in(k_answer_timeout_ms));
       if (got.ok() && *got == sizeof reply) {
         if (reply.pid < 0)
-          return error(StatusCode::resource_exhausted, "fork of a compile worker: {}",
-                       std::strerror(-reply.pid));
+          return error(StatusCode::resource_exhausted, "fork of a compile worker: {}", std::strerror(-reply.pid));
         worker.pid = reply.pid;
         worker.incarnation = m_incarnation;
         return worker;

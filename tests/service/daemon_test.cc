@@ -307,6 +307,15 @@ TEST_F(DaemonTest, a_dead_zygote_is_replaced) {
   ASSERT_TRUE(children >> zygote);
   kill(zygote, SIGKILL);
   EXPECT_TRUE(build("ok again").ok());
+  // The new one was started amid clients: it must not hold their sockets open.
+  std::vector<pid_t> family;
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", daemon))) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t pid = 0; list >> pid;) family.push_back(pid);
+  }
+  ASSERT_EQ(family.size(), 1U);
+  const std::filesystem::directory_iterator open_files(fmt::format("/proc/{}/fd", family[0]));
+  EXPECT_LE(std::distance(begin(open_files), end(open_files)), 4);
 }
 
 // ---- life and death of the daemon

@@ -49,9 +49,9 @@ TEST_F(ProcessRunnerTest, buffers_come_aligned_and_poisoned) {
 TEST_F(ProcessRunnerTest, a_candidate_reads_its_input_and_writes_its_output) {
   m_buffers[0][0] = 42;
   // mov rax,[rdi]; mov r9,[rdi+8]; mov al,[rax]; mov [r9],al; mov [r9+1],r8b; ret
-  const auto run = m_runner->run(code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01,
-                                       0x45, 0x88, 0x41, 0x01, 0xc3}),
-                                 5'000, 2);
+  const auto run = m_runner->run(
+      code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01, 0x45, 0x88, 0x41, 0x01, 0xc3}),
+      5'000, 2);
   ASSERT_TRUE(run.ok()) << run.status().to_string();
   EXPECT_EQ(m_buffers[1][0], 42);
   EXPECT_EQ(m_buffers[1][1], 7);  // the last task
@@ -114,9 +114,7 @@ TEST_F(ProcessRunnerTest, a_candidate_that_crashes_takes_only_its_process_along)
            Case{"ud2", SIGILL, {0x0f, 0x0b}},
            Case{"store to null", SIGSEGV, {0x31, 0xc0, 0xc7, 0x00, 1, 0, 0, 0, 0xc3}},
            Case{"smashed return address", SIGSEGV, {0x48, 0xc7, 0x04, 0x24, 0x78, 0x56, 0x34, 0x12, 0xc3}},
-           Case{"store to its own code",
-                SIGSEGV,
-                {0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff, 0xc6, 0x00, 0x90, 0xc3}},
+           Case{"store to its own code", SIGSEGV, {0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff, 0xc6, 0x00, 0x90, 0xc3}},
            Case{"endless recursion", SIGSEGV, {0xe8, 0xfb, 0xff, 0xff, 0xff}},
        }) {
     const auto run = m_runner->run(code(each.bytes), 5'000, 1);
@@ -128,8 +126,8 @@ TEST_F(ProcessRunnerTest, a_candidate_that_crashes_takes_only_its_process_along)
 }
 
 TEST_F(ProcessRunnerTest, system_calls_are_refused) {
-  for (const uint32_t number : {41U /* socket */, 2U /* open */, 57U /* fork */, 59U /* execve */,
-                                62U /* kill */, 10U /* mprotect */, 101U /* ptrace */, 0U /* read */}) {
+  for (const uint32_t number : {41U /* socket */, 2U /* open */, 57U /* fork */, 59U /* execve */, 62U /* kill */,
+                                10U /* mprotect */, 101U /* ptrace */, 0U /* read */}) {
     // mov eax,number; syscall; ret
     std::vector<uint8_t> bytes = {0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3};
     std::memcpy(bytes.data() + 1, &number, 4);
@@ -140,11 +138,10 @@ TEST_F(ProcessRunnerTest, system_calls_are_refused) {
   }
   // mmap of writable and executable memory: mov eax,9; mov edx,7; xor edi,edi; mov esi,4096; mov r10d,0x22;
   // mov r8,-1; xor r9d,r9d; syscall; ret
-  const auto run =
-      m_runner->run(code({0xb8, 9,    0,    0,    0,    0xba, 7,    0,    0,    0,    0x31, 0xff,
-                          0xbe, 0,    0x10, 0,    0,    0x41, 0xba, 0x22, 0,    0,    0,    0x49,
-                          0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, 0x45, 0x31, 0xc9, 0x0f, 0x05, 0xc3}),
-                    5'000, 1);
+  const auto run = m_runner->run(
+      code({0xb8, 9,    0, 0, 0, 0xba, 7,    0,    0,    0,    0x31, 0xff, 0xbe, 0,    0x10, 0,    0,    0x41,
+            0xba, 0x22, 0, 0, 0, 0x49, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, 0x45, 0x31, 0xc9, 0x0f, 0x05, 0xc3}),
+      5'000, 1);
   EXPECT_NE(run.status().message().find(fmt::format("signal {} ", SIGSYS)), std::string::npos)
       << run.status().message();
   expect_next_run_works();
