@@ -7,6 +7,7 @@
 #include "frontend/fuse/groups.h"
 #include "frontend/fuse/homes.h"
 #include "frontend/fuse/plan.h"
+#include "frontend/fuse/split_reductions.h"
 #include "frontend/ops/op.h"
 
 namespace kiln {
@@ -105,7 +106,9 @@ bool has_own_kernel(const Node& node) { return node.op->kind == OpKind::attentio
 
 Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
   Plan plan;
-  KILN_ASSIGN_OR_RETURN(plan.graph, decompose(region, has_own_kernel));
+  KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel));
+  KILN_ASSIGN_OR_RETURN(const GraphFacts before, gather_facts(primitives));
+  plan.graph = split_reductions(primitives, before);
   KILN_ASSIGN_OR_RETURN(GraphFacts facts, gather_facts(plan.graph));
   FusionState state;
   state.facts = &facts;

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "frontend/fuse/facts.h"
+
+namespace kiln {
+
+/// The graph with reductions of much to little made in two steps. Not for f16 and bf16, whose
+/// partial results would be rounded.
+Graph split_reductions(const Graph& graph, const GraphFacts& facts);
+
+}  // namespace kiln
