@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -84,8 +85,8 @@ kiln_miss find_plan(kiln_reader* reader, uint64_t seed, size_t size) {
   const kiln_miss miss = kiln_reader_find_key(reader, key_of(seed).bytes.data(), KILN_ARTIFACT_PLAN, &view);
   if (miss != KILN_HIT) return miss;
   const std::vector<uint8_t> expected = pattern(seed, size);
-  const bool right = view.header.payload_size == expected.size() &&
-                     std::memcmp(view.payload, expected.data(), expected.size()) == 0;
+  const bool right =
+      view.header.payload_size == expected.size() && std::equal(expected.begin(), expected.end(), view.payload);
   if (!right) {
     fmt::print(stderr, "wrong bytes for seed {}\n", seed);
     std::abort();
@@ -110,14 +111,9 @@ PublisherProcess::PublisherProcess(const std::string& directory, uint64_t first_
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[0]);
   const std::string first = std::to_string(first_seed), many = std::to_string(count);
-  const char* arguments[] = {KILN_CACHE_PUBLISHER,
-                             directory.c_str(),
-                             first.c_str(),
-                             many.c_str(),
-                             exit_at_once ? "exit" : nullptr,
-                             nullptr};
-  if (posix_spawn(&m_child, KILN_CACHE_PUBLISHER, &actions, nullptr, const_cast<char**>(arguments),
-                  environ) != 0) {
+  const char* arguments[] = {
+      KILN_CACHE_PUBLISHER, directory.c_str(), first.c_str(), many.c_str(), exit_at_once ? "exit" : nullptr, nullptr};
+  if (posix_spawn(&m_child, KILN_CACHE_PUBLISHER, &actions, nullptr, const_cast<char**>(arguments), environ) != 0) {
     std::abort();
   }
   posix_spawn_file_actions_destroy(&actions);
@@ -129,6 +125,15 @@ PublisherProcess::~PublisherProcess() {
   if (m_child > 0) kill();
 }
 
+bool PublisherProcess::read_some() {
+  char buffer[4096];
+  const ssize_t size = read(m_output, buffer, sizeof buffer);
+  if (size > 0) m_text.append(buffer, static_cast<size_t>(size));
+  return size > 0;
+}
+
+void PublisherProcess::await_first() { read_some(); }
+
 std::vector<uint64_t> PublisherProcess::kill() {
   ::kill(m_child, SIGKILL);
   return drain();
@@ -137,15 +142,12 @@ std::vector<uint64_t> PublisherProcess::kill() {
 std::vector<uint64_t> PublisherProcess::wait() { return drain(); }
 
 std::vector<uint64_t> PublisherProcess::drain() {
-  std::string text;
-  char buffer[4096];
-  for (ssize_t size; (size = read(m_output, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(size));
+  while (read_some()) continue;
   close(m_output);
   waitpid(m_child, nullptr, 0);
   m_child = -1;
   std::vector<uint64_t> seeds;
-  std::istringstream lines(text);
+  std::istringstream lines(m_text);
   for (uint64_t seed; lines >> seed;) seeds.push_back(seed);
   return seeds;
 }

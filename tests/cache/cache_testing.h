@@ -57,18 +57,21 @@ bool in_other_process(const std::function<bool()>& body);
 /// The program publisher_process.cc, running.
 class PublisherProcess {
  public:
-  PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count,
-                   bool exit_at_once = false);
+  PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count, bool exit_at_once = false);
   ~PublisherProcess();
+  /// Returns once it has acknowledged something.
+  void await_first();
   /// Kills it with SIGKILL and returns the seeds it acknowledged.
   std::vector<uint64_t> kill();
   /// Waits until it has ended by itself; the seeds it acknowledged.
   std::vector<uint64_t> wait();
 
  private:
+  bool read_some();
   std::vector<uint64_t> drain();
   pid_t m_child = -1;
   int m_output = -1;
+  std::string m_text;
 };
 
 std::vector<std::string> files_below(const std::string& directory);

@@ -41,8 +41,7 @@ TEST(concurrency, threads_and_processes_read_right_bytes_while_plans_come_and_go
   const Reader reader = open_reader(directory.path());
   std::vector<std::thread> threads;
   for (uint32_t thread = 0; thread < 3; ++thread) {
-    threads.emplace_back(
-        [&, thread] { hits += read_some(thread, reader.get(), [&] { return stop.load(); }); });
+    threads.emplace_back([&, thread] { hits += read_some(thread, reader.get(), [&] { return stop.load(); }); });
   }
   for (uint64_t seed = 1; seed <= k_plans; ++seed) {
     ASSERT_TRUE(store->publish(plan_batch(seed, plan_size(seed))).ok());
@@ -71,8 +70,7 @@ TEST(concurrency, publishers_in_many_threads_keep_one_artifact_for_each_key) {
   for (uint64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (uint64_t seed = 1; seed <= 50; ++seed) {
-        const Status status =
-            store->publish(plan_batch(seed, 100 + thread));  // another artifact in each thread
+        const Status status = store->publish(plan_batch(seed, 100 + thread));  // another artifact in each thread
         won += status.ok();
         lost += status.code() == StatusCode::already_exists;
         if (seed % 10 == 0) {
@@ -101,8 +99,7 @@ TEST(concurrency, the_index_grows_under_its_readers) {
     }
   }
   EXPECT_GT(store->stats().index_generation, first_index);
-  for (uint64_t seed = 1; seed <= k_plans; ++seed)
-    ASSERT_EQ(find_plan(reader.get(), seed, 10), KILN_HIT) << seed;
+  for (uint64_t seed = 1; seed <= k_plans; ++seed) ASSERT_EQ(find_plan(reader.get(), seed, 10), KILN_HIT) << seed;
 }
 
 }  // namespace

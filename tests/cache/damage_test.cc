@@ -73,8 +73,7 @@ void expect_recovers(const std::string& directory) {
   EXPECT_EQ(count_hits(directory), k_seeds);
 }
 
-const char* const k_kinds[] = {"sst", "kidx",    "index", "CURRENT", "MANIFEST",
-                               "log", "OPTIONS", "LOCK",  "IDENTITY"};
+const char* const k_kinds[] = {"sst", "kidx", "index", "CURRENT", "MANIFEST", "log", "OPTIONS", "LOCK", "IDENTITY"};
 
 TEST(damage, every_kind_of_file_is_among_those_damaged) {
   TemporaryDirectory directory;
@@ -109,8 +108,7 @@ TEST_P(DamagedFile, with_a_flipped_byte_is_a_miss_or_rebuilt) {
     make_cache(directory.path());
     std::set<std::string> flipped;
     for (const std::string& path : files_of_kind(directory.path(), GetParam())) {
-      if (!flipped.insert(std::filesystem::path(path).filename()).second)
-        continue;  // the link of one already flipped
+      if (!flipped.insert(std::filesystem::path(path).filename()).second) continue;  // the link of one already flipped
       std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
       const auto size = static_cast<double>(std::filesystem::file_size(path));
       if (size == 0) continue;

@@ -64,8 +64,7 @@ TEST(eviction, a_mapped_view_outlives_it) {
   const Reader reader = open_reader(directory.path());
   kiln_view plan, kernel;
   ASSERT_EQ(kiln_reader_find_key(reader.get(), key_of(1).bytes.data(), KILN_ARTIFACT_PLAN, &plan), KILN_HIT);
-  ASSERT_EQ(kiln_reader_find_key(reader.get(), key_of(77).bytes.data(), KILN_ARTIFACT_CODE, &kernel),
-            KILN_HIT);
+  ASSERT_EQ(kiln_reader_find_key(reader.get(), key_of(77).bytes.data(), KILN_ARTIFACT_CODE, &kernel), KILN_HIT);
   const Status evicted = store->evict(0);
   ASSERT_TRUE(evicted.ok()) << evicted.to_string();
   EXPECT_EQ(store->stats().files, 0u);

@@ -113,8 +113,7 @@ TEST(format, a_reader_survives_an_index_and_files_of_random_bytes) {
   TemporaryDirectory directory;
   {
     const auto store = open_store(directory.path());
-    for (uint64_t seed = 1; seed <= 20; ++seed)
-      ASSERT_TRUE(store->publish(plan_batch(seed, plan_size(seed))).ok());
+    for (uint64_t seed = 1; seed <= 20; ++seed) ASSERT_TRUE(store->publish(plan_batch(seed, plan_size(seed))).ok());
   }
   std::mt19937 random(3);
   for (const std::string& path : files_below(directory.path("cache/pub"))) {
@@ -131,8 +130,7 @@ TEST(format, a_reader_survives_an_index_and_files_of_random_bytes) {
       const Reader reader = open_reader(directory.path());
       for (uint64_t seed = 1; seed <= 20; ++seed) find_plan(reader.get(), seed, plan_size(seed));
     }
-    std::ofstream(path, std::ios::binary)
-        .write(original.data(), static_cast<std::streamsize>(original.size()));
+    std::ofstream(path, std::ios::binary).write(original.data(), static_cast<std::streamsize>(original.size()));
   }
   const Reader reader = open_reader(directory.path());
   EXPECT_EQ(find_plan(reader.get(), 7, plan_size(7)), KILN_HIT) << "restored";

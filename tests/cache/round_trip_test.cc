@@ -13,8 +13,7 @@ constexpr size_t k_sizes[] = {0, 1, 63, 64, 4000, 4096, 16300, 16384, 70'001, 30
 uint32_t run_code(kiln_reader* reader, uint32_t answer, bool* in_place) {
   kiln_view view;
   const uint8_t* code = nullptr;
-  if (kiln_reader_find_key(reader, key_of(answer).bytes.data(), KILN_ARTIFACT_CODE, &view) != KILN_HIT)
-    return 0;
+  if (kiln_reader_find_key(reader, key_of(answer).bytes.data(), KILN_ARTIFACT_CODE, &view) != KILN_HIT) return 0;
   if (kiln_reader_map_code(reader, &view, &code) != KILN_HIT) return 0;
   *in_place = code == view.payload;
   return reinterpret_cast<uint32_t (*)()>(const_cast<uint8_t*>(code))();
@@ -76,8 +75,7 @@ TEST(round_trip, the_view_carries_launch_data_and_generation) {
   EXPECT_STREQ(reinterpret_cast<const char*>(view.header.backend), "cpu");
   EXPECT_EQ(std::memcmp(view.header.digest, digest.bytes.data(), 32), 0);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(view.payload) % 64, 0u);
-  EXPECT_EQ(kiln_reader_find_digest(reader.get(), digest.bytes.data(), KILN_ARTIFACT_PLAN, &view),
-            KILN_MISS_ABSENT);
+  EXPECT_EQ(kiln_reader_find_digest(reader.get(), digest.bytes.data(), KILN_ARTIFACT_PLAN, &view), KILN_MISS_ABSENT);
 }
 
 TEST(round_trip, code_runs_in_place_from_the_store_file) {
