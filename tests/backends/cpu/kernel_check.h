@@ -134,8 +134,8 @@ inline void run_in_ranges(const Executable& kernel, const std::vector<void*>& bu
 
 /// Compiles `candidate` of the spec for `target`, runs it, and compares every element of every output with the f64
 /// reference: |ours - reference| ≤ tolerance * (1 + |reference|).
-inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double tolerance, size_t candidate = 0,
-                         uint64_t ranges = 1, double spread = 1) {
+inline void check_kernel_on(const KernelSpec& spec, std::vector<GuardedBuffer> ours, const CpuTarget& target,
+                            double tolerance, size_t candidate = 0, uint64_t ranges = 1) {
   const CpuCompileBackend backend;
   const Target name{"cpu", std::string(target.name)};
   ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
@@ -147,7 +147,6 @@ inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double
   const auto image = backend.compile(spec, candidates[candidate], name);
   ASSERT_TRUE(image.ok()) << what << ": " << image.status().to_string();
 
-  std::vector<GuardedBuffer> ours = make_buffers(spec, 7, spread);
   std::vector<GuardedBuffer> reference = ours;
   run_in_ranges(LoadedImage(*image).executable(), pointers(ours), std::min<uint64_t>(ranges, image->tasks));
   const Status status = run_reference(spec, pointers(reference));
@@ -163,6 +162,12 @@ inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double
           << what << ": buffer " << b << " element " << i << " is " << got << ", expected " << expected;
     }
   }
+}
+
+/// The same on random inputs in [-spread, spread].
+inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double tolerance, size_t candidate = 0,
+                         uint64_t ranges = 1, double spread = 1) {
+  check_kernel_on(spec, make_buffers(spec, 7, spread), target, tolerance, candidate, ranges);
 }
 
 /// The targets this host can run.

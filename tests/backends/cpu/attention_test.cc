@@ -1,0 +1,176 @@
+#include <gtest/gtest.h>
+
+#include "tests/backends/cpu/kernel_check.h"
+
+namespace kiln::cpu {
+namespace {
+
+struct Case {
+  int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, k_len = 1, head_dim = 16, value_dim = 0;
+  bool causal = false;
+  int64_t causal_offset = 0;
+  DType dtype = DType::f32;
+  bool bias = false;         // a bias load over (h, q, k) in the score expression
+  bool interleaved = false;  // [b, len, heads, d] instead of [b, heads, len, d]
+  bool strided = false;      // d is not contiguous
+};
+
+class SpecBuilder {
+ public:
+  explicit SpecBuilder(const Case& c) : m_case(c) {
+    if (m_case.value_dim == 0) m_case.value_dim = c.head_dim;
+  }
+
+  KernelSpec forward() {
+    m_spec.kernel = attention(BufferRole::output);
+    return m_spec;
+  }
+  KernelSpec backward() {
+    AttentionBackwardSpec backward;
+    backward.forward = attention(BufferRole::input);
+    backward.grad_out = tensor(m_case.heads, m_case.q_len, m_case.value_dim, BufferRole::input);
+    backward.grad_q = tensor(m_case.heads, m_case.q_len, m_case.head_dim, BufferRole::output);
+    backward.grad_k = tensor(m_case.kv_heads, m_case.k_len, m_case.head_dim, BufferRole::output);
+    backward.grad_v = tensor(m_case.kv_heads, m_case.k_len, m_case.value_dim, BufferRole::output);
+    m_spec.kernel = backward;
+    return m_spec;
+  }
+
+ private:
+  Access tensor(int64_t heads, int64_t length, int64_t columns, BufferRole role) {
+    Access access;
+    access.buffer = static_cast<uint32_t>(m_spec.buffers.size());
+    const int64_t step = m_case.strided ? 2 : 1, row = columns * step;
+    access.strides = m_case.interleaved ? std::vector<int64_t>{length * heads * row, row, heads * row, step}
+                                        : std::vector<int64_t>{heads * length * row, length * row, row, step};
+    m_spec.buffers.push_back({m_case.dtype, m_case.batch * heads * length * row, role});
+    return access;
+  }
+
+  AttentionSpec attention(BufferRole results) {
+    AttentionSpec spec;
+    spec.batch = m_case.batch, spec.heads = m_case.heads, spec.kv_heads = m_case.kv_heads;
+    spec.q_len = m_case.q_len, spec.k_len = m_case.k_len;
+    spec.head_dim = m_case.head_dim, spec.value_dim = m_case.value_dim;
+    spec.dtype = m_case.dtype;
+    spec.scale = 1 / std::sqrt(static_cast<double>(m_case.head_dim));
+    spec.causal = m_case.causal;
+    spec.causal_offset = m_case.causal_offset;
+    spec.q = tensor(m_case.heads, m_case.q_len, m_case.head_dim, BufferRole::input);
+    spec.k = tensor(m_case.kv_heads, m_case.k_len, m_case.head_dim, BufferRole::input);
+    spec.v = tensor(m_case.kv_heads, m_case.k_len, m_case.value_dim, BufferRole::input);
+    spec.out = tensor(m_case.heads, m_case.q_len, m_case.value_dim, results);
+    spec.lse.buffer = static_cast<uint32_t>(m_spec.buffers.size());
+    spec.lse.strides = {m_case.heads * m_case.q_len, m_case.q_len, 1};
+    m_spec.buffers.push_back({DType::f32, m_case.batch * m_case.heads * m_case.q_len, results});
+    if (m_case.bias) add_bias(spec);
+    return spec;
+  }
+
+  void add_bias(AttentionSpec& spec) {
+    Body& body = spec.score;
+    body.accesses.push_back(
+        {static_cast<uint32_t>(m_spec.buffers.size()), 0, {0, m_case.q_len * m_case.k_len, m_case.k_len, 1}, {}});
+    m_spec.buffers.push_back({DType::f32, m_case.heads * m_case.q_len * m_case.k_len, BufferRole::input});
+    body.exprs = {{.op = ScalarOp::accumulator, .dtype = DType::f32},
+                  {.op = ScalarOp::load, .dtype = DType::f32},
+                  {.op = ScalarOp::add, .dtype = DType::f32, .operands = {0, 1, k_no_expr}}};
+    spec.score_value = 2;
+  }
+
+  Case m_case;
+  KernelSpec m_spec;
+};
+
+/// Probabilities err by 2^-22 or so of themselves, sums of up to k of them wander; f16 and bf16 round the output.
+double tolerance(DType dtype) { return dtype == DType::f32 ? 4e-6 : dtype == DType::f16 ? 2e-3 : 1.6e-2; }
+
+void check_forward(const Case& c, size_t candidate = 0, uint64_t ranges = 1, double spread = 2) {
+  const KernelSpec spec = SpecBuilder(c).forward();
+  for (const CpuTarget* target : runnable_targets()) {
+    check_kernel(spec, *target, tolerance(c.dtype) * spread, candidate, ranges, spread);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+/// The gradient needs a forward pass that fits its inputs: the reference makes it, in f64 rounded to the buffers.
+void check_backward(const Case& c, size_t candidate = 0, uint64_t ranges = 1) {
+  const KernelSpec forward = SpecBuilder(c).forward(), spec = SpecBuilder(c).backward();
+  std::vector<GuardedBuffer> inputs = make_buffers(spec, 11, 2);
+  std::vector<GuardedBuffer> of_forward = make_buffers(forward, 11, 2);
+  for (size_t b = 0; b < forward.buffers.size(); ++b) {
+    if (forward.buffers[b].role == BufferRole::output) continue;
+    for (int64_t i = 0; i < inputs[b].elements(); ++i) of_forward[b].set(i, inputs[b].at(i));
+  }
+  ASSERT_TRUE(run_reference(forward, pointers(of_forward)).ok());
+  for (size_t b = 0; b < forward.buffers.size(); ++b) {
+    for (int64_t i = 0; i < inputs[b].elements(); ++i) inputs[b].set(i, of_forward[b].at(i));
+  }
+  // Sums over all queries or keys of products that err as above.
+  const double bound = (c.dtype == DType::f32 ? 1e-5 : 2 * tolerance(c.dtype)) * 4;
+  for (const CpuTarget* target : runnable_targets()) {
+    check_kernel_on(spec, inputs, *target, bound, candidate, ranges);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list{
+      {.q_len = 1, .k_len = 1},
+      {.q_len = 64, .k_len = 128, .head_dim = 64},
+      {.q_len = 128, .k_len = 128, .head_dim = 64, .causal = true},
+      {.heads = 2, .kv_heads = 2, .q_len = 77, .k_len = 77, .head_dim = 32, .causal = true},
+      {.q_len = 33, .k_len = 301, .head_dim = 40},
+      {.q_len = 5, .k_len = 150, .head_dim = 17, .value_dim = 23},
+      {.q_len = 40, .k_len = 150, .head_dim = 16, .causal = true, .causal_offset = 110},
+      {.q_len = 60, .k_len = 20, .head_dim = 16, .causal = true},
+      {.q_len = 60, .k_len = 60, .head_dim = 16, .causal = true, .causal_offset = -35},  // rows without keys
+      {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 50, .k_len = 50, .head_dim = 24, .causal = true},
+      {.batch = 2, .heads = 3, .kv_heads = 3, .q_len = 48, .k_len = 70, .head_dim = 32, .interleaved = true},
+      {.heads = 2, .kv_heads = 1, .q_len = 20, .k_len = 37, .head_dim = 12, .causal = true, .strided = true},
+      {.heads = 2, .kv_heads = 2, .q_len = 70, .k_len = 90, .head_dim = 32, .bias = true},
+      {.heads = 2, .kv_heads = 2, .q_len = 70, .k_len = 70, .head_dim = 32, .causal = true, .bias = true},
+      {.q_len = 40, .k_len = 130, .head_dim = 256},
+  };
+  return list;
+}
+
+TEST(Attention, the_forward_pass_gives_the_reference) {
+  for (const Case& c : cases()) check_forward(c);
+}
+
+TEST(Attention, the_backward_pass_gives_the_reference) {
+  for (const Case& c : cases()) check_backward(c);
+}
+
+TEST(Attention, half_precision_is_computed_in_f32) {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    check_forward({.heads = 2, .kv_heads = 1, .q_len = 70, .k_len = 140, .head_dim = 40, .dtype = dtype});
+    check_forward({.q_len = 70, .k_len = 70, .head_dim = 64, .causal = true, .dtype = dtype});
+    check_backward(
+        {.heads = 2, .kv_heads = 1, .q_len = 70, .k_len = 70, .head_dim = 40, .causal = true, .dtype = dtype});
+  }
+}
+
+TEST(Attention, large_scores_do_not_overflow) {
+  // Scores reach 7000: a unit in the last place of one is 5e-4, which its probability errs by, relatively; values are 30.
+  const KernelSpec spec = SpecBuilder({.q_len = 40, .k_len = 200, .head_dim = 64}).forward();
+  for (const CpuTarget* target : runnable_targets()) check_kernel(spec, *target, 2e-2, 0, 1, 30);
+}
+
+TEST(Attention, every_candidate_is_right_however_the_grid_is_shared) {
+  const Case c{.batch = 2, .heads = 2, .kv_heads = 2, .q_len = 200, .k_len = 200, .head_dim = 24, .causal = true};
+  const CpuCompileBackend backend;
+  const Target target{"cpu", std::string(runnable_targets().front()->name)};
+  const size_t forward = backend.candidates(SpecBuilder(c).forward(), target).size();
+  for (size_t i = 0; i < forward; ++i) {
+    check_kernel(SpecBuilder(c).forward(), *runnable_targets().front(), 2 * tolerance(c.dtype), i, 1 + i % 4, 2);
+  }
+  const size_t backward = backend.candidates(SpecBuilder(c).backward(), target).size();
+  for (size_t i = 0; i < backward && !HasFatalFailure(); ++i) {
+    check_kernel(SpecBuilder(c).backward(), *runnable_targets().front(), 1e-3, i, 1 + i % 4, 0.2);
+  }
+}
+
+}  // namespace
+}  // namespace kiln::cpu
