@@ -112,6 +112,19 @@ KILN_BENCH int kiln_bench_gemm_candidates(const char* target, int64_t m, int64_t
   return static_cast<int>(cpu::CpuCompileBackend().candidates(spec, {"cpu", target}).size());
 }
 
+/// Dense [batch, heads, length, dim]. Buffers as in bench/kernel_specs.h.
+KILN_BENCH void* kiln_bench_attention(const char* target, int64_t batch, int64_t heads, int64_t length, int64_t dim,
+                                      int64_t causal, int64_t candidate) {
+  return make_kernel(bench::attention_spec(batch, heads, length, dim, causal != 0), target,
+                     static_cast<int>(candidate));
+}
+
+KILN_BENCH void* kiln_bench_attention_backward(const char* target, int64_t batch, int64_t heads, int64_t length,
+                                               int64_t dim, int64_t causal, int64_t candidate) {
+  return make_kernel(bench::attention_backward_spec(batch, heads, length, dim, causal != 0), target,
+                     static_cast<int>(candidate));
+}
+
 KILN_BENCH void kiln_bench_destroy(void* kernel) { delete static_cast<BenchKernel*>(kernel); }
 KILN_BENCH double kiln_bench_compile_ms(void* kernel) { return static_cast<BenchKernel*>(kernel)->compile_ms; }
 KILN_BENCH int64_t kiln_bench_tasks(void* kernel) {
