@@ -4,7 +4,7 @@ import torch
 
 import kiln
 from capture import assert_close, captured, compiled
-from kiln.torch import compile_graph
+from kiln.torch import compile_graph, kept
 from kiln.torch.partition import partition, why_not
 
 aten = torch.ops.aten
@@ -133,3 +133,19 @@ def test_a_thousand_nodes_compile_in_a_second():
     run = compile_graph(gm, ())
     assert time.process_time() - begin < 3
     assert run([torch.zeros(3)]) is not None
+
+
+def test_a_compiled_graph_is_kept_as_plain_data():
+    import pickle
+
+    def function(x, w):
+        a = torch.dropout(torch.relu(x @ w), 0.5, True)
+        return torch.special.bessel_j0(a) + torch.tensor([1.0, 2.0, 3.0]), a.view(-1)[1:], float("inf") - a
+
+    inputs = [torch.randn(4, 5), torch.randn(5, 3)]
+    first = compile_graph(captured(function, *inputs), inputs)
+    again = kept.load(pickle.loads(pickle.dumps(kept.dump(first))))
+    torch.manual_seed(3)
+    expected = first(list(inputs))
+    torch.manual_seed(3)
+    assert all(torch.equal(a, b) for a, b in zip(again(list(inputs)), expected, strict=True))
