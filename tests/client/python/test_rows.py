@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import kiln
 from capture import assert_close, captured, compiled
 from kiln.torch import compile_graph
 from kiln.torch.rows import ROWS
@@ -148,6 +149,8 @@ def test_attention_and_its_gradients_agree_with_the_formula_in_f64(heads, option
 
     expected = formula(*(t.double() for t in (q, k, v)), mask, **options)
     got, _, stats = compiled(step, q, k, v, *([] if mask is None else [mask]))
+    if any("attention kernels have no emitter" in entry.get("reason", "") for entry in kiln.explain()):
+        pytest.skip("this backend has no attention kernels")
     assert stats["fallback_ops"] == {}
     for g, e in zip(got, expected):
         assert (g.double() - e).abs().max() <= 3e-5 * e.abs().max()
