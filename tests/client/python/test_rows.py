@@ -152,8 +152,10 @@ def test_attention_and_its_gradients_agree_with_the_formula_in_f64(heads, option
     if any("attention kernels have no emitter" in entry.get("reason", "") for entry in kiln.explain()):
         pytest.skip("this backend has no attention kernels")
     assert stats["fallback_ops"] == {}
+    # Scores grow with the square of the inputs, and their rounding is the error of every probability.
+    tolerance = 1e-5 + 3e-6 * scale_of_inputs**2
     for g, e in zip(got, expected):
-        assert (g.double() - e).abs().max() <= 3e-5 * e.abs().max()
+        assert (g.double() - e).abs().max() <= tolerance * e.abs().max()
 
 
 def formula(q, k, v, attn_mask=None, is_causal=False, scale=None):
