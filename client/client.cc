@@ -33,18 +33,22 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
                                                  std::optional<std::string> config_file) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
-  KILN_ASSIGN_OR_RETURN(LoadedConfig loaded, load_config(ConfigSources::from_process(std::move(flags), config_file)));
-  const auto runtimes = runtime_backends();
-  if (runtimes.empty()) return error(StatusCode::unavailable, "this build has no runtime backend");
-  return std::unique_ptr<Client>(new Client(std::move(loaded.values), *runtimes.front()));
+  KILN_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                        load_config(ConfigSources::from_process(std::move(flags), config_file)));
+  return create(loaded);
 }
 
-Expected<Client::Compiled> Client::compile(const Graph& graph, std::span<const int64_t> symbol_values,
-                                           uint32_t deadline_ms) {
+Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded) {
+  const auto runtimes = runtime_backends();
+  if (runtimes.empty()) return error(StatusCode::unavailable, "this build has no runtime backend");
+  return std::unique_ptr<Client>(new Client(loaded.values, *runtimes.front()));
+}
+
+Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(check_outputs(graph));
-  KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, symbol_values));
+  KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, options.symbol_values));
   const Graph canonical = canonicalise(bound);
   Resolver::Lookup lookup = m_resolver.find(canonical);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
@@ -53,7 +57,7 @@ Expected<Client::Compiled> Client::compile(const Graph& graph, std::span<const i
     return found(std::move(lookup), "mapped hit");
   }
   ++m_stats.misses;
-  return ask_daemon(canonical, std::move(lookup), deadline_ms);
+  return ask_daemon(canonical, std::move(lookup), options);
 }
 
 Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string how) {
@@ -61,15 +65,37 @@ Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string ho
   return Compiled{std::move(lookup.program), std::move(how)};
 }
 
-Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss, uint32_t deadline_ms) {
-  MissRecord record{miss.key, miss.key_parts, kiln_miss_name(miss.miss), miss.detail, {}};
-  const auto wait = std::chrono::milliseconds(deadline_ms ? deadline_ms : m_config.client_deadline_ms);
+Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vector<std::string>& targets,
+                                            const CompileOptions& options) {
+  KILN_RETURN_IF_ERROR(check_outputs(graph));
+  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, options.symbol_values));
+  protocol::Build request;
+  request.graph = to_wire(canonicalise(bound));
+  request.priority = options.priority;
+  const std::string backend = m_resolver.targets().front().backend;
+  for (const std::string& target : targets) request.targets.push_back({backend, target});
+  return m_connection.build(std::move(request), deadline_of(options), options.progress);
+}
 
+Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {
+  KILN_RETURN_IF_ERROR(check_outputs(graph));
+  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, symbol_values));
+  return m_resolver.find(canonicalise(bound));
+}
+
+Deadline Client::deadline_of(const CompileOptions& options) const {
+  return deadline_in(options.deadline_ms ? options.deadline_ms : m_config.client_deadline_ms);
+}
+
+Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss,
+                                              const CompileOptions& options) {
+  MissRecord record{miss.key, miss.key_parts, kiln_miss_name(miss.miss), miss.detail, {}};
   protocol::Build request;
   request.graph = to_wire(canonical);
   const Target& target = m_resolver.targets().front();
   request.targets = {{target.backend, target.name}};
-  auto built = m_connection.build(std::move(request), Clock::now() + wait);
+  request.priority = options.priority;
+  auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (!built.ok()) {
     record.outcome = built.status().to_string();
     m_misses.add(std::move(record));

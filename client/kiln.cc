@@ -154,7 +154,8 @@ kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph, co
     const kiln_compile_options& given = options ? *options : none;
     KILN_ASSIGN_OR_RETURN(
         auto compiled,
-        client->client->compile(graph->graph, std::span(given.symbol_values, given.symbol_count), given.deadline_ms));
+        client->client->compile(graph->graph, {.symbol_values = {given.symbol_values, given.symbol_count},
+                                               .deadline_ms = given.deadline_ms}));
     *out = new kiln_program{std::move(compiled)};
     return {};
   });

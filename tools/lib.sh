@@ -55,6 +55,6 @@ prepare() {  # packages, python, the dev build
 
 # The environment in which python has torch and kiln, and kiln and kilnd are on the path.
 enter() {
-  export PATH="$BUILD/cli:$BUILD/service:$(dirname "$PYTHON"):$PATH"
+  export PATH="$BUILD/bin:$(dirname "$PYTHON"):$PATH"
   export PYTHONPATH="$BUILD/python${PYTHONPATH:+:$PYTHONPATH}"
 }

@@ -65,6 +65,7 @@ constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
     EnvironmentAlias{"KILN_CONFIG", ""},  // read by ConfigSources
     EnvironmentAlias{"KILN_FAULTS", ""},  // fault points, where compiled in
+    EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
 };
 
 const ConfigKey* find_key(std::string_view name) {

@@ -1,0 +1,142 @@
+// kiln: inspects, fills and looks after the cache. Each subcommand is a file; the table below lists them.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/nearest.h"
+#include "cli/command.h"
+
+namespace kiln::cli {
+namespace {
+
+struct CommandRow {
+  const char* name;
+  const char* sentence;
+  AddCommand add;
+};
+
+constexpr CommandRow k_commands[] = {
+    {"status", "What the daemon is doing, and where its cache is", add_status},
+    {"stats", "What the daemon has counted since it started", add_stats},
+    {"ls", "List the cache's entries, newest first", add_ls},
+    {"show", "One entry with its keys", add_show},
+    {"config", "What is configured, and where each value came from", add_config},
+    {"run", "Compile a graph and run it on made-up inputs", add_run},
+    {"daemon", "Start, stop and watch the daemon", add_daemon},
+    {"version", "Versions of this program and of what it reads and speaks", add_version},
+};
+
+struct GlobalOptions {
+  bool json = false, quiet = false;
+  int verbosity = 0;
+  std::string color = "auto", config_file, cache_directory;
+  std::vector<std::string> settings;
+
+  void add(CLI::App& app) {
+    app.add_flag("--json", json, "Print one JSON object with a schema_version");
+    app.add_flag("-q,--quiet", quiet, "Print data and errors only");
+    app.add_flag("-v,--verbose", verbosity, "Say more; repeat for more still");
+    app.add_option("--color", color, "When to use colours")->check(CLI::IsMember({"auto", "always", "never"}));
+    app.add_option("--config", config_file, "Configuration file instead of the user's")->type_name("FILE");
+    app.add_option("--cache-dir", cache_directory, "The cache to use")->type_name("DIR");
+    app.add_option("--set", settings, "Configuration over all other, as key=value")->type_name("KEY=VALUE");
+  }
+
+  Output output() const {
+    Output output;
+    output.json = json, output.quiet = quiet, output.verbosity = verbosity;
+    output.set_color(color == "always"  ? Output::Color::always
+                     : color == "never" ? Output::Color::never
+                                        : Output::Color::automatic);
+    return output;
+  }
+
+  Expected<LoadedConfig> load() const {
+    std::vector<std::pair<std::string, std::string>> flags;
+    for (const std::string& setting : settings) {
+      const size_t equals = setting.find('=');
+      if (equals == std::string::npos) return invalid_argument("--set {} is not key=value", setting);
+      flags.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+    }
+    if (!cache_directory.empty()) flags.emplace_back("cache.directory", cache_directory);
+    return load_config(
+        ConfigSources::from_process(std::move(flags), config_file.empty() ? std::nullopt : std::optional(config_file)));
+  }
+};
+
+/// "unknown command 'lss', the nearest is 'ls'", when that is what is wrong with the arguments.
+std::optional<std::string> unknown_command(int argc, char** argv) {
+  std::vector<std::string_view> names;
+  for (const CommandRow& row : k_commands) names.emplace_back(row.name);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("-")) continue;
+    if (std::find(names.begin(), names.end(), argument) != names.end()) return std::nullopt;
+    const std::string_view nearest = nearest_name(argument, names);
+    return fmt::format("unknown command '{}'{}", argument.substr(0, 64),
+                       nearest.empty() ? "" : fmt::format(", the nearest is '{}'", nearest));
+  }
+  return std::nullopt;
+}
+
+int refuse(const CLI::App& app, const CLI::ParseError& problem, const Output& output, int argc, char** argv) {
+  if (problem.get_exit_code() == 0) return app.exit(problem);  // --help
+  if (argc == 1) {
+    std::fputs(app.help().c_str(), stderr);
+    return static_cast<int>(ExitCode::usage);
+  }
+  const std::string message = unknown_command(argc, argv).value_or(problem.what());
+  std::string path = "kiln";  // to the deepest command that was named: its help is the one that helps
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().back();
+    path += " " + at->get_name();
+  }
+  output.error({StatusCode::invalid_argument, message}, path + " --help says what there is");
+  return static_cast<int>(ExitCode::usage);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Kiln compiles parts of deep-learning programs once and keeps the kernels. "
+      "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 damage found, 5 done in part.",
+      "kiln");
+  app.require_subcommand(1);
+  app.fallthrough();
+  GlobalOptions options;
+  options.add(app);
+  std::vector<std::pair<CLI::App*, Action>> actions;
+  for (const CommandRow& row : k_commands) {
+    CLI::App* command = app.add_subcommand(row.name, row.sentence);
+    command->fallthrough();
+    actions.emplace_back(command, row.add(*command));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return refuse(app, problem, options.output(), argc, argv);
+  }
+  const Output output = options.output();
+  auto config = options.load();
+  if (!config.ok()) {
+    output.error(config.status(), "--config or KILN_CONFIG names another file; docs/configuration.md lists the keys");
+    return static_cast<int>(ExitCode::usage);
+  }
+  Session session(std::move(*config), output);
+  for (const auto& [command, action] : actions) {
+    if (command->parsed()) return static_cast<int>(action(session));
+  }
+  return static_cast<int>(ExitCode::usage);
+}
+
+}  // namespace
+}  // namespace kiln::cli
+
+int main(int argc, char** argv) {
+  try {
+    return kiln::cli::run(argc, argv);
+  } catch (const std::exception& exception) {  // memory, or a library
+    std::fprintf(stderr, "kiln: %s\n", exception.what());
+    return static_cast<int>(kiln::cli::ExitCode::failure);
+  }
+}

@@ -1,0 +1,324 @@
+// kiln run: compiles a graph, runs it on made-up inputs, and compares with the f64 reference when asked to.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "base/nearest.h"
+#include "cli/command.h"
+#include "cli/graph_file.h"
+#include "cli/text.h"
+#include "client/client.h"
+#include "frontend/infer/bind_symbols.h"
+#include "frontend/ops/element_evaluator.h"
+
+namespace kiln::cli {
+namespace {
+
+struct Options {
+  std::string file;
+  std::vector<std::string> inputs, symbols;
+  uint32_t threads = 1, repeat = 1;
+  uint64_t seed = 0;
+  bool check = false;
+};
+
+/// Bytes of a tensor as the program expects it: dims and strides in elements, 64-byte aligned.
+class Buffer {
+ public:
+  explicit Buffer(const TensorLayout& layout) : m_layout(layout), m_elements(1) {
+    for (size_t i = 0; i < layout.dims.size(); ++i) {
+      if (layout.dims[i] == 0) m_elements = 0;
+    }
+    if (m_elements != 0) {
+      for (size_t i = 0; i < layout.dims.size(); ++i) m_elements += (layout.dims[i] - 1) * stride(i);
+    }
+    m_bytes.resize(static_cast<size_t>(m_elements) * size_of(layout.dtype) + k_alignment);
+    m_start = (k_alignment - reinterpret_cast<uintptr_t>(m_bytes.data()) % k_alignment) % k_alignment;
+  }
+
+  std::byte* data() { return m_bytes.data() + m_start; }
+  const std::byte* data() const { return m_bytes.data() + m_start; }
+  /// From the first element to the last one, gaps of strides included.
+  int64_t elements() const { return m_elements; }
+  size_t size_bytes() const { return static_cast<size_t>(m_elements) * size_of(m_layout.dtype); }
+  DType dtype() const { return m_layout.dtype; }
+
+  int64_t count() const {
+    int64_t count = 1;
+    for (const int64_t extent : m_layout.dims) count *= extent;
+    return count;
+  }
+
+  /// Element `index`, row-major over the dims.
+  double at(int64_t index) const {
+    int64_t place = 0;
+    for (size_t i = m_layout.dims.size(); i-- > 0;) {
+      place += index % m_layout.dims[i] * stride(i);
+      index /= m_layout.dims[i];
+    }
+    return load_element(m_layout.dtype, data(), place);
+  }
+
+ private:
+  static constexpr size_t k_alignment = 64;
+
+  int64_t stride(size_t dim) const {
+    if (!m_layout.strides.empty()) return m_layout.strides[dim];
+    int64_t stride = 1;
+    for (size_t i = dim + 1; i < m_layout.dims.size(); ++i) stride *= m_layout.dims[i];
+    return stride;
+  }
+
+  TensorLayout m_layout;
+  int64_t m_elements;
+  std::vector<std::byte> m_bytes;
+  size_t m_start = 0;
+};
+
+/// Normal numbers; 0 and 1 for integers, which are indices into anything that has two elements.
+void fill_random(Buffer& buffer, std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  for (int64_t i = 0; i < buffer.elements(); ++i) {
+    store_element(buffer.dtype(), buffer.data(), i,
+                  is_floating(buffer.dtype()) ? normal(random) : static_cast<double>(random() % 2));
+  }
+}
+
+Status fill_from_file(Buffer& buffer, const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return error(StatusCode::not_found, "{}: {}", path, std::strerror(errno));
+  const auto size = static_cast<size_t>(file.tellg());
+  if (size != buffer.size_bytes()) {
+    return invalid_argument("{} has {} bytes, expected {}: the elements alone, in native byte order", path, size,
+                            buffer.size_bytes());
+  }
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(buffer.data()), static_cast<std::streamsize>(size));
+  return file ? Status() : error(StatusCode::unknown, "{} cannot be read", path);
+}
+
+/// --input name=how: by the input's name, or its number.
+Expected<std::vector<std::string>> input_sources(const Graph& graph, const std::vector<std::string>& texts) {
+  std::vector<std::string> names;
+  for (const ValueId value : graph.inputs()) names.push_back(graph.value(value).name);
+  std::vector<std::string> sources(names.size(), "random");
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) return invalid_argument("--input {} is not name=random|zeros|FILE", text);
+    const std::string name = text.substr(0, equals);
+    auto found = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    for (size_t i = 0; i < names.size() && found == names.size(); ++i) {
+      if (std::to_string(i) == name) found = i;
+    }
+    if (found == names.size()) {
+      const std::string_view nearest = nearest_name(name, names);
+      return invalid_argument("the graph has no input {}{}", name,
+                              nearest.empty() ? "" : fmt::format(", the nearest is {}", nearest));
+    }
+    sources[found] = text.substr(equals + 1);
+  }
+  return sources;
+}
+
+Expected<std::vector<Buffer>> make_inputs(const Graph& graph, const Program& program, const Options& options) {
+  KILN_ASSIGN_OR_RETURN(const auto sources, input_sources(graph, options.inputs));
+  std::mt19937_64 random(options.seed);
+  std::vector<Buffer> buffers;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Buffer& buffer = buffers.emplace_back(program.inputs()[i]);
+    if (sources[i] == "random") {
+      fill_random(buffer, random);
+    } else if (sources[i] != "zeros") {
+      KILN_RETURN_IF_ERROR(fill_from_file(buffer, sources[i]).with_context(fmt::format("input {}", i)));
+    }
+  }
+  return buffers;
+}
+
+/// Of one output against the reference.
+struct Comparison {
+  int64_t compared = 0;
+  double max_error = 0;  // absolute, as a share of the tolerance's scale: |reference| + its root mean square
+  double tolerance = 0;
+  bool good = true;
+};
+
+/// What a right kernel stays below, for sums of up to some thousands of terms; exact for integers.
+double tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 1e-10;
+    case DType::f32:
+      return 1e-4;
+    case DType::f16:
+      return 1e-2;
+    case DType::bf16:
+      return 5e-2;
+    default:
+      return 0;
+  }
+}
+
+/// Elements that are compared: both ends, where tails lie, and random ones. An element costs what it depends on.
+std::vector<int64_t> demanded(int64_t count, std::mt19937_64& random) {
+  constexpr int64_t k_ends = 64, k_samples = 512;
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < count && (count <= k_ends * 2 + k_samples || i < k_ends); ++i) indices.push_back(i);
+  if (count <= k_ends * 2 + k_samples) return indices;
+  for (int64_t i = count - k_ends; i < count; ++i) indices.push_back(i);
+  for (int64_t i = 0; i < k_samples; ++i)
+    indices.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(count)));
+  return indices;
+}
+
+Comparison compare(ElementEvaluator& reference, ValueId value, const Buffer& got, std::mt19937_64& random) {
+  Comparison result;
+  result.tolerance = tolerance_of(got.dtype());
+  std::vector<std::pair<double, double>> pairs;  // reference, got
+  double squares = 0;
+  for (const int64_t index : demanded(got.count(), random)) {
+    pairs.emplace_back(reference.at(value, index), got.at(index));
+    if (std::isfinite(pairs.back().first)) squares += pairs.back().first * pairs.back().first;
+  }
+  result.compared = static_cast<int64_t>(pairs.size());
+  const double spread = pairs.empty() ? 0 : std::sqrt(squares / static_cast<double>(pairs.size()));
+  for (const auto& [expected, actual] : pairs) {
+    if (std::isnan(expected) && std::isnan(actual)) continue;
+    if (expected == actual) continue;
+    const double error = std::abs(actual - expected) / (std::abs(expected) + spread);
+    if (!(error <= result.tolerance)) result.good = false;
+    if (!(error <= result.max_error)) result.max_error = std::isnan(error) ? INFINITY : error;
+  }
+  return result;
+}
+
+struct Report {
+  std::string how;
+  double compile_ms = 0;
+  std::vector<double> run_ms;
+  std::vector<Comparison> comparisons;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+ExitCode print_report(const Session& session, const Graph& graph, const Program& program, const Json& stats,
+                      const Report& report) {
+  bool good = true;
+  Json outputs = Json::array();
+  Table table({"OUTPUT", "TYPE", "COMPARED", "MAX ERROR", "TOLERANCE", "RESULT"});
+  for (size_t i = 0; i < program.outputs().size(); ++i) {
+    const std::string type = graph.type(graph.outputs()[i]).to_string(graph.symbols());
+    Json output{{"type", type}};
+    if (!report.comparisons.empty()) {
+      const Comparison& each = report.comparisons[i];
+      good = good && each.good;
+      output.update({{"compared", each.compared},
+                     {"max_error", each.max_error},
+                     {"tolerance", each.tolerance},
+                     {"right", each.good}});
+      table.add({std::to_string(i), type, std::to_string(each.compared), fmt::format("{:.2e}", each.max_error),
+                 fmt::format("{:.0e}", each.tolerance), each.good ? "right" : "WRONG"});
+    }
+    outputs.push_back(std::move(output));
+  }
+  const double run_ms = median(report.run_ms);
+  if (session.out().json) {
+    session.out().print_json({{"found", report.how},
+                              {"compilations", stats["compilations"]},
+                              {"target", program.target()},
+                              {"generation", program.generation()},
+                              {"nodes", program.node_count()},
+                              {"launches", program.launch_names()},
+                              {"compile_ms", report.compile_ms},
+                              {"run_ms", run_ms},
+                              {"runs", report.run_ms.size()},
+                              {"outputs", outputs}});
+  } else {
+    session.out().print_pairs({{"found", fmt::format("{}, {} compilations", report.how, stats["compilations"].dump())},
+                               {"target", program.target()},
+                               {"program", fmt::format("{} nodes in {} launches of {} kernels", program.node_count(),
+                                                       program.launch_names().size(), program.kernel_count())},
+                               {"compile", fmt::format("{:.2f} ms", report.compile_ms)},
+                               {"run", fmt::format("{:.3f} ms, median of {}", run_ms, report.run_ms.size())}});
+    if (session.out().verbosity > 0) {
+      for (const std::string& name : program.launch_names()) session.out().line("  " + escaped(name));
+    }
+    if (!report.comparisons.empty()) session.out().print_table(table);
+  }
+  if (good) return ExitCode::ok;
+  if (!session.out().json) {
+    session.out().error({StatusCode::internal, "the result is not the reference's"},
+                        "kiln verify looks for damage; a kernel that passed its verdict and is wrong here is a bug");
+  }
+  return ExitCode::failure;
+}
+
+ExitCode run(Session& session, const Options& options) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
+  KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
+  KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, symbols));
+  KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
+  KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
+
+  Report report;
+  auto start = Clock::now();
+  KILN_CLI_ASSIGN(session, const Client::Compiled compiled, client->compile(graph, {}));
+  report.compile_ms = Milliseconds(Clock::now() - start).count();
+  report.how = compiled.how;
+  const Program& program = *compiled.program;
+
+  KILN_CLI_ASSIGN(session, std::vector<Buffer> inputs, make_inputs(graph, program, options));
+  std::vector<Buffer> outputs;
+  for (const TensorLayout& layout : program.outputs()) outputs.emplace_back(layout);
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (const Buffer& buffer : inputs) sources.push_back(buffer.data());
+  for (Buffer& buffer : outputs) targets.push_back(buffer.data());
+  for (uint32_t i = 0; i < options.repeat; ++i) {
+    start = Clock::now();
+    if (const Status status = program.run(sources, targets, options.threads); !status.ok()) return session.fail(status);
+    report.run_ms.push_back(Milliseconds(Clock::now() - start).count());
+  }
+
+  if (options.check) {
+    std::vector<std::span<const std::byte>> bytes;
+    for (const Buffer& buffer : inputs) bytes.emplace_back(buffer.data(), buffer.size_bytes());
+    KILN_CLI_ASSIGN(session, ElementEvaluator reference, ElementEvaluator::create(graph, bytes));
+    std::mt19937_64 random(options.seed + 1);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const uint32_t alias = program.output_alias(i);  // then the output is that input, and is not written
+      const Buffer& got = alias == k_none ? outputs[i] : inputs[alias];
+      report.comparisons.push_back(compare(reference, graph.outputs()[i], got, random));
+    }
+    if (!reference.status().ok()) return session.fail(reference.status());
+  }
+  return print_report(session, graph, program, Json::parse(client->stats_json()), report);
+}
+
+}  // namespace
+
+Action add_run(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("FILE", options->file, "A graph, as text or in wire form")->required();
+  app.add_option("--input", options->inputs, "NAME=random, zeros or a file of raw elements; random if not given")
+      ->type_name("NAME=HOW");
+  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")->type_name("s0=N,…");
+  app.add_option("--threads", options->threads, "Threads to run on")->check(CLI::Range(1, 1'024))->type_name("N");
+  app.add_option("--repeat", options->repeat, "Runs to time")->check(CLI::Range(1, 1'000'000))->type_name("N");
+  app.add_option("--seed", options->seed, "Of the random inputs")->type_name("N");
+  app.add_flag("--check", options->check, "Compare with the f64 reference");
+  return [options](Session& session) { return run(session, *options); };
+}
+
+}  // namespace kiln::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/config/config.h"
+#include "cli/exit_code.h"
+#include "cli/output.h"
+#include "client/connection/connection.h"
+
+namespace kiln::cli {
+
+/// What every command works with: the configuration, the daemon, and where to write.
+class Session {
+ public:
+  Session(LoadedConfig config, Output output) : m_config(std::move(config)), m_output(output) {}
+
+  const LoadedConfig& loaded() const { return m_config; }
+  const Config& config() const { return m_config.values; }
+  const Output& out() const { return m_output; }
+
+  enum class Start : uint8_t { may, never };
+  /// Asks the daemon. unavailable when it cannot be reached: exit 3. `start` says whether one is started.
+  Expected<Json> ask(protocol::Command command, Start start = Start::may);
+
+  /// The entry that `name` (first digits of a key or digest) means. not_found names the nearest.
+  Expected<Json> find_entry(std::string_view name);
+
+  /// Says what went wrong and what to do next; the exit code that goes with it.
+  ExitCode fail(const Status& status) const;
+
+ private:
+  Status connect(Start start);
+
+  LoadedConfig m_config;
+  Output m_output;
+  std::unique_ptr<Connection> m_connection;
+};
+
+/// Returns from the enclosing command, with the error printed and its exit code, when `expression` is one.
+#define KILN_CLI_ASSIGN(session, target, expression) \
+  KILN_CLI_ASSIGN_INNER(session, KILN_CONCAT(kiln_cli_expected_, __LINE__), target, expression)
+#define KILN_CLI_ASSIGN_INNER(session, temporary, target, expression) \
+  auto temporary = (expression);                                      \
+  if (!temporary.ok()) return (session).fail(temporary.status());     \
+  target = std::move(temporary).value()
+
+}  // namespace kiln::cli
