@@ -46,6 +46,15 @@ _TRUSTED_BUILTINS = frozenset(
 )
 
 
+_CONFIG = {
+    "bundled_autograd_cache": True,
+    "force_non_lazy_backward_lowering": True,  # else the backward is lowered outside of this, and not kept
+    "strict_autograd_cache": True,  # what cannot be kept says so
+    "bypass_autograd_cache_key": True,  # torch's own cache is neither asked nor trusted; its key costs more than a block
+    "cse": False,  # imports Inductor; Kiln does it itself
+}
+
+
 @dataclasses.dataclass
 class KeptCode(OutputCode):
     """A compiled graph in the form AOTAutograd keeps with a capture."""
@@ -161,7 +170,7 @@ class Capture:
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
         compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
-        with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+        with functorch_config.patch(_CONFIG):
             wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip

@@ -11,7 +11,7 @@ import types
 
 import torch
 
-from .runtime import CompiledGraph, Counted, EagerRegion, StaticRegion
+from .runtime import CompiledGraph, EagerRegion, StaticRegion
 
 
 class NotKept(Exception):
@@ -24,16 +24,13 @@ def dump(graph: CompiledGraph) -> dict:
         "source": graph.source,
         "names": _dump_names(graph.names),
         "attributes": {name: _dump_attribute(name, value) for name, value in graph.attributes.items()},
-        "counted": (graph.counted.compiled, graph.counted.fallback),
+        "outside": graph.outside,
     }
 
 
 def load(state: dict) -> CompiledGraph:
     attributes = {name: _load_attribute(kind, value) for name, (kind, value) in state["attributes"].items()}
-    graph = CompiledGraph(state["source"], _load_names(state["names"]), attributes)
-    graph.counted = Counted(*state["counted"])
-    graph.counted.add()
-    return graph
+    return CompiledGraph(state["source"], _load_names(state["names"]), attributes, state["outside"])
 
 
 def _dump_names(names: dict) -> dict:
@@ -46,10 +43,9 @@ def _load_names(names: dict) -> dict:
 
 
 def _dump_attribute(name: str, value) -> tuple:
-    if isinstance(value, StaticRegion):
-        return "region", (*value.state, _dump_eager(value.eager))
-    if isinstance(value, EagerRegion):
-        return "eager", _dump_eager(value)
+    if isinstance(value, (StaticRegion, EagerRegion)) and value.state is not None:
+        source, names = (value if isinstance(value, EagerRegion) else value.eager).code()
+        return "region", (*value.state, value.ops, source, _dump_names(names))
     if isinstance(value, torch.Tensor):
         return "tensor", value.detach().clone()
     raise NotKept(f"{name} is a {type(value).__name__}")
@@ -57,20 +53,12 @@ def _dump_attribute(name: str, value) -> tuple:
 
 def _load_attribute(kind: str, value):
     if kind == "region":
-        text, inputs, outputs, eager = value
-        eager = EagerRegion(None, None, _load_eager(eager))
+        text, inputs, outputs, ops, source, names = value
+        eager = EagerRegion(None, None, (source, _load_names(names)))
+        eager.state, eager.ops = (text, inputs, outputs), ops
         try:
             return StaticRegion(text, inputs, outputs, eager)
-        except Exception:  # noqa: BLE001: Kiln never makes its caller fail
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            eager.reason = str(error)
             return eager
-    return EagerRegion(None, None, _load_eager(value)) if kind == "eager" else value
-
-
-def _dump_eager(eager: EagerRegion) -> tuple:
-    source, names = eager.code()
-    return source, _dump_names(names)
-
-
-def _load_eager(state: tuple) -> tuple:
-    source, names = state
-    return source, _load_names(names)
+    return value

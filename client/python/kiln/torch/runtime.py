@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 import weakref
@@ -63,7 +62,7 @@ class StaticRegion:
 
     def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable, symbols: tuple = ()) -> None:
         self._program = create_program(text, inputs, outputs, symbols)
-        self.eager = eager
+        self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state = (text, inputs, outputs)
         _live.add(self)
 
@@ -86,6 +85,9 @@ class EagerRegion:
 
     def __init__(self, owner: fx.GraphModule | None, region: Region | None, code: tuple | None = None) -> None:
         self._owner, self._region, self._code, self._function = owner, region, code, None
+        self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
+        self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
+        self.reason = ""  # why it runs in place of the program
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
@@ -119,12 +121,13 @@ class CompiledGraph:
 
     Made of generated source, in which regions are called by name, so that it can be kept and made again."""
 
-    def __init__(self, source: str, names: dict, attributes: dict) -> None:
+    def __init__(self, source: str, names: dict, attributes: dict, outside: list) -> None:
+        """outside: (op, why) of each node that no region has."""
         scope = dict(names)
         exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
         self._function = scope["forward"].__get__(_Attributes(attributes))
-        self.source, self.names, self.attributes = source, names, attributes
-        self.counted: Counted = Counted(0, [])
+        self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
+        _count(attributes.values(), outside)
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
 
     def __call__(self, arguments: list):
@@ -143,17 +146,14 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     separate_masks(gm.graph)
     drop_legacy_empties(gm.graph)
     plan = partition(gm.graph)
-    graph, attributes, failed = _stitch(gm, plan)
+    graph, attributes = _stitch(gm, plan)
     source, names = compat.adapter().boxed_code(graph)
-    compiled = CompiledGraph(source, names, attributes)
-    compiled.counted = _count(plan, failed)
-    compiled.counted.add()
-    return compiled
+    outside = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
+    return CompiledGraph(source, names, attributes, outside)
 
 
-def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict, list]:
-    """The graph that runs the partition: regions are calls of attributes, all else is copied from the original. With
-    the regions that could not be had, and why."""
+def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
+    """The graph that runs the partition: regions are calls of attributes, all else is copied from the original."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     attributes: dict = {}
@@ -177,14 +177,11 @@ def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict, list]:
         elif node in plan.reasons:
             steps.setdefault(plan.levels[node], []).append(node)
 
-    failed = []
     for level in range(-1, max([-1, *steps, *plan.regions]) + 1):
         if level in plan.regions:
             name = f"kiln_region_{level}"
             region = plan.regions[level]
-            attributes[name], error = _make_region(gm, region)
-            if error is not None:
-                failed.append((region, error))
+            attributes[name] = _make_region(gm, region)
             _call_region(graph, name, region, here, copies)
         for node in steps.get(level, ()):
             for operand in node.all_input_nodes:
@@ -193,7 +190,7 @@ def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict, list]:
     (output,) = gm.graph.find_nodes(op="output")
     graph.output(fx.map_arg(output.args[0], here))
     graph.eliminate_dead_code()
-    return graph, attributes, failed
+    return graph, attributes
 
 
 def _call_region(graph: fx.Graph, name: str, region: Region, here: Callable, copies: dict) -> None:
@@ -209,46 +206,40 @@ def _run(region, tensors: list) -> list:
 
 
 def _make_region(gm: fx.GraphModule, region: Region):
-    """(runner, None), or (the region in torch, why)."""
+    """The region's program, or the region in torch with the reason."""
     eager = EagerRegion(gm, region)
+    eager.ops = tuple(str(n.target) for n in region.nodes if not is_free(n))
     try:
         if region.symbols:
             from .symbolic import SymbolicRegion
 
-            return SymbolicRegion(region, eager), None
+            return SymbolicRegion(region, eager)
         inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
-        return StaticRegion(region.text, inputs, outputs, eager), None
+        eager.state = (region.text, inputs, outputs)
+        return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        return eager, str(error)
+        eager.reason = str(error)
+        return eager
 
 
-@dataclasses.dataclass
-class Counted:
-    """What stats() and explain() say of one compiled graph; kept with it, so that a warm process says the same."""
-
-    compiled: int  # nodes in Kiln's programs, views not counted
-    fallback: list  # (op, why) of each node that runs in torch
-
-    def add(self) -> None:
-        session = _session.session()
-        session.counts["nodes_compiled"] += self.compiled
-        session.counts["nodes_fallback"] += len(self.fallback)
-        session.counts["graphs"] += 1
-        for op, why in self.fallback:
-            session.fallback_ops[op] += 1
-            session.note_fallback(op, why)
-        if self.fallback:
-            names = ", ".join(dict.fromkeys(op for op, _ in self.fallback))
-            total = len(self.fallback) + self.compiled
-            session.say("fallback", f"{len(self.fallback)} of {total} nodes run in torch: {names[:200]}")
-
-
-def _count(plan: Partition, failed: list) -> Counted:
-    fallback = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
-    for region, error in failed:
-        fallback += [(str(n.target), error) for n in region.nodes if not is_free(n)]
-    regions = [r for r in plan.regions.values() if all(r is not f for f, _ in failed)]
-    return Counted(sum(1 for r in regions for n in r.nodes if not is_free(n)), fallback)
+def _count(attributes, outside: list) -> None:
+    """Adds a graph to what stats() and explain() say."""
+    session = _session.session()
+    regions = [a for a in attributes if hasattr(a, "ops")]
+    fallback = list(outside)
+    for region in regions:
+        if isinstance(region, EagerRegion):
+            fallback += [(op, region.reason) for op in region.ops]
+    compiled = sum(len(r.ops) for r in regions if not isinstance(r, EagerRegion))
+    session.counts["nodes_compiled"] += compiled
+    session.counts["nodes_fallback"] += len(fallback)
+    session.counts["graphs"] += 1
+    for op, why in fallback:
+        session.fallback_ops[op] += 1
+        session.note_fallback(op, why)
+    if fallback:
+        names = ", ".join(dict.fromkeys(op for op, _ in fallback))
+        session.say("fallback", f"{len(fallback)} of {len(fallback) + compiled} nodes run in torch: {names[:200]}")
 
 
-__all__ = ["CompiledGraph", "Counted", "EagerRegion", "StaticRegion", "compile_graph", "live_programs"]
+__all__ = ["CompiledGraph", "EagerRegion", "StaticRegion", "compile_graph", "live_programs"]

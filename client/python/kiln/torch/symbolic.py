@@ -22,7 +22,7 @@ class SymbolicRegion:
     Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
 
     def __init__(self, region: Region, eager: Callable) -> None:
-        self._text, self._eager = region.text, eager
+        self._text, self._eager, self.ops = region.text, eager, eager.ops
         self._inputs, self._outputs = ([_layout_of(n) for n in nodes] for nodes in (region.inputs, region.outputs))
         self._symbols = region.symbols
         self._places = [self._place(symbol) for symbol in region.symbols]
