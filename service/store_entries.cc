@@ -166,9 +166,11 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
   Artifact capture{ArtifactKind::capture, {}, command.data};
   const Digest digest = artifact_digest(capture);
   KILN_RETURN_IF_ERROR(retire_if_damaged(digest));
-  Head head = to_head(command.key, digest, 0, command.text);
-  KILN_ASSIGN_OR_RETURN(const bool decided, is_decided(head));
+  // A capture grows as a program meets new situations: each state is a generation of its own.
+  KILN_ASSIGN_OR_RETURN(const auto newest, m_store->head(command.key));
+  const bool decided = newest && newest->artifact == digest;
   if (!decided) {
+    Head head = to_head(command.key, digest, newest ? newest->generation + 1 : 0, command.text);
     KILN_RETURN_IF_ERROR(m_store->publish({{std::move(capture)}, {std::move(head)}}));
     KILN_RETURN_IF_ERROR(m_store->flush());
   }

@@ -72,7 +72,9 @@ struct Connection::Socket {
   }
 
   /// Both sides say who they are. unavailable when the daemon left before its greeting: try again.
-  Status greet(Deadline deadline) {
+  /// With `replace`, a daemon of another build is asked to leave, since its programs have other keys than ours: it
+  /// would build what this process never finds.
+  Status greet(bool replace, Deadline deadline) {
     KILN_ASSIGN_OR_RETURN(const protocol::Message message, receive(deadline));
     if (const auto* failure = std::get_if<protocol::Failure>(&message)) return failure->status;
     const auto* hello = std::get_if<protocol::Hello>(&message);
@@ -82,9 +84,16 @@ struct Connection::Socket {
                    "the daemon ({}) speaks protocol {}, expected {}; kiln daemon stop", hello->build_id,
                    hello->protocol_version, protocol::k_protocol_version);
     }
-    return send(protocol::Hello{protocol::k_protocol_version, std::string(protocol::build_id()),
-                                static_cast<uint32_t>(getpid())},
-                deadline);
+    KILN_RETURN_IF_ERROR(send(protocol::Hello{protocol::k_protocol_version, std::string(protocol::build_id()),
+                                              static_cast<uint32_t>(getpid())},
+                              deadline));
+    if (!replace || hello->build_id == protocol::build_id()) return {};
+    protocol::Command leave;
+    leave.id = 1;
+    leave.verb = protocol::Verb::shutdown;
+    KILN_RETURN_IF_ERROR(send(leave, deadline));
+    static_cast<void>(receive(deadline));
+    return error(StatusCode::unavailable, "the daemon is {}, this is {}", hello->build_id, protocol::build_id());
   }
 };
 
@@ -180,7 +189,7 @@ Expected<std::unique_ptr<Connection::Socket>> Connection::connect_or_start(bool 
     if (fd) {
       auto socket = std::make_unique<Socket>();
       socket->fd = std::move(*fd);
-      last = socket->greet(deadline);
+      last = socket->greet(may_start, deadline);
       if (last.ok()) return socket;
       if (last.code() != StatusCode::unavailable) return last;
     } else {

@@ -1,5 +1,7 @@
 #include "service/protocol/message.h"
 
+#include "base/build_id.h"
+
 #include <flatbuffers/flatbuffers.h>
 
 #include <array>
@@ -167,7 +169,10 @@ Expected<Message> decode_as(const Frame& frame) {
 
 }  // namespace
 
-std::string_view build_id() { return KILN_BUILD_ID; }
+std::string_view build_id() {
+  static const std::string id = fmt::format("kiln {} (generator {})", KILN_VERSION, generator_build_id());
+  return id;
+}
 
 std::string_view to_string(Verb verb) {
   static constexpr std::array<std::string_view, k_verb_count> k_names = {
