@@ -137,6 +137,19 @@ void SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   }
 }
 
+void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed) {
+  if (!is_floating(dtype)) return;
+  // The next number of a dtype is the next number of its bits, read as an integer.
+  SplitMix random(seed);
+  const size_t size = size_of(dtype);
+  for (size_t i = 0; i + size <= bytes.size(); i += size) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i, size);
+    bits += (random.next() & 1) ? 1 : uint64_t{0} - 1;
+    std::memcpy(bytes.data() + i, &bits, size);
+  }
+}
+
 void poison(DType dtype, std::span<uint8_t> bytes) {
   std::memset(bytes.data(), is_floating(dtype) ? k_float_poison : k_integer_poison, bytes.size());
 }

@@ -24,6 +24,9 @@ class SampleData {
   std::vector<int64_t> m_index_bound;  // per buffer; 0 where it addresses nothing
 };
 
+/// Moves every element by one rounding of its dtype, up or down at random; integers and booleans stay.
+void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed);
+
 /// Bytes no kernel writes by accident: a NaN that no operation produces for floats, a rare pattern for
 /// integers.
 void poison(DType dtype, std::span<uint8_t> bytes);

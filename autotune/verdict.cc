@@ -232,8 +232,9 @@ Status CandidateTrial::check_output(const OutputReference& output, Verdict& verd
     const double want = beyond_range(buffer.dtype, expected[i]);
     ++verdict.checked;
     if (std::isfinite(want) && std::isfinite(got)) {
-      const double allowed = tolerance(buffer.dtype, output.reduction_length, want, scale);
+      double allowed = tolerance(buffer.dtype, output.reduction_length, want, scale);
       const double difference = std::abs(got - want);
+      if (difference > allowed && output.sensitivity) allowed += k_sensitivity_factor * output.sensitivity(elements[i]);
       if (difference <= allowed) {
         if (allowed > 0) verdict.max_error = std::max(verdict.max_error, difference / allowed);
         continue;

@@ -17,6 +17,9 @@ struct OutputReference {
   std::vector<int64_t> dims, strides;
   int64_t reduction_length = 1;  // terms that are summed into one element, at most; for the tolerance
   std::function<double(int64_t flat)> expected;
+  /// How far `expected` moves when every floating input is off by its dtype's rounding; asked only of elements that
+  /// miss the tolerance. May be empty.
+  std::function<double(int64_t flat)> sensitivity;
 };
 
 /// How an accepted candidate did.
@@ -32,6 +35,12 @@ struct Verdict {
 /// the growth of rounding errors of random sign (Higham, "Accuracy and Stability of Numerical Algorithms",
 /// §2.8).
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale);
+
+/// How often an input's rounding error may come back in an element that misses the tolerance. Where a difference nearly
+/// cancels before a square root or a division, the result is as wrong as its inputs are uncertain, in any arithmetic:
+/// such an element passes when it is the exact result for inputs this many roundings away (backward stability: Higham,
+/// §1.5). A wrong kernel is off by far more.
+inline constexpr double k_sensitivity_factor = 64;
 
 /// The elements a verdict looks at: corners and edges, one in each cell of a grid over the last two dims (so
 /// that a tile cannot be missed), and random ones. At most `budget`, in an order in which any prefix is

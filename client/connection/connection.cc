@@ -20,8 +20,7 @@
 namespace kiln {
 namespace {
 
-constexpr int k_reconnects =
-    3;  // a daemon that idled out or was restarted; more is a daemon that dies of the request
+constexpr int k_reconnects = 3;  // a daemon that idled out or was restarted; more is a daemon that dies of the request
 constexpr auto k_poll_interval = std::chrono::milliseconds(5);  // a daemon is up in about 20 ms
 
 /// Connects to the socket of `path`; not_found when nobody listens there.
@@ -37,8 +36,7 @@ Expected<UniqueFd> connect_once(const std::string& path) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return fd;
   if (errno == EAGAIN) return error(StatusCode::resource_exhausted, "{}: too many are connecting", path);
-  if (errno == ENOENT || errno == ECONNREFUSED)
-    return error(StatusCode::not_found, "nobody listens at {}", path);
+  if (errno == ENOENT || errno == ECONNREFUSED) return error(StatusCode::not_found, "nobody listens at {}", path);
   return error(StatusCode::unavailable, "connect {}: {}", path, std::strerror(errno));
 }
 
@@ -80,9 +78,8 @@ struct Connection::Socket {
     const auto* hello = std::get_if<protocol::Hello>(&message);
     if (hello == nullptr) return error(StatusCode::failed_precondition, "the daemon did not greet");
     if (hello->protocol_version != protocol::k_protocol_version) {
-      return error(StatusCode::failed_precondition,
-                   "the daemon ({}) speaks protocol {}, expected {}; kiln daemon stop", hello->build_id,
-                   hello->protocol_version, protocol::k_protocol_version);
+      return error(StatusCode::failed_precondition, "the daemon ({}) speaks protocol {}, expected {}; kiln daemon stop",
+                   hello->build_id, hello->protocol_version, protocol::k_protocol_version);
     }
     KILN_RETURN_IF_ERROR(send(protocol::Hello{protocol::k_protocol_version, std::string(protocol::build_id()),
                                               static_cast<uint32_t>(getpid())},
@@ -122,8 +119,8 @@ Expected<std::string> Connection::command(protocol::Command request, Deadline de
 
 /// One request on a socket of its own. A daemon that leaves before it answers is not an error yet: requests
 /// can be repeated (builds are idempotent, commands too), so the next daemon is asked.
-Expected<protocol::Message> Connection::ask(const protocol::Message& request, bool may_start,
-                                            Deadline deadline, const ProgressCallback& progress) {
+Expected<protocol::Message> Connection::ask(const protocol::Message& request, bool may_start, Deadline deadline,
+                                            const ProgressCallback& progress) {
   Status last;
   for (int attempt = 0; attempt <= k_reconnects; ++attempt) {
     KILN_ASSIGN_OR_RETURN(auto socket, take_socket(may_start, deadline));
@@ -149,8 +146,7 @@ Expected<protocol::Message> Connection::ask(const protocol::Message& request, bo
         return message;
       }
     }
-    if (last.code() != StatusCode::unavailable)
-      return last;  // a deadline: the socket is dropped with its request
+    if (last.code() != StatusCode::unavailable) return last;  // a deadline: the socket is dropped with its request
   }
   return last.with_context(fmt::format("after {} attempts", k_reconnects + 1));
 }
@@ -162,8 +158,7 @@ Expected<std::unique_ptr<Connection::Socket>> Connection::take_socket(bool may_s
     while (!m_idle.empty()) {
       auto socket = std::move(m_idle.back());
       m_idle.pop_back();
-      if (socket->owner == getpid())
-        return socket;  // an inherited one only closes here: the parent keeps its own
+      if (socket->owner == getpid()) return socket;  // an inherited one only closes here: the parent keeps its own
     }
   }
   return connect_or_start(may_start, std::min(deadline, deadline_in(m_config.daemon_start_timeout_ms)));
@@ -178,8 +173,7 @@ void Connection::give_back(std::unique_ptr<Socket> socket) {
 /// Connects until it works or time is up. When nobody listens, one of all waiting clients (who holds the
 /// start lock) launches the daemon; the others keep trying to connect. A daemon that is just leaving looks
 /// like none: its lock on the cache directory makes the next one wait for it.
-Expected<std::unique_ptr<Connection::Socket>> Connection::connect_or_start(bool may_start,
-                                                                           Deadline deadline) {
+Expected<std::unique_ptr<Connection::Socket>> Connection::connect_or_start(bool may_start, Deadline deadline) {
   KILN_ASSIGN_OR_RETURN(const std::string path, socket_path(m_config.cache_directory));
   UniqueFd start_lock;
   std::optional<DaemonLaunch> launch;
@@ -196,8 +190,7 @@ Expected<std::unique_ptr<Connection::Socket>> Connection::connect_or_start(bool 
       last = fd.status();
       if (last.code() == StatusCode::unavailable) return last;
       if (last.code() == StatusCode::not_found) {
-        if (!may_start)
-          return error(StatusCode::unavailable, "no daemon runs for {}", m_config.cache_directory);
+        if (!may_start) return error(StatusCode::unavailable, "no daemon runs for {}", m_config.cache_directory);
         if (!start_lock) {
           KILN_RETURN_IF_ERROR(make_private_directory(path.substr(0, path.rfind('/'))));
           UniqueFd file(::open((path + ".start").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -213,8 +206,8 @@ Expected<std::unique_ptr<Connection::Socket>> Connection::connect_or_start(bool 
     if (launch) KILN_RETURN_IF_ERROR(launch->check());
     std::this_thread::sleep_for(k_poll_interval);
   } while (Clock::now() < deadline);
-  return error(StatusCode::unavailable, "no daemon answered at {} in {} ms: {}", path,
-               m_config.daemon_start_timeout_ms, last.message());
+  return error(StatusCode::unavailable, "no daemon answered at {} in {} ms: {}", path, m_config.daemon_start_timeout_ms,
+               last.message());
 }
 
 }  // namespace kiln

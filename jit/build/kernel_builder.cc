@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <mutex>
 #include <numeric>
 #include <optional>
 #include <thread>
 
+#include "autotune/sample_data.h"
 #include "autotune/verdict.h"
 #include "frontend/ops/element_evaluator.h"
 #include "jit/build/artifact_writer.h"
@@ -16,6 +18,7 @@ namespace kiln {
 
 namespace {
 
+constexpr uint64_t k_perturbations = 2;
 // The largest kernel of GPT-2 (logits, 40 GFLOP) takes 0.2 s on one core; a hundred times that is a hang.
 constexpr uint32_t k_run_timeout_ms = 20'000;
 
@@ -82,7 +85,7 @@ class LaunchReference {
     LaunchReference reference;
     reference.m_graph = std::make_unique<Graph>(reference_graph(*job.plan, *job.launch));
     const KernelSpec& spec = job.spec();
-    std::vector<std::span<const std::byte>> inputs;
+    auto& inputs = reference.m_inputs;
     for (size_t i = 0; i < spec.buffers.size(); ++i) {
       if (spec.buffers[i].role != BufferRole::output) inputs.push_back(trial.initial(i));
       if (spec.buffers[i].role != BufferRole::input) reference.m_written.push_back(static_cast<uint32_t>(i));
@@ -92,7 +95,8 @@ class LaunchReference {
     return reference;
   }
 
-  std::vector<OutputReference> outputs(const KernelSpec& spec) const {
+  /// The references refer to this object.
+  std::vector<OutputReference> outputs(const KernelSpec& spec) {
     std::vector<OutputReference> list;
     for (size_t i = 0; i < m_graph->outputs().size(); ++i) {
       const ValueId value = m_graph->outputs()[i];
@@ -100,15 +104,50 @@ class LaunchReference {
       const auto& strides = m_graph->output_strides()[i];
       list.push_back({m_written[i], dims, strides.empty() ? row_major(dims) : constants(strides),
                       reduction_length(spec),
-                      [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); }});
+                      [evaluator = m_evaluator.get(), value](int64_t flat) { return evaluator->at(value, flat); },
+                      [this, value](int64_t flat) { return sensitivity(value, flat); }});
     }
     return list;
   }
 
  private:
+  /// The largest change of an element under k_perturbations random roundings of all floating inputs.
+  double sensitivity(ValueId value, int64_t flat) {
+    if (m_perturbed.empty()) perturb();
+    double largest = 0;
+    for (const auto& perturbed : m_perturbed) {
+      const double change = std::abs(perturbed->evaluator->at(value, flat) - m_evaluator->at(value, flat));
+      if (change > largest) largest = change;
+    }
+    return largest;
+  }
+
+  struct Perturbed {
+    std::vector<std::vector<std::byte>> inputs;
+    std::unique_ptr<ElementEvaluator> evaluator;
+  };
+
+  void perturb() {
+    for (uint64_t seed = 1; seed <= k_perturbations; ++seed) {
+      auto perturbed = std::make_unique<Perturbed>();
+      std::vector<std::span<const std::byte>> views;
+      for (size_t i = 0; i < m_inputs.size(); ++i) {
+        auto& copy = perturbed->inputs.emplace_back(m_inputs[i].begin(), m_inputs[i].end());
+        perturb_by_rounding(m_graph->type(m_graph->inputs()[i]).dtype, copy, seed);
+        views.emplace_back(copy);
+      }
+      auto evaluator = ElementEvaluator::create(*m_graph, views);
+      if (!evaluator.ok()) continue;  // it was created from the same graph before
+      perturbed->evaluator = std::make_unique<ElementEvaluator>(std::move(evaluator).value());
+      m_perturbed.push_back(std::move(perturbed));
+    }
+  }
+
   std::unique_ptr<Graph> m_graph;
   std::unique_ptr<ElementEvaluator> m_evaluator;
-  std::vector<uint32_t> m_written;  // buffers, in the order of the graph's outputs
+  std::vector<std::span<const std::byte>> m_inputs;
+  std::vector<std::unique_ptr<Perturbed>> m_perturbed;  // made when first asked for
+  std::vector<uint32_t> m_written;                      // buffers, in the order of the graph's outputs
 };
 
 /// First failure of several threads.
