@@ -10,17 +10,6 @@
 
 namespace kiln {
 
-namespace {
-
-constexpr size_t k_alignment_bytes = 64;
-
-/// Hands the tasks of one launch to whichever thread asks next: tasks differ in cost, threads in luck.
-struct alignas(k_alignment_bytes) TaskCounter {
-  std::atomic<uint64_t> next{0};
-};
-
-}  // namespace
-
 Status Program::run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const {
   if (inputs.size() != m_inputs.size() || outputs.size() != m_outputs.size()) {
     return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(), m_outputs.size(),
@@ -28,16 +17,13 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
   }
   const auto threads = static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks));
   const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
-  const uint64_t counter_bytes = m_steps.size() * sizeof(TaskCounter);
-  auto arena = ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + counter_bytes +
-                                           pointer_bytes);
+  auto arena = ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + pointer_bytes);
   if (!arena) {
     return error(StatusCode::resource_exhausted, "no memory for {} bytes of scratch", m_scratch_bytes);
   }
   uint8_t* scratch = arena.get();
   uint8_t* workspaces = scratch + m_scratch_bytes;
-  auto* counters = new (workspaces + uint64_t{threads} * m_workspace_bytes) TaskCounter[m_steps.size()];
-  auto** pointers = reinterpret_cast<void**>(counters + m_steps.size());
+  auto** pointers = reinterpret_cast<void**>(workspaces + uint64_t{threads} * m_workspace_bytes);
 
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const Argument& argument = m_arguments[i];
@@ -58,29 +44,26 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
   }
 
   std::atomic<uint32_t> failure{0};
-  auto run_steps = [&](uint32_t thread) {
+  // The runtime may give fewer threads than asked for (a nested region, a limit): `team` is what came.
+  auto run_steps = [&](uint32_t thread, uint32_t team) {
     void* workspace = workspaces + uint64_t{thread} * m_workspace_bytes;
     for (size_t s = 0; s < m_steps.size(); ++s) {
       const Step& step = m_steps[s];
       auto status = LaunchStatus::ok;
-      if (threads == 1) {
-        step.executable->run(pointers + step.first_argument, workspace, &status, 0, step.tasks);
-      } else {
-        for (uint64_t task; (task = counters[s].next.fetch_add(1, std::memory_order_relaxed)) < step.tasks;) {
-          step.executable->run(pointers + step.first_argument, workspace, &status, task, task + 1);
-        }
-      }
+      // One contiguous range for each thread: neighbouring tasks share packed operands.
+      const uint64_t first = step.tasks * thread / team, last = step.tasks * (thread + 1) / team;
+      if (first < last) step.executable->run(pointers + step.first_argument, workspace, &status, first, last);
       if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
-      if (threads > 1) {
+      if (team > 1) {
 #pragma omp barrier
       }
     }
   };
   if (threads == 1) {
-    run_steps(0);
+    run_steps(0, 1);
   } else {
 #pragma omp parallel num_threads(threads)
-    run_steps(static_cast<uint32_t>(omp_get_thread_num()));
+    run_steps(static_cast<uint32_t>(omp_get_thread_num()), static_cast<uint32_t>(omp_get_num_threads()));
   }
 
   for (const Copy& copy : m_copies) std::memcpy(outputs[copy.output], outputs[copy.source], copy.bytes);

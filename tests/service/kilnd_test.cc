@@ -112,14 +112,14 @@ TEST_F(KilndTest, an_entry_is_shown_by_the_first_digits_of_its_key) {
             StatusCode::not_found);
 }
 
-TEST_F(KilndTest, a_capture_is_kept_and_the_first_one_stays) {
+TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
   const Digest key = digest_of("capture key");
   EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(50)}).at("stored"),
             true);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
   EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)}).at("stored"),
-            false);
-  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 50U);
+            true);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
 }
 
 TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
