@@ -1,0 +1,153 @@
+#include "jit/run/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "jit/run/program_generated.h"
+
+namespace kiln {
+namespace {
+
+/// out[i] = in[i] + 1 over `count` floats cut into `tasks`; with `fails`, reports an index out of range.
+class AddOne : public Executable {
+ public:
+  AddOne(int64_t count, uint64_t tasks, bool fails = false) : m_count(count), m_tasks(tasks), m_fails(fails) {}
+  uint64_t tasks() const override { return m_tasks; }
+  uint64_t workspace_bytes() const override { return 100; }
+  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last) const override {
+    std::memset(workspace, 7, 100);
+    const auto* in = static_cast<const float*>(buffers[0]);
+    auto* out = static_cast<float*>(buffers[1]);
+    for (int64_t i = m_count * first / m_tasks; i < static_cast<int64_t>(m_count * last / m_tasks); ++i)
+      out[i] = in[i] + 1;
+    if (m_fails) *status = LaunchStatus::index_out_of_range;
+  }
+
+ private:
+  int64_t m_count;
+  uint64_t m_tasks;
+  bool m_fails;
+};
+
+/// One plan of two launches through scratch: out = in + 2.
+class FakeSource : public ArtifactSource {
+ public:
+  explicit FakeSource(bool fails = false) : m_fails(fails) {
+    flatbuffers::FlatBufferBuilder b;
+    const std::vector<fb::ArtifactDigest> codes(1);
+    const std::vector<flatbuffers::Offset<fb::Buffer>> buffers = {
+        fb::CreateBuffer(b, fb::Place::input, 0), fb::CreateBuffer(b, fb::Place::scratch, 0, 64, 4 * k_count),
+        fb::CreateBuffer(b, fb::Place::output, 1)};
+    const std::vector<uint32_t> first = {0, 1}, second = {1, 2};
+    const std::vector<flatbuffers::Offset<fb::Launch>> launches = {fb::CreateLaunch(b, 0, b.CreateVector(first)),
+                                                                   fb::CreateLaunch(b, 0, b.CreateVector(second))};
+    b.Finish(fb::CreatePlan(b, k_program_version, b.CreateVectorOfStructs(codes), 0, b.CreateVector(buffers),
+                            b.CreateVector(launches), 64 + 4 * k_count));
+    m_plan.assign(b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize());
+  }
+  Expected<std::span<const uint8_t>> plan(const Digest&) override { return std::span<const uint8_t>(m_plan); }
+  Expected<std::shared_ptr<const Executable>> executable(const Digest&) override {
+    ++executables;
+    return std::shared_ptr<const Executable>(std::make_shared<AddOne>(k_count, 5, m_fails));
+  }
+
+  static constexpr int64_t k_count = 37;
+  int executables = 0;
+  std::vector<uint8_t> m_plan;
+
+ private:
+  bool m_fails;
+};
+
+flatbuffers::Offset<fb::Tensor> vector_of(flatbuffers::FlatBufferBuilder& b) {
+  const std::vector<int64_t> dims = {FakeSource::k_count};
+  return fb::CreateTensor(b, static_cast<uint8_t>(DType::f32), b.CreateVector(dims), 0);
+}
+
+/// Two calls of the plan, the second on the first's result; the second output copies the first, the third is the input.
+std::vector<uint8_t> make_program() {
+  flatbuffers::FlatBufferBuilder b;
+  const std::vector<fb::ArtifactDigest> plans(1);
+  const std::vector<flatbuffers::Offset<fb::Buffer>> buffers = {
+      fb::CreateBuffer(b, fb::Place::input, 0), fb::CreateBuffer(b, fb::Place::scratch, 0, 0, 4 * FakeSource::k_count),
+      fb::CreateBuffer(b, fb::Place::output, 0)};
+  const std::vector<uint32_t> first = {0, 1}, second = {1, 2};
+  const std::vector<flatbuffers::Offset<fb::Call>> calls = {fb::CreateCall(b, 0, b.CreateVector(first)),
+                                                            fb::CreateCall(b, 0, b.CreateVector(second))};
+  const std::vector<flatbuffers::Offset<fb::Tensor>> inputs = {vector_of(b)};
+  const std::vector<flatbuffers::Offset<fb::Tensor>> outputs = {vector_of(b), vector_of(b), vector_of(b)};
+  const std::vector<flatbuffers::Offset<fb::Alias>> aliases = {fb::CreateAlias(b, 2, 0)};
+  const std::vector<flatbuffers::Offset<fb::Copy>> copies = {fb::CreateCopy(b, 1, 0, 4 * FakeSource::k_count)};
+  b.Finish(fb::CreateProgram(b, k_program_version, b.CreateVectorOfStructs(plans), b.CreateVector(buffers),
+                             b.CreateVector(calls), 4 * FakeSource::k_count, b.CreateVector(inputs),
+                             b.CreateVector(outputs), b.CreateVector(aliases), b.CreateString("test"), 3, 9,
+                             b.CreateVector(copies)));
+  return {b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize()};
+}
+
+TEST(Program, CallsOfAPlanRunInOrderOnAnyNumberOfThreads) {
+  FakeSource source;
+  const auto bytes = make_program();
+  auto program = Program::load(bytes, source);
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  EXPECT_EQ(source.executables, 1);  // one kernel, four launches
+  EXPECT_EQ((*program)->launch_names().size(), 4u);
+  EXPECT_EQ((*program)->generation(), 3u);
+  EXPECT_EQ((*program)->output_alias(2), 0u);
+  std::vector<float> in(FakeSource::k_count);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
+  for (uint32_t threads : {1u, 2u, 3u, 16u}) {
+    std::vector<float> out(in.size(), -1), copy(in.size(), -1);
+    const void* inputs[] = {in.data()};
+    void* outputs[] = {out.data(), copy.data(), nullptr};
+    ASSERT_TRUE((*program)->run(inputs, outputs, threads).ok());
+    for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(out[i], in[i] + 4);
+    EXPECT_EQ(out, copy);
+  }
+}
+
+TEST(Program, AnIndexOutOfRangeIsATypedError) {
+  FakeSource source(true);
+  auto program = Program::load(make_program(), source);
+  ASSERT_TRUE(program.ok());
+  std::vector<float> in(FakeSource::k_count), out(FakeSource::k_count), copy(FakeSource::k_count);
+  const void* inputs[] = {in.data()};
+  void* outputs[] = {out.data(), copy.data(), nullptr};
+  EXPECT_EQ((*program)->run(inputs, outputs, 2).code(), StatusCode::out_of_range);
+}
+
+TEST(Program, TheNumberOfTensorsIsChecked) {
+  FakeSource source;
+  auto program = Program::load(make_program(), source);
+  EXPECT_EQ((*program)->run({}, {}, 1).code(), StatusCode::invalid_argument);
+}
+
+TEST(Program, DamagedBytesAreRefusedOrHarmless) {
+  const auto good = make_program();
+  std::mt19937 random(5);
+  size_t refused = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    FakeSource source;
+    auto bytes = good;
+    auto& target = trial % 2 ? bytes : source.m_plan;
+    target[random() % target.size()] = static_cast<uint8_t>(random());
+    auto program = Program::load(bytes, source);
+    refused += !program.ok();
+  }
+  EXPECT_GT(refused, 1'000u);
+}
+
+TEST(Program, EveryTruncationIsRefused) {
+  const auto good = make_program();
+  for (size_t size = 0; size + 4 < good.size(); size += 4) {
+    FakeSource source;
+    EXPECT_FALSE(Program::load(std::span(good.data(), size), source).ok()) << size;
+  }
+}
+
+}  // namespace
+}  // namespace kiln
