@@ -5,13 +5,28 @@ function(kiln_library name)
   target_link_libraries(${name} PUBLIC kiln_settings ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
 endfunction()
 
-# kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry.
+# kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs
+# besides the plain build: `unit` (the default) under ASan and UBSan, `concurrent` under TSan; `e2e` and `faults` nowhere
+# else. The target <label>_tests builds all that carry the label.
 function(kiln_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
+  kiln_labelled(${name} ${ARG_LABELS})
+endfunction()
+
+function(kiln_labelled target)
+  foreach(label ${ARGN})
+    if(NOT TARGET ${label}_tests)
+      add_custom_target(${label}_tests)
+    endif()
+    add_dependencies(${label}_tests ${target})
+  endforeach()
 endfunction()
 
 # kiln_fuzzer(NAME SOURCES … DEPENDS … [SEEDS folder…]): a libFuzzer target, run for two seconds by CTest. GCC has no
@@ -28,4 +43,5 @@ function(kiln_fuzzer name)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_SEEDS} -max_total_time=2)
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 120)
+  kiln_labelled(${name} unit)
 endfunction()
