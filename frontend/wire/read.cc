@@ -224,6 +224,10 @@ class Reader {
           return exhausted("integers", values->size(), limits::k_node_operands);
         }
         if (values == nullptr) return Attribute(std::vector<int64_t>());
+        // The verifier checks where a vector begins, not whether its 8-byte elements are aligned.
+        if (reinterpret_cast<uintptr_t>(values->Data()) % alignof(int64_t) != 0) {
+          return error(StatusCode::data_loss, "{} integers are not aligned", values->size());
+        }
         return Attribute(std::vector<int64_t>(values->begin(), values->end()));
       }
       case wire::AttributeValue::Dims: {
