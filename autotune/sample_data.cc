@@ -36,7 +36,7 @@ class SplitMix {
   uint64_t m_state;
 };
 
-/// Normal noise, made once: filling hundreds of megabytes is then a copy.
+/// Normal noise, made once.
 const std::vector<float>& noise() {
   static const std::vector<float> values = [] {
     SplitMix random(1);
@@ -47,25 +47,30 @@ const std::vector<float>& noise() {
   return values;
 }
 
+/// Repeats one period of `make(position)` over the bytes, beginning at `start`: after the first period a copy.
+template <typename T, typename Make>
+void fill_periodically(std::span<uint8_t> bytes, uint64_t start, Make make) {
+  const size_t count = bytes.size() / sizeof(T), first = std::min(count, k_noise_period);
+  auto* out = reinterpret_cast<T*>(bytes.data());
+  for (size_t i = 0; i < first; ++i) out[i] = static_cast<T>(make((start + i) % k_noise_period));
+  for (size_t done = first; done < count;) {
+    const size_t part = std::min(count - done, k_noise_period);
+    std::memcpy(out + done, out, part * sizeof(T));
+    done += part;
+  }
+}
+
 template <typename T, typename Convert>
 void fill_with_noise(std::span<uint8_t> bytes, uint64_t start, Convert convert) {
-  auto* out = reinterpret_cast<T*>(bytes.data());
-  const size_t count = bytes.size() / sizeof(T);
-  size_t position = start % k_noise_period;
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = convert(noise()[position]);
-    if (++position == k_noise_period) position = 0;
-  }
+  const std::vector<float>& values = noise();
+  fill_periodically<T>(bytes, start, [&](size_t position) { return convert(values[position]); });
 }
 
 template <typename T>
 void fill_with_integers(std::span<uint8_t> bytes, uint64_t seed, int64_t low, int64_t high) {
   SplitMix random(seed);
-  auto* out = reinterpret_cast<T*>(bytes.data());
   const auto range = static_cast<uint64_t>(high - low) + 1;
-  for (size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
-    out[i] = static_cast<T>(low + static_cast<int64_t>(random.next() % range));
-  }
+  fill_periodically<T>(bytes, 0, [&](size_t) { return low + static_cast<int64_t>(random.next() % range); });
 }
 
 /// Lowers the bound of every integer buffer that the value of `index` is loaded from.
@@ -90,6 +95,24 @@ void bound_body(const Body& body, std::vector<int64_t>& bounds) {
   }
 }
 
+uint8_t poison_byte(DType dtype) { return is_floating(dtype) ? k_float_poison : k_integer_poison; }
+
+template <typename Word>
+int64_t find_word(DType dtype, std::span<const uint8_t> bytes) {
+  Word poison;
+  std::memset(&poison, poison_byte(dtype), sizeof poison);
+  const std::span words(reinterpret_cast<const Word*>(bytes.data()), bytes.size() / sizeof(Word));
+  // Without an early exit the inner loop is vector code.
+  constexpr size_t k_block = 2'048;
+  for (size_t begin = 0; begin < words.size(); begin += k_block) {
+    const auto block = words.subspan(begin, std::min(k_block, words.size() - begin));
+    Word found = 0;
+    for (Word word : block) found |= static_cast<Word>(word == poison);
+    if (found) return static_cast<int64_t>(begin) + (std::ranges::find(block, poison) - block.begin());
+  }
+  return -1;
+}
+
 }  // namespace
 
 SampleData::SampleData(const KernelSpec& spec, uint64_t seed)
@@ -99,6 +122,10 @@ SampleData::SampleData(const KernelSpec& spec, uint64_t seed)
     bound_body(gemm->a, m_index_bound);
     bound_body(gemm->b, m_index_bound);
     bound_body(gemm->epilogue, m_index_bound);
+  }
+  if (const auto* attention = std::get_if<AttentionSpec>(&spec.kernel)) bound_body(attention->score, m_index_bound);
+  if (const auto* backward = std::get_if<AttentionBackwardSpec>(&spec.kernel)) {
+    bound_body(backward->forward.score, m_index_bound);
   }
 }
 
@@ -150,17 +177,19 @@ void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed)
   }
 }
 
-void poison(DType dtype, std::span<uint8_t> bytes) {
-  std::memset(bytes.data(), is_floating(dtype) ? k_float_poison : k_integer_poison, bytes.size());
-}
+void poison(DType dtype, std::span<uint8_t> bytes) { std::memset(bytes.data(), poison_byte(dtype), bytes.size()); }
 
-bool is_poisoned(DType dtype, const uint8_t* element) {
-  const uint8_t pattern = is_floating(dtype) ? k_float_poison : k_integer_poison;
-  const size_t size = size_of(dtype);
-  for (size_t i = 0; i < size; ++i) {
-    if (element[i] != pattern) return false;
+int64_t find_poison(DType dtype, std::span<const uint8_t> bytes) {
+  switch (size_of(dtype)) {
+    case 1:
+      return find_word<uint8_t>(dtype, bytes);
+    case 2:
+      return find_word<uint16_t>(dtype, bytes);
+    case 4:
+      return find_word<uint32_t>(dtype, bytes);
+    default:
+      return find_word<uint64_t>(dtype, bytes);
   }
-  return true;
 }
 
 }  // namespace kiln

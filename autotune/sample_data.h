@@ -30,7 +30,7 @@ void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed)
 /// Bytes no kernel writes by accident: a NaN that no operation produces for floats, a rare pattern for
 /// integers.
 void poison(DType dtype, std::span<uint8_t> bytes);
-/// Whether the element at `bytes` is still poisoned.
-bool is_poisoned(DType dtype, const uint8_t* element);
+/// The first poisoned element, or -1. Reads at memory speed.
+int64_t find_poison(DType dtype, std::span<const uint8_t> bytes);
 
 }  // namespace kiln

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
+#include "autotune/demanded_elements.h"
 #include "autotune/sample_data.h"
 #include "base/digest.h"
 #include "base/expected.h"
@@ -13,11 +15,12 @@ namespace kiln {
 
 namespace {
 
-// One candidate's share of a cold start. 4,096 elements cover every 6x64 tile of a 512x3072 result.
-constexpr size_t k_element_budget = 4'096;
-// An element of a wide reduction costs more: stop when this is spent, but never before k_minimum_elements.
+// Every 6x64 tile of a 512x3072 result holds one of them.
+constexpr size_t k_element_budget = 12'288;
+// One candidate's share of a cold start. An element of a wide reduction costs more: stop when this is spent, but never
+// before k_minimum_elements, which the corners and edges are among.
 constexpr double k_seconds_budget = 0.08;
-constexpr size_t k_minimum_elements = 96;
+constexpr size_t k_minimum_elements = 256;
 constexpr uint64_t k_seed = 17;
 
 double epsilon_of(DType dtype) {
@@ -41,24 +44,6 @@ int64_t count_of(const std::vector<int64_t>& dims) {
   return count;
 }
 
-/// Walks all elements row-major, giving each one's place in the buffer.
-template <typename Visit>
-void for_each_place(const OutputReference& output, Visit visit) {
-  const size_t rank = output.dims.size();
-  const int64_t count = count_of(output.dims);
-  std::vector<int64_t> index(rank, 0);
-  int64_t place = 0;
-  for (int64_t flat = 0; flat < count; ++flat) {
-    if (!visit(flat, place)) return;
-    for (size_t d = rank; d-- > 0;) {
-      place += output.strides[d];
-      if (++index[d] < output.dims[d]) break;
-      place -= output.strides[d] * output.dims[d];
-      index[d] = 0;
-    }
-  }
-}
-
 int64_t place_of(const OutputReference& output, int64_t flat) {
   int64_t place = 0;
   for (size_t d = output.dims.size(); d-- > 0;) {
@@ -68,11 +53,32 @@ int64_t place_of(const OutputReference& output, int64_t flat) {
   return place;
 }
 
-/// A cheap generator for choosing elements; its quality does not matter.
-uint64_t scramble(uint64_t value) {
-  value = (value ^ (value >> 33)) * 0xff51afd7ed558ccdull;
-  value = (value ^ (value >> 33)) * 0xc4ceb9fe1a85ec53ull;
-  return value ^ (value >> 33);
+/// Whether the elements fill their part of the buffer without gaps, in whatever order of dims.
+bool is_packed(const OutputReference& output) {
+  std::vector<size_t> order(output.dims.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t d) { return output.strides[d]; });
+  int64_t stride = 1;
+  for (size_t d : order) {
+    if (output.dims[d] == 1) continue;
+    if (output.strides[d] != stride) return false;
+    stride *= output.dims[d];
+  }
+  return true;
+}
+
+/// Where in the buffer an element still is poisoned; -1 when none is. At memory speed where elements lie side by side.
+int64_t first_unwritten(const OutputReference& output, DType dtype, std::span<const uint8_t> bytes) {
+  const size_t size = size_of(dtype);
+  const int64_t count = count_of(output.dims);
+  const bool has_rows = !output.dims.empty() && output.strides.back() == 1;
+  const int64_t run = is_packed(output) ? count : has_rows ? output.dims.back() : 1;
+  for (int64_t flat = 0; flat < count; flat += run) {
+    const int64_t place = place_of(output, flat);
+    const auto part = bytes.subspan(static_cast<size_t>(place) * size, static_cast<size_t>(run) * size);
+    if (const int64_t found = find_poison(dtype, part); found >= 0) return place + found;
+  }
+  return -1;
 }
 
 /// What the reference's value is once stored: infinity where the dtype ends, for which no kernel can be blamed.
@@ -89,46 +95,6 @@ double beyond_range(DType dtype, double value) {
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale) {
   const double growth = 8 + 4 * std::sqrt(static_cast<double>(std::max<int64_t>(reduction_length, 1)));
   return epsilon_of(dtype) * growth * (std::abs(expected) + scale);
-}
-
-std::vector<int64_t> demanded_elements(const std::vector<int64_t>& dims, size_t budget, uint64_t seed) {
-  const int64_t count = count_of(dims);
-  std::vector<int64_t> elements;
-  if (count == 0) return elements;
-  if (static_cast<uint64_t>(count) <= budget) {
-    for (int64_t i = 0; i < count; ++i) elements.push_back(i);
-  } else {
-    const int64_t columns = dims.empty() ? 1 : dims.back();
-    const int64_t rows = count / columns;
-    auto add = [&](int64_t row, int64_t column) { elements.push_back(row * columns + column); };
-    for (int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
-      for (int64_t column : {int64_t{0}, columns / 2, columns - 1}) add(row, column);
-    }
-    // Cells as square as the budget allows, in elements: rows are cheap to cross, so cells are four times as
-    // wide.
-    const double cells = static_cast<double>(budget) * 0.85;
-    int64_t cell_rows = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(count) / cells / 4)));
-    cell_rows = std::min(cell_rows, rows);
-    const int64_t row_cells = (rows + cell_rows - 1) / cell_rows;
-    const int64_t column_cells = std::clamp<int64_t>(static_cast<int64_t>(cells) / row_cells, 1, columns);
-    for (int64_t r = 0; r < row_cells && elements.size() < budget; ++r) {
-      for (int64_t c = 0; c < column_cells && elements.size() < budget; ++c) {
-        const uint64_t random = scramble(seed + static_cast<uint64_t>(r * column_cells + c));
-        const int64_t first = columns * c / column_cells, last = columns * (c + 1) / column_cells;
-        add(std::min(r * cell_rows + static_cast<int64_t>(random % static_cast<uint64_t>(cell_rows)), rows - 1),
-            first + static_cast<int64_t>((random >> 32) % static_cast<uint64_t>(last - first)));
-      }
-    }
-    for (uint64_t i = 0; elements.size() < budget; ++i) {
-      elements.push_back(static_cast<int64_t>(scramble(~seed - i) % static_cast<uint64_t>(count)));
-    }
-  }
-  // Spread out any prefix; the corners stay first.
-  const size_t fixed = std::min<size_t>(elements.size(), 9);
-  for (size_t i = elements.size(); i > fixed + 1; --i) {
-    std::swap(elements[i - 1], elements[fixed + scramble(seed ^ i) % (i - fixed)]);
-  }
-  return elements;
 }
 
 Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, CandidateRunner& runner) {
@@ -167,6 +133,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
     if (buffer.role == BufferRole::inout) std::copy(m_initial[i].begin(), m_initial[i].end(), m_buffers[i].begin());
   }
   auto run = m_runner->run(image, timeout_ms, 1);
+  const Status inputs = restore_inputs();
   if (!run.ok()) {
     verdict.status = run.status();
     return verdict;
@@ -177,7 +144,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
   } else if (run->status != LaunchStatus::ok) {
     verdict.status = error(StatusCode::internal, "candidate reported an index out of range on valid indices");
   } else {
-    verdict.status = check_inputs();
+    verdict.status = inputs;
   }
   for (const OutputReference& output : outputs) {
     if (!verdict.status.ok()) break;
@@ -186,28 +153,24 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
   return verdict;
 }
 
-Status CandidateTrial::check_inputs() const {
-  for (size_t i = 0; i < m_buffers.size(); ++i) {
-    if (m_spec->buffers[i].role == BufferRole::input && checksum_of(m_buffers[i]) != m_input_checksums[i]) {
-      return error(StatusCode::internal, "candidate changed its input {}", i);
-    }
+/// Names the input that was changed; the next candidate and the reference find all as they were.
+Status CandidateTrial::restore_inputs() {
+  Status status;
+  for (uint32_t i = 0; i < m_buffers.size(); ++i) {
+    if (m_spec->buffers[i].role != BufferRole::input || checksum_of(m_buffers[i]) == m_input_checksums[i]) continue;
+    SampleData(*m_spec, k_seed).fill(i, m_buffers[i]);
+    status = error(StatusCode::internal, "candidate changed its input {}", i);
   }
-  return {};
+  return status;
 }
 
 Status CandidateTrial::check_output(const OutputReference& output, Verdict& verdict) const {
   const BufferSpec& buffer = m_spec->buffers[output.buffer];
   const uint8_t* bytes = m_buffers[output.buffer].data();
-  const size_t size = size_of(buffer.dtype);
 
   if (buffer.role == BufferRole::output) {
-    int64_t unwritten = -1;
-    for_each_place(output, [&](int64_t flat, int64_t place) {
-      if (is_poisoned(buffer.dtype, bytes + static_cast<size_t>(place) * size)) unwritten = flat;
-      return unwritten < 0;
-    });
-    if (unwritten >= 0) {
-      return error(StatusCode::internal, "output {}: element {} was not written", output.buffer, unwritten);
+    if (const int64_t place = first_unwritten(output, buffer.dtype, m_buffers[output.buffer]); place >= 0) {
+      return error(StatusCode::internal, "output {}: the element at offset {} was not written", output.buffer, place);
     }
   }
 

@@ -42,11 +42,6 @@ double tolerance(DType dtype, int64_t reduction_length, double expected, double 
 /// §1.5). A wrong kernel is off by far more.
 inline constexpr double k_sensitivity_factor = 64;
 
-/// The elements a verdict looks at: corners and edges, one in each cell of a grid over the last two dims (so
-/// that a tile cannot be missed), and random ones. At most `budget`, in an order in which any prefix is
-/// spread out.
-std::vector<int64_t> demanded_elements(const std::vector<int64_t>& dims, size_t budget, uint64_t seed);
-
 /// Runs `image` on random inputs and poisoned outputs and compares what it left with the reference: red zones
 /// intact, inputs unchanged, every element written, demanded elements within tolerance (NaN and Inf equal).
 /// The candidate runs in the runner's process, never here. `runner` must have been prepared for `spec` by
@@ -66,7 +61,7 @@ class CandidateTrial {
 
  private:
   CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(&spec), m_runner(&runner) {}
-  Status check_inputs() const;
+  Status restore_inputs();
   Status check_output(const OutputReference& output, Verdict& verdict) const;
 
   const KernelSpec* m_spec;

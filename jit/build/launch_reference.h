@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "autotune/verdict.h"
+#include "base/expected.h"
+#include "frontend/fuse/plan.h"
+#include "frontend/ops/element_evaluator.h"
+
+namespace kiln {
+
+/// The f64 reference of a launch over a trial's inputs: the fragment of the region graph that the launch computes,
+/// evaluated where the verdict asks, and remembered from one candidate to the next.
+///
+/// Ownership: refers to the trial's data, which must outlive it. Threading: one thread at a time.
+class LaunchReference {
+ public:
+  static Expected<LaunchReference> create(const Plan& plan, const Launch& launch, const CandidateTrial& trial);
+
+  /// They refer to what this object owns.
+  const std::vector<OutputReference>& outputs() const { return m_outputs; }
+
+ private:
+  class Evaluation;
+
+  std::shared_ptr<Evaluation> m_evaluation;
+  std::vector<OutputReference> m_outputs;
+};
+
+}  // namespace kiln

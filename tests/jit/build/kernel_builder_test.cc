@@ -1,0 +1,164 @@
+// Candidates that are wrong, hang, crash or scribble are planted before a right one: the right one is taken, and when
+// there is none the error names what each did.
+
+#include "jit/build/kernel_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "backends/cpu/compile/backend.h"
+#include "backends/cpu/features.h"
+#include "frontend/infer/builder.h"
+#include "jit/worker/process_runner.h"
+
+namespace kiln {
+namespace {
+
+/// A candidate by name, and what the error must say of it when it is rejected.
+struct Plant {
+  std::string name;
+  std::function<Expected<Image>(const KernelSpec& spec)> compile;
+  std::string complaint;
+};
+
+/// The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx status, rcx first task, r8 last task.
+Plant code(std::string name, std::vector<uint8_t> bytes, std::string complaint) {
+  return {std::move(name), [bytes](const KernelSpec&) { return Image{.code = bytes, .tasks = 1}; },
+          std::move(complaint)};
+}
+
+const cpu::CpuCompileBackend& real_backend() {
+  static const cpu::CpuCompileBackend backend;
+  return backend;
+}
+
+Target host_target() {
+  for (const cpu::CpuTarget& target : cpu::ladder()) {
+    if ((target.features & ~cpu::host_features()) == 0) return {"cpu", std::string(target.name)};
+  }
+  return {};
+}
+
+Expected<Image> real_image(const KernelSpec& spec) {
+  return real_backend().compile(spec, real_backend().candidates(spec, host_target()).front(), host_target());
+}
+
+Plant right() { return {"right", real_image, {}}; }
+
+/// Computes expm1 where exp is asked for.
+Plant wrong() {
+  return {"wrong",
+          [](KernelSpec spec) {
+            for (ScalarNode& node : std::get<LoopsSpec>(spec.kernel).body.exprs) {
+              if (node.op == ScalarOp::exp) node.op = ScalarOp::expm1;
+            }
+            return real_image(spec);
+          },
+          "element 0 is "};
+}
+
+std::vector<Plant> bad_plants() {
+  return {
+      {"fails to compile", [](const KernelSpec&) { return error(StatusCode::resource_exhausted, "9 spills"); },
+       "9 spills"},
+      wrong(),
+      code("does nothing", {0xc3}, "was not written"),                                 // ret
+      code("crashes", {0x0f, 0x0b}, "signal 4"),                                       // ud2
+      code("hangs", {0xeb, 0xfe}, "did not end within"),                               // jmp to itself
+      code("calls the system", {0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0xc3}, "signal 31"),  // getpid
+      code("writes before its output", {0x48, 0x8b, 0x47, 0x10, 0xc6, 0x40, 0xff, 0x01, 0xc3}, "outside its buffers"),
+      code("changes its input", {0x48, 0x8b, 0x07, 0x80, 0x30, 0x01, 0xc3}, "changed its input 0"),
+      code("reports bad data", {0xc7, 0x02, 0x01, 0, 0, 0, 0xc3}, "index out of range on valid indices"),
+      {"enters beyond its code", [](const KernelSpec&) { return Image{.code = {0xc3}, .entry = 64, .tasks = 1}; },
+       "entry 64 is outside"},
+  };
+}
+
+class PlantedBackend final : public CompileBackend {
+ public:
+  explicit PlantedBackend(std::vector<Plant> plants) : m_plants(std::move(plants)) {}
+  std::string_view name() const override { return "cpu"; }
+  std::vector<Target> targets() const override { return {host_target()}; }
+  TargetTraits traits(const Target& target) const override { return real_backend().traits(target); }
+  std::string toolchain() const override { return "planted"; }
+  Status claims(const KernelSpec&, const Target&) const override { return {}; }
+  std::vector<Schedule> candidates(const KernelSpec&, const Target&) const override {
+    std::vector<Schedule> list;
+    for (uint8_t i = 0; i < m_plants.size(); ++i) list.push_back({{i}, m_plants[i].name});
+    return list;
+  }
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target&) const override {
+    return m_plants[schedule.bytes[0]].compile(spec);
+  }
+
+ private:
+  std::vector<Plant> m_plants;
+};
+
+/// exp(x) * y: buffers x, y, result.
+class KernelBuilderTest : public testing::Test {
+ protected:
+  KernelBuilderTest() {
+    GraphBuilder b(m_graph);
+    const ValueId x = m_graph.add_input({DType::f32, {37, 65}, {}}), y = m_graph.add_input({DType::f32, {37, 65}, {}});
+    m_graph.set_outputs({b.mul(b.exp(x), y)});
+    m_plan = fuse(m_graph, real_backend().traits(host_target())).value();
+    m_runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}).value();
+  }
+
+  Expected<BuiltKernel> build(std::vector<Plant> plants) {
+    const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+    return build_kernel(job, PlantedBackend(std::move(plants)), host_target(), *m_runner);
+  }
+
+  Graph m_graph;
+  Plan m_plan;
+  std::unique_ptr<CandidateRunner> m_runner;
+};
+
+TEST_F(KernelBuilderTest, TheBestCandidateIsTakenWhenItIsRight) {
+  const auto built = build({right(), wrong()});
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(built->schedule, "right");
+  EXPECT_EQ(built->compilations, 1U);
+  EXPECT_EQ(built->checked, 37U * 65);
+}
+
+TEST_F(KernelBuilderTest, AfterAnyBadCandidateTheNextOneIsTaken) {
+  for (const Plant& bad : bad_plants()) {
+    const auto built = build({bad, right()});
+    ASSERT_TRUE(built.ok()) << bad.name << ": " << built.status().to_string();
+    EXPECT_EQ(built->schedule, "right") << bad.name;
+    EXPECT_EQ(built->compilations, 2U) << bad.name;
+  }
+}
+
+TEST_F(KernelBuilderTest, WhenAllAreBadTheErrorNamesWhatEachDid) {
+  const auto built = build(bad_plants());
+  ASSERT_EQ(built.status().code(), StatusCode::internal);
+  for (const Plant& bad : bad_plants()) {
+    const std::string& message = built.status().message();
+    const size_t at = message.find("; " + bad.name + ": ");
+    ASSERT_NE(at, std::string::npos) << bad.name << " in " << message;
+    const std::string own = message.substr(at, message.find("; ", at + 2) - at);
+    EXPECT_NE(own.find(bad.complaint), std::string::npos) << own;
+  }
+}
+
+TEST_F(KernelBuilderTest, ARightKernelWithAPlantedNeighbourIsStillTheOnlyOneBuilt) {
+  const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  const std::vector<KernelJob> jobs(4, job);
+  const auto make_runner = [] { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); };
+  const auto built = build_kernels(jobs, PlantedBackend({bad_plants()[3], right()}), host_target(), make_runner,
+                                   [](std::string_view, uint64_t, uint64_t, std::string_view) {});
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  for (const BuiltKernel& kernel : *built) EXPECT_EQ(kernel.schedule, "right");
+
+  const auto none = build_kernels(jobs, PlantedBackend({wrong()}), host_target(), make_runner,
+                                  [](std::string_view, uint64_t, uint64_t, std::string_view) {});
+  EXPECT_EQ(none.status().code(), StatusCode::internal);
+}
+
+}  // namespace
+}  // namespace kiln
