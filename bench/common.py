@@ -50,12 +50,15 @@ def interleave(functions, rounds, warmup=1):
     return samples
 
 
-def row(case, samples, ours="kiln", unit="s", scale=1.0):
-    """A row of the table from samples by name; the ratio is the best peer's median over ours: above 1 we are faster."""
+def row(case, samples, ours="kiln", own=("backend",), unit="s", scale=1.0):
+    """A row of the table from samples by name; the ratio is the best peer's median over ours: above 1 we are faster.
+    `own` are other ways of Kiln: listed, but no peers of it."""
     medians = {name: statistics.median(values) * scale for name, values in samples.items()}
-    peers = {name: value for name, value in medians.items() if name != ours}
+    others = {name: value for name, value in medians.items() if name != ours}
+    peers = {name: value for name, value in others.items() if name not in own}
     return {"case": case, "unit": unit, "ours": medians[ours], "peers": peers,
-            "ratio": min(peers.values()) / medians[ours] if peers else None,
+            "own": {name: value for name, value in others.items() if name in own},
+            "ratio": min(peers.values()) / medians[ours] if peers and medians[ours] > 0 else None,
             "minimum": {name: min(values) * scale for name, values in samples.items()},
             "spread": {name: round(spread(values), 3) for name, values in samples.items()}}
 
@@ -71,7 +74,8 @@ def report(bench, rows, summary):
     target = parser.parse_known_args()[0].json
     result = {"bench": bench, "host": host(), "rows": rows, "summary": summary}
     for entry in rows:
-        peers = ", ".join(f"{name} {value:.4g}" for name, value in entry.get("peers", {}).items())
+        others = {**entry.get("own", {}), **entry.get("peers", {})}
+        peers = ", ".join(f"{name} {value:.4g}" for name, value in others.items())
         ratio = f", ratio {entry['ratio']:.3g}" if entry.get("ratio") else ""
         print(f"{entry['case']}: {entry['ours']:.4g} {entry['unit']}" + (f" ({peers}{ratio})" if peers else ""))
     print(json.dumps(summary))

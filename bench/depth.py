@@ -17,7 +17,7 @@ def main():
     for _ in range(arguments.rounds):
         for layers in seconds:
             with gpt2.Cache() as cache:
-                result = cache.run("gpt2_process.py", "kiln", "--layers", layers, "--steps", 3)
+                result = cache.run("gpt2_process.py", "kiln", "--layers", layers, "--steps", 3, "--eager-steps", 0)
             seconds[layers].append(result["first_s"] - result["step_s"])
             regions[layers] = result["stats"]["regions"]
     medians = {layers: statistics.median(values) for layers, values in seconds.items()}

@@ -2,9 +2,11 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMPILERS = ("kiln", "backend", "eager", "inductor")
@@ -75,8 +77,16 @@ class Cache:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def stop_daemon(self):
-        subprocess.run(["kiln", "daemon", "stop"], env=self.environment, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, check=False)
+        """Ends this cache's daemon by its pid, which its lock file holds, and waits until it is gone."""
+        lock = pathlib.Path(self.path, "kiln", "kilnd.lock")
+        try:
+            pid = int(lock.read_text().split()[0])
+            os.kill(pid, signal.SIGTERM)
+        except (OSError, ValueError, IndexError):
+            return
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and pathlib.Path(f"/proc/{pid}").exists():
+            time.sleep(0.01)
 
     def run(self, script, *arguments, **environment):
         """A Python script of this folder in a process of its own; what it printed last, as JSON."""

@@ -22,6 +22,7 @@ def main():
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--eager-steps", type=int, default=3)
     arguments = parser.parse_args()
 
     import torch
@@ -40,7 +41,7 @@ def main():
 
     eager = stepper(model)
     eager_s = []
-    for _ in range(3):
+    for _ in range(arguments.eager_steps):
         start = time.perf_counter()
         eager()
         eager_s.append(time.perf_counter() - start)
@@ -54,7 +55,7 @@ def main():
         step()
         steps_s.append(time.perf_counter() - start)
     result = {"compiler": arguments.compiler, "layers": arguments.layers, "mode": arguments.mode, "first_s": first_s,
-              "step_s": statistics.median(steps_s), "eager_s": min(eager_s), "threads": torch.get_num_threads()}
+              "step_s": statistics.median(steps_s), "eager_s": min(eager_s, default=None), "threads": torch.get_num_threads()}
     if arguments.compiler in ("kiln", "backend"):
         result["stats"] = kiln.stats()
     print(json.dumps(result))

@@ -24,14 +24,13 @@ def main():
     for mode in arguments.modes.split(","):
         steps = {}
         for compiler in arguments.compilers.split(","):
-            torch._dynamo.reset()
             model = copy.deepcopy(base)
             run = gpt2.compiled(model, compiler)
             steps[compiler] = gpt2.training_step(run, model, ids) if mode == "train" else gpt2.forward_step(run, ids)
             steps[compiler]()
         samples = common.interleave(steps, arguments.rounds)
         rows.append(common.row(f"GPT-2 124M {mode}", samples))
-    common.report("step_time", rows, {r["case"]: {"against_" + n: round(v / r["ours"], 3) for n, v in r["peers"].items()}
+    common.report("step_time", rows, {r["case"]: {"against_" + n: round(v / r["ours"], 3) for n, v in {**r["own"], **r["peers"]}.items()}
                                       for r in rows})
 
 

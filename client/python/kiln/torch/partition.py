@@ -152,6 +152,7 @@ def why_not_operand(node: fx.Node, reasons: dict) -> str | None:
 def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
     levels: dict[fx.Node, int] = {}
     regions: dict[int, Region] = {}
+    compiled: list[fx.Node] = []
     last_draw = -1
     for node in graph.nodes:
         operands = node.all_input_nodes
@@ -164,8 +165,24 @@ def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
         else:
             below = [levels[n] + (1 if _made_in_torch(n, reasons, views) else 0) for n in tensor_operands(node)]
             levels[node] = max([0, *below])
-            regions.setdefault(levels[node], Region([])).nodes.append(node)
+            compiled.append(node)
+    for node in compiled:
+        if not tensor_operands(node):
+            levels[node] = _first_read(node, levels, views)
+        regions.setdefault(levels[node], Region([])).nodes.append(node)
     return Partition(levels, regions, reasons, views)
+
+
+def _first_read(node: fx.Node, levels: dict, views: set) -> int:
+    """The level of the first reader, where what has no operands is made: not carried there from the first region."""
+    first, stack = None, list(node.users)
+    while stack:
+        user = stack.pop()
+        if user in views:
+            stack.extend(user.users)
+        elif user.op != "output":
+            first = levels[user] if first is None else min(first, levels[user])
+    return levels[node] if first is None else max(first, levels[node])
 
 
 def _made_in_torch(node: fx.Node, reasons: dict, views: set) -> bool:
