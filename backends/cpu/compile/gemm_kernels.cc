@@ -176,14 +176,17 @@ void GemmKernels::emit_outer_product(const TileShape& shape, const Call& call) {
   const auto flag = [&](int64_t bit) {
     return e.ir.CreateICmpNE(e.ir.CreateAnd(call.flags, e.index(bit)), e.index(0));
   };
-  const Sums initial = e.if_else(
-      flag(k_first), [&] { return zeros; },
+  // Each block's products are summed from zero: rounding then grows with the block and the number of blocks, not with k.
+  const Sums block = multiply(shape, call, zeros);
+  const Sums sums = e.if_else(
+      flag(k_first), [&] { return block; },
       [&] {
-        Sums partial;
-        each([&](Value* pointer, int64_t lanes) { partial.push_back(m_g.load_lanes(pointer, lanes)); });
-        return partial;
+        Sums total;
+        each([&](Value* pointer, int64_t lanes) {
+          total.push_back(m_g.add(m_g.load_lanes(pointer, lanes), block[total.size()]));
+        });
+        return total;
       });
-  const Sums sums = multiply(shape, call, initial);
   e.if_else(
       flag(k_last),
       [&] {
