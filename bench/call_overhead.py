@@ -41,13 +41,11 @@ def no_op(gm, example_inputs):
 
 
 def program_of(module, tensors):
-    """The region's program, as the generated code calls it."""
-    import kiln.torch.runtime as runtime
+    """The region's program, as the generated code calls it. The first module of this process that Kiln compiles."""
+    from kiln.torch.runtime import live_programs
 
-    before = set(map(id, runtime.live_programs()))
     module(*tensors)
-    (program,) = [p for p in runtime.live_programs() if id(p) not in before]
-    return program
+    return live_programs()[0]
 
 
 def main():

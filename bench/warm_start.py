@@ -2,7 +2,7 @@
 """Is the first step fast in a second process? GPT-2 124M, training: one process fills the cache, the daemon is stopped,
 then fresh processes start from the mapped cache alone. Reported: first step (compiling and loading included) less an
 eager step of the same process, and the time spent in finding, mapping, checking and binding artifacts.
-Peers: Inductor, second process. --rounds N; --no-inductor."""
+Peers: Inductor, second process. --rounds N; --compilers kiln,backend,inductor."""
 import argparse
 import statistics
 
@@ -13,10 +13,10 @@ import gpt2
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--compilers", default="kiln,backend,inductor")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    compilers = ["kiln", "backend"] + ([] if arguments.no_inductor else ["inductor"])
+    compilers = arguments.compilers.split(",")
     extra = {name: [] for name in compilers}
     bind_ms, compilations = [], 0
     with gpt2.Cache() as cache:
