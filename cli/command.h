@@ -13,6 +13,9 @@ using Action = std::function<ExitCode(Session& session)>;
 /// Adds a subcommand's options to `app`. One function per file; main.cc has the table.
 using AddCommand = Action (*)(CLI::App& app);
 
+/// Checks a KEY argument: 1 to 64 hexadecimal digits.
+CLI::Validator entry_name();
+
 Action add_status(CLI::App& app);
 Action add_stats(CLI::App& app);
 Action add_ls(CLI::App& app);

@@ -21,9 +21,17 @@ constexpr CommandRow k_commands[] = {
     {"stats", "What the daemon has counted since it started", add_stats},
     {"ls", "List the cache's entries, newest first", add_ls},
     {"show", "One entry with its keys", add_show},
-    {"config", "What is configured, and where each value came from", add_config},
+    {"explain", "Why a graph or key is new: the nearest entry, and what differs", add_explain},
+    {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
+    {"verify", "Read every entry back; damaged ones are dropped", add_verify},
+    {"gc", "Drop the oldest entries beyond the cache's size", add_gc},
+    {"clear", "Drop every entry", add_clear},
+    {"pin", "Keep an entry from being dropped by gc", add_pin},
+    {"unpin", "Let gc drop an entry again", add_unpin},
+    {"config", "What is configured, and where each value came from", add_config},
     {"daemon", "Start, stop and watch the daemon", add_daemon},
+    {"doctor", "Check the installation and say what to mend", add_doctor},
     {"version", "Versions of this program and of what it reads and speaks", add_version},
 };
 
@@ -40,7 +48,9 @@ struct GlobalOptions {
     app.add_option("--color", color, "When to use colours")->check(CLI::IsMember({"auto", "always", "never"}));
     app.add_option("--config", config_file, "Configuration file instead of the user's")->type_name("FILE");
     app.add_option("--cache-dir", cache_directory, "The cache to use")->type_name("DIR");
-    app.add_option("--set", settings, "Configuration over all other, as key=value")->type_name("KEY=VALUE");
+    app.add_option("--set", settings, "Configuration over all other, as key=value")
+        ->allow_extra_args(false)
+        ->type_name("KEY=VALUE");
   }
 
   Output output() const {
@@ -130,6 +140,14 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+CLI::Validator entry_name() {
+  return {[](const std::string& text) {
+            return is_entry_name(text) ? "" : fmt::format("'{}' is no key: expected 1 to 64 hexadecimal digits", text);
+          },
+          "", "key"};
+}
+
 }  // namespace kiln::cli
 
 int main(int argc, char** argv) {

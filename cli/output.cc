@@ -17,7 +17,7 @@ std::string padded(std::string_view text, size_t width) {
   return std::string(text) + std::string(used < width ? width - used : 0, ' ');
 }
 
-/// "unavailable: " and so on says nothing to people that the sentence does not.
+/// Without the code, which says nothing to people that the sentence does not.
 std::string sentence(const Status& status) { return escaped(status.message()); }
 
 }  // namespace
@@ -87,6 +87,11 @@ void Output::line(std::string_view text) const {
 
 void Output::note(std::string_view text) const {
   if (!quiet) std::fprintf(stderr, "%s\n", escaped(text).c_str());
+}
+
+void Output::warn(const Status& status, std::string_view what) const {
+  const bool named = status.message().starts_with(what);
+  std::fprintf(stderr, "kiln: %s\n", sentence(named ? status : status.with_context(what)).c_str());
 }
 
 void Output::error(const Status& status, std::string_view next) const {

@@ -50,6 +50,8 @@ class Output {
 
   /// One line on stderr, unless quiet.
   void note(std::string_view text) const;
+  /// One of several things failed: a line on stderr, and no answer yet.
+  void warn(const Status& status, std::string_view what) const;
   /// What, why, and what next ("" for nothing).
   void error(const Status& status, std::string_view next) const;
 

@@ -312,8 +312,11 @@ Action add_run(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("FILE", options->file, "A graph, as text or in wire form")->required();
   app.add_option("--input", options->inputs, "NAME=random, zeros or a file of raw elements; random if not given")
+      ->allow_extra_args(false)
       ->type_name("NAME=HOW");
-  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")->type_name("s0=N,…");
+  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")
+      ->allow_extra_args(false)
+      ->type_name("s0=N,…");
   app.add_option("--threads", options->threads, "Threads to run on")->check(CLI::Range(1, 1'024))->type_name("N");
   app.add_option("--repeat", options->repeat, "Runs to time")->check(CLI::Range(1, 1'000'000))->type_name("N");
   app.add_option("--seed", options->seed, "Of the random inputs")->type_name("N");

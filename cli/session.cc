@@ -10,10 +10,6 @@ namespace {
 /// Verifying and clearing a full cache reads or drops gigabytes from a slow disk.
 constexpr uint64_t k_answer_timeout_ms = 600'000;
 
-bool is_hex(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 /// The whole name (key or digest) whose first digits are closest to `name`; empty when none is close.
 std::string nearest_entry(std::string_view name, const Json& entries) {
   std::vector<std::string> names;
@@ -31,6 +27,11 @@ std::string nearest_entry(std::string_view name, const Json& entries) {
 }
 
 }  // namespace
+
+bool is_entry_name(std::string_view text) {
+  return !text.empty() && text.size() <= 64 &&
+         text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
 
 Status Session::connect(Start start) {
   if (m_connection) return {};
@@ -63,7 +64,7 @@ Expected<Json> Session::find_entry(std::string_view name) {
   std::string digits(name);
   std::transform(digits.begin(), digits.end(), digits.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (!is_hex(digits) || digits.size() > 64) {
+  if (!is_entry_name(digits)) {
     return invalid_argument("'{}' is no key: expected 1 to 64 hexadecimal digits", name.substr(0, 80));
   }
   auto answer = ask({.verb = protocol::Verb::show, .text = digits});

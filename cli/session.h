@@ -10,6 +10,9 @@
 
 namespace kiln::cli {
 
+/// Whether `text` can be the first digits of a key or digest: 1 to 64 hexadecimal digits.
+bool is_entry_name(std::string_view text);
+
 /// What every command works with: the configuration, the daemon, and where to write.
 class Session {
  public:

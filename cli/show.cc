@@ -29,7 +29,7 @@ void print_entry(const Output& out, const Json& entry) {
 
 Action add_show(CLI::App& app) {
   auto name = std::make_shared<std::string>();
-  app.add_option("KEY", *name, "First digits of a key or digest")->required();
+  app.add_option("KEY", *name, "First digits of a key or digest")->required()->check(entry_name());
   return [name](Session& session) {
     KILN_CLI_ASSIGN(session, const Json entry, session.find_entry(*name));
     if (session.out().json) {

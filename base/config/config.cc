@@ -48,6 +48,8 @@ constexpr std::array k_keys = {
               "Address space of one compile worker; 0 is no limit."},
     ConfigKey{"worker.quarantine_ms", &Config::worker_quarantine_ms, "ms",
               "How long a key that killed its workers is refused without another try."},
+    ConfigKey{"python.path", &Config::python_path, "",
+              "The Python that kiln warm --torch runs. Empty: python3, else python in PATH."},
     ConfigKey{"log.level", &Config::log_level, "", "trace, debug, info, warn, error or off."},
     ConfigKey{"log.file_max_bytes", &Config::log_file_max_bytes, "bytes",
               "A log file that grows beyond this is rotated."},

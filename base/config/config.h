@@ -41,6 +41,8 @@ struct Config {
   uint64_t worker_memory_max_bytes = uint64_t{16} << 30;
   uint64_t worker_quarantine_ms = 600'000;
 
+  std::string python_path;
+
   std::string log_level = "info";
   uint64_t log_file_max_bytes = uint64_t{4} << 20;
   uint64_t log_files = 3;

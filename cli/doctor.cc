@@ -1,0 +1,235 @@
+// kiln doctor: one check per function, and the list of them at the end.
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/config/directories.h"
+#include "cli/command.h"
+#include "cli/process.h"
+#include "cli/text.h"
+#include "client/client.h"
+#include "client/connection/start_daemon.h"
+
+namespace kiln::cli {
+namespace {
+
+enum class Grade : uint8_t { good, warning, bad };
+
+struct Finding {
+  Grade grade = Grade::good;
+  std::string what, found, mend;  // mend: empty when there is nothing to do
+};
+
+std::string_view to_string(Grade grade) {
+  return grade == Grade::good ? "ok" : grade == Grade::warning ? "warning" : "bad";
+}
+
+/// The deepest part of the path that exists.
+std::string existing_part(const std::string& path) {
+  std::filesystem::path part = path;
+  std::error_code failure;
+  while (!std::filesystem::exists(part, failure) && part.has_relative_path()) part = part.parent_path();
+  return part.string();
+}
+
+Finding check_switches(const Session& session) {
+  const auto& origins = session.loaded().origins;
+  if (session.config().disable) {
+    return {Grade::warning, "switches", "Kiln is turned off", "unset " + origins.at("disable").where};
+  }
+  if (!session.config().daemon_use) {
+    return {Grade::warning, "switches", "no daemon is used: mapped hits only",
+            "unset " + origins.at("daemon.use").where};
+  }
+  return {Grade::good, "switches", "on", ""};
+}
+
+Finding check_cache_directory(const Session& session) {
+  const std::string path = canonical_path(session.config().cache_directory);
+  struct stat facts{};
+  if (lstat(path.c_str(), &facts) != 0) {
+    if (errno != ENOENT) return {Grade::bad, "cache directory", path + ": " + std::strerror(errno), "choose another"};
+    const std::string parent = existing_part(path);
+    if (access(parent.c_str(), W_OK | X_OK) == 0) return {Grade::good, "cache directory", path + ", not made yet", ""};
+    return {Grade::bad, "cache directory", fmt::format("{} cannot be made in {}", path, parent),
+            "set cache.directory to a place of your own"};
+  }
+  if (!S_ISDIR(facts.st_mode)) return {Grade::bad, "cache directory", path + " is no directory", "set cache.directory"};
+  if (facts.st_uid != geteuid()) {
+    return {Grade::bad, "cache directory",
+            fmt::format("{} belongs to user {}, you are {}", path, facts.st_uid, geteuid()),
+            "set cache.directory to a place of your own"};
+  }
+  const unsigned mode = facts.st_mode & 0777U;
+  if ((mode & 022U) != 0) {
+    return {Grade::bad, "cache directory", fmt::format("{} can be written by others (mode {:o})", path, mode),
+            "chmod 700 " + path};
+  }
+  return {Grade::good, "cache directory", fmt::format("{}, mode {:o}", path, mode), ""};
+}
+
+/// Names of file systems whose mappings or locks other hosts can disturb, by statfs's magic numbers (statfs(2)).
+std::string_view network_file_system(uint64_t magic) {
+  struct Row {
+    uint64_t magic;
+    std::string_view name;
+  };
+  constexpr Row k_rows[] = {{0x6969, "nfs"},        {0xff534d42, "cifs"}, {0xfe534d42, "smb2"}, {0x01021997, "9p"},
+                            {0x0bd00bd0, "lustre"}, {0x47504653, "gpfs"}, {0x00c36400, "ceph"}, {0x5346414f, "afs"},
+                            {0x19830326, "beegfs"}, {0x65735546, "fuse"}};
+  for (const Row& row : k_rows) {
+    if (row.magic == magic) return row.name;
+  }
+  return {};
+}
+
+Finding check_file_system(const Session& session) {
+  const std::string path = existing_part(canonical_path(session.config().cache_directory));
+  struct statfs kind{};
+  struct statvfs facts{};
+  if (statfs(path.c_str(), &kind) != 0 || statvfs(path.c_str(), &facts) != 0) {
+    return {Grade::bad, "file system", path + ": " + std::strerror(errno), ""};
+  }
+  // The kernel's type is signed and its magic numbers have 32 bits.
+  const std::string_view network = network_file_system(static_cast<uint32_t>(kind.f_type));
+  if (!network.empty()) {
+    return {Grade::bad, "file system", fmt::format("{} is on {}", path, network),
+            "set cache.directory to a disk of this host: stores on network file systems are refused"};
+  }
+  if ((facts.f_flag & ST_NOEXEC) != 0) {
+    return {Grade::warning, "file system", path + " is mounted noexec: kernels are copied instead of mapped",
+            "set cache.directory to a place that may be executed"};
+  }
+  const uint64_t free_bytes = uint64_t{facts.f_bavail} * facts.f_frsize;
+  const bool scarce = free_bytes < std::min<uint64_t>(session.config().cache_size_max_bytes, uint64_t{1} << 30);
+  return {scarce ? Grade::warning : Grade::good, "file system", human_bytes(free_bytes) + " free",
+          scarce ? "make room, or set cache.size_max_bytes lower" : ""};
+}
+
+Finding check_index(const Session& session) {
+  const std::string current = session.config().cache_directory + "/pub/CURRENT";
+  std::ifstream file(current);
+  std::string name;
+  if (!std::getline(file, name)) return {Grade::good, "mapped index", "none yet: the first build makes it", ""};
+  return {Grade::good, "mapped index", name, ""};
+}
+
+Finding check_socket(const Session& session) {
+  const auto path = socket_path(canonical_path(session.config().cache_directory));
+  if (!path.ok()) return {Grade::bad, "socket", path.status().message(), "set XDG_RUNTIME_DIR to a shorter path"};
+  const std::string folder = path->substr(0, path->rfind('/'));
+  struct stat facts{};
+  if (lstat(folder.c_str(), &facts) == 0 && (facts.st_uid != geteuid() || (facts.st_mode & 022U) != 0)) {
+    return {Grade::bad, "socket", folder + " is another user's or can be written by others",
+            "remove it, or set XDG_RUNTIME_DIR"};
+  }
+  return {Grade::good, "socket", *path, ""};
+}
+
+Finding check_program(const std::string& name, const std::string& configured, const std::string& key) {
+  const auto path = find_program(name, configured);
+  if (path.ok()) return {Grade::good, name, *path, ""};
+  return {Grade::bad, name, path.status().message(), "install it beside kiln" + (key.empty() ? "" : ", or set " + key)};
+}
+
+Finding check_daemon(Session& session) {
+  const auto status = session.ask({.verb = protocol::Verb::status}, Session::Start::never);
+  if (!status.ok()) return {Grade::good, "daemon", status.status().message() + "; one starts when needed", ""};
+  const std::string build = status->value("build_id", "");
+  const bool same = build == protocol::build_id();
+  return {same ? Grade::good : Grade::warning, "daemon",
+          fmt::format("pid {}, {}, {} builds failed", status->value("pid", 0), build,
+                      (*status)["counters"].value("builds_failed", 0)),
+          same ? "" : "kiln daemon restart: it is of another build than this program"};
+}
+
+Finding check_targets(const Session& session) {
+  const auto client = Client::create(session.loaded());
+  if (!client.ok()) return {Grade::bad, "targets", client.status().message(), ""};
+  std::string names;
+  for (const Target& target : (*client)->targets()) names += (names.empty() ? "" : ", ") + target.name;
+  if (names.empty()) return {Grade::bad, "targets", "this processor runs none", "kernels need at least SSE4.2"};
+  return {Grade::good, "targets", names, ""};
+}
+
+Finding check_processor(const Session&) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    return {Grade::good, "processor",
+            fmt::format("{}, {} processors", line.substr(std::min(line.find(':') + 2, line.size())),
+                        sysconf(_SC_NPROCESSORS_ONLN)),
+            ""};
+  }
+  return {Grade::good, "processor", fmt::format("{} processors", sysconf(_SC_NPROCESSORS_ONLN)), ""};
+}
+
+Finding check_python(const Session& session) {
+  // The installed versions alone: importing torch takes seconds.
+  constexpr const char* k_script =
+      "import importlib.metadata as m, importlib.util as u, sys\n"
+      "def version(name):\n"
+      "  try: return m.version(name)\n"
+      "  except m.PackageNotFoundError: return 'here' if u.find_spec(name) else 'none'\n"
+      "print('%d.%d.%d, torch %s, kiln %s' % (*sys.version_info[:3], version('torch'), version('kiln')))\n";
+  const auto python = find_python(session.config());
+  if (!python.ok()) return {Grade::warning, "python", python.status().message(), "only kiln warm --torch needs it"};
+  const auto result = run_process({*python, "-c", k_script}, {}, true);
+  if (!result.ok() || result->exit_status != 0) {
+    return {Grade::warning, "python", *python + " does not run", "set python.path"};
+  }
+  std::string versions = result->output.substr(0, result->output.find('\n'));
+  const bool missing = versions.find("none") != std::string::npos;
+  return {missing ? Grade::warning : Grade::good, "python", fmt::format("{}: {}", *python, versions),
+          missing ? "kiln warm --torch needs torch and kiln there; python.path names another Python" : ""};
+}
+
+std::vector<Finding> examine(Session& session) {
+  const Config& config = session.config();
+  return {check_switches(session),
+          check_cache_directory(session),
+          check_file_system(session),
+          check_index(session),
+          check_socket(session),
+          check_program("kilnd", config.daemon_path, "daemon.path"),
+          check_program("kiln-worker", config.worker_path, "worker.path"),
+          check_program("kiln-executor", "", ""),
+          check_daemon(session),
+          check_processor(session),
+          check_targets(session),
+          check_python(session)};
+}
+
+ExitCode doctor(Session& session) {
+  const std::vector<Finding> findings = examine(session);
+  bool healthy = true;
+  Json checks = Json::array();
+  Table table({"CHECK", "", "FOUND"});
+  for (const Finding& each : findings) {
+    healthy = healthy && each.grade != Grade::bad;
+    checks.push_back(
+        {{"check", each.what}, {"grade", to_string(each.grade)}, {"found", each.found}, {"mend", each.mend}});
+    table.add({each.what, std::string(to_string(each.grade)), each.found});
+    if (!each.mend.empty()) table.add({"", "", "→ " + each.mend});
+  }
+  if (session.out().json) {
+    session.out().print_json({{"healthy", healthy}, {"checks", checks}});
+  } else {
+    session.out().print_table(table);
+  }
+  return healthy ? ExitCode::ok : ExitCode::failure;
+}
+
+}  // namespace
+
+Action add_doctor(CLI::App&) { return doctor; }
+
+}  // namespace kiln::cli

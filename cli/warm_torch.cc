@@ -1,0 +1,68 @@
+#include "cli/warm_torch.h"
+
+#include <fmt/format.h>
+
+#include "cli/process.h"
+#include "cli/text.h"
+
+namespace kiln::cli {
+namespace {
+
+/// The configuration as this program has it, for a process that reads the environment: what is not at its default.
+std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const ConfigKey& key : config_keys()) {
+    const ConfigLayer layer = loaded.origins.at(std::string(key.name)).layer;
+    if (layer == ConfigLayer::flag) variables.emplace_back(environment_name(key.name), value_text(loaded.values, key));
+  }
+  return variables;
+}
+
+void print_counters(const Session& session, const Json& stats) {
+  session.out().print_pairs({
+      {"graphs", stats.value("graphs", Json(0)).dump()},
+      {"nodes compiled", stats.value("nodes_compiled", Json(0)).dump()},
+      {"nodes in torch", stats.value("nodes_fallback", Json(0)).dump()},
+      {"regions", stats.value("regions", Json(0)).dump()},
+      {"compilations", stats.value("compilations", Json(0)).dump()},
+      {"mapped hits", stats.value("hits_mapped", Json(0)).dump()},
+      {"misses", stats.value("misses", Json(0)).dump()},
+      {"seconds", stats.value("seconds", Json(0)).dump()},
+  });
+  const Json fallback = stats.value("fallback_ops", Json::object());
+  for (const auto& [op, count] : fallback.items()) {
+    session.out().note(fmt::format("left to torch: {} x {}", count.dump(), op));
+  }
+}
+
+}  // namespace
+
+ExitCode warm_torch(Session& session, const WarmTorch& options) {
+  const size_t colon = options.source.find(':');
+  if (colon == 0 || colon == std::string::npos || colon + 1 == options.source.size()) {
+    session.out().error(invalid_argument("'{}' is not module:function", options.source),
+                        "the function returns a torch module and its example inputs, a tuple or a dict");
+    return ExitCode::usage;
+  }
+  KILN_CLI_ASSIGN(session, const std::string python, find_python(session.config()));
+  std::vector<std::string> arguments = {python, "-m", "kiln.warm", options.source};
+  if (options.train) arguments.emplace_back("--train");
+  if (options.whole) arguments.emplace_back("--whole");
+  session.out().note(fmt::format("warming {} with {}", options.source, python));
+  KILN_CLI_ASSIGN(session, const ProcessResult result, run_process(arguments, variables_of(session.loaded())));
+  const Json stats = Json::parse(result.output, nullptr, false);
+  if (!stats.is_object()) {
+    return session.fail(error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above",
+                              python, options.source, result.exit_status));
+  }
+  if (session.out().json) {
+    session.out().print_json({{"source", options.source}, {"stats", stats}});
+  } else {
+    print_counters(session, stats);
+  }
+  // What Kiln could not compile ran in torch: the next process will do the same, and so it is not warm.
+  if (result.exit_status == 0) return ExitCode::ok;
+  return result.exit_status == static_cast<int>(ExitCode::partial) ? ExitCode::partial : ExitCode::failure;
+}
+
+}  // namespace kiln::cli

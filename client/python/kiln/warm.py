@@ -1,0 +1,74 @@
+"""Runs a torch module once, so that what it compiles is in the cache: what `kiln warm --torch` starts.
+
+    python -m kiln.warm module:function [--train] [--whole]
+
+`function()` returns a module and its example inputs: a tuple of arguments or a dict of keywords. Stdout is one JSON
+object with the counters of kiln.stats() and the seconds it took. Exits with 5 when graphs were left to torch whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+import time
+
+
+def load(source: str):
+    """The module and its (arguments, keywords)."""
+    module_name, function_name = source.split(":", 1)
+    function = getattr(importlib.import_module(module_name), function_name)
+    model, inputs = function()
+    if isinstance(inputs, dict):
+        return model, (), inputs
+    if isinstance(inputs, (tuple, list)):
+        return model, tuple(inputs), {}
+    raise TypeError(f"{source} gave inputs of type {type(inputs).__name__}, expected a tuple or a dict")
+
+
+def scalar_of(output):
+    """Something to start a backward from: the loss if there is one, else the sum of all floating outputs."""
+    import torch
+
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    tensors = [t for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
+    differentiable = [t for t in tensors if t.requires_grad]
+    if not differentiable:
+        raise ValueError("--train: no output depends on a parameter that is trained")
+    return sum(t.sum() for t in differentiable)
+
+
+def warm(source: str, train: bool, whole: bool) -> dict:
+    import torch
+
+    import kiln
+
+    start = time.perf_counter()
+    model, arguments, keywords = load(source)
+    model.train(train)
+    compiled = torch.compile(model, backend="kiln") if whole else kiln.compile(model)
+    with contextlib.nullcontext() if train else torch.no_grad():
+        output = compiled(*arguments, **keywords)
+    if train:
+        scalar_of(output).backward()
+    return {**kiln.stats(), "seconds": round(time.perf_counter() - start, 3)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="kiln.warm", description=__doc__)
+    parser.add_argument("source", help="module:function")
+    parser.add_argument("--train", action="store_true", help="run the backward too")
+    parser.add_argument("--whole", action="store_true", help='torch.compile(backend="kiln") instead of kiln.compile')
+    options = parser.parse_args()
+    with contextlib.redirect_stdout(sys.stderr):  # what the module prints is no answer
+        stats = warm(options.source, options.train, options.whole)
+    json.dump(stats, sys.stdout)
+    return 5 if stats["graphs_eager"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""kiln warm --torch, as an administrator runs it: one process warms, the next one finds everything mapped."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parent
+KILN = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).with_name("kiln")
+
+
+@pytest.fixture
+def kiln(tmp_path):
+    environment = {**os.environ, "KILN_CACHE_DIR": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state"),
+                   "KILN_PYTHON_PATH": sys.executable, "KILN_DAEMON_START_TIMEOUT_MS": "20000"}
+
+    def run(*arguments, **variables):
+        return subprocess.run([KILN, *arguments], env={**environment, **variables}, cwd=FOLDER, capture_output=True,
+                              text=True)
+
+    yield run
+    run("daemon", "stop")
+
+
+def stats(result):
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["stats"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--train"], ["--whole"]])
+def test_the_second_process_compiles_nothing(kiln, flags):
+    cold = stats(kiln("warm", "--torch", "warmed:make", "--json", *flags))
+    assert cold["compilations"] > 0 and cold["nodes_compiled"] > 0
+    kiln("daemon", "stop")
+    warm = stats(kiln("warm", "--torch", "warmed:make", "--json", *flags, KILN_NO_DAEMON="1"))
+    assert warm["compilations"] == 0 and warm["misses"] == 0 and warm["hits_mapped"] > 0
+
+
+def test_inputs_may_be_keywords(kiln):
+    assert stats(kiln("warm", "--torch", "warmed:make_with_keywords", "--json"))["nodes_compiled"] > 0
+
+
+@pytest.mark.parametrize("source", ["warmed:nothing", "nowhere:make", "warmed:make_nonsense"])
+def test_what_cannot_be_loaded_is_exit_1(kiln, source):
+    result = kiln("warm", "--torch", source)
+    assert result.returncode == 1 and "no answer" in result.stderr
+
+
+def test_a_source_without_a_function_is_exit_2(kiln):
+    assert kiln("warm", "--torch", "warmed").returncode == 2
