@@ -3,7 +3,8 @@
     python -m kiln.warm module:function [--train] [--whole]
 
 `function()` returns a module and its example inputs: a tuple of arguments or a dict of keywords. Stdout is one JSON
-object with the counters of kiln.stats() and the seconds it took. Exits with 5 when graphs were left to torch whole.
+object with the counters of kiln.stats() and the seconds it took. Exits with 5 when a graph, or everything, was left to
+torch.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what the module prints is no answer
         stats = warm(options.source, options.train, options.whole)
     json.dump(stats, sys.stdout)
-    return 5 if stats["graphs_eager"] else 0
+    return 5 if stats["graphs_eager"] or not stats["nodes_compiled"] else 0
 
 
 if __name__ == "__main__":
