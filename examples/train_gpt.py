@@ -9,6 +9,7 @@ The text can be learned: each token follows from the one before, but for a rare 
 """
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -27,7 +28,8 @@ def parse_arguments():
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: torch's default")
-    parser.add_argument("--report", help="write what happened as JSON to this file")
+    parser.add_argument("--report", default=os.environ.get("TRAIN_GPT_REPORT"),
+                        help="write what happened as JSON to this file")
     return parser.parse_args()
 
 
@@ -114,7 +116,8 @@ def main():
         print(f", then {steady[len(steady) // 2]:.3f} s a step (median), {steady[0]:.3f} s (best)", end="")
     print(f"; loss {report['losses'][0]:.4f} to {report['losses'][-1]:.4f}")
     if "stats" in report:
-        print(json.dumps(report["stats"]))
+        shown = ("compilations", "misses", "hits_mapped", "hits_daemon", "nodes_compiled", "nodes_fallback", "lookup_ms")
+        print(", ".join(f"{name} {report['stats'][name]:.4g}" for name in shown))
     if arguments.report:
         with open(arguments.report, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)

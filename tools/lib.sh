@@ -23,18 +23,24 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
 }
 
-# A virtual environment with torch, unless the caller's python has one (PYTHON names it).
+has_modules() {  # has_modules PYTHON MODULE…
+  "$1" -c 'import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))' "${@:2}"
+}
+
+# Sets PYTHON: the caller's (a path or a name), else a python3 that has torch, else a virtual environment with torch.
 ensure_python() {
-  if [ -n "${PYTHON:-}" ]; then return; fi
-  if [ ! -x "$ROOT/.venv/bin/python" ]; then
-    if python3 -c 'import torch, transformers' 2>/dev/null; then
-      PYTHON=$(command -v python3); export PYTHON; return
+  local modules=(torch transformers numpy pytest)
+  if [ -z "${PYTHON:-}" ] && has_modules python3 "${modules[@]}"; then PYTHON=python3; fi
+  if [ -z "${PYTHON:-}" ]; then
+    PYTHON=$ROOT/.venv/bin/python
+    [ -x "$PYTHON" ] || python3 -m venv "$ROOT/.venv"
+    if ! has_modules "$PYTHON" "${modules[@]}"; then
+      say 'installing torch 2.13.0 into .venv'
+      "$PYTHON" -m pip install -q torch==2.13.0 transformers numpy pytest || say 'no torch could be installed'
     fi
-    say 'making a virtual environment with torch 2.13.0'
-    python3 -m venv "$ROOT/.venv"
-    "$ROOT/.venv/bin/pip" install -q torch==2.13.0 transformers numpy pytest || say 'no torch could be installed'
   fi
-  PYTHON=$ROOT/.venv/bin/python; export PYTHON
+  PYTHON=$(command -v "$PYTHON")
+  export PYTHON
 }
 
 build() {  # build PRESET [TARGET…]
