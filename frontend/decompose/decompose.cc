@@ -1,6 +1,7 @@
 #include "frontend/decompose/decompose.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "frontend/infer/builder.h"
 
@@ -58,6 +59,11 @@ class Rewriter {
 
   size_t node_count() const { return m_graph.nodes().size(); }
 
+  /// `values` are of m_from, and become of the new graph.
+  void carry(std::vector<ValueId>& values) const {
+    for (ValueId& value : values) value = value == k_none ? k_none : m_values[value];
+  }
+
  private:
   void bind(const Node& node, const std::vector<ValueId>& results) {
     for (size_t r = 0; r < results.size(); ++r) {
@@ -79,7 +85,7 @@ bool is_composite(const Node& node, const std::function<bool(const Node&)>& keep
 
 /// One level: what decompositions are made of may be composite again. `origins` maps before and after.
 Expected<Graph> decompose_once(const Graph& graph, const std::function<bool(const Node&)>& keep_whole,
-                               std::vector<NodeId>& origins) {
+                               std::vector<NodeId>& origins, std::vector<ValueId>& values) {
   Rewriter rewriter(graph);
   std::vector<NodeId> next_origins;
   for (NodeId id = 0; id < graph.nodes().size(); ++id) {
@@ -92,12 +98,13 @@ Expected<Graph> decompose_once(const Graph& graph, const std::function<bool(cons
     next_origins.resize(rewriter.node_count(), origins[id]);
   }
   origins = std::move(next_origins);
+  rewriter.carry(values);
   return rewriter.finish();
 }
 
 }  // namespace
 
-Graph without_dead_nodes(const Graph& graph, std::vector<NodeId>* origins) {
+Graph without_dead_nodes(const Graph& graph, std::vector<NodeId>* origins, std::vector<ValueId>* values) {
   std::vector<bool> needed(graph.values().size(), false), live(graph.nodes().size(), false);
   for (const ValueId output : graph.outputs()) needed[output] = true;
   for (size_t id = graph.nodes().size(); id-- > 0;) {
@@ -116,20 +123,24 @@ Graph without_dead_nodes(const Graph& graph, std::vector<NodeId>* origins) {
     kept.push_back(origins == nullptr || origins->empty() ? id : (*origins)[id]);
   }
   if (origins != nullptr) *origins = std::move(kept);
+  if (values != nullptr) rewriter.carry(*values);
   return rewriter.finish();
 }
 
 Expected<Graph> decompose(const Graph& graph, const std::function<bool(const Node&)>& keep_whole,
-                          std::vector<NodeId>* origins) {
+                          std::vector<NodeId>* origins, std::vector<ValueId>* values) {
   Graph current = graph;
   std::vector<NodeId> from(graph.nodes().size());
-  for (NodeId id = 0; id < from.size(); ++id) from[id] = id;
+  std::iota(from.begin(), from.end(), 0);
+  std::vector<ValueId> now(graph.values().size());
+  std::iota(now.begin(), now.end(), 0);
   const auto composite = [&](const Node& node) { return is_composite(node, keep_whole); };
   while (std::any_of(current.nodes().begin(), current.nodes().end(), composite)) {
-    KILN_ASSIGN_OR_RETURN(current, decompose_once(current, keep_whole, from));
+    KILN_ASSIGN_OR_RETURN(current, decompose_once(current, keep_whole, from, now));
   }
-  current = without_dead_nodes(current, &from);
+  current = without_dead_nodes(current, &from, &now);
   if (origins != nullptr) *origins = std::move(from);
+  if (values != nullptr) *values = std::move(now);
   return current;
 }
 

@@ -106,9 +106,10 @@ bool has_own_kernel(const Node& node) { return node.op->kind == OpKind::attentio
 
 Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
   Plan plan;
-  KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel));
+  plan.region = region;
+  KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
   KILN_ASSIGN_OR_RETURN(const GraphFacts before, gather_facts(primitives));
-  plan.graph = split_reductions(primitives, before);
+  plan.graph = split_reductions(primitives, before, plan.values);
   KILN_ASSIGN_OR_RETURN(GraphFacts facts, gather_facts(plan.graph));
   FusionState state;
   state.facts = &facts;
@@ -141,61 +142,6 @@ bool is_fusible(const OpDef& op) {
     default:
       return true;
   }
-}
-
-namespace {
-
-// An operand of which the kernel reads nothing (a part of a concatenation that is sliced away): zeros do.
-ValueId unread(Graph& fragment, const TensorType& type) {
-  const OpDef* full = find_op("full");
-  const NodeId node = fragment.add_node(full, {}, {{"dtype", type.dtype}, {"shape", type.shape}, {"value", 0.0}},
-                                        {{type.dtype, type.shape, {}}});
-  return fragment.node(node).results[0];
-}
-
-}  // namespace
-
-Graph reference_graph(const Plan& plan, const Launch& launch) {
-  Graph fragment;
-  std::map<ValueId, ValueId> mapped;
-  const KernelSpec& spec = plan.specs[launch.spec];
-  const auto type_in = [&](ValueId value, uint32_t buffer) {
-    TensorType type = plan.graph.type(value);
-    type.strides.assign(plan.buffers[buffer].strides.begin(), plan.buffers[buffer].strides.end());
-    return type;
-  };
-  for (size_t i = 0; i < launch.buffers.size(); ++i) {
-    if (spec.buffers[i].role == BufferRole::output) continue;
-    const ValueId value = spec.buffers[i].role == BufferRole::inout ? launch.initial[i] : launch.values[i];
-    mapped[value] = fragment.add_input(type_in(value, launch.buffers[i]), plan.graph.value(value).name);
-  }
-  for (const NodeId id : launch.nodes) {
-    const Node& node = plan.graph.node(id);
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) {
-      if (operand != k_none && !mapped.contains(operand)) mapped[operand] = unread(fragment, plan.graph.type(operand));
-      operands.push_back(operand == k_none ? k_none : mapped[operand]);
-    }
-    std::vector<TensorType> types;
-    for (const ValueId result : node.results) types.push_back(plan.graph.type(result));
-    const NodeId added = fragment.add_node(node.op, std::move(operands), node.attributes, std::move(types));
-    for (size_t r = 0; r < node.results.size(); ++r) {
-      mapped.try_emplace(node.results[r], fragment.node(added).results[r]);
-    }
-  }
-  std::vector<ValueId> outputs;
-  std::vector<std::vector<Dim>> strides;
-  for (size_t i = 0; i < launch.buffers.size(); ++i) {
-    if (spec.buffers[i].role == BufferRole::input) continue;
-    if (!mapped.contains(launch.values[i]))
-      mapped[launch.values[i]] = unread(fragment, plan.graph.type(launch.values[i]));
-    outputs.push_back(mapped[launch.values[i]]);
-    const std::vector<int64_t>& numbers = plan.buffers[launch.buffers[i]].strides;
-    strides.emplace_back(numbers.begin(), numbers.end());
-  }
-  fragment.set_outputs(std::move(outputs));
-  for (size_t i = 0; i < strides.size(); ++i) fragment.set_output_strides(i, std::move(strides[i]));
-  return fragment;
 }
 
 }  // namespace kiln

@@ -46,6 +46,8 @@ struct Plan {
     uint32_t output = 0, input = 0;
   };
   Graph graph;                    // the region decomposed into what kernels are made of
+  Graph region;                   // as it was given
+  std::vector<ValueId> values;    // of `region`: the value of `graph` that each is; k_none where it is gone
   std::vector<KernelSpec> specs;  // distinct
   std::vector<PlanBuffer> buffers;
   std::vector<Launch> launches;
@@ -58,9 +60,10 @@ struct Plan {
 /// Errors: unimplemented, naming the op, when a node has no kernel form (callers check `is_fusible` first).
 Expected<Plan> fuse(const Graph& region, const TargetTraits& traits);
 
-/// The part of Plan::graph that one launch computes, for judging its kernel. Its inputs are the launch's buffers that
-/// are read (input, inout), in order; its outputs those that are written (output, inout), in order, with the strides
-/// they have in their buffers.
+/// What one launch computes, for judging its kernel: as the caller's own ops (Plan::region) where the launch computes
+/// whole ones, so that a wrong decomposition is found too; else as the part of Plan::graph. Its inputs are the launch's
+/// buffers that are read (input, inout), in order; its outputs those that are written (output, inout), in order, with
+/// the strides they have in their buffers.
 Graph reference_graph(const Plan& plan, const Launch& launch);
 
 /// Whether the op has a kernel form at all.

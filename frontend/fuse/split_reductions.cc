@@ -39,7 +39,7 @@ Attributes with_dims(Attributes attributes, std::vector<int64_t> dims, bool keep
 
 }  // namespace
 
-Graph split_reductions(const Graph& graph, const GraphFacts& facts) {
+Graph split_reductions(const Graph& graph, const GraphFacts& facts, std::vector<ValueId>& values) {
   Graph result;
   std::vector<ValueId> mapped(graph.values().size(), k_none);
   for (const std::string& symbol : graph.symbols()) result.add_symbol(symbol);
@@ -64,6 +64,7 @@ Graph split_reductions(const Graph& graph, const GraphFacts& facts) {
     const NodeId added = result.add_node(node.op, std::move(operands), std::move(attributes), std::move(types));
     for (size_t i = 0; i < node.results.size(); ++i) mapped[node.results[i]] = result.node(added).results[i];
   }
+  for (ValueId& value : values) value = value == k_none ? k_none : mapped[value];
   std::vector<ValueId> outputs;
   for (const ValueId output : graph.outputs()) outputs.push_back(mapped[output]);
   result.set_outputs(std::move(outputs));

@@ -97,6 +97,20 @@ TEST_F(FusedModel, LayerNormIsOneKernelWithItsStatistics) {
   EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, KernelsAreJudgedByTheOpsTheyWereMadeFrom) {
+  const ValueId x = input({6, 8});
+  const ValueId out = b.ops("layer_norm", std::vector<ValueId>{x, input({8}), k_none},
+                            {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}})[0];
+  const Plan plan =
+      fused({b.op("gelu", {b.op("softmax", {out}, {{"dim", int64_t{1}}})}, {{"approximate", std::string("tanh")}})});
+  std::vector<std::string_view> ops;
+  for (const Launch& launch : plan.launches) {
+    const Graph reference = reference_graph(plan, launch);
+    for (const Node& node : reference.nodes()) ops.push_back(node.op->name);
+  }
+  EXPECT_EQ(ops, (std::vector<std::string_view>{"layer_norm", "softmax", "gelu"})) << kernels_of(plan);
+}
+
 TEST_F(FusedModel, LayerNormBackwardIsOneKernelOverRowsAndOneOverColumns) {
   const std::vector<ValueId> operands{input({2, 6, 8}), input({2, 6, 8}), input({2, 6, 1}), input({2, 6, 1}),
                                       input({8})};
