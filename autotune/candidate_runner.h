@@ -25,8 +25,8 @@ class CandidateRunner {
  public:
   virtual ~CandidateRunner() = default;
 
-  /// Shared memory for buffers of these sizes, 64-byte aligned, each between red zones, all poisoned. The
-  /// spans are valid until the next prepare.
+  /// Shared memory for buffers of these sizes, 64-byte aligned, each between red zones. What they hold is
+  /// undefined; they are valid until the next prepare.
   virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const uint64_t> sizes_bytes) = 0;
 
   /// Runs every task of `image` `repetitions` times over the prepared buffers.

@@ -50,8 +50,11 @@ void add_edges(int64_t rows, int64_t columns, std::mt19937_64& random, Chosen& c
   for (size_t i = 0; i + 2 < k_points_per_edge; ++i) {
     chosen.add(rows - 1, below(columns));
     chosen.add(0, below(columns));
-    chosen.add(below(rows), columns - 1);
-    chosen.add(below(rows), 0);
+  }
+  for (size_t i = 0; i + 2 < k_points_per_edge; ++i) {
+    const int64_t row = below(rows);  // both ends of it: a reference that costs a row is paid once
+    chosen.add(row, columns - 1);
+    chosen.add(row, 0);
   }
 }
 

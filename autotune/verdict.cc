@@ -18,9 +18,9 @@ namespace {
 // Every 6x64 tile of a 512x3072 result holds one of them.
 constexpr size_t k_element_budget = 12'288;
 // One candidate's share of a cold start. An element of a wide reduction costs more: stop when this is spent, but never
-// before k_minimum_elements, which the corners and edges are among.
+// before k_minimum_elements, which the corners and the first and last row are among.
 constexpr double k_seconds_budget = 0.08;
-constexpr size_t k_minimum_elements = 256;
+constexpr size_t k_minimum_elements = 128;
 constexpr uint64_t k_seed = 17;
 
 double epsilon_of(DType dtype) {

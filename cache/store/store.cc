@@ -198,7 +198,9 @@ Status CacheStore::Impl::publish(const PublishBatch& batch) {
   std::unordered_map<Digest, Catalog::ArtifactState> fresh;
   for (size_t i = 0; i < digests.size(); ++i) {
     const Artifact& artifact = batch.artifacts[i];
-    if (m_catalog.artifact(digests[i]) != nullptr || fresh.contains(digests[i])) {
+    const Catalog::ArtifactState* kept = m_catalog.artifact(digests[i]);
+    // What is kept but damaged is written again: clients find an artifact in the newest file that has it.
+    if (fresh.contains(digests[i]) || (kept != nullptr && !damage_of(digests[i], *kept))) {
       ++m_stats.duplicates;
       continue;
     }

@@ -60,7 +60,8 @@ class ElementEvaluator {
   std::optional<int64_t> checked_index(NodeId node, double value, int64_t extent);
 
  private:
-  static constexpr size_t k_page_elements = 512;  // few elements are demanded of large values: pages of 4 KiB
+  // Few elements are demanded of large values: most pages hold one. Smaller ones would make the tables of pages large.
+  static constexpr size_t k_page_elements = 128;
   struct Page {
     bool known[k_page_elements] = {};
     double values[k_page_elements];

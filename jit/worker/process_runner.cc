@@ -27,7 +27,6 @@ namespace {
 constexpr uint64_t k_red_zone_bytes = 8'192;  // a page and a stride beyond it
 constexpr uint64_t k_alignment_bytes = 64;
 constexpr uint8_t k_red = 0xa5;
-constexpr uint8_t k_poison = 0xff;  // NaN in every float format, an index far outside
 constexpr uint32_t k_start_timeout_ms = 10'000;
 
 static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
@@ -137,10 +136,7 @@ Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const
   }
   paint_red_zones();
   std::vector<std::span<uint8_t>> spans;
-  for (const Buffer& buffer : m_buffers) {
-    spans.emplace_back(m_data + buffer.offset, buffer.size_bytes);
-    std::memset(m_data + buffer.offset, k_poison, buffer.size_bytes);
-  }
+  for (const Buffer& buffer : m_buffers) spans.emplace_back(m_data + buffer.offset, buffer.size_bytes);
   return spans;
 }
 

@@ -142,6 +142,8 @@ void MutantsTest::examine(const Kernel& kernel) {
     Tally& tally = m_tallies[static_cast<size_t>(mutant.kind)];
     tally.killed += change.killed, tally.survived += change.survived;
     tally.equivalent += change.equivalent, tally.not_compiled += change.not_compiled;
+    if (change.equivalent)
+      m_equivalents.push_back(fmt::format("{}: {}, {}", kernel.name, to_string(mutant.kind), mutant.what));
     if (change.survived)
       m_survivors.push_back(fmt::format("{}: {}, {}", kernel.name, to_string(mutant.kind), mutant.what));
   }

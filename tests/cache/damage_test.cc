@@ -151,6 +151,25 @@ TEST(damage, a_flipped_payload_byte_is_a_corrupt_miss_and_verify_names_it) {
   EXPECT_EQ(find_plan(reader.get(), 1, 50'000), KILN_HIT);
 }
 
+TEST(damage, what_is_published_again_replaces_its_damaged_copy) {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.path());
+  ASSERT_TRUE(store->publish(plan_batch(1, 50'000)).ok());
+  ASSERT_TRUE(store->flush().ok());
+  {
+    std::fstream file(files_of_kind(directory.path("cache/pub"), "sst").at(0),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(30'000);
+    file.put('x').put('y');
+  }
+  const Reader reader = open_reader(directory.path());
+  EXPECT_EQ(find_plan(reader.get(), 1, 50'000), KILN_MISS_CORRUPT);
+  ASSERT_TRUE(store->publish(plan_batch(1, 50'000)).ok());
+  ASSERT_TRUE(store->flush().ok());
+  EXPECT_EQ(find_plan(reader.get(), 1, 50'000), KILN_HIT);
+  EXPECT_TRUE(store->verify()->empty());
+}
+
 TEST(damage, a_damaged_block_does_not_stop_the_store_when_files_are_merged) {
   TemporaryDirectory directory;
   const auto store = open_store(directory.path());

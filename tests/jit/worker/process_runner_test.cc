@@ -39,15 +39,14 @@ class ProcessRunnerTest : public testing::Test {
   std::vector<std::span<uint8_t>> m_buffers;
 };
 
-TEST_F(ProcessRunnerTest, buffers_come_aligned_and_poisoned) {
+TEST_F(ProcessRunnerTest, buffers_come_aligned) {
   for (const auto& buffer : m_buffers) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0U);
-    for (const uint8_t byte : buffer) ASSERT_EQ(byte, 0xff);
   }
 }
 
 TEST_F(ProcessRunnerTest, a_candidate_reads_its_input_and_writes_its_output) {
-  m_buffers[0][0] = 42;
+  m_buffers[0][0] = 42, m_buffers[1][2] = 0xff;
   // mov rax,[rdi]; mov r9,[rdi+8]; mov al,[rax]; mov [r9],al; mov [r9+1],r8b; ret
   const auto run = m_runner->run(
       code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01, 0x45, 0x88, 0x41, 0x01, 0xc3}),

@@ -1,0 +1,75 @@
+// How long does a verdict take beyond the kernel's own run? Prints one line per kernel: milliseconds of preparing, of
+// judging without the run, of the run, and how many elements were compared.
+
+#include <chrono>
+#include <cstdio>
+
+#include "backends/cpu/compile/backend.h"
+#include "backends/cpu/features.h"
+#include "frontend/infer/builder.h"
+#include "jit/build/launch_reference.h"
+#include "jit/worker/process_runner.h"
+
+namespace kiln {
+namespace {
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+void measure(const Graph& graph, const Target& target, CandidateRunner& runner) {
+  const cpu::CpuCompileBackend backend;
+  const Plan plan = fuse(graph, backend.traits(target)).value();
+  for (const Launch& launch : plan.launches) {
+    const KernelSpec& spec = plan.specs[launch.spec];
+    const Image image = backend.compile(spec, backend.candidates(spec, target).front(), target).value();
+    for (const char* when : {"first", "again"}) {
+      auto start = std::chrono::steady_clock::now();
+      auto trial = CandidateTrial::prepare(spec, runner).value();
+      const auto reference = LaunchReference::create(plan, launch, trial).value();
+      const double prepare_ms = milliseconds_since(start);
+      start = std::chrono::steady_clock::now();
+      const Verdict verdict = trial.judge(image, reference.outputs(), 60'000);
+      const double judge_ms = milliseconds_since(start);
+      std::printf("%-36s %s: prepare %6.1f, judge %6.1f, run %6.1f, %6zu elements, %s\n", kernel_name(spec).c_str(),
+                  when, prepare_ms, judge_ms - verdict.seconds * 1e3, verdict.seconds * 1e3,
+                  static_cast<size_t>(verdict.checked),
+                  verdict.status.ok() ? "right" : verdict.status.message().c_str());
+    }
+  }
+}
+
+Graph graph_of(const std::function<ValueId(GraphBuilder&, Graph&)>& make) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  graph.set_outputs({make(builder, graph)});
+  return graph;
+}
+
+void run(CandidateRunner& runner) {
+  Target target;
+  for (const cpu::CpuTarget& each : cpu::ladder()) {
+    if (target.name.empty() && (each.features & ~cpu::host_features()) == 0) target = {"cpu", std::string(each.name)};
+  }
+  const auto in = [](Graph& graph, Shape shape) { return graph.add_input({DType::f32, std::move(shape), {}}); };
+  measure(graph_of([&](GraphBuilder& b, Graph& g) {
+            return b.matmul(in(g, {512, 768}), b.transpose(in(g, {50'257, 768})));
+          }),
+          target, runner);
+  measure(graph_of([&](GraphBuilder& b, Graph& g) {
+            return b.op("softmax", {in(g, {512, 50'257})}, {{"dim", int64_t{1}}});
+          }),
+          target, runner);
+  measure(graph_of([&](GraphBuilder& b, Graph& g) { return b.exp(in(g, {512, 50'257})); }), target, runner);
+  measure(graph_of([&](GraphBuilder& b, Graph& g) { return b.matmul(in(g, {512, 768}), in(g, {768, 3'072})); }), target,
+          runner);
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main() {
+  auto runner = kiln::ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH});
+  if (!runner.ok()) return std::fprintf(stderr, "%s\n", runner.status().to_string().c_str()), 1;
+  kiln::run(**runner);
+}
