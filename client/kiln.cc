@@ -60,7 +60,8 @@ kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size
   std::vector<kiln::ValueId> values;
   for (size_t input : inputs) {
     if (input >= graph.inputs().size()) {
-      return kiln::invalid_argument("gradient with respect to input {}, the graph has {}", input, graph.inputs().size());
+      return kiln::invalid_argument("gradient with respect to input {}, the graph has {}", input,
+                                    graph.inputs().size());
     }
     values.push_back(graph.inputs()[input]);
   }
@@ -74,6 +75,20 @@ kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
   return {{"dtype", kiln::to_string(layout.dtype)}, {"shape", layout.dims}, {"strides", layout.strides}};
+}
+
+nlohmann::ordered_json describe_profile(const kiln::Program& program) {
+  auto launches = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < program.launch_names().size(); ++i) {
+    const auto& times = program.profile()->of(i);
+    launches.push_back({{"name", program.launch_names()[i]},
+                        {"runs", program.profile()->runs()},
+                        {"wall_ms", static_cast<double>(times.wall_ns.load()) * 1e-6},
+                        {"busy_ms", static_cast<double>(times.busy_ns.load()) * 1e-6},
+                        {"shortest_ms", static_cast<double>(times.shortest_ns.load()) * 1e-6},
+                        {"bytes", program.launch_bytes(i)}});
+  }
+  return launches;
 }
 
 }  // namespace
@@ -152,10 +167,9 @@ kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph, co
   return guarded([&]() -> kiln::Status {
     const kiln_compile_options none{};
     const kiln_compile_options& given = options ? *options : none;
-    KILN_ASSIGN_OR_RETURN(
-        auto compiled,
-        client->client->compile(graph->graph, {.symbol_values = {given.symbol_values, given.symbol_count},
-                                               .deadline_ms = given.deadline_ms}));
+    KILN_ASSIGN_OR_RETURN(auto compiled, client->client->compile(
+                                             graph->graph, {.symbol_values = {given.symbol_values, given.symbol_count},
+                                                            .deadline_ms = given.deadline_ms}));
     *out = new kiln_program{std::move(compiled)};
     return {};
   });
@@ -192,6 +206,7 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_
     json["inputs"] = json["outputs"] = nlohmann::ordered_json::array();
     for (const auto& layout : loaded.inputs()) json["inputs"].push_back(describe(layout));
     for (const auto& layout : loaded.outputs()) json["outputs"].push_back(describe(layout));
+    if (loaded.profile()) json["profile"] = describe_profile(loaded);
     *out_json = new kiln_bytes{json.dump()};
     return {};
   });

@@ -295,6 +295,7 @@ void Server::Impl::on_published(const Digest& key, const BuildResult& result, co
   m_counters.add(Counter::artifacts_published, result.artifacts.size());
   m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(), result.artifacts.size(),
                   result.heads.size(), result.compilations);
+  spdlog::debug("build {}: {}", key.to_short(), result.report);
   protocol::Built built;
   for (const BuiltHead& head : result.heads) built.heads.push_back({head.key, head.artifact, head.generation});
   for (const Asker& asker : m_jobs.finish(key)) {

@@ -67,6 +67,7 @@ constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
     EnvironmentAlias{"KILN_CONFIG", ""},  // read by ConfigSources
     EnvironmentAlias{"KILN_FAULTS", ""},  // fault points, where compiled in
+    EnvironmentAlias{"KILN_PROFILE", ""},  // read by jit/run/launch_profile.cc
     EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
 };
 

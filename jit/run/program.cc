@@ -50,14 +50,18 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     for (size_t s = 0; s < m_steps.size(); ++s) {
       const Step& step = m_steps[s];
       auto status = LaunchStatus::ok;
+      const uint64_t start_ns = m_profile ? LaunchProfile::now_ns() : 0;
       // One contiguous range for each thread: neighbouring tasks share packed operands.
       const uint64_t first = step.tasks * thread / team, last = step.tasks * (thread + 1) / team;
       if (first < last) step.executable->run(pointers + step.first_argument, workspace, &status, first, last);
       if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
+      const uint64_t end_ns = m_profile ? LaunchProfile::now_ns() : 0;
       if (team > 1) {
 #pragma omp barrier
       }
+      if (m_profile) m_profile->add(s, thread == 0, start_ns, end_ns);
     }
+    if (m_profile && thread == 0) m_profile->count_run();
   };
   if (threads == 1) {
     run_steps(0, 1);

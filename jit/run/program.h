@@ -9,6 +9,7 @@
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "base/expected.h"
+#include "jit/run/launch_profile.h"
 
 namespace kiln {
 
@@ -37,7 +38,7 @@ struct TensorLayout {
 ///
 /// Ownership: shares its kernels; the source must outlive it (constants are read in place).
 /// Threading: immutable; run may be called from any thread at once.
-/// Cost of run: one OpenMP region for all launches, one barrier between two of them.
+/// Cost of run: one OpenMP region for all launches; one barrier between two of them.
 class Program {
  public:
   /// Checks the bytes (flatbuffer verifier, indices, bounds) before anything is used.
@@ -52,6 +53,10 @@ class Program {
   uint32_t node_count() const { return m_node_count; }
   /// Kernel names in launch order, for profiles.
   const std::vector<std::string>& launch_names() const { return m_launch_names; }
+  /// What launches took so far, in their order; null unless LaunchProfile::is_wanted() when this was loaded.
+  const LaunchProfile* profile() const { return m_profile.get(); }
+  /// Of the buffers that launch `index` names.
+  uint64_t launch_bytes(size_t index) const { return m_steps[index].bytes; }
   size_t kernel_count() const { return m_executables.size(); }
   /// Of the distinct region plans it calls.
   const std::vector<Digest>& plans() const { return m_plans; }
@@ -74,6 +79,7 @@ class Program {
     const Executable* executable;
     uint32_t first_argument, argument_count;
     uint64_t tasks;
+    uint64_t bytes;  // of its buffers, for profiles
   };
   struct Copy {
     uint32_t output, source;
@@ -89,6 +95,7 @@ class Program {
   std::vector<std::shared_ptr<const Executable>> m_executables;
   std::vector<std::string> m_launch_names;
   std::vector<Digest> m_plans;
+  std::unique_ptr<LaunchProfile> m_profile;
   std::string m_target;
   uint64_t m_scratch_bytes = 0;    // arena for all steps
   uint64_t m_workspace_bytes = 0;  // per thread

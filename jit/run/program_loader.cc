@@ -77,6 +77,7 @@ class ProgramLoader {
     }
     m_program->m_scratch_bytes = (m_stored.scratch_bytes() + m_plan_scratch_bytes + 63) / 64 * 64;
     m_program->m_workspace_bytes = (m_program->m_workspace_bytes + 63) / 64 * 64;
+    if (LaunchProfile::is_wanted()) m_program->m_profile = std::make_unique<LaunchProfile>(m_program->m_steps.size());
     return std::shared_ptr<const Program>(std::move(m_program));
   }
 
@@ -191,6 +192,13 @@ class ProgramLoader {
     return argument;
   }
 
+  /// Of one buffer of a launch; bind() has checked the index.
+  uint64_t bytes_behind(const Program::Argument& argument, const LoadedPlan& plan, uint32_t buffer_index) const {
+    if (argument.place == Program::Place::input) return bytes_of(m_program->m_inputs[argument.index]);
+    if (argument.place == Program::Place::output) return bytes_of(m_program->m_outputs[argument.index]);
+    return plan.stored->buffers()->Get(buffer_index)->bytes();
+  }
+
   Status read_call(const fb::Call& call) {
     if (call.plan() >= m_plans.size()) return damaged("plan out of range");
     const LoadedPlan& plan = m_plans[call.plan()];
@@ -199,10 +207,11 @@ class ProgramLoader {
       if (launch.code() >= plan.executables.size()) return damaged("code out of range");
       const Executable* executable = plan.executables[launch.code()];
       Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
-                         static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks()};
+                         static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks(), 0};
       for (size_t b = 0; b < step.argument_count; ++b) {
         KILN_ASSIGN_OR_RETURN(auto argument, bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
         m_program->m_arguments.push_back(argument);
+        step.bytes += bytes_behind(argument, plan, launch.buffers()->Get(static_cast<uint32_t>(b)));
       }
       m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
       m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);

@@ -4,11 +4,12 @@
     model = torch.compile(model, backend="kiln")   # or as a backend of torch.compile
     kiln.stats()      # what was compiled, found and left to torch
     kiln.explain()    # why
+    kiln.profile()    # where compiled programs' time goes, in a process started with KILN_PROFILE=1
 """
 
-from ._session import explain, stats
+from ._session import explain, profile, stats
 
-__all__ = ["compile", "explain", "stats"]
+__all__ = ["compile", "explain", "profile", "stats"]
 
 
 def __getattr__(name):

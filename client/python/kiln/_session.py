@@ -84,6 +84,15 @@ def _programs():
     return live_programs() if "kiln.torch.runtime" in sys.modules else ()
 
 
+def profile() -> list[dict]:
+    """Launches of this process's programs, most time first: `program` (a number), `name`, `runs`, `wall_ms` and `busy_ms`
+    (in all; busy is summed over threads), `shortest_ms` and `bytes` of its buffers. Empty unless the environment has KILN_PROFILE=1."""
+    launches = []
+    for number, program in enumerate(_programs()):
+        launches += [{"program": number, **launch} for launch in json.loads(program.describe()).get("profile", [])]
+    return sorted(launches, key=lambda launch: -launch["wall_ms"])
+
+
 def explain() -> list[dict]:
     """Why each miss of this process was one, and why each node that ran in torch did."""
     client = _session._client
