@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "jit/run/arena.h"
+#include "jit/run/team_work.h"
 
 namespace kiln {
 
@@ -17,7 +18,9 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
   }
   const auto threads = static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks));
   const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
-  auto arena = ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + pointer_bytes);
+  const uint64_t team_bytes = TeamWork::state_bytes(m_steps.size(), threads);
+  auto arena =
+      ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + pointer_bytes + team_bytes);
   if (!arena) {
     return error(StatusCode::resource_exhausted, "no memory for {} bytes of scratch", m_scratch_bytes);
   }
@@ -43,31 +46,31 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     }
   }
 
+  TeamWork work(pointers + m_arguments.size(), m_steps.size(), threads);
   std::atomic<uint32_t> failure{0};
-  // The runtime may give fewer threads than asked for (a nested region, a limit): `team` is what came.
-  auto run_steps = [&](uint32_t thread, uint32_t team) {
+  // The runtime may give fewer threads than asked for (a nested region, a limit): those that came do all the work.
+  const auto run_steps = [&](uint32_t thread) {
     void* workspace = workspaces + uint64_t{thread} * m_workspace_bytes;
     for (size_t s = 0; s < m_steps.size(); ++s) {
       const Step& step = m_steps[s];
-      auto status = LaunchStatus::ok;
       const uint64_t start_ns = m_profile ? LaunchProfile::now_ns() : 0;
-      // One contiguous range for each thread: neighbouring tasks share packed operands.
-      const uint64_t first = step.tasks * thread / team, last = step.tasks * (thread + 1) / team;
-      if (first < last) step.executable->run(pointers + step.first_argument, workspace, &status, first, last);
-      if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
-      const uint64_t end_ns = m_profile ? LaunchProfile::now_ns() : 0;
-      if (team > 1) {
-#pragma omp barrier
+      while (const auto piece = work.take(s, thread, step.tasks)) {
+        auto status = LaunchStatus::ok;
+        step.executable->run(pointers + step.first_argument, workspace, &status, piece->first, piece->last);
+        if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
+        work.finish(s, piece->last - piece->first);
       }
+      const uint64_t end_ns = m_profile ? LaunchProfile::now_ns() : 0;
+      work.wait(s, step.tasks);
       if (m_profile) m_profile->add(s, thread == 0, start_ns, end_ns);
     }
     if (m_profile && thread == 0) m_profile->count_run();
   };
   if (threads == 1) {
-    run_steps(0, 1);
+    run_steps(0);
   } else {
 #pragma omp parallel num_threads(threads)
-    run_steps(static_cast<uint32_t>(omp_get_thread_num()), static_cast<uint32_t>(omp_get_num_threads()));
+    run_steps(static_cast<uint32_t>(omp_get_thread_num()));
   }
 
   for (const Copy& copy : m_copies) std::memcpy(outputs[copy.output], outputs[copy.source], copy.bytes);

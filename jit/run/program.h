@@ -38,7 +38,7 @@ struct TensorLayout {
 ///
 /// Ownership: shares its kernels; the source must outlive it (constants are read in place).
 /// Threading: immutable; run may be called from any thread at once.
-/// Cost of run: one OpenMP region for all launches; one barrier between two of them.
+/// Cost of run: one OpenMP region for all launches; between two of them threads wait for tasks, not for one another.
 class Program {
  public:
   /// Checks the bytes (flatbuffer verifier, indices, bounds) before anything is used.

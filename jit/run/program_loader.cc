@@ -208,6 +208,7 @@ class ProgramLoader {
       const Executable* executable = plan.executables[launch.code()];
       Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
                          static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks(), 0};
+      if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
       for (size_t b = 0; b < step.argument_count; ++b) {
         KILN_ASSIGN_OR_RETURN(auto argument, bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
         m_program->m_arguments.push_back(argument);
