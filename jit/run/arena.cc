@@ -13,6 +13,8 @@ namespace {
 // rare.
 constexpr size_t k_kept_blocks = 4;
 constexpr size_t k_huge_page_bytes = size_t{2} << 20;
+// Smaller blocks come from the allocator's heap, whose pages are there already.
+constexpr size_t k_advised_bytes = size_t{4} << 20;
 }  // namespace
 
 struct ArenaPool::State {
@@ -64,6 +66,14 @@ void ArenaPool::release(uint8_t* memory, size_t bytes) {
     m_state->kept.erase(smallest);
   }
   munmap(unwanted.memory, unwanted.bytes);
+}
+
+void advise_huge_pages(void* memory, size_t bytes) {
+  if (bytes < k_advised_bytes) return;
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t first = (begin + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
+  const uintptr_t last = (begin + bytes) / k_huge_page_bytes * k_huge_page_bytes;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 }  // namespace kiln

@@ -35,4 +35,8 @@ class ArenaPool {
   State* m_state;
 };
 
+/// Asks for huge pages behind what a program is about to write, where it is large: the framework's fresh memory comes in
+/// small ones, and faulting them in costs four times what writing them does. A hint: contents and owner stay.
+void advise_huge_pages(void* memory, size_t bytes);
+
 }  // namespace kiln

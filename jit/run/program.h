@@ -89,6 +89,7 @@ class Program {
 
   std::vector<TensorLayout> m_inputs, m_outputs;
   std::vector<uint32_t> m_aliases;
+  std::vector<uint64_t> m_output_bytes;
   std::vector<Copy> m_copies;
   std::vector<Argument> m_arguments;
   std::vector<Step> m_steps;

@@ -63,6 +63,7 @@ class ProgramLoader {
     if (m_stored.version() != k_program_version) return damaged("another version");
     KILN_ASSIGN_OR_RETURN(m_program->m_inputs, read_layouts(m_stored.inputs()));
     KILN_ASSIGN_OR_RETURN(m_program->m_outputs, read_layouts(m_stored.outputs()));
+    for (const TensorLayout& layout : m_program->m_outputs) m_program->m_output_bytes.push_back(bytes_of(layout));
     m_program->m_target = m_stored.target() ? m_stored.target()->str() : "";
     m_program->m_generation = m_stored.generation();
     m_program->m_node_count = m_stored.node_count();
