@@ -31,11 +31,11 @@ struct Schedule {
 
 /// Compiled code with its launch data: the payload of an artifact of kind `code` (cache/format/artifact.h).
 struct Image {
-  std::vector<uint8_t> code;      // position independent, self-contained; empty for backends with `blob`
-  uint64_t entry = 0;             // offset of the entry point in code
-  uint64_t tasks = 1;             // the grid: how many independent slices the launch has
-  uint64_t workspace_bytes = 0;   // scratch for one task, 64-byte aligned, contents undefined
-  uint64_t features = 0;          // what the code needs, in the backend's feature bits
+  std::vector<uint8_t> code;     // position independent, self-contained; empty for backends with `blob`
+  uint64_t entry = 0;            // offset of the entry point in code
+  uint64_t tasks = 1;            // the grid: how many independent slices the launch has
+  uint64_t workspace_bytes = 0;  // scratch for one task, 64-byte aligned, contents undefined
+  uint64_t features = 0;         // what the code needs, in the backend's feature bits
 };
 
 /// Heavy: lowering, code generation. Workers only. Implementations are stateless or internally synchronised; every
@@ -83,8 +83,7 @@ class RuntimeBackend {
   /// Feature bits this host has; code whose `features` are not a subset is never loaded.
   virtual uint64_t features() const = 0;
   /// `code` stays mapped as long as the executable lives and is executable memory already (cpu).
-  virtual Expected<std::unique_ptr<Executable>> load(const Image& launch_data,
-                                                     std::span<const uint8_t> code) const = 0;
+  virtual Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) const = 0;
 };
 
 }  // namespace kiln

@@ -12,7 +12,7 @@ namespace kiln {
 template <typename T>
 class [[nodiscard]] Expected {
  public:
-  Expected(T value) : m_value(std::move(value)) {}  // NOLINT: implicit by intent
+  Expected(T value) : m_value(std::move(value)) {}                                   // NOLINT: implicit by intent
   Expected(Status status) : m_status(std::move(status)) { assert(!m_status.ok()); }  // NOLINT
 
   bool ok() const { return m_value.has_value(); }

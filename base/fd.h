@@ -34,9 +34,7 @@ class UniqueFd {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline k_no_deadline = Deadline::max();
-inline Deadline deadline_in(uint64_t milliseconds) {
-  return Clock::now() + std::chrono::milliseconds(milliseconds);
-}
+inline Deadline deadline_in(uint64_t milliseconds) { return Clock::now() + std::chrono::milliseconds(milliseconds); }
 
 /// Waits until `fd` is ready for `events` (POLLIN, POLLOUT). Survives signals.
 /// Errors: deadline_exceeded.

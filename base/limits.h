@@ -26,20 +26,20 @@ inline constexpr size_t k_task_workspace_bytes = size_t{256} << 20;
 // The wire.
 inline constexpr size_t k_frame_bytes = size_t{256} << 20;  // a graph with its constants
 inline constexpr size_t k_frame_descriptors = 4;
-inline constexpr size_t k_greeting_bytes = 4'096;           // before the greeting nobody may make us hold more
-inline constexpr size_t k_connections = 1'024;              // 8 ranks x 16 jobs on a big host, times 8
-inline constexpr size_t k_connection_requests = 64;         // in flight; a client that has more waits for answers
+inline constexpr size_t k_greeting_bytes = 4'096;    // before the greeting nobody may make us hold more
+inline constexpr size_t k_connections = 1'024;       // 8 ranks x 16 jobs on a big host, times 8
+inline constexpr size_t k_connection_requests = 64;  // in flight; a client that has more waits for answers
 inline constexpr size_t k_connection_output_bytes = size_t{64} << 20;  // a reader slower than this is dropped
-inline constexpr size_t k_queued_jobs = 4'096;              // builds waiting for a worker
+inline constexpr size_t k_queued_jobs = 4'096;                         // builds waiting for a worker
 inline constexpr size_t k_request_targets = 16;
-inline constexpr uint64_t k_greeting_timeout_ms = 5'000;    // a peer that connects and says nothing
-inline constexpr uint64_t k_frame_timeout_ms = 30'000;      // a peer that begins a frame and does not end it
+inline constexpr uint64_t k_greeting_timeout_ms = 5'000;  // a peer that connects and says nothing
+inline constexpr uint64_t k_frame_timeout_ms = 30'000;    // a peer that begins a frame and does not end it
 
 // The service.
 inline constexpr size_t k_config_bytes = size_t{1} << 20;
-inline constexpr size_t k_flight_events = 1'024;            // the flight recorder's ring
+inline constexpr size_t k_flight_events = 1'024;  // the flight recorder's ring
 inline constexpr size_t k_quarantined_keys = 4'096;
-inline constexpr size_t k_job_retries = 1;                  // a crash may be the machine's fault once
+inline constexpr size_t k_job_retries = 1;  // a crash may be the machine's fault once
 
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;

@@ -80,9 +80,9 @@ class Model {
   }
   Value heads(const Value& x, int64_t which) {
     const int64_t start = which * k_width;
-    Value part = m_builder.op("slice", {x},
-                              "{dim = 1, start = " + std::to_string(start) +
-                                  ", end = " + std::to_string(start + k_width) + ", step = 1}");
+    Value part = m_builder.op(
+        "slice", {x},
+        "{dim = 1, start = " + std::to_string(start) + ", end = " + std::to_string(start + k_width) + ", step = 1}");
     part = reshape(part, {k_batch, k_sequence, k_heads, k_width / k_heads});
     return m_builder.op("permute", {part}, "{dims = [0, 2, 1, 3]}");
   }
@@ -95,8 +95,7 @@ class Model {
                          .front();
     attended = reshape(m_builder.op("permute", {attended}, "{dims = [0, 2, 1, 3]}"), {k_tokens, k_width});
     Value y = m_builder.op("add", {x, linear(attended, k_width, k_width)});
-    Value hidden =
-        m_builder.op("gelu", {linear(normalise(y), k_width, 4 * k_width)}, "{approximate = \"tanh\"}");
+    Value hidden = m_builder.op("gelu", {linear(normalise(y), k_width, 4 * k_width)}, "{approximate = \"tanh\"}");
     return m_builder.op("add", {y, linear(hidden, 4 * k_width, k_width)});
   }
 
@@ -115,11 +114,9 @@ kiln::api::Graph adamw(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     Value w = b.input("f32", parameter.shape), g = b.input("f32", parameter.shape);
     Value m = b.input("f32", parameter.shape), v = b.input("f32", parameter.shape);
-    Value m1 =
-        b.op("add", {b.op("mul", {m, b.constant(k_beta1)}), b.op("mul", {g, b.constant(1 - k_beta1)})});
+    Value m1 = b.op("add", {b.op("mul", {m, b.constant(k_beta1)}), b.op("mul", {g, b.constant(1 - k_beta1)})});
     Value g2 = b.op("mul", {g, g});
-    Value v1 =
-        b.op("add", {b.op("mul", {v, b.constant(k_beta2)}), b.op("mul", {g2, b.constant(1 - k_beta2)})});
+    Value v1 = b.op("add", {b.op("mul", {v, b.constant(k_beta2)}), b.op("mul", {g2, b.constant(1 - k_beta2)})});
     Value root = b.op("sqrt", {b.op("div", {v1, correction2})});
     Value step = b.op("div", {b.op("div", {m1, correction1}), b.op("add", {root, b.constant(1e-8)})});
     Value kept = b.op("mul", {w, b.constant(1 - k_rate * k_decay)});
@@ -140,8 +137,7 @@ std::vector<State> initialise(const std::vector<Parameter>& parameters) {
   std::vector<State> states;
   for (const Parameter& parameter : parameters) {
     const auto size = static_cast<size_t>(parameter.size());
-    State state{std::vector<float>(size), std::vector<float>(size), std::vector<float>(size),
-                std::vector<float>(size)};
+    State state{std::vector<float>(size), std::vector<float>(size), std::vector<float>(size), std::vector<float>(size)};
     for (float& value : state.weight) {
       value = parameter.fill + static_cast<float>(parameter.deviation) * normal(random);
     }
@@ -156,8 +152,7 @@ void make_batch(std::mt19937& random, std::vector<int64_t>& tokens, std::vector<
     auto token = static_cast<int64_t>(random() % k_vocabulary);
     for (int64_t i = 0; i < k_sequence; ++i) {
       tokens[static_cast<size_t>(row * k_sequence + i)] = token;
-      token =
-          random() % 20 == 0 ? static_cast<int64_t>(random() % k_vocabulary) : (token * 5 + 7) % k_vocabulary;
+      token = random() % 20 == 0 ? static_cast<int64_t>(random() % k_vocabulary) : (token * 5 + 7) % k_vocabulary;
       targets[static_cast<size_t>(row * k_sequence + i)] = token;
     }
   }
@@ -186,8 +181,7 @@ int train(int steps) {
     make_batch(random, tokens, targets);
     std::vector<const void*> inputs{tokens.data(), targets.data()};
     std::vector<void*> outputs{&loss};
-    for (State& state : states)
-      inputs.push_back(state.weight.data()), outputs.push_back(state.gradient.data());
+    for (State& state : states) inputs.push_back(state.weight.data()), outputs.push_back(state.gradient.data());
     gradients.run(inputs, outputs, threads);
     if (step == 1) first_loss = loss;
 
@@ -197,8 +191,7 @@ int train(int steps) {
     outputs.clear();
     for (size_t i = 0; i < states.size(); ++i) {
       State& now = states[i];
-      for (const auto* list : {&now.weight, &now.gradient, &now.first, &now.second})
-        inputs.push_back(list->data());
+      for (const auto* list : {&now.weight, &now.gradient, &now.first, &now.second}) inputs.push_back(list->data());
       for (auto* list : {&next[i].weight, &next[i].first, &next[i].second}) outputs.push_back(list->data());
     }
     optimiser.run(inputs, outputs, threads);

@@ -34,8 +34,7 @@ struct CounterRow {
 inline constexpr std::array<CounterRow, static_cast<size_t>(Counter::k_count)> k_counter_rows = {{
     {Counter::connections, "connections", "Connections accepted."},
     {Counter::refused_peers, "refused_peers", "Connections refused: another user, or too many."},
-    {Counter::broken_peers, "broken_peers",
-     "Connections closed for what they sent, or did not send in time."},
+    {Counter::broken_peers, "broken_peers", "Connections closed for what they sent, or did not send in time."},
     {Counter::builds_asked, "builds_asked", "Build requests."},
     {Counter::builds_joined, "builds_joined", "Build requests that joined a build in flight."},
     {Counter::builds_refused, "builds_refused", "Build requests refused: queue full, or key in quarantine."},

@@ -88,8 +88,8 @@ UniqueFd detach(const std::string& error_log) {
 void open_log(const Config& config, const std::string& path, bool also_terminal) {
   std::vector<spdlog::sink_ptr> sinks;
   try {
-    sinks.push_back(std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, config.log_file_max_bytes,
-                                                                           config.log_files));
+    sinks.push_back(
+        std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, config.log_file_max_bytes, config.log_files));
   } catch (const spdlog::spdlog_ex&) {
     also_terminal = true;  // a daemon without a log file still serves
   }
@@ -108,8 +108,7 @@ std::string worker_program(const Config& config) {
   return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename("kiln-worker").string();
 }
 
-Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store,
-             UniqueFd& ready) {
+Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store, UniqueFd& ready) {
   KILN_ASSIGN_OR_RETURN(const UniqueFd instance,
                         acquire_instance(config.cache_directory, socket, k_takeover_timeout_ms));
   KILN_ASSIGN_OR_RETURN(auto store, open_store(config));

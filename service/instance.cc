@@ -20,8 +20,7 @@ bool somebody_listens(const std::string& socket_path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
-  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-         errno == EAGAIN;
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
 }
 
 }  // namespace
@@ -42,8 +41,7 @@ Expected<UniqueFd> acquire_instance(const std::string& cache_directory, const st
     if (somebody_listens(socket_path))
       return error(StatusCode::already_exists, "a daemon serves {} already", cache_directory);
     if (Clock::now() >= deadline) {
-      return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}", path,
-                   socket_path);
+      return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}", path, socket_path);
     }
     std::this_thread::sleep_for(k_poll_interval);
   }

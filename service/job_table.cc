@@ -71,8 +71,8 @@ std::vector<Asker> JobTable::finish(const Digest& key) {
   std::vector<Asker> askers = std::move(found->second.askers);
   m_jobs.erase(found);
   --m_running;
-  const bool has_more = std::any_of(m_jobs.begin(), m_jobs.end(),
-                                    [&](const auto& entry) { return entry.second.owner == owner; });
+  const bool has_more =
+      std::any_of(m_jobs.begin(), m_jobs.end(), [&](const auto& entry) { return entry.second.owner == owner; });
   if (!has_more) m_last_served.erase(owner);
   return askers;
 }
@@ -86,9 +86,9 @@ void JobTable::leave(uint64_t session) {
 
 void JobTable::quarantine(const Digest& key, Status status, Deadline until) {
   if (m_quarantine.size() >= limits::k_quarantined_keys) {
-    m_quarantine.erase(std::min_element(
-        m_quarantine.begin(), m_quarantine.end(),
-        [](const auto& left, const auto& right) { return left.second.until < right.second.until; }));
+    m_quarantine.erase(
+        std::min_element(m_quarantine.begin(), m_quarantine.end(),
+                         [](const auto& left, const auto& right) { return left.second.until < right.second.until; }));
   }
   m_quarantine.insert_or_assign(key, Quarantine{std::move(status), until});
 }

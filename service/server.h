@@ -12,8 +12,7 @@ namespace kiln {
 /// when it is told to or has been idle.
 ///
 /// Threads: the caller's runs everything that decides and all sockets; a pool runs builds (one thread per
-/// worker
-///   process); one thread has the store.
+///   worker process); one thread has the store.
 class Server {
  public:
   struct Options {

@@ -36,8 +36,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
 
   void answer(const protocol::Message& message) override {
     constexpr size_t k_progress_backlog_bytes = size_t{64} << 10;
-    if (std::holds_alternative<protocol::Progress>(message) && m_queued_bytes > k_progress_backlog_bytes)
-      return;
+    if (std::holds_alternative<protocol::Progress>(message) && m_queued_bytes > k_progress_backlog_bytes) return;
     act(m_connection.answer(message));
   }
 
@@ -48,8 +47,8 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
     std::vector<uint8_t> buffer(size_t{64} << 10);
     while (!m_ended && !m_connection.closed()) {
       error_code failure;
-      const size_t got = co_await m_socket.async_read_some(asio::buffer(buffer),
-                                                           asio::redirect_error(use_awaitable, failure));
+      const size_t got =
+          co_await m_socket.async_read_some(asio::buffer(buffer), asio::redirect_error(use_awaitable, failure));
       if (m_ended) co_return;
       if (failure == asio::error::eof && !peer_is_gone()) {
         act(m_connection.receive_end());
@@ -107,8 +106,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
   void queue(std::vector<uint8_t> bytes) {
     m_queued_bytes += bytes.size();
     if (m_queued_bytes > limits::k_connection_output_bytes) {
-      return end(error(StatusCode::resource_exhausted, "{} bytes wait for a peer that does not read",
-                       m_queued_bytes));
+      return end(error(StatusCode::resource_exhausted, "{} bytes wait for a peer that does not read", m_queued_bytes));
     }
     m_queue.push_back(std::move(bytes));
     m_something_to_write.cancel();
@@ -118,8 +116,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
   /// same time to read what is left.
   void watch_the_clock(bool restart) {
     if (m_ended) return;
-    const auto timeout_ms =
-        m_closing ? std::optional(limits::k_greeting_timeout_ms) : m_connection.timeout_ms();
+    const auto timeout_ms = m_closing ? std::optional(limits::k_greeting_timeout_ms) : m_connection.timeout_ms();
     if (!timeout_ms) {
       m_patience.cancel();
       m_watching = false;
@@ -168,8 +165,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
 
 }  // namespace
 
-std::shared_ptr<Session> Session::start(asio::io_context& io, UniqueFd socket, uint64_t id,
-                                        SessionHost& host) {
+std::shared_ptr<Session> Session::start(asio::io_context& io, UniqueFd socket, uint64_t id, SessionHost& host) {
   auto session = std::make_shared<SocketSession>(io, std::move(socket), id, host);
   session->begin();
   return session;

@@ -29,8 +29,7 @@ class Session {
   virtual ~Session() = default;
 
   /// Greets and begins to read. The host outlives the session.
-  static std::shared_ptr<Session> start(boost::asio::io_context& io, UniqueFd socket, uint64_t id,
-                                        SessionHost& host);
+  static std::shared_ptr<Session> start(boost::asio::io_context& io, UniqueFd socket, uint64_t id, SessionHost& host);
 
   /// Sends the answer to a request. Progress is dropped when the peer reads slower than it comes.
   virtual void answer(const protocol::Message& message) = 0;

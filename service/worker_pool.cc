@@ -78,15 +78,15 @@ JobOutcome WorkerPool::run_once(const Job& job) {
   if (result.ok()) return {std::move(result), 0, false};
   switch (result.status().code()) {
     case StatusCode::deadline_exceeded:
-      return {error(StatusCode::deadline_exceeded, "the build took longer than {} ms", m_options.deadline_ms),
-              SIGKILL, true};
+      return {error(StatusCode::deadline_exceeded, "the build took longer than {} ms", m_options.deadline_ms), SIGKILL,
+              true};
     case StatusCode::unavailable: {  // it hung up without an answer
       const uint32_t signal = WIFSIGNALED(status) ? static_cast<uint32_t>(WTERMSIG(status)) : 0;
       const Status died =
-          signal != 0 ? error(StatusCode::aborted, "the compile worker died of signal {} ({})", signal,
-                              strsignal(static_cast<int>(signal)))
-                      : error(StatusCode::aborted, "the compile worker left with status {} and no answer",
-                              WEXITSTATUS(status));
+          signal != 0
+              ? error(StatusCode::aborted, "the compile worker died of signal {} ({})", signal,
+                      strsignal(static_cast<int>(signal)))
+              : error(StatusCode::aborted, "the compile worker left with status {} and no answer", WEXITSTATUS(status));
       return {died, signal, false};
     }
     default:
@@ -117,8 +117,8 @@ Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, Deadline 
         // Codes that speak of the worker itself here are the build's own there: they must not look like a
         // crash.
         const StatusCode code = failure->status.code();
-        const bool ours = code == StatusCode::unavailable || code == StatusCode::aborted ||
-                          code == StatusCode::deadline_exceeded;
+        const bool ours =
+            code == StatusCode::unavailable || code == StatusCode::aborted || code == StatusCode::deadline_exceeded;
         return Status(ours ? StatusCode::internal : code, failure->status.message());
       } else {
         return error(StatusCode::internal, "the compile worker sent kind {}", message.index());

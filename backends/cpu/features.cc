@@ -22,16 +22,14 @@ constexpr std::array<CpuTarget, 3> k_ladder{{
 uint64_t detect() {
   uint64_t features = 0;
   const auto add = [&](Feature feature, bool active) { features |= active ? bit(feature) : 0; };
-  add(Feature::sse4_2, CPU_FEATURE_ACTIVE(SSE4_2) && CPU_FEATURE_ACTIVE(SSE4_1) &&
-                           CPU_FEATURE_ACTIVE(SSSE3) && CPU_FEATURE_ACTIVE(POPCNT) &&
-                           CPU_FEATURE_ACTIVE(CMPXCHG16B));
+  add(Feature::sse4_2, CPU_FEATURE_ACTIVE(SSE4_2) && CPU_FEATURE_ACTIVE(SSE4_1) && CPU_FEATURE_ACTIVE(SSSE3) &&
+                           CPU_FEATURE_ACTIVE(POPCNT) && CPU_FEATURE_ACTIVE(CMPXCHG16B));
   add(Feature::avx2, CPU_FEATURE_ACTIVE(AVX2) && CPU_FEATURE_ACTIVE(AVX) && CPU_FEATURE_ACTIVE(BMI1) &&
                          CPU_FEATURE_ACTIVE(BMI2) && CPU_FEATURE_ACTIVE(LZCNT) && CPU_FEATURE_ACTIVE(MOVBE));
   add(Feature::fma, CPU_FEATURE_ACTIVE(FMA));
   add(Feature::f16c, CPU_FEATURE_ACTIVE(F16C));
-  add(Feature::avx512, CPU_FEATURE_ACTIVE(AVX512F) && CPU_FEATURE_ACTIVE(AVX512CD) &&
-                           CPU_FEATURE_ACTIVE(AVX512BW) && CPU_FEATURE_ACTIVE(AVX512DQ) &&
-                           CPU_FEATURE_ACTIVE(AVX512VL));
+  add(Feature::avx512, CPU_FEATURE_ACTIVE(AVX512F) && CPU_FEATURE_ACTIVE(AVX512CD) && CPU_FEATURE_ACTIVE(AVX512BW) &&
+                           CPU_FEATURE_ACTIVE(AVX512DQ) && CPU_FEATURE_ACTIVE(AVX512VL));
   add(Feature::avx512_bf16, CPU_FEATURE_ACTIVE(AVX512_BF16));
   add(Feature::avx512_fp16, CPU_FEATURE_ACTIVE(AVX512_FP16));
   // AMX also needs the kernel's permission; no target uses it yet, so nothing asks.
@@ -45,9 +43,8 @@ uint64_t detect_masked() {
   return target == nullptr ? 0 : detect() & target->features;
 }
 
-constexpr std::array<std::string_view, 10> k_names{"sse4.2",   "avx2",        "fma",         "f16c",
-                                                   "avx512",   "avx512_bf16", "avx512_fp16", "amx_tile",
-                                                   "amx_bf16", "amx_int8"};
+constexpr std::array<std::string_view, 10> k_names{"sse4.2",      "avx2",        "fma",      "f16c",     "avx512",
+                                                   "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"};
 
 }  // namespace
 

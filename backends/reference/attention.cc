@@ -15,8 +15,7 @@ class AttentionView {
   }
 
   double load(const Access& access, std::initializer_list<int64_t> point) const {
-    return load_number(dtype(access), m_buffers[access.buffer],
-                       plain_address(access, {point.begin(), point.end()}))
+    return load_number(dtype(access), m_buffers[access.buffer], plain_address(access, {point.begin(), point.end()}))
         .real;
   }
   void store(const Access& access, std::initializer_list<int64_t> point, double value) const {
@@ -25,9 +24,7 @@ class AttentionView {
   }
 
   int64_t kv_head(int64_t head) const { return head / (m_attention.heads / m_attention.kv_heads); }
-  bool is_kept(int64_t q, int64_t k) const {
-    return !m_attention.causal || k <= q + m_attention.causal_offset;
-  }
+  bool is_kept(int64_t q, int64_t k) const { return !m_attention.causal || k <= q + m_attention.causal_offset; }
 
   /// scale * q·k through the score expression.
   double score(int64_t b, int64_t h, int64_t q, int64_t k) {
@@ -87,8 +84,8 @@ struct SharedGradients {
   std::vector<double> k, v;
 };
 
-void backward_row(AttentionView& view, const AttentionBackwardSpec& spec, SharedGradients& shared, int64_t b,
-                  int64_t h, int64_t q) {
+void backward_row(AttentionView& view, const AttentionBackwardSpec& spec, SharedGradients& shared, int64_t b, int64_t h,
+                  int64_t q) {
   const AttentionSpec& a = spec.forward;
   const int64_t kv = view.kv_head(h);
   const double lse = view.load(a.lse, {b, h, q});
@@ -129,8 +126,7 @@ bool run_kernel(const KernelSpec& spec, const AttentionSpec& a, std::span<void* 
   return !view.index_out_of_range();
 }
 
-bool run_kernel(const KernelSpec& spec, const AttentionBackwardSpec& backward,
-                std::span<void* const> buffers) {
+bool run_kernel(const KernelSpec& spec, const AttentionBackwardSpec& backward, std::span<void* const> buffers) {
   const AttentionSpec& a = backward.forward;
   AttentionView view(spec, a, buffers);
   const int64_t group = a.heads / a.kv_heads;

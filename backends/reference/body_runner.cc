@@ -60,9 +60,7 @@ int64_t BodyRunner::address(const Access& access, std::span<const int64_t> point
 }
 
 Number BodyRunner::evaluate_node(const ScalarNode& node, std::span<const int64_t> point) {
-  const auto operand = [&](size_t i) {
-    return node.operands[i] == k_no_expr ? Number{} : m_values[node.operands[i]];
-  };
+  const auto operand = [&](size_t i) { return node.operands[i] == k_no_expr ? Number{} : m_values[node.operands[i]]; };
   switch (node.op) {
     case ScalarOp::constant:
       return {node.immediate, node.immediate_int};

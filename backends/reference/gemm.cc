@@ -42,8 +42,7 @@ bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* co
   std::vector<ExprId> roots;
   for (const Store& store : gemm.stores) {
     roots.push_back(store.value);
-    for (const IndirectTerm& term : gemm.epilogue.accesses[store.access].indirect)
-      roots.push_back(term.index);
+    for (const IndirectTerm& term : gemm.epilogue.accesses[store.access].indirect) roots.push_back(term.index);
   }
   const std::vector<ExprId> order = epilogue.order_for(roots);
 
@@ -56,9 +55,8 @@ bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* co
       const Number x = a.values[static_cast<size_t>(row * gemm.k + k)];
       const Number y = b.values[static_cast<size_t>((matrix * gemm.k + k) * gemm.n + n)];
       total.real += x.real * y.real;
-      total.integer =
-          static_cast<int64_t>(static_cast<uint64_t>(total.integer) +
-                               static_cast<uint64_t>(x.integer) * static_cast<uint64_t>(y.integer));
+      total.integer = static_cast<int64_t>(static_cast<uint64_t>(total.integer) +
+                                           static_cast<uint64_t>(x.integer) * static_cast<uint64_t>(y.integer));
     }
     epilogue.set_accumulator(total);
     epilogue.evaluate(order, point);

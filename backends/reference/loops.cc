@@ -25,8 +25,7 @@ class LoopsRunner {
     for (const uint32_t reduction : stage.reductions) roots.push_back(m_loops.reductions[reduction].value);
     for (const Store& store : stage.stores) {
       roots.push_back(store.value);
-      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect)
-        roots.push_back(term.index);
+      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect) roots.push_back(term.index);
     }
     return roots;
   }
@@ -43,8 +42,7 @@ class LoopsRunner {
                             m_body.value(reduction.value));
       }
       for (const Store& store : stage.stores) m_body.store(store, m_point);
-    } while (!stage.per_row &&
-             next_point(reduced_point, std::span(m_loops.extents).subspan(m_loops.parallel_rank)));
+    } while (!stage.per_row && next_point(reduced_point, std::span(m_loops.extents).subspan(m_loops.parallel_rank)));
     for (size_t i = 0; i < totals.size(); ++i) m_body.set_reduced(stage.reductions[i], totals[i]);
   }
 

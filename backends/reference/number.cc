@@ -96,9 +96,7 @@ int64_t truncated(double x) {
   return static_cast<int64_t>(x);
 }
 
-double propagate_nan(double a, double b, double chosen) {
-  return std::isnan(a) || std::isnan(b) ? a + b : chosen;
-}
+double propagate_nan(double a, double b, double chosen) { return std::isnan(a) || std::isnan(b) ? a + b : chosen; }
 
 double remainder_of(double a, double b) {
   const double r = std::fmod(a, b);
@@ -296,8 +294,7 @@ void store_number(DType dtype, void* base, int64_t element, Number value) {
 
 Number cast_number(Number value, DType from, DType to) {
   if (to == DType::boolean) return {0, !is_zero(from, value)};
-  if (is_floating(to))
-    return {round_to(to, is_floating(from) ? value.real : static_cast<double>(value.integer)), 0};
+  if (is_floating(to)) return {round_to(to, is_floating(from) ? value.real : static_cast<double>(value.integer)), 0};
   return {0, wrap(to, is_floating(from) ? truncated(value.real) : value.integer)};
 }
 

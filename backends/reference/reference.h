@@ -13,8 +13,7 @@ namespace kiln {
 /// `buffers` are in KernelSpec order, each with BufferSpec::elements elements, not overlapping.
 /// Threading: any thread; buffers belong to the call.
 /// Errors: what validate() finds; out_of_range when an indirect index is outside its bound (such a load gave
-/// 0, such
-///   a store did nothing, everything else was done).
+///   0, such a store did nothing, everything else was done).
 /// Cost: one virtual machine step per expression and point; meant for tests and verdicts, not for work.
 Status run_reference(const KernelSpec& spec, std::span<void* const> buffers);
 

@@ -51,8 +51,7 @@ std::string default_runtime_directory() {
   // Under sudo or in containers the variable may name another user's directory, or one that is not there.
   const std::string base = environment("XDG_RUNTIME_DIR");
   struct stat info{};
-  if (base.starts_with('/') && stat(base.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-      info.st_uid == geteuid()) {
+  if (base.starts_with('/') && stat(base.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid()) {
     return base + "/kiln";
   }
   return temporary_directory();
@@ -63,8 +62,8 @@ Status make_private_directory(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, failure);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return error(errno == EACCES ? StatusCode::permission_denied : StatusCode::unavailable,
-                 "directory {}: {}", path, std::strerror(errno));
+    return error(errno == EACCES ? StatusCode::permission_denied : StatusCode::unavailable, "directory {}: {}", path,
+                 std::strerror(errno));
   }
   struct stat info{};
   if (lstat(path.c_str(), &info) != 0) {
@@ -72,12 +71,12 @@ Status make_private_directory(const std::string& path) {
   }
   if (!S_ISDIR(info.st_mode)) return error(StatusCode::permission_denied, "{} is not a directory", path);
   if (info.st_uid != geteuid()) {
-    return error(StatusCode::permission_denied, "directory {} belongs to user {}, expected {}", path,
-                 info.st_uid, geteuid());
+    return error(StatusCode::permission_denied, "directory {} belongs to user {}, expected {}", path, info.st_uid,
+                 geteuid());
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return error(StatusCode::permission_denied,
-                 "directory {} has mode {:o}, writable by others; chmod 700 it", path, info.st_mode & 07777);
+    return error(StatusCode::permission_denied, "directory {} has mode {:o}, writable by others; chmod 700 it", path,
+                 info.st_mode & 07777);
   }
   return {};
 }
@@ -94,8 +93,7 @@ Expected<std::string> socket_path(const std::string& cache_directory) {
   const std::string name = digest_of(canonical_path(cache_directory)).to_hex().substr(0, 16);
   std::string path = fmt::format("{}/{}.sock", default_runtime_directory(), name);
   // A deep XDG_RUNTIME_DIR does not fit: the other private place is short by construction.
-  if (path.size() >= sizeof(sockaddr_un::sun_path))
-    path = fmt::format("{}/{}.sock", temporary_directory(), name);
+  if (path.size() >= sizeof(sockaddr_un::sun_path)) path = fmt::format("{}/{}.sock", temporary_directory(), name);
   if (path.size() >= sizeof(sockaddr_un::sun_path)) {
     return error(StatusCode::out_of_range, "socket path {} has {} bytes, at most {}", path, path.size(),
                  sizeof(sockaddr_un::sun_path) - 1);

@@ -53,9 +53,7 @@ std::string_view to_string(ArtifactKind kind) {
   return "unknown";
 }
 
-Digest artifact_digest(const Artifact& artifact) {
-  return digest_with(header_of(artifact), artifact.payload);
-}
+Digest artifact_digest(const Artifact& artifact) { return digest_with(header_of(artifact), artifact.payload); }
 
 Expected<std::vector<uint8_t>> encode_artifact(const Artifact& artifact, const Digest& digest,
                                                uint32_t payload_offset) {
@@ -91,8 +89,8 @@ Expected<kiln_artifact_header> check_artifact(std::span<const uint8_t> bytes) {
   }
   if (header.payload_offset < sizeof header || header.payload_offset > bytes.size() ||
       header.payload_size != bytes.size() - header.payload_offset) {
-    return data_loss(fmt::format("artifact of {} bytes says payload {} at {}", bytes.size(),
-                                 header.payload_size, header.payload_offset));
+    return data_loss(fmt::format("artifact of {} bytes says payload {} at {}", bytes.size(), header.payload_size,
+                                 header.payload_offset));
   }
   const uint8_t* payload = bytes.data() + header.payload_offset;
   if (header.checksum != kiln_artifact_checksum(&header, payload, header.payload_size)) {

@@ -48,8 +48,7 @@ Digest artifact_digest(const Artifact& artifact);
 
 /// header ++ zeros ++ payload, with the payload `payload_offset` bytes in (at least the header's 128).
 /// Errors: invalid_argument when a field is outside its limits.
-Expected<std::vector<uint8_t>> encode_artifact(const Artifact& artifact, const Digest& digest,
-                                               uint32_t payload_offset);
+Expected<std::vector<uint8_t>> encode_artifact(const Artifact& artifact, const Digest& digest, uint32_t payload_offset);
 
 /// The header of an artifact that starts at bytes[0], when its fields, bounds and checksum hold.
 /// Errors: data_loss, with what is wrong.

@@ -49,8 +49,7 @@ enum kiln_miss kiln_index_open(const char* directory, struct index_map** out) {
   index->current = current;
   index->header = (const struct kiln_index_header*)file.base;
   index->files = (const struct kiln_index_file*)(file.base + kiln_index_files_offset());
-  index->slots =
-      (const struct kiln_index_slot*)(file.base + kiln_index_slots_offset(index->header->file_capacity));
+  index->slots = (const struct kiln_index_slot*)(file.base + kiln_index_slots_offset(index->header->file_capacity));
   index->older = NULL;
   *out = index;
   return KILN_HIT;
@@ -79,8 +78,8 @@ static uint64_t read_slot(const struct kiln_index_slot* shared, struct kiln_inde
   return before | 1;
 }
 
-enum kiln_miss kiln_index_probe(const struct index_map* index, enum kiln_slot_kind kind,
-                                const uint8_t key[32], struct kiln_index_slot* slot) {
+enum kiln_miss kiln_index_probe(const struct index_map* index, enum kiln_slot_kind kind, const uint8_t key[32],
+                                struct kiln_index_slot* slot) {
   const uint64_t mask = index->header->capacity - 1;
   const uint64_t home = kiln_index_home(key);
   for (uint64_t probe = 0; probe < KILN_INDEX_PROBES && probe <= mask; ++probe) {

@@ -19,7 +19,7 @@ enum kiln_miss kiln_index_open(const char* directory, struct index_map** out);
 void kiln_index_close(struct index_map* index);
 
 /* Copies the slot of `key`. KILN_MISS_ABSENT when there is none, KILN_MISS_CORRUPT when it is damaged. */
-enum kiln_miss kiln_index_probe(const struct index_map* index, enum kiln_slot_kind kind,
-                                const uint8_t key[32], struct kiln_index_slot* slot);
+enum kiln_miss kiln_index_probe(const struct index_map* index, enum kiln_slot_kind kind, const uint8_t key[32],
+                                struct kiln_index_slot* slot);
 
 #endif /* KILN_CACHE_READER_INDEX_MAP_H */

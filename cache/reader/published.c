@@ -66,8 +66,7 @@ static enum kiln_miss open_published(const char* directory, const char* name, in
   return KILN_HIT;
 }
 
-enum kiln_miss kiln_published_map(const char* directory, const char* name, int sharing,
-                                  struct mapped_file* file) {
+enum kiln_miss kiln_published_map(const char* directory, const char* name, int sharing, struct mapped_file* file) {
   int fd;
   struct stat status;
   enum kiln_miss miss = open_published(directory, name, &fd, &status);
@@ -91,9 +90,8 @@ enum kiln_miss kiln_published_map(const char* directory, const char* name, int s
 }
 
 static struct current_identity identity_of(const struct stat* status) {
-  struct current_identity identity = {
-      status->st_dev, status->st_ino,
-      (int64_t)status->st_ctim.tv_sec * 1000000000 + (int64_t)status->st_ctim.tv_nsec};
+  struct current_identity identity = {status->st_dev, status->st_ino,
+                                      (int64_t)status->st_ctim.tv_sec * 1000000000 + (int64_t)status->st_ctim.tv_nsec};
   return identity;
 }
 
@@ -125,8 +123,7 @@ int kiln_published_moved(const char* directory, const struct current_identity* i
          sizeof "/" KILN_PUBLISHED_FOLDER "/" KILN_CURRENT_FILE);
   if (lstat(path, &status) != 0) return 0; /* nothing newer to read */
   const struct current_identity now = identity_of(&status);
-  return now.device != identity->device || now.inode != identity->inode ||
-         now.changed_ns != identity->changed_ns;
+  return now.device != identity->device || now.inode != identity->inode || now.changed_ns != identity->changed_ns;
 }
 
 enum kiln_miss kiln_populate(const uint8_t* first, size_t size) {

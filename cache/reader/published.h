@@ -24,8 +24,7 @@ struct current_identity {
 
 /* `sharing` is MAP_PRIVATE, or MAP_SHARED for the index, the one file that changes while it is mapped.
  * KILN_MISS_EVICTED when there is no such file. */
-enum kiln_miss kiln_published_map(const char* directory, const char* name, int sharing,
-                                  struct mapped_file* file);
+enum kiln_miss kiln_published_map(const char* directory, const char* name, int sharing, struct mapped_file* file);
 
 /* The name of the index in force; `name` has room for KILN_CURRENT_NAME_BYTES. */
 #define KILN_CURRENT_NAME_BYTES 64

@@ -49,8 +49,7 @@ static size_t place_of(const void* address, size_t count) {
 /* ---- open and close */
 
 /* Puts `index` in force unless another thread was faster. */
-static struct index_map* install_index(kiln_reader* reader, struct index_map* expected,
-                                       struct index_map* index) {
+static struct index_map* install_index(kiln_reader* reader, struct index_map* expected, struct index_map* index) {
   index->older = expected;
   if (__atomic_compare_exchange_n(&reader->index, &expected, index, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     return index;
@@ -103,8 +102,7 @@ static int file_entry_valid(const struct kiln_index_file* entry) {
          entry->name[0] != '\0' && entry->name[0] != '.' && strchr(entry->name, '/') == NULL;
 }
 
-static const struct artifact_file* known_file(const struct artifact_file* first,
-                                              const struct kiln_index_file* entry) {
+static const struct artifact_file* known_file(const struct artifact_file* first, const struct kiln_index_file* entry) {
   for (; first != NULL; first = first->older) {
     if (memcmp(&first->entry, entry, sizeof *entry) == 0) return first;
   }
@@ -142,8 +140,7 @@ static enum kiln_miss use_file(kiln_reader* reader, const struct index_map* inde
 /* ---- copies */
 
 static uint8_t* copy_pages(const uint8_t* source, size_t size, size_t mapped_size, int protection) {
-  uint8_t* bytes =
-      mmap(NULL, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  uint8_t* bytes = mmap(NULL, mapped_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (bytes == MAP_FAILED) return NULL;
   memcpy(bytes, source, size);
   if (mprotect(bytes, mapped_size, protection) == 0) return bytes;
@@ -163,8 +160,7 @@ static uint8_t* copy_memfd(const uint8_t* source, size_t size, size_t mapped_siz
   return bytes == MAP_FAILED ? NULL : bytes;
 }
 
-static const struct payload_copy* known_copy(const struct payload_copy* first, const uint8_t* source,
-                                             int executable) {
+static const struct payload_copy* known_copy(const struct payload_copy* first, const uint8_t* source, int executable) {
   for (; first != NULL; first = first->older) {
     if (first->source == source && first->executable == executable) return first;
   }
@@ -205,15 +201,13 @@ static const uint8_t* copy_payload(kiln_reader* reader, const uint8_t* source, s
 static int header_matches(const struct kiln_artifact_header* header, const struct kiln_index_slot* slot) {
   return header->magic == KILN_ARTIFACT_MAGIC && header->version == KILN_ARTIFACT_VERSION &&
          header->kind == slot->artifact_kind && header->checksum == slot->checksum &&
-         memcmp(header->digest, slot->digest, sizeof header->digest) == 0 &&
-         header->payload_offset >= sizeof *header && header->payload_offset <= slot->length &&
-         header->payload_size == slot->length - header->payload_offset;
+         memcmp(header->digest, slot->digest, sizeof header->digest) == 0 && header->payload_offset >= sizeof *header &&
+         header->payload_offset <= slot->length && header->payload_size == slot->length - header->payload_offset;
 }
 
 /* Checks the artifact at `bytes` and copies its header out. The first time, the whole is read and its
  * checksum computed. */
-static enum kiln_miss check_artifact(kiln_reader* reader, const uint8_t* bytes,
-                                     const struct kiln_index_slot* slot,
+static enum kiln_miss check_artifact(kiln_reader* reader, const uint8_t* bytes, const struct kiln_index_slot* slot,
                                      struct kiln_artifact_header* header) {
   uintptr_t* verified = &reader->verified[place_of(bytes, k_verified_entries)];
   const int known = __atomic_load_n(verified, __ATOMIC_RELAXED) == (uintptr_t)bytes;
@@ -221,15 +215,14 @@ static enum kiln_miss check_artifact(kiln_reader* reader, const uint8_t* bytes,
   memcpy(header, bytes, sizeof *header);
   if (!header_matches(header, slot)) return KILN_MISS_CORRUPT;
   if (known) return KILN_HIT;
-  const uint64_t checksum =
-      kiln_artifact_checksum(header, bytes + header->payload_offset, header->payload_size);
+  const uint64_t checksum = kiln_artifact_checksum(header, bytes + header->payload_offset, header->payload_size);
   if (checksum != header->checksum) return KILN_MISS_CORRUPT;
   __atomic_store_n(verified, (uintptr_t)bytes, __ATOMIC_RELAXED);
   return KILN_HIT;
 }
 
-static enum kiln_miss view_slot(kiln_reader* reader, const struct index_map* index,
-                                const struct kiln_index_slot* slot, kiln_view* view) {
+static enum kiln_miss view_slot(kiln_reader* reader, const struct index_map* index, const struct kiln_index_slot* slot,
+                                kiln_view* view) {
   const struct artifact_file* file;
   enum kiln_miss miss = use_file(reader, index, slot->file, &file);
   if (miss != KILN_HIT) return miss;
@@ -253,9 +246,8 @@ static enum kiln_miss view_slot(kiln_reader* reader, const struct index_map* ind
 
 /* The store may move an artifact to another file between the look at its slot and the opening of the old
  * file: then the slot says something else by now. */
-static enum kiln_miss find_in(kiln_reader* reader, const struct index_map* index,
-                              enum kiln_slot_kind slot_kind, const uint8_t key[32],
-                              enum kiln_artifact_kind kind, kiln_view* view) {
+static enum kiln_miss find_in(kiln_reader* reader, const struct index_map* index, enum kiln_slot_kind slot_kind,
+                              const uint8_t key[32], enum kiln_artifact_kind kind, kiln_view* view) {
   struct kiln_index_slot slot, before;
   enum kiln_miss miss = kiln_index_probe(index, slot_kind, key, &slot);
   do {
@@ -290,8 +282,8 @@ enum kiln_miss kiln_reader_find_key(kiln_reader* reader, const uint8_t key[32], 
   return find(reader, KILN_SLOT_HEAD, key, kind, view);
 }
 
-enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32],
-                                       enum kiln_artifact_kind kind, kiln_view* view) {
+enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32], enum kiln_artifact_kind kind,
+                                       kiln_view* view) {
   return find(reader, KILN_SLOT_ARTIFACT, digest, kind, view);
 }
 

@@ -36,7 +36,7 @@ typedef struct kiln_view {
   struct kiln_artifact_header header; /* a copy: in its file the header may lie at any address */
   const uint8_t* payload;             /* header.payload_size bytes, 64-byte aligned, read only */
   uint32_t generation;                /* of the head that led here; 0 for a lookup by digest */
-  uint32_t in_place; /* 1: payload lies in the mapped file; 0: it had to be copied to align it */
+  uint32_t in_place;                  /* 1: payload lies in the mapped file; 0: it had to be copied to align it */
 } kiln_view;
 
 /* Opens `directory`. Never fails for a missing cache: find then misses with KILN_MISS_NO_CACHE. NULL only
@@ -49,8 +49,8 @@ void kiln_reader_close(kiln_reader* reader);
 enum kiln_miss kiln_reader_find_key(kiln_reader* reader, const uint8_t key[32], enum kiln_artifact_kind kind,
                                     kiln_view* view);
 /* Finds an artifact by its own digest. */
-enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32],
-                                       enum kiln_artifact_kind kind, kiln_view* view);
+enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32], enum kiln_artifact_kind kind,
+                                       kiln_view* view);
 /* Maps the payload of a code artifact read+execute: in place when it is page aligned in its file and the
  * mount allows, else a copy. W^X holds at every moment. `code` is valid until close. */
 enum kiln_miss kiln_reader_map_code(kiln_reader* reader, const kiln_view* view, const uint8_t** code);

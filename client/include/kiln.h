@@ -70,7 +70,7 @@ KILN_API void kiln_graph_destroy(kiln_graph* graph);
 
 typedef struct kiln_compile_options {
   size_t struct_size;
-  uint32_t deadline_ms;        /* 0: configuration. Ends the waiting, not the work */
+  uint32_t deadline_ms;         /* 0: configuration. Ends the waiting, not the work */
   const int64_t* symbol_values; /* extents bound to the graph's symbols, in order; NULL when it has none */
   size_t symbol_count;
 } kiln_compile_options;

@@ -101,8 +101,8 @@ class GraphBuilder {
     return ops(name, operands, attributes, 1).front();
   }
 
-  std::vector<Value> ops(std::string_view name, std::initializer_list<Value> operands,
-                         std::string_view attributes, size_t results) {
+  std::vector<Value> ops(std::string_view name, std::initializer_list<Value> operands, std::string_view attributes,
+                         size_t results) {
     std::vector<Value> values;
     m_body << "  ";
     for (size_t i = 0; i < results; ++i) {
@@ -149,13 +149,11 @@ class Program {
  public:
   explicit Program(kiln_program* program) : m_program(program) {}
 
-  void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
-           uint32_t threads = 1) const {
+  void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs, uint32_t threads = 1) const {
     if (inputs.size() != kiln_program_input_count(m_program.get()) ||
         outputs.size() != kiln_program_output_count(m_program.get())) {
-      throw Error(3, "program takes " + std::to_string(kiln_program_input_count(m_program.get())) +
-                         " inputs and " + std::to_string(kiln_program_output_count(m_program.get())) +
-                         " outputs");
+      throw Error(3, "program takes " + std::to_string(kiln_program_input_count(m_program.get())) + " inputs and " +
+                         std::to_string(kiln_program_output_count(m_program.get())) + " outputs");
     }
     detail::check(kiln_program_run(m_program.get(), inputs.data(), outputs.data(), threads));
   }

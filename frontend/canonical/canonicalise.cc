@@ -119,8 +119,7 @@ Graph canonicalise(const Graph& graph) {
     std::vector<TensorType> types;
     for (ValueId result : node.results) types.push_back(graph.type(result));
     const NodeId added = canonical.add_node(node.op, std::move(operands), node.attributes, std::move(types));
-    for (size_t i = 0; i < node.results.size(); ++i)
-      new_ids[node.results[i]] = canonical.node(added).results[i];
+    for (size_t i = 0; i < node.results.size(); ++i) new_ids[node.results[i]] = canonical.node(added).results[i];
   }
 
   std::vector<ValueId> outputs;

@@ -82,8 +82,7 @@ class Sinker {
     if (producer == k_none || !is_free_to_copy(m_graph.node(producer))) return true;
     if (m_new_ids[value] == k_none) return false;
     const bool grown = m_result.nodes().size() > 2 * m_graph.nodes().size();
-    return m_copies[value].consumer == m_consumer || m_copies[value].run_length >= k_longest_view_run ||
-           grown;
+    return m_copies[value].consumer == m_consumer || m_copies[value].run_length >= k_longest_view_run || grown;
   }
 
   size_t run_length(NodeId view) const { return m_copies[m_graph.node(view).operands[0]].run_length + 1; }

@@ -5,8 +5,7 @@
 /// a stride times the dim's lowest or highest value. Two things widen that:
 ///  - an indirect term adds its stride times [0, bound), since backends check the bound at run time;
 ///  - a load under a predicate is reached only where the predicate holds. Concatenation and padding live on
-///  that, so
-///    the predicate's conjuncts that compare a bare `index` with a constant narrow the dims' ranges first.
+///    that, so the predicate's conjuncts that compare a bare `index` with a constant narrow the dims' ranges first.
 /// Everything else (operands before uses, dtypes, roles) is a walk over the lists.
 #include <algorithm>
 #include <optional>

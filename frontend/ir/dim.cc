@@ -67,15 +67,12 @@ Dim Dim::from_terms(std::vector<Term> terms) {
     if (__builtin_add_overflow(coefficient, term.coefficient, &coefficient)) return Dim(k_overflow);
   }
   std::erase_if(sum.m_terms, [](const Term& term) { return term.coefficient == 0; });
-  bool saturated =
-      std::ranges::any_of(sum.m_terms, [](const Term& t) { return t.coefficient == k_overflow; });
+  bool saturated = std::ranges::any_of(sum.m_terms, [](const Term& t) { return t.coefficient == k_overflow; });
   if (saturated || sum.m_terms.size() > k_dim_terms) return Dim(k_overflow);
   return sum;
 }
 
-bool Dim::is_constant() const {
-  return m_terms.empty() || (m_terms.size() == 1 && m_terms[0].symbols.empty());
-}
+bool Dim::is_constant() const { return m_terms.empty() || (m_terms.size() == 1 && m_terms[0].symbols.empty()); }
 
 int64_t Dim::constant() const {
   assert(is_constant() && "constant() of a symbolic dim");

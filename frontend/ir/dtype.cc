@@ -28,8 +28,7 @@ constexpr std::array<DTypeRow, k_dtype_count> k_rows{{
 }};
 
 const DTypeRow& row(DType dtype) {
-  assert(static_cast<uint8_t>(dtype) < k_dtype_count &&
-         "dtype from outside must be checked where it is read");
+  assert(static_cast<uint8_t>(dtype) < k_dtype_count && "dtype from outside must be checked where it is read");
   return k_rows[static_cast<uint8_t>(dtype)];
 }
 

@@ -7,17 +7,7 @@
 namespace kiln {
 
 /// Element types. The numbers are on disk and on the wire: append, never renumber.
-enum class DType : uint8_t {
-  boolean = 0,
-  u8 = 1,
-  i8 = 2,
-  i32 = 3,
-  i64 = 4,
-  f16 = 5,
-  bf16 = 6,
-  f32 = 7,
-  f64 = 8
-};
+enum class DType : uint8_t { boolean = 0, u8 = 1, i8 = 2, i32 = 3, i64 = 4, f16 = 5, bf16 = 6, f32 = 7, f64 = 8 };
 
 inline constexpr uint8_t k_dtype_count = 9;
 

@@ -58,9 +58,8 @@ Status validate_strides(const std::vector<Dim>& strides, const TensorType& type,
     KILN_RETURN_IF_ERROR(validate_extent(strides[i], symbol_count, "stride"));
     if (!strides[i].is_constant() || !type.shape[i].is_constant() || type.shape[i].constant() == 0) continue;
     int64_t reach = 0;
-    const bool overflow =
-        __builtin_mul_overflow(strides[i].constant(), type.shape[i].constant() - 1, &reach) ||
-        __builtin_add_overflow(last_element, reach, &last_element);
+    const bool overflow = __builtin_mul_overflow(strides[i].constant(), type.shape[i].constant() - 1, &reach) ||
+                          __builtin_add_overflow(last_element, reach, &last_element);
     if (overflow || last_element >= limits::k_tensor_elements) {
       return exhausted("strides reach beyond {} elements", limits::k_tensor_elements);
     }

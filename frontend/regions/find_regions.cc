@@ -16,17 +16,15 @@
 // Repetition is found without names, order or annotations.
 //
 // 1. Seeds. Every node is hashed with its neighbourhood of 1 to 6 steps in both directions (Weisfeiler and
-// Lehman's
-//    colour refinement, cut off early). Nodes of one hash are corresponding nodes of the copies of something;
-//    which number of copies is the right one, and which radius, is left to what grows from them.
+//    Lehman's colour refinement, cut off early). Nodes of one hash are corresponding nodes of the copies of
+//    something; which number of copies is the right one, and which radius, is left to what grows from them.
 // 2. Growth. One node in each copy; then, in lockstep, producers and users, as long as all copies agree
-// (grow.cc). Ops
-//    and types must agree, attributes need not: a layer with another epsilon is found with its siblings, and
-//    only the comparison of bytes at the end makes it a class of its own.
+//    (grow.cc). Ops and types must agree, attributes need not: a layer with another epsilon is found with its
+//    siblings, and only the comparison of bytes at the end makes it a class of its own.
 // 3. Splitting. Copies that a path leaves and comes back to are cut there (split.cc): forward and backward of
-// a layer.
+//    a layer.
 // 4. The best copies are taken and the search goes on with the rest, until nothing repeats that is worth a
-// region.
+//    region.
 // 5. Order. What remains is gathered between the copies into as few regions as the order allows (order.cc).
 //
 // Whatever is chosen must not depend on the depth of a model, else 12 and 48 layers would share nothing:

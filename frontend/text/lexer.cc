@@ -90,8 +90,7 @@ Token Lexer::next() {
   }
   if (c == '"') {
     end = string_end(start);
-    return end == std::string_view::npos ? token(TokenKind::invalid, start + 1)
-                                         : token(TokenKind::string, end);
+    return end == std::string_view::npos ? token(TokenKind::invalid, start + 1) : token(TokenKind::string, end);
   }
   if (following == '=' && (c == '=' || c == '!' || c == '>')) return token(TokenKind::punctuation, start + 2);
   if (std::string_view("()[]{},:=+-*%").find(c) != std::string_view::npos) {

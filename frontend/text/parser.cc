@@ -60,8 +60,7 @@ class Parser {
 
   Status unexpected(std::string_view expected) {
     m_here = m_token.offset;
-    if (m_token.kind == TokenKind::end)
-      return invalid_argument("expected {}, got the end of the text", expected);
+    if (m_token.kind == TokenKind::end) return invalid_argument("expected {}, got the end of the text", expected);
     constexpr size_t k_shown = 40;
     const std::string_view sign = m_token.kind == TokenKind::value ? "%" : "";
     return invalid_argument("expected {}, got '{}{}'", expected, sign, m_token.text.substr(0, k_shown));
@@ -302,8 +301,7 @@ class Parser {
 
     m_here = start;  // what is wrong from here on is wrong with the op
     if (results.size() != op->result_count) {
-      return invalid_argument("{}: {} results are named, expected {}", op->name, results.size(),
-                              op->result_count);
+      return invalid_argument("{}: {} results are named, expected {}", op->name, results.size(), op->result_count);
     }
     KILN_ASSIGN_OR_RETURN(std::vector<ValueId> ids, m_builder.add(*op, operands, std::move(attributes)));
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -358,8 +356,7 @@ class Parser {
     return operands;
   }
 
-  Status check_annotation(const OpDef& op, size_t index, ValueId id,
-                          const std::optional<TensorType>& annotation) {
+  Status check_annotation(const OpDef& op, size_t index, ValueId id, const std::optional<TensorType>& annotation) {
     if (!annotation || *annotation == m_graph.type(id)) return {};
     const std::vector<std::string>& symbols = m_graph.symbols();
     return invalid_argument("{}: result {} is annotated {}, inferred {}", op.name, index,
@@ -392,8 +389,7 @@ class Parser {
       if (nearest.empty()) return invalid_argument("{}: unknown attribute '{}'", op.name, name);
       return invalid_argument("{}: unknown attribute '{}', nearest is '{}'", op.name, name, nearest);
     }
-    if (find_attribute(given, name))
-      return invalid_argument("{}: attribute '{}' is given twice", op.name, name);
+    if (find_attribute(given, name)) return invalid_argument("{}: attribute '{}' is given twice", op.name, name);
     advance();
     return &*row;
   }
@@ -441,8 +437,7 @@ class Parser {
       value = std::numeric_limits<double>::quiet_NaN();
     } else if (m_token.kind == TokenKind::number || m_token.kind == TokenKind::integer) {
       const char* end = m_token.text.data() + m_token.text.size();
-      if (std::from_chars(m_token.text.data(), end, value).ec != std::errc{})
-        return unexpected("a number in range");
+      if (std::from_chars(m_token.text.data(), end, value).ec != std::errc{}) return unexpected("a number in range");
     } else {
       return unexpected("a number");
     }
@@ -487,8 +482,7 @@ class Parser {
       else if (escape == 'x' && read_hex(quoted.substr(i + 1, 2), byte))
         text += static_cast<char>(byte), i += 2;
       else
-        return unexpected(
-            "a string whose escapes are \\n, \\t, \\\", \\\\ or \\x with two hexadecimal digits");
+        return unexpected("a string whose escapes are \\n, \\t, \\\", \\\\ or \\x with two hexadecimal digits");
     }
     if (text.size() > limits::k_name_bytes) return exhausted("bytes in a string", limits::k_name_bytes);
     advance();

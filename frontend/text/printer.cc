@@ -168,8 +168,7 @@ class Printer {
     if (!node.results.empty()) m_text += " = ";
     m_text += node.op->name;
     m_text += '(';
-    separated(node.operands,
-              [&](ValueId id) { m_text += id == k_none ? "none" : std::string_view(m_names[id]); });
+    separated(node.operands, [&](ValueId id) { m_text += id == k_none ? "none" : std::string_view(m_names[id]); });
     m_text += ')';
     if (!node.attributes.empty()) {
       m_text += " {";
@@ -196,9 +195,7 @@ class Printer {
   void print_value(double value) { m_text += number(value); }
   void print_value(const std::string& value) { m_text += escaped(value); }
   void print_value(DType value) { m_text += to_string(value); }
-  void print_value(const std::vector<int64_t>& values) {
-    m_text += fmt::format("[{}]", fmt::join(values, ", "));
-  }
+  void print_value(const std::vector<int64_t>& values) { m_text += fmt::format("[{}]", fmt::join(values, ", ")); }
   void print_value(const Shape& shape) {
     m_text += '[';
     print_dims(shape);

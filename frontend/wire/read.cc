@@ -59,8 +59,7 @@ Expected<std::vector<Dim>> read_dims(const WireDims* from, size_t symbol_count) 
 }
 
 Expected<DType> read_dtype(uint8_t number) {
-  if (number >= k_dtype_count)
-    return invalid_argument("dtype is {}, expected below {}", number, k_dtype_count);
+  if (number >= k_dtype_count) return invalid_argument("dtype is {}, expected below {}", number, k_dtype_count);
   return static_cast<DType>(number);
 }
 
@@ -104,8 +103,7 @@ class Reader {
 
   static Expected<std::string> read_name(const flatbuffers::String* from) {
     if (from == nullptr) return std::string();
-    if (from->size() > limits::k_name_bytes)
-      return exhausted("bytes in a name", from->size(), limits::k_name_bytes);
+    if (from->size() > limits::k_name_bytes) return exhausted("bytes in a name", from->size(), limits::k_name_bytes);
     return from->str();
   }
 
@@ -160,8 +158,7 @@ class Reader {
     if (from.operands() != nullptr) operands.assign(from.operands()->begin(), from.operands()->end());
     for (ValueId operand : operands) {
       if (operand == k_none || operand < m_graph.values().size()) continue;
-      return invalid_argument("operand is value {}, only {} are defined before it", operand,
-                              m_graph.values().size());
+      return invalid_argument("operand is value {}, only {} are defined before it", operand, m_graph.values().size());
     }
     KILN_ASSIGN_OR_RETURN(Attributes attributes, read_attributes(from));
     KILN_ASSIGN_OR_RETURN(std::vector<ValueId> results,
@@ -174,8 +171,8 @@ class Reader {
 
   Status check_results(const wire::Node& from, const std::vector<ValueId>& results) const {
     if (size_of_list(from.results()) != results.size()) {
-      return invalid_argument("{} has {} results, expected {}", from.op()->string_view(),
-                              size_of_list(from.results()), results.size());
+      return invalid_argument("{} has {} results, expected {}", from.op()->string_view(), size_of_list(from.results()),
+                              results.size());
     }
     for (uint32_t i = 0; i < results.size(); ++i) {
       KILN_ASSIGN_OR_RETURN(TensorType claimed, read_type(from.results()->Get(i), symbol_count()));

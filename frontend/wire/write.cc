@@ -26,8 +26,7 @@ class Writer {
     const auto symbols = m_builder.CreateVectorOfStrings(m_graph.symbols());
     const auto guards = each(m_graph.guards(), [&](const Guard& guard) {
       const auto dim_offset = dim(guard.dim);
-      return wire::CreateGuard(m_builder, dim_offset, static_cast<wire::Relation>(guard.relation),
-                               guard.modulus);
+      return wire::CreateGuard(m_builder, dim_offset, static_cast<wire::Relation>(guard.relation), guard.modulus);
     });
     const auto inputs = each(m_graph.inputs(), [&](ValueId id) { return type(m_graph.type(id)); });
     const auto nodes = each(m_graph.nodes(), [&](const Node& n) { return node(n); });
@@ -38,9 +37,8 @@ class Writer {
     }
     const auto outputs = m_builder.CreateVector(output_offsets);
     const auto names = value_names();
-    m_builder.Finish(
-        wire::CreateGraph(m_builder, k_wire_graph_version, symbols, guards, inputs, nodes, outputs, names),
-        wire::GraphIdentifier());
+    m_builder.Finish(wire::CreateGraph(m_builder, k_wire_graph_version, symbols, guards, inputs, nodes, outputs, names),
+                     wire::GraphIdentifier());
     return {m_builder.GetBufferPointer(), m_builder.GetBufferPointer() + m_builder.GetSize()};
   }
 
@@ -85,8 +83,7 @@ class Writer {
 
   Offset<wire::Attribute> attribute(const Attributes::value_type& named) {
     const auto name = m_builder.CreateSharedString(named.first);
-    const auto [type, value] =
-        std::visit([&](const auto& held) { return attribute_value(held); }, named.second);
+    const auto [type, value] = std::visit([&](const auto& held) { return attribute_value(held); }, named.second);
     return wire::CreateAttribute(m_builder, name, type, value);
   }
 
@@ -108,8 +105,7 @@ class Writer {
     return {wire::AttributeValue::ElementType, wire::CreateElementType(m_builder, number).Union()};
   }
   Held attribute_value(const std::vector<int64_t>& values) {
-    return {wire::AttributeValue::Integers,
-            wire::CreateIntegers(m_builder, m_builder.CreateVector(values)).Union()};
+    return {wire::AttributeValue::Integers, wire::CreateIntegers(m_builder, m_builder.CreateVector(values)).Union()};
   }
   Held attribute_value(const Shape& values) {
     return {wire::AttributeValue::Dims, wire::CreateDims(m_builder, dims(values)).Union()};

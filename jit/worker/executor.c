@@ -29,8 +29,7 @@
 
 #define POISON 0xff /* NaN in every float format; an index far outside */
 
-typedef void (*entry_point)(void* const* buffers, void* workspace, uint32_t* status, int64_t first,
-                            int64_t last);
+typedef void (*entry_point)(void* const* buffers, void* workspace, uint32_t* status, int64_t first, int64_t last);
 
 struct memory {
   uint8_t* address;
@@ -47,8 +46,7 @@ static uint64_t round_up(uint64_t bytes) { return (bytes + g_page_bytes - 1) / g
  * neighbour. */
 static int map_guarded(struct memory* out, uint64_t bytes, int protection, int flags, int fd) {
   const uint64_t inner = round_up(bytes ? bytes : 1);
-  uint8_t* outer =
-      mmap(NULL, inner + 2 * g_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  uint8_t* outer = mmap(NULL, inner + 2 * g_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (outer == MAP_FAILED) return -1;
   if (mmap(outer + g_page_bytes, inner, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) return -1;
   out->address = outer + g_page_bytes;
@@ -67,17 +65,15 @@ static void unmap_guarded(struct memory* memory) {
 static int enter_sandbox(void) {
   scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
   if (!filter) return -1;
-  const int plain[] = {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg),        SCMP_SYS(munmap),
-                       SCMP_SYS(close),   SCMP_SYS(clock_gettime),  SCMP_SYS(exit_group),
-                       SCMP_SYS(exit),    SCMP_SYS(restart_syscall)};
+  const int plain[] = {SCMP_SYS(recvmsg),       SCMP_SYS(sendmsg),    SCMP_SYS(munmap), SCMP_SYS(close),
+                       SCMP_SYS(clock_gettime), SCMP_SYS(exit_group), SCMP_SYS(exit),   SCMP_SYS(restart_syscall)};
   int failed = 0;
   for (size_t i = 0; i < sizeof plain / sizeof *plain; ++i)
     failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, plain[i], 0);
   const uint64_t wx = PROT_WRITE | PROT_EXEC;
   const uint64_t allowed[] = {0, PROT_WRITE, PROT_EXEC};
   for (size_t i = 0; i < sizeof allowed / sizeof *allowed; ++i) {
-    failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
-                               SCMP_A2(SCMP_CMP_MASKED_EQ, wx, allowed[i]));
+    failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, wx, allowed[i]));
   }
   failed |= seccomp_load(filter);
   seccomp_release(filter);
@@ -102,8 +98,7 @@ static int receive(struct kiln_executor_request* request, int* fd) {
   while (got < 0 && errno == EINTR);
   *fd = -1;
   for (struct cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-      memcpy(fd, CMSG_DATA(header), sizeof *fd);
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(header), sizeof *fd);
   }
   return got == sizeof *request && request->magic == KILN_EXECUTOR_MAGIC && *fd >= 0;
 }
@@ -177,8 +172,7 @@ int main(int argc, char** argv) {
   const rlim_t address_space = strtoull(argv[2], NULL, 10);
   if (address_space) limit(RLIMIT_AS, address_space);
 #if defined(__x86_64__)
-  syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */,
-          18 /* AMX tile data; refused where there is none */);
+  syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* AMX tile data; refused where there is none */);
 #endif
   now_ns(); /* binds the vdso before the door closes */
   if (enter_sandbox() != 0) return 3;
@@ -188,8 +182,7 @@ int main(int argc, char** argv) {
     int fd;
     if (!receive(&request, &fd)) _exit(0);
     struct kiln_executor_reply reply = {.magic = KILN_EXECUTOR_MAGIC};
-    const int failed =
-        request.command == KILN_EXECUTOR_DATA ? map_data(&request, fd) : run(&request, fd, &reply);
+    const int failed = request.command == KILN_EXECUTOR_DATA ? map_data(&request, fd) : run(&request, fd, &reply);
     if (failed) {
       reply.result = KILN_EXECUTOR_REFUSED;
       reply.error_number = (uint32_t)errno;

@@ -14,8 +14,7 @@ namespace kiln {
 /// needed. This process writes the code into a sealed memfd and never maps it.
 ///
 /// Threading: one thread at a time. The worker dies with the thread that last started it (PDEATHSIG) and is
-/// then
-///   started again by the next run.
+///   then started again by the next run.
 /// Cost: about 1 ms to start a worker, tens of microseconds a run beyond the candidate itself.
 class ProcessRunner final : public CandidateRunner {
  public:

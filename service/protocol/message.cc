@@ -32,8 +32,7 @@ std::vector<uint8_t> read_bytes(const Bytes* bytes) {
 /// Absent is the zero digest; any other length than 32 is an error.
 Status read_digest(const Bytes* bytes, Digest& digest) {
   if (bytes == nullptr || bytes->size() == 0) return {};
-  if (bytes->size() != digest.bytes.size())
-    return invalid_argument("digest has {} bytes, expected 32", bytes->size());
+  if (bytes->size() != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", bytes->size());
   std::memcpy(digest.bytes.data(), bytes->data(), digest.bytes.size());
   return {};
 }
@@ -41,8 +40,7 @@ Status read_digest(const Bytes* bytes, Digest& digest) {
 // ---- one write and one read per message; `Table` is the generated type
 
 Offset<void> write(FlatBufferBuilder& builder, const Hello& hello) {
-  return wire::CreateHello(builder, hello.protocol_version, builder.CreateString(hello.build_id), hello.pid)
-      .Union();
+  return wire::CreateHello(builder, hello.protocol_version, builder.CreateString(hello.build_id), hello.pid).Union();
 }
 Status read(const wire::Hello& table, Hello& hello) {
   hello = {table.protocol_version(), read_text(table.build_id()), table.pid()};
@@ -57,8 +55,7 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   }
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
-  return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority))
-      .Union();
+  return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority)).Union();
 }
 Status read(const wire::Build& table, Build& build) {
   build.id = table.id();
@@ -144,8 +141,7 @@ Status read(const wire::Answer& table, Answer& answer) {
 
 Offset<void> write(FlatBufferBuilder& builder, const Failure& failure) {
   const auto message = builder.CreateString(failure.status.message());
-  return wire::CreateFailure(builder, failure.id, static_cast<uint8_t>(failure.status.code()), message,
-                             failure.signal)
+  return wire::CreateFailure(builder, failure.id, static_cast<uint8_t>(failure.status.code()), message, failure.signal)
       .Union();
 }
 Status read(const wire::Failure& table, Failure& failure) {
@@ -183,10 +179,9 @@ std::string_view to_string(Verb verb) {
 
 std::vector<uint8_t> encode(const Message& message) {
   FlatBufferBuilder builder;
-  builder.Finish(Offset<flatbuffers::Table>(
-      std::visit([&](const auto& each) { return write(builder, each).o; }, message)));
-  return encode_frame(static_cast<uint16_t>(message.index()),
-                      {builder.GetBufferPointer(), builder.GetSize()});
+  builder.Finish(
+      Offset<flatbuffers::Table>(std::visit([&](const auto& each) { return write(builder, each).o; }, message)));
+  return encode_frame(static_cast<uint16_t>(message.index()), {builder.GetBufferPointer(), builder.GetSize()});
 }
 
 Expected<Message> decode(const Frame& frame) {

@@ -74,8 +74,7 @@ void ServerConnection::on_frame(const Frame& frame, std::vector<Action>& actions
 
 void ServerConnection::on_hello(const Message& message, std::vector<Action>& actions) {
   const auto* hello = std::get_if<Hello>(&message);
-  if (hello == nullptr)
-    return close(invalid_argument("expected a greeting, got kind {}", message.index()), actions);
+  if (hello == nullptr) return close(invalid_argument("expected a greeting, got kind {}", message.index()), actions);
   if (hello->protocol_version != k_protocol_version) {
     return close(error(StatusCode::failed_precondition, "protocol version is {}, the daemon speaks {}",
                        hello->protocol_version, k_protocol_version),
@@ -102,8 +101,8 @@ bool ServerConnection::admit(uint32_t id, std::vector<Action>& actions) {
     return false;
   }
   if (m_requests.size() >= limits::k_connection_requests) {
-    const Status status = error(StatusCode::resource_exhausted, "{} requests in flight, at most {}",
-                                m_requests.size(), limits::k_connection_requests);
+    const Status status = error(StatusCode::resource_exhausted, "{} requests in flight, at most {}", m_requests.size(),
+                                limits::k_connection_requests);
     actions.emplace_back(SendBytes{encode(Failure{id, status})});
     return false;
   }

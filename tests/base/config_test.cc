@@ -40,12 +40,9 @@ std::string read_file(const std::string& path) {
 TEST_F(ConfigTest, each_layer_beats_the_one_below_and_says_so) {
   ConfigSources sources;
   sources.system_file =
-      write("system.yaml",
-            "daemon: {idle_exit_ms: 1, drain_timeout_ms: 1, start_timeout_ms: 1}\nworker: {count: 1}");
-  sources.user_file =
-      write("user.yaml", "daemon:\n  idle_exit_ms: 2\n  drain_timeout_ms: 2\n  start_timeout_ms: 2\n");
-  sources.environment = {
-      {"KILN_DAEMON_IDLE_EXIT_MS", "3"}, {"KILN_DAEMON_DRAIN_TIMEOUT_MS", "3"}, {"HOME", "/x"}};
+      write("system.yaml", "daemon: {idle_exit_ms: 1, drain_timeout_ms: 1, start_timeout_ms: 1}\nworker: {count: 1}");
+  sources.user_file = write("user.yaml", "daemon:\n  idle_exit_ms: 2\n  drain_timeout_ms: 2\n  start_timeout_ms: 2\n");
+  sources.environment = {{"KILN_DAEMON_IDLE_EXIT_MS", "3"}, {"KILN_DAEMON_DRAIN_TIMEOUT_MS", "3"}, {"HOME", "/x"}};
   sources.flags = {{"daemon.idle_exit_ms", "4"}};
 
   const auto config = load_config(sources);
@@ -80,9 +77,8 @@ TEST_F(ConfigTest, an_unknown_key_is_refused_with_the_nearest_name) {
   sources.user_file = write("user.yaml", "log: {level: warn}\ncache:\n  directry: /x\n");
   auto status = load_config(sources).status();
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_NE(
-      status.message().find("user.yaml:3: unknown key 'cache.directry', the nearest is 'cache.directory'"),
-      std::string::npos)
+  EXPECT_NE(status.message().find("user.yaml:3: unknown key 'cache.directry', the nearest is 'cache.directory'"),
+            std::string::npos)
       << status.message();
 
   status = load_config({.system_file = "", .environment = {{"KILN_DAEMON_IDLE_EXIT", "1"}}}).status();
@@ -95,19 +91,17 @@ TEST_F(ConfigTest, an_unknown_key_is_refused_with_the_nearest_name) {
 TEST_F(ConfigTest, values_of_the_wrong_kind_are_refused) {
   for (const char* text :
        {"worker: {count: -1}", "worker: {count: many}", "worker: {count: 1.5}", "disable: perhaps",
-        "worker: {count: 99999999999999999999}", "cache: {directory: [a, b]}", "[1, 2]", "just words",
-        "a: &a [*a]", "worker: {count: {count: {count: {count: {count: 1}}}}}", "{", "\t- :"}) {
+        "worker: {count: 99999999999999999999}", "cache: {directory: [a, b]}", "[1, 2]", "just words", "a: &a [*a]",
+        "worker: {count: {count: {count: {count: {count: 1}}}}}", "{", "\t- :"}) {
     LoadedConfig config;
-    EXPECT_EQ(apply_yaml(text, "test", ConfigLayer::user_file, config).code(), StatusCode::invalid_argument)
-        << text;
+    EXPECT_EQ(apply_yaml(text, "test", ConfigLayer::user_file, config).code(), StatusCode::invalid_argument) << text;
   }
 }
 
 TEST_F(ConfigTest, a_file_named_by_the_user_must_exist_and_the_usual_ones_need_not) {
   EXPECT_TRUE(load_config({.system_file = "/nowhere", .user_file = "/nowhere/too"}).ok());
-  EXPECT_EQ(
-      load_config({.system_file = "", .user_file = "/nowhere", .user_file_must_exist = true}).status().code(),
-      StatusCode::not_found);
+  EXPECT_EQ(load_config({.system_file = "", .user_file = "/nowhere", .user_file_must_exist = true}).status().code(),
+            StatusCode::not_found);
 }
 
 TEST_F(ConfigTest, the_shipped_file_shows_every_key_with_its_default_and_sentence) {

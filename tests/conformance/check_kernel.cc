@@ -27,8 +27,7 @@ void fill(const BufferSpec& spec, GuardedBuffer& buffer, std::mt19937_64& random
     if (options.special_values && one_in_twenty(random) == 0) value.real = specials[kind(random)];
     if (index_bound > 0) {
       value.integer = std::uniform_int_distribution<int64_t>(0, index_bound - 1)(random);
-      if (options.bad_indices && one_in_twenty(random) == 0)
-        value.integer = kind(random) < 2 ? -1 : index_bound;
+      if (options.bad_indices && one_in_twenty(random) == 0) value.integer = kind(random) < 2 ? -1 : index_bound;
     }
     if (spec.dtype == DType::boolean) value.integer &= 1;
     store_number(spec.dtype, buffer.data(), i, value);
@@ -38,8 +37,7 @@ void fill(const BufferSpec& spec, GuardedBuffer& buffer, std::mt19937_64& random
 Buffers make_buffers(const KernelSpec& spec) {
   Buffers buffers;
   for (const BufferSpec& buffer : spec.buffers) {
-    buffers.push_back(
-        std::make_unique<GuardedBuffer>(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype)));
+    buffers.push_back(std::make_unique<GuardedBuffer>(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype)));
   }
   return buffers;
 }
@@ -81,19 +79,16 @@ void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const Chec
       const Number wanted = load_number(buffer.dtype, expected[b]->data(), i);
       const bool exact = buffer.role == BufferRole::input;
       ASSERT_TRUE(close(buffer.dtype, value, wanted, exact ? 0 : tolerance, scale))
-          << "buffer " << b << " (" << to_string(buffer.dtype) << ") element " << i << " of "
-          << buffer.elements << ": "
+          << "buffer " << b << " (" << to_string(buffer.dtype) << ") element " << i << " of " << buffer.elements << ": "
           << (is_floating(buffer.dtype) ? value.real : static_cast<double>(value.integer)) << ", expected "
           << (is_floating(buffer.dtype) ? wanted.real : static_cast<double>(wanted.integer));
     }
   }
 }
 
-LaunchStatus run_in_slices(const Executable& executable, const std::vector<void*>& buffers,
-                           std::mt19937_64& random) {
+LaunchStatus run_in_slices(const Executable& executable, const std::vector<void*>& buffers, std::mt19937_64& random) {
   std::vector<uint8_t> workspace(executable.workspace_bytes() + 64, 0xA5);
-  auto* aligned =
-      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63});
+  auto* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63});
   std::vector<std::pair<uint64_t, uint64_t>> slices;
   for (uint64_t first = 0; first < executable.tasks();) {
     const uint64_t last = std::min(executable.tasks(), first + 1 + random() % 9);
@@ -153,8 +148,7 @@ bool check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::
   Buffers inputs = make_buffers(spec);
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     if (spec.buffers[b].role == BufferRole::output) continue;
-    fill(spec.buffers[b], *inputs[b], random, options,
-         b < options.index_bounds.size() ? options.index_bounds[b] : 0);
+    fill(spec.buffers[b], *inputs[b], random, options, b < options.index_bounds.size() ? options.index_bounds[b] : 0);
   }
   const auto copy = [&] {
     Buffers buffers = make_buffers(spec);

@@ -49,8 +49,8 @@ class LoopsBuilder {
     return node(constant);
   }
   ExprId op(ScalarOp op, ExprId a, ExprId b = k_no_expr, ExprId c = k_no_expr) {
-    const bool truth = (op >= ScalarOp::eq && op <= ScalarOp::ge) || op == ScalarOp::is_nan ||
-                       op == ScalarOp::is_inf || op == ScalarOp::logical_not;
+    const bool truth = (op >= ScalarOp::eq && op <= ScalarOp::ge) || op == ScalarOp::is_nan || op == ScalarOp::is_inf ||
+                       op == ScalarOp::logical_not;
     const DType dtype = truth ? DType::boolean : dtype_of(op == ScalarOp::select ? b : a);
     return node({op, dtype, {a, b, c}});
   }
@@ -64,8 +64,7 @@ class LoopsBuilder {
     return m_stage.reductions.back();
   }
   ExprId reduced(uint32_t reduction) {
-    return node(
-        {ScalarOp::reduced, reduced_dtype(m_loops, m_loops.reductions[reduction]), k_none, reduction});
+    return node({ScalarOp::reduced, reduced_dtype(m_loops, m_loops.reductions[reduction]), k_none, reduction});
   }
   void store(ExprId value, uint32_t access, StoreMode mode = StoreMode::assign) {
     m_stage.stores.push_back({value, access, mode});

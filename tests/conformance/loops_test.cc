@@ -12,8 +12,7 @@ class Loops : public testing::TestWithParam<BackendUnderTest> {
     if (!check_kernel(GetParam(), spec, m_random, options)) m_skipped = true;
   }
   void TearDown() override {
-    if (m_skipped && !HasFailure())
-      GTEST_SKIP() << "compiled, not run: this host lacks " << GetParam().target.name;
+    if (m_skipped && !HasFailure()) GTEST_SKIP() << "compiled, not run: this host lacks " << GetParam().target.name;
   }
   std::mt19937_64 m_random{20};
   bool m_skipped = false;
@@ -71,8 +70,7 @@ TEST_P(Loops, layer_norm_keeps_mean_and_deviation_per_row) {
     b.output(mean, {1, 0});
     b.output(scale, {1, 0});
     b.next_stage(/*finished_is_per_row=*/true);
-    b.output(b.op(ScalarOp::add, b.op(ScalarOp::mul, b.op(ScalarOp::mul, centred, scale), weight), bias),
-             {columns, 1});
+    b.output(b.op(ScalarOp::add, b.op(ScalarOp::mul, b.op(ScalarOp::mul, centred, scale), weight), bias), {columns, 1});
     check(b.build(), {.tolerance_factor = 4});
   }
 }
@@ -105,8 +103,8 @@ TEST_P(Loops, every_combiner_of_every_dtype) {
       const auto combiner = static_cast<Combiner>(c);
       for (const bool in_columns : {false, true}) {
         LoopsBuilder b({6, 37}, 1);
-        const uint32_t result = b.reduce(
-            combiner, b.input(dtype, in_columns ? std::vector<int64_t>{1, 6} : std::vector<int64_t>{37, 1}));
+        const uint32_t result =
+            b.reduce(combiner, b.input(dtype, in_columns ? std::vector<int64_t>{1, 6} : std::vector<int64_t>{37, 1}));
         b.next_stage();
         b.output(b.reduced(result), {1, 0});
         SCOPED_TRACE(std::string(to_string(dtype)) + " combiner " + std::to_string(c));
@@ -148,8 +146,7 @@ TEST_P(Loops, casts_between_all_dtypes) {
     for (int to = 0; to < k_dtype_count; ++to) {
       LoopsBuilder b({77}, 1);
       ExprId x = b.input(static_cast<DType>(from), {1});
-      if (is_floating(static_cast<DType>(from)) && static_cast<DType>(to) == DType::u8)
-        x = b.op(ScalarOp::abs, x);
+      if (is_floating(static_cast<DType>(from)) && static_cast<DType>(to) == DType::u8) x = b.op(ScalarOp::abs, x);
       // Away from whole numbers' edges by a factor, so that rounding cannot change what truncation gives.
       const ExprId y = b.cast(x, static_cast<DType>(to));
       b.output(y, {1});
@@ -174,11 +171,10 @@ TEST_P(Loops, half_precisions_round_as_stored) {
 }
 
 TEST_P(Loops, operations_of_floating_dtypes) {
-  const ScalarOp unary[] = {ScalarOp::neg,   ScalarOp::abs,        ScalarOp::sign,    ScalarOp::exp,
-                            ScalarOp::expm1, ScalarOp::log,        ScalarOp::log1p,   ScalarOp::sqrt,
-                            ScalarOp::rsqrt, ScalarOp::reciprocal, ScalarOp::sin,     ScalarOp::cos,
-                            ScalarOp::tanh,  ScalarOp::erf,        ScalarOp::sigmoid, ScalarOp::floor,
-                            ScalarOp::ceil,  ScalarOp::round,      ScalarOp::trunc};
+  const ScalarOp unary[] = {ScalarOp::neg,   ScalarOp::abs,   ScalarOp::sign,  ScalarOp::exp,   ScalarOp::expm1,
+                            ScalarOp::log,   ScalarOp::log1p, ScalarOp::sqrt,  ScalarOp::rsqrt, ScalarOp::reciprocal,
+                            ScalarOp::sin,   ScalarOp::cos,   ScalarOp::tanh,  ScalarOp::erf,   ScalarOp::sigmoid,
+                            ScalarOp::floor, ScalarOp::ceil,  ScalarOp::round, ScalarOp::trunc};
   const ScalarOp binary[] = {ScalarOp::add,       ScalarOp::sub,       ScalarOp::mul,    ScalarOp::div,
                              ScalarOp::floor_div, ScalarOp::remainder, ScalarOp::fmod,   ScalarOp::pow,
                              ScalarOp::atan2,     ScalarOp::minimum,   ScalarOp::maximum};
@@ -197,14 +193,11 @@ TEST_P(Loops, operations_of_floating_dtypes) {
 }
 
 TEST_P(Loops, operations_of_integers) {
-  const ScalarOp binary[] = {ScalarOp::add,        ScalarOp::sub,        ScalarOp::mul,
-                             ScalarOp::floor_div,  ScalarOp::remainder,  ScalarOp::fmod,
-                             ScalarOp::minimum,    ScalarOp::maximum,    ScalarOp::bitwise_and,
-                             ScalarOp::bitwise_or, ScalarOp::bitwise_xor};
-  const ScalarOp unary[] = {ScalarOp::neg, ScalarOp::abs, ScalarOp::sign, ScalarOp::bitwise_not,
-                            ScalarOp::logical_not};
-  const ScalarOp comparisons[] = {ScalarOp::eq, ScalarOp::ne, ScalarOp::lt,
-                                  ScalarOp::le, ScalarOp::gt, ScalarOp::ge};
+  const ScalarOp binary[] = {ScalarOp::add,         ScalarOp::sub,        ScalarOp::mul,        ScalarOp::floor_div,
+                             ScalarOp::remainder,   ScalarOp::fmod,       ScalarOp::minimum,    ScalarOp::maximum,
+                             ScalarOp::bitwise_and, ScalarOp::bitwise_or, ScalarOp::bitwise_xor};
+  const ScalarOp unary[] = {ScalarOp::neg, ScalarOp::abs, ScalarOp::sign, ScalarOp::bitwise_not, ScalarOp::logical_not};
+  const ScalarOp comparisons[] = {ScalarOp::eq, ScalarOp::ne, ScalarOp::lt, ScalarOp::le, ScalarOp::gt, ScalarOp::ge};
   for (const DType dtype : {DType::u8, DType::i8, DType::i32, DType::i64}) {
     LoopsBuilder b({150}, 1);
     const ExprId x = b.input(dtype, {1});
@@ -222,8 +215,7 @@ TEST_P(Loops, select_by_comparison_and_index) {
     LoopsBuilder b({5, size}, 2);
     const ExprId x = b.input(DType::f32, {size, 1});
     const ExprId y = b.input(DType::f32, {0, 1});
-    const ExprId below =
-        b.op(ScalarOp::le, b.index(1), b.op(ScalarOp::mul, b.index(0), b.integer(DType::i64, 3)));
+    const ExprId below = b.op(ScalarOp::le, b.index(1), b.op(ScalarOp::mul, b.index(0), b.integer(DType::i64, 3)));
     const ExprId both = b.op(ScalarOp::bitwise_and, below, b.op(ScalarOp::lt, x, y));
     b.output(b.op(ScalarOp::select, both, x, y), {size, 1});
     check(b.build(), {.special_values = true});
@@ -330,20 +322,17 @@ KernelSpec random_kernel(std::mt19937_64& random) {
   };
   std::vector<ExprId> values;
   for (int64_t n = 1 + below(3); n > 0; --n) {
-    values.push_back(
-        b.cast(b.input(below(4) == 0 ? static_cast<DType>(below(k_dtype_count)) : DType::f32, layout(false)),
-               DType::f32));
+    values.push_back(b.cast(
+        b.input(below(4) == 0 ? static_cast<DType>(below(k_dtype_count)) : DType::f32, layout(false)), DType::f32));
   }
   const auto any = [&] { return values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))]; };
   const auto grow = [&] {
-    constexpr ScalarOp k_smooth[] = {ScalarOp::tanh, ScalarOp::sigmoid, ScalarOp::sin, ScalarOp::erf,
-                                     ScalarOp::neg};
-    constexpr ScalarOp k_pairs[] = {ScalarOp::add, ScalarOp::sub, ScalarOp::mul, ScalarOp::maximum,
-                                    ScalarOp::minimum};
+    constexpr ScalarOp k_smooth[] = {ScalarOp::tanh, ScalarOp::sigmoid, ScalarOp::sin, ScalarOp::erf, ScalarOp::neg};
+    constexpr ScalarOp k_pairs[] = {ScalarOp::add, ScalarOp::sub, ScalarOp::mul, ScalarOp::maximum, ScalarOp::minimum};
     for (int64_t n = 1 + below(4); n > 0; --n) {
-      values.push_back(
-          below(2) == 0 ? b.op(k_smooth[below(5)], b.op(ScalarOp::tanh, any()))
-                        : b.op(k_pairs[below(5)], b.op(ScalarOp::tanh, any()), b.op(ScalarOp::tanh, any())));
+      values.push_back(below(2) == 0
+                           ? b.op(k_smooth[below(5)], b.op(ScalarOp::tanh, any()))
+                           : b.op(k_pairs[below(5)], b.op(ScalarOp::tanh, any()), b.op(ScalarOp::tanh, any())));
     }
   };
   grow();

@@ -71,7 +71,7 @@ llvm::Function* RowMover::transpose_block(int64_t from_row_bytes, int64_t to_row
   if (function != nullptr) return function;
   const auto resume = e.ir.saveIP();
   function = e.begin_function("transpose_block", e.ir.getVoidTy(), {e.pointer(), e.pointer()});
-  const auto alignment = static_cast<uint64_t>(e.lanes() * 4);
+  const auto alignment = static_cast<uint64_t>(e.lanes()) * 4;
   Values rows;
   for (int i = 0; i < e.lanes(); ++i) {
     rows.push_back(

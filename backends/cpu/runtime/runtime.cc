@@ -9,8 +9,7 @@
 namespace kiln::cpu {
 namespace {
 
-static_assert(std::is_same_v<std::underlying_type_t<LaunchStatus>, uint32_t>,
-              "generated code writes 32 bits");
+static_assert(std::is_same_v<std::underlying_type_t<LaunchStatus>, uint32_t>, "generated code writes 32 bits");
 
 class CpuExecutable final : public Executable {
  public:
@@ -19,8 +18,7 @@ class CpuExecutable final : public Executable {
 
   uint64_t tasks() const override { return m_tasks; }
   uint64_t workspace_bytes() const override { return m_workspace_bytes; }
-  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first,
-           uint64_t last) const override {
+  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last) const override {
     m_entry(buffers, workspace, reinterpret_cast<uint32_t*>(status), static_cast<int64_t>(first),
             static_cast<int64_t>(last));
   }
@@ -46,24 +44,20 @@ uint64_t CpuRuntimeBackend::features() const { return host_features(); }
 Expected<std::unique_ptr<Executable>> CpuRuntimeBackend::load(const Image& launch_data,
                                                               std::span<const uint8_t> code) const {
   if (const uint64_t missing = launch_data.features & ~host_features(); missing != 0) {
-    return error(StatusCode::failed_precondition, "cpu: the code needs {}, which this host lacks",
-                 describe(missing));
+    return error(StatusCode::failed_precondition, "cpu: the code needs {}, which this host lacks", describe(missing));
   }
   if (code.empty() || launch_data.entry >= code.size()) {
-    return invalid_argument("cpu: the entry point is at {}, the code has {} bytes", launch_data.entry,
-                            code.size());
+    return invalid_argument("cpu: the entry point is at {}, the code has {} bytes", launch_data.entry, code.size());
   }
   if (reinterpret_cast<uintptr_t>(code.data()) % 64 != 0) {
-    return invalid_argument("cpu: code at {} is not aligned to 64 bytes",
-                            static_cast<const void*>(code.data()));
+    return invalid_argument("cpu: code at {} is not aligned to 64 bytes", static_cast<const void*>(code.data()));
   }
   if (launch_data.tasks == 0) return invalid_argument("cpu: the code has no tasks");
   if (launch_data.workspace_bytes > limits::k_task_workspace_bytes) {
-    return invalid_argument("cpu: the code wants {} bytes of workspace, the limit is {}",
-                            launch_data.workspace_bytes, limits::k_task_workspace_bytes);
+    return invalid_argument("cpu: the code wants {} bytes of workspace, the limit is {}", launch_data.workspace_bytes,
+                            limits::k_task_workspace_bytes);
   }
-  const auto entry =
-      reinterpret_cast<EntryPoint>(reinterpret_cast<uintptr_t>(code.data()) + launch_data.entry);
+  const auto entry = reinterpret_cast<EntryPoint>(reinterpret_cast<uintptr_t>(code.data()) + launch_data.entry);
   return std::unique_ptr<Executable>(
       std::make_unique<CpuExecutable>(entry, launch_data.tasks, launch_data.workspace_bytes));
 }

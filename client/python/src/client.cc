@@ -21,8 +21,8 @@ kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*
 PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static const char* k_names[] = {"cache_directory", "config_file", "job_id", nullptr};
   kiln_client_options options{.struct_size = sizeof(kiln_client_options)};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzz", const_cast<char**>(k_names),
-                                   &options.cache_directory, &options.config_file, &options.job_id)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzz", const_cast<char**>(k_names), &options.cache_directory,
+                                   &options.config_file, &options.job_id)) {
     return nullptr;
   }
   kiln_client* client = nullptr;
@@ -61,8 +61,8 @@ bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
   return true;
 }
 
-kiln_error* create_program(kiln_client* client, const char* text, size_t text_size,
-                           const kiln_compile_options& options, kiln_program** out) {
+kiln_error* create_program(kiln_client* client, const char* text, size_t text_size, const kiln_compile_options& options,
+                           kiln_program** out) {
   kiln_graph* graph = nullptr;
   if (kiln_error* error = kiln_graph_parse(text, text_size, &graph)) return error;
   kiln_error* error = kiln_program_create(client, graph, &options, out);
@@ -71,8 +71,7 @@ kiln_error* create_program(kiln_client* client, const char* text, size_t text_si
 }
 
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text",          "inputs",      "outputs", "deadline_ms",
-                                  "symbol_values", "num_threads", nullptr};
+  static const char* k_names[] = {"text", "inputs", "outputs", "deadline_ms", "symbol_values", "num_threads", nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
@@ -80,8 +79,8 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   PyObject* symbols = nullptr;
   unsigned int deadline_ms = 0;
   unsigned int num_threads = 0;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOI", const_cast<char**>(k_names), &text,
-                                   &text_size, &inputs, &outputs, &deadline_ms, &symbols, &num_threads)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOI", const_cast<char**>(k_names), &text, &text_size,
+                                   &inputs, &outputs, &deadline_ms, &symbols, &num_threads)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
@@ -147,8 +146,8 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "y*y*", &key, &data)) return nullptr;
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error = kiln_capture_put(client_of(self), key.buf, static_cast<size_t>(key.len), data.buf,
-                           static_cast<size_t>(data.len));
+  error =
+      kiln_capture_put(client_of(self), key.buf, static_cast<size_t>(key.len), data.buf, static_cast<size_t>(data.len));
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&key);
   PyBuffer_Release(&data);

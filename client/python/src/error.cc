@@ -12,8 +12,8 @@ constexpr int32_t k_out_of_range = 11;
 
 bool add_error_type(PyObject* module) {
   g_error_type = PyErr_NewExceptionWithDoc(
-      "kiln.Error", "What Kiln could not do. `code` is Abseil's canonical number, `message` says why.",
-      nullptr, nullptr);
+      "kiln.Error", "What Kiln could not do. `code` is Abseil's canonical number, `message` says why.", nullptr,
+      nullptr);
   return g_error_type != nullptr && PyModule_AddObjectRef(module, "Error", g_error_type) == 0;
 }
 
@@ -37,15 +37,14 @@ void set_error(kiln_error* error) {
 }
 
 PyObject* take_text(kiln_bytes* bytes) {
-  PyObject* text = PyUnicode_DecodeUTF8(kiln_bytes_data(bytes),
-                                        static_cast<Py_ssize_t>(kiln_bytes_size(bytes)), "replace");
+  PyObject* text =
+      PyUnicode_DecodeUTF8(kiln_bytes_data(bytes), static_cast<Py_ssize_t>(kiln_bytes_size(bytes)), "replace");
   kiln_bytes_destroy(bytes);
   return text;
 }
 
 PyObject* take_bytes(kiln_bytes* bytes) {
-  PyObject* object =
-      PyBytes_FromStringAndSize(kiln_bytes_data(bytes), static_cast<Py_ssize_t>(kiln_bytes_size(bytes)));
+  PyObject* object = PyBytes_FromStringAndSize(kiln_bytes_data(bytes), static_cast<Py_ssize_t>(kiln_bytes_size(bytes)));
   kiln_bytes_destroy(bytes);
   return object;
 }

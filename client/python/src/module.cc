@@ -62,8 +62,7 @@ PyModuleDef k_module = {
 PyMODINIT_FUNC PyInit__kiln() {
   using namespace kiln::python;
   Handle module = Handle::steal(PyModule_Create(&k_module));
-  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) ||
-      !add_program_type(module.get())) {
+  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_program_type(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -71,8 +71,7 @@ bool bind_input(ProgramObject* self, Call& call, size_t index, PyObject* tensor)
   }
   if (matched != LayoutMatch::equal) {
     PyErr_Format(PyExc_TypeError, "input %zu: expected a cpu tensor %s, got %s on device type %d", index,
-                 layout.to_string().c_str(), describe(view).c_str(),
-                 static_cast<int>(view.device.device_type));
+                 layout.to_string().c_str(), describe(view).c_str(), static_cast<int>(view.device.device_type));
     return false;
   }
   call.inputs[index] = data_of(view);
@@ -164,8 +163,7 @@ bool read_layouts(PyObject* descriptions, size_t expected, const char* what, std
   }
   out.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    if (!TensorLayout::from_python(PySequence_Fast_GET_ITEM(list.get(), static_cast<Py_ssize_t>(i)),
-                                   out[i])) {
+    if (!TensorLayout::from_python(PySequence_Fast_GET_ITEM(list.get(), static_cast<Py_ssize_t>(i)), out[i])) {
       return false;
     }
   }

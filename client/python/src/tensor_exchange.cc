@@ -117,8 +117,7 @@ std::string describe(const DLTensor& tensor) {
 bool TensorExchange::attach(PyObject* tensor_type) {
   Handle capsule = Handle::steal(PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__"));
   if (!capsule) return false;
-  const auto* api =
-      static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+  const auto* api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
   if (api == nullptr) return false;
   // A newer table may lead back to the one of the major version known here.
   while (api != nullptr && api->header.version.major != DLPACK_MAJOR_VERSION) {
@@ -163,8 +162,7 @@ LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout) {
   if (tensor.device.device_type != kDLCPU || !same(tensor.dtype, layout.dtype)) return LayoutMatch::wrong;
   const size_t rank = layout.shape.size();
   if (static_cast<size_t>(tensor.ndim) != rank) return LayoutMatch::wrong;
-  if (rank > 0 && memcmp(tensor.shape, layout.shape.data(), rank * sizeof(int64_t)) != 0)
-    return LayoutMatch::wrong;
+  if (rank > 0 && memcmp(tensor.shape, layout.shape.data(), rank * sizeof(int64_t)) != 0) return LayoutMatch::wrong;
   if (layout.empty) return LayoutMatch::equal;
   const size_t element_bytes = layout.dtype.bits / 8;
   if (reinterpret_cast<uintptr_t>(data_of(tensor)) % element_bytes != 0) return LayoutMatch::relayout;

@@ -39,8 +39,7 @@ TEST_P(EmitterTest, a_square_of_vectors_is_transposed) {
       [&](Emitter& e, const Emitter::Entry& entry) {
         Values rows;
         llvm::Type* type = Emitter::vector(e.f32(), n);
-        for (int row = 0; row < n; ++row)
-          rows.push_back(e.load(type, e.advance(e.buffer(entry, 0), row * n * 4)));
+        for (int row = 0; row < n; ++row) rows.push_back(e.load(type, e.advance(e.buffer(entry, 0), row * n * 4)));
         e.transpose(rows);
         for (int row = 0; row < n; ++row) e.store(rows[row], e.advance(e.buffer(entry, 1), row * n * 4));
       },
@@ -76,9 +75,9 @@ TEST_P(EmitterTest, loops_carry_values_and_run_no_round_too_many) {
     const bool ran = emit_and_run(
         [&](Emitter& e, const Emitter::Entry& entry) {
           llvm::Value* bound = e.load(e.i64(), e.buffer(entry, 0));
-          const Values sums = e.loop(
-              e.index(0), bound, 2, {e.index(100)},
-              [&](llvm::Value* i, const Values& carried) { return Values{e.ir.CreateAdd(carried[0], i)}; });
+          const Values sums = e.loop(e.index(0), bound, 2, {e.index(100)}, [&](llvm::Value* i, const Values& carried) {
+            return Values{e.ir.CreateAdd(carried[0], i)};
+          });
           e.store(sums[0], e.buffer(entry, 1));
         },
         {&end, &sum});

@@ -82,8 +82,7 @@ TEST(Image, an_absolute_address_is_refused) {
       ret void
     })");
   ASSERT_FALSE(image.ok());
-  EXPECT_THAT(image.status().message(),
-              testing::AnyOf(HasSubstr("absolute relocation"), HasSubstr("writable")));
+  EXPECT_THAT(image.status().message(), testing::AnyOf(HasSubstr("absolute relocation"), HasSubstr("writable")));
 }
 
 TEST(Image, code_without_an_entry_is_refused) {
@@ -109,8 +108,8 @@ std::string loop_with_live_vectors(int live) {
       "  %j = add nsw i64 %i, 1\n  %c = icmp slt i64 %j, %last\n  br i1 %c, label %loop, label "
       "%done\ndone:\n";
   for (int n = 0; n < live; ++n) {
-    text += fmt::format(
-        "  %w{0} = getelementptr <4 x float>, ptr %w, i64 {0}\n  store <4 x float> %b{0}, ptr %w{0}\n", n);
+    text +=
+        fmt::format("  %w{0} = getelementptr <4 x float>, ptr %w, i64 {0}\n  store <4 x float> %b{0}, ptr %w{0}\n", n);
   }
   return text + "  ret void\n}\n";
 }

@@ -43,20 +43,16 @@ const Function k_functions[] = {
     {"log1p_far", UNARY(log1p), [](long double x, long double) { return std::log1p(x); }, 3, 4, 0, 1e8},
     {"tanh", UNARY(tanh), [](long double x, long double) { return std::tanh(x); }, 4, 4, -12, 12},
     {"tanh_near", UNARY(tanh), [](long double x, long double) { return std::tanh(x); }, 4, 4, -0.5, 0.5},
-    {"sigmoid", UNARY(sigmoid), [](long double x, long double) { return 1 / (1 + std::exp(-x)); }, 4, 4, -90,
-     90},
+    {"sigmoid", UNARY(sigmoid), [](long double x, long double) { return 1 / (1 + std::exp(-x)); }, 4, 4, -90, 90},
     {"erf", UNARY(erf), [](long double x, long double) { return std::erf(x); }, 3, 4, -6.5, 6.5},
     {"erf_near", UNARY(erf), [](long double x, long double) { return std::erf(x); }, 3, 4, -1, 1},
     {"rsqrt", UNARY(rsqrt), [](long double x, long double) { return 1 / std::sqrt(x); }, 2, 2, 0, 1e6},
     {"sin", UNARY(sin), [](long double x, long double) { return std::sin(x); }, 1, 3, -1e3, 1e3},
     {"sin_far", UNARY(sin), [](long double x, long double) { return std::sin(x); }, 1, 3, -1e6, 1e6},
     {"cos", UNARY(cos), [](long double x, long double) { return std::cos(x); }, 1, 3, -1e3, 1e3},
-    {"pow", BINARY(pow), [](long double x, long double y) { return std::pow(x, y); }, 1, 60, 0, 20, true, -30,
-     30},
-    {"atan2", BINARY(atan2), [](long double y, long double x) { return std::atan2(y, x); }, 1, 3, -5, 5, true,
-     -5, 5},
-    {"fmod", BINARY(fmod), [](long double x, long double y) { return std::fmod(x, y); }, 0, 0, -1e6, 1e6,
-     true, -9, 9},
+    {"pow", BINARY(pow), [](long double x, long double y) { return std::pow(x, y); }, 1, 60, 0, 20, true, -30, 30},
+    {"atan2", BINARY(atan2), [](long double y, long double x) { return std::atan2(y, x); }, 1, 3, -5, 5, true, -5, 5},
+    {"fmod", BINARY(fmod), [](long double x, long double y) { return std::fmod(x, y); }, 0, 0, -1e6, 1e6, true, -9, 9},
 };
 
 /// Distance from `got` to the exact value, in units of the last place of T at the exact value.
@@ -135,8 +131,7 @@ class VectorMathTest : public testing::TestWithParam<const CpuTarget*> {
   template <typename T>
   void check(const Function& function, int lanes) {
     std::mt19937_64 random(7);
-    std::uniform_real_distribution<double> first(function.low, function.high),
-        second(function.low2, function.high2);
+    std::uniform_real_distribution<double> first(function.low, function.high), second(function.low2, function.high2);
     std::vector<T> x, y;
     for (const T a : special_values<T>()) {
       for (const T b : special_values<T>()) {
@@ -168,8 +163,8 @@ class VectorMathTest : public testing::TestWithParam<const CpuTarget*> {
         ASSERT_LE(error, 1) << "pow(" << x[i] << ", " << y[i] << ") = " << got[i];
         error = 0;
       }
-      ASSERT_LE(error, allowed) << function.name << "(" << x[i] << ", " << y[i] << ") = " << got[i]
-                                << ", exactly " << exact;
+      ASSERT_LE(error, allowed) << function.name << "(" << x[i] << ", " << y[i] << ") = " << got[i] << ", exactly "
+                                << exact;
       if (exact == 0) {
         ASSERT_EQ(std::signbit(got[i]), std::signbit(exact)) << x[i] << " " << y[i];
       }

@@ -51,8 +51,7 @@ TEST(Number, IntegersWrapAndDivideTowardsMinusInfinity) {
 TEST(Number, NanWinsInMaximumAndMinimum) {
   EXPECT_TRUE(std::isnan(apply(ScalarOp::maximum, DType::f32, {NAN, 0}, {1, 0}, {}).real));
   EXPECT_TRUE(std::isnan(apply(ScalarOp::minimum, DType::f32, {1, 0}, {NAN, 0}, {}).real));
-  EXPECT_TRUE(
-      std::isnan(combine(Combiner::maximum, DType::f32, identity_of(Combiner::maximum), {NAN, 0}).real));
+  EXPECT_TRUE(std::isnan(combine(Combiner::maximum, DType::f32, identity_of(Combiner::maximum), {NAN, 0}).real));
 }
 
 TEST(Number, CastsTruncateAndCompareWithZero) {

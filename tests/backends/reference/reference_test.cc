@@ -44,10 +44,9 @@ TEST(Reference, ScatterAddsRowsInOrderAndReportsABadIndex) {
   loops.body.accesses = {{0, 0, {1, 2}, {}}, {1, 0, {0, 1}, {}}, {2, 0, {1, 0}, {{1, 2, 4}}}};
   loops.body.exprs = {leaf(ScalarOp::load, DType::f32, 0), leaf(ScalarOp::load, DType::i64, 1)};
   loops.stages = {{false, {}, {{0, 2, StoreMode::add}}}};
-  const KernelSpec spec{{{DType::f32, 6, BufferRole::input},
-                         {DType::i64, 3, BufferRole::input},
-                         {DType::f32, 8, BufferRole::inout}},
-                        loops};
+  const KernelSpec spec{
+      {{DType::f32, 6, BufferRole::input}, {DType::i64, 3, BufferRole::input}, {DType::f32, 8, BufferRole::inout}},
+      loops};
   float in[6] = {1, 2, 3, 4, 5, 6}, out[8] = {};
   int64_t index[3] = {3, 0, 3};
   void* buffers[] = {in, index, out};
@@ -114,15 +113,13 @@ class AttentionReference : public testing::Test {
     }
   }
 
-  static BufferSpec buffer(size_t count, BufferRole role) {
-    return {DType::f64, static_cast<int64_t>(count), role};
-  }
+  static BufferSpec buffer(size_t count, BufferRole role) { return {DType::f64, static_cast<int64_t>(count), role}; }
 
   double loss() {
-    const KernelSpec spec{{buffer(k_count, BufferRole::input), buffer(k_count, BufferRole::input),
-                           buffer(k_count, BufferRole::input), buffer(k_count, BufferRole::output),
-                           buffer(k_heads * k_len, BufferRole::output)},
-                          attention};
+    const KernelSpec spec{
+        {buffer(k_count, BufferRole::input), buffer(k_count, BufferRole::input), buffer(k_count, BufferRole::input),
+         buffer(k_count, BufferRole::output), buffer(k_heads * k_len, BufferRole::output)},
+        attention};
     void* buffers[] = {q, k, v, out, lse};
     EXPECT_TRUE(run_reference(spec, buffers).ok());
     double total = 0;

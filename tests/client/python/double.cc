@@ -57,8 +57,7 @@ kiln_error* kiln_graph_parse(const char* text, size_t size, kiln_graph** out) {
   char behaviour[32] = {};
   auto* graph = new kiln_graph;
   const std::string copy(text, size);
-  if (sscanf(copy.c_str(), "%zu %zu %31s %zu", &graph->inputs, &graph->outputs, behaviour, &graph->bytes) <
-      3) {
+  if (sscanf(copy.c_str(), "%zu %zu %31s %zu", &graph->inputs, &graph->outputs, behaviour, &graph->bytes) < 3) {
     delete graph;
     return new kiln_error{3, "1:1: expected a graph, got '" + copy + "'"};
   }
@@ -86,8 +85,7 @@ int kiln_program_output_alias(const kiln_program* program, size_t index, size_t*
   *input = 0;
   return 1;
 }
-kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
-                             uint32_t) {
+kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs, uint32_t) {
   const kiln_graph& graph = program->graph;
   if (graph.behaviour == "copy") memcpy(outputs[0], inputs[0], graph.bytes);
   if (graph.behaviour == "fill") memset(outputs[0], 0x11, graph.bytes);

@@ -8,8 +8,7 @@ namespace kiln::conformance {
 
 std::vector<BackendUnderTest> backends_under_test() {
   std::vector<BackendUnderTest> result;
-  const auto add = [&](std::shared_ptr<const CompileBackend> compile,
-                       std::shared_ptr<const RuntimeBackend> runtime) {
+  const auto add = [&](std::shared_ptr<const CompileBackend> compile, std::shared_ptr<const RuntimeBackend> runtime) {
     for (const Target& target : compile->targets()) result.push_back({compile, runtime, target});
   };
   add(std::make_shared<cpu::CpuCompileBackend>(), std::make_shared<cpu::CpuRuntimeBackend>());

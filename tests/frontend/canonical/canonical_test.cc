@@ -36,8 +36,7 @@ TEST(Canonical, WhatDistinguishesGraphsDistinguishesTheirBytes) {
   EXPECT_NE(base, bytes("graph(%x: f32[s0, 4]) symbols(s0 >= 3) { %y = sum(%x) {dims = [1]} return %y }"));
   EXPECT_NE(base, bytes("graph(%x: f32[s0, 4]) symbols(s0 >= 2) { %y = sum(%x) {dims = [0]} return %y }"));
   EXPECT_NE(base, bytes("graph(%x: f32[s0, 4]) symbols(s0 >= 2) { %y = amax(%x) {dims = [1]} return %y }"));
-  EXPECT_NE(base,
-            bytes("graph(%x: f32[s0, 4]{1, s0}) symbols(s0 >= 2) { %y = sum(%x) {dims = [1]} return %y }"));
+  EXPECT_NE(base, bytes("graph(%x: f32[s0, 4]{1, s0}) symbols(s0 >= 2) { %y = sum(%x) {dims = [1]} return %y }"));
 }
 
 TEST(Canonical, DeadNodesGoAndEqualNodesMerge) {
@@ -82,8 +81,8 @@ TEST(Canonical, GuardsAreASet) {
 }
 
 TEST(Canonical, TwiceIsOnce) {
-  const Graph once = canonicalise(
-      parsed("graph(%x: f32[4, 4]) { %a = matmul(%x, %x) %b = exp(%a) %c = add(%b, %a) return %c, %a }"));
+  const Graph once =
+      canonicalise(parsed("graph(%x: f32[4, 4]) { %a = matmul(%x, %x) %b = exp(%a) %c = add(%b, %a) return %c, %a }"));
   EXPECT_EQ(canonical_bytes(canonicalise(once)), canonical_bytes(once));
 }
 

@@ -43,9 +43,7 @@ TEST(Dim, DivisionIsExactOrNothing) {
 
 TEST(Dim, EvaluationAgreesWithArithmeticOnRandomPolynomials) {
   std::mt19937 random(7);
-  auto pick = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
   auto polynomial = [&] {
     Dim sum = pick(-9, 9);
     for (int i = 0; i < 3; ++i) sum = sum + Dim::symbol(pick(0, 2)) * Dim::symbol(pick(0, 2)) * pick(-5, 5);

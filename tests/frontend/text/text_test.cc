@@ -42,8 +42,7 @@ TEST(Text, TypesAreInferredAndSymbolsStaySymbolic) {
 
 TEST(Text, ValuesWithoutGoodNamesAreNumbered) {
   Graph graph =
-      parse_text("graph(%0: f32[2], %y.1: f32[2]) { %7 = add(%0, %y.1) %z = add(%7, %7) return %z, %7 }")
-          .value();
+      parse_text("graph(%0: f32[2], %y.1: f32[2]) { %7 = add(%0, %y.1) %z = add(%7, %7) return %z, %7 }").value();
   const std::string once = print_text(graph);
   EXPECT_EQ(once, R"(graph(%0: f32[2], %y.1: f32[2]) {
   %2 = add(%0, %y.1)
@@ -108,8 +107,7 @@ TEST(Text, ManyInputsTakeALineEach) {
 }
 
 TEST(Text, AnnotationsAreCheckedAndCommentsSkipped) {
-  EXPECT_EQ(error_of("graph(%x: f32[2]) { # nothing\n %y: f32[2] = add(%x, %x) # more\n return %y }"),
-            "parsed");
+  EXPECT_EQ(error_of("graph(%x: f32[2]) { # nothing\n %y: f32[2] = add(%x, %x) # more\n return %y }"), "parsed");
   EXPECT_EQ(error_of("graph(%x: f32[2]) {\n  %y: f32[3] = add(%x, %x)\n  return %y\n}"),
             "2:16: add: result 0 is annotated f32[3], inferred f32[2]");
 }
@@ -123,14 +121,12 @@ TEST(Text, ResultTypesArePrintedOnDemandAndReadBack) {
 
 TEST(Text, ErrorsSayWhereWhatAndWhatWasExpected) {
   EXPECT_EQ(error_of(""), "1:1: expected 'graph', got the end of the text");
-  EXPECT_EQ(error_of("graph(%x: f32[2]) {\n  return %y\n}"),
-            "2:10: value %y is not defined before it is used");
+  EXPECT_EQ(error_of("graph(%x: f32[2]) {\n  return %y\n}"), "2:10: value %y is not defined before it is used");
   EXPECT_EQ(error_of("graph(%x: f31[2]) { return %x }"), "1:11: expected a dtype such as f32, got 'f31'");
   EXPECT_EQ(error_of("graph(%x: f32[2) { return %x }"), "1:16: expected ',' or ']', got ')'");
   EXPECT_EQ(error_of("graph(%x: f32[2], %x: f32[2]) { return %x }").substr(5), " value %x is defined twice");
   EXPECT_EQ(error_of("graph() { return } x"), "1:20: expected the end of the text, got 'x'");
-  EXPECT_EQ(error_of("graph(%x: f32[2]) { %y = ad(%x, %x) return %y }"),
-            "1:26: unknown op 'ad', nearest is 'add'");
+  EXPECT_EQ(error_of("graph(%x: f32[2]) { %y = ad(%x, %x) return %y }"), "1:26: unknown op 'ad', nearest is 'add'");
   EXPECT_EQ(error_of("graph(%x: f32[2]) { %y, %z = add(%x, %x) return %y }"),
             "1:30: add: 2 results are named, expected 1");
   EXPECT_EQ(error_of("graph(%x: f32[2, 3]) { %y = permute(%x) {dim = [1, 0]} return %y }"),
@@ -149,8 +145,7 @@ TEST(Text, AnOpThatDoesNotFitItsOperandsIsReportedAtItsPlace) {
 
 TEST(Text, LimitsHoldBeforeMemoryIsSpent) {
   EXPECT_NE(error_of("graph(%x: f32[1099511627777]) { return %x }").find("the limit is"), std::string::npos);
-  EXPECT_NE(error_of("graph(%x: f32[99999999999999999999]) { return %x }").find("64 bits"),
-            std::string::npos);
+  EXPECT_NE(error_of("graph(%x: f32[99999999999999999999]) { return %x }").find("64 bits"), std::string::npos);
   EXPECT_NE(error_of("graph(%x: f32[s*s*s*s*s*s*s*s*s*s*s*s*s*s*s*s*s]) { return %x }").find("overflows"),
             std::string::npos);
   EXPECT_NE(error_of("graph(%x: f32[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]) { return %x }").find("rank is 17"),
@@ -158,8 +153,7 @@ TEST(Text, LimitsHoldBeforeMemoryIsSpent) {
   EXPECT_NE(error_of("graph(%" + std::string(300, 'a') + ": f32[1]) { return }").find("more than 256 bytes"),
             std::string::npos);
   std::string wide = "graph(";
-  for (size_t i = 0; i <= limits::k_symbols; ++i)
-    wide += fmt::format("{}%{}: f32[s{}]", i == 0 ? "" : ", ", i, i);
+  for (size_t i = 0; i <= limits::k_symbols; ++i) wide += fmt::format("{}%{}: f32[s{}]", i == 0 ? "" : ", ", i, i);
   EXPECT_NE(error_of(wide + ") { return }").find("more than 1024 symbols"), std::string::npos);
 }
 

@@ -71,21 +71,18 @@ TEST(Wire, AnotherVersionIsNamed) {
 }
 
 TEST(Wire, LiesAreFoundOut) {
-  EXPECT_NE(
-      error_of(changed([](auto& g) { g.nodes[0]->op = "matmull"; })).find("node 0: unknown op 'matmull'"),
-      std::string::npos);
+  EXPECT_NE(error_of(changed([](auto& g) { g.nodes[0]->op = "matmull"; })).find("node 0: unknown op 'matmull'"),
+            std::string::npos);
   EXPECT_EQ(error_of(changed([](auto& g) { g.nodes[0]->operands[1] = 3; })),
             "node 0: operand is value 3, only 3 are defined before it");
   EXPECT_EQ(error_of(changed([](auto& g) { g.nodes[0]->results[0]->dtype = 8; })),
             "node 0: matmul: result 0 is said to be f64[s0, 4], inferred f32[s0, 4]");
   EXPECT_EQ(error_of(changed([](auto& g) { g.nodes[0]->results.clear(); })),
             "node 0: matmul has 0 results, expected 1");
-  EXPECT_EQ(error_of(changed([](auto& g) { g.inputs[0]->dtype = 77; })),
-            "input 0: dtype is 77, expected below 9");
+  EXPECT_EQ(error_of(changed([](auto& g) { g.inputs[0]->dtype = 77; })), "input 0: dtype is 77, expected below 9");
   EXPECT_EQ(error_of(changed([](auto& g) { g.inputs[0]->shape[0]->terms[0]->symbols[0] = 9; })),
             "input 0: dim names symbol 9 of 1");
-  EXPECT_EQ(error_of(changed([](auto& g) { g.outputs[0]->value = 1000; })),
-            "output 0 is value 1000, the graph has 10");
+  EXPECT_EQ(error_of(changed([](auto& g) { g.outputs[0]->value = 1000; })), "output 0 is value 1000, the graph has 10");
   EXPECT_EQ(error_of(changed([](auto& g) { g.guards[1]->modulus = 0; })), "guard 1 has modulus 0");
   EXPECT_EQ(error_of(changed([](auto& g) { g.names.pop_back(); })), "9 names for 10 values");
   EXPECT_EQ(error_of(changed([](auto& g) { g.outputs[1]->strides.pop_back(); })), "1 strides for rank 2");
@@ -94,9 +91,8 @@ TEST(Wire, LiesAreFoundOut) {
 TEST(Wire, LimitsHold) {
   EXPECT_NE(error_of(changed([](auto& g) { g.names[0] = std::string(300, 'a'); })).find("the limit is 256"),
             std::string::npos);
-  EXPECT_NE(
-      error_of(changed([](auto& g) { g.symbols.resize(2000, "s"); })).find("2000 symbols, the limit is 1024"),
-      std::string::npos);
+  EXPECT_NE(error_of(changed([](auto& g) { g.symbols.resize(2000, "s"); })).find("2000 symbols, the limit is 1024"),
+            std::string::npos);
   EXPECT_NE(error_of(changed([](auto& g) { g.nodes[0]->operands.resize(5000); })).find("the limit is 4096"),
             std::string::npos);
 }
