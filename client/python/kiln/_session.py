@@ -47,6 +47,15 @@ class Session:
             self.reasons.append(entry)
 
 
+    def count_between(self, ops: dict[str, int]) -> None:
+        """Adds ops that torch ran between captures."""
+        for op, count in ops.items():
+            self.counts["nodes_fallback"] += count
+            self.counts["nodes_between"] += count
+            self.fallback_ops[op] += count
+            self.note_fallback(op, "between captures")
+
+
 _session = Session()
 
 

@@ -9,14 +9,17 @@ AOTAutograd. Guards are evaluated on each call as always; a miss is captured aga
 from __future__ import annotations
 
 import hashlib
+import functools
 import inspect
+import pathlib
 import sys
+import types
 
 import torch
 
 from . import _session
 from .torch import compat
-from .torch.entry import compile_or_eager
+from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
 
 
@@ -42,10 +45,13 @@ def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name 
         _session.session().say("regional", f"torch {torch.__version__} is compiled by torch.compile instead: {error}")
         model.compile(backend="kiln")
         return model
-    for gradient in model.parameters():
-        gradient.grad = None
-    for entry in find_entries(model):
+    for parameter in model.parameters():
+        parameter.grad = None
+    entries = find_entries(model)
+    for entry in entries:
         entry.install(packages)
+    if not any(model in entry.modules for entry in entries):
+        model._compiled_call_impl = _Watched(model)
     return model
 
 
@@ -54,45 +60,88 @@ class Entry:
 
     def __init__(self, role: str, modules: list, owner=None) -> None:
         self.role, self.modules, self.owner = role, modules, owner
-        self._capture, self._key = None, self._make_key()
+        first = modules[0]
+        self._call = call_module if isinstance(first, torch.nn.Module) else call_function
+        self._key = self._make_key()
+        self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call
 
     def _make_key(self) -> bytes:
         """What decides whether an earlier capture is worth looking at; its guards decide whether it fits."""
         first = self.modules[0]
         target = type(first) if isinstance(first, torch.nn.Module) else first
         parts = [self.role, target.__module__, target.__qualname__, _source(target), torch.__version__, sys.version]
+        parts.append(_importer())
         if isinstance(first, torch.nn.Module):
             parts.append(repr(signature(first)))
         return "\0".join(parts).encode()
 
     def install(self, packages) -> None:
-        name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
-        is_module = isinstance(self.modules[0], torch.nn.Module)
-        call = call_module if is_module else call_function
-        self._capture = self._start(packages, name, call)
-        if is_module:
-            for module in self.modules:
-                module._compiled_call_impl = _Bound(self, module)
-        else:
-            setattr(self.owner, self.role, _Bound(self, self.modules[0]))
+        self._packages = packages
+        self._name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
+        try:
+            self._capture = self._start()
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            self._leave_captures(error)
+        for target in self.modules:
+            if self.owner is None:
+                target._compiled_call_impl = _Bound(self, target)
+            else:
+                setattr(self.owner, self.role, _Bound(self, target))
 
-    def _start(self, packages, name: str, call):
+    def _start(self):
+        """This process's capture of the key, or the saved one, or a new one."""
+        if self._key in _captures:
+            return _captures[self._key]
         saved = _load(self._key)
         for attempt in (saved, None) if saved is not None else (None,):
-            capture = packages.Capture(name, call, compile_or_eager, partition_joint)
+            capture = self._packages.Capture(self._name, self._call, compile_or_eager, partition_joint, len(self.modules))
             try:
                 capture.start(attempt)
-                return capture
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 if attempt is None:
                     raise
                 _session.session().note_fallback(f"capture of {self.role}", f"{type(error).__name__}: {error}")
+            else:
+                _captures[self._key] = capture
+                return capture
         raise AssertionError("not reached")
 
-    def run(self, target, arguments: tuple, keywords: dict):
-        result = self._capture(target, arguments, keywords)
-        if self._capture.changed:
-            self._save()
+    def _run_captured(self, target, arguments: tuple, keywords: dict):
+        try:
+            result = self._capture(target, arguments, keywords)
+        except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
+            if not self._packages.is_torchs_own(raised):
+                raise
+            error = raised
+        else:
+            if self._capture.changed:
+                self._save()
+            return result
+        result = self._call(target, arguments, keywords)  # if the caller is at fault, this raises what torch raises
+        self._leave_captures(error)
+        return result
+
+    def _leave_captures(self, error: Exception) -> None:
+        """From now on by torch.compile, in each process."""
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        _session.session().note_fallback(f"capture of {self.role}", why)
+        _session.session().say(self._name, f"a {self.role} is compiled by torch.compile instead: {why}")
+        code = self._call.__code__.replace(co_name=f"{self._name}_compiled")
+        own = types.FunctionType(code, self._call.__globals__)  # Dynamo counts and caches by code object
+        self._compiled = torch.compile(own, backend=backend)
+        self.run = self._run_compiled
+
+    def _run_compiled(self, target, arguments: tuple, keywords: dict):
+        try:
+            return self._compiled(target, arguments, keywords)
+        except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
+            if not self._packages.is_torchs_own(raised):
+                raise
+            error = raised
+        result = self._call(target, arguments, keywords)
+        _session.session().note_fallback(f"torch.compile of {self.role}", f"{type(error).__name__}: {error}")
+        _session.session().say(f"{self._name} eager", f"a {self.role} runs in torch: {type(error).__name__}")
+        self.run = self._call
         return result
 
     def _save(self) -> None:
@@ -104,6 +153,10 @@ class Entry:
             session.note_fallback(f"capture of {self.role}", f"not kept: {type(error).__name__}: {error}")
 
 
+# Captures of this process by key: models of any depth share those of their blocks.
+_captures: dict[bytes, object] = {}
+
+
 class _Bound:
     """An entry on one module or function. Not a closure, so that modules stay picklable and copyable."""
 
@@ -111,7 +164,30 @@ class _Bound:
         self._entry, self._target = entry, target
 
     def __call__(self, *arguments, **keywords):
-        return self._entry.run(self._target, arguments, keywords)
+        watch = _Watched.watching
+        if watch is None:
+            return self._entry.run(self._target, arguments, keywords)
+        with watch.paused():
+            return self._entry.run(self._target, arguments, keywords)
+
+
+class _Watched:
+    """The whole model: its first call counts the ops that run in torch between captures, so that stats() hides none."""
+
+    watching = None  # by the call under way, in whichever thread: others pause it in vain, which is harmless
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, *arguments, **keywords):
+        self._model._compiled_call_impl = None
+        with compat.adapter().OpCounter() as counter:
+            _Watched.watching = counter
+            try:
+                return self._model._call_impl(*arguments, **keywords)
+            finally:
+                _Watched.watching = None
+                _session.session().count_between(counter.ops)
 
 
 def _load(key: bytes) -> bytes | None:
@@ -127,6 +203,15 @@ def _source(target) -> str:
         return hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
     except (OSError, TypeError):
         return ""
+
+
+@functools.cache
+def _importer() -> str:
+    """A digest of this package: another version says graphs otherwise, so captures are its own."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def signature(module: torch.nn.Module) -> tuple:

@@ -19,11 +19,14 @@ import dataclasses
 import importlib
 import io
 import itertools
+import pathlib
 import pickle
+import sys
+import traceback
 import types
 
 import torch
-from torch._dynamo import bytecode_transformation, guards, optimize, package
+from torch._dynamo import bytecode_transformation, exc, guards, optimize, package
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.precompile_context import PrecompileContext
 from torch._functorch import config as functorch_config
@@ -31,7 +34,7 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._inductor.output_code import OutputCode
 
 from . import kept
-from .runtime import CompiledGraph
+from .runtime import CompiledGraph, count_instances
 
 # Names that a capture brings along must not meet names made in this process.
 FIRST_UNIQUE_ID = 1_000_000
@@ -111,20 +114,32 @@ class _Unpickler(pickle.Unpickler):
             return getattr(builtins, name)
         if module.split(".")[0] in _TRUSTED_MODULES:
             return super().find_class(module, name)
-        found = super().find_class(module, name) if module in _imported() else None
+        found = super().find_class(module, name) if module in sys.modules else None
         if isinstance(found, type):  # a class of the user's, imported already: a module's or a config's type
             return found
         raise pickle.UnpicklingError(f"a capture may not name {module}.{name}")
 
 
-def _imported():
-    import sys
-
-    return sys.modules
-
-
 def _read(data: bytes):
     return _Unpickler(io.BytesIO(data)).load()
+
+
+# Where an exception comes from torch's compilation, or ours, not from the program that is compiled.
+_MACHINERY = tuple(
+    str(folder)
+    for folder in (
+        *(pathlib.Path(torch.__file__).parent / name for name in ("_dynamo", "_functorch", "_inductor", "_guards.py", "fx")),
+        pathlib.Path(__file__).parent,
+    )
+)
+
+
+def is_torchs_own(error: Exception) -> bool:
+    """Whether capturing may be at fault, not the user's program; running it in eager mode tells for certain."""
+    if isinstance(error, exc.TorchDynamoException):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_filename.startswith(_MACHINERY)
 
 
 class Capture:
@@ -133,9 +148,8 @@ class Capture:
 
     `changed` says that there is something to save. Threading: as torch.compile."""
 
-    def __init__(self, name: str, call, backend_compiler, partition) -> None:
-        import sys
-
+    def __init__(self, name: str, call, backend_compiler, partition, instances: int) -> None:
+        """instances: how many modules run it, by which its nodes count."""
         self._module = types.ModuleType(f"kiln_capture_{name}")
         self._module.__dict__["__builtins__"] = builtins.__dict__
         sys.modules[self._module.__name__] = self._module
@@ -144,10 +158,14 @@ class Capture:
         self._module.__dict__[name] = self._function
         self._compiler, self._partition = backend_compiler, partition
         self._package = self._compiled = None
+        self._instances = instances
+        self._backends: dict = {}  # what an earlier process saved
         self.changed = False
 
     def start(self, saved: bytes | None = None) -> None:
         """Raises when `saved` does not fit this process (another torch, changed sources, damage)."""
+        # Else hooks that are added later would not be noticed.
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
         if saved is None:
             self._package = package.CompilePackage(self._function)
         else:
@@ -161,7 +179,8 @@ class Capture:
     def save(self) -> bytes:
         """Raises kept.NotKept for what cannot be saved."""
         entry = self._package.cache_entry()
-        backends = {key: PrecompileContext.serialize_artifact_by_key(key) for key in entry.backend_ids}
+        backends = {key: self._backends.get(key) or PrecompileContext.serialize_artifact_by_key(key)
+                    for key in entry.backend_ids}  # fmt: skip
         if None in backends.values():
             raise kept.NotKept("a graph was not kept by torch")
         self.changed = False
@@ -170,7 +189,7 @@ class Capture:
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
         compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
-        with functorch_config.patch(_CONFIG):
+        with functorch_config.patch(_CONFIG), count_instances(self._instances):
             wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip
@@ -182,9 +201,11 @@ class Capture:
         for name, module in aliases.items():
             self._module.__dict__[name] = importlib.import_module(module)
         bytecode_transformation._unique_id_counter = itertools.count(FIRST_UNIQUE_ID)
+        self._backends = dict(entry.backends)
         original, package.load_guards_state = package.load_guards_state, _read
         try:
-            self._package.install(entry.backends)
+            with count_instances(self._instances):
+                self._package.install(entry.backends)
         finally:
             package.load_guards_state = original
 
@@ -204,5 +225,5 @@ class Capture:
         return aliases
 
 
-__all__ = ["Capture", "KeptCode"]
+__all__ = ["Capture", "KeptCode", "is_torchs_own"]
 assert torch.__version__.startswith("2.13"), "compat.py chooses this file for torch 2.13 only"

@@ -3,6 +3,9 @@ torch._*, torch.fx.experimental or torch.utils._*; compat.py chooses this file o
 
 from __future__ import annotations
 
+import collections
+import contextlib
+
 import sympy
 import torch
 from torch import fx
@@ -11,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
 from torch.fx.graph import _BoxedCodeGen
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 VERSION = "2.13"
 
@@ -79,6 +82,27 @@ def is_higher_order(target) -> bool:
 def is_control_flow(error: Exception) -> bool:
     """Whether Dynamo raised this to itself through the backend, to trace again."""
     return isinstance(error, dynamo_exceptions.RestartAnalysis)
+
+
+class OpCounter(TorchDispatchMode):
+    """Counts, by name, the ops that torch runs while it is entered and not paused; `views` do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: collections.Counter = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        if not function.is_view:
+            self.ops[str(function)] += 1
+        return function(*arguments, **(keywords or {}))
+
+    @contextlib.contextmanager
+    def paused(self):
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
 
 class NotAvailable(Exception):

@@ -12,6 +12,7 @@ import types
 import torch
 
 from .runtime import CompiledGraph, EagerRegion, StaticRegion
+from .symbolic import SymbolicRegion
 
 
 class NotKept(Exception):
@@ -46,18 +47,24 @@ def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, (StaticRegion, EagerRegion)) and value.state is not None:
         source, names = (value if isinstance(value, EagerRegion) else value.eager).code()
         return "region", (*value.state, value.ops, source, _dump_names(names))
+    if isinstance(value, SymbolicRegion):
+        source, names = value.eager.code()
+        return "symbolic", (*value.state, value.ops, source, _dump_names(names))
     if isinstance(value, torch.Tensor):
         return "tensor", value.detach().clone()
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
 def _load_attribute(kind: str, value):
-    if kind == "region":
-        text, inputs, outputs, ops, source, names = value
+    if kind in ("region", "symbolic"):
+        *state, ops, source, names = value
         eager = EagerRegion(None, None, (source, _load_names(names)))
-        eager.state, eager.ops = (text, inputs, outputs), ops
+        eager.ops = ops
+        if kind == "symbolic":
+            return SymbolicRegion(*state, eager)
+        eager.state = tuple(state)
         try:
-            return StaticRegion(text, inputs, outputs, eager)
+            return StaticRegion(*state, eager)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             eager.reason = str(error)
             return eager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import weakref
@@ -12,6 +13,7 @@ from torch import fx
 
 from .. import _session
 from . import compat
+from .builder import dim_of
 from .dropout import separate_masks
 from .partition import Partition, Region, drop_legacy_empties, is_free, partition
 from .text import DTYPES
@@ -108,12 +110,28 @@ class EagerRegion:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {n: graph.placeholder(n.name) for n in self._region.inputs}
         for node in self._owner.graph.nodes:
+            if node not in copies and is_size(node) and (place := _place_of(node, self._region.inputs)):
+                copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (copies[place[0]], place[1]))
             if node not in copies and node.op == "call_function" and all(n in copies for n in node.all_input_nodes):
                 copies[node] = graph.node_copy(node, lambda n: copies[n])
         graph.output(tuple(copies[n] for n in self._region.outputs))
         graph.eliminate_dead_code()
         code = graph.python_code("self")
         return code.src, dict(code.globals)
+
+
+def is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _place_of(size: fx.Node, tensors: list[fx.Node]) -> tuple[fx.Node, int] | None:
+    """The tensor and dim whose extent is the size."""
+    wanted = dim_of(size)
+    for node in tensors:
+        for dim, extent in enumerate(node.meta["val"].shape):
+            if dim_of(extent) == wanted:
+                return node, dim
+    return None
 
 
 class CompiledGraph:
@@ -213,13 +231,27 @@ def _make_region(gm: fx.GraphModule, region: Region):
         if region.symbols:
             from .symbolic import SymbolicRegion
 
-            return SymbolicRegion(region, eager)
+            return SymbolicRegion.of(region, eager)
         inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
         eager.state = (region.text, inputs, outputs)
         return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         eager.reason = str(error)
         return eager
+
+
+_instances = 1
+
+
+@contextlib.contextmanager
+def count_instances(count: int):
+    """Within, a graph's nodes count `count` times: so many modules run it, as so many layers of one graph would."""
+    global _instances
+    before, _instances = _instances, count
+    try:
+        yield
+    finally:
+        _instances = before
 
 
 def _count(attributes, outside: list) -> None:
@@ -231,15 +263,15 @@ def _count(attributes, outside: list) -> None:
         if isinstance(region, EagerRegion):
             fallback += [(op, region.reason) for op in region.ops]
     compiled = sum(len(r.ops) for r in regions if not isinstance(r, EagerRegion))
-    session.counts["nodes_compiled"] += compiled
-    session.counts["nodes_fallback"] += len(fallback)
+    session.counts["nodes_compiled"] += compiled * _instances
+    session.counts["nodes_fallback"] += len(fallback) * _instances
     session.counts["graphs"] += 1
     for op, why in fallback:
-        session.fallback_ops[op] += 1
+        session.fallback_ops[op] += _instances
         session.note_fallback(op, why)
     if fallback:
         names = ", ".join(dict.fromkeys(op for op, _ in fallback))
         session.say("fallback", f"{len(fallback)} of {len(fallback) + compiled} nodes run in torch: {names[:200]}")
 
 
-__all__ = ["CompiledGraph", "EagerRegion", "StaticRegion", "compile_graph", "live_programs"]
+__all__ = ["CompiledGraph", "EagerRegion", "StaticRegion", "compile_graph", "count_instances", "live_programs"]

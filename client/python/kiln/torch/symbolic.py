@@ -21,12 +21,17 @@ class SymbolicRegion:
 
     Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
 
-    def __init__(self, region: Region, eager: Callable) -> None:
-        self._text, self._eager, self.ops = region.text, eager, eager.ops
-        self._inputs, self._outputs = ([_layout_of(n) for n in nodes] for nodes in (region.inputs, region.outputs))
-        self._symbols = region.symbols
-        self._places = [self._place(symbol) for symbol in region.symbols]
+    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], symbols: list, eager: Callable) -> None:
+        self._text, self._inputs, self._outputs, self._symbols = text, inputs, outputs, symbols
+        self.eager, self.ops = eager, eager.ops
+        self.state = (text, inputs, outputs, symbols)
+        self._places = [self._place(symbol) for symbol in symbols]
         self._programs: dict[tuple, Callable] = {}
+
+    @classmethod
+    def of(cls, region: Region, eager: Callable) -> SymbolicRegion:
+        inputs, outputs = ([_layout_of(n) for n in nodes] for nodes in (region.inputs, region.outputs))
+        return cls(region.text, inputs, outputs, list(region.symbols), eager)
 
     def programs(self):
         return list(self._programs.values())
@@ -49,11 +54,11 @@ class SymbolicRegion:
         values = dict(zip(self._symbols, binding))
         inputs, outputs = ([_bound(layout, values) for layout in layouts] for layouts in (self._inputs, self._outputs))
         try:
-            program = runtime.StaticRegion(self._text, inputs, outputs, self._eager, binding)
+            program = runtime.StaticRegion(self._text, inputs, outputs, self.eager, binding)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             _session.session().note_fallback(f"a region with {values}", str(error))
             _session.session().say("binding", f"a region of symbolic shape runs in torch: {error}")
-            program = self._eager
+            program = self.eager
         while len(self._programs) >= MAX_BINDINGS:
             self._programs.pop(next(iter(self._programs)), None)
         self._programs[binding] = program

@@ -1,0 +1,107 @@
+"""One process of test_regional.py: `regional_process.py SCENARIO ARGUMENT…` prints what happened as one line of JSON."""
+
+import copy
+import hashlib
+import json
+import sys
+
+import torch
+from regional_models import difference, loss_and_gradients, make, make_ids
+
+import kiln
+
+
+def digest(tensors):
+    return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
+
+
+def frames():
+    """Frames that Dynamo compiled."""
+    return torch._dynamo.utils.counters["frames"]["ok"]
+
+
+def report(**fields):
+    stats = kiln.stats()
+    modules = [m for m in sys.modules if m in ("torch._inductor.lowering", "torch._inductor.compile_fx")]
+    print(json.dumps({**fields, "stats": stats, "frames": frames(), "inductor": modules, "explain": kiln.explain()}))
+
+
+def train(kind, depth="3", options="{}"):
+    model = make(kind, int(depth), **json.loads(options))
+    twin, ids = copy.deepcopy(model), make_ids()
+    kiln.compile(model)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        results.append(loss_and_gradients(model, ids))
+    torch.manual_seed(7)
+    report(digest=digest(results[0]), again=digest(results[1]), error=difference(results[0], loss_and_gradients(twin, ids)))
+
+
+def swap_activation(model):
+    for block in model.blocks:
+        block.activation = torch.nn.SiLU()
+
+
+def change_number(model):
+    for block in model.blocks:
+        block.scale = 0.25
+
+
+def change_eps(model):
+    for block in model.blocks:
+        block.norm.eps = 0.5
+
+
+def remove_dropout(model):
+    for block in model.blocks:
+        block.dropout = torch.nn.Identity()
+
+
+
+CHANGES = {
+    "nothing": lambda model: None,
+    "evaluation": lambda model: model.eval(),
+    "training": lambda model: model.train(),
+    "activation": swap_activation,
+    "number": change_number,
+    "eps": change_eps,
+    "module": remove_dropout,
+    "f64": lambda model: model.double(),
+}
+
+
+def change():
+    """Each change after the last, on a model whose captures were there before; the error against eager, of each."""
+    model, ids = make("gpt"), make_ids()
+    kiln.compile(model)
+    errors = {}
+    for name, apply in CHANGES.items():
+        for length in (16, 9) if name in ("nothing", "activation") else (16,):
+            apply(model)
+            twin = copy.deepcopy(model)
+            torch.manual_seed(7)
+            got = loss_and_gradients(model, make_ids(length))
+            torch.manual_seed(7)
+            errors[f"{name} {length}"] = difference(got, loss_and_gradients(twin, make_ids(length)))
+        if name == "nothing":
+            before = frames()
+    report(errors=errors, before=before)
+
+
+def infer():
+    """Without gradients, in three ways."""
+    model, ids = make("gpt").eval(), make_ids()
+    expected = model(ids).detach()
+    kiln.compile(model)
+    errors = {}
+    for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode), ("grad", torch.enable_grad)):
+        with mode():
+            got = model(ids)
+            errors[name] = difference([got.detach().clone()], [expected])
+            assert got.requires_grad == (name == "grad"), name
+    report(errors=errors)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
