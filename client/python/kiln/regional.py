@@ -123,7 +123,7 @@ class Entry:
 
     def _leave_captures(self, error: Exception) -> None:
         """From now on by torch.compile, in each process."""
-        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         _session.session().note_fallback(f"capture of {self.role}", why)
         _session.session().say(self._name, f"a {self.role} is compiled by torch.compile instead: {why}")
         code = self._call.__code__.replace(co_name=f"{self._name}_compiled")

@@ -103,5 +103,14 @@ def infer():
     report(errors=errors)
 
 
+def branch():
+    """Blocks that look at their data, on inputs that lead them to different ways."""
+    model = make("branching")
+    twin = copy.deepcopy(model)
+    kiln.compile(model)
+    batches = [make_ids(seed=seed) for seed in range(6)]
+    report(error=max(difference(loss_and_gradients(model, ids), loss_and_gradients(twin, ids)) for ids in batches))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -15,6 +15,7 @@ Five things a package needs that torch does not do by itself, each found the har
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import importlib
 import io
@@ -24,29 +25,44 @@ import pickle
 import sys
 import traceback
 import types
+import uuid
+import warnings
 
 import torch
 from torch._dynamo import bytecode_transformation, exc, guards, optimize, package
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.precompile_context import PrecompileContext
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 
 from . import kept
 from .runtime import CompiledGraph, count_instances
 
+# Saving guards looks at the gradients of all tensors met, which are none of the user's business.
+warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", module=r"torch\._dynamo\.guards")
+
 # Names that a capture brings along must not meet names made in this process.
 FIRST_UNIQUE_ID = 1_000_000
+
+# A capture that grew beyond this is kept as it was: loading it would cost more than its latest situation is worth.
+MAX_SITUATIONS = 16
 
 _UNSERIALISABLE = set(guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
 _FUNCTION_PARTS = ("__defaults__", "__kwdefaults__", "__closure__", "__code__")
 
-# What a capture may name. Nothing else is ever imported or called while one is read.
-_TRUSTED_MODULES = ("torch", "kiln", "collections", "sympy", "traceback", "_operator", "operator", "math", "types")
+# What a capture may name; where it was defined counts, not where it was found. Nothing else is called while one is read.
+_TRUSTED_CLASSES = (
+    "torch", "torch._C", "torch._dynamo", "torch._functorch", "torch._guards", "torch._subclasses", "torch.fx", "torch.nn",
+    "torch.torch_version", "torch.utils._ordered_set", "torch.utils._traceback", "kiln.torch", "sympy.core", "collections",
+    "functools", "traceback", "types",
+)  # fmt: skip
+_TRUSTED_FUNCTIONS = ("torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "_operator")
 _TRUSTED_BUILTINS = frozenset(
-    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type getattr".split()
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type".split()
 )
+_TRUSTED_VALUES = (torch.dtype, torch.memory_format, torch.layout)
 
 
 _CONFIG = {
@@ -110,18 +126,51 @@ def _keep_guards(entries) -> list[bool]:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str):
-        if module == "builtins" and name in _TRUSTED_BUILTINS:
-            return getattr(builtins, name)
-        if module.split(".")[0] in _TRUSTED_MODULES:
-            return super().find_class(module, name)
-        found = super().find_class(module, name) if module in sys.modules else None
-        if isinstance(found, type):  # a class of the user's, imported already: a module's or a config's type
-            return found
+        if module == "builtins":
+            if name in _TRUSTED_BUILTINS:
+                return getattr(builtins, name)
+            if name == "getattr":
+                return _attribute
+        elif module in sys.modules or module.split(".")[0] in ("torch", "sympy"):
+            found = super().find_class(module, name)
+            if _is_trusted(found):
+                return found
         raise pickle.UnpicklingError(f"a capture may not name {module}.{name}")
+
+
+def _attribute(owner, name: str):
+    found = getattr(owner, name)
+    if not _is_trusted(found):
+        raise pickle.UnpicklingError(f"a capture may not name {name} of {owner!r}")
+    return found
+
+
+def _is_trusted(found) -> bool:
+    if isinstance(found, _TRUSTED_VALUES):
+        return True
+    home = getattr(found, "__module__", None) or ""
+    if not isinstance(found, type):
+        return callable(found) and home in _TRUSTED_FUNCTIONS
+    if home == "torch" or home.startswith(tuple(f"{name}." for name in _TRUSTED_CLASSES[1:])) or home in _TRUSTED_CLASSES:
+        return True
+    # A class of the user's, imported already: the type of a module or of a configuration.
+    return home.split(".")[0] not in {*sys.stdlib_module_names, "torch", "kiln", "sympy"}
 
 
 def _read(data: bytes):
     return _Unpickler(io.BytesIO(data)).load()
+
+
+@contextlib.contextmanager
+def _own_keys():
+    """Within, torch's autograd cache has a fresh key for each graph, so that it never finds any: its own key costs more
+    than a block's capture, and imports all of Inductor. Another thread's compilation meanwhile misses that cache."""
+    original = autograd_cache.autograd_cache_key
+    autograd_cache.autograd_cache_key = lambda *_, **__: (f"kiln_{uuid.uuid4().hex}", [])
+    try:
+        yield
+    finally:
+        autograd_cache.autograd_cache_key = original
 
 
 # Where an exception comes from torch's compilation, or ours, not from the program that is compiled.
@@ -179,6 +228,9 @@ class Capture:
     def save(self) -> bytes:
         """Raises kept.NotKept for what cannot be saved."""
         entry = self._package.cache_entry()
+        situations = max(len(code.guarded_codes) for code in entry.codes)
+        if situations > MAX_SITUATIONS:
+            raise kept.NotKept(f"{situations} situations, at most {MAX_SITUATIONS}")
         backends = {key: self._backends.get(key) or PrecompileContext.serialize_artifact_by_key(key)
                     for key in entry.backend_ids}  # fmt: skip
         if None in backends.values():
@@ -189,7 +241,7 @@ class Capture:
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
         compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
-        with functorch_config.patch(_CONFIG), count_instances(self._instances):
+        with functorch_config.patch(_CONFIG), _own_keys(), count_instances(self._instances):
             wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip

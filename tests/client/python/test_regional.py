@@ -1,0 +1,283 @@
+"""kiln.compile: eager's results, captures that the next process installs, and never a stale one."""
+
+import copy
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from conftest import OVER_DOUBLE
+from regional_models import MAKERS, difference, loss_and_gradients, make, make_ids
+
+import kiln
+from kiln import _session, regional
+from kiln.torch import compat
+
+pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+
+HERE = pathlib.Path(__file__).parent
+TOLERANCE = 5e-6  # f32, sums of at most 200 terms; relative to each tensor's largest element
+
+
+def run(cache, *arguments, **environment):
+    """What one process of regional_process.py reports."""
+    variables = {**os.environ, "KILN_CACHE_DIR": str(cache), **environment}
+    done = subprocess.run([sys.executable, HERE / "regional_process.py", *arguments], env=variables, text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
+
+
+@pytest.fixture(autouse=True)
+def no_captures():
+    """As in a new process."""
+    regional._captures.clear()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def check(model, twin, ids=None, seed=7):
+    """Both models' losses and gradients agree, from one seed."""
+    ids = make_ids() if ids is None else ids
+    torch.manual_seed(seed)
+    got = loss_and_gradients(model, ids)
+    torch.manual_seed(seed)
+    assert difference(got, loss_and_gradients(twin, ids)) < TOLERANCE
+
+
+def compiled_pair(kind="gpt", depth=2, **options):
+    model = make(kind, depth, **options)
+    return kiln.compile(copy.deepcopy(model)), model
+
+
+# ---- between processes
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama", "bert", "perceptron"])
+def test_a_second_process_compiles_nothing_and_gives_the_same_bits(cache, kind):
+    cold = run(cache, "train", kind)
+    warm = run(cache, "train", kind, KILN_NO_DAEMON="1")
+    for process in (cold, warm):
+        assert process["error"] < TOLERANCE and process["digest"] == process["again"]
+        assert not process["inductor"]
+        assert set(process["stats"]["fallback_ops"]) <= {"aten.arange.default", "aten.add.Tensor"}  # between captures
+    assert cold["frames"] > 0 and cold["stats"]["compilations"] > 0
+    assert warm["frames"] == 0 and warm["stats"]["compilations"] == 0 and warm["stats"]["misses"] == 0
+    assert warm["stats"]["hits_mapped"] == warm["stats"]["programs"] > 0
+    assert warm["digest"] == cold["digest"]
+    assert warm["stats"]["nodes_compiled"] == cold["stats"]["nodes_compiled"]
+
+
+def test_a_deeper_model_needs_no_capture_of_its_blocks(cache):
+    run(cache, "train", "gpt", "2")
+    deeper = run(cache, "train", "gpt", "7", KILN_NO_DAEMON="1")
+    assert deeper["frames"] == 0 and deeper["stats"]["misses"] == 0 and deeper["error"] < TOLERANCE
+
+
+def test_whatever_changes_after_a_warm_load_is_captured_anew(cache):
+    run(cache, "train", "gpt")
+    changed = run(cache, "change")
+    assert changed["before"] > 0  # the new length
+    assert changed["errors"] and max(changed["errors"].values()) < TOLERANCE, changed["errors"]
+    again = run(cache, "change", KILN_NO_DAEMON="1")
+    assert again["frames"] == 0 and max(again["errors"].values()) < TOLERANCE, again["errors"]
+
+
+def test_whatever_changes_without_a_daemon_runs_in_torch(tmp_path):
+    run(tmp_path, "train", "gpt")
+    changed = run(tmp_path, "change", KILN_NO_DAEMON="1")
+    assert max(changed["errors"].values()) < TOLERANCE, changed["errors"]
+    assert changed["stats"]["compilations"] == 0 and changed["stats"]["nodes_fallback"] > 2
+
+
+def test_dropout_draws_eagers_masks_in_both_processes(cache):
+    options = json.dumps({"dropout": 0.3})
+    cold = run(cache, "train", "gpt", "2", options)
+    warm = run(cache, "train", "gpt", "2", options, KILN_NO_DAEMON="1")
+    assert max(cold["error"], warm["error"]) < TOLERANCE and warm["digest"] == cold["digest"] and warm["frames"] == 0
+
+
+def test_blocks_that_look_at_their_data_go_the_right_way(cache):
+    cold, warm = run(cache, "branch"), run(cache, "branch", KILN_NO_DAEMON="1")
+    assert max(cold["error"], warm["error"]) < TOLERANCE and warm["stats"]["compilations"] == 0
+
+
+def test_inference_modes_agree_with_eager_cold_and_warm(cache):
+    for environment in ({}, {"KILN_NO_DAEMON": "1"}):
+        process = run(cache, "infer", **environment)
+        assert max(process["errors"].values()) < TOLERANCE
+
+
+# ---- guards and hooks in one process
+
+
+def test_hooks_added_after_the_capture_fire():
+    model, twin = compiled_pair()
+    check(model, twin)
+    for where in (lambda m: m.blocks[1], lambda m: m.blocks[0].up):
+        seen = []
+        handle = where(model).register_forward_hook(lambda module, inputs, output: seen.append(1) or output * 2)
+        double = where(twin).register_forward_hook(lambda module, inputs, output: output * 2)
+        check(model, twin)
+        assert seen
+        handle.remove()
+        double.remove()
+        check(model, twin)
+        assert len(seen) == 1
+
+
+def test_checkpointed_blocks_train():
+    model, twin = compiled_pair(dropout=0.2)
+    model.checkpointed = twin.checkpointed = True
+    check(model, twin)
+
+
+def test_models_of_one_process_share_the_capture_of_their_blocks():
+    check(*compiled_pair(depth=2))
+    torch._dynamo.utils.counters.clear()
+    model, twin = compiled_pair(depth=5)
+    check(model, twin)
+    assert torch._dynamo.utils.counters["frames"]["ok"] == 0
+
+
+def test_a_compiled_model_is_copied_and_pickled_without_its_captures():
+    model, twin = compiled_pair()
+    check(model, twin)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        check(other, twin)
+        assert all(module._compiled_call_impl is None for module in other.modules())
+        check(kiln.compile(other), twin)
+
+
+def test_disabled_nothing_is_changed(monkeypatch):
+    monkeypatch.setenv("KILN_DISABLE", "1")
+    model, twin = compiled_pair()
+    assert all(module._compiled_call_impl is None for module in model.modules())
+    check(model, twin)
+
+
+def test_a_fork_runs_what_its_parent_captured():
+    torch.set_num_threads(1)  # GNU's OpenMP has no threads in a child
+    model, twin = compiled_pair()
+    check(model, twin)
+    child = os.fork()
+    if child == 0:
+        try:
+            check(model, twin)
+            check(model, twin, make_ids(9))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# ---- what cannot be captured, and whose fault it is
+
+
+def test_the_callers_mistakes_are_torchs_own_exceptions():
+    model, twin = compiled_pair()
+    beyond, too_long = torch.full((2, 16), 50), make_ids(65)
+    for ids in (beyond, too_long):  # before any capture, then after
+        with pytest.raises(IndexError, match="index out of range in self"):
+            model(ids)
+    check(model, twin)
+    for ids in (beyond, too_long):
+        with pytest.raises(IndexError, match="index out of range in self"):
+            model(ids)
+    check(model, twin)
+    with pytest.raises(RuntimeError) as expected:
+        twin.blocks[0](torch.ones(2, 16, 5))
+    with pytest.raises(type(expected.value)) as got:
+        model.blocks[0](torch.ones(2, 16, 5))
+    assert str(got.value) == str(expected.value)
+    check(model, twin)
+
+
+def test_what_cannot_be_captured_is_compiled_by_torch_and_said_once(monkeypatch, capsys):
+    def refuse(self, gm, example_inputs, **_):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(compat.packages().Capture, "_backend", refuse)
+    model, twin = compiled_pair("llama")
+    check(model, twin)
+    check(model, twin)
+    said = capsys.readouterr().err
+    assert said.count("a block is compiled by torch.compile instead") == 1
+    assert any("planted" in entry["reason"] for entry in kiln.explain()), kiln.explain()
+    assert kiln.stats()["nodes_compiled"] > 0  # by torch.compile(backend="kiln")
+
+
+def test_another_version_of_torch_is_compiled_by_torch_compile(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
+    compat.packages.cache_clear()
+    try:
+        model, twin = compiled_pair()
+        check(model, twin)
+        assert "2.99.0+cpu is compiled by torch.compile instead" in capsys.readouterr().err
+    finally:
+        monkeypatch.undo()
+        compat.packages.cache_clear()
+
+
+def plant(kind, change):
+    """Puts change(saved capture) in the place of each capture of the model, and sees that it lies there."""
+    client = _session.session().client()
+    for entry in regional.find_entries(make(kind, 2)):
+        planted = change(client.capture_get(entry._key))
+        client.capture_put(entry._key, planted)
+        deadline = time.monotonic() + 10
+        while client.capture_get(entry._key) != planted:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:100] + b"\xff" * 40 + b[140:], lambda b: b"junk"])
+def test_a_damaged_capture_is_captured_anew(damage):
+    check(*compiled_pair())
+    plant("gpt", damage)
+    regional._captures.clear()
+    check(*compiled_pair())
+    regional._captures.clear()
+    torch._dynamo.utils.counters.clear()
+    check(*compiled_pair())  # what was damaged is whole again
+    assert torch._dynamo.utils.counters["frames"]["ok"] == 0
+
+
+# Pickles that call os.system and the like, the second through a module that torch imports.
+PLANTED = [
+    b"cposix\nsystem\n(S'touch planted'\ntR.",
+    b"\x80\x04\x8c\x05torch\x8c\x09os.system\x93\x8c\x0dtouch planted\x85R.",
+    b"csubprocess\nPopen\n((S'touch'\nS'planted'\nltR.",
+    b"cbuiltins\neval\n(S'open(\"planted\", \"w\")'\ntR.",
+    b"cbuiltins\ngetattr\n(cbuiltins\nobject\nS'__subclasses__'\ntR(tR.",
+]
+
+
+@pytest.mark.parametrize("payload", PLANTED)
+def test_a_capture_that_names_what_it_may_not_is_refused(payload, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plant("bert", lambda saved: payload)
+    model, twin = compiled_pair("bert")
+    check(model, twin)
+    assert not (tmp_path / "planted").exists()
+    assert any("may not name" in entry.get("reason", "") for entry in kiln.explain())
+
+
+def test_repeated_blocks_are_found_by_class_and_parameters():
+    assert {kind: [len(group) for group in regional.repeated_blocks(make(kind, 4))] for kind in MAKERS} == {
+        "gpt": [4], "llama": [4], "bert": [4], "branching": [4],
+    }  # fmt: skip
+    mixed = make("gpt", 4)
+    mixed.blocks[2] = MAKERS["llama"]()
+    assert [len(group) for group in regional.repeated_blocks(mixed)] == [3]
+    assert regional.repeated_blocks(make("perceptron")) == []
+
+
