@@ -74,13 +74,14 @@ DEFAULTS = {
 
 def stats() -> dict:
     """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
-    (views not counted), `fallback_ops` (name → count), `graphs`, `graphs_eager`, `relayouts` (inputs copied into the
+    (views not counted; a graph that n modules share counts n times), `nodes_between` (those of the fallback that ran
+    between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`, `relayouts` (inputs copied into the
     layout that a program expects)."""
     client = _session._client
     counters = dict(DEFAULTS)
     if client is not None:
         counters.update(json.loads(client.stats()))
-    for name in ("nodes_compiled", "nodes_fallback", "graphs", "graphs_eager"):
+    for name in ("nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager"):
         counters[name] = _session.counts[name]
     counters["relayouts"] = sum(p.relayouts for p in _programs())
     counters["fallback_ops"] = dict(_session.fallback_ops)

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 import kiln
+from kiln import _session
 from kiln.torch import compat, public, runtime
 from kiln.torch import backend
+
+CREATE_PROGRAM = runtime.create_program  # conftest.py may replace it
 
 
 def agree(got, expected, tolerance=3e-6):
@@ -164,6 +167,44 @@ def test_a_program_that_cannot_be_had_runs_in_torch(monkeypatch, capsys):
     assert stats["nodes_compiled"] == 0 and stats["fallback_ops"]["aten.addmm.default"] >= 2
     assert capsys.readouterr().err.count("kiln: ") == 1
     assert any(entry["reason"] == "no daemon" for entry in kiln.explain())
+
+
+class Unimplemented(Exception):
+    code = 12
+
+
+def test_an_op_that_no_backend_has_leaves_its_region_alone(monkeypatch):
+    original = runtime.create_program
+
+    def lack(text, *rest):
+        if "tanh(" in text:
+            raise Unimplemented("loops_f32_80: cpu: tanh of f32")
+        return original(text, *rest)
+
+    monkeypatch.setattr(runtime, "create_program", lack)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4), torch.nn.ReLU())
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        agree(torch.compile(model, backend=backend)(x), model(x))
+    stats = kiln.stats()
+    assert stats["fallback_ops"] == {"aten.tanh.default": 1} and stats["nodes_compiled"] == 3, kiln.explain()
+    assert {entry["reason"] for entry in kiln.explain() if "node" in entry} == {"loops_f32_80: cpu: tanh of f32"}
+
+
+@pytest.mark.parametrize("options, expected", [({"deadline_ms": 1500}, 1500), ({}, 0), ({"deadline_ms": "soon"}, 0)])
+def test_the_deadline_reaches_the_client(monkeypatch, options, expected):
+    seen = []
+
+    class Client:
+        def compile(self, *_, deadline_ms, **__):
+            seen.append(deadline_ms)
+            raise RuntimeError("no daemon")
+
+    monkeypatch.setattr(runtime, "create_program", CREATE_PROGRAM)
+    monkeypatch.setattr(_session.Session, "client", lambda self: Client())
+    model, x = perceptron(), torch.randn(5, 8)
+    agree(torch.compile(model, backend=backend, options=options)(x), model(x))
+    assert set(seen) == {expected}
 
 
 def test_a_program_that_fails_when_run_is_replaced_by_torch(monkeypatch, capsys):

@@ -7,7 +7,7 @@ from torch import fx
 from .. import _session
 from . import compat
 from .joint import partition_joint
-from .runtime import compile_graph
+from .runtime import compile_graph, waiting_at_most
 
 OPTIONS = ("deadline_ms",)
 
@@ -24,12 +24,24 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
-        return compat.adapter().compile_with_autograd(gm, example_inputs, compiler=compile_or_eager, partition=partition_joint)
+        with waiting_at_most(_deadline(options)):
+            return compat.adapter().compile_with_autograd(
+                gm, example_inputs, compiler=compile_or_eager, partition=partition_joint
+            )
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         if compat.adapter().is_control_flow(error):
             raise
         _note_eager("capture", error)
         return gm.forward
+
+
+def _deadline(options: dict | None) -> int:
+    """The option in whole milliseconds; 0, the configured one, without it."""
+    value = (options or {}).get("deadline_ms", 0)
+    if isinstance(value, (int, float)) and 0 <= value < 2**32:
+        return int(value)
+    _session.session().say("deadline", f"option 'deadline_ms' is {value!r}, expected milliseconds; the configured one holds")
+    return 0
 
 
 def compile_or_eager(gm: fx.GraphModule, example_inputs):

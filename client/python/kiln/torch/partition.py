@@ -102,6 +102,15 @@ def why_not(node: fx.Node) -> str | None:
     return None
 
 
+def ops_of(node: fx.Node) -> set[str]:
+    """Kiln's ops that say the node."""
+    if node.target is operator.getitem:
+        return set()
+    builder = Builder(ROWS, lambda n: n is node)
+    builder.results(node)
+    return builder.writer.ops()
+
+
 def _check_types(node: fx.Node, results: tuple) -> None:
     """What the row says must be what torch found."""
     value = meta_of(node)
@@ -121,12 +130,13 @@ def _several_results(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (tuple, list))
 
 
-def partition(graph: fx.Graph) -> Partition:
-    """Colours the graph and prepares each region's text. Nodes whose regions cannot be said stay in torch."""
-    reasons: dict[fx.Node, str] = {}
+def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None) -> Partition:
+    """Colours the graph and prepares each region's text. Nodes whose regions cannot be said stay in torch, as do those of
+    `lacking`, each with why."""
+    reasons: dict[fx.Node, str] = dict(lacking or {})
     views = set()
     for node in graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr"):
+        if node.op in ("placeholder", "output", "get_attr") or node in reasons:
             continue
         if is_view(node) and why_not(node) is None:
             views.add(node)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import operator
+import re
 import weakref
 from typing import Callable
 
@@ -15,7 +17,7 @@ from .. import _session
 from . import compat
 from .builder import dim_of
 from .dropout import separate_masks
-from .partition import Partition, Region, drop_legacy_empties, is_free, partition
+from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition
 from .text import DTYPES
 
 _live: weakref.WeakSet = weakref.WeakSet()
@@ -24,6 +26,12 @@ _live: weakref.WeakSet = weakref.WeakSet()
 def live_programs():
     """Programs of regions that are alive, for counting."""
     return [p for r in list(_live) for p in r.programs() if hasattr(p, "relayouts")]
+
+
+# Of kiln.Error.code: no backend has the op.
+UNIMPLEMENTED = 12
+# How often a graph is split again around ops that no backend has.
+MAX_ATTEMPTS = 4
 
 
 def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
@@ -38,13 +46,26 @@ def layout_of(tensor: torch.Tensor) -> tuple:
     return DTYPES[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
 
 
+_deadline_ms = contextvars.ContextVar("deadline_ms", default=0)
+
+
+@contextlib.contextmanager
+def waiting_at_most(deadline_ms: int):
+    """Within, no program is waited for longer; 0 is what the configuration says."""
+    token = _deadline_ms.set(deadline_ms)
+    try:
+        yield
+    finally:
+        _deadline_ms.reset(token)
+
+
 def create_program(text: str, inputs: list[tuple], outputs: list[tuple], symbol_values: tuple = ()):
     """An executable of the text. Raises kiln's Error when it cannot be had."""
     client = _session.session().client()
     if client is None:
         raise RuntimeError("no client")
     _attach()
-    return client.compile(text, inputs, outputs, symbol_values=symbol_values)
+    return client.compile(text, inputs, outputs, symbol_values=symbol_values, deadline_ms=_deadline_ms.get())
 
 
 _attached = False
@@ -89,7 +110,7 @@ class EagerRegion:
         self._owner, self._region, self._code, self._function = owner, region, code, None
         self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
-        self.reason = ""  # why it runs in place of the program
+        self.reason, self.code_of_error = "", 0  # why it runs in place of the program
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
@@ -163,14 +184,33 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Regions that cannot be had run in torch."""
     separate_masks(gm.graph)
     drop_legacy_empties(gm.graph)
-    plan = partition(gm.graph)
-    graph, attributes = _stitch(gm, plan)
+    lacking: dict[fx.Node, str] = {}
+    for _ in range(MAX_ATTEMPTS):
+        plan = partition(gm.graph, lacking)
+        regions = {level: _make_region(gm, region) for level, region in plan.regions.items()}
+        more = _unimplemented(plan, regions)
+        if not more:
+            break
+        lacking.update(more)
+    graph, attributes = _stitch(gm, plan, regions)
     source, names = compat.adapter().boxed_code(graph)
     outside = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
     return CompiledGraph(source, names, attributes, outside)
 
 
-def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
+def _unimplemented(plan: Partition, regions: dict) -> dict[fx.Node, str]:
+    """Nodes for which a region could not be had, as no backend implements an op of theirs; the error names it."""
+    lacking = {}
+    for level, region in regions.items():
+        if isinstance(region, EagerRegion) and region.code_of_error == UNIMPLEMENTED:
+            words = set(re.findall(r"[a-z0-9_]+", region.reason))
+            for node in plan.regions[level].nodes:
+                if ops_of(node) & words:
+                    lacking[node] = region.reason
+    return lacking
+
+
+def _stitch(gm: fx.GraphModule, plan: Partition, regions: dict) -> tuple[fx.Graph, dict]:
     """The graph that runs the partition: regions are calls of attributes, all else is copied from the original."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -199,7 +239,7 @@ def _stitch(gm: fx.GraphModule, plan: Partition) -> tuple[fx.Graph, dict]:
         if level in plan.regions:
             name = f"kiln_region_{level}"
             region = plan.regions[level]
-            attributes[name] = _make_region(gm, region)
+            attributes[name] = regions[level]
             _call_region(graph, name, region, here, copies)
         for node in steps.get(level, ()):
             for operand in node.all_input_nodes:
@@ -236,7 +276,7 @@ def _make_region(gm: fx.GraphModule, region: Region):
         eager.state = (region.text, inputs, outputs)
         return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        eager.reason = str(error)
+        eager.reason, eager.code_of_error = str(error), getattr(error, "code", 0)
         return eager
 
 

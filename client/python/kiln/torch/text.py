@@ -124,6 +124,10 @@ class TextWriter:
         layout = "" if is_dense(value.shape, strides) else " " + dims_text(strides, "{}")
         self._outputs.append(value.name + layout)
 
+    def ops(self) -> set[str]:
+        """Names of the ops of its nodes."""
+        return {line.split(" = ", 1)[1].split("(", 1)[0] for line in self._lines}
+
     @property
     def symbols(self) -> list[sympy.Symbol]:
         """The graph's symbols in the order in which their values are bound."""
