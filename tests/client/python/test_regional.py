@@ -98,10 +98,10 @@ def test_whatever_changes_without_a_daemon_runs_in_torch(tmp_path):
     assert changed["stats"]["compilations"] == 0 and changed["stats"]["nodes_fallback"] > 2
 
 
-def test_dropout_draws_eagers_masks_in_both_processes(cache):
+def test_dropout_draws_eagers_masks_in_both_processes(tmp_path):
     options = json.dumps({"dropout": 0.3})
-    cold = run(cache, "train", "gpt", "2", options)
-    warm = run(cache, "train", "gpt", "2", options, KILN_NO_DAEMON="1")
+    cold = run(tmp_path, "train", "gpt", "2", options)
+    warm = run(tmp_path, "train", "gpt", "2", options, KILN_NO_DAEMON="1")
     assert max(cold["error"], warm["error"]) < TOLERANCE and warm["digest"] == cold["digest"] and warm["frames"] == 0
 
 

@@ -58,7 +58,9 @@ _TRUSTED_CLASSES = (
     "torch.torch_version", "torch.utils._ordered_set", "torch.utils._traceback", "kiln.torch", "sympy.core", "collections",
     "functools", "traceback", "types",
 )  # fmt: skip
-_TRUSTED_FUNCTIONS = ("torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "_operator")
+_TRUSTED_FUNCTIONS = (
+    "torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "kiln.torch.dropout", "_operator",
+)  # fmt: skip
 _TRUSTED_BUILTINS = frozenset(
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type".split()
 )
