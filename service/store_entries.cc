@@ -83,9 +83,9 @@ class StoreEntries final : public EntryStore {
 
 /// Who asks for a build of what is kept already could not read it: damaged bytes make room for good ones.
 Status StoreEntries::retire_if_damaged(const Digest& artifact) {
-  const auto kept = m_store->find(artifact);
-  if (kept.ok() || kept.status().code() != StatusCode::data_loss) return {};
-  spdlog::warn("artifact {} is damaged and written again: {}", artifact.to_short(), kept.status().message());
+  const auto damage = m_store->damage_of(artifact);
+  if (!damage) return {};
+  spdlog::warn("artifact {} is damaged and written again: {}", artifact.to_short(), *damage);
   return m_store->erase(artifact);
 }
 

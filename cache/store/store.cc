@@ -364,6 +364,7 @@ Status CacheStore::evict(uint64_t capacity_bytes) { return m_impl->evict(capacit
 Status CacheStore::erase(const Digest& artifact) { return m_impl->erase(artifact); }
 Status CacheStore::clear() { return m_impl->clear(); }
 Expected<std::vector<Damage>> CacheStore::verify() const { return m_impl->verify(); }
+std::optional<std::string> CacheStore::damage_of(const Digest& artifact) const { return m_impl->damage_of(artifact); }
 StoreStats CacheStore::stats() const { return m_impl->stats(); }
 const std::string& CacheStore::report() const { return m_impl->report(); }
 

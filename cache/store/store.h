@@ -118,6 +118,8 @@ class CacheStore {
 
   /// Reads every artifact back, from RocksDB and from the published file, and recomputes checksum and digest.
   Expected<std::vector<Damage>> verify() const;
+  /// What verify would say of one artifact; nothing when it is whole or not kept.
+  std::optional<std::string> damage_of(const Digest& artifact) const;
 
   StoreStats stats() const;
   /// One sentence about what opening had to repair; empty when nothing.

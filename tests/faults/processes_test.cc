@@ -110,7 +110,7 @@ TEST(DaemonKilled, EveryClientGetsAnAnswerAndWhatWasAnsweredStays) {
   std::jthread killer([&] {
     std::mt19937 random(std::random_device{}());
     while (!over) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 900));
+      std::this_thread::sleep_for(std::chrono::milliseconds(30 + random() % 200));
       if (const pid_t daemon = host.daemon_pid(); daemon > 0 && !over && kill(daemon, SIGKILL) == 0) ++kills;
     }
   });
