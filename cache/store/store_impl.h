@@ -30,6 +30,7 @@ class CacheStore::Impl {
   Status evict(uint64_t capacity_bytes);
   Status erase(const Digest& digest);
   Status clear();
+  std::optional<std::string> damage_of(const Digest& digest);
   Expected<std::vector<Damage>> verify();
   StoreStats stats();
 
@@ -53,7 +54,6 @@ class CacheStore::Impl {
   Status fall_back_to_older_heads(const std::vector<Digest>& keys);
   std::vector<Head> read_history(const Digest& key);
   Status rewrite_pinned(const LiveFile& file);
-  std::optional<std::string> damage_of(const Digest& digest);
   std::optional<std::string> damage_of(const Digest& digest, const Catalog::ArtifactState& artifact);
 
   void files_changed();

@@ -222,7 +222,7 @@ class Reader {
         }
         if (values == nullptr) return Attribute(std::vector<int64_t>());
         // The verifier checks where a vector begins, not whether its 8-byte elements are aligned.
-        if (reinterpret_cast<uintptr_t>(values->Data()) % alignof(int64_t) != 0) {
+        if (values->size() > 0 && reinterpret_cast<uintptr_t>(values->Data()) % alignof(int64_t) != 0) {
           return error(StatusCode::data_loss, "{} integers are not aligned", values->size());
         }
         return Attribute(std::vector<int64_t>(values->begin(), values->end()));
