@@ -10,7 +10,4 @@ namespace kiln {
 /// one, add a line to runtime_registry.cc.
 std::span<const RuntimeBackend* const> runtime_backends();
 
-/// By name, or null.
-const RuntimeBackend* find_runtime_backend(std::string_view name);
-
 }  // namespace kiln

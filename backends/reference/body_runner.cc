@@ -5,25 +5,6 @@ namespace kiln {
 BodyRunner::BodyRunner(const KernelSpec& spec, const Body& body, std::span<void* const> buffers)
     : m_spec(spec), m_body(body), m_buffers(buffers), m_values(body.exprs.size()) {}
 
-std::vector<ExprId> BodyRunner::order_for(std::span<const ExprId> roots) const {
-  std::vector<bool> needed(m_body.exprs.size(), false);
-  for (const ExprId root : roots) needed[root] = true;
-  for (size_t id = needed.size(); id-- > 0;) {
-    if (!needed[id]) continue;
-    const ScalarNode& node = m_body.exprs[id];
-    for (const ExprId operand : node.operands) {
-      if (operand != k_no_expr) needed[operand] = true;
-    }
-    if (node.op != ScalarOp::load) continue;
-    for (const IndirectTerm& term : m_body.accesses[node.slot].indirect) needed[term.index] = true;
-  }
-  std::vector<ExprId> order;
-  for (ExprId id = 0; id < needed.size(); ++id) {
-    if (needed[id]) order.push_back(id);
-  }
-  return order;
-}
-
 void BodyRunner::evaluate(std::span<const ExprId> order, std::span<const int64_t> point) {
   for (const ExprId id : order) m_values[id] = evaluate_node(m_body.exprs[id], point);
 }

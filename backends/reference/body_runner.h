@@ -15,7 +15,7 @@ class BodyRunner {
   BodyRunner(const KernelSpec& spec, const Body& body, std::span<void* const> buffers);
 
   /// All that `roots` need, in the order of evaluation.
-  std::vector<ExprId> order_for(std::span<const ExprId> roots) const;
+  std::vector<ExprId> order_for(std::span<const ExprId> roots) const { return needed_by(m_body, roots); }
 
   /// Evaluates `order` at `point`, one coordinate per iteration dim.
   void evaluate(std::span<const ExprId> order, std::span<const int64_t> point);

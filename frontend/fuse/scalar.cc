@@ -81,4 +81,23 @@ int arity(ScalarOp op) {
   return row == nullptr ? -1 : row->arity;
 }
 
+std::vector<ExprId> needed_by(const Body& body, std::span<const ExprId> roots) {
+  std::vector<bool> needed(body.exprs.size(), false);
+  for (const ExprId root : roots) needed[root] = true;
+  for (size_t id = needed.size(); id-- > 0;) {
+    if (!needed[id]) continue;
+    const ScalarNode& node = body.exprs[id];
+    for (const ExprId operand : node.operands) {
+      if (operand != k_no_expr) needed[operand] = true;
+    }
+    if (node.op != ScalarOp::load) continue;
+    for (const IndirectTerm& term : body.accesses[node.slot].indirect) needed[term.index] = true;
+  }
+  std::vector<ExprId> order;
+  for (ExprId id = 0; id < needed.size(); ++id) {
+    if (needed[id]) order.push_back(id);
+  }
+  return order;
+}
+
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -127,5 +128,9 @@ struct Body {
   std::vector<Access> accesses;
   bool operator==(const Body&) const = default;
 };
+
+/// The expressions that `roots` are computed from, themselves included, ascending: operands, predicates and the indices
+/// of indirect accesses.
+std::vector<ExprId> needed_by(const Body& body, std::span<const ExprId> roots);
 
 }  // namespace kiln

@@ -16,6 +16,7 @@
 
 #include "base/limits.h"
 #include "jit/worker/executor_wire.h"
+#include "jit/worker/send_struct.h"
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U
@@ -59,26 +60,6 @@ Expected<UniqueFd> sealed_code(const std::vector<uint8_t>& code) {
     return system_error("sealing code");
   }
   return fd;
-}
-
-bool send_request(int socket, const kiln_executor_request& request, int fd) {
-  iovec part{const_cast<kiln_executor_request*>(&request), sizeof request};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ssize_t sent = -1;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == sizeof request;
 }
 
 /// ok with the reply; deadline_exceeded; unavailable when the worker is dead.
@@ -158,11 +139,11 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
 
   KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_code(image.code));
   // The worker may have died since (with the thread that started it): that is not this candidate's fault.
-  bool sent = m_pid > 0 && send_data().ok() && send_request(m_socket.get(), request, code.get());
+  bool sent = m_pid > 0 && send_data().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());
   if (!sent) {
     KILN_RETURN_IF_ERROR(start());
     KILN_RETURN_IF_ERROR(send_data());
-    sent = send_request(m_socket.get(), request, code.get());
+    sent = send_struct(m_socket.get(), &request, sizeof request, code.get());
   }
   if (!sent) return died("before it ran");
 
@@ -241,7 +222,7 @@ Status ProcessRunner::send_data() {
   request.magic = KILN_EXECUTOR_MAGIC;
   request.command = KILN_EXECUTOR_DATA;
   request.bytes = m_capacity_bytes;
-  if (!send_request(m_socket.get(), request, m_data_fd.get())) return error(StatusCode::unavailable, "no worker");
+  if (!send_struct(m_socket.get(), &request, sizeof request, m_data_fd.get())) return error(StatusCode::unavailable, "no worker");
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply,
                         receive_reply(m_socket.get(), deadline_in(k_start_timeout_ms)));
   if (reply.result != KILN_EXECUTOR_OK) {

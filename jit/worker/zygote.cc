@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "jit/worker/send_struct.h"
+
 extern char** environ;
 
 namespace kiln {
@@ -29,29 +31,6 @@ struct Reply {
   int32_t pid = 0;  // or -errno
   int32_t wait_status = 0;
 };
-
-/// Sends `bytes` of a struct, with `fd` unless negative.
-bool send_struct(int socket, const void* data, size_t size, int fd) {
-  iovec part{const_cast<void*>(data), size};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  ssize_t sent = -1;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(size);
-}
 
 /// Blocks for the next request; false when the daemon is gone.
 bool receive_request(Request& request, UniqueFd& fd) {

@@ -44,25 +44,6 @@ uint64_t BodyEmitter::dims_of(const Access& access) const {
   return dims;
 }
 
-std::vector<ExprId> BodyEmitter::needed_by(const std::vector<ExprId>& roots) const {
-  std::vector<bool> needed(m_body.exprs.size(), false);
-  for (const ExprId root : roots) needed[root] = true;
-  for (size_t id = needed.size(); id-- > 0;) {
-    if (!needed[id]) continue;
-    const ScalarNode& node = m_body.exprs[id];
-    for (const ExprId operand : node.operands) {
-      if (operand != k_no_expr) needed[operand] = true;
-    }
-    if (node.op != ScalarOp::load) continue;
-    for (const IndirectTerm& term : m_body.accesses[node.slot].indirect) needed[term.index] = true;
-  }
-  std::vector<ExprId> list;
-  for (ExprId id = 0; id < needed.size(); ++id) {
-    if (needed[id]) list.push_back(id);
-  }
-  return list;
-}
-
 // Scopes.
 
 std::unique_ptr<Scope> BodyEmitter::root() {
@@ -181,7 +162,7 @@ void BodyEmitter::prepare(Scope& scope, const std::vector<ExprId>& roots, const 
     }
     if ((common_dims(access) & ~scope.bound) == 0) common_place(scope, number);
   };
-  for (const ExprId id : needed_by(roots)) {
+  for (const ExprId id : needed_by(m_body, roots)) {
     const ScalarNode& node = m_body.exprs[id];
     if (node.op == ScalarOp::load) prepare_address(node.slot);
     if ((m_dims[id] & ~scope.bound) != 0 || m_changing[id]) continue;

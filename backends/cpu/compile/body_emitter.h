@@ -81,7 +81,6 @@ class BodyEmitter {
   uint64_t dims_of(ExprId id) const { return m_dims[id]; }
   uint64_t dims_of(const Access& access) const;
   /// roots_of, transitively, ascending.
-  std::vector<ExprId> needed_by(const std::vector<ExprId>& roots) const;
   ScalarEmitter& scalars() { return m_scalars; }
 
  private:
