@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "base/aligned_elements.h"
 #include "base/limits.h"
 #include "frontend/infer/builder.h"
 #include "frontend/ir/validate.h"
@@ -221,8 +222,7 @@ class Reader {
           return exhausted("integers", values->size(), limits::k_node_operands);
         }
         if (values == nullptr) return Attribute(std::vector<int64_t>());
-        // The verifier checks where a vector begins, not whether its 8-byte elements are aligned.
-        if (values->size() > 0 && reinterpret_cast<uintptr_t>(values->Data()) % alignof(int64_t) != 0) {
+        if (!has_aligned_elements(values)) {
           return error(StatusCode::data_loss, "{} integers are not aligned", values->size());
         }
         return Attribute(std::vector<int64_t>(values->begin(), values->end()));

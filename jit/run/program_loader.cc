@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/aligned_elements.h"
 #include "frontend/ir/graph.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
@@ -42,6 +43,9 @@ Expected<std::vector<TensorLayout>> read_layouts(const flatbuffers::Vector<flatb
   for (size_t i = 0; i < size_of_list(list); ++i) {
     const auto* stored = list->Get(static_cast<uint32_t>(i));
     if (stored->dtype() >= k_dtype_count) return damaged("unknown dtype");
+    if (!has_aligned_elements(stored->dims()) || !has_aligned_elements(stored->strides())) {
+      return damaged("sizes are not aligned");
+    }
     TensorLayout layout{static_cast<DType>(stored->dtype()), {}, {}};
     if (stored->dims()) layout.dims.assign(stored->dims()->begin(), stored->dims()->end());
     if (stored->strides()) layout.strides.assign(stored->strides()->begin(), stored->strides()->end());

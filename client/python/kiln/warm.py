@@ -29,6 +29,20 @@ def load(source: str):
     raise TypeError(f"{source} gave inputs of type {type(inputs).__name__}, expected a tuple or a dict")
 
 
+def tensors_in(output):
+    """The tensors of a tensor, or of dicts (ModelOutput is one), lists and tuples of them."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from tensors_in(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from tensors_in(value)
+
+
 def scalar_of(output):
     """Something to start a backward from: the loss if there is one, else the sum of all floating outputs."""
     import torch
@@ -36,8 +50,7 @@ def scalar_of(output):
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
-    tensors = [t for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
-    differentiable = [t for t in tensors if t.requires_grad]
+    differentiable = [t for t in tensors_in(output) if t.requires_grad]
     if not differentiable:
         raise ValueError("--train: no output depends on a parameter that is trained")
     return sum(t.sum() for t in differentiable)
