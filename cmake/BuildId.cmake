@@ -1,6 +1,6 @@
 # cmake -DROOT=… -DOUT=… -DLLVM=… -P BuildId.cmake: writes build_id.cc when a generator source has changed.
 file(GLOB_RECURSE sources ${ROOT}/frontend/*.cc ${ROOT}/frontend/*.h ${ROOT}/frontend/*.fbs ${ROOT}/backends/*.cc
-     ${ROOT}/backends/*.h ${ROOT}/autotune/*.cc ${ROOT}/autotune/*.h ${ROOT}/jit/build/*.cc ${ROOT}/jit/run/*.fbs)
+     ${ROOT}/backends/*.h ${ROOT}/backends/*.cuh ${ROOT}/autotune/*.cc ${ROOT}/autotune/*.h ${ROOT}/jit/build/*.cc ${ROOT}/jit/run/*.fbs)
 list(SORT sources)
 set(hashes "")
 foreach(source ${sources})

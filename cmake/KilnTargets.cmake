@@ -5,6 +5,19 @@ function(kiln_library name)
   target_link_libraries(${name} PUBLIC kiln_settings ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
 endfunction()
 
+# kiln_embed(TARGET NAMESPACE FILES…): compiles texts of this folder into TARGET (Embed.cmake says under which names).
+function(kiln_embed target namespace)
+  set(files)
+  foreach(file ${ARGN})
+    list(APPEND files ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_texts.cc)
+  add_custom_command(OUTPUT ${out} VERBATIM
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DNAMESPACE=${namespace} "-DFILES=${files}" -P ${PROJECT_SOURCE_DIR}/cmake/Embed.cmake
+    DEPENDS ${files} ${PROJECT_SOURCE_DIR}/cmake/Embed.cmake)
+  target_sources(${target} PRIVATE ${out})
+endfunction()
+
 # kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs
 # besides the plain build: `unit` (the default) under ASan and UBSan, `concurrent` under TSan; `e2e` and `faults` nowhere
 # else. The target <label>_tests builds all that carry the label.

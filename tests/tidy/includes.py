@@ -19,6 +19,8 @@ TABLE = {
     "backends": ["frontend", "base"],
     "backends/cpu/compile": ["backends", "frontend", "base"],
     "backends/cpu/runtime": ["backends/backend.h", "backends/cpu/features.h", "frontend", "base"],
+    "backends/cuda/compile": ["backends", "frontend", "base"],
+    "backends/cuda/runtime": ["backends/backend.h", "backends/cuda", "frontend", "base"],
     "autotune": ["backends", "frontend", "base"],
     "jit/run": ["frontend", "backends/backend.h", "base"],
     "jit/resolve": ["jit/run", "frontend", "cache/reader", "cache/format", "backends/backend.h",

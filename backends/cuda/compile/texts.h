@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string_view>
+
+/// The parts of a kernel's source that are files of this folder, as they are.
+namespace kiln::cuda {
+
+extern const std::string_view prelude_text;
+
+}  // namespace kiln::cuda
