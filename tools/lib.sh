@@ -43,6 +43,15 @@ ensure_python() {
   export PYTHON
 }
 
+# Compilers of device code that come as Python packages, beside the build: no Python of the user's is touched. Tests that
+# need one skip where it cannot be had.
+VENDOR=$ROOT/build/vendor
+vendor_package() {  # vendor_package NAME==VERSION FILE: FILE is in the package, relative to $VENDOR
+  [ -e "$VENDOR/$2" ] && return
+  say "installing $1 into build/vendor"
+  "$PYTHON" -m pip install -q --no-deps --upgrade --target "$VENDOR" "$1" || say "no $1: tests that need it will skip"
+}
+
 build() {  # build PRESET [TARGET…]
   local preset=$1; shift
   ( cd "$ROOT" && cmake --preset "$preset" -DKILN_PYTHON="${PYTHON:-}" >"$ROOT/build/$preset.configure.log" 2>&1 ) ||
@@ -55,6 +64,7 @@ prepare() {  # packages, python, the dev build
   mkdir -p "$ROOT/build"
   install_packages
   ensure_python
+  vendor_package nvidia-cuda-nvrtc==13.0.88 nvidia/cu13/lib/libnvrtc.so.13
   say "building (log: build/$PRESET.build.log)"
   build "$PRESET"
 }
@@ -62,5 +72,6 @@ prepare() {  # packages, python, the dev build
 # The environment in which python has torch and kiln, and kiln and kilnd are on the path.
 enter() {
   export PATH="$BUILD/bin:$(dirname "$PYTHON"):$PATH"
+  export KILN_CUDA_PATH="$VENDOR/nvidia/cu13/lib${KILN_CUDA_PATH:+:$KILN_CUDA_PATH}"
   export PYTHONPATH="$BUILD/python${PYTHONPATH:+:$PYTHONPATH}"
 }

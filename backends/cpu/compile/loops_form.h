@@ -1,14 +1,10 @@
 #pragma once
 
 #include "backends/cpu/features.h"
+#include "backends/simplified_loops.h"
 #include "frontend/fuse/kernel_spec.h"
 
 namespace kiln::cpu {
-
-/// The same loops with as few dims as possible: dims of extent 1 are gone, and two neighbours are one
-/// wherever every access moves through both at one stride and no expression uses their index. Parallel and
-/// reduced dims stay apart.
-LoopsSpec simplified(const LoopsSpec& loops);
 
 /// How a (simplified) kernel is laid over vectors.
 ///

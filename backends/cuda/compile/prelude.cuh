@@ -19,6 +19,8 @@
 #define KILN_PRELUDE_VERSION 1
 
 #define KILN_DEVICE static __device__ __forceinline__
+// The same in a class, after `static`.
+#define KILN_MEMBER __device__ __forceinline__
 // The entry point: `extern "C" KILN_KERNEL(threads, blocks an SM should hold) name(KILN_ARGUMENTS(Arguments) args)`.
 #define KILN_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define KILN_CLUSTER_KERNEL(threads, blocks, cluster) \

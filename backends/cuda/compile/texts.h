@@ -6,5 +6,6 @@
 namespace kiln::cuda {
 
 extern const std::string_view prelude_text;
+extern const std::string_view scalar_text;
 
 }  // namespace kiln::cuda

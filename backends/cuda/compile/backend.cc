@@ -1,0 +1,112 @@
+#include "backends/cuda/compile/backend.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "backends/cuda/compile/loops.h"
+#include "backends/cuda/compile/texts.h"
+
+namespace kiln::cuda {
+namespace {
+
+// Bump when any writer changes the text for an unchanged spec and schedule.
+constexpr int k_generator_version = 1;
+
+// Ten times what the largest kernel takes on a busy machine.
+constexpr uint64_t k_compile_deadline_ms = 30'000;
+
+struct KernelKind {
+  Status (*claims)(const KernelSpec&, const CudaTarget&);
+  std::vector<Schedule> (*candidates)(const KernelSpec&, const CudaTarget&);
+  Expected<std::vector<KernelSource>> (*sources)(const KernelSpec&, const Schedule&, const CudaTarget&);
+};
+
+Status claims_nothing(const KernelSpec& spec, const CudaTarget&) {
+  return error(StatusCode::unimplemented, "cuda: no kernel for {}", kernel_name(spec));
+}
+std::vector<Schedule> no_candidates(const KernelSpec&, const CudaTarget&) { return {}; }
+Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Schedule&, const CudaTarget& target) {
+  return claims_nothing(spec, target);
+}
+
+// In the order of KernelSpec::kernel's alternatives.
+constexpr std::array<KernelKind, 4> k_kinds{{
+    {loops_claims, loops_candidates, loops_source},
+    {claims_nothing, no_candidates, no_sources},
+    {claims_nothing, no_candidates, no_sources},
+    {claims_nothing, no_candidates, no_sources},
+}};
+static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
+
+const KernelKind& kind_of(const KernelSpec& spec) { return k_kinds[spec.kernel.index()]; }
+
+Expected<const CudaTarget*> resolve(const Target& target) {
+  const CudaTarget* found = target.backend == "cuda" ? find_cuda_target(target.name) : nullptr;
+  if (found == nullptr) return invalid_argument("cuda: no target {}:{}", target.backend, target.name);
+  return found;
+}
+
+}  // namespace
+
+std::vector<Target> CudaCompileBackend::targets() const {
+  std::vector<Target> result;
+  for (const CudaTarget& target : cuda_targets()) result.push_back({"cuda", std::string(target.name)});
+  return result;
+}
+
+TargetTraits CudaCompileBackend::traits(const Target& target) const {
+  TargetTraits traits;
+  traits.vector_bytes = 16;  // the widest access of a thread
+  if (const auto found = resolve(target); found.ok()) traits.fast_memory_bytes = found.value()->shared_bytes;
+  return traits;
+}
+
+std::string CudaCompileBackend::toolchain() const {
+  return fmt::format("{} generator {}", nvrtc().ok() ? nvrtc()->identity() : "no nvrtc", k_generator_version);
+}
+
+Status CudaCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
+  KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
+  return kind_of(spec).claims(spec, *cuda);
+}
+
+std::vector<Schedule> CudaCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
+  const auto cuda = resolve(target);
+  return cuda.ok() ? kind_of(spec).candidates(spec, **cuda) : std::vector<Schedule>{};
+}
+
+Expected<std::vector<KernelSource>> CudaCompileBackend::sources(const KernelSpec& spec, const Schedule& schedule,
+                                                                const Target& target) {
+  KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
+  return kind_of(spec).sources(spec, schedule, *cuda);
+}
+
+Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
+                                            const Target& target) const {
+  KILN_ASSIGN_OR_RETURN(const std::vector<KernelSource> kernels, sources(spec, schedule, target));
+  if (!nvrtc().ok()) return nvrtc().status().with_context("cuda");
+  LaunchRecord record{.buffers = static_cast<uint32_t>(spec.buffers.size()), .least_driver = nvrtc()->least_driver()};
+  std::vector<std::vector<uint8_t>> cubins;
+  for (const KernelSource& kernel : kernels) {
+    const std::string text = fmt::format("{}{}{}", prelude_text, scalar_text, kernel.text);
+    KILN_ASSIGN_OR_RETURN(Compiled compiled, nvrtc()->compile(text, target.name, k_compile_deadline_ms));
+    const Resources& resources = compiled.resources;
+    if (resources.spill_store_bytes + resources.spill_load_bytes > 0) {
+      return error(StatusCode::resource_exhausted, "cuda: {}: registers spill, {} bytes stored and {} loaded",
+                   schedule.description, resources.spill_store_bytes, resources.spill_load_bytes);
+    }
+    if (!compiled.complaint.empty()) {
+      return error(StatusCode::resource_exhausted, "cuda: {}: {}", schedule.description, compiled.complaint);
+    }
+    record.kernels.push_back(kernel.record);
+    record.kernels.back().resources = resources;
+    cubins.push_back(std::move(compiled.cubin));
+  }
+  Image image;
+  image.tasks = record.kernels.front().blocks;
+  image.code = pack(std::move(record), cubins);
+  return image;
+}
+
+}  // namespace kiln::cuda

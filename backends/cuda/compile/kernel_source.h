@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "backends/backend.h"
+#include "backends/cuda/launch_record.h"
+#include "backends/cuda/targets.h"
+
+namespace kiln::cuda {
+
+/// The entry point of every kernel.
+inline constexpr std::string_view k_entry = "kiln_kernel";
+
+/// One kernel as text, to stand after prelude.cuh and scalar.cuh, and how it is launched (resources and cubin are the
+/// compiler's to fill in).
+struct KernelSource {
+  std::string text;
+  KernelRecord record;
+};
+
+}  // namespace kiln::cuda

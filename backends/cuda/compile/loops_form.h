@@ -1,0 +1,39 @@
+#pragma once
+
+#include <vector>
+
+#include "backends/backend.h"
+
+namespace kiln::cuda {
+
+/// How a (simplified) loops kernel lies over threads. Each parallel point has `members` threads, which share out the
+/// reduced points; a block has `columns` points.
+///
+///     members = 1             a thread a point; with `run` > 1 a thread makes a run of points along the last parallel dim
+///     members are neighbours  a warp's or block's threads read a row together, `run` elements each
+///     columns are neighbours  reduced points are far apart and parallel ones adjacent: sums over rows of a matrix
+struct LoopsForm {
+  uint32_t members = 1;  // a power of two
+  uint32_t columns = 256;
+  uint32_t run = 1;
+  bool members_are_neighbours = false;
+
+  uint32_t threads() const { return members * columns; }
+  bool operator==(const LoopsForm&) const = default;
+};
+
+/// Best first, at least one.
+std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loops);
+
+/// Whether a stage must meet its reduced points in order: some store of it adds, or goes where data says.
+bool is_ordered(const LoopsSpec& loops, const Stage& stage);
+
+/// Whether the access may be made in runs of `length` along `dim`: adjacent there, all else a multiple of the length,
+/// nothing indirect.
+bool is_run_of(const Access& access, size_t dim, int64_t length);
+
+Schedule to_schedule(const LoopsForm& form);
+/// Errors: invalid_argument for bytes that are no form.
+Expected<LoopsForm> form_of(const Schedule& schedule);
+
+}  // namespace kiln::cuda

@@ -1,0 +1,172 @@
+#include "backends/cuda/launch_record.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <type_traits>
+
+#include "base/bytes.h"
+
+namespace kiln::cuda {
+namespace {
+
+constexpr uint32_t k_magic = 0x6475636b;  // "kcud"
+constexpr uint32_t k_version = 1;         // bump with any change of the fields below
+constexpr size_t k_head_bytes = 12;
+constexpr uint64_t k_cubin_alignment = 64;
+// Longer lists come from damage only.
+constexpr uint32_t k_most_items = 4096;
+
+/// One walk over the fields serves writing and reading: Visitor::field(x) for plain values, list(x, each) for vectors.
+template <typename Visitor, typename Map>
+void visit_map(Visitor& visitor, Map& map) {
+  visitor.field(map.buffer);
+  visitor.field(map.dtype);
+  visitor.field(map.offset_bytes);
+  for (auto& extent : map.extents) visitor.field(extent);
+  for (auto& stride : map.stride_bytes) visitor.field(stride);
+  for (auto& box : map.box) visitor.field(box);
+  visitor.field(map.is_swizzled);
+}
+
+template <typename Visitor, typename Kernel>
+void visit_kernel(Visitor& visitor, Kernel& kernel) {
+  visitor.text(kernel.entry);
+  visitor.field(kernel.blocks);
+  visitor.field(kernel.is_persistent);
+  visitor.field(kernel.threads);
+  visitor.field(kernel.cluster);
+  visitor.field(kernel.shared_bytes);
+  visitor.list(kernel.aligned_buffers, [&](auto& buffer) { visitor.field(buffer); });
+  visitor.list(kernel.maps, [&](auto& map) { visit_map(visitor, map); });
+  auto& resources = kernel.resources;
+  for (auto* value : {&resources.registers, &resources.static_shared_bytes, &resources.stack_bytes,
+                      &resources.spill_store_bytes, &resources.spill_load_bytes}) {
+    visitor.field(*value);
+  }
+  visitor.field(kernel.cubin_offset);
+  visitor.field(kernel.cubin_bytes);
+}
+
+template <typename Visitor, typename Record>
+void visit_record(Visitor& visitor, Record& record) {
+  visitor.field(record.buffers);
+  visitor.field(record.least_driver);
+  visitor.list(record.kernels, [&](auto& kernel) { visit_kernel(visitor, kernel); });
+}
+
+struct Writer {
+  ByteWriter bytes;
+
+  template <typename T>
+  void field(const T& value) {
+    bytes.write(value);
+  }
+  void text(const std::string& value) { bytes.write(std::string_view(value)); }
+  template <typename List, typename Each>
+  void list(const List& items, Each each) {
+    bytes.write(static_cast<uint32_t>(items.size()));
+    for (const auto& item : items) each(item);
+  }
+};
+
+struct Reader {
+  std::span<const uint8_t> bytes;
+  bool is_good = true;
+
+  template <typename T>
+  void field(T& value) {
+    if (bytes.size() < sizeof value) {
+      is_good = false;
+      return;
+    }
+    if constexpr (std::is_same_v<T, bool>) {
+      value = bytes[0] != 0;
+    } else {
+      std::memcpy(&value, bytes.data(), sizeof value);
+    }
+    bytes = bytes.subspan(sizeof value);
+  }
+  void text(std::string& value) {
+    uint32_t length = 0;
+    field(length);
+    if (length > bytes.size()) is_good = false;
+    if (!is_good) return;
+    value.assign(reinterpret_cast<const char*>(bytes.data()), length);
+    bytes = bytes.subspan(length);
+  }
+  template <typename List, typename Each>
+  void list(List& items, Each each) {
+    uint32_t count = 0;
+    field(count);
+    if (count > k_most_items) is_good = false;
+    for (uint32_t i = 0; is_good && i < count; ++i) each(items.emplace_back());
+  }
+};
+
+size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+size_t maps_offset(const LaunchRecord& record) { return rounded_up((record.buffers + size_t{1}) * sizeof(void*), 64); }
+
+size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel) {
+  if (kernel.maps.empty()) return (record.buffers + size_t{1}) * sizeof(void*);
+  return maps_offset(record) + kernel.maps.size() * 128;
+}
+
+std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins) {
+  assert(cubins.size() == record.kernels.size());
+  Writer measure;
+  visit_record(measure, record);
+  const size_t record_bytes = measure.bytes.bytes().size();
+  uint64_t offset = rounded_up(k_head_bytes + record_bytes, k_cubin_alignment);
+  for (size_t i = 0; i < cubins.size(); ++i) {
+    record.kernels[i].cubin_offset = offset;
+    record.kernels[i].cubin_bytes = cubins[i].size();
+    offset = rounded_up(offset + cubins[i].size(), k_cubin_alignment);
+  }
+  Writer writer;
+  for (const uint32_t word : {k_magic, k_version, static_cast<uint32_t>(record_bytes)}) writer.field(word);
+  visit_record(writer, record);
+  std::vector<uint8_t> code = writer.bytes.take();
+  code.resize(offset);
+  for (size_t i = 0; i < cubins.size(); ++i) {
+    std::copy(cubins[i].begin(), cubins[i].end(), code.begin() + static_cast<long>(record.kernels[i].cubin_offset));
+  }
+  return code;
+}
+
+Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
+  const auto damaged = [](std::string_view what) { return error(StatusCode::data_loss, "cuda code: {}", what); };
+  uint32_t head[3] = {};
+  if (code.size() < k_head_bytes) return damaged("shorter than its head");
+  std::memcpy(head, code.data(), sizeof head);
+  if (head[0] != k_magic) return damaged("no launch record");
+  if (head[1] != k_version)
+    return error(StatusCode::data_loss, "cuda code: version {}, expected {}", head[1], k_version);
+  if (head[2] > code.size() - k_head_bytes) return damaged("the launch record is cut short");
+  LaunchRecord record;
+  Reader reader{code.subspan(k_head_bytes, head[2])};
+  visit_record(reader, record);
+  if (!reader.is_good || !reader.bytes.empty()) return damaged("the launch record is damaged");
+  if (record.kernels.empty()) return damaged("no kernel");
+  for (const KernelRecord& kernel : record.kernels) {
+    if (kernel.cubin_offset > code.size() || kernel.cubin_bytes > code.size() - kernel.cubin_offset) {
+      return damaged("a cubin is cut short");
+    }
+    if (kernel.threads == 0 || kernel.threads > 1024 || kernel.cluster == 0 || kernel.cluster > 16 ||
+        kernel.blocks == 0) {
+      return damaged("a kernel has no grid");
+    }
+    for (const uint32_t buffer : kernel.aligned_buffers) {
+      if (buffer >= record.buffers) return damaged("a buffer that is not there");
+    }
+    for (const TensorMapRecord& map : kernel.maps) {
+      if (map.buffer >= record.buffers) return damaged("a buffer that is not there");
+    }
+  }
+  return record;
+}
+
+}  // namespace kiln::cuda

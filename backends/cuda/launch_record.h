@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/expected.h"
+#include "frontend/ir/dtype.h"
+
+/// What Image::code of this backend holds: a launch record, then the cubins it names. The compile side writes it, the
+/// runtime reads it; nobody else looks inside.
+///
+///     code   = magic:u32  version:u32  record_bytes:u32  record  cubins
+///
+/// All kernels take one argument, by value (and __grid_constant__): one pointer for each of the spec's buffers, a pointer
+/// to the launch's status, then, 64-byte aligned, the tensor maps.
+namespace kiln::cuda {
+
+/// How a tensor map is encoded once the buffer's address is known (cuTensorMapEncodeTiled): three dims, the adjacent one
+/// first. Out of bounds reads as zero.
+struct TensorMapRecord {
+  uint32_t buffer = 0;
+  DType dtype = DType::f16;
+  uint64_t offset_bytes = 0;
+  std::array<uint64_t, 3> extents{};
+  std::array<uint64_t, 2> stride_bytes{};  // of dims 1 and 2; multiples of 16
+  std::array<uint32_t, 3> box{};
+  bool is_swizzled = true;  // by 128 bytes
+  bool operator==(const TensorMapRecord&) const = default;
+};
+
+/// What the compiler said about a kernel.
+struct Resources {
+  uint32_t registers = 0;
+  uint32_t static_shared_bytes = 0;
+  uint32_t stack_bytes = 0;
+  uint32_t spill_store_bytes = 0;
+  uint32_t spill_load_bytes = 0;
+  bool operator==(const Resources&) const = default;
+};
+
+struct KernelRecord {
+  std::string entry;
+  uint64_t blocks = 1;         // one dimension
+  bool is_persistent = false;  // any number of blocks does: at most one a multiprocessor, a multiple of the cluster
+  uint32_t threads = 0;        // of a block
+  uint32_t cluster = 1;        // blocks
+  uint32_t shared_bytes = 0;   // dynamic
+  /// Buffers whose address must be a multiple of 16; where one is not, the next kernel of the record is taken.
+  std::vector<uint32_t> aligned_buffers;
+  std::vector<TensorMapRecord> maps;
+  Resources resources;
+  uint64_t cubin_offset = 0, cubin_bytes = 0;  // from the start of the code
+  bool operator==(const KernelRecord&) const = default;
+};
+
+/// Alternatives that compute the same, best first; the last one takes any address.
+struct LaunchRecord {
+  uint32_t buffers = 0;
+  uint32_t least_driver = 0;  // as cuDriverGetVersion counts: 13000
+  std::vector<KernelRecord> kernels;
+  bool operator==(const LaunchRecord&) const = default;
+};
+
+/// Bytes of the argument: pointers and maps.
+size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel);
+/// Where the maps begin in it.
+size_t maps_offset(const LaunchRecord& record);
+
+/// The code of an image: fills cubin_offset and cubin_bytes. One cubin for each kernel, in order.
+std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins);
+
+/// Errors: data_loss for what is no such code, cut short, or names bytes outside of it.
+Expected<LaunchRecord> unpack(std::span<const uint8_t> code);
+
+}  // namespace kiln::cuda

@@ -1,0 +1,63 @@
+// The chosen set through the real compiler, where it is installed: everything compiles for every target, and no register
+// spills. That needs no device; that the code is right is for the conformance suite.
+#include <gtest/gtest.h>
+
+#include "backends/cuda/compile/backend.h"
+#include "tests/backends/cuda/chosen_loops.h"
+
+namespace kiln::cuda {
+namespace {
+
+class CudaCompile : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::of_process().ok()) GTEST_SKIP() << Nvrtc::of_process().status().to_string();
+  }
+
+  void compile_first(const NamedSpec& named) {
+    SCOPED_TRACE(named.name);
+    ASSERT_TRUE(validate(named.spec).ok()) << validate(named.spec).to_string();
+    ASSERT_TRUE(m_backend.claims(named.spec, GetParam()).ok());
+    const auto candidates = m_backend.candidates(named.spec, GetParam());
+    ASSERT_FALSE(candidates.empty());
+    const auto image = m_backend.compile(named.spec, candidates.front(), GetParam());
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    const auto record = unpack(image->code);
+    ASSERT_TRUE(record.ok()) << record.status().to_string();
+    for (const KernelRecord& kernel : record->kernels) {
+      EXPECT_EQ(kernel.resources.spill_store_bytes + kernel.resources.spill_load_bytes, 0u);
+      EXPECT_GT(kernel.resources.registers, 0u);
+      EXPECT_GT(kernel.cubin_bytes, 0u);
+    }
+  }
+
+  CudaCompileBackend m_backend;
+};
+
+TEST_P(CudaCompile, loops_of_the_chosen_set_do_not_spill) {
+  for (const NamedSpec& named : chosen_loops()) compile_first(named);
+}
+
+TEST_P(CudaCompile, every_candidate_of_a_normalisation_compiles) {
+  const KernelSpec spec = layer_norm(DType::bf16, 512, 768);
+  for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {
+    SCOPED_TRACE(schedule.description);
+    EXPECT_TRUE(m_backend.compile(spec, schedule, GetParam()).ok());
+  }
+}
+
+TEST_P(CudaCompile, equal_requests_give_equal_bytes) {
+  const KernelSpec spec = softmax(DType::f32, 64, 100);
+  const Schedule schedule = m_backend.candidates(spec, GetParam()).front();
+  const auto first = m_backend.compile(spec, schedule, GetParam());
+  const auto second = m_backend.compile(spec, schedule, GetParam());
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->code, second->code);
+}
+
+std::string name_of(const testing::TestParamInfo<Target>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Targets, CudaCompile, testing::ValuesIn(CudaCompileBackend().targets()), name_of);
+
+}  // namespace
+}  // namespace kiln::cuda

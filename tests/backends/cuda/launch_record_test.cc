@@ -1,0 +1,72 @@
+#include "backends/cuda/launch_record.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace kiln::cuda {
+namespace {
+
+LaunchRecord sample() {
+  LaunchRecord record{.buffers = 3, .least_driver = 13000};
+  KernelRecord fast{.entry = "fast", .blocks = 132, .is_persistent = true, .threads = 384, .cluster = 2};
+  fast.shared_bytes = 230464;
+  fast.aligned_buffers = {0, 1};
+  fast.maps = {
+      {.buffer = 1, .dtype = DType::bf16, .extents = {64, 100, 3}, .stride_bytes = {128, 12800}, .box = {64, 128, 1}}};
+  fast.resources = {.registers = 168};
+  record.kernels = {fast, {.entry = "any", .blocks = 7, .threads = 256}};
+  return record;
+}
+
+TEST(LaunchRecord, comes_back_as_it_was_with_its_cubins) {
+  const std::vector<std::vector<uint8_t>> cubins{{1, 2, 3}, std::vector<uint8_t>(100, 9)};
+  const auto code = pack(sample(), cubins);
+  const auto record = unpack(code);
+  ASSERT_TRUE(record.ok()) << record.status().to_string();
+  LaunchRecord expected = sample();
+  for (size_t i = 0; i < cubins.size(); ++i) {
+    const KernelRecord& kernel = record->kernels[i];
+    ASSERT_EQ(kernel.cubin_bytes, cubins[i].size());
+    EXPECT_EQ(std::memcmp(code.data() + kernel.cubin_offset, cubins[i].data(), cubins[i].size()), 0);
+    expected.kernels[i].cubin_offset = kernel.cubin_offset;
+    expected.kernels[i].cubin_bytes = kernel.cubin_bytes;
+  }
+  EXPECT_EQ(*record, expected);
+}
+
+TEST(LaunchRecord, code_cut_anywhere_is_data_loss) {
+  const auto code = pack(sample(), {{1, 2, 3}, {4}});
+  const auto whole = unpack(code);
+  ASSERT_TRUE(whole.ok());
+  const size_t needed = whole->kernels.back().cubin_offset + 1;
+  for (size_t bytes = 0; bytes < needed; ++bytes) {
+    const auto record = unpack(std::span(code).first(bytes));
+    ASSERT_FALSE(record.ok()) << bytes;
+    EXPECT_EQ(record.status().code(), StatusCode::data_loss);
+  }
+}
+
+TEST(LaunchRecord, a_flipped_byte_never_names_bytes_outside_of_the_code) {
+  const auto code = pack(sample(), {{1, 2, 3}, {4}});
+  for (size_t at = 0; at < code.size(); ++at) {
+    auto damaged = code;
+    damaged[at] ^= 0xff;
+    const auto record = unpack(damaged);
+    if (!record.ok()) continue;
+    for (const KernelRecord& kernel : record->kernels) {
+      EXPECT_LE(kernel.cubin_offset, code.size());
+      EXPECT_LE(kernel.cubin_bytes, code.size() - kernel.cubin_offset);
+    }
+  }
+}
+
+TEST(LaunchRecord, maps_lie_behind_the_pointers_at_a_multiple_of_64) {
+  const LaunchRecord record = sample();
+  EXPECT_EQ(maps_offset(record), 64u);  // three buffers and the status: 32 bytes
+  EXPECT_EQ(argument_bytes(record, record.kernels[0]), 64u + 128u);
+  EXPECT_EQ(argument_bytes(record, record.kernels[1]), 32u);
+}
+
+}  // namespace
+}  // namespace kiln::cuda
