@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "autotune/sample_pool.h"
 #include "backends/backend.h"
 #include "base/expected.h"
 
@@ -13,7 +14,15 @@ namespace kiln {
 struct CandidateRun {
   LaunchStatus status = LaunchStatus::ok;
   bool red_zones_intact = true;  // nothing was written outside the buffers
-  std::vector<double> seconds;   // wall time of each repetition, all tasks on one thread
+  std::vector<double> seconds;   // wall time of each repetition
+};
+
+/// Memory for one buffer of a kernel.
+struct CandidateBuffer {
+  uint64_t size_bytes = 0;
+  /// What the candidate only reads: these bytes, which it cannot change. Without one the memory is for the caller to
+  /// fill.
+  SampleSource source;
 };
 
 /// Runs candidates away from the caller: in a process that may hang, crash or scribble without harm. The
@@ -25,11 +34,11 @@ class CandidateRunner {
  public:
   virtual ~CandidateRunner() = default;
 
-  /// Shared memory for buffers of these sizes, 64-byte aligned, each between red zones. What they hold is
-  /// undefined; they are valid until the next prepare.
-  virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const uint64_t> sizes_bytes) = 0;
+  /// Shared memory for buffers, 64-byte aligned: what has a source is read-only, the rest lies between red zones and
+  /// holds nothing defined. Valid until the next prepare.
+  virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) = 0;
 
-  /// Runs every task of `image` `repetitions` times over the prepared buffers.
+  /// Runs every task of `image` `repetitions` times over the prepared buffers, on as many threads as the runner has.
   /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal); the next run works.
   virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) = 0;
 };

@@ -4,19 +4,23 @@
 #include <span>
 #include <vector>
 
+#include "autotune/sample_pool.h"
+#include "base/expected.h"
 #include "frontend/fuse/kernel_spec.h"
 
 namespace kiln {
 
-/// Random contents for the inputs of a kernel under test. Floats are normally distributed around 0 (so sums
-/// cancel and signs matter), booleans fair, integers in [-100, 100] unless they address memory: those stay
-/// inside every bound that they are checked against. Equal (spec, seed) give equal bytes.
+/// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
+/// in [-100, 100] unless they address memory: those stay inside every bound that they are checked against.
+/// Equal (spec, seed) give equal bytes.
 class SampleData {
  public:
   SampleData(const KernelSpec& spec, uint64_t seed);
 
-  /// Fills `bytes`, the contents of buffer `buffer`.
-  void fill(uint32_t buffer, std::span<uint8_t> bytes) const;
+  /// Where a floating buffer's contents begin.
+  Expected<SampleSource> source(uint32_t buffer) const;
+  /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.
+  Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 
  private:
   const KernelSpec& m_spec;

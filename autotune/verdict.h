@@ -54,21 +54,25 @@ class CandidateTrial {
   /// What the candidates read and write, one span per buffer of the spec.
   const std::vector<std::span<uint8_t>>& buffers() const { return m_buffers; }
   /// What buffer `index`, which is not an output only, holds before a candidate runs.
-  std::span<const std::byte> initial(size_t index) const;
+  std::span<const std::byte> initial(size_t index) const { return std::as_bytes(initial_bytes(index)); }
 
   /// May be called for one candidate after another.
   Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);
 
  private:
   CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(&spec), m_runner(&runner) {}
+  std::span<const uint8_t> initial_bytes(size_t index) const;
+  bool is_filled(size_t index) const { return m_requested[index].source.pool == nullptr; }
   Status restore_inputs();
   Status check_output(const OutputReference& output, Verdict& verdict) const;
 
   const KernelSpec* m_spec;
   CandidateRunner* m_runner;
   std::vector<std::span<uint8_t>> m_buffers;
-  std::vector<uint64_t> m_input_checksums;      // 0 for outputs
-  std::vector<std::vector<uint8_t>> m_initial;  // of buffers that are read and written
+  std::vector<CandidateBuffer> m_requested;
+  std::vector<uint64_t> m_input_checksums;      // of the inputs that were filled, which a candidate could change
+  std::vector<SampleMapping> m_initial_floats;  // of floating buffers that are read and written
+  std::vector<std::vector<uint8_t>> m_initial;  // of others
 };
 
 }  // namespace kiln

@@ -80,14 +80,16 @@ Expected<Types> infer_attention_backward(const OpContext& context) {
 /// a key row (b * kv_heads + h) * keys + k.
 struct Problem {
   ElementEvaluator& e;
+  NodeId id;
   ValueId q, k, v, bias;
   int64_t heads, kv_heads, group, queries, keys, features, value_features;
   double scale;
   bool causal;
   int64_t causal_offset;
 
-  Problem(ElementEvaluator& evaluator, const Node& node, size_t first, ValueId bias_operand)
+  Problem(ElementEvaluator& evaluator, NodeId node_id, const Node& node, size_t first, ValueId bias_operand)
       : e(evaluator),
+        id(node_id),
         q(node.operands[first]),
         k(node.operands[first + 1]),
         v(node.operands[first + 2]),
@@ -115,9 +117,13 @@ struct Problem {
     return scale * dot(q, query_row, k, key_row(query_row, key), features) + bias_at(query_row, key);
   }
   double dot(ValueId a, int64_t a_row, ValueId b, int64_t b_row, int64_t length) const {
-    double total = 0;
-    for (int64_t d = 0; d < length; ++d) total += e.at(a, a_row * length + d) * e.at(b, b_row * length + d);
-    return total;
+    return e.dot({a, a_row * length, 1, length}, {b, b_row * length, 1, length});
+  }
+  /// into[d] += factor * element d of the row.
+  void add_row(double factor, ValueId value, int64_t row, std::span<double> into) const {
+    const auto length = static_cast<int64_t>(into.size());
+    const std::span<const double> elements = e.line(1, {value, row * length, 1, length});
+    for (size_t d = 0; d < into.size(); ++d) into[d] += factor * elements[d];
   }
   double bias_at(int64_t query_row, int64_t key) const {
     if (bias == k_none) return 0;
@@ -146,16 +152,14 @@ void fill_output_row(const Problem& p, int64_t row, std::span<double> out) {
     const double weight = std::exp(scores[static_cast<size_t>(key)] - largest);
     sum += weight;
     if (weight == 0) continue;  // what is masked may hold anything
-    for (int64_t d = 0; d < p.value_features; ++d) {
-      out[static_cast<size_t>(d)] += weight * p.e.at(p.v, p.key_row(row, key) * p.value_features + d);
-    }
+    p.add_row(weight, p.v, p.key_row(row, key), out.first(out.size() - 1));
   }
   for (double& value : out.first(out.size() - 1)) value /= sum;
   out.back() = std::log(sum) + largest;
 }
 
 double attention_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
-  const Problem p(e, graph.node(id), 0, graph.node(id).operands[3]);
+  const Problem p(e, id, graph.node(id), 0, graph.node(id).operands[3]);
   const int64_t row = result == 0 ? index / p.value_features : index;
   const auto values = e.scratch(id, row, static_cast<size_t>(p.value_features) + 1,
                                 [&](std::span<double> out) { fill_output_row(p, row, out); });
@@ -167,11 +171,17 @@ struct Pair {
   double probability, score_gradient;
 };
 
+/// Rows of scratch: dq's are the query rows, dk and dv share -1 - key row, Σ grad_out out of a query row follows dq's.
+int64_t key_gradient_row(int64_t key_row) { return -1 - key_row; }
+int64_t delta_row(const Problem& p, int64_t row) { return p.e.elements(p.q) + row; }
+
 Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key) {
   const double score = p.score(row, key);
   if (score == -k_infinity) return {0, 0};
-  const ValueId grad = node.operands[0], out = node.operands[4];
-  const double delta = p.dot(grad, row, out, row, p.value_features);
+  const ValueId grad = node.operands[0];
+  const auto delta = p.e.scratch(p.id, delta_row(p, row), 1, [&](std::span<double> sum) {
+    sum[0] = p.dot(grad, row, node.operands[4], row, p.value_features);
+  })[0];
   const double probability = std::exp(score - p.e.at(node.operands[5], row));
   const double from_value = p.dot(grad, row, p.v, p.key_row(row, key), p.value_features);
   return {probability, probability * (from_value - delta)};
@@ -180,10 +190,7 @@ Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key)
 void fill_query_gradient(const Problem& p, const Node& node, int64_t row, std::span<double> dq) {
   for (int64_t key = 0; key < p.keys; ++key) {
     const double slope = backward_pair(p, node, row, key).score_gradient * p.scale;
-    if (slope == 0) continue;
-    for (int64_t d = 0; d < p.features; ++d) {
-      dq[static_cast<size_t>(d)] += slope * p.e.at(p.k, p.key_row(row, key) * p.features + d);
-    }
+    if (slope != 0) p.add_row(slope, p.k, p.key_row(row, key), dq);
   }
 }
 
@@ -194,19 +201,14 @@ void fill_key_gradient(const Problem& p, const Node& node, int64_t key_row, std:
   for (int64_t row = first_row; row < first_row + p.group * p.queries; ++row) {
     const Pair pair = backward_pair(p, node, row, key_row % p.keys);
     if (pair.probability == 0) continue;
-    for (int64_t d = 0; d < p.features; ++d) {
-      dk_dv[static_cast<size_t>(d)] += pair.score_gradient * p.scale * p.e.at(p.q, row * p.features + d);
-    }
-    for (int64_t d = 0; d < p.value_features; ++d) {
-      dk_dv[static_cast<size_t>(p.features + d)] +=
-          pair.probability * p.e.at(node.operands[0], row * p.value_features + d);
-    }
+    p.add_row(pair.score_gradient * p.scale, p.q, row, dk_dv.first(static_cast<size_t>(p.features)));
+    p.add_row(pair.probability, node.operands[0], row, dk_dv.subspan(static_cast<size_t>(p.features)));
   }
 }
 
 double attention_backward_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
   const Node& node = graph.node(id);
-  const Problem p(e, node, 1, node.operands[6]);
+  const Problem p(e, id, node, 1, node.operands[6]);
   if (result == 0) {
     const int64_t row = index / p.features;
     return e.scratch(id, row, static_cast<size_t>(p.features), [&](std::span<double> out) {
@@ -214,7 +216,7 @@ double attention_backward_element(ElementEvaluator& e, const Graph& graph, NodeI
     })[static_cast<size_t>(index % p.features)];
   }
   const int64_t width = result == 1 ? p.features : p.value_features, row = index / width;
-  const auto gradients = e.scratch(id, -1 - row, static_cast<size_t>(p.features + p.value_features),
+  const auto gradients = e.scratch(id, key_gradient_row(row), static_cast<size_t>(p.features + p.value_features),
                                    [&](std::span<double> out) { fill_key_gradient(p, node, row, out); });
   return gradients[static_cast<size_t>((result == 1 ? 0 : p.features) + index % width)];
 }

@@ -44,9 +44,7 @@ double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result
   const int64_t m = e.extents(a)[e.extents(a).size() - 2];
   const int64_t row = matrix_base(a) + index / n % m * k;
   const int64_t column = matrix_base(b) + index % n;
-  double total = 0;
-  for (int64_t i = 0; i < k; ++i) total += e.at(a, row + i) * e.at(b, column + i * n);
-  return total;
+  return e.dot({a, row, 1, k}, {b, column, n, k});
 }
 
 Expected<Types> infer_matmul(const OpContext& context) {

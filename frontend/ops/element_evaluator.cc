@@ -1,6 +1,7 @@
 #include "frontend/ops/element_evaluator.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "frontend/ops/op.h"
 
@@ -56,6 +57,18 @@ std::vector<NodeId> live_nodes(const Graph& graph) {
   return live;
 }
 
+/// Whether only one coordinate changes along the line.
+bool stays_in_one_dim(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides,
+                      const ElementEvaluator::Line& line) {
+  if (line.count <= 1) return true;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] <= 1 || strides[d] == 0 || line.step % strides[d] != 0) continue;
+    const int64_t last = line.first / strides[d] % extents[d] + (line.count - 1) * (line.step / strides[d]);
+    if (last >= 0 && last < extents[d]) return true;
+  }
+  return false;
+}
+
 // The address of an empty input: it has no elements to load, but must not look like a computed value.
 constexpr std::byte k_nothing{};
 
@@ -99,13 +112,17 @@ Status ElementEvaluator::bind_values(std::span<const std::span<const std::byte>>
   return {};
 }
 
-double ElementEvaluator::load(const State& state, int64_t index) {
-  if (state.dense) return load_element(state.dtype, state.data, index);
+int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
+  if (state.dense) return index;
   int64_t address = 0;
   for (size_t d = 0; d < state.extents.size(); ++d) {
     address += index / state.strides[d] % state.extents[d] * state.memory_strides[d];
   }
-  return load_element(state.dtype, state.data, address);
+  return address;
+}
+
+double ElementEvaluator::load(const State& state, int64_t index) {
+  return load_element(state.dtype, state.data, address_of(state, index));
 }
 
 double ElementEvaluator::compute(ValueId value, int64_t index) {
@@ -122,18 +139,62 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
   return element;
 }
 
-double ElementEvaluator::at_broadcast(ValueId operand, ValueId result, int64_t index) {
+int64_t ElementEvaluator::broadcast_index(ValueId operand, ValueId result, int64_t index) const {
   const State& from = m_states[operand];
   const State& to = m_states[result];
-  if (from.extents == to.extents) return at(operand, index);
-  if (from.elements == 1) return at(operand, 0);
+  if (from.extents == to.extents) return index;
   const size_t extra = to.extents.size() - from.extents.size();
   int64_t address = 0;
   for (size_t d = 0; d < from.extents.size(); ++d) {
     if (from.extents[d] == 1) continue;
     address += index / to.strides[d + extra] % to.extents[d + extra] * from.strides[d];
   }
-  return at(operand, address);
+  return address;
+}
+
+ElementEvaluator::Line ElementEvaluator::behind_views(Line line) const {
+  for (;;) {
+    const Value& value = m_graph->value(line.value);
+    if (value.producer == k_none) return line;
+    const Node& node = m_graph->node(value.producer);
+    if (node.op->kind != OpKind::view) return line;
+    if (node.op->source != nullptr) {
+      const State& state = m_states[line.value];
+      if (!stays_in_one_dim(state.extents, state.strides, line)) return line;
+      const int64_t first = node.op->source(*this, node, line.first);
+      line.step = line.count > 1 ? node.op->source(*this, node, line.first + line.step) - first : 0;
+      line.first = first;
+    }
+    line.value = node.operands[0];
+  }
+}
+
+void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
+  const Line line = behind_views(wanted);
+  const State& state = m_states[line.value];
+  if (state.data != nullptr && (state.dense || stays_in_one_dim(state.extents, state.strides, line))) {
+    const int64_t first = address_of(state, line.first);
+    const int64_t step = line.count > 1 ? address_of(state, line.first + line.step) - first : 0;
+    return load_elements(state.dtype, state.data, first, step, out);
+  }
+  for (size_t i = 0; i < out.size(); ++i) out[i] = at(line.value, line.first + static_cast<int64_t>(i) * line.step);
+}
+
+std::span<const double> ElementEvaluator::line(size_t slot, const Line& line) {
+  KeptLine& kept = m_lines[slot];
+  if (kept.line == line) return kept.elements;
+  // What is computed for this line may ask for lines of its own: it is complete before it is kept.
+  std::vector<double> elements(static_cast<size_t>(line.count));
+  read_line(line, elements);
+  m_lines[slot] = {line, std::move(elements)};
+  return m_lines[slot].elements;
+}
+
+double ElementEvaluator::dot(const Line& a, const Line& b) {
+  line(0, a);
+  line(1, b);  // may replace what slot 0 held
+  const std::span<const double> left = line(0, a), right = m_lines[1].elements;
+  return std::transform_reduce(left.begin(), left.end(), right.begin(), 0.0);
 }
 
 std::optional<int64_t> ElementEvaluator::checked_index(NodeId node, double value, int64_t extent) {

@@ -43,8 +43,23 @@ class ElementEvaluator {
   const std::vector<int64_t>& strides(ValueId value) const { return m_states[value].strides; }
   int64_t elements(ValueId value) const { return m_states[value].elements; }
 
-  /// The element of `operand` that numpy's broadcasting pairs with element `index` of `result`.
-  double at_broadcast(ValueId operand, ValueId result, int64_t index);
+  /// The index in `operand` that numpy's broadcasting pairs with element `index` of `result`.
+  int64_t broadcast_index(ValueId operand, ValueId result, int64_t index) const;
+  double at_broadcast(ValueId operand, ValueId result, int64_t index) {
+    return at(operand, broadcast_index(operand, result, index));
+  }
+
+  /// `count` elements of a value, `step` apart in its flat index.
+  struct Line {
+    ValueId value;
+    int64_t first, step, count;
+    bool operator==(const Line&) const = default;
+  };
+  /// The line's elements, at memory speed where they come from an input, through views too. Valid until the next call
+  /// with this `slot` (0 or 1); asking for the same line again costs nothing.
+  std::span<const double> line(size_t slot, const Line& line);
+  /// The sum of products of two lines of equal count.
+  double dot(const Line& a, const Line& b);
 
   /// `size` numbers that belong to row `row` of a node, made by `fill` when first asked for.
   template <typename Fill>
@@ -61,7 +76,7 @@ class ElementEvaluator {
 
  private:
   // Few elements are demanded of large values: most pages hold one. Smaller ones would make the tables of pages large.
-  static constexpr size_t k_page_elements = 128;
+  static constexpr size_t k_page_elements = 16;
   struct Page {
     bool known[k_page_elements] = {};
     double values[k_page_elements];
@@ -78,12 +93,21 @@ class ElementEvaluator {
 
   explicit ElementEvaluator(const Graph& graph) : m_graph(&graph), m_scratch(graph.nodes().size()) {}
   Status bind_values(std::span<const std::span<const std::byte>> inputs);
+  static int64_t address_of(const State& state, int64_t index);
   static double load(const State& state, int64_t index);
   double compute(ValueId value, int64_t index);
+  Line behind_views(Line line) const;
+  void read_line(const Line& line, std::span<double> out);
+
+  struct KeptLine {
+    Line line{k_none, 0, 0, 0};
+    std::vector<double> elements;
+  };
 
   const Graph* m_graph;
   std::vector<State> m_states;
   std::vector<std::unordered_map<int64_t, std::vector<double>>> m_scratch;
+  KeptLine m_lines[2];
   Status m_status;
 };
 

@@ -75,6 +75,10 @@ struct OpDef {
   /// evaluator gives them. Integers and booleans are exact up to 2^53.
   double (*element)(ElementEvaluator&, const Graph&, NodeId node, uint32_t result, int64_t index) = nullptr;
 
+  /// For kind view: the flat index in operand 0 of the result's element `index`; null where it is `index` itself.
+  /// Along one dim of the result it is affine.
+  int64_t (*source)(const ElementEvaluator&, const Node&, int64_t index) = nullptr;
+
   /// Builds the same results from simpler ops; null for primitives. `node` must not be a reference into the graph
   /// that grows.
   Expected<std::vector<ValueId>> (*decompose)(GraphBuilder&, const Node& node,

@@ -86,6 +86,19 @@ double load_element(DType dtype, const std::byte* data, int64_t index) {
   return 0;
 }
 
+void load_elements(DType dtype, const std::byte* data, int64_t first, int64_t step, std::span<double> out) {
+  const auto load_each = [&](auto load) {
+    for (double& value : out) {
+      value = load(first);
+      first += step;
+    }
+  };
+  // The dtypes that large reductions read; the loop is free of the switch.
+  if (dtype == DType::f32) return load_each([&](int64_t i) { return static_cast<double>(read<float>(data, i)); });
+  if (dtype == DType::f64) return load_each([&](int64_t i) { return read<double>(data, i); });
+  load_each([&](int64_t i) { return load_element(dtype, data, i); });
+}
+
 void store_element(DType dtype, std::byte* data, int64_t index, double value) {
   switch (dtype) {
     case DType::boolean:

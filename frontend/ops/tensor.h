@@ -26,6 +26,8 @@ struct Tensor {
 
 /// Element `index` of densely packed elements, as f64. i64 beyond 2^53 loses its low bits. `data` need not be aligned.
 double load_element(DType dtype, const std::byte* data, int64_t index);
+/// out.size() elements from `first` on, `step` apart.
+void load_elements(DType dtype, const std::byte* data, int64_t first, int64_t step, std::span<double> out);
 /// Rounds to nearest even; integers truncate; boolean is value != 0.
 void store_element(DType dtype, std::byte* data, int64_t index, double value);
 

@@ -15,6 +15,11 @@ namespace {
 using Values = std::span<const ValueId>;
 using Gradients = Expected<std::vector<ValueId>>;
 
+double view_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const Node& node = graph.node(id);
+  return e.at(node.operands[0], node.op->source == nullptr ? index : node.op->source(e, node, index));
+}
+
 // --- reshape -----------------------------------------------------------------------------------------------------------
 
 Expected<Types> infer_reshape(const OpContext& context) {
@@ -23,10 +28,6 @@ Expected<Types> infer_reshape(const OpContext& context) {
   KILN_RETURN_IF_ERROR(expect_equal(context, element_count(shape), element_count(x.shape), 0,
                                     fmt::format("{} with elements", TensorType{x.dtype, shape, {}}.to_string())));
   return Types{{x.dtype, shape, {}}};
-}
-
-double reshape_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  return e.at(graph.node(id).operands[0], index);
 }
 
 Gradients reshape_gradient(GraphBuilder& b, const Node&, Values in, Values, Values g) {
@@ -47,14 +48,13 @@ Expected<Types> infer_permute(const OpContext& context) {
   return Types{std::move(result)};
 }
 
-double permute_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  const Node& node = graph.node(id);
+int64_t permute_source(const ElementEvaluator& e, const Node& node, int64_t index) {
   const std::vector<int64_t>& dims = integers_of(node.attributes, "dims");
   int64_t address = 0;
   for (size_t d = 0; d < dims.size(); ++d) {
     address += coordinate(e, node.results[0], index, d) * e.strides(node.operands[0])[static_cast<size_t>(dims[d])];
   }
-  return e.at(node.operands[0], address);
+  return address;
 }
 
 Gradients permute_gradient(GraphBuilder& b, const Node& node, Values, Values, Values g) {
@@ -82,8 +82,8 @@ Expected<Types> infer_expand(const OpContext& context) {
   return Types{{x.dtype, shape, {}}};
 }
 
-double expand_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  return e.at_broadcast(graph.node(id).operands[0], graph.node(id).results[0], index);
+int64_t expand_source(const ElementEvaluator& e, const Node& node, int64_t index) {
+  return e.broadcast_index(node.operands[0], node.results[0], index);
 }
 
 Gradients expand_gradient(GraphBuilder& b, const Node&, Values in, Values, Values g) {
@@ -92,13 +92,12 @@ Gradients expand_gradient(GraphBuilder& b, const Node&, Values in, Values, Value
 
 // --- slice -------------------------------------------------------------------------------------------------------------
 
-double slice_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  const Node& node = graph.node(id);
+int64_t slice_source(const ElementEvaluator& e, const Node& node, int64_t index) {
   const auto dim = static_cast<size_t>(integer_of(node.attributes, "dim"));
   const int64_t inner = e.strides(node.results[0])[dim];
   const Split split = split_at(index, e.extents(node.results[0])[dim], inner);
   const int64_t at = integer_of(node.attributes, "start") + split.at * integer_of(node.attributes, "step");
-  return e.at(node.operands[0], (split.outer * e.extents(node.operands[0])[dim] + at) * inner + split.rest);
+  return (split.outer * e.extents(node.operands[0])[dim] + at) * inner + split.rest;
 }
 
 Expected<Types> infer_slice(const OpContext& context) {
@@ -122,15 +121,14 @@ Expected<Types> infer_flip(const OpContext& context) {
   return infer_same(context);
 }
 
-double flip_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  const Node& node = graph.node(id);
+int64_t flip_source(const ElementEvaluator& e, const Node& node, int64_t index) {
   int64_t address = index;
   for (const int64_t d : integers_of(node.attributes, "dims")) {
     const auto dim = static_cast<size_t>(d);
     const int64_t mirrored = e.extents(node.results[0])[dim] - 1 - 2 * coordinate(e, node.results[0], index, dim);
     address += mirrored * e.strides(node.results[0])[dim];
   }
-  return e.at(node.operands[0], address);
+  return address;
 }
 
 Gradients flip_gradient(GraphBuilder& b, const Node& node, Values, Values, Values g) {
@@ -141,21 +139,22 @@ Gradients flip_gradient(GraphBuilder& b, const Node& node, Values, Values, Value
 
 std::span<const OpDef> view_ops() {
   const auto view = [](std::string_view name, std::vector<AttributeDef> attributes, decltype(OpDef::infer) infer,
-                       decltype(OpDef::element) element, decltype(OpDef::gradient) gradient) {
+                       decltype(OpDef::source) source, decltype(OpDef::gradient) gradient) {
     return OpDef{.name = name,
                  .kind = OpKind::view,
                  .operands = {{"x"}},
                  .attributes = std::move(attributes),
                  .infer = infer,
-                 .element = element,
+                 .element = view_element,
+                 .source = source,
                  .gradient = gradient};
   };
   static const std::vector<OpDef> rows = {
-      view("reshape", {required("shape", AttributeType::shape)}, infer_reshape, reshape_element, reshape_gradient),
-      view("permute", {required("dims", AttributeType::integers)}, infer_permute, permute_element, permute_gradient),
-      view("expand", {required("shape", AttributeType::shape)}, infer_expand, expand_element, expand_gradient),
-      view("slice", slice_attributes(), infer_slice, slice_element, slice_gradient),
-      view("flip", {required("dims", AttributeType::integers)}, infer_flip, flip_element, flip_gradient),
+      view("reshape", {required("shape", AttributeType::shape)}, infer_reshape, nullptr, reshape_gradient),
+      view("permute", {required("dims", AttributeType::integers)}, infer_permute, permute_source, permute_gradient),
+      view("expand", {required("shape", AttributeType::shape)}, infer_expand, expand_source, expand_gradient),
+      view("slice", slice_attributes(), infer_slice, slice_source, slice_gradient),
+      view("flip", {required("dims", AttributeType::integers)}, infer_flip, flip_source, flip_gradient),
   };
   return rows;
 }

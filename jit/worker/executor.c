@@ -2,8 +2,8 @@
  *
  * It is a program of its own, on libc and libseccomp alone, so that it starts in a millisecond and holds
  * nothing worth breaking: no compiler, no cache, no network. Its parent sends code in a sealed memfd and data
- * in a shared one; it maps the code read+execute (never writable: W^X), calls it, and answers with times. It
- * judges nothing: red zones and results are checked by the parent, which never maps the code.
+ * in a shared one, and pools that inputs are made of; it maps the code read+execute (never writable: W^X), calls it
+ * with the tasks shared among a few threads, and answers with times. It judges nothing: red zones and results are checked by the parent, which never maps the code.
  *
  * What bad code can do: loop (the parent kills us after the deadline), crash (the parent sees us die),
  * scribble over the shared buffers (red zones tell), over our own memory (we die or answer nonsense about
@@ -11,12 +11,16 @@
  * code written to deceive, which could forge times. Our compiler is buggy at worst, not malicious. */
 
 #define _GNU_SOURCE
+#include "autotune/repeated_mapping.h"
 #include "jit/worker/executor_wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <seccomp.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,6 +31,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define MADV_POPULATE_WRITE_ 23 /* Linux 5.14; older ones refuse, and pages come one by one */
+#define MAX_THREADS 4
+#define CHUNKS_PER_THREAD 8
 #define POISON 0xff /* NaN in every float format; an index far outside */
 
 typedef void (*entry_point)(void* const* buffers, void* workspace, uint32_t* status, int64_t first, int64_t last);
@@ -36,9 +43,28 @@ struct memory {
   uint64_t bytes;
 };
 
+/* The launch that the threads work on. */
+struct launch {
+  entry_point entry;
+  void* buffers[KILN_EXECUTOR_BUFFERS];
+  uint32_t* status;
+  uint64_t tasks;
+  uint64_t chunk;
+  atomic_uint_fast64_t next;
+};
+
 static struct memory g_data;
-static struct memory g_workspace;
+static struct memory g_workspaces[MAX_THREADS];
+static uint64_t g_workspace_bytes;
+static struct {
+  int fd;
+  uint64_t bytes;
+} g_pools[KILN_EXECUTOR_POOLS];
+static struct kiln_repeated_mapping g_inputs[KILN_EXECUTOR_BUFFERS];
 static uint64_t g_page_bytes;
+static struct launch g_launch;
+static int g_threads = 1;
+static sem_t g_begin, g_done;
 
 static uint64_t round_up(uint64_t bytes) { return (bytes + g_page_bytes - 1) / g_page_bytes * g_page_bytes; }
 
@@ -65,9 +91,10 @@ static void unmap_guarded(struct memory* memory) {
 static int enter_sandbox(void) {
   scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
   if (!filter) return -1;
-  const int plain[] = {SCMP_SYS(recvmsg),       SCMP_SYS(sendmsg),    SCMP_SYS(munmap), SCMP_SYS(close),
-                       SCMP_SYS(clock_gettime), SCMP_SYS(exit_group), SCMP_SYS(exit),   SCMP_SYS(restart_syscall)};
-  int failed = 0;
+  const int plain[] = {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg),         SCMP_SYS(munmap),
+                       SCMP_SYS(close),   SCMP_SYS(clock_gettime),   SCMP_SYS(exit_group),
+                       SCMP_SYS(exit),    SCMP_SYS(restart_syscall), SCMP_SYS(futex)};
+  int failed = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1); /* the threads that have begun, too */
   for (size_t i = 0; i < sizeof plain / sizeof *plain; ++i)
     failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, plain[i], 0);
   const uint64_t wx = PROT_WRITE | PROT_EXEC;
@@ -75,6 +102,7 @@ static int enter_sandbox(void) {
   for (size_t i = 0; i < sizeof allowed / sizeof *allowed; ++i) {
     failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, wx, allowed[i]));
   }
+  failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_EQ, MADV_POPULATE_WRITE_));
   failed |= seccomp_load(filter);
   seccomp_release(filter);
   return failed ? -1 : 0;
@@ -120,44 +148,142 @@ static int map_data(const struct kiln_executor_request* request, int fd) {
   return map_guarded(&g_data, request->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
 }
 
-static int run(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
-  void* buffers[KILN_EXECUTOR_BUFFERS];
-  if (request->buffer_count > KILN_EXECUTOR_BUFFERS || request->repetitions > KILN_EXECUTOR_REPETITIONS ||
-      request->entry >= request->bytes) {
-    errno = EINVAL;
-    return -1;
+static int keep_pool(const struct kiln_executor_request* request, int fd) {
+  if (request->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
+  g_pools[request->pool].fd = fd;
+  g_pools[request->pool].bytes = request->bytes;
+  return 0;
+}
+
+/* Where each thread's workspace begins: pushed against the upper guard page, the likelier end to overrun. 64-byte aligned
+ * as the contract says. */
+static uint8_t* workspace_of(int thread) {
+  const struct memory* memory = &g_workspaces[thread];
+  return memory->address ? memory->address + (memory->bytes - g_workspace_bytes) / 64 * 64 : NULL;
+}
+
+static int prepare_workspaces(uint64_t bytes) {
+  g_workspace_bytes = bytes;
+  for (int thread = 0; thread < g_threads; ++thread) {
+    struct memory* memory = &g_workspaces[thread];
+    if (bytes > memory->bytes) {
+      unmap_guarded(memory);
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+      if (map_guarded(memory, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+    }
+    if (memory->address) memset(workspace_of(thread), POISON, bytes);
   }
+  return 0;
+}
+
+/* Memory of a pool has no other user: it is mapped for this launch. */
+static int map_buffers(const struct kiln_executor_request* request) {
   for (uint32_t i = 0; i < request->buffer_count; ++i) {
-    if (request->buffer_offsets[i] > g_data.bytes) return errno = EINVAL, -1;
-    buffers[i] = g_data.address + request->buffer_offsets[i];
+    const struct kiln_executor_buffer* buffer = &request->buffers[i];
+    if (buffer->pool == KILN_EXECUTOR_NO_POOL) {
+      if (buffer->offset > g_data.bytes) return errno = EINVAL, -1;
+      g_launch.buffers[i] = g_data.address + buffer->offset;
+      continue;
+    }
+    if (buffer->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
+    const int fd = g_pools[buffer->pool].fd;
+    const uint64_t pool_bytes = g_pools[buffer->pool].bytes; /* 0 where none was sent: refused */
+    if (kiln_map_repeatedly(&g_inputs[i], fd, pool_bytes, buffer->offset, buffer->bytes) != 0) return -1;
+    g_launch.buffers[i] = g_inputs[i].first;
   }
-  if (request->workspace_bytes > g_workspace.bytes) {
-    unmap_guarded(&g_workspace);
-    if (map_guarded(&g_workspace, request->workspace_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1) != 0) {
-      return -1;
+  return 0;
+}
+
+static void unmap_buffers(void) {
+  for (int i = 0; i < KILN_EXECUTOR_BUFFERS; ++i) kiln_unmap_repeated(&g_inputs[i]);
+}
+
+static void do_tasks(int thread) {
+  uint8_t* workspace = workspace_of(thread);
+  for (;;) {
+    const uint64_t first = atomic_fetch_add(&g_launch.next, g_launch.chunk);
+    if (first >= g_launch.tasks) return;
+    const uint64_t left = g_launch.tasks - first;
+    const uint64_t last = first + (left < g_launch.chunk ? left : g_launch.chunk);
+    g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last);
+  }
+}
+
+static void* help(void* thread) {
+  sem_post(&g_done); /* begun: from here on it needs no system call but futex */
+  for (;;) {
+    while (sem_wait(&g_begin) != 0) {
+    }
+    do_tasks((int)(intptr_t)thread);
+    sem_post(&g_done);
+  }
+  return NULL;
+}
+
+/* As many threads as processors, a few; begun before the door closes. */
+static void start_threads(void) {
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  sem_init(&g_begin, 0, 0);
+  sem_init(&g_done, 0, 0);
+  for (pthread_t thread; g_threads < processors && g_threads < MAX_THREADS; ++g_threads) {
+    if (pthread_create(&thread, NULL, help, (void*)(intptr_t)g_threads) != 0) return;
+    while (sem_wait(&g_done) != 0) {
     }
   }
-  /* Pushed against the upper guard page: the likelier end to overrun. 64-byte aligned as the contract says.
-   */
-  uint8_t* workspace = g_workspace.address;
-  if (workspace) {
-    workspace += (g_workspace.bytes - request->workspace_bytes) / 64 * 64;
-    memset(workspace, POISON, request->workspace_bytes);
+}
+
+static void do_all_tasks(void) {
+  const int helpers = g_launch.tasks > 1 ? g_threads - 1 : 0;
+  atomic_store(&g_launch.next, 0);
+  for (int i = 0; i < helpers; ++i) sem_post(&g_begin);
+  do_tasks(0);
+  for (int i = 0; i < helpers; ++i) {
+    while (sem_wait(&g_done) != 0) {
+    }
   }
+}
+
+static int launch(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
+  if (map_buffers(request) != 0 || prepare_workspaces(request->workspace_bytes) != 0) return -1;
+  if (g_data.address) madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
   struct memory code = {0};
   if (map_guarded(&code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
-  entry_point entry;
   const uint8_t* address = code.address + request->entry;
-  memcpy(&entry, &address, sizeof entry);
+  memcpy(&g_launch.entry, &address, sizeof g_launch.entry);
+  g_launch.status = &reply->launch_status;
+  g_launch.tasks = request->tasks;
+  g_launch.chunk = 1 + request->tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
   for (uint32_t i = 0; i < request->repetitions; ++i) {
     const uint64_t begin = now_ns();
-    entry(buffers, workspace, &reply->launch_status, 0, (int64_t)request->tasks);
+    do_all_tasks();
     reply->nanoseconds[i] = now_ns() - begin;
   }
   reply->repetitions = request->repetitions;
   unmap_guarded(&code);
   return 0;
+}
+
+static int run(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
+  if (request->buffer_count > KILN_EXECUTOR_BUFFERS || request->repetitions > KILN_EXECUTOR_REPETITIONS ||
+      request->entry >= request->bytes || request->used_bytes > g_data.bytes) {
+    return errno = EINVAL, -1;
+  }
+  const int failed = launch(request, fd, reply);
+  const int why = errno;
+  unmap_buffers();
+  errno = why;
+  return failed;
+}
+
+static int obey(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
+  switch (request->command) {
+    case KILN_EXECUTOR_DATA:
+      return map_data(request, fd);
+    case KILN_EXECUTOR_POOL:
+      return keep_pool(request, fd);
+    default:
+      return run(request, fd, reply);
+  }
 }
 
 /* argv: the parent's pid, the address space limit in bytes (0: none). */
@@ -174,6 +300,7 @@ int main(int argc, char** argv) {
 #if defined(__x86_64__)
   syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* AMX tile data; refused where there is none */);
 #endif
+  start_threads();
   now_ns(); /* binds the vdso before the door closes */
   if (enter_sandbox() != 0) return 3;
 
@@ -182,12 +309,11 @@ int main(int argc, char** argv) {
     int fd;
     if (!receive(&request, &fd)) _exit(0);
     struct kiln_executor_reply reply = {.magic = KILN_EXECUTOR_MAGIC};
-    const int failed = request.command == KILN_EXECUTOR_DATA ? map_data(&request, fd) : run(&request, fd, &reply);
-    if (failed) {
+    if (obey(&request, fd, &reply) != 0) {
       reply.result = KILN_EXECUTOR_REFUSED;
       reply.error_number = (uint32_t)errno;
     }
-    close(fd);
+    if (request.command != KILN_EXECUTOR_POOL) close(fd); /* a pool's is kept */
     send_reply(&reply);
   }
 }

@@ -11,23 +11,38 @@
 #define KILN_EXECUTOR_SOCKET 3          /* the descriptor the executor finds its socket at */
 #define KILN_EXECUTOR_BUFFERS 128
 #define KILN_EXECUTOR_REPETITIONS 256
+#define KILN_EXECUTOR_POOLS 4
 
 enum kiln_executor_command {
   KILN_EXECUTOR_DATA = 1, /* descriptor: memfd with the buffers; replaces the one before */
-  KILN_EXECUTOR_RUN = 2   /* descriptor: sealed memfd with the code */
+  KILN_EXECUTOR_POOL = 2, /* descriptor: sealed memfd that inputs repeat; kept as number `pool` */
+  KILN_EXECUTOR_RUN = 3   /* descriptor: sealed memfd with the code */
+};
+
+#define KILN_EXECUTOR_NO_POOL 0xffffffffu
+
+struct kiln_executor_buffer {
+  uint64_t offset; /* into the data, or into the pool */
+  uint64_t bytes;
+  uint32_t pool; /* which one, read-only; KILN_EXECUTOR_NO_POOL: the data */
+  uint32_t reserved;
 };
 
 struct kiln_executor_request {
   uint32_t magic;
   uint32_t command;
   uint64_t bytes; /* of the descriptor's memory */
+  /* POOL */
+  uint32_t pool;
+  uint32_t reserved;
   /* RUN */
+  uint64_t used_bytes; /* of the data */
   uint64_t entry;
   uint64_t tasks;
   uint64_t workspace_bytes;
   uint32_t repetitions;
   uint32_t buffer_count;
-  uint64_t buffer_offsets[KILN_EXECUTOR_BUFFERS]; /* into the data */
+  struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];
 };
 
 enum kiln_executor_result { KILN_EXECUTOR_OK = 0, KILN_EXECUTOR_REFUSED = 1 };

@@ -15,12 +15,8 @@
 #include <filesystem>
 
 #include "base/limits.h"
-#include "jit/worker/executor_wire.h"
+#include "base/memfd.h"
 #include "jit/worker/send_struct.h"
-
-#ifndef MFD_EXEC
-#define MFD_EXEC 0x0010U
-#endif
 
 namespace kiln {
 namespace {
@@ -31,6 +27,7 @@ constexpr uint8_t k_red = 0xa5;
 constexpr uint32_t k_start_timeout_ms = 10'000;
 
 static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
+static_assert(KILN_EXECUTOR_POOLS >= 4, "one per floating dtype");
 static_assert(KILN_EXECUTOR_REPETITIONS >= limits::k_candidate_repetitions);
 
 Status system_error(std::string_view what) {
@@ -38,29 +35,6 @@ Status system_error(std::string_view what) {
 }
 
 uint64_t align_up(uint64_t bytes) { return (bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes; }
-
-/// Executable where the kernel asks to be told (memfd_noexec); older kernels refuse the flag.
-UniqueFd make_memfd(const char* name, unsigned flags) {
-  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
-  if (!fd && errno == EINVAL) fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  return fd;
-}
-
-/// The bytes that will run, as nobody can change them any more.
-Expected<UniqueFd> sealed_code(const std::vector<uint8_t>& code) {
-  UniqueFd fd = make_memfd("kiln-candidate", MFD_EXEC);
-  if (!fd) return system_error("memfd");
-  for (size_t done = 0; done < code.size();) {
-    const ssize_t wrote = write(fd.get(), code.data() + done, code.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return system_error("writing code");
-    done += static_cast<size_t>(wrote);
-  }
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return system_error("sealing code");
-  }
-  return fd;
-}
 
 /// ok with the reply; deadline_exceeded; unavailable when the worker is dead.
 Expected<kiln_executor_reply> receive_reply(int socket, Deadline deadline) {
@@ -92,36 +66,51 @@ ProcessRunner::~ProcessRunner() {
   unmap();
 }
 
-Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const uint64_t> sizes_bytes) {
-  if (sizes_bytes.size() > limits::k_kernel_buffers) {
-    return error(StatusCode::out_of_range, "{} buffers, at most {}", sizes_bytes.size(), limits::k_kernel_buffers);
+Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const CandidateBuffer> buffers) {
+  if (buffers.size() > limits::k_kernel_buffers) {
+    return error(StatusCode::out_of_range, "{} buffers, at most {}", buffers.size(), limits::k_kernel_buffers);
   }
   m_buffers.clear();
   m_used_bytes = k_red_zone_bytes;
-  for (const uint64_t size : sizes_bytes) {
-    m_buffers.push_back({m_used_bytes, size});
-    m_used_bytes = align_up(m_used_bytes + size) + k_red_zone_bytes;
+  for (const CandidateBuffer& wanted : buffers) {
+    Buffer& buffer = m_buffers.emplace_back();
+    buffer.size_bytes = wanted.size_bytes;
+    if (wanted.source.pool != nullptr) {
+      buffer.pool = wanted.source.pool;
+      buffer.offset = wanted.source.start_bytes;
+      KILN_ASSIGN_OR_RETURN(buffer.mapping, SampleMapping::create(wanted.source, wanted.size_bytes));
+    } else {
+      buffer.offset = m_used_bytes;
+      m_used_bytes = align_up(m_used_bytes + buffer.size_bytes) + k_red_zone_bytes;
+    }
   }
-  // A mapping that is large enough is used again: the next kernel's buffers need no fresh pages.
-  if (m_used_bytes > m_capacity_bytes) {
-    unmap();
-    const uint64_t capacity = std::bit_ceil(m_used_bytes);
-    m_data_fd = make_memfd("kiln-buffers", 0);
-    if (!m_data_fd || ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0) return system_error("memfd");
-    if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
-    void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
-    if (address == MAP_FAILED) return system_error("mapping buffers");
-    m_data = static_cast<uint8_t*>(address);
-    m_capacity_bytes = capacity;
-    m_data_sent = false;
-  }
+  KILN_RETURN_IF_ERROR(ensure_capacity());
   paint_red_zones();
   std::vector<std::span<uint8_t>> spans;
-  for (const Buffer& buffer : m_buffers) spans.emplace_back(m_data + buffer.offset, buffer.size_bytes);
+  for (const Buffer& buffer : m_buffers) {
+    spans.push_back(buffer.pool != nullptr ? buffer.mapping.bytes()
+                                           : std::span(m_data + buffer.offset, buffer.size_bytes));
+  }
   return spans;
 }
 
-Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) {
+/// A mapping that is large enough is used again: the next kernel's buffers need no fresh pages.
+Status ProcessRunner::ensure_capacity() {
+  if (m_used_bytes <= m_capacity_bytes) return {};
+  unmap();
+  const uint64_t capacity = std::bit_ceil(m_used_bytes);
+  KILN_ASSIGN_OR_RETURN(m_data_fd, make_memfd("kiln-buffers"));
+  if (ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0) return system_error("memfd");
+  if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
+  void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
+  if (address == MAP_FAILED) return system_error("mapping buffers");
+  m_data = static_cast<uint8_t*>(address);
+  m_capacity_bytes = capacity;
+  m_data_sent = false;
+  return {};
+}
+
+Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, uint32_t repetitions) {
   if (m_data == nullptr) return error(StatusCode::failed_precondition, "run before prepare");
   if (image.entry >= image.code.size()) {
     return invalid_argument("entry {} is outside the code's {} bytes", image.entry, image.code.size());
@@ -134,15 +123,29 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
   request.tasks = image.tasks;
   request.workspace_bytes = image.workspace_bytes;
   request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
+  request.used_bytes = m_used_bytes;
   request.buffer_count = static_cast<uint32_t>(m_buffers.size());
-  for (size_t i = 0; i < m_buffers.size(); ++i) request.buffer_offsets[i] = m_buffers[i].offset;
+  for (size_t i = 0; i < m_buffers.size(); ++i) {
+    const Buffer& buffer = m_buffers[i];
+    uint32_t pool = KILN_EXECUTOR_NO_POOL;
+    if (buffer.pool != nullptr) {
+      const auto found = std::ranges::find(m_pools, buffer.pool);
+      pool = static_cast<uint32_t>(found - m_pools.begin());
+      if (found == m_pools.end()) m_pools.push_back(buffer.pool);
+    }
+    request.buffers[i] = {buffer.offset, buffer.size_bytes, pool, 0};
+  }
+  return request;
+}
 
-  KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_code(image.code));
+Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) {
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, repetitions));
+  KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_memfd("kiln-candidate", image.code, true));
   // The worker may have died since (with the thread that started it): that is not this candidate's fault.
-  bool sent = m_pid > 0 && send_data().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());
+  bool sent = m_pid > 0 && send_memory().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());
   if (!sent) {
     KILN_RETURN_IF_ERROR(start());
-    KILN_RETURN_IF_ERROR(send_data());
+    KILN_RETURN_IF_ERROR(send_memory());
     sent = send_struct(m_socket.get(), &request, sizeof request, code.get());
   }
   if (!sent) return died("before it ran");
@@ -190,6 +193,7 @@ Status ProcessRunner::start() {
   }
   m_socket = std::move(ours);
   m_data_sent = false;
+  m_pools_sent = 0;
   return {};
 }
 
@@ -216,20 +220,33 @@ Status ProcessRunner::died(std::string_view when) {
   return error(StatusCode::aborted, "candidate ended its process with {} {}", WEXITSTATUS(status), when);
 }
 
-Status ProcessRunner::send_data() {
-  if (m_data_sent) return {};
+/// What the worker does not have yet: the buffers' memory, the pools.
+Status ProcessRunner::send_memory() {
   kiln_executor_request request{};
   request.magic = KILN_EXECUTOR_MAGIC;
-  request.command = KILN_EXECUTOR_DATA;
-  request.bytes = m_capacity_bytes;
-  if (!send_struct(m_socket.get(), &request, sizeof request, m_data_fd.get())) return error(StatusCode::unavailable, "no worker");
+  if (!m_data_sent) {
+    request.command = KILN_EXECUTOR_DATA;
+    request.bytes = m_capacity_bytes;
+    KILN_RETURN_IF_ERROR(send_descriptor(request, m_data_fd.get()));
+    m_data_sent = true;
+  }
+  for (; m_pools_sent < m_pools.size(); ++m_pools_sent) {
+    request.command = KILN_EXECUTOR_POOL;
+    request.bytes = SamplePool::k_bytes;
+    request.pool = static_cast<uint32_t>(m_pools_sent);
+    KILN_RETURN_IF_ERROR(send_descriptor(request, m_pools[m_pools_sent]->fd()));
+  }
+  return {};
+}
+
+Status ProcessRunner::send_descriptor(kiln_executor_request request, int fd) {
+  if (!send_struct(m_socket.get(), &request, sizeof request, fd)) return error(StatusCode::unavailable, "no worker");
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply,
                         receive_reply(m_socket.get(), deadline_in(k_start_timeout_ms)));
   if (reply.result != KILN_EXECUTOR_OK) {
-    return error(StatusCode::resource_exhausted, "execution worker cannot map {} bytes: {}", m_capacity_bytes,
+    return error(StatusCode::resource_exhausted, "execution worker cannot map {} bytes: {}", request.bytes,
                  std::strerror(static_cast<int>(reply.error_number)));
   }
-  m_data_sent = true;
   return {};
 }
 
@@ -244,6 +261,7 @@ template <typename Visit>
 void ProcessRunner::for_each_red_zone(const Visit& visit) const {
   uint64_t begin = 0;
   for (const Buffer& buffer : m_buffers) {
+    if (buffer.pool != nullptr) continue;
     visit(begin, buffer.offset);
     begin = buffer.offset + buffer.size_bytes;
   }

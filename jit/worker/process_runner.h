@@ -7,6 +7,7 @@
 
 #include "autotune/candidate_runner.h"
 #include "base/fd.h"
+#include "jit/worker/executor_wire.h"
 
 namespace kiln {
 
@@ -26,21 +27,26 @@ class ProcessRunner final : public CandidateRunner {
   static Expected<std::unique_ptr<CandidateRunner>> create(Options options);
   ~ProcessRunner() override;
 
-  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const uint64_t> sizes_bytes) override;
+  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override;
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) override;
 
  private:
   explicit ProcessRunner(Options options) : m_options(std::move(options)) {}
 
   struct Buffer {
-    uint64_t offset = 0;
+    uint64_t offset = 0;  // into the data, or into the pool
     uint64_t size_bytes = 0;
+    const SamplePool* pool = nullptr;
+    SampleMapping mapping;  // of the pool
   };
 
   Status start();
   void stop();
   Status died(std::string_view when);
-  Status send_data();
+  Expected<kiln_executor_request> request_for(const Image& image, uint32_t repetitions);
+  Status ensure_capacity();
+  Status send_memory();
+  Status send_descriptor(kiln_executor_request request, int fd);
   void unmap();
   void paint_red_zones();
   bool red_zones_intact() const;
@@ -57,6 +63,8 @@ class ProcessRunner final : public CandidateRunner {
   uint64_t m_capacity_bytes = 0;  // of the mapping
   uint64_t m_used_bytes = 0;      // of it, by the buffers prepared last
   std::vector<Buffer> m_buffers;
+  std::vector<const SamplePool*> m_pools;  // number i of the executor
+  size_t m_pools_sent = 0;                 // to the worker that lives now
 };
 
 }  // namespace kiln

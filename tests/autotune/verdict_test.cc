@@ -17,10 +17,15 @@ class InProcessRunner final : public CandidateRunner {
  public:
   using Candidate = std::function<Expected<CandidateRun>(std::vector<std::span<uint8_t>>& buffers)>;
 
-  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const uint64_t> sizes_bytes) override {
+  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override {
     m_memory.clear();
     m_buffers.clear();
-    for (uint64_t size : sizes_bytes) m_memory.emplace_back(size, uint8_t{0xff});
+    for (const CandidateBuffer& buffer : buffers) {
+      auto& memory = m_memory.emplace_back(buffer.size_bytes, uint8_t{0xff});
+      if (buffer.source.pool == nullptr) continue;
+      const std::span<const uint8_t> pool = buffer.source.pool->bytes();
+      for (size_t i = 0; i < memory.size(); ++i) memory[i] = pool[(buffer.source.start_bytes + i) % pool.size()];
+    }
     for (auto& memory : m_memory) m_buffers.emplace_back(memory);
     return m_buffers;
   }
@@ -43,7 +48,8 @@ class VerdictTest : public testing::Test {
     const int64_t count = rows * columns;
     m_spec.buffers = {{DType::f32, count, BufferRole::input},
                       {DType::f32, (rows - 1) * row_stride + columns, BufferRole::output},
-                      {DType::f32, count, BufferRole::inout}};
+                      {DType::f32, count, BufferRole::inout},
+                      {DType::i32, 4, BufferRole::input}};
     m_spec.kernel = LoopsSpec{};
     auto trial = CandidateTrial::prepare(m_spec, m_runner);
     ASSERT_TRUE(trial.ok());
@@ -140,7 +146,7 @@ TEST_F(VerdictTest, NanAndInfinityMustBeThereWhenExpectedAndOnlyThen) {
 TEST_F(VerdictTest, InputsRedZonesAndDataErrorsAreLookedAt) {
   prepare(4, 5, 5);
   const auto message = [&](const auto& damage) { return judge_damaged(damage).status.message(); };
-  EXPECT_EQ(message([](auto& buffers, auto&) { buffers[0][3] ^= 1; }), "candidate changed its input 0");
+  EXPECT_EQ(message([](auto& buffers, auto&) { buffers[3][3] ^= 1; }), "candidate changed its input 3");
   EXPECT_EQ(message([](auto&, auto&) {}), "");  // the next one finds it as it was
   EXPECT_EQ(message([](auto&, CandidateRun& run) { run.red_zones_intact = false; }),
             "candidate wrote outside its buffers");

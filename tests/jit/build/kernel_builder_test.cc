@@ -68,7 +68,7 @@ std::vector<Plant> bad_plants() {
       code("hangs", {0xeb, 0xfe}, "did not end within"),                               // jmp to itself
       code("calls the system", {0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0xc3}, "signal 31"),  // getpid
       code("writes before its output", {0x48, 0x8b, 0x47, 0x10, 0xc6, 0x40, 0xff, 0x01, 0xc3}, "outside its buffers"),
-      code("changes its input", {0x48, 0x8b, 0x07, 0x80, 0x30, 0x01, 0xc3}, "changed its input 0"),
+      code("changes its input", {0x48, 0x8b, 0x07, 0x80, 0x30, 0x01, 0xc3}, "died of signal 11"),
       code("reports bad data", {0xc7, 0x02, 0x01, 0, 0, 0, 0xc3}, "index out of range on valid indices"),
       {"enters beyond its code", [](const KernelSpec&) { return Image{.code = {0xc3}, .entry = 64, .tasks = 1}; },
        "entry 64 is outside"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace kiln {
@@ -22,7 +23,7 @@ class ProcessRunnerTest : public testing::Test {
     auto runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH});
     ASSERT_TRUE(runner.ok()) << runner.status().to_string();
     m_runner = std::move(*runner);
-    auto buffers = m_runner->prepare(std::vector<uint64_t>{100, 4096});
+    auto buffers = m_runner->prepare(std::vector<CandidateBuffer>{{100, {}}, {4096, {}}});
     ASSERT_TRUE(buffers.ok()) << buffers.status().to_string();
     m_buffers = std::move(*buffers);
   }
@@ -48,12 +49,13 @@ TEST_F(ProcessRunnerTest, buffers_come_aligned) {
 TEST_F(ProcessRunnerTest, a_candidate_reads_its_input_and_writes_its_output) {
   m_buffers[0][0] = 42, m_buffers[1][2] = 0xff;
   // mov rax,[rdi]; mov r9,[rdi+8]; mov al,[rax]; mov [r9],al; mov [r9+1],r8b; ret
-  const auto run = m_runner->run(
-      code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01, 0x45, 0x88, 0x41, 0x01, 0xc3}),
-      5'000, 2);
+  Image image =
+      code({0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x00, 0x41, 0x88, 0x01, 0x45, 0x88, 0x41, 0x01, 0xc3});
+  image.tasks = 1;
+  const auto run = m_runner->run(image, 5'000, 2);
   ASSERT_TRUE(run.ok()) << run.status().to_string();
   EXPECT_EQ(m_buffers[1][0], 42);
-  EXPECT_EQ(m_buffers[1][1], 7);  // the last task
+  EXPECT_EQ(m_buffers[1][1], 1);  // the last task
   EXPECT_EQ(m_buffers[1][2], 0xff);
   EXPECT_TRUE(run->red_zones_intact);
   EXPECT_EQ(run->status, LaunchStatus::ok);
@@ -148,11 +150,54 @@ TEST_F(ProcessRunnerTest, system_calls_are_refused) {
 
 TEST_F(ProcessRunnerTest, larger_buffers_are_prepared_again_and_small_ones_reuse_them) {
   for (const uint64_t size : {uint64_t{64} << 20, uint64_t{10}, uint64_t{0}}) {
-    auto buffers = m_runner->prepare(std::vector<uint64_t>{size, size});
+    auto buffers = m_runner->prepare(std::vector<CandidateBuffer>{{size, {}}, {size, {}}});
     ASSERT_TRUE(buffers.ok()) << buffers.status().to_string();
     EXPECT_EQ((*buffers)[1].size(), size);
     expect_next_run_works();
   }
+}
+
+TEST_F(ProcessRunnerTest, every_task_runs_once_on_some_thread) {
+  Image image = code({
+      0x48, 0x8b, 0x07,        // mov rax,[rdi]
+      0x4c, 0x39, 0xc1,        // 1: cmp rcx,r8
+      0x73, 0x09,              // jae 2
+      0xf0, 0xfe, 0x04, 0x08,  // lock inc byte [rax+rcx]
+      0x48, 0xff, 0xc1,        // inc rcx
+      0xeb, 0xf2,              // jmp 1
+      0xc3                     // 2: ret
+  });
+  for (const uint64_t tasks : {1, 2, 7, 100}) {
+    std::ranges::fill(m_buffers[0], uint8_t{0});
+    image.tasks = tasks;
+    ASSERT_TRUE(m_runner->run(image, 5'000, 3).ok());
+    for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(m_buffers[0][i], i < tasks ? 3 : 0) << i << " of " << tasks;
+  }
+}
+
+TEST_F(ProcessRunnerTest, what_has_a_source_repeats_it_and_cannot_be_written) {
+  const auto pool = SamplePool::of(DType::f32);
+  ASSERT_TRUE(pool.ok()) << pool.status().to_string();
+  constexpr uint64_t k_start = SamplePool::k_bytes - 192, k_size = SamplePool::k_bytes + 1'000;
+  auto buffers = m_runner->prepare(std::vector<CandidateBuffer>{{k_size, {*pool, k_start}}, {64, {}}});
+  ASSERT_TRUE(buffers.ok()) << buffers.status().to_string();
+  const std::span<const uint8_t> samples = (*pool)->bytes();
+  for (uint64_t i = 0; i < k_size; i += 37) ASSERT_EQ((*buffers)[0][i], samples[(k_start + i) % samples.size()]) << i;
+
+  for (const int32_t offset : {0, 191, 192, static_cast<int32_t>(k_size - 1)}) {
+    // mov rax,[rdi]; mov r9,[rdi+8]; mov al,[rax+offset]; mov [r9],al; ret
+    std::vector<uint8_t> load = {0x48, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x8a, 0x80,
+                                 0,    0,    0,    0,    0x41, 0x88, 0x01, 0xc3};
+    std::memcpy(load.data() + 9, &offset, 4);
+    const auto run = m_runner->run(code(load), 5'000, 1);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    EXPECT_EQ((*buffers)[1][0], (*buffers)[0][static_cast<size_t>(offset)]) << offset;
+  }
+  // mov rax,[rdi]; mov byte [rax],1; ret
+  const auto run = m_runner->run(code({0x48, 0x8b, 0x07, 0xc6, 0x00, 0x01, 0xc3}), 5'000, 1);
+  EXPECT_EQ(run.status().code(), StatusCode::aborted);
+  EXPECT_NE(run.status().message().find(fmt::format("signal {} ", SIGSEGV)), std::string::npos);
+  expect_next_run_works();
 }
 
 TEST_F(ProcessRunnerTest, an_entry_outside_the_code_is_refused) {

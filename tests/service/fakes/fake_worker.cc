@@ -76,7 +76,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactor
   if (is("run")) {  // the execution worker, from within a compile worker
     auto runner = make_runner();
     if (!runner) return runner.status();
-    auto buffers = (*runner)->prepare(std::vector<uint64_t>{64});
+    auto buffers = (*runner)->prepare(std::vector<CandidateBuffer>{{64, {}}});
     if (!buffers) return buffers.status();
     auto run = (*runner)->run(Image{.code = {0xc3}}, 1'000, 1);
     if (!run) return run.status();

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "autotune/repeated_mapping.h"
+#include "base/expected.h"
+#include "base/fd.h"
+#include "frontend/ir/dtype.h"
+
+namespace kiln {
+
+/// Random floats for kernels under test, in a sealed memfd. A large input is this pool mapped again and again, page
+/// after page: it costs address space, stays in a private cache, and nobody can write it.
+///
+/// Nearly normal around 0 with variance 1 (so sums cancel and signs matter), in ±3.5, no NaN. The number of pages is a
+/// prime: a shift by anything less than the pool, a row or a tile, shows.
+class SamplePool {
+ public:
+  static constexpr uint64_t k_bytes = 1'021 * 4'096;
+
+  /// The pool of a floating dtype: made when first asked for, kept for the life of the process and of its forks.
+  /// Thread-safe. Errors: resource_exhausted.
+  static Expected<const SamplePool*> of(DType dtype);
+
+  int fd() const { return m_fd.get(); }
+  std::span<const uint8_t> bytes() const { return m_bytes; }
+
+ private:
+  static Expected<SamplePool> make(DType dtype);
+
+  UniqueFd m_fd;
+  std::span<const uint8_t> m_bytes;
+};
+
+/// Bytes of a pool from `start_bytes` on, beginning again at its end.
+struct SampleSource {
+  const SamplePool* pool = nullptr;
+  uint64_t start_bytes = 0;  // a multiple of 64, below SamplePool::k_bytes
+};
+
+/// `size_bytes` bytes of a source, read-only: address space, no memory. Owns the mapping.
+class SampleMapping {
+ public:
+  /// Errors: resource_exhausted.
+  static Expected<SampleMapping> create(const SampleSource& source, uint64_t size_bytes);
+  SampleMapping() = default;
+  SampleMapping(SampleMapping&& other) noexcept
+      : m_mapping(std::exchange(other.m_mapping, {})), m_size_bytes(other.m_size_bytes) {}
+  SampleMapping& operator=(SampleMapping&& other) noexcept {
+    std::swap(m_mapping, other.m_mapping);
+    std::swap(m_size_bytes, other.m_size_bytes);
+    return *this;
+  }
+  ~SampleMapping() { kiln_unmap_repeated(&m_mapping); }
+
+  std::span<uint8_t> bytes() const { return {m_mapping.first, m_size_bytes}; }
+
+ private:
+  kiln_repeated_mapping m_mapping{};
+  uint64_t m_size_bytes = 0;
+};
+
+}  // namespace kiln
