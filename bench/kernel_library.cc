@@ -28,7 +28,7 @@ struct BenchKernel {
   double compile_ms = 0;
   void* code = nullptr;
   size_t code_bytes = 0;
-  std::unique_ptr<Executable> executable;
+  std::unique_ptr<HostExecutable> executable;
   std::vector<uint8_t*> workspaces;
 
   ~BenchKernel() {
@@ -38,7 +38,7 @@ struct BenchKernel {
 };
 
 struct PoolCall {
-  const Executable* executable;
+  const HostExecutable* executable;
   void* const* buffers;
   const std::vector<uint8_t*>* workspaces;
   int (*thread_number)();
@@ -83,8 +83,7 @@ BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int ca
   kernel->code = mmap(nullptr, kernel->code_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::memcpy(kernel->code, kernel->image.code.data(), kernel->code_bytes);
   mprotect(kernel->code, kernel->code_bytes, PROT_READ | PROT_EXEC);
-  auto executable =
-      cpu::CpuRuntimeBackend().load(kernel->image, {static_cast<const uint8_t*>(kernel->code), kernel->code_bytes});
+  auto executable = cpu::load_image(kernel->image, {static_cast<const uint8_t*>(kernel->code), kernel->code_bytes});
   if (!executable.ok()) {
     s_error = executable.status().to_string();
     return nullptr;

@@ -201,7 +201,7 @@ class Runner {
 
 void bench(std::string_view name, const KernelSpec& spec, bool all_candidates) {
   const cpu::CpuCompileBackend backend;
-  const Target target = cpu::CpuRuntimeBackend().targets().front();
+  const Target target = cpu::host_targets().front();
   for (const Schedule& schedule : backend.candidates(spec, target)) {
     cpu::ImageReport report;
     const auto start = Clock::now();

@@ -26,8 +26,8 @@ Status check_outputs(const Graph& graph) {
 
 }  // namespace
 
-Client::Client(Config config, const RuntimeBackend& runtime)
-    : m_config(std::move(config)), m_resolver(m_config.cache_directory, runtime), m_connection(m_config) {}
+Client::Client(Config config, OpenDevice device)
+    : m_config(std::move(config)), m_resolver(m_config.cache_directory, std::move(device)), m_connection(m_config) {}
 
 Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cache_directory,
                                                  std::optional<std::string> config_file) {
@@ -39,9 +39,8 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
 }
 
 Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded) {
-  const auto runtimes = runtime_backends();
-  if (runtimes.empty()) return error(StatusCode::unavailable, "this build has no runtime backend");
-  return std::unique_ptr<Client>(new Client(loaded.values, *runtimes.front()));
+  KILN_ASSIGN_OR_RETURN(OpenDevice host, open_device({}));
+  return std::unique_ptr<Client>(new Client(loaded.values, std::move(host)));
 }
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
@@ -72,8 +71,10 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   protocol::Build request;
   request.graph = to_wire(canonicalise(bound));
   request.priority = options.priority;
-  const std::string backend = m_resolver.targets().front().backend;
-  for (const std::string& target : targets) request.targets.push_back({backend, target});
+  for (const std::string& name : targets) {
+    KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
+    request.targets.push_back({target.backend, target.name});
+  }
   return m_connection.build(std::move(request), deadline_of(options), options.progress);
 }
 

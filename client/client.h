@@ -63,7 +63,7 @@ class Client {
   const Config& config() const { return m_config; }
 
  private:
-  Client(Config config, const RuntimeBackend& runtime);
+  Client(Config config, OpenDevice device);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
   Expected<Compiled> ask_daemon(const Graph& canonical, Resolver::Lookup miss, const CompileOptions& options);
   Deadline deadline_of(const CompileOptions& options) const;

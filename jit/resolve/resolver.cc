@@ -6,8 +6,8 @@ namespace {
 std::span<const uint8_t> payload_of(const kiln_view& view) { return {view.payload, view.header.payload_size}; }
 }  // namespace
 
-Resolver::Resolver(const std::string& cache_directory, const RuntimeBackend& runtime)
-    : m_runtime(runtime), m_targets(runtime.targets()), m_reader(kiln_reader_open(cache_directory.c_str())) {}
+Resolver::Resolver(const std::string& cache_directory, OpenDevice device)
+    : m_device(std::move(device)), m_reader(kiln_reader_open(cache_directory.c_str())) {}
 
 Resolver::~Resolver() {
   m_executables.clear();  // before the code they run is unmapped
@@ -16,7 +16,7 @@ Resolver::~Resolver() {
 
 Resolver::Lookup Resolver::find(const Graph& canonical) {
   Lookup best;
-  for (const Target& target : m_targets) {
+  for (const Target& target : m_device.targets) {
     const Key key = program_key(canonical, target);
     Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
     kiln_view view;
@@ -59,15 +59,15 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
     if (auto it = m_executables.find(digest); it != m_executables.end()) return it->second;
   }
   kiln_view view;
-  const uint8_t* code = nullptr;
   auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_CODE, &view);
-  if (miss == KILN_HIT) miss = kiln_reader_map_code(m_reader, &view, &code);
+  const uint8_t* code = miss == KILN_HIT ? view.payload : nullptr;
+  if (miss == KILN_HIT && m_device.device->is_host()) miss = kiln_reader_map_code(m_reader, &view, &code);
   if (miss != KILN_HIT) {
     return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
   }
   const kiln_artifact_header& header = view.header;
   Image launch_data{{}, header.entry, header.tasks, header.workspace_bytes, header.features};
-  KILN_ASSIGN_OR_RETURN(auto loaded, m_runtime.load(launch_data, std::span(code, header.payload_size)));
+  KILN_ASSIGN_OR_RETURN(auto loaded, m_device.device->load(launch_data, std::span(code, header.payload_size)));
   std::lock_guard lock(m_mutex);
   auto [it, is_new] = m_executables.try_emplace(digest, std::move(loaded));
   return it->second;

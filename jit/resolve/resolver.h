@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backends/runtime_registry.h"
 #include "cache/reader/reader.h"
 #include "jit/resolve/key.h"
 #include "jit/run/program.h"
@@ -19,8 +20,7 @@ namespace kiln {
 /// Errors: a miss is a value with its reason. A damaged entry is a miss.
 class Resolver : public ArtifactSource {
  public:
-  /// `runtime` must outlive the resolver.
-  Resolver(const std::string& cache_directory, const RuntimeBackend& runtime);
+  Resolver(const std::string& cache_directory, OpenDevice device);
   ~Resolver() override;
 
   struct Lookup {
@@ -31,20 +31,19 @@ class Resolver : public ArtifactSource {
     std::string detail;  // why, for people; empty on a hit
   };
 
-  /// `canonical`: canonicalise(bound graph). Walks the host's targets, best first.
+  /// `canonical`: canonicalise(bound graph). Walks the device's targets, best first.
   Lookup find(const Graph& canonical);
 
   /// The bytes of a capture, or nothing.
   std::optional<std::span<const uint8_t>> find_capture(const Key& key);
 
-  const std::vector<Target>& targets() const { return m_targets; }
+  const std::vector<Target>& targets() const { return m_device.targets; }
 
   Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
   Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
 
  private:
-  const RuntimeBackend& m_runtime;
-  std::vector<Target> m_targets;
+  const OpenDevice m_device;
   kiln_reader* m_reader;
   std::mutex m_mutex;
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;

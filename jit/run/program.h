@@ -76,7 +76,7 @@ class Program {
     const uint8_t* constant;
   };
   struct Step {
-    const Executable* executable;
+    const HostExecutable* executable;
     uint32_t first_argument, argument_count;
     uint64_t tasks;
     uint64_t bytes;  // of its buffers, for profiles

@@ -89,7 +89,7 @@ class ProgramLoader {
  private:
   struct LoadedPlan {
     const fb::Plan* stored;
-    std::vector<const Executable*> executables;
+    std::vector<const HostExecutable*> executables;
   };
 
   Status read_aliases() {
@@ -157,7 +157,7 @@ class ProgramLoader {
     if (plan->scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
     LoadedPlan loaded{plan, {}};
     for (size_t i = 0; i < size_of_list(plan->codes()); ++i) {
-      KILN_ASSIGN_OR_RETURN(const Executable* executable,
+      KILN_ASSIGN_OR_RETURN(const HostExecutable* executable,
                             executable_of(to_digest(*plan->codes()->Get(static_cast<uint32_t>(i)))));
       loaded.executables.push_back(executable);
     }
@@ -167,11 +167,12 @@ class ProgramLoader {
     return {};
   }
 
-  Expected<const Executable*> executable_of(const Digest& digest) {
+  Expected<const HostExecutable*> executable_of(const Digest& digest) {
     auto [it, is_new] = m_executables.try_emplace(digest, nullptr);
     if (is_new) {
       KILN_ASSIGN_OR_RETURN(auto executable, m_source.executable(digest));
-      it->second = executable.get();
+      it->second = executable->host();
+      if (it->second == nullptr) return error(StatusCode::unimplemented, "program: a kernel is for another device");
       m_program->m_executables.push_back(std::move(executable));
     }
     return it->second;
@@ -210,7 +211,7 @@ class ProgramLoader {
     for (size_t i = 0; i < size_of_list(plan.stored->launches()); ++i) {
       const auto& launch = *plan.stored->launches()->Get(static_cast<uint32_t>(i));
       if (launch.code() >= plan.executables.size()) return damaged("code out of range");
-      const Executable* executable = plan.executables[launch.code()];
+      const HostExecutable* executable = plan.executables[launch.code()];
       Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
                          static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks(), 0};
       if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
@@ -233,7 +234,7 @@ class ProgramLoader {
   std::unique_ptr<Program> m_program = std::make_unique<Program>();
   std::vector<Program::Argument> m_buffers;
   std::vector<LoadedPlan> m_plans;
-  std::unordered_map<Digest, const Executable*> m_executables;
+  std::unordered_map<Digest, const HostExecutable*> m_executables;
   uint64_t m_plan_scratch_bytes = 0;
 };
 

@@ -27,6 +27,7 @@ Status warm_up_compilers() {
   const KernelSpec spec = small_kernel();
   KILN_RETURN_IF_ERROR(validate(spec));
   for (const CompileBackend* backend : compile_backends()) {
+    if (!backend->is_fork_safe()) continue;
     const std::vector<Target> targets = backend->targets();
     if (targets.empty() || !backend->claims(spec, targets.front()).ok()) continue;
     const std::vector<Schedule> schedules = backend->candidates(spec, targets.front());

@@ -12,15 +12,10 @@ namespace kiln::conformance {
 /// One target of one backend: a parameter of every test.
 struct BackendUnderTest {
   std::shared_ptr<const CompileBackend> compile;
-  std::shared_ptr<const RuntimeBackend> runtime;
-  Target target;
+  Target target;                   // with the device's driver, when there is one
+  std::shared_ptr<Device> device;  // that runs the target; null when this host has none
 
-  bool host_runs() const {
-    for (const Target& runnable : runtime->targets()) {
-      if (runnable == target) return true;
-    }
-    return false;
-  }
+  bool host_runs() const { return device != nullptr; }
 };
 
 inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {

@@ -86,7 +86,8 @@ void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const Chec
   }
 }
 
-LaunchStatus run_in_slices(const Executable& executable, const std::vector<void*>& buffers, std::mt19937_64& random) {
+LaunchStatus run_in_slices(const HostExecutable& executable, const std::vector<void*>& buffers,
+                           std::mt19937_64& random) {
   std::vector<uint8_t> workspace(executable.workspace_bytes() + 64, 0xA5);
   auto* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63});
   std::vector<std::pair<uint64_t, uint64_t>> slices;
@@ -99,6 +100,67 @@ LaunchStatus run_in_slices(const Executable& executable, const std::vector<void*
   auto status = LaunchStatus::ok;
   for (const auto& [first, last] : slices) executable.run(buffers.data(), aligned, &status, first, last);
   return status;
+}
+
+/// Memory of a device with a red zone on both sides, over a buffer of the host.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(Device& device, Queue& queue, GuardedBuffer& host) : m_device(device), m_queue(queue), m_host(host) {
+    m_bytes.assign(host.size() + 2 * k_red_zone, k_poison);
+    std::ranges::copy(host.bytes(), m_bytes.begin() + k_red_zone);
+    const auto memory = device.allocate(m_bytes.size());
+    EXPECT_TRUE(memory.ok()) << memory.status().to_string();
+    m_memory = memory.ok() ? *memory : nullptr;
+    EXPECT_TRUE(queue.upload(m_memory, m_bytes.data(), m_bytes.size()).ok());
+  }
+  ~DeviceBuffer() { m_device.release(m_memory); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const { return static_cast<uint8_t*>(m_memory) + k_red_zone; }
+  /// Into the buffer of the host; what was written outside is a failure.
+  void fetch() {
+    EXPECT_TRUE(m_queue.download(m_bytes.data(), m_memory, m_bytes.size()).ok());
+    EXPECT_TRUE(m_queue.synchronise().ok());
+    const auto is_poison = [](uint8_t byte) { return byte == k_poison; };
+    EXPECT_TRUE(std::all_of(m_bytes.begin(), m_bytes.begin() + k_red_zone, is_poison)) << "written before the buffer";
+    EXPECT_TRUE(std::all_of(m_bytes.end() - k_red_zone, m_bytes.end(), is_poison)) << "written behind the buffer";
+    std::copy(m_bytes.begin() + k_red_zone, m_bytes.end() - k_red_zone, m_host.data());
+  }
+
+ private:
+  static constexpr size_t k_red_zone = 1024;
+  static constexpr uint8_t k_poison = 0xA5;
+
+  Device& m_device;
+  Queue& m_queue;
+  GuardedBuffer& m_host;
+  std::vector<uint8_t> m_bytes;
+  void* m_memory = nullptr;
+};
+
+/// The whole grid on a queue of its own, over copies of `buffers`, which it leaves as the device left them.
+LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, const Buffers& buffers) {
+  const auto queue = device.create_queue();
+  EXPECT_TRUE(queue.ok()) << queue.status().to_string();
+  if (!queue.ok()) return LaunchStatus::ok;
+  GuardedBuffer workspace(executable.workspace_bytes()), status(sizeof(LaunchStatus));
+  std::ranges::fill(status.bytes(), uint8_t{0});
+  std::vector<std::unique_ptr<DeviceBuffer>> copies;
+  std::vector<void*> pointers;
+  for (const auto& buffer : buffers) {
+    copies.push_back(std::make_unique<DeviceBuffer>(device, **queue, *buffer));
+    pointers.push_back(copies.back()->data());
+  }
+  DeviceBuffer device_workspace(device, **queue, workspace), device_status(device, **queue, status);
+  const Status launched = executable.launch(**queue, pointers.data(), device_workspace.data(), device_status.data());
+  EXPECT_TRUE(launched.ok()) << launched.to_string();
+  for (const auto& copy : copies) copy->fetch();
+  device_workspace.fetch();
+  device_status.fetch();
+  auto result = LaunchStatus::ok;
+  std::memcpy(&result, status.data(), sizeof result);
+  return result;
 }
 
 /// Executable memory that is never writable at the same time.
@@ -169,11 +231,12 @@ bool check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::
     if (!image.ok()) return true;
     if (!backend.host_runs()) continue;
     const SealedCode code(image->code);
-    const auto executable = backend.runtime->load(*image, code.bytes(image->code.size()));
+    const auto executable = backend.device->load(*image, code.bytes(image->code.size()));
     EXPECT_TRUE(executable.ok()) << executable.status().to_string();
     if (!executable.ok()) return true;
     Buffers got = copy();
-    const LaunchStatus status = run_in_slices(**executable, pointers(got), random);
+    const LaunchStatus status = (*executable)->host() ? run_in_slices(*(*executable)->host(), pointers(got), random)
+                                                      : run_on_device(*backend.device, *(*executable)->device(), got);
     EXPECT_EQ(status, wanted);
     compare(spec, got, expected, options);
     if (testing::Test::HasFailure()) return true;

@@ -13,6 +13,7 @@ class CpuCompileBackend final : public CompileBackend {
   std::vector<Target> targets() const override;
   TargetTraits traits(const Target& target) const override;
   std::string toolchain() const override;
+  bool is_fork_safe() const override { return true; }
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;

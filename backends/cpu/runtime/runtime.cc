@@ -1,5 +1,11 @@
 #include "backends/cpu/runtime/runtime.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <type_traits>
 
 #include "backends/cpu/features.h"
@@ -11,7 +17,7 @@ namespace {
 
 static_assert(std::is_same_v<std::underlying_type_t<LaunchStatus>, uint32_t>, "generated code writes 32 bits");
 
-class CpuExecutable final : public Executable {
+class CpuExecutable final : public HostExecutable {
  public:
   CpuExecutable(EntryPoint entry, uint64_t tasks, uint64_t workspace_bytes)
       : m_entry(entry), m_tasks(tasks), m_workspace_bytes(workspace_bytes) {}
@@ -29,9 +35,67 @@ class CpuExecutable final : public Executable {
   uint64_t m_workspace_bytes;
 };
 
+/// Copies at once: there is nothing to be asynchronous to.
+class HostQueue final : public Queue {
+ public:
+  Status upload(void* to, const void* from_host, size_t bytes) override { return copy(to, from_host, bytes); }
+  Status download(void* to_host, const void* from, size_t bytes) override { return copy(to_host, from, bytes); }
+  Status copy(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+  Status synchronise() override { return {}; }
+};
+
+class HostDevice final : public Device {
+ public:
+  bool is_host() const override { return true; }
+  Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) override {
+    KILN_ASSIGN_OR_RETURN(auto executable, load_image(launch_data, code));
+    return std::unique_ptr<Executable>(std::move(executable));
+  }
+  Expected<void*> allocate(size_t bytes) override {
+    void* memory = std::aligned_alloc(k_alignment_bytes, (bytes / k_alignment_bytes + 1) * k_alignment_bytes);
+    if (memory == nullptr) return error(StatusCode::resource_exhausted, "cpu: no memory for {} bytes", bytes);
+    return memory;
+  }
+  void release(void* memory) override { std::free(memory); }
+  Expected<std::unique_ptr<Queue>> create_queue() override {
+    return std::unique_ptr<Queue>(std::make_unique<HostQueue>());
+  }
+  Expected<std::unique_ptr<Queue>> adopt_queue(void*) override { return create_queue(); }
+
+ private:
+  static constexpr size_t k_alignment_bytes = 256;
+};
+
+/// The processor's name, as the kernel tells it.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.find(':') + 2, line.size()));
+  }
+  return "unknown processor";
+}
+
+Discovery discover_host() {
+  Discovery discovery;
+  std::vector<Target> targets = host_targets();
+  const bool usable = !targets.empty();
+  discovery.components.push_back({"processor", processor_name() + ": " + describe(host_features()), usable});
+  if (!usable) {
+    discovery.status = error(StatusCode::unavailable, "cpu: the processor runs no target; kernels need SSE4.2");
+    return discovery;
+  }
+  const auto memory_bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  discovery.devices.push_back({processor_name(), std::move(targets), memory_bytes});
+  return discovery;
+}
+
 }  // namespace
 
-std::vector<Target> CpuRuntimeBackend::targets() const {
+std::vector<Target> host_targets() {
   std::vector<Target> result;
   for (const CpuTarget& target : ladder()) {
     if ((target.features & ~host_features()) == 0) result.push_back({"cpu", std::string(target.name)});
@@ -39,10 +103,24 @@ std::vector<Target> CpuRuntimeBackend::targets() const {
   return result;
 }
 
-uint64_t CpuRuntimeBackend::features() const { return host_features(); }
+std::vector<Target> CpuRuntimeBackend::known_targets() const {
+  std::vector<Target> result;
+  for (const CpuTarget& target : ladder()) result.push_back({"cpu", std::string(target.name)});
+  return result;
+}
 
-Expected<std::unique_ptr<Executable>> CpuRuntimeBackend::load(const Image& launch_data,
-                                                              std::span<const uint8_t> code) const {
+const Discovery& CpuRuntimeBackend::discover() const {
+  static const Discovery discovery = discover_host();
+  return discovery;
+}
+
+Expected<std::unique_ptr<Device>> CpuRuntimeBackend::open(size_t index) const {
+  KILN_RETURN_IF_ERROR(discover().status);
+  if (index >= discover().devices.size()) return error(StatusCode::not_found, "cpu: no device {}", index);
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>());
+}
+
+Expected<std::unique_ptr<HostExecutable>> load_image(const Image& launch_data, std::span<const uint8_t> code) {
   if (const uint64_t missing = launch_data.features & ~host_features(); missing != 0) {
     return error(StatusCode::failed_precondition, "cpu: the code needs {}, which this host lacks", describe(missing));
   }
@@ -58,7 +136,7 @@ Expected<std::unique_ptr<Executable>> CpuRuntimeBackend::load(const Image& launc
                             limits::k_task_workspace_bytes);
   }
   const auto entry = reinterpret_cast<EntryPoint>(reinterpret_cast<uintptr_t>(code.data()) + launch_data.entry);
-  return std::unique_ptr<Executable>(
+  return std::unique_ptr<HostExecutable>(
       std::make_unique<CpuExecutable>(entry, launch_data.tasks, launch_data.workspace_bytes));
 }
 

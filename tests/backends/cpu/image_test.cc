@@ -131,7 +131,7 @@ TEST(Runtime, code_for_features_the_host_lacks_is_not_loaded) {
   ASSERT_TRUE(image.ok());
   image->features |= uint64_t{1} << 63;
   const MappedCode code(image->code);
-  const auto loaded = CpuRuntimeBackend().load(*image, code.bytes());
+  const auto loaded = load_image(*image, code.bytes());
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.status().code(), StatusCode::failed_precondition);
 }
@@ -141,7 +141,7 @@ TEST(Runtime, an_entry_point_outside_the_code_is_refused) {
   ASSERT_TRUE(image.ok());
   image->entry = image->code.size();
   const MappedCode code(image->code);
-  EXPECT_EQ(CpuRuntimeBackend().load(*image, code.bytes()).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(load_image(*image, code.bytes()).status().code(), StatusCode::invalid_argument);
 }
 
 }  // namespace

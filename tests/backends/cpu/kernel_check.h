@@ -120,7 +120,7 @@ inline std::vector<void*> pointers(std::vector<GuardedBuffer>& buffers) {
 }
 
 /// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each.
-inline void run_in_ranges(const Executable& kernel, const std::vector<void*>& buffers, uint64_t ranges) {
+inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>& buffers, uint64_t ranges) {
   std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64);
   const auto address = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63};
   for (uint64_t i = ranges; i-- > 0;) {

@@ -37,7 +37,7 @@ class MappedCode {
 class LoadedImage {
  public:
   explicit LoadedImage(const Image& image) : m_code(image.code) {
-    auto loaded = CpuRuntimeBackend().load(image, m_code.bytes());
+    auto loaded = load_image(image, m_code.bytes());
     EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
     if (loaded.ok()) m_executable = std::move(loaded).value();
   }
@@ -50,11 +50,11 @@ class LoadedImage {
     m_executable->run(buffers.data(), reinterpret_cast<void*>(address), &status, 0, m_executable->tasks());
     return status;
   }
-  const Executable& executable() const { return *m_executable; }
+  const HostExecutable& executable() const { return *m_executable; }
 
  private:
   MappedCode m_code;
-  std::unique_ptr<Executable> m_executable;
+  std::unique_ptr<HostExecutable> m_executable;
 };
 
 inline bool host_runs(const CpuTarget& target) { return (target.features & ~host_features()) == 0; }

@@ -6,12 +6,29 @@
 
 namespace kiln::conformance {
 
+namespace {
+
+/// The target as a device of this host runs it, and that device.
+BackendUnderTest on_this_host(std::shared_ptr<const CompileBackend> compile, const RuntimeBackend& runtime,
+                              const Target& target) {
+  const auto& devices = runtime.discover().devices;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    for (const Target& runnable : devices[i].targets) {
+      if (runnable.name != target.name) continue;
+      if (auto device = runtime.open(i); device.ok()) return {std::move(compile), runnable, std::move(*device)};
+    }
+  }
+  return {std::move(compile), target, nullptr};
+}
+
+}  // namespace
+
 std::vector<BackendUnderTest> backends_under_test() {
   std::vector<BackendUnderTest> result;
-  const auto add = [&](std::shared_ptr<const CompileBackend> compile, std::shared_ptr<const RuntimeBackend> runtime) {
-    for (const Target& target : compile->targets()) result.push_back({compile, runtime, target});
+  const auto add = [&](std::shared_ptr<const CompileBackend> compile, const RuntimeBackend& runtime) {
+    for (const Target& target : compile->targets()) result.push_back(on_this_host(compile, runtime, target));
   };
-  add(std::make_shared<cpu::CpuCompileBackend>(), std::make_shared<cpu::CpuRuntimeBackend>());
+  add(std::make_shared<cpu::CpuCompileBackend>(), cpu::CpuRuntimeBackend());
   return result;
 }
 

@@ -13,7 +13,7 @@ namespace kiln {
 namespace {
 
 /// out[i] = in[i] + 1 over `count` floats cut into `tasks`; with `fails`, reports an index out of range.
-class AddOne : public Executable {
+class AddOne : public HostExecutable {
  public:
   AddOne(int64_t count, uint64_t tasks, bool fails = false) : m_count(count), m_tasks(tasks), m_fails(fails) {}
   uint64_t tasks() const override { return m_tasks; }

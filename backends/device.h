@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/expected.h"
+
+/// Where kernels run: a device, its memory, its queues, and kernels loaded on it. The host is a device too, the one
+/// whose kernels are run in slices by the caller's threads instead of being put on a queue.
+namespace kiln {
+
+/// What code is compiled for: a backend and a named, explicit feature set. "x86-64-v4" on cpu, "sm_90a" on cuda.
+struct Target {
+  std::string backend;
+  std::string name;
+  /// What native code is bound to besides: the version of the driver that takes it and no other. Empty where code is
+  /// bound to none, and for code made where no such driver is (its portable form serves any).
+  std::string driver;
+  bool operator==(const Target&) const = default;
+};
+
+/// "cpu:x86-64-v4", with the driver in brackets when there is one: for people.
+inline std::string to_string(const Target& target) {
+  return target.backend + ":" + target.name + (target.driver.empty() ? "" : " (" + target.driver + ")");
+}
+
+enum class LaunchStatus : uint32_t { ok = 0, index_out_of_range = 1 };
+
+/// Work in order, asynchronous to the host. Pointers are what the backend's own API takes for memory of this device;
+/// host pointers are pageable memory and may be reused when the call returns (upload) or after synchronise (download).
+/// Threading: one thread at a time.
+/// Errors: of the call itself, or of earlier work on the queue; after internal or aborted the queue is lost.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual Status upload(void* to, const void* from_host, size_t bytes) = 0;
+  virtual Status download(void* to_host, const void* from, size_t bytes) = 0;
+  virtual Status copy(void* to, const void* from, size_t bytes) = 0;
+  /// Returns when all work put here so far is done and its results can be read.
+  virtual Status synchronise() = 0;
+};
+
+class HostExecutable;
+class DeviceExecutable;
+
+/// A kernel, ready to launch; exactly one of host() and device() is set. Immutable; any thread at once. Must not
+/// outlive its device.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  /// Scratch, 64-byte aligned, contents undefined: of each task in flight (host), or of a whole launch (device).
+  virtual uint64_t workspace_bytes() const = 0;
+  virtual const HostExecutable* host() const { return nullptr; }
+  virtual const DeviceExecutable* device() const { return nullptr; }
+};
+
+/// A grid whose slices any threads of the host run, in any order.
+class HostExecutable : public Executable {
+ public:
+  virtual uint64_t tasks() const = 0;
+  /// Runs tasks [first, last): buffers in KernelSpec order, workspace for one task. Sets *status on a data error,
+  /// never clears it.
+  virtual void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first,
+                   uint64_t last) const = 0;
+  const HostExecutable* host() const final { return this; }
+};
+
+/// A grid that its device runs by itself.
+class DeviceExecutable : public Executable {
+ public:
+  /// Puts the whole grid on `queue`. All pointers are device memory: buffers in KernelSpec order, workspace, and a
+  /// LaunchStatus that the kernel sets on a data error and never clears. `buffers` itself is read before this returns.
+  virtual Status launch(Queue& queue, void* const* buffers, void* workspace, void* status) const = 0;
+  const DeviceExecutable* device() const final { return this; }
+};
+
+struct Image;
+
+/// One device of this host.
+///
+/// Ownership: what it gives refers to it and must not outlive it.
+/// Threading: any thread at once.
+/// Errors: resource_exhausted without memory; unavailable when the device is gone.
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// True: kernels are HostExecutables over code mapped executable, memory is the host's.
+  virtual bool is_host() const { return false; }
+  /// Errors: failed_precondition when code or device lacks what the other needs, invalid_argument for code that is
+  /// none. Native code for another driver is not used: the portable form is, else failed_precondition.
+  /// Host: `code` is executable and stays mapped as long as the executable lives. Else it may go after the call.
+  virtual Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) = 0;
+
+  /// At least 256-byte aligned; contents undefined. Release waits for nothing: no work may still use it.
+  virtual Expected<void*> allocate(size_t bytes) = 0;
+  virtual void release(void* memory) = 0;
+
+  virtual Expected<std::unique_ptr<Queue>> create_queue() = 0;
+  /// A queue over one that the caller owns and keeps alive: a framework's stream, as the backend's API names it.
+  virtual Expected<std::unique_ptr<Queue>> adopt_queue(void* native) = 0;
+};
+
+/// What a backend finds out about a device before it is opened.
+struct DeviceDescription {
+  std::string name;             // its maker's
+  std::vector<Target> targets;  // what it runs, best first; never empty
+  uint64_t memory_bytes = 0;
+};
+
+/// What there is on this host, and why not more.
+struct Discovery {
+  struct Component {
+    std::string name;   // "driver", "loader", "compiler": what was looked for
+    std::string found;  // where it is and its version, or why it cannot be used
+    bool usable = false;
+  };
+  std::vector<DeviceDescription> devices;  // by index
+  std::vector<Component> components;       // for `kiln doctor`
+  Status status;                           // why there are no devices; ok when there are
+};
+
+}  // namespace kiln
