@@ -109,11 +109,12 @@ std::string worker_program(const Config& config) {
 }
 
 Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store, UniqueFd& ready) {
-  KILN_ASSIGN_OR_RETURN(const UniqueFd instance,
-                        acquire_instance(config.cache_directory, socket, k_takeover_timeout_ms));
+  KILN_ASSIGN_OR_RETURN(const Instance instance,
+                        Instance::acquire(config.cache_directory, socket, k_takeover_timeout_ms));
   KILN_ASSIGN_OR_RETURN(auto store, open_store(config));
   {
-    Server server({config, socket, worker_program(config)}, std::move(store));
+    Server server({config, socket, worker_program(config), [&instance] { return instance.is_in_force(); }},
+                  std::move(store));
     KILN_RETURN_IF_ERROR(server.listen());
     spdlog::info("serving {} at {}", config.cache_directory, socket);
     if (ready) {
@@ -122,6 +123,8 @@ Status serve(const Config& config, const std::string& socket, const StoreFactory
       ready.reset();
     }
     server.run();
+    // The store knows its files by their paths, which are another's by now: closing it would write and delete there.
+    if (!instance.is_in_force()) std::_Exit(0);
   }
   spdlog::info("left");
   return {};

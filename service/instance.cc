@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -25,8 +26,14 @@ bool somebody_listens(const std::string& socket_path) {
 
 }  // namespace
 
-Expected<UniqueFd> acquire_instance(const std::string& cache_directory, const std::string& socket_path,
-                                    uint64_t timeout_ms) {
+bool Instance::is_in_force() const {
+  struct stat held{}, there{};
+  return fstat(m_file.get(), &held) == 0 && lstat(m_path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+         held.st_dev == there.st_dev;
+}
+
+Expected<Instance> Instance::acquire(const std::string& cache_directory, const std::string& socket_path,
+                                     uint64_t timeout_ms) {
   const std::string path = cache_directory + "/kilnd.lock";
   UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) {
@@ -49,7 +56,9 @@ Expected<UniqueFd> acquire_instance(const std::string& cache_directory, const st
   if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), pid.data(), pid.size(), 0) < 0) {
     return error(StatusCode::unavailable, "writing {}: {}", path, std::strerror(errno));
   }
-  return file;
+  Instance instance(path, std::move(file));
+  if (!instance.is_in_force()) return error(StatusCode::unavailable, "{} was removed meanwhile", cache_directory);
+  return instance;
 }
 
 }  // namespace kiln

@@ -7,12 +7,23 @@
 
 namespace kiln {
 
-/// The right to be the daemon of a cache directory: a lock on <cache_directory>/kilnd.lock, which the kernel
-/// takes back however the process ends. The file tells people its holder's pid.
-///
-/// While another holds it: already_exists once that one answers at `socket_path`; else (it is starting, or
-/// leaving) waits, and takes over. Errors: already_exists; unavailable after `timeout_ms`; permission_denied.
-Expected<UniqueFd> acquire_instance(const std::string& cache_directory, const std::string& socket_path,
+/// The right to be the daemon of a cache directory: a lock on <cache_directory>/kilnd.lock, which the kernel takes back
+/// however the process ends. The file tells people its holder's pid.
+class Instance {
+ public:
+  /// While another holds it: already_exists once that one answers at `socket_path`; else (it is starting, or leaving)
+  /// waits, and takes over. Errors: already_exists; unavailable after `timeout_ms`; permission_denied.
+  static Expected<Instance> acquire(const std::string& cache_directory, const std::string& socket_path,
                                     uint64_t timeout_ms);
+
+  /// False once the locked file is not the one at its path any more: the directory was removed or replaced, and
+  /// another daemon may have it.
+  bool is_in_force() const;
+
+ private:
+  Instance(std::string path, UniqueFd file) : m_path(std::move(path)), m_file(std::move(file)) {}
+  std::string m_path;
+  UniqueFd m_file;
+};
 
 }  // namespace kiln

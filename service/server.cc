@@ -29,6 +29,9 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using protocol::Verb;
 
+/// How soon a daemon whose directory is gone leaves when nobody asks it anything; one stat each.
+constexpr auto k_watch_interval = std::chrono::seconds(1);
+
 size_t worker_count(const Config& config) {
   if (config.worker_count != 0) return std::min<size_t>(config.worker_count, 1'024);
   return std::max(1U, std::thread::hardware_concurrency());
@@ -55,6 +58,7 @@ class Server::Impl final : SessionHost {
         m_acceptor(m_io),
         m_idle_timer(m_io),
         m_drain_timer(m_io),
+        m_watch_timer(m_io),
         m_store(std::move(store)),
         m_store_thread(1),
         m_pool(std::make_unique<WorkerPool>(pool_options(m_options))) {}
@@ -93,6 +97,9 @@ class Server::Impl final : SessionHost {
 
   bool busy() const { return m_jobs.running() + m_jobs.queued() + m_commands_in_flight > 0; }
   void touch();
+  void watch_directory();
+  bool leave_if_deserted();
+  void remove_socket();
   void drain(std::string_view why);
   void leave_if_drained();
   DaemonState state() const;
@@ -104,6 +111,8 @@ class Server::Impl final : SessionHost {
   asio::local::stream_protocol::acceptor m_acceptor;
   asio::steady_timer m_idle_timer;
   asio::steady_timer m_drain_timer;
+  asio::steady_timer m_watch_timer;
+  struct stat m_socket_file{};
   std::map<uint64_t, Peer> m_sessions;
   uint64_t m_next_session = 1;
   JobTable m_jobs;
@@ -135,6 +144,9 @@ Status Server::Impl::listen() {
   }
   if (!failure) m_acceptor.listen(4'096, failure);
   if (failure) return error(StatusCode::unavailable, "socket {}: {}", path, failure.message());
+  if (lstat(path.c_str(), &m_socket_file) != 0) {
+    return error(StatusCode::unavailable, "socket {}: {}", path, std::strerror(errno));
+  }
   return {};
 }
 
@@ -144,6 +156,7 @@ void Server::Impl::run() {
   });
   asio::co_spawn(m_io, [this] { return accept_all(); }, asio::detached);
   touch();
+  watch_directory();
   m_io.run();
 }
 
@@ -215,6 +228,7 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   touch();
   const auto peer = m_sessions.find(session);
   if (peer == m_sessions.end()) return;
+  if (leave_if_deserted()) return;
   if (m_draining) return peer->second.session->stop();  // hanging up sends the client to the next daemon
   m_counters.add(Counter::builds_asked);
   const uint32_t id = build.id;
@@ -269,6 +283,7 @@ void Server::Impl::on_progress(const Digest& key, const protocol::Progress& prog
 }
 
 void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
+  if (leave_if_deserted()) return;
   touch();
   if (outcome.signal != 0) m_counters.add(Counter::workers_died);
   if (!outcome.result.ok()) {
@@ -289,6 +304,7 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
 
 /// The heads are in the mapped index: now, and not earlier, the askers are told.
 void Server::Impl::on_published(const Digest& key, const BuildResult& result, const Status& status) {
+  if (!status.ok() && leave_if_deserted()) return;
   if (!status.ok()) return fail_job(key, status.with_context("publish"), 0);
   m_counters.add(Counter::builds_done);
   m_counters.add(Counter::compilations, result.compilations);
@@ -321,6 +337,7 @@ void Server::Impl::fail_job(const Digest& key, const Status& status, uint32_t si
 // ---- commands
 
 void Server::Impl::on_command(uint64_t session, protocol::Command command) {
+  if (leave_if_deserted()) return;
   touch();
   m_counters.add(Counter::commands);
   const uint32_t id = command.id;
@@ -378,6 +395,32 @@ void Server::Impl::touch() {
   });
 }
 
+void Server::Impl::watch_directory() {
+  if (leave_if_deserted()) return;
+  m_watch_timer.expires_after(k_watch_interval);
+  m_watch_timer.async_wait([this](error_code failure) {
+    if (!failure) watch_directory();
+  });
+}
+
+/// Somebody removed or replaced the cache directory: nothing that is published here reaches anybody. The process ends
+/// at once, which hangs up on every client and so sends it to the next daemon.
+bool Server::Impl::leave_if_deserted() {
+  if (m_options.is_in_force()) return false;
+  spdlog::warn("leaving at once: {} was removed or replaced", m_options.config.cache_directory);
+  remove_socket();
+  m_io.stop();
+  return true;
+}
+
+/// The next daemon of a replaced directory may have put its own there.
+void Server::Impl::remove_socket() {
+  struct stat there{};
+  const char* path = m_options.socket_path.c_str();
+  if (lstat(path, &there) != 0 || there.st_ino != m_socket_file.st_ino || there.st_dev != m_socket_file.st_dev) return;
+  unlink(path);
+}
+
 /// From here on nobody new is served. A client that just connected finds its connection closed before the
 /// greeting, or before its answer, and goes to the next daemon.
 void Server::Impl::drain(std::string_view why) {
@@ -385,7 +428,7 @@ void Server::Impl::drain(std::string_view why) {
   m_draining = true;
   spdlog::info("leaving: {}; {} builds run, {} wait", why, m_jobs.running(), m_jobs.queued());
   m_events.record("leaving", "{}", why);
-  unlink(m_options.socket_path.c_str());
+  remove_socket();
   error_code ignored;
   m_acceptor.close(ignored);
   m_idle_timer.cancel();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,8 @@ class Server {
     Config config;
     std::string socket_path;
     std::string worker_program;
+    /// Is the cache directory still the one whose instance lock the caller holds?
+    std::function<bool()> is_in_force;
   };
 
   Server(Options options, std::unique_ptr<EntryStore> store);
@@ -27,8 +30,9 @@ class Server {
   /// Binds the socket: mode 0600, a stale one is replaced. The caller holds the instance lock.
   Status listen();
 
-  /// Serves until SIGTERM, SIGINT, the shutdown command or idle exit; then no new work is taken, what runs is
-  /// finished (bounded by daemon.drain_timeout_ms) and answered. The socket's name is gone when this returns.
+  /// Serves until SIGTERM, SIGINT, the shutdown command or idle exit; then no new work is taken, what runs is finished
+  /// (bounded by daemon.drain_timeout_ms) and answered. Once the instance is not in force any more it returns at once.
+  /// The socket's name is gone when this returns, unless it is another daemon's by now.
   void run();
 
  private:

@@ -4,7 +4,9 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
+#include "cache/reader/reader.h"
 #include "cache/store/store.h"
 
 namespace kiln {
@@ -63,14 +65,17 @@ bool is_called(const Entry& entry, std::string_view name) {
 
 class StoreEntries final : public EntryStore {
  public:
-  explicit StoreEntries(std::unique_ptr<CacheStore> store) : m_store(std::move(store)) {}
+  StoreEntries(std::string directory, std::unique_ptr<CacheStore> store)
+      : m_directory(std::move(directory)), m_store(std::move(store)) {}
 
   Status publish(const BuildResult& result) override;
   Expected<std::string> command(const Command& command) override;
 
  private:
-  Status retire_if_damaged(const Digest& artifact);
-  Expected<bool> is_decided(const Head& head);
+  Status put(PublishBatch& batch, const std::vector<Head>& heads);
+  Status put_readable(PublishBatch batch);
+  std::vector<Digest> unreadable(const std::vector<Artifact>& artifacts, const std::vector<Head>& heads) const;
+  bool is_decided(const Head& head);
   Expected<Entry> find_one(const Command& command);
   Expected<std::string> put_capture(const Command& command);
   Expected<std::string> verify();
@@ -78,31 +83,73 @@ class StoreEntries final : public EntryStore {
   Expected<std::string> pin(const Command& command);
   json sizes() const;
 
+  const std::string m_directory;
   std::unique_ptr<CacheStore> m_store;
 };
 
-/// Who asks for a build of what is kept already could not read it: damaged bytes make room for good ones.
-Status StoreEntries::retire_if_damaged(const Digest& artifact) {
-  const auto damage = m_store->damage_of(artifact);
-  if (!damage) return {};
-  spdlog::warn("artifact {} is damaged and written again: {}", artifact.to_short(), *damage);
-  return m_store->erase(artifact);
-}
-
-/// One answer per key and generation: whatever came first stays, also when another build made other bytes.
-Expected<bool> StoreEntries::is_decided(const Head& head) {
-  KILN_ASSIGN_OR_RETURN(const auto kept, m_store->head(head.key));
-  if (!kept || kept->generation < head.generation) return false;
-  if (kept->generation == head.generation && kept->artifact != head.artifact) {
-    spdlog::info("key {} keeps {}, not {}", head.key.to_short(), kept->artifact.to_short(), head.artifact.to_short());
+/// One answer per key and generation: whatever came first stays, also when another build made other bytes. A head that
+/// cannot be read decides nothing.
+bool StoreEntries::is_decided(const Head& head) {
+  const auto kept = m_store->head(head.key);
+  if (!kept.ok() || !*kept || (*kept)->generation < head.generation) return false;
+  if ((*kept)->generation == head.generation && (*kept)->artifact != head.artifact) {
+    spdlog::info("key {} keeps {}, not {}", head.key.to_short(), (*kept)->artifact.to_short(),
+                 head.artifact.to_short());
   }
   return true;
+}
+
+/// The keys of those heads that lead a client to nothing, looked up as a client does.
+std::vector<Digest> StoreEntries::unreadable(const std::vector<Artifact>& artifacts,
+                                             const std::vector<Head>& heads) const {
+  std::unordered_map<Digest, ArtifactKind> kinds;
+  for (const Artifact& artifact : artifacts) kinds.emplace(artifact_digest(artifact), artifact.kind);
+  const std::unique_ptr<kiln_reader, decltype(&kiln_reader_close)> reader(kiln_reader_open(m_directory.c_str()),
+                                                                          kiln_reader_close);
+  std::vector<Digest> keys;
+  for (const Head& head : heads) {
+    const auto kind = static_cast<kiln_artifact_kind>(kinds.at(head.artifact));
+    kiln_view view;
+    if (kiln_reader_find_key(reader.get(), head.key.bytes.data(), kind, &view) != KILN_HIT) keys.push_back(head.key);
+  }
+  return keys;
+}
+
+/// Publishes the artifacts of `batch` and those of `heads` that are not decided yet.
+Status StoreEntries::put(PublishBatch& batch, const std::vector<Head>& heads) {
+  batch.heads.clear();
+  for (const Head& head : heads) {
+    if (!is_decided(head)) batch.heads.push_back(head);
+  }
+  KILN_RETURN_IF_ERROR(m_store->publish(batch));
+  return m_store->flush();
+}
+
+/// Publishes, and looks whether clients find it: who asks for what is kept already could not read it. Then the
+/// published folder is made anew; what is unreadable even so makes room for what `batch` brings.
+Status StoreEntries::put_readable(PublishBatch batch) {
+  const std::vector<Head> heads = std::move(batch.heads);
+  const Status status = put(batch, heads);
+  if (!status.ok() && status.code() != StatusCode::not_found) return status;
+  if (status.ok() && unreadable(batch.artifacts, heads).empty()) return {};
+  spdlog::warn("the published folder is damaged and made anew");
+  KILN_RETURN_IF_ERROR(m_store->republish());
+  for (const Digest& key : unreadable(batch.artifacts, heads)) {
+    const auto kept = m_store->head(key);
+    if (!kept.ok() || !*kept) continue;
+    spdlog::warn("artifact {} is damaged and replaced", (*kept)->artifact.to_short());
+    KILN_RETURN_IF_ERROR(m_store->erase((*kept)->artifact));
+  }
+  KILN_RETURN_IF_ERROR(put(batch, heads));
+  const std::vector<Digest> keys = unreadable(batch.artifacts, heads);
+  if (keys.empty()) return {};
+  return error(StatusCode::data_loss, "key {} was published, yet no reader finds it in {}", keys.front().to_short(),
+               m_directory);
 }
 
 Status StoreEntries::publish(const BuildResult& result) {
   PublishBatch batch;
   for (const BuiltArtifact& built : result.artifacts) {
-    KILN_RETURN_IF_ERROR(retire_if_damaged(built.digest));
     batch.artifacts.push_back(to_artifact(built));
     if (const Digest digest = artifact_digest(batch.artifacts.back()); digest != built.digest) {
       return error(StatusCode::internal, "artifact calls itself {}, its bytes say {}", built.digest.to_short(),
@@ -110,12 +157,9 @@ Status StoreEntries::publish(const BuildResult& result) {
     }
   }
   for (const BuiltHead& built : result.heads) {
-    Head head = to_head(built.key, built.artifact, built.generation, built.key_parts);
-    KILN_ASSIGN_OR_RETURN(const bool decided, is_decided(head));
-    if (!decided) batch.heads.push_back(std::move(head));
+    batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
   }
-  KILN_RETURN_IF_ERROR(m_store->publish(batch));
-  return m_store->flush();
+  return put_readable(batch);
 }
 
 Expected<std::string> StoreEntries::command(const Command& command) {
@@ -165,15 +209,11 @@ Expected<Entry> StoreEntries::find_one(const Command& command) {
 Expected<std::string> StoreEntries::put_capture(const Command& command) {
   Artifact capture{ArtifactKind::capture, {}, command.data};
   const Digest digest = artifact_digest(capture);
-  KILN_RETURN_IF_ERROR(retire_if_damaged(digest));
   // A capture grows as a program meets new situations: each state is a generation of its own.
   KILN_ASSIGN_OR_RETURN(const auto newest, m_store->head(command.key));
   const bool decided = newest && newest->artifact == digest;
-  if (!decided) {
-    Head head = to_head(command.key, digest, newest ? newest->generation + 1 : 0, command.text);
-    KILN_RETURN_IF_ERROR(m_store->publish({{std::move(capture)}, {std::move(head)}}));
-    KILN_RETURN_IF_ERROR(m_store->flush());
-  }
+  const uint32_t generation = !newest ? 0 : decided ? newest->generation : newest->generation + 1;
+  KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(command.key, digest, generation, command.text)}}));
   return dump({{"schema_version", k_schema_version}, {"stored", !decided}, {"digest", digest.to_hex()}});
 }
 
@@ -226,7 +266,7 @@ Expected<std::unique_ptr<EntryStore>> open_entry_store(const Config& config) {
   KILN_ASSIGN_OR_RETURN(auto store, CacheStore::open({.directory = config.cache_directory,
                                                       .capacity_bytes = config.cache_size_max_bytes}));
   if (!store->report().empty()) spdlog::warn("{}", store->report());
-  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(std::move(store)));
+  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(config.cache_directory, std::move(store)));
 }
 
 }  // namespace kiln

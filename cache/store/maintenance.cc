@@ -137,12 +137,6 @@ std::optional<std::string> CacheStore::Impl::damage_of(const Digest& digest, con
   return std::nullopt;
 }
 
-std::optional<std::string> CacheStore::Impl::damage_of(const Digest& digest) {
-  const std::scoped_lock guard(m_mutex);
-  const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
-  return artifact == nullptr ? std::nullopt : damage_of(digest, *artifact);
-}
-
 Expected<std::vector<Damage>> CacheStore::Impl::verify() {
   std::vector<Digest> all;
   {

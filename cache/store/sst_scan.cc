@@ -115,7 +115,9 @@ Expected<std::vector<SidecarEntry>> scan_sst(const StoreOptions& options, const 
                                              std::span<const Digest> wanted) {
   KILN_ASSIGN_OR_RETURN(FileView file, FileView::open(path));
   rocksdb::SstFileReader reader(rocksdb::Options(rocksdb::DBOptions(), artifact_options(options)));
-  KILN_RETURN_IF_ERROR(from_rocksdb(reader.Open(path), "scanning " + path));
+  const Status opened = from_rocksdb(reader.Open(path), "scanning " + path);
+  if (opened.code() == StatusCode::data_loss) return std::vector<SidecarEntry>();  // nothing in it can be mapped
+  KILN_RETURN_IF_ERROR(opened);
   rocksdb::ReadOptions read;
   read.verify_checksums = true;
   const std::unique_ptr<rocksdb::Iterator> iterator(reader.NewIterator(read));

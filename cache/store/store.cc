@@ -144,7 +144,8 @@ Status CacheStore::Impl::check_head(const Head& head) {
       ++m_stats.conflicts;
       return error(StatusCode::already_exists, "head {}: two different keys have this digest", head.key.to_short());
     }
-    if (kept.generation == head.generation && kept.artifact != head.artifact) {
+    const bool leads_somewhere = m_catalog.artifact(kept.artifact) != nullptr;
+    if (leads_somewhere && kept.generation == head.generation && kept.artifact != head.artifact) {
       ++m_stats.conflicts;
       return error(StatusCode::already_exists, "head {} generation {} leads to artifact {} already, not to {}",
                    head.key.to_short(), head.generation, kept.artifact.to_short(), head.artifact.to_short());
@@ -235,6 +236,12 @@ Status CacheStore::Impl::flush() {
   const std::shared_lock family(m_family_mutex);
   KILN_RETURN_IF_ERROR(m_rocks->flush_artifacts());
   const std::scoped_lock guard(m_mutex);
+  return sync();
+}
+
+Status CacheStore::Impl::republish() {
+  const std::scoped_lock guard(m_mutex);
+  KILN_ASSIGN_OR_RETURN(m_publisher, Publisher::open(m_options, m_options.directory));
   return sync();
 }
 
@@ -353,6 +360,7 @@ CacheStore::~CacheStore() = default;
 
 Status CacheStore::publish(const PublishBatch& batch) { return m_impl->publish(batch); }
 Status CacheStore::flush() { return m_impl->flush(); }
+Status CacheStore::republish() { return m_impl->republish(); }
 Expected<std::optional<Artifact>> CacheStore::find(const Digest& artifact) const { return m_impl->find(artifact); }
 Expected<std::optional<Head>> CacheStore::head(const Digest& key) const { return m_impl->head(key); }
 Expected<std::vector<Head>> CacheStore::history(const Digest& key) const { return m_impl->history(key); }
@@ -364,7 +372,6 @@ Status CacheStore::evict(uint64_t capacity_bytes) { return m_impl->evict(capacit
 Status CacheStore::erase(const Digest& artifact) { return m_impl->erase(artifact); }
 Status CacheStore::clear() { return m_impl->clear(); }
 Expected<std::vector<Damage>> CacheStore::verify() const { return m_impl->verify(); }
-std::optional<std::string> CacheStore::damage_of(const Digest& artifact) const { return m_impl->damage_of(artifact); }
 StoreStats CacheStore::stats() const { return m_impl->stats(); }
 const std::string& CacheStore::report() const { return m_impl->report(); }
 

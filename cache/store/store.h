@@ -95,6 +95,10 @@ class CacheStore {
   /// Returns once everything published before is visible in the mapped index. Costs a file: callers debounce.
   Status flush();
 
+  /// Makes the published folder anew: for when somebody damaged or removed it under the store. Views that clients hold
+  /// stay right.
+  Status republish();
+
   /// The artifact itself; nothing when it is not kept. Errors: data_loss.
   Expected<std::optional<Artifact>> find(const Digest& artifact) const;
   /// The head in force; nothing when the key is unknown.
@@ -118,8 +122,6 @@ class CacheStore {
 
   /// Reads every artifact back, from RocksDB and from the published file, and recomputes checksum and digest.
   Expected<std::vector<Damage>> verify() const;
-  /// What verify would say of one artifact; nothing when it is whole or not kept.
-  std::optional<std::string> damage_of(const Digest& artifact) const;
 
   StoreStats stats() const;
   /// One sentence about what opening had to repair; empty when nothing.

@@ -22,6 +22,7 @@ class CacheStore::Impl {
 
   Status publish(const PublishBatch& batch);
   Status flush();
+  Status republish();
   Expected<std::optional<Artifact>> find(const Digest& digest);
   Expected<std::optional<Head>> head(const Digest& key);
   Expected<std::vector<Head>> history(const Digest& key);
@@ -30,7 +31,6 @@ class CacheStore::Impl {
   Status evict(uint64_t capacity_bytes);
   Status erase(const Digest& digest);
   Status clear();
-  std::optional<std::string> damage_of(const Digest& digest);
   Expected<std::vector<Damage>> verify();
   StoreStats stats();
 

@@ -148,7 +148,7 @@ TEST(ClientKilled, OthersThatWaitForItsGraphGetTheirs) {
   Host host;
   int joined = 0;
   ASSERT_TRUE(number_that_was_right(host.compile({1}).lines.at(0)));  // the daemon is up
-  for (int round = 0; round < 30 && joined == 0; ++round) {  // until the others were early enough to join
+  for (int round = 0; round < 30 && joined == 0; ++round) {           // until the others were early enough to join
     const std::string number = std::to_string(40 + round);
     Child first = host.start({"compile", number});
     std::this_thread::sleep_for(std::chrono::milliseconds(3 * round));

@@ -61,20 +61,31 @@ class Storage : public testing::Test {
   Storage() {
     expect_all_right(host.compile(k_numbers), "cold");
     host.stop_daemon();
-    fs::copy(host.cache(), host.directory() + "/whole", fs::copy_options::recursive);
+    fs::copy(host.cache(), whole(), fs::copy_options::recursive);
   }
+  std::string whole() const { return host.directory() + "/whole"; }
+  /// The cache as it was, its links too: what damages a published file damages the store's own.
   void restore() {
     fs::remove_all(host.cache());
-    fs::copy(host.directory() + "/whole", host.cache(), fs::copy_options::recursive);
+    fs::copy(whole(), host.cache(), fs::copy_options::recursive);
+    for (const auto& entry : fs::directory_iterator(host.cache() + "/db")) {
+      const fs::path link = host.cache() / fs::path("pub") / entry.path().filename();
+      if (fs::remove(link)) fs::create_hard_link(entry.path(), link);
+    }
   }
 
-  /// Without a daemon: a hit or a miss. With one: whatever is missing is built again.
+  /// Without a daemon: a hit or a miss. With one: whatever is missing is built again, and is a hit from then on.
   void expect_survived(const std::string& what) {
     host.environment()["KILN_NO_DAEMON"] = "1";
     expect_answers(host.compile(k_numbers), what + ", no daemon");
     host.environment().erase("KILN_NO_DAEMON");
     expect_all_right(host.compile(k_numbers), what);
     host.stop_daemon();
+    host.environment()["KILN_NO_DAEMON"] = "1";
+    const Outcome warm = host.compile(k_numbers);
+    expect_all_right(warm, what + ", mapped afterwards");
+    EXPECT_EQ(warm.lines.empty() ? 0 : counter_in(warm.lines.back(), "hits_mapped"), 2) << what;
+    host.environment().erase("KILN_NO_DAEMON");
   }
 
   Host host;
@@ -88,16 +99,12 @@ TEST_F(Storage, AllIsThereWithoutADaemonWhenNothingIsDamaged) {
   EXPECT_EQ(counter_in(outcome.lines.back(), "hits_mapped"), 2);
 }
 
-TEST_F(Storage, FlippedBitsAreAMissNeverWrongBytes) {
+TEST_F(Storage, FlippedBitsAreAMissAndAreBuiltAgain) {
   for (const fs::path& original : files_of(host.cache())) {
     restore();
     flip(original, random, 64);
     const std::string what = "flipped " + original.filename().string();
-    host.environment()["KILN_NO_DAEMON"] = "1";
-    expect_answers(host.compile(k_numbers), what + ", no daemon");
-    host.environment().erase("KILN_NO_DAEMON");
-    expect_answers(host.compile(k_numbers), what);
-    host.stop_daemon();
+    expect_survived(what);
   }
 }
 
@@ -128,6 +135,20 @@ TEST_F(Storage, AReadOnlyCacheServesHitsAndRefusesTheRestInTime) {
   ASSERT_EQ(outcome.lines.size(), 2U);
   EXPECT_EQ(number_that_was_right(outcome.lines[0]), k_numbers[0]) << outcome.lines[0];
   EXPECT_GT(error_code_in(outcome.lines[1]), 0) << outcome.lines[1];
+}
+
+TEST_F(Storage, WhatIsRemovedUnderALivingDaemonIsMadeAgain) {
+  for (const char* part : {"", "/pub", "/db"}) {
+    restore();
+    ASSERT_EQ(number_that_was_right(host.compile({3}).lines.at(0)), 3);  // the daemon is up and has the store open
+    fs::remove_all(host.cache() + part);
+    const std::string what = std::string("removed ") + part;
+    expect_all_right(host.compile(k_numbers), what);
+    host.environment()["KILN_NO_DAEMON"] = "1";
+    expect_all_right(host.compile(k_numbers), what + ", mapped afterwards");
+    host.environment().erase("KILN_NO_DAEMON");
+    host.stop_daemon();
+  }
 }
 
 TEST(CacheDirectory, ThatCannotBeMadeIsATypedErrorInTime) {

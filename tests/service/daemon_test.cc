@@ -389,6 +389,32 @@ TEST_F(DaemonTest, a_client_whose_daemon_is_killed_meanwhile_gets_its_build_from
   EXPECT_TRUE(built.ok()) << built.status().to_string();
 }
 
+TEST_F(DaemonTest, a_daemon_whose_directory_was_removed_leaves_whether_asked_or_not) {
+  const pid_t first = daemon_pid();
+  std::filesystem::remove_all(m_config.cache_directory);
+  const auto built = build("ok");  // at once: the next client is not to wait for anything
+  EXPECT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_TRUE(wait_until([&] { return kill(first, 0) != 0; }));
+  EXPECT_NE(daemon_pid(), first);
+
+  const pid_t second = daemon_pid();
+  std::filesystem::rename(m_config.cache_directory, m_directory + "/moved");
+  EXPECT_TRUE(wait_until([&] { return kill(second, 0) != 0; }));
+  EXPECT_FALSE(std::filesystem::exists(socket()));
+}
+
+TEST_F(DaemonTest, who_waits_when_the_directory_is_removed_gets_its_build_from_the_next_daemon) {
+  const pid_t first = daemon_pid();
+  std::thread remover([&] {
+    wait_until([&] { return !lines("builds").empty(); });
+    std::filesystem::remove_all(m_config.cache_directory);
+  });
+  const auto built = build("slow survivor");
+  remover.join();
+  EXPECT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_NE(daemon_pid(), first);
+}
+
 TEST_F(DaemonTest, workers_die_with_a_killed_daemon) {
   const pid_t daemon = daemon_pid();
   std::thread asker([&] {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -120,6 +121,43 @@ TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
   EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)}).at("stored"),
             true);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
+}
+
+/// Whoever asks for what is kept could not read it. The answer is something that can be read.
+TEST_F(KilndTest, what_is_damaged_under_a_living_daemon_is_found_again_after_the_next_build) {
+  const auto built = build("varies");
+  ASSERT_TRUE(built.ok());
+  const Digest key = built->heads.at(0).key;
+  const auto flip_all = [](const std::filesystem::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    for (size_t i = 0; i < bytes.size(); i += 100) bytes[i] = static_cast<char>(bytes[i] ^ 1);
+    file.seekp(0);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  };
+  const auto damages = {
+      std::pair(
+          "store file", +[](const std::string& name) { return name.ends_with(".sst"); }),
+      std::pair(
+          "index", +[](const std::string& name) { return name.starts_with("index."); }),
+      std::pair(
+          "CURRENT", +[](const std::string& name) { return name == "CURRENT"; }),
+  };
+  for (const auto& [what, is_meant] : damages) {
+    ASSERT_EQ(mapped_bytes(key, KILN_ARTIFACT_PROGRAM), 5'000U) << what;
+    for (const auto& entry : std::filesystem::directory_iterator(m_config.cache_directory + "/pub")) {
+      if (is_meant(entry.path().filename())) flip_all(entry.path());
+    }
+    ASSERT_EQ(mapped_bytes(key, KILN_ARTIFACT_PROGRAM), 0U) << what;
+    const auto again = build("varies");
+    ASSERT_TRUE(again.ok()) << what << ": " << again.status().to_string();
+    EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_PROGRAM), 5'000U) << what;
+  }
+  std::filesystem::remove_all(m_config.cache_directory + "/pub");
+  const auto again = build("varies");
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_PROGRAM), 5'000U) << "published folder removed";
+  EXPECT_EQ(ask({.verb = Verb::verify}).at("damaged").size(), 0U);
 }
 
 TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
