@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <fstream>
 
 #include "base/config/directories.h"
+#include "base/config/file_system.h"
 #include "cli/command.h"
 #include "cli/process.h"
 #include "cli/text.h"
@@ -30,14 +30,6 @@ struct Finding {
 
 std::string_view to_string(Grade grade) {
   return grade == Grade::good ? "ok" : grade == Grade::warning ? "warning" : "bad";
-}
-
-/// The deepest part of the path that exists.
-std::string existing_part(const std::string& path) {
-  std::filesystem::path part = path;
-  std::error_code failure;
-  while (!std::filesystem::exists(part, failure) && part.has_relative_path()) part = part.parent_path();
-  return part.string();
 }
 
 Finding check_switches(const Session& session) {
@@ -76,33 +68,18 @@ Finding check_cache_directory(const Session& session) {
   return {Grade::good, "cache directory", fmt::format("{}, mode {:o}", path, mode), ""};
 }
 
-/// Names of file systems whose mappings or locks other hosts can disturb, by statfs's magic numbers (statfs(2)).
-std::string_view network_file_system(uint64_t magic) {
-  struct Row {
-    uint64_t magic;
-    std::string_view name;
-  };
-  constexpr Row k_rows[] = {{0x6969, "nfs"},        {0xff534d42, "cifs"}, {0xfe534d42, "smb2"}, {0x01021997, "9p"},
-                            {0x0bd00bd0, "lustre"}, {0x47504653, "gpfs"}, {0x00c36400, "ceph"}, {0x5346414f, "afs"},
-                            {0x19830326, "beegfs"}, {0x65735546, "fuse"}};
-  for (const Row& row : k_rows) {
-    if (row.magic == magic) return row.name;
-  }
-  return {};
-}
-
 Finding check_file_system(const Session& session) {
   const std::string path = existing_part(canonical_path(session.config().cache_directory));
-  struct statfs kind{};
   struct statvfs facts{};
-  if (statfs(path.c_str(), &kind) != 0 || statvfs(path.c_str(), &facts) != 0) {
+  if (statvfs(path.c_str(), &facts) != 0) {
     return {Grade::bad, "file system", path + ": " + std::strerror(errno), ""};
   }
-  // The kernel's type is signed and its magic numbers have 32 bits.
-  const std::string_view network = network_file_system(static_cast<uint32_t>(kind.f_type));
-  if (!network.empty()) {
-    return {Grade::bad, "file system", fmt::format("{} is on {}", path, network),
-            "set cache.directory to a disk of this host: stores on network file systems are refused"};
+  if (!session.loaded().notice.empty()) {
+    return {Grade::warning, "file system", session.loaded().notice, "set cache.directory to a disk of this host"};
+  }
+  if (const std::string_view network = network_file_system_of(path); !network.empty()) {
+    return {Grade::warning, "file system", fmt::format("{} is on {}: other hosts can disturb it", path, network),
+            "set cache.directory to a disk of this host"};
   }
   if ((facts.f_flag & ST_NOEXEC) != 0) {
     return {Grade::warning, "file system", path + " is mounted noexec: kernels are copied instead of mapped",

@@ -129,9 +129,10 @@ int run(int argc, char** argv) {
   const Output output = options.output();
   auto config = options.load();
   if (!config.ok()) {
-    output.error(config.status(), "--config or KILN_CONFIG names another file; docs/configuration.md lists the keys");
+    output.error(config.status(), "--config or KILN_CONFIG names another file; configs/kiln.yaml lists the keys");
     return static_cast<int>(ExitCode::usage);
   }
+  if (!config->notice.empty()) output.note(config->notice);
   Session session(std::move(*config), output);
   for (const auto& [command, action] : actions) {
     if (command->parsed()) return static_cast<int>(action(session));

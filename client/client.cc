@@ -1,5 +1,8 @@
 #include "client/client.h"
 
+#include <cstdio>
+#include <mutex>
+
 #include "backends/runtime_registry.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
@@ -35,6 +38,10 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
   KILN_ASSIGN_OR_RETURN(const LoadedConfig loaded,
                         load_config(ConfigSources::from_process(std::move(flags), config_file)));
+  static std::once_flag said;
+  if (!loaded.notice.empty()) {
+    std::call_once(said, [&] { std::fprintf(stderr, "kiln: %s\n", loaded.notice.c_str()); });
+  }
   return create(loaded);
 }
 

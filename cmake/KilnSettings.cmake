@@ -8,7 +8,7 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-set(KILN_SANITIZE "" CACHE STRING "empty, 'address' (with undefined) or 'thread'")
+set(KILN_SANITIZE "" CACHE STRING "empty, 'address' (with undefined), 'thread', or with Clang 'fuzzer' (coverage for libFuzzer, address, undefined)")
 
 add_library(kiln_settings INTERFACE)
 target_include_directories(kiln_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
@@ -20,11 +20,22 @@ endif()
 if(KILN_SANITIZE STREQUAL "address")
   target_compile_options(kiln_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(kiln_settings INTERFACE -fsanitize=address,undefined)
+elseif(KILN_SANITIZE STREQUAL "fuzzer")
+  target_compile_options(kiln_settings INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(kiln_settings INTERFACE -fsanitize=address,undefined)
 elseif(KILN_SANITIZE STREQUAL "thread")
   # TSan does not model the fences in Asio's reference counts, and GCC warns of each.
   target_compile_options(kiln_settings INTERFACE -fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
   target_link_options(kiln_settings INTERFACE -fsanitize=thread)
 endif()
+
+# Where base/fault.h has effect: the targets that ask for it, and their tests.
+option(KILN_FAULT_POINTS "compile in the fault points that tests set off by KILN_FAULTS" OFF)
+function(kiln_fault_points target)
+  if(KILN_FAULT_POINTS)
+    target_compile_definitions(${target} PRIVATE KILN_FAULT_POINTS)
+  endif()
+endfunction()
 
 find_program(KILN_CCACHE ccache)
 if(KILN_CCACHE)

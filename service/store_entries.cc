@@ -65,13 +65,14 @@ bool is_called(const Entry& entry, std::string_view name) {
 
 class StoreEntries final : public EntryStore {
  public:
-  StoreEntries(std::string directory, std::unique_ptr<CacheStore> store)
-      : m_directory(std::move(directory)), m_store(std::move(store)) {}
+  StoreEntries(const Config& config, std::unique_ptr<CacheStore> store)
+      : m_directory(config.cache_directory), m_size_max_bytes(config.cache_size_max_bytes), m_store(std::move(store)) {}
 
   Status publish(const BuildResult& result) override;
   Expected<std::string> command(const Command& command) override;
 
  private:
+  void make_room();
   Status put(PublishBatch& batch, const std::vector<Head>& heads);
   Status put_readable(PublishBatch batch);
   std::vector<Digest> unreadable(const std::vector<Artifact>& artifacts, const std::vector<Head>& heads) const;
@@ -84,6 +85,7 @@ class StoreEntries final : public EntryStore {
   json sizes() const;
 
   const std::string m_directory;
+  const uint64_t m_size_max_bytes;
   std::unique_ptr<CacheStore> m_store;
 };
 
@@ -115,6 +117,15 @@ std::vector<Digest> StoreEntries::unreadable(const std::vector<Artifact>& artifa
   return keys;
 }
 
+/// Before something is published: so the cache is larger than it may be by one publication at most, and what was just
+/// answered is not what goes. A fifth goes at once, so that this is rare.
+void StoreEntries::make_room() {
+  if (m_store->stats().file_bytes <= m_size_max_bytes) return;
+  if (const Status status = m_store->evict(m_size_max_bytes / 5 * 4); !status.ok()) {
+    spdlog::warn("the cache stays too large: {}", status.message());
+  }
+}
+
 /// Publishes the artifacts of `batch` and those of `heads` that are not decided yet.
 Status StoreEntries::put(PublishBatch& batch, const std::vector<Head>& heads) {
   batch.heads.clear();
@@ -128,6 +139,7 @@ Status StoreEntries::put(PublishBatch& batch, const std::vector<Head>& heads) {
 /// Publishes, and looks whether clients find it: who asks for what is kept already could not read it. Then the
 /// published folder is made anew; what is unreadable even so makes room for what `batch` brings.
 Status StoreEntries::put_readable(PublishBatch batch) {
+  make_room();
   const std::vector<Head> heads = std::move(batch.heads);
   const Status status = put(batch, heads);
   if (!status.ok() && status.code() != StatusCode::not_found) return status;
@@ -266,7 +278,7 @@ Expected<std::unique_ptr<EntryStore>> open_entry_store(const Config& config) {
   KILN_ASSIGN_OR_RETURN(auto store, CacheStore::open({.directory = config.cache_directory,
                                                       .capacity_bytes = config.cache_size_max_bytes}));
   if (!store->report().empty()) spdlog::warn("{}", store->report());
-  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(config.cache_directory, std::move(store)));
+  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(config, std::move(store)));
 }
 
 }  // namespace kiln

@@ -21,16 +21,16 @@ namespace kiln {
 namespace {
 
 constexpr std::array k_keys = {
-    ConfigKey{"disable", &Config::disable, "",
-              "Turns Kiln off: clients answer unavailable, nothing is started."},
+    ConfigKey{"disable", &Config::disable, "", "Turns Kiln off: clients answer unavailable, nothing is started."},
     ConfigKey{"cache.directory", &Config::cache_directory, "",
               "Where compiled kernels live; it also names the daemon's socket. Empty: $XDG_CACHE_HOME/kiln."},
     ConfigKey{"cache.size_max_bytes", &Config::cache_size_max_bytes, "bytes",
-              "The cache's size; the least recently used entries go first."},
+              "The cache's size; beyond it the oldest entries go, except what is pinned."},
+    ConfigKey{"cache.allow_network", &Config::cache_allow_network, "",
+              "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",
               "How long a client waits for a build before it falls back; the work goes on without it."},
-    ConfigKey{"daemon.use", &Config::daemon_use, "",
-              "Off: mapped hits only, the daemon is neither asked nor started."},
+    ConfigKey{"daemon.use", &Config::daemon_use, "", "Off: mapped hits only, the daemon is neither asked nor started."},
     ConfigKey{"daemon.path", &Config::daemon_path, "",
               "The kilnd program. Empty: beside the library or program that asks, else in PATH."},
     ConfigKey{"daemon.start_timeout_ms", &Config::daemon_start_timeout_ms, "ms",
@@ -39,8 +39,7 @@ constexpr std::array k_keys = {
               "The daemon leaves after so long without a request; 0 never."},
     ConfigKey{"daemon.drain_timeout_ms", &Config::daemon_drain_timeout_ms, "ms",
               "How long running builds may take to finish once the daemon was asked to stop."},
-    ConfigKey{"worker.path", &Config::worker_path, "",
-              "The kiln-worker program. Empty: beside kilnd, else in PATH."},
+    ConfigKey{"worker.path", &Config::worker_path, "", "The kiln-worker program. Empty: beside kilnd, else in PATH."},
     ConfigKey{"worker.count", &Config::worker_count, "", "Builds at once; 0 is one for each processor."},
     ConfigKey{"worker.deadline_ms", &Config::worker_deadline_ms, "ms",
               "A build that takes longer is killed and its key quarantined."},
@@ -65,15 +64,14 @@ struct EnvironmentAlias {
 constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_CACHE_DIR", "cache.directory"},
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
-    EnvironmentAlias{"KILN_CONFIG", ""},  // read by ConfigSources
-    EnvironmentAlias{"KILN_FAULTS", ""},  // fault points, where compiled in
-    EnvironmentAlias{"KILN_PROFILE", ""},  // read by jit/run/launch_profile.cc
+    EnvironmentAlias{"KILN_CONFIG", ""},        // read by ConfigSources
+    EnvironmentAlias{"KILN_FAULTS", ""},        // fault points, where compiled in
+    EnvironmentAlias{"KILN_PROFILE", ""},       // read by jit/run/launch_profile.cc
     EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
 };
 
 const ConfigKey* find_key(std::string_view name) {
-  const auto* row =
-      std::find_if(k_keys.begin(), k_keys.end(), [&](const ConfigKey& key) { return key.name == name; });
+  const auto* row = std::find_if(k_keys.begin(), k_keys.end(), [&](const ConfigKey& key) { return key.name == name; });
   return row == k_keys.end() ? nullptr : row;
 }
 
@@ -94,8 +92,7 @@ Status unknown_variable(std::string_view name) {
   std::vector<std::string> names;
   for (const ConfigKey& key : k_keys) names.push_back(environment_name(key.name));
   for (const EnvironmentAlias& alias : k_aliases) names.emplace_back(alias.variable);
-  return invalid_argument("environment: unknown variable '{}'{}", name.substr(0, 64),
-                          suggestion(name, names));
+  return invalid_argument("environment: unknown variable '{}'{}", name.substr(0, 64), suggestion(name, names));
 }
 
 std::optional<bool> parse_bool(std::string_view text) {
@@ -117,8 +114,7 @@ std::optional<uint64_t> parse_number(std::string_view text) {
 
 Status set_value(const ConfigKey& key, std::string_view text, ConfigOrigin origin, LoadedConfig& config) {
   const auto refuse = [&](std::string_view expected) {
-    return invalid_argument("{}: {} is '{}', expected {}", origin.where, key.name, text.substr(0, 64),
-                            expected);
+    return invalid_argument("{}: {} is '{}', expected {}", origin.where, key.name, text.substr(0, 64), expected);
   };
   if (const auto* flag = std::get_if<bool Config::*>(&key.member)) {
     const auto value = parse_bool(text);
@@ -126,8 +122,7 @@ Status set_value(const ConfigKey& key, std::string_view text, ConfigOrigin origi
     config.values.** flag = *value;
   } else if (const auto* number = std::get_if<uint64_t Config::*>(&key.member)) {
     const auto value = parse_number(text);
-    if (!value)
-      return refuse(key.unit.empty() ? "a whole number" : fmt::format("a whole number of {}", key.unit));
+    if (!value) return refuse(key.unit.empty() ? "a whole number" : fmt::format("a whole number of {}", key.unit));
     config.values.** number = *value;
   } else {
     config.values.*std::get<std::string Config::*>(key.member) = std::string(text);
@@ -187,13 +182,22 @@ Status apply_environment(const ConfigSources& sources, LoadedConfig& config) {
     std::string text = value;
     if (alias->inverted) {
       const auto flag = parse_bool(value);
-      if (!flag)
-        return invalid_argument("environment: {} is '{}', expected 0 or 1", name, value.substr(0, 64));
+      if (!flag) return invalid_argument("environment: {} is '{}', expected 0 or 1", name, value.substr(0, 64));
       text = *flag ? "false" : "true";
     }
     KILN_RETURN_IF_ERROR(set_value(*find_key(alias->key), text, origin, config));
   }
   return {};
+}
+
+void keep_cache_on_this_host(const ConfigSources& sources, LoadedConfig& config) {
+  std::string& directory = config.values.cache_directory;
+  if (config.values.cache_allow_network || sources.network_file_system_of == nullptr) return;
+  const std::string_view network = sources.network_file_system_of(directory);
+  if (network.empty()) return;
+  std::string local = local_cache_directory(directory);
+  config.notice = fmt::format("cache.directory {} is on {}; the cache is in {}", directory, network, local);
+  directory = std::move(local);
 }
 
 }  // namespace
@@ -202,15 +206,13 @@ std::span<const ConfigKey> config_keys() { return k_keys; }
 
 std::string environment_name(std::string_view key) {
   std::string name = "KILN_";
-  for (const char c : key)
-    name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const char c : key) name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
 }
 
 std::string value_text(const Config& config, const ConfigKey& key) {
   if (const auto* flag = std::get_if<bool Config::*>(&key.member)) return config.**flag ? "true" : "false";
-  if (const auto* number = std::get_if<uint64_t Config::*>(&key.member))
-    return std::to_string(config.**number);
+  if (const auto* number = std::get_if<uint64_t Config::*>(&key.member)) return std::to_string(config.**number);
   return config.*std::get<std::string Config::*>(key.member);
 }
 
@@ -269,8 +271,7 @@ Expected<LoadedConfig> load_config(const ConfigSources& sources) {
   LoadedConfig config;
   for (const ConfigKey& key : k_keys) config.origins.emplace(key.name, ConfigOrigin{});
   KILN_RETURN_IF_ERROR(apply_file(sources.system_file, false, ConfigLayer::system_file, config));
-  KILN_RETURN_IF_ERROR(
-      apply_file(sources.user_file, sources.user_file_must_exist, ConfigLayer::user_file, config));
+  KILN_RETURN_IF_ERROR(apply_file(sources.user_file, sources.user_file_must_exist, ConfigLayer::user_file, config));
   KILN_RETURN_IF_ERROR(apply_environment(sources, config));
   for (const auto& [name, value] : sources.flags) {
     const ConfigKey* key = find_key(name);
@@ -278,6 +279,7 @@ Expected<LoadedConfig> load_config(const ConfigSources& sources) {
     KILN_RETURN_IF_ERROR(set_value(*key, value, {ConfigLayer::flag, "--" + name}, config));
   }
   if (config.values.cache_directory.empty()) config.values.cache_directory = default_cache_directory();
+  keep_cache_on_this_host(sources, config);
   return config;
 }
 

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/config/file_system.h"
 #include "base/expected.h"
 
 /// Configuration: one struct, one table of its keys, and for each value where it came from.
@@ -26,6 +27,7 @@ struct Config {
 
   std::string cache_directory;
   uint64_t cache_size_max_bytes = uint64_t{8} << 30;
+  bool cache_allow_network = false;
 
   uint64_t client_deadline_ms = 120'000;
 
@@ -81,6 +83,8 @@ struct ConfigOrigin {
 struct LoadedConfig {
   Config values;
   std::map<std::string, ConfigOrigin, std::less<>> origins;  // one per key
+  /// A sentence for people about a value that was not taken as given; "" when there is nothing to say.
+  std::string notice;
 };
 
 /// What to load from. `from_process` fills in this process's environment and the usual files.
@@ -91,11 +95,14 @@ struct ConfigSources {
   bool user_file_must_exist = false;
   std::vector<std::pair<std::string, std::string>> environment;  // only KILN_* is looked at
   std::vector<std::pair<std::string, std::string>> flags;        // key and value
+  /// Which network file system holds a path, if one does. Tests have another answer.
+  std::string_view (*network_file_system_of)(const std::string& path) = kiln::network_file_system_of;
 
   static ConfigSources from_process(std::vector<std::pair<std::string, std::string>> flags = {},
                                     std::optional<std::string> config_file = std::nullopt);
 };
 
+/// A cache directory on a network file system gives way to one of this host (cache.allow_network keeps it).
 /// Errors: invalid_argument with file, line and key; not_found for a file that was asked for by name.
 Expected<LoadedConfig> load_config(const ConfigSources& sources);
 

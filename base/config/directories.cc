@@ -42,6 +42,11 @@ std::string default_cache_directory() {
   return directory.empty() ? temporary_directory() + "/cache" : directory;
 }
 
+std::string local_cache_directory(const std::string& cache_directory) {
+  return fmt::format("{}/cache-{}", temporary_directory(),
+                     digest_of(canonical_path(cache_directory)).to_hex().substr(0, 16));
+}
+
 std::string default_state_directory() {
   const std::string directory = xdg_directory("XDG_STATE_HOME", ".local/state");
   return directory.empty() ? temporary_directory() + "/state" : directory;

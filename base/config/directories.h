@@ -14,6 +14,8 @@ std::string default_config_file();
 std::string default_cache_directory();
 /// $XDG_STATE_HOME/kiln, else ~/.local/state/kiln, else /tmp/kiln-$UID/state. Logs.
 std::string default_state_directory();
+/// A directory of this host in place of `cache_directory`, which is on a network file system.
+std::string local_cache_directory(const std::string& cache_directory);
 /// $XDG_RUNTIME_DIR/kiln when that directory is ours, else /tmp/kiln-$UID. Sockets.
 std::string default_runtime_directory();
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/fault.h"
+
 namespace kiln::files {
 namespace {
 
@@ -76,6 +78,7 @@ Status replace(const std::string& path, std::span<const uint8_t> bytes) {
   if (fd < 0) return failed(aside);
   Status status = write_all(fd, bytes, aside);
   if (::close(fd) != 0 && status.ok()) status = failed(aside);
+  KILN_FAULT_POINT("cache.replace.written");
   if (status.ok() && rename(aside.c_str(), path.c_str()) != 0) status = failed(path);
   if (!status.ok()) ::unlink(aside.c_str());
   return status;

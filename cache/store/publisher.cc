@@ -11,6 +11,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "base/fault.h"
 #include "cache/store/files.h"
 #include "cache/store/sst_scan.h"
 
@@ -96,6 +97,7 @@ Expected<std::vector<Digest>> Publisher::sync(const std::vector<LiveFile>& live,
   if (!lost.empty()) return lost;  // their slots go first, then their links
 
   KILN_RETURN_IF_ERROR(show_changes(catalog));
+  KILN_FAULT_POINT("cache.index.shown");
   reap(live);
   return lost;
 }
@@ -110,9 +112,11 @@ Status Publisher::adopt(const LiveFile& file, Catalog& catalog) {
       return error(code, "linking {} to {}: {}", file.path, link, std::strerror(errno));
     }
   }
+  KILN_FAULT_POINT("cache.adopt.linked");
   // Clients refuse what others could have written, whatever the umask was.
   if (::chmod(link.c_str(), 0600) != 0) return error(StatusCode::unavailable, "{}: {}", link, std::strerror(errno));
   KILN_ASSIGN_OR_RETURN(Sidecar sidecar, sidecar_of(file, linked_before, catalog));
+  KILN_FAULT_POINT("cache.adopt.sidecar");
   locate(file.number, sidecar, catalog);
   PublishedFile published{std::move(sidecar), file.size, 0};
   if (m_index) {
@@ -217,6 +221,7 @@ Status Publisher::rebuild_index(const Catalog& catalog) {
     const bool fits = std::all_of(catalog.artifacts().begin(), catalog.artifacts().end(),
                                   [&](const auto& entry) { return show_artifact(entry.first, catalog); });
     if (!fits) continue;  // a cluster longer than a probe may be; reap removes the attempt
+    KILN_FAULT_POINT("cache.index.filled");
     const std::string current = fmt::format("{}{}\n", k_index_prefix, generation);
     return files::replace(m_folder + "/" KILN_CURRENT_FILE,
                           {reinterpret_cast<const uint8_t*>(current.data()), current.size()});

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/fault.h"
 #include "base/limits.h"
 #include "cache/store/store_impl.h"
 
@@ -219,6 +220,7 @@ Status CacheStore::Impl::publish(const PublishBatch& batch) {
         .PermitUncheckedError();
   }
   KILN_RETURN_IF_ERROR(m_rocks->write(writes));
+  KILN_FAULT_POINT("cache.publish.written");
 
   // On record now; the catalog follows.
   m_stats.published += fresh.size();
@@ -235,6 +237,7 @@ Status CacheStore::Impl::publish(const PublishBatch& batch) {
 Status CacheStore::Impl::flush() {
   const std::shared_lock family(m_family_mutex);
   KILN_RETURN_IF_ERROR(m_rocks->flush_artifacts());
+  KILN_FAULT_POINT("cache.flush.written");
   const std::scoped_lock guard(m_mutex);
   return sync();
 }

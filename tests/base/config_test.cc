@@ -118,6 +118,34 @@ TEST_F(ConfigTest, the_shipped_file_shows_every_key_with_its_default_and_sentenc
   }
 }
 
+TEST_F(ConfigTest, a_cache_on_a_network_file_system_gives_way_to_one_of_this_host_unless_allowed) {
+  ConfigSources sources;
+  sources.flags = {{"cache.directory", m_directory + "/far"}};
+  sources.network_file_system_of = [](const std::string& path) -> std::string_view {
+    return path.ends_with("/far") ? "nfs" : "";
+  };
+  const auto moved = load_config(sources);
+  ASSERT_TRUE(moved.ok());
+  EXPECT_EQ(moved->values.cache_directory, local_cache_directory(m_directory + "/far"));
+  EXPECT_NE(moved->notice.find("/far is on nfs"), std::string::npos) << moved->notice;
+  // The daemon is told the directory it was moved to: it must not be moved again.
+  sources.flags = {{"cache.directory", moved->values.cache_directory}};
+  EXPECT_EQ(load_config(sources)->values.cache_directory, moved->values.cache_directory);
+
+  sources.flags = {{"cache.directory", m_directory + "/far"}, {"cache.allow_network", "true"}};
+  EXPECT_EQ(load_config(sources)->values.cache_directory, m_directory + "/far");
+  EXPECT_EQ(load_config(sources)->notice, "");
+}
+
+TEST(FileSystem, NetworkOnesAreKnownByTheirNumberAndLocalOnesAreNot) {
+  EXPECT_EQ(network_file_system(0x6969), "nfs");
+  EXPECT_EQ(network_file_system(0x0bd00bd0), "lustre");
+  for (const uint64_t local : {0xef53U /* ext4 */, 0x01021994U /* tmpfs */, 0x58465342U /* xfs */,
+                               0x9123683eU /* btrfs */, 0x794c7630U /* overlay */}) {
+    EXPECT_EQ(network_file_system(local), "") << std::hex << local;
+  }
+}
+
 TEST_F(ConfigTest, one_cache_directory_has_one_socket_whatever_its_spelling) {
   std::filesystem::create_directories(m_directory + "/cache");
   std::filesystem::create_symlink(m_directory + "/cache", m_directory + "/link");

@@ -52,6 +52,32 @@ TEST(recovery, what_was_acknowledged_survives_kill_9) {
   EXPECT_GT(acknowledged.size(), 100u) << "the publisher must get somewhere for this to mean anything";
 }
 
+#ifdef KILN_FAULT_POINTS
+/// Every step between a publication and its place in the mapped index: the process dies there, or the step fails, the
+/// first time and later ones.
+TEST(recovery, a_death_or_a_failure_at_any_step_loses_nothing_that_was_acknowledged) {
+  for (const char* point : {"cache.publish.written", "cache.flush.written", "cache.adopt.linked", "cache.adopt.sidecar",
+                            "cache.index.filled", "cache.index.shown", "cache.replace.written"}) {
+    for (const char* action : {"kill", "error", "kill@2", "error@2"}) {
+      SCOPED_TRACE(fmt::format("{}={}", point, action));
+      TemporaryDirectory directory;
+      std::vector<uint64_t> acknowledged = PublisherProcess(directory.path(), 1, 40, true).wait();
+      ASSERT_EQ(acknowledged.size(), 40u);
+      setenv("KILN_FAULTS", fmt::format("{}={}", point, action).c_str(), 1);
+      PublisherProcess faulty(directory.path(), 41, 80);
+      const auto more = faulty.wait();
+      unsetenv("KILN_FAULTS");
+      acknowledged.insert(acknowledged.end(), more.begin(), more.end());
+      // An index is begun once, when the store opens.
+      const bool passed_once =
+          std::string_view(point) == "cache.index.filled" && std::string_view(action).ends_with("2");
+      EXPECT_EQ(more.size() == 80, passed_once) << "the fault did not happen";
+      expect_all_kept(directory.path(), acknowledged);
+    }
+  }
+}
+#endif
+
 TEST(recovery, what_is_only_in_the_log_is_mapped_after_the_next_open) {
   TemporaryDirectory directory;
   const auto acknowledged = PublisherProcess(directory.path(), 1, 20, true).wait();

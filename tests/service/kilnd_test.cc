@@ -160,6 +160,23 @@ TEST_F(KilndTest, what_is_damaged_under_a_living_daemon_is_found_again_after_the
   EXPECT_EQ(ask({.verb = Verb::verify}).at("damaged").size(), 0U);
 }
 
+TEST_F(KilndTest, a_full_cache_makes_room_for_what_comes) {
+  constexpr uint64_t k_mib = uint64_t{1} << 20;
+  m_config.cache_size_max_bytes = 30 * k_mib;
+  Digest first{}, last{};
+  for (int i = 0; i < 8; ++i) {  // of 8 MiB each
+    const auto built = build(fmt::format("big {}", i));
+    ASSERT_TRUE(built.ok()) << built.status().to_string();
+    last = built->heads.at(0).key;
+    if (i == 0) first = last;
+    EXPECT_EQ(mapped_bytes(last, KILN_ARTIFACT_PROGRAM), 8 * k_mib);
+  }
+  EXPECT_LE(ask({.verb = Verb::list}).at("store").at("file_bytes").get<uint64_t>(), 39 * k_mib);
+  EXPECT_EQ(mapped_bytes(first, KILN_ARTIFACT_PROGRAM), 0U);
+  ASSERT_TRUE(build("big 0").ok());
+  EXPECT_EQ(mapped_bytes(first, KILN_ARTIFACT_PROGRAM), 8 * k_mib);
+}
+
 TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
   const auto built = build("ok");
   ASSERT_TRUE(built.ok());
