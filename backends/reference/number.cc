@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "frontend/ops/scalar_math.h"
+
 namespace kiln {
 namespace {
 
@@ -94,88 +96,6 @@ int64_t truncated(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x < -0x1p63) return INT64_MIN;
   return static_cast<int64_t>(x);
-}
-
-double propagate_nan(double a, double b, double chosen) { return std::isnan(a) || std::isnan(b) ? a + b : chosen; }
-
-double remainder_of(double a, double b) {
-  const double r = std::fmod(a, b);
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-
-// As torch: the quotient of what is left after the remainder, so that it agrees with it.
-double floor_div_of(double a, double b) {
-  if (b == 0) return a / b;
-  const double quotient = (a - remainder_of(a, b)) / b;
-  return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
-}
-
-double apply_real(ScalarOp op, double a, double b) {
-  switch (op) {
-    case ScalarOp::neg:
-      return -a;
-    case ScalarOp::abs:
-      return std::fabs(a);
-    case ScalarOp::sign:
-      return (a > 0) - (a < 0);
-    case ScalarOp::exp:
-      return std::exp(a);
-    case ScalarOp::expm1:
-      return std::expm1(a);
-    case ScalarOp::log:
-      return std::log(a);
-    case ScalarOp::log1p:
-      return std::log1p(a);
-    case ScalarOp::sqrt:
-      return std::sqrt(a);
-    case ScalarOp::rsqrt:
-      return 1 / std::sqrt(a);
-    case ScalarOp::reciprocal:
-      return 1 / a;
-    case ScalarOp::sin:
-      return std::sin(a);
-    case ScalarOp::cos:
-      return std::cos(a);
-    case ScalarOp::tanh:
-      return std::tanh(a);
-    case ScalarOp::erf:
-      return std::erf(a);
-    case ScalarOp::sigmoid:
-      return 1 / (1 + std::exp(-a));
-    case ScalarOp::floor:
-      return std::floor(a);
-    case ScalarOp::ceil:
-      return std::ceil(a);
-    case ScalarOp::round:
-      return std::nearbyint(a);
-    case ScalarOp::trunc:
-      return std::trunc(a);
-    case ScalarOp::add:
-      return a + b;
-    case ScalarOp::sub:
-      return a - b;
-    case ScalarOp::mul:
-      return a * b;
-    case ScalarOp::div:
-      return a / b;
-    case ScalarOp::floor_div:
-      return floor_div_of(a, b);
-    case ScalarOp::remainder:
-      return remainder_of(a, b);
-    case ScalarOp::fmod:
-      return std::fmod(a, b);
-    case ScalarOp::pow:
-      return std::pow(a, b);
-    case ScalarOp::atan2:
-      return std::atan2(a, b);
-    case ScalarOp::minimum:
-      return propagate_nan(a, b, b < a ? b : a);
-    case ScalarOp::maximum:
-      return propagate_nan(a, b, b > a ? b : a);
-    default:
-      assert(false && "not an operation on floating numbers");
-      return 0;
-  }
 }
 
 int64_t apply_integer(ScalarOp op, int64_t a, int64_t b) {
@@ -314,7 +234,7 @@ Number apply(ScalarOp op, DType dtype, Number a, Number b, Number c) {
   if (op >= ScalarOp::eq && op <= ScalarOp::ge) {
     return {0, is_floating(dtype) ? compare(op, a.real, b.real) : compare(op, a.integer, b.integer)};
   }
-  if (is_floating(dtype)) return {apply_real(op, a.real, b.real), 0};
+  if (is_floating(dtype)) return {apply_scalar(op, DType::f64, DType::f64, a.real, b.real, 0), 0};
   if (op == ScalarOp::bitwise_not && dtype == DType::boolean) return {0, a.integer == 0};
   return {0, wrap(dtype, apply_integer(op, a.integer, b.integer))};
 }

@@ -38,9 +38,10 @@ bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.
 
 }  // namespace
 
-bool is_expensive(const OpDef& op) {
-  if (op.kind != OpKind::pointwise) return true;
-  switch (op.scalar) {
+bool is_expensive(const OpDef& op) { return op.kind != OpKind::pointwise || is_expensive(op.scalar); }
+
+bool is_expensive(ScalarOp op) {
+  switch (op) {
     case ScalarOp::exp:
     case ScalarOp::expm1:
     case ScalarOp::log:

@@ -1,42 +1,21 @@
 #include "frontend/infer/builder.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/limits.h"
+#include "base/nearest.h"
 #include "frontend/ops/attributes.h"
 
 namespace kiln {
 
 namespace {
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 Status unknown_op(std::string_view name) {
-  std::string_view nearest;
-  size_t best = SIZE_MAX;
-  for (const OpDef* op : all_ops()) {
-    const size_t distance = edit_distance(name, op->name);
-    if (distance < best) {
-      best = distance;
-      nearest = op->name;
-    }
-  }
-  return error(StatusCode::not_found, "unknown op '{}', the nearest is '{}'", name.substr(0, limits::k_name_bytes),
-               nearest);
+  std::vector<std::string_view> names;
+  for (const OpDef* op : all_ops()) names.push_back(op->name);
+  const std::string_view nearest = nearest_name(name, names);
+  return error(StatusCode::not_found, "unknown op '{}'{}", name.substr(0, limits::k_name_bytes),
+               nearest.empty() ? "" : fmt::format(", the nearest is '{}'", nearest));
 }
 
 std::string_view to_string(AttributeType type) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/bytes.h"
+#include "frontend/fuse/groups.h"
 
 /// Which tile, which blocks.
 ///
@@ -100,29 +101,7 @@ std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
 }
 
 /// Operations that make straight-line code over a whole tile too long, or need too many registers beside it.
-bool is_heavy(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::exp:
-    case ScalarOp::expm1:
-    case ScalarOp::log:
-    case ScalarOp::log1p:
-    case ScalarOp::sin:
-    case ScalarOp::cos:
-    case ScalarOp::tanh:
-    case ScalarOp::erf:
-    case ScalarOp::sigmoid:
-    case ScalarOp::pow:
-    case ScalarOp::atan2:
-    case ScalarOp::remainder:
-    case ScalarOp::fmod:
-    case ScalarOp::floor_div:
-    case ScalarOp::div:
-    case ScalarOp::rsqrt:
-      return true;
-    default:
-      return false;
-  }
-}
+bool is_heavy(ScalarOp op) { return is_expensive(op) || op == ScalarOp::div || op == ScalarOp::rsqrt; }
 
 bool needs_rolled_epilogue(const GemmProblem& problem) {
   const Body& body = problem.gemm->epilogue;
