@@ -19,7 +19,7 @@ namespace kiln {
 ///
 /// Threading: any thread at once.
 /// Errors: unavailable when Kiln is disabled or no daemon may be asked, deadline_exceeded, and what the
-///   daemon or a worker reported. The caller falls back; nothing here ends the process or waits without bound.
+/// daemon or a worker reported. The caller falls back; nothing here ends the process or waits without bound.
 class Client {
  public:
   /// `cache_directory` and `config_file` override the configuration when given.

@@ -75,7 +75,7 @@ struct StoreStats {
 /// Ownership: one CacheStore per directory and machine at a time; a second open fails. Clients never open RocksDB.
 /// Threading: any function from any thread at once. Calls are short except flush, evict, verify and clear.
 /// Durability: what publish acknowledged survives the death of the process; the death of the machine may lose
-///   the last of it, never part of a batch.
+/// the last of it, never part of a batch.
 /// Errors: data_loss for damage, resource_exhausted for a full disk or a limit, unavailable when RocksDB
 /// fails.
 class CacheStore {

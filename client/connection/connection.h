@@ -17,12 +17,12 @@ namespace kiln {
 ///
 /// Threading: any method from any thread at once; each request has a socket of its own while it is in flight.
 /// Fork: a child may use a connection made before the fork; it connects anew. No locks are waited for, so a
-///   fork at any moment cannot deadlock the child. No thread, no signal handler; SIGPIPE is never raised.
+/// fork at any moment cannot deadlock the child. No thread, no signal handler; SIGPIPE is never raised.
 /// Errors: unavailable (Kiln or its daemon is turned off, cannot be found or started in time, or died more
-///   often than a request is retried), deadline_exceeded (the work goes on in the daemon), or what the daemon
-///   answered.
+/// often than a request is retried), deadline_exceeded (the work goes on in the daemon), or what the daemon
+/// answered.
 /// Cost: a warm request is one send and one receive; the first one a connect and a greeting, about 0.1 ms, or
-///   the start of a daemon.
+/// the start of a daemon.
 class Connection {
  public:
   using ProgressCallback = std::function<void(const protocol::Progress&)>;

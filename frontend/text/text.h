@@ -13,7 +13,7 @@ namespace kiln {
 /// does not depend on it.
 ///
 /// Errors: invalid_argument or resource_exhausted, "line:column: what was expected, what was found", with the
-///   nearest name where one is misspelt.
+/// nearest name where one is misspelt.
 /// Cost: linear; about a microsecond for each operand.
 Expected<Graph> parse_text(std::string_view text);
 

@@ -19,7 +19,7 @@ std::vector<uint8_t> to_wire(const Graph& graph);
 /// then the op table: each op must be known, each attribute and operand must fit, and the types the sender
 /// claims must be those that are inferred here. Errors: data_loss for bytes that are no such buffer;
 /// unimplemented for another version; not_found for an unknown op;
-///   else invalid_argument or resource_exhausted, naming node and op.
+/// else invalid_argument or resource_exhausted, naming node and op.
 /// Alignment: `bytes` need not be aligned; what is not aligned to 8 bytes is copied first.
 Expected<Graph> from_wire(std::span<const uint8_t> bytes);
 
