@@ -96,6 +96,25 @@ TEST(NoDaemon, NoCompilerIsNeededInPath) {
   }
 }
 
+/// The client looks at itself after each run.
+TEST(Memory, OfDaemonAndWorkersIsNeverWritableAndExecutable) {
+  Host host;
+  ASSERT_TRUE(number_that_was_right(host.compile({1}).lines.at(0)));
+  Child client = host.start({"compile", "2", "3", "4"});
+  std::set<pid_t> seen;
+  for (std::vector<pid_t> family{host.daemon_pid()}; !family.empty(); family.erase(family.begin())) {
+    const std::string process = fmt::format("/proc/{}", family.front());
+    std::ifstream children(fmt::format("{}/task/{}/children", process, family.front()));
+    for (pid_t child = 0; children >> child;) family.push_back(child);
+    std::ifstream maps(process + "/maps");
+    for (std::string line; std::getline(maps, line); seen.insert(family.front())) {
+      EXPECT_EQ(line.find(" rwx"), std::string::npos) << process << ": " << line;
+    }
+  }
+  EXPECT_GE(seen.size(), 2U) << "the daemon and its zygote at least";
+  EXPECT_EQ(client.wait().exit_code, 0);
+}
+
 TEST(DaemonKilled, EveryClientGetsAnAnswerAndWhatWasAnsweredStays) {
   Host host;
   constexpr int k_clients = 3, k_graphs = 6;
