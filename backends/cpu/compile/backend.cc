@@ -14,7 +14,7 @@ namespace kiln::cpu {
 namespace {
 
 /// Bump when any emitter changes the code it writes for an unchanged spec and schedule.
-constexpr int k_generator_version = 1;
+constexpr int k_generator_version = 2;
 
 struct KernelKind {
   Status (*claims)(const KernelSpec&, const CpuTarget&);

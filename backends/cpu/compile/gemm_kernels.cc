@@ -18,6 +18,11 @@
 /// about 2n shuffles instead of n * log2(lanes). For few rows this saves the transposed packing of B, which could
 /// not be repaid.
 ///
+/// Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums: so k is cut into runs
+/// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, §4.2: blocked summation). Each is summed from zero in
+/// the registers and then added to the tile's totals, which wait in scratch; a full tile does that once in some thousand
+/// cycles. Blocks of k are added to the partial sums in the same way.
+///
 /// The epilogue is straight-line when it is short. A long one over 24 sums would make the compiler interleave all of
 /// them and spill; so the sums go to a scratch tile, which stays in the first-level cache, and one function loops
 /// over it. That also compiles in half the time.
@@ -31,8 +36,19 @@ void GemmKernels::run(const TileShape& shape, const Call& call) {
                                  call.k_count, call.flags, call.m, call.n, call.place.batch});
 }
 
+int64_t GemmKernels::run_steps() const {
+  const int64_t block = std::max<int64_t>(1, std::min<int64_t>(m_g.schedule.k_block, m_g.problem.gemm->k));
+  const int64_t runs = (block + k_longest_run - 1) / k_longest_run;
+  return (block + runs - 1) / runs;
+}
+
+bool GemmKernels::has_runs() const {
+  const bool dot = m_g.schedule.form == GemmSchedule::Form::dot;
+  return !dot && run_steps() < std::min<int64_t>(m_g.schedule.k_block, m_g.problem.gemm->k);
+}
+
 int64_t GemmKernels::scratch_bytes() const {
-  if (!m_g.schedule.rolled_epilogue) return 0;
+  if (!m_g.schedule.rolled_epilogue && !has_runs()) return 0;
   const bool dot = m_g.schedule.form == GemmSchedule::Form::dot;
   return m_g.schedule.tile_rows * (dot ? 1 : m_g.schedule.tile_vectors) * m_g.vector_bytes();
 }
@@ -125,24 +141,54 @@ GemmKernels::Sums GemmKernels::step(const TileShape& shape, const Steps& steps, 
   return next;
 }
 
-GemmKernels::Sums GemmKernels::multiply(const TileShape& shape, const Call& call, const Sums& sums) {
+GemmKernels::Sums GemmKernels::sum_run(const TileShape& shape, Operands& at, Value* count) {
   Emitter& e = m_g.e;
   const Steps by = steps(shape);
-  Values carried{call.a, call.b};
-  carried.insert(carried.end(), sums.begin(), sums.end());
-  const auto rounds = [&](Value* count, int64_t unroll) {
-    carried = e.loop(e.index(0), count, 1, carried, [&](Value*, const Values& now) {
+  Values carried{at.a, at.b};
+  carried.resize(2 + static_cast<size_t>(shape.rows * shape.vectors), m_g.zero());
+  const auto rounds = [&](Value* times, int64_t unroll) {
+    carried = e.loop(e.index(0), times, 1, carried, [&](Value*, const Values& now) {
       Sums running(now.begin() + 2, now.end());
-      for (int64_t at = 0; at < unroll; ++at) running = step(shape, by, now[0], now[1], at, running);
+      for (int64_t i = 0; i < unroll; ++i) running = step(shape, by, now[0], now[1], i, running);
       Values next{e.advance(now[0], unroll * by.a_k), e.advance(now[1], unroll * by.b_k)};
       next.insert(next.end(), running.begin(), running.end());
       return next;
     });
   };
   const int64_t unroll = m_g.schedule.unroll;
-  rounds(e.ir.CreateUDiv(call.k_count, e.index(unroll)), unroll);
-  rounds(e.ir.CreateURem(call.k_count, e.index(unroll)), 1);
+  rounds(e.ir.CreateUDiv(count, e.index(unroll)), unroll);
+  rounds(e.ir.CreateURem(count, e.index(unroll)), 1);
+  at = {carried[0], carried[1]};
   return {carried.begin() + 2, carried.end()};
+}
+
+GemmKernels::Sums GemmKernels::multiply(const TileShape& shape, const Call& call) {
+  Emitter& e = m_g.e;
+  Operands at{call.a, call.b};
+  if (!has_runs()) return sum_run(shape, at, call.k_count);
+  const auto total_at = [&](size_t i) { return e.advance(call.scratch, static_cast<int64_t>(i) * m_g.vector_bytes()); };
+  const auto alignment = static_cast<uint64_t>(m_g.vector_bytes());
+  const auto sums = static_cast<size_t>(shape.rows * shape.vectors);
+  for (size_t i = 0; i < sums; ++i) e.store(m_g.zero(), total_at(i), alignment);
+  const auto add = [&](const Sums& run, bool keep) {
+    Sums totals;
+    for (size_t i = 0; i < sums; ++i) {
+      totals.push_back(m_g.add(e.load(m_g.vector(), total_at(i), alignment), run[i]));
+      if (keep) e.store(totals[i], total_at(i), alignment);
+    }
+    return totals;
+  };
+  const int64_t longest = run_steps();
+  e.loop(e.index(0), call.k_count, longest, {at.a, at.b}, [&](Value* from, const Values& now) {
+    Operands here{now[0], now[1]};
+    Value* rest = e.ir.CreateSub(call.k_count, from);
+    Value* count = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(longest));
+    add(sum_run(shape, here, count), true);
+    return Values{here.a, here.b};
+  });
+  Sums totals;
+  for (size_t i = 0; i < sums; ++i) totals.push_back(e.load(m_g.vector(), total_at(i), alignment));
+  return totals;
 }
 
 void GemmKernels::prefetch_output(const TileShape& shape, const Call& call) {
@@ -162,9 +208,8 @@ void GemmKernels::prefetch_output(const TileShape& shape, const Call& call) {
 void GemmKernels::emit_outer_product(const TileShape& shape, const Call& call) {
   Emitter& e = m_g.e;
   prefetch_output(shape, call);
-  Sums zeros(static_cast<size_t>(shape.rows * shape.vectors), m_g.zero());
   const bool one_block = m_g.problem.gemm->k <= m_g.schedule.k_block;
-  if (one_block) return finish(shape, call, multiply(shape, call, zeros));
+  if (one_block) return finish(shape, call, multiply(shape, call));
 
   const auto each = [&](const auto& visit) {
     for (int64_t row = 0; row < shape.rows; ++row) {
@@ -176,8 +221,7 @@ void GemmKernels::emit_outer_product(const TileShape& shape, const Call& call) {
   const auto flag = [&](int64_t bit) {
     return e.ir.CreateICmpNE(e.ir.CreateAnd(call.flags, e.index(bit)), e.index(0));
   };
-  // Each block's products are summed from zero: rounding then grows with the block and the number of blocks, not with k.
-  const Sums block = multiply(shape, call, zeros);
+  const Sums block = multiply(shape, call);
   const Sums sums = e.if_else(
       flag(k_first), [&] { return block; },
       [&] {

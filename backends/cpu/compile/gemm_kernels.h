@@ -21,7 +21,7 @@ class GemmKernels {
   };
   struct Call {
     GemmPlace place;
-    llvm::Value* scratch = nullptr;  // a tile, for the rolled epilogue
+    llvm::Value* scratch = nullptr;  // a tile, for totals of runs and the rolled epilogue
     llvm::Value* a = nullptr;
     llvm::Value* b = nullptr;
     llvm::Value* partial = nullptr;
@@ -41,13 +41,21 @@ class GemmKernels {
 
  private:
   using Sums = Values;  // row by row
+  struct Operands {
+    llvm::Value* a = nullptr;
+    llvm::Value* b = nullptr;
+  };
+  static constexpr int64_t k_longest_run = 256;  // k steps
 
   llvm::Function* begin(const std::string& name, Call& call);
   llvm::Function* tile_function(const TileShape& shape);
   void emit_outer_product(const TileShape& shape, const Call& call);
   void emit_dot(const TileShape& shape, const Call& call);
   Steps steps(const TileShape& shape) const;
-  Sums multiply(const TileShape& shape, const Call& call, const Sums& sums);
+  Sums multiply(const TileShape& shape, const Call& call);
+  Sums sum_run(const TileShape& shape, Operands& at, llvm::Value* count);
+  bool has_runs() const;
+  int64_t run_steps() const;
   Sums step(const TileShape& shape, const Steps& steps, llvm::Value* a, llvm::Value* b, int64_t at, const Sums& sums);
   llvm::Value* reduce_rows(const Values& sums);
   void prefetch_output(const TileShape& shape, const Call& call);

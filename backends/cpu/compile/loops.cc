@@ -14,8 +14,9 @@
 // loop (then a row's accumulators are vectors too, folded after the loop). Loops over lanes come in two
 // parts: `unroll` full vectors a round, then the remainder one masked vector a round.
 //
-// A floating sum's order is fixed by the form: element i goes to accumulator (i / lanes) mod unroll,
-// accumulators are added in order, lanes are folded halves first. The number of threads has no part in it.
+// A floating sum's order is fixed by the form: element i goes to accumulator (i / lanes) mod unroll, the accumulators
+// of each run of elements are added to those of the runs before, then to one another in order, and lanes are folded
+// halves first. The number of threads has no part in it.
 namespace kiln::cpu {
 namespace {
 
@@ -126,21 +127,25 @@ class LoopsEmitter {
     task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin) : e.loop(begin, end, 1, inside_of);
   }
 
-  /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones.
+  /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones. `reduced`: whose stage carries
+  /// totals through them.
   using LanesBody = std::function<Values(Scope& block, Scopes& lanes, const Values& carried)>;
-  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial, const LanesBody& body) {
-    const int64_t step = int64_t{m_form.lanes} * m_form.unroll;
+  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial, const LanesBody& body,
+                    const Stage* reduced = nullptr) {
+    const int64_t step = lane_step();
     llvm::Value* length = e.ir.CreateSub(end, begin);
     llvm::Value* full = e.ir.CreateAdd(begin, e.ir.CreateAnd(length, e.index(-step)));
-    Values carried = e.loop(begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
-      const auto block = m_body->nest(scope);
-      Scopes lanes;
-      for (int u = 0; u < m_form.unroll; ++u) {
-        const int64_t offset = int64_t{u} * m_form.lanes;
-        lanes.push_back(m_body->spread(*block, m_form.lane_dim, i, offset, m_form.lanes, nullptr));
-      }
-      return body(*block, lanes, values);
-    });
+    const int64_t run = reduced != nullptr ? run_of(lane_rounds(), 1) : 0;
+    Values carried =
+        in_runs(reduced, run * step, begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
+          const auto block = m_body->nest(scope);
+          Scopes lanes;
+          for (int u = 0; u < m_form.unroll; ++u) {
+            const int64_t offset = int64_t{u} * m_form.lanes;
+            lanes.push_back(m_body->spread(*block, m_form.lane_dim, i, offset, m_form.lanes, nullptr));
+          }
+          return body(*block, lanes, values);
+        });
     if (step == 1) return carried;
     return e.loop(full, end, m_form.lanes, carried, [&](llvm::Value* i, const Values& values) {
       const auto block = m_body->nest(scope);
@@ -172,12 +177,55 @@ class LoopsEmitter {
     }
   }
 
+  // Runs. Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums (Higham,
+  // "Accuracy and Stability of Numerical Algorithms", 2002, §4.2), so a long loop that carries totals is cut into runs.
+
+  static constexpr int64_t k_longest_run = 128;  // elements added to one accumulator
+
+  int64_t lane_step() const { return int64_t{m_form.lanes} * m_form.unroll; }
+  int64_t lane_rounds() const { return std::max<int64_t>(1, extent(m_form.lane_dim) / lane_step()); }
+  /// Iterations of a loop of `trips` that form a run, or 0 when the loop is one; an iteration adds `within` elements.
+  static int64_t run_of(int64_t trips, int64_t within) {
+    const int64_t run = std::max<int64_t>(1, k_longest_run / within);
+    return trips > run ? run : 0;
+  }
+  /// How often the loops over the reduced dims from `position` on add to the totals they are given.
+  int64_t additions(size_t position) const {
+    const bool lanes = position == m_reduced_dims.size();
+    if (lanes && (m_form.lane_dim < 0 || lanes_are_rows())) return 1;
+    const int64_t trips = lanes ? lane_rounds() : extent(m_reduced_dims[position]);
+    const int64_t within = lanes ? 1 : additions(position + 1);
+    const int64_t run = run_of(trips, within);
+    return run == 0 ? trips * within : (trips + run - 1) / run;
+  }
+  /// for i in [begin, end) by step, carrying the totals of a stage; each `run` of the index is summed by itself.
+  Values in_runs(const Stage* stage, int64_t run, llvm::Value* begin, llvm::Value* end, int64_t step,
+                 const Values& initial, const Emitter::LoopBody& body) {
+    if (run == 0 || stage->reductions.empty()) return e.loop(begin, end, step, initial, body);
+    const size_t count = stage->reductions.size();
+    return e.loop(begin, end, run, initial, [&](llvm::Value* from, const Values& totals) {
+      llvm::Value* to = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(from, e.index(run)), end);
+      const Values sums = e.loop(from, to, step, identities(*stage, totals.size() / count), body);
+      Values next;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const Reduction& reduction = m_loops.reductions[stage->reductions[i % count]];
+        next.push_back(m_body->scalars().combine(reduction.combiner, dtype_of(reduction), totals[i], sums[i]));
+      }
+      return next;
+    });
+  }
+  Values over_reduced(const Stage& stage, size_t position, const Values& initial, const Emitter::LoopBody& body) {
+    const int64_t trips = extent(m_reduced_dims[position]);
+    const int64_t run = run_of(trips, additions(position + 1));
+    return in_runs(&stage, run, e.index(0), e.index(trips), 1, initial, body);
+  }
+
   /// Loops over the reduced dims; innermost, one pass over the element of each lane.
   Values reduced_loops(size_t position, size_t s, Scope& scope, Scopes& lanes, const Values& initial) {
     const Stage& stage = m_loops.stages[s];
     if (position == m_reduced_dims.size()) return accumulate(stage, lanes, initial);
     const int dim = m_reduced_dims[position];
-    return e.loop(e.index(0), e.index(extent(dim)), 1, initial, [&](llvm::Value* index, const Values& carried) {
+    return over_reduced(stage, position, initial, [&](llvm::Value* index, const Values& carried) {
       const auto inside = m_body->bind(scope, dim, index);
       m_body->prepare(*inside, m_roots[s], stage.stores);
       Scopes joined;
@@ -214,10 +262,10 @@ class LoopsEmitter {
     if (position == m_reduced_dims.size()) {
       return over_lanes(
           scope, e.index(0), e.index(extent(m_form.lane_dim)), initial,
-          [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); });
+          [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); }, &stage);
     }
     const int dim = m_reduced_dims[position];
-    return e.loop(e.index(0), e.index(extent(dim)), 1, initial, [&](llvm::Value* index, const Values& carried) {
+    return over_reduced(stage, position, initial, [&](llvm::Value* index, const Values& carried) {
       const auto inside = m_body->bind(scope, dim, index);
       m_body->prepare(*inside, m_roots[s], stage.stores);
       return element_loops(position + 1, s, *inside, carried);

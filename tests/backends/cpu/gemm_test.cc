@@ -251,5 +251,13 @@ TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
   }
 }
 
+TEST(Gemm, rounding_grows_with_the_root_of_a_run_not_with_k) {
+  constexpr int64_t k = 6007, run = 256;  // one running sum rounds 4.7 times as much
+  for (const char* layout : {"nn", "nt", "tn"}) {
+    const Case c{.m = 35, .n = 20, .k = k, .layout = layout};
+    expect_runs(SpecBuilder(c).take(), k, run);
+  }
+}
+
 }  // namespace
 }  // namespace kiln::cpu

@@ -179,4 +179,54 @@ inline std::vector<const CpuTarget*> runnable_targets() {
   return targets;
 }
 
+/// How much kernels of a spec round.
+class Rounding {
+ public:
+  explicit Rounding(const KernelSpec& spec) : m_spec(spec), m_inputs(make_buffers(spec, 7)), m_exact(m_inputs) {
+    EXPECT_TRUE(run_reference(spec, pointers(m_exact)).ok());
+  }
+
+  /// Root mean square of the errors of all outputs against the f64 reference, over that of the reference's values.
+  double error(const CpuTarget& target, const Schedule& schedule) const {
+    const auto image = CpuCompileBackend().compile(m_spec, schedule, {"cpu", std::string(target.name)});
+    EXPECT_TRUE(image.ok()) << image.status().to_string();
+    std::vector<GuardedBuffer> ours = m_inputs;
+    run_in_ranges(LoadedImage(*image).executable(), pointers(ours), 1);
+    double errors = 0, values = 0;
+    for (size_t b = 0; b < ours.size(); ++b) {
+      if (m_spec.buffers[b].role != BufferRole::output) continue;
+      for (int64_t i = 0; i < ours[b].elements(); ++i) {
+        const double exact = m_exact[b].at(i), error = ours[b].at(i) - exact;
+        errors += error * error;
+        values += exact * exact;
+      }
+    }
+    return std::sqrt(errors / values);
+  }
+
+ private:
+  KernelSpec m_spec;
+  std::vector<GuardedBuffer> m_inputs, m_exact;
+};
+
+/// What Rounding::error of sums of `terms` f32 terms of random signs is about when they are added `run` at a time, and
+/// then those sums: an addition errs by up to half a unit in the last place of a partial sum, 0.4 times that in root mean
+/// square, and partial sums grow as the root of their terms.
+inline double expected_rounding_error(int64_t terms, int64_t run) {
+  const auto n = static_cast<double>(terms), longest = static_cast<double>(std::min(terms, run));
+  return 0.4 * std::numeric_limits<float>::epsilon() / 2 * std::sqrt(longest / 2 + n / longest / 2);
+}
+
+/// Expects all candidates on all targets to round as sums by runs do; a factor of 2 is for what is random and for further
+/// levels of blocks.
+inline void expect_runs(const KernelSpec& spec, int64_t terms, int64_t run) {
+  const Rounding rounding(spec);
+  for (const CpuTarget* target : runnable_targets()) {
+    for (const Schedule& schedule : CpuCompileBackend().candidates(spec, {"cpu", std::string(target->name)})) {
+      EXPECT_LE(rounding.error(*target, schedule), 2 * expected_rounding_error(terms, run))
+          << kernel_name(spec) << " of " << terms << " terms on " << target->name << ": " << schedule.description;
+    }
+  }
+}
+
 }  // namespace kiln::cpu
