@@ -46,14 +46,15 @@ class Session:
         if entry not in self.reasons:
             self.reasons.append(entry)
 
-
-    def count_between(self, ops: dict[str, int]) -> None:
-        """Adds ops that torch ran between captures."""
-        for op, count in ops.items():
-            self.counts["nodes_fallback"] += count
-            self.counts["nodes_between"] += count
-            self.fallback_ops[op] += count
-            self.note_fallback(op, "between captures")
+    def count_between(self, op: str, why_not: str | None) -> None:
+        """Adds an op that ran between captures: in Kiln, or in torch and why."""
+        if why_not is None:
+            self.counts["nodes_compiled"] += 1
+            return
+        self.counts["nodes_fallback"] += 1
+        self.counts["nodes_between"] += 1
+        self.fallback_ops[op] += 1
+        self.note_fallback(op, f"between captures: {why_not}")
 
 
 _session = Session()
@@ -74,9 +75,9 @@ DEFAULTS = {
 
 def stats() -> dict:
     """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
-    (views not counted; a graph that n modules share counts n times), `nodes_between` (those of the fallback that ran
-    between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`, `relayouts` (inputs copied into the
-    layout that a program expects)."""
+    (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
+    the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
+    `relayouts` (inputs copied into the layout that a program expects)."""
     client = _session._client
     counters = dict(DEFAULTS)
     if client is not None:

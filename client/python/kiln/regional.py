@@ -2,8 +2,9 @@
 
 torch.compile traces every layer of a model in every process. Here each class of repeated block has one capture (an
 entry function compiled by Dynamo, with its guards), installed on every instance; what is not repeated, embedding, head
-and loss, has captures of its own. Captures lie in Kiln's cache: the next process installs them and skips Dynamo and
-AOTAutograd. Guards are evaluated on each call as always; a miss is captured again, so nothing stale ever runs.
+and loss, has captures of its own; ops that run between captures go to programs of their own (torch/between.py). Captures
+lie in Kiln's cache: the next process installs them and skips Dynamo and AOTAutograd. Guards are evaluated on each call as
+always; a miss is captured again, so nothing stale ever runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from . import _session
 from .torch import compat
+from .torch.between import Between, inside_capture
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
 
@@ -51,7 +53,7 @@ def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name 
     for entry in entries:
         entry.install(packages)
     if not any(model in entry.modules for entry in entries):
-        model._compiled_call_impl = _Watched(model)
+        model._compiled_call_impl = _Whole(model)
     return model
 
 
@@ -164,30 +166,18 @@ class _Bound:
         self._entry, self._target = entry, target
 
     def __call__(self, *arguments, **keywords):
-        watch = _Watched.watching
-        if watch is None:
-            return self._entry.run(self._target, arguments, keywords)
-        with watch.paused():
+        with inside_capture():
             return self._entry.run(self._target, arguments, keywords)
 
 
-class _Watched:
-    """The whole model: its first call counts the ops that run in torch between captures, so that stats() hides none."""
-
-    watching = None  # by the call under way, in whichever thread: others pause it in vain, which is harmless
+class _Whole:
+    """The whole model: ops that run between captures go to Kiln one by one."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
+        self._model, self._between = model, Between()
 
     def __call__(self, *arguments, **keywords):
-        self._model._compiled_call_impl = None
-        with compat.adapter().OpCounter() as counter:
-            _Watched.watching = counter
-            try:
-                return self._model._call_impl(*arguments, **keywords)
-            finally:
-                _Watched.watching = None
-                _session.session().count_between(counter.ops)
+        return self._between.run(self._model._call_impl, arguments, keywords)
 
 
 def _load(key: bytes) -> bytes | None:
@@ -223,7 +213,7 @@ def signature(module: torch.nn.Module) -> tuple:
 def find_entries(model: torch.nn.Module) -> list[Entry]:
     """Repeated siblings share an entry; every largest module without any has one; a loss function too.
 
-    What remains is glue: the forwards of the modules that hold the blocks, which run in Python as always."""
+    What remains, the forwards of the modules that hold the blocks, runs in Python as always."""
     blocks = repeated_blocks(model)
     held = {module for group in blocks for module in group}
     entries = [Entry("block", group) for group in blocks]

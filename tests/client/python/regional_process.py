@@ -58,7 +58,6 @@ def remove_dropout(model):
         block.dropout = torch.nn.Identity()
 
 
-
 CHANGES = {
     "nothing": lambda model: None,
     "evaluation": lambda model: model.eval(),
@@ -89,14 +88,17 @@ def change():
     report(errors=errors, before=before)
 
 
-def infer():
-    """Without gradients, in three ways."""
+MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad": torch.enable_grad}
+
+
+def infer(*names):
+    """In the modes named, or in all: without gradients in two ways, then with."""
     model, ids = make("gpt").eval(), make_ids()
     expected = model(ids).detach()
     kiln.compile(model)
     errors = {}
-    for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode), ("grad", torch.enable_grad)):
-        with mode():
+    for name in names or MODES:
+        with MODES[name]():
             got = model(ids)
             errors[name] = difference([got.detach().clone()], [expected])
             assert got.requires_grad == (name == "grad"), name

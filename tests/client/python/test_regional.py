@@ -28,7 +28,7 @@ def run(cache, *arguments, **environment):
     """What one process of regional_process.py reports."""
     variables = {**os.environ, "KILN_CACHE_DIR": str(cache), **environment}
     done = subprocess.run([sys.executable, HERE / "regional_process.py", *arguments], env=variables, text=True,
-                          capture_output=True, timeout=300)  # fmt: skip
+                          capture_output=True, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
 
@@ -68,7 +68,7 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_bits(cache, kind):
     for process in (cold, warm):
         assert process["error"] < TOLERANCE and process["digest"] == process["again"]
         assert not process["inductor"]
-        assert set(process["stats"]["fallback_ops"]) <= {"aten.arange.default", "aten.add.Tensor"}  # between captures
+        assert process["stats"]["fallback_ops"] == {}  # what runs between captures included
     assert cold["frames"] > 0 and cold["stats"]["compilations"] > 0
     assert warm["frames"] == 0 and warm["stats"]["compilations"] == 0 and warm["stats"]["misses"] == 0
     assert warm["stats"]["hits_mapped"] == warm["stats"]["programs"] > 0
@@ -111,9 +111,19 @@ def test_blocks_that_look_at_their_data_go_the_right_way(cache):
 
 
 def test_inference_modes_agree_with_eager_cold_and_warm(cache):
-    for environment in ({}, {"KILN_NO_DAEMON": "1"}):
-        process = run(cache, "infer", **environment)
-        assert max(process["errors"].values()) < TOLERANCE
+    cold, warm = run(cache, "infer"), run(cache, "infer", KILN_NO_DAEMON="1")
+    for process in (cold, warm):
+        assert max(process["errors"].values()) < TOLERANCE and process["stats"]["fallback_ops"] == {}
+    assert cold["frames"] > 0 and warm["frames"] == 0 and warm["stats"]["compilations"] == 0
+
+
+def test_a_capture_that_grows_in_each_process_is_whole_in_the_next(tmp_path):
+    """Names that a process makes after it loaded a capture are saved, and met by the next process's own."""
+    for mode in ("no_grad", "inference_mode", "grad"):
+        grown = run(tmp_path, "infer", mode)
+        assert grown["frames"] > 0 and "instead" not in grown["stderr"], grown["stderr"]
+    warm = run(tmp_path, "infer", KILN_NO_DAEMON="1")
+    assert warm["frames"] == 0 and max(warm["errors"].values()) < TOLERANCE
 
 
 # ---- guards and hooks in one process
@@ -233,7 +243,7 @@ def plant(kind, change):
     for entry in regional.find_entries(make(kind, 2)):
         planted = change(client.capture_get(entry._key))
         client.capture_put(entry._key, planted)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while client.capture_get(entry._key) != planted:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -99,6 +99,15 @@ CASES = {
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
     "rows by number": (lambda x, i: (aten.index_select(x, 1, i), aten.index(x, [None, i]), aten.index(x, [i - 7])), lambda: [f32(8, 9), i64(6, below=7)]),
+    **{f"several indices {n}": (lambda x, i, j: (
+        aten.index(x, [i, j]), aten.index(x, [None, i, j - 4]), aten.index(x, [i[:, :1], None, j]), aten.index(x, [None, i, None, j]),
+        aten.index(x, [i, j, i, j]), aten._unsafe_index(x, [i - 4, j[0]])), lambda d=d: [d(4, 5, 4, 6), i64(3, 2, below=4), i64(3, 2, below=4)])
+       for n, d in (("f32", f32), ("f64", f64), ("i64", i64))},
+    "indices of other kinds": (lambda x, i, j: (aten.index(x, [i.to(torch.int32), j]), aten.index(x, [None, j[0, 0], i]), aten.index(x, [i[0, 0], j[0, 0], i[0, 0]])),
+                               lambda: [f32(4, 5, 4), i64(3, 2, below=4), i64(3, 1, below=4)]),
+    "index_put": (lambda x, i, s: (aten.index_put(x, [i], s[0, 0]), aten.index_put(x, [None, i - 4], s[:, :4]), aten.index_put(x, [None, None, i.view(2, 2)], s[0, 0, 0])),
+                  lambda: [f32(4, 5, 6), torch.randperm(4), f32(4, 5, 6)]),
+    "index_put at a mask": (lambda x, m, n: (aten.index_put(x, [m], torch.tensor(2.5)), aten.index_put(x, [n], torch.tensor([-1.0]))), lambda: [f32(4, 5), flag(4), flag(4, 5)]),
     "gather and scatter": (lambda x, i, s: (aten.gather(x, 1, i), aten.scatter_add(x, 1, i, s), aten.scatter(x, 1, i[:, :1], 2.0), aten.scatter(x, 1, i[:, :1], s[:, :1])), lambda: [f32(4, 9), i64(4, 3, below=9), f32(4, 3)]),
     "index_add": (lambda x, i, s: (aten.index_add(x, 1, i, s), aten.index_put(x, [None, i - 9], s, True)), lambda: [f32(4, 9), i64(3, below=9), f32(4, 3)]),
     "layer_norm": (lambda x, w, b: (*aten.native_layer_norm(x, [8], w, b, 1e-5), aten.native_layer_norm(x, [5, 8], None, None, 1e-3)[0]), lambda: [f32(3, 5, 8), f32(8), f32(8)]),
@@ -111,6 +120,8 @@ CASES = {
     "nll_loss": (lambda x, t: (*aten.nll_loss_forward(x, t, None, 1, -100), *aten.nll_loss_forward(x, t, None, 2, 3)), lambda: [f32(6, 9).log_softmax(1), torch.tensor([0, 8, 3, 3, -100, 2]).clamp(0)]),
     "nll_loss gradient": (lambda g, x, t: aten.nll_loss_backward(g, x, t, None, 1, 3, aten.nll_loss_forward(x, t, None, 1, 3)[1]), lambda: [f32(1)[0], f32(6, 9), i64(6, below=9)]),
     "mse_loss": (lambda x, y: (aten.mse_loss(x, y), aten.mse_loss(x, y, 2), aten.mse_loss(x, y, 0)), lambda: [f32(4, 5), f32(4, 5)]),
+    "copies of inputs": (lambda x, n, b: (aten.clone(x), aten.clone(x.t()), aten.clone(n), aten._to_copy(b), aten.clone(b)), lambda: [f32(3, 4), i64(5), flag(2, 3)]),
+    "a copy of a copy": (lambda x: (lambda y: (y, aten.clone(y), aten.clone(y, memory_format=torch.contiguous_format).view([12])))(x * 2), lambda: [f32(3, 4)]),
     "lift_fresh_copy": (lambda x: aten.lift_fresh_copy(x * 2), lambda: [f32(3)]),
 }  # fmt: skip
 

@@ -2,13 +2,14 @@
 AOTAutograd captured, guards included, is kept and installed again. compat.py chooses it; without it kiln.compile is
 torch.compile.
 
-Five things a package needs that torch does not do by itself, each found the hard way:
+Six things a package needs that torch does not do by itself, each found the hard way:
   - an entry function of our own, in a module of its own: two packages on one code object overwrite one another, and
     functools.wraps'd forwards send globals to the wrong module;
   - guards that cannot be serialised are dropped (identity of functions, classes, modules, closures). Their place is
     taken by the checksums of all inlined source, which torch checks on loading;
   - module aliases in the bytecode's globals that torch does not save (ModelOutput's collections);
-  - a counter of unique names that starts where the saved names cannot be;
+  - a counter of unique names that starts where no process's saved names are;
+  - guards built anew in the mode they were made in: those on tensors of inference mode hold nowhere else;
   - gradients set to None before capture: a live .grad cannot be loaded back.
 """
 
@@ -17,11 +18,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dataclasses
+import functools
 import importlib
 import io
 import itertools
 import pathlib
 import pickle
+import secrets
 import sys
 import traceback
 import types
@@ -42,9 +45,6 @@ from .runtime import CompiledGraph, count_instances
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", module=r"torch\._dynamo\.guards")
-
-# Names that a capture brings along must not meet names made in this process.
-FIRST_UNIQUE_ID = 1_000_000
 
 # A capture that grew beyond this is kept as it was: loading it would cost more than its latest situation is worth.
 MAX_SITUATIONS = 16
@@ -159,6 +159,13 @@ def _is_trusted(found) -> bool:
     return home.split(".")[0] not in {*sys.stdlib_module_names, "torch", "kiln", "sympy"}
 
 
+@functools.cache
+def _number_names_apart() -> None:
+    """From here on, names made in this process do not meet those that captures bring along, which other processes made,
+    some of them after they, too, had loaded a capture."""
+    bytecode_transformation._unique_id_counter = itertools.count(1 + secrets.randbits(48) << 8)
+
+
 def _read(data: bytes):
     return _Unpickler(io.BytesIO(data)).load()
 
@@ -193,6 +200,23 @@ def is_torchs_own(error: Exception) -> bool:
     return bool(frames) and frames[-1].f_code.co_filename.startswith(_MACHINERY)
 
 
+@contextlib.contextmanager
+def _loading_guards(modes: list[bool]):
+    """Within, torch's packages read guards by our strict list, and build those of each situation in its mode."""
+    read, build = package.load_guards_state, package.load_guard_manager
+    pending = iter(modes)
+
+    def build_in_mode(*arguments):
+        with torch.inference_mode() if next(pending) else contextlib.nullcontext():
+            return build(*arguments)
+
+    package.load_guards_state, package.load_guard_manager = _read, build_in_mode
+    try:
+        yield
+    finally:
+        package.load_guards_state, package.load_guard_manager = read, build
+
+
 class Capture:
     """One entry, compiled by Dynamo: `capture(module, arguments, keywords)`. Captured when first called, or installed
     from bytes that an earlier process saved; new situations (shapes, modes) are captured beside the old ones.
@@ -211,6 +235,7 @@ class Capture:
         self._package = self._compiled = None
         self._instances = instances
         self._backends: dict = {}  # what an earlier process saved
+        self._modes: list[list[bool]] = []  # by code and situation: whether it was captured in inference mode
         self.changed = False
 
     def start(self, saved: bytes | None = None) -> None:
@@ -225,7 +250,16 @@ class Capture:
         self._compiled = wrap(self._function)
 
     def __call__(self, module, arguments: tuple, keywords: dict):
-        return self._compiled(module, arguments, keywords)
+        result = self._compiled(module, arguments, keywords)
+        if self.changed:
+            self._note_modes()
+        return result
+
+    def _note_modes(self) -> None:
+        codes = self._package.cache_entry().codes
+        self._modes += [[] for _ in codes[len(self._modes) :]]
+        for code, modes in zip(codes, self._modes):
+            modes += [torch.is_inference_mode_enabled()] * (len(code.guarded_codes) - len(modes))
 
     def save(self) -> bytes:
         """Raises kept.NotKept for what cannot be saved."""
@@ -238,7 +272,7 @@ class Capture:
         if None in backends.values():
             raise kept.NotKept("a graph was not kept by torch")
         self.changed = False
-        return pickle.dumps((package.PrecompileCacheEntry(entry, backends), self._module_aliases(entry)))
+        return pickle.dumps((package.PrecompileCacheEntry(entry, backends), self._module_aliases(entry), self._modes))
 
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
@@ -250,18 +284,14 @@ class Capture:
             return wrapped(gm, example_inputs)
 
     def _install(self, saved: bytes) -> None:
-        entry, aliases = _read(saved)
+        entry, aliases, self._modes = _read(saved)
         self._package = package.CompilePackage(self._function, entry.dynamo)
         for name, module in aliases.items():
             self._module.__dict__[name] = importlib.import_module(module)
-        bytecode_transformation._unique_id_counter = itertools.count(FIRST_UNIQUE_ID)
+        _number_names_apart()
         self._backends = dict(entry.backends)
-        original, package.load_guards_state = package.load_guards_state, _read
-        try:
-            with count_instances(self._instances):
-                self._package.install(entry.backends)
-        finally:
-            package.load_guards_state = original
+        with _loading_guards(list(itertools.chain(*self._modes))), count_instances(self._instances):
+            self._package.install(entry.backends)
 
     def _module_aliases(self, entry) -> dict:
         """Globals of the bytecode that torch does not save: modules by their name."""

@@ -3,7 +3,6 @@ torch._*, torch.fx.experimental or torch.utils._*; compat.py chooses this file o
 
 from __future__ import annotations
 
-import collections
 import contextlib
 
 import sympy
@@ -13,8 +12,14 @@ from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
+from torch.autograd import profiler
 from torch.fx.graph import _BoxedCodeGen
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _len_torch_dispatch_stack,
+)
 
 VERSION = "2.13"
 
@@ -84,17 +89,24 @@ def is_control_flow(error: Exception) -> bool:
     return isinstance(error, dynamo_exceptions.RestartAnalysis)
 
 
-class OpCounter(TorchDispatchMode):
-    """Counts, by name, the ops that torch runs while it is entered and not paused; `views` do not count."""
+class OpInterceptor(TorchDispatchMode):
+    """While it is entered and not paused, run(op, arguments, keywords) takes the place of each op of this thread."""
 
-    def __init__(self) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, run) -> None:
         super().__init__()
-        self.ops: collections.Counter = collections.Counter()
+        self._run = run
 
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        if not function.is_view:
-            self.ops[str(function)] += 1
-        return function(*arguments, **(keywords or {}))
+    def __torch_dispatch__(self, op, types, arguments=(), keywords=None):
+        return self._run(op, arguments, keywords or {})
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # what the model compiles by itself is compiled as ever
+
+    def is_innermost(self) -> bool:
+        return _get_current_dispatch_mode() is self
 
     @contextlib.contextmanager
     def paused(self):
@@ -103,6 +115,23 @@ class OpCounter(TorchDispatchMode):
             yield
         finally:
             self.__enter__()
+
+
+def is_composite(op) -> bool:
+    """Whether torch makes the op of others, whatever its operands."""
+    return isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+
+
+def has_dispatch_modes() -> bool:
+    """Whether any mode, a fake one or a user's, will see the next op; the one that asks is not counted in its handler."""
+    return _len_torch_dispatch_stack() > 0
+
+
+def profiled(name: str):
+    """A context in which torch's profiler, if it runs, shows `name`."""
+    return torch.profiler.record_function(name) if profiler._is_profiler_enabled else contextlib.nullcontext()
 
 
 class NotAvailable(Exception):

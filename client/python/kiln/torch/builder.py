@@ -181,8 +181,10 @@ class Builder:
     # --- outputs
 
     def output(self, node: fx.Node) -> None:
-        """Makes the node an output with the strides that torch would give it."""
+        """Makes the node an output with the strides that torch would give it; an input is copied, as torch's copies are."""
         value = self.value(node)
+        if value.root.startswith("%in"):
+            value = self.op("cast", (value,), value.dtype, value.shape, dtype=DTypeName(value.dtype))
         self.writer.output(value, tuple(map(dim_of, meta_of(node).stride())))
 
 

@@ -131,8 +131,8 @@ def _several_results(node: fx.Node) -> bool:
 
 
 def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None) -> Partition:
-    """Colours the graph and prepares each region's text. Nodes whose regions cannot be said stay in torch, as do those of
-    `lacking`, each with why."""
+    """Colours the graph and prepares each region's text. Nodes that cannot be said stay in torch, as do those of `lacking`,
+    each with why."""
     reasons: dict[fx.Node, str] = dict(lacking or {})
     views = set()
     for node in graph.nodes:
@@ -144,12 +144,10 @@ def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None) -> Par
         reason = "not a function" if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node)
         if reason is not None:
             reasons[node] = reason
-    while True:
-        result = _colour(graph, reasons, views)
-        demoted = _describe_regions(result)
-        if not demoted:
-            return result
-        reasons.update(demoted)
+    result = _colour(graph, reasons, views)
+    for region in result.regions.values():
+        _describe(region, result)
+    return result
 
 
 def why_not_operand(node: fx.Node, reasons: dict) -> str | None:
@@ -206,34 +204,16 @@ def draws(node: fx.Node) -> bool:
     return node.target is draw_mask or compat.adapter().draws_random_numbers(node.target)
 
 
-def _describe_regions(result: Partition) -> dict[fx.Node, str]:
-    """Finds inputs, outputs and text of every region; gives the nodes that must leave theirs, with why."""
-    demoted: dict[fx.Node, str] = {}
-    for level in sorted(result.regions):
-        region = result.regions[level]
-        region.outputs = _outputs(region, result)
-        demoted.update(_describe(region, result.views))
-    return demoted
-
-
-def _describe(region: Region, views: set) -> dict[fx.Node, str]:
+def _describe(region: Region, result: Partition) -> None:
+    """Finds the region's inputs, outputs and text."""
     inside = set(region.nodes)
-    builder = Builder(ROWS, lambda n: n in inside or n in views)
-    demoted = {}
-    written: set[str] = set()
+    region.outputs = _outputs(region, result)
+    builder = Builder(ROWS, lambda n: n in inside or n in result.views)
     for node in region.outputs:
-        value = builder.value(node)
-        if value.root.startswith("%in"):
-            demoted[node] = "a copy of an input"
-        elif value.name in written:
-            demoted[node] = "a copy of another output"
-        else:
-            builder.output(node)
-        written.add(value.name)
+        builder.output(node)
     region.inputs = builder.inputs
     region.text = builder.writer.text()
     region.symbols = builder.writer.symbols
-    return demoted
 
 
 def _outputs(region: Region, result: Partition) -> list[fx.Node]:

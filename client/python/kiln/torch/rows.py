@@ -14,7 +14,7 @@ import operator
 import torch
 from torch import fx
 
-from .builder import Builder, dim_of, meta_of, type_of
+from .builder import Builder, broadcast, dim_of, meta_of, type_of
 from .text import DTYPES, FLOATING, DTypeName, Unsupported, Value
 
 aten = torch.ops.aten
@@ -674,6 +674,7 @@ def addmm(b, node):
 def in_range(b: Builder, indices: Value, extent) -> Value:
     """Indices counted from the end made to count from the start."""
     require(indices.dtype in ("i32", "i64") and isinstance(extent, int), "an index of this kind")
+    require(extent > 1, "an index into an extent of 1")  # reads nothing that depends on it, so nothing would check it
     below = b.pointwise("lt", indices, b.full(0, indices.dtype), dtype="bool")
     wrapped = b.pointwise("add", indices, b.full(extent, indices.dtype))
     return b.pointwise("select", below, wrapped, indices)
@@ -733,27 +734,56 @@ def index_add(b, node):
     return b.op("index_add", (x, indices, source), *result_type(node), dim=wrap(node.args[1], len(x.shape)))
 
 
-def only_index(node: fx.Node) -> tuple:
-    """(dim, indices) of advanced indexing along one dim."""
-    present = [(dim, index) for dim, index in enumerate(node.args[1]) if index is not None]
-    require(len(present) == 1, "indexing along several dims")
-    return present[0]
-
-
 @row("index.Tensor", "_unsafe_index.Tensor")
 def index(b, node):
-    dim, indices = only_index(node)
     x = b.value(node.args[0])
-    return b.op("take", (x, in_range(b, b.value(indices), x.shape[dim])), *result_type(node), dim=dim)
+    dims = [dim for dim, index in enumerate(node.args[1]) if index is not None]
+    require(len(dims) > 0, "indexing by nothing")
+    indices = [b.value(node.args[1][dim]) for dim in dims]
+    if node.target is aten._unsafe_index.Tensor:  # as interpolation makes: always in range
+        indices = [b.full(0, i.dtype, i.shape) if x.shape[dim] == 1 else i for i, dim in zip(indices, dims)]
+    else:
+        indices = [in_range(b, i, x.shape[dim]) for i, dim in zip(indices, dims)]
+    first = dims[0]
+    if dims[-1] - first >= len(dims):  # indices that do not stand side by side put their dims first
+        x, first = b.permute(x, [*dims, *(d for d in range(len(x.shape)) if d not in dims)]), 0
+    return b.reshape(take_together(b, x, indices, first), result_type(node)[1])
+
+
+def take_together(b: Builder, x: Value, indices: list[Value], dim: int) -> Value:
+    """x[…, i[p], j[p], …] for all p, the indices' common shape flattened: rows by the first index, then, of each row, what
+    the others choose. These compose into one access; no rows are ever made."""
+    shape = broadcast(*(i.shape for i in indices))
+    count = math.prod(shape)
+    indices = [b.reshape(b.expand(i, shape), (count,)) for i in indices]
+    x = b.op("take", (x, indices[0]), x.dtype, (*x.shape[:dim], count, *x.shape[dim + 1 :]), dim=dim)
+    for index in indices[1:]:
+        chosen = kept_shape(x.shape, dim + 1)
+        column = b.reshape(index, (*(1 for _ in x.shape[:dim]), count, *(1 for _ in x.shape[dim + 1 :])))
+        x = b.op("gather", (x, b.expand(column, chosen)), x.dtype, chosen, dim=dim + 1)
+        x = b.reshape(x, (*chosen[: dim + 1], *chosen[dim + 2 :]))
+    return x
 
 
 @row("index_put.default", "_unsafe_index_put.default")
 def index_put(b, node):
-    require(bool(arg(node, 3, "accumulate", False)), "index_put that overwrites")
-    dim, indices = only_index(node)
-    x, indices = b.value(node.args[0]), b.value(indices)
-    source = b.expand(b.value(node.args[2]), x.shape[:dim] + indices.shape + x.shape[dim + 1 :])
-    return b.op("index_add", (x, in_range(b, indices, x.shape[dim]), source), *result_type(node), dim=dim)
+    x, values, accumulate = b.value(node.args[0]), b.value(node.args[2]), bool(arg(node, 3, "accumulate", False))
+    dims = [dim for dim, index in enumerate(node.args[1]) if index is not None]
+    require(len(dims) == 1, "writing along several dims")
+    dim, indices = dims[0], b.value(node.args[1][dims[0]])
+    if indices.dtype == "bool":
+        require(dim == 0 and math.prod(values.shape) == 1 and not accumulate, "several values at the places of a mask")
+        mask = b.reshape(indices, indices.shape + (1,) * (len(x.shape) - len(indices.shape)))
+        return b.pointwise("select", mask, b.reshape(values, ()), x)
+    indices = in_range(b, indices, x.shape[dim])
+    source = b.expand(values, x.shape[:dim] + indices.shape + x.shape[dim + 1 :])
+    if accumulate:
+        return b.op("index_add", (x, indices, source), *result_type(node), dim=dim)
+    # Of several values for one place any may win in torch; here the last.
+    before, count, after = x.shape[:dim], math.prod(indices.shape), x.shape[dim + 1 :]
+    rows = b.reshape(indices, (*(1 for _ in before), count, *(1 for _ in after)))
+    shape = (*before, count, *after)
+    return b.op("scatter", (x, b.expand(rows, shape), b.reshape(source, shape)), *result_type(node), dim=dim)
 
 
 # ---- normalisation, softmax, losses

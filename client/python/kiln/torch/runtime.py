@@ -23,6 +23,11 @@ from .text import DTYPES
 _live: weakref.WeakSet = weakref.WeakSet()
 
 
+def note_live(region) -> None:
+    """Counts region.programs() while the region lives."""
+    _live.add(region)
+
+
 def live_programs():
     """Programs of regions that are alive, for counting."""
     return [p for r in list(_live) for p in r.programs() if hasattr(p, "relayouts")]
@@ -87,7 +92,7 @@ class StaticRegion:
         self._program = create_program(text, inputs, outputs, symbols)
         self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state = (text, inputs, outputs)
-        _live.add(self)
+        note_live(self)
 
     def programs(self):
         return [self._program]

@@ -1,0 +1,208 @@
+"""Ops between captures, run in Kiln one at a time.
+
+What kiln.compile leaves in Python, the forwards of the modules that hold the blocks, is few ops: positions, sums of
+embeddings, masks. It is not traced (docs/capture_and_guards.md says why). Python runs it as always, and each op that torch
+is about to run goes to a program of its own, found by what the program depends on: the op, its numbers, and its operands'
+types.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import operator
+import threading
+
+import torch
+from torch import fx
+
+from .. import _session
+from . import compat, runtime
+from .partition import partition
+from .rows import CONSTANT, ROWS
+from .runtime import layout_of
+from .text import Unsupported
+
+# Types and numbers that one op may have programs for. An op with more, as one that counts steps, stays in torch: each
+# would be compiled, which takes longer than it ever saves.
+MAX_VARIANTS = 8
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_ATOMS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, str)
+# What computes nothing, and is not counted: memory without contents, a number that Python reads.
+_NO_WORK = {*(name.split(".")[0] for name in CONSTANT if "empty" in name), "_local_scalar_dense"}
+
+_thread = threading.local()
+
+
+class Between:
+    """Enters around one model's calls. Threading: any; each thread that runs the model has its own interception."""
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple, _Program | str] = {}  # by op, numbers and types; a string is why there is none
+        self._variants: collections.Counter = collections.Counter()
+        self._is_counting = True
+
+    def run(self, function, arguments: tuple, keywords: dict):
+        """function(*arguments, **keywords), its ops in Kiln, but for those of captures."""
+        if torch.compiler.is_compiling() or getattr(_thread, "interception", None) is not None:
+            return function(*arguments, **keywords)
+        with compat.adapter().OpInterceptor(self._run_op) as interception:
+            _thread.interception = interception
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                _thread.interception = None
+                self._is_counting = False
+
+    def _run_op(self, op, arguments: tuple, keywords: dict):
+        if compat.adapter().is_composite(op):  # met whole in inference mode only
+            with _thread.interception:
+                return op.decompose(*arguments, **keywords)
+        program = self._find(op, arguments, keywords)
+        if isinstance(program, _Program):
+            try:
+                result = program(arguments, keywords)
+            except IndexError:
+                program = "an index out of range"  # torch says so in its own words
+            except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+                program = str(error)
+                _session.session().say("between", f"{op} ran in torch: {error}")
+            else:
+                self._count(op, None)
+                return result
+        self._count(op, program)
+        return op(*arguments, **keywords)
+
+    def _find(self, op, arguments: tuple, keywords: dict):
+        """The program, or why there is none."""
+        if op not in ROWS:
+            return "no row"
+        if is_free(op):
+            return "no work"
+        if compat.adapter().has_dispatch_modes():
+            return "another dispatch mode"
+        try:
+            key = (op, _describe(arguments), *((name, _describe(value)) for name, value in keywords.items()))
+            program = self._programs.get(key)
+        except Exception as error:  # noqa: BLE001: a tensor without strides, a subclass, an object
+            return f"operands of another kind: {error}"
+        if program is None and self._variants[op] >= MAX_VARIANTS:
+            return f"met in more than {MAX_VARIANTS} variants"
+        if program is None:
+            self._variants[op] += 1
+            try:
+                program = _Program(op, arguments, keywords)
+            except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+                program = str(error)
+            self._programs[key] = program
+        return program
+
+    def _count(self, op, why: str | None) -> None:
+        """Only in the model's first call."""
+        if self._is_counting and not is_free(op):
+            _session.session().count_between(str(op), why)
+
+
+@contextlib.contextmanager
+def inside_capture():
+    """Within, ops are those of a capture, which Kiln has seen."""
+    interception = getattr(_thread, "interception", None)
+    if interception is None or not interception.is_innermost():
+        yield
+        return
+    with interception.paused():
+        _thread.interception = None
+        try:
+            yield
+        finally:
+            _thread.interception = interception
+
+
+def is_free(op) -> bool:
+    """Views, and what computes nothing."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    returns = op._schema.returns
+    is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    return is_alias or op._schema.name.split("::")[1] in _NO_WORK
+
+
+def _describe(value):
+    """A key: what a program depends on. Raises TypeError for what has none."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value.dtype, value.device, value.shape, value.stride()
+    if kind in (bool, int):
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    if kind in (list, tuple):
+        return tuple(map(_describe, value))
+    if isinstance(value, _ATOMS):
+        return value
+    raise TypeError(kind.__name__)
+
+
+def _tensors(value):
+    """The tensors of arguments, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+class _Program:
+    """One op in Kiln. Raises Unsupported, or kiln's Error, when it cannot be had."""
+
+    def __init__(self, op, arguments: tuple, keywords: dict) -> None:
+        result = op(*arguments, **keywords)  # torch knows what comes out
+        self._is_tuple = isinstance(result, tuple)
+        graph, operands = fx.Graph(), {}
+
+        def operand(tensor: torch.Tensor) -> fx.Node:
+            node = graph.placeholder(f"operand_{len(operands)}")
+            node.meta["val"] = tensor
+            operands[node] = len(operands)
+            return node
+
+        node = graph.call_function(op, _replaced(arguments, operand), _replaced(keywords, operand))
+        node.meta["val"] = result
+        results = [node]
+        if self._is_tuple:
+            results = [graph.call_function(operator.getitem, (node, i)) for i in range(len(result))]
+            for piece, tensor in zip(results, result):
+                piece.meta["val"] = tensor
+        graph.output(tuple(results))
+        plan = partition(graph)
+        for reason in plan.reasons.values():
+            raise Unsupported(reason)
+        (region,) = plan.regions.values()
+        self._operands = [operands[n] for n in region.inputs]
+        self._order = [region.outputs.index(n) for n in results]
+        inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
+        self._program = runtime.create_program(region.text, inputs, outputs)
+        runtime.note_live(self)
+
+    def programs(self):
+        return [self._program]
+
+    def __call__(self, arguments: tuple, keywords: dict):
+        tensors = list(_tensors((arguments, keywords)))
+        with compat.adapter().profiled("kiln"):
+            results = self._program([tensors[i] for i in self._operands])
+        return tuple(results[i] for i in self._order) if self._is_tuple else results[0]
+
+
+def _replaced(value, of_tensor):
+    """Arguments with of_tensor(t) in place of each tensor t."""
+    if isinstance(value, torch.Tensor):
+        return of_tensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(item, of_tensor) for item in value)
+    if isinstance(value, dict):
+        return {name: _replaced(item, of_tensor) for name, item in value.items()}
+    return value

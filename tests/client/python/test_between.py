@@ -1,0 +1,191 @@
+"""Ops between captures run in Kiln one by one, and mean what they mean in torch, whoever else looks on."""
+
+import threading
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kiln
+from kiln.torch.between import MAX_VARIANTS, Between, inside_capture
+
+
+def counted():
+    stats = kiln.stats()
+    return stats["nodes_compiled"], stats["fallback_ops"]
+
+
+def positions_and_mask(embedded, positions):
+    """As models do between their blocks: positions, a look at the data, a sum, a tuple of results."""
+    places = torch.arange(positions.shape[1])
+    steps = torch.diff(positions, dim=-1, prepend=positions[:, :1] - 1)
+    if not (steps == 1).all():
+        embedded = embedded * 2
+    largest, where = embedded.max(-1)
+    return places, (embedded + places.unsqueeze(-1))[:, 1:], largest, where
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_ops_run_in_kiln_and_python_looks_at_the_data(mode):
+    between, embedded = Between(), torch.randn(2, 7, 5)
+    in_order, packed = torch.arange(7).expand(2, 7), torch.tensor([[0, 1, 2, 0, 1, 2, 3]] * 2)
+    with mode():
+        for positions in (in_order, packed, in_order):
+            got = between.run(positions_and_mask, (embedded, positions), {})
+            for g, e in zip(got, positions_and_mask(embedded, positions), strict=True):
+                assert torch.equal(g, e) and g.dtype == e.dtype and g.stride() == e.stride()
+                assert g.is_inference() == e.is_inference()
+    compiled, fallback = counted()
+    assert compiled >= 6 and fallback == {}
+
+
+def test_gradients_flow_through_them():
+    x, scale = torch.randn(3, 4), torch.randn(4)
+    grads = []
+    for run in (lambda f, *a: f(*a), lambda f, *a: Between().run(f, a, {})):
+        leaves = [t.clone().requires_grad_() for t in (x, scale)]
+        out = run(lambda a, b: torch.tanh(a * b) + a, *leaves)
+        assert out.requires_grad
+        grads.append(torch.autograd.grad(out.sum(), leaves))
+    for got, expected in zip(*grads):
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_changes_its_operands_or_has_no_row_runs_in_torch_and_says_so():
+    def function(x):
+        y = x + 1
+        y.mul_(2)
+        y[0] = 0
+        return torch.special.bessel_j0(y)
+
+    x = torch.randn(3, 4)
+    assert torch.equal(Between().run(function, (x,), {}), function(x))
+    compiled, fallback = counted()
+    assert compiled == 1 and {"aten.mul_.Tensor", "aten.special_bessel_j0.default"} <= set(fallback)
+    assert {"node": "aten.mul_.Tensor", "reason": "between captures: no row"} in kiln.explain()
+    assert kiln.stats()["nodes_between"] == sum(fallback.values())
+
+
+def test_views_and_bare_memory_are_not_counted():
+    Between().run(lambda x: (x.t()[1:].unsqueeze(0), torch.empty(3), x.detach(), x.sum().item()), (torch.randn(3, 4),), {})
+    assert counted() == (1, {})
+
+
+def test_an_op_that_counts_steps_is_left_to_torch():
+    between = Between()
+    for step in range(3 * MAX_VARIANTS):
+        x = torch.randn(3, step + 1)
+        assert torch.equal(between.run(lambda x: x + step, (x,), {}), x + step)
+    assert len(between._programs) == MAX_VARIANTS
+
+
+def test_numbers_of_other_types_and_signs_are_other_programs():
+    between, x = Between(), torch.zeros(3)
+    for number in (1, True, 1.0, 0.0, -0.0):
+        got = between.run(lambda: torch.full((2,), number), (), {})
+        assert torch.equal(got, torch.full((2,), number)) and got.dtype == torch.full((2,), number).dtype
+        got = between.run(lambda: torch.atan2(x, x + number), (), {})
+        assert torch.equal(got, torch.atan2(x, x + number)), number
+
+
+def test_an_index_out_of_range_is_torchs_own_error():
+    between, table = Between(), torch.randn(4, 3)
+    assert torch.equal(between.run(lambda i: table[i], (torch.tensor([3, -4]),), {}), table[[3, -4]])
+    with pytest.raises(IndexError) as expected:
+        table[torch.tensor([4])]
+    with pytest.raises(IndexError) as got:
+        between.run(lambda i: table[i], (torch.tensor([4, 0]),), {})
+    assert str(got.value) == str(expected.value)
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.ops.append(str(function))
+        return function(*arguments, **(keywords or {}))
+
+
+def test_another_dispatch_mode_sees_every_op():
+    def inside(x):
+        with Seen() as seen:
+            with inside_capture():  # not the innermost one: left alone
+                y = x + 1
+        return y, seen.ops
+
+    x = torch.randn(3)
+    with Seen() as outside:
+        y, ops = Between().run(inside, (x,), {})
+    assert torch.equal(y, x + 1) and ops == ["aten.add.Tensor"] and "aten.add.Tensor" in outside.ops
+
+
+def test_fake_tensors_stay_fake():
+    from torch._subclasses import FakeTensor, FakeTensorMode
+
+    between = Between()
+    for _ in range(2):
+        with FakeTensorMode():
+            out = between.run(lambda: torch.arange(5) + torch.ones(5), (), {})
+        assert isinstance(out, FakeTensor)
+        assert type(between.run(lambda: torch.arange(5) + torch.ones(5), (), {})) is torch.Tensor
+
+
+def test_captures_and_models_within_are_not_looked_at():
+    between, x = Between(), torch.randn(3)
+
+    def function(x):
+        with inside_capture():
+            y = x * 3
+        return Between().run(lambda x: x + 1, (y,), {})  # the outermost model's serves those within
+
+    assert torch.equal(between.run(function, (x,), {}), x * 3 + 1)
+    assert [key[0] for key in between._programs] == [torch.ops.aten.add.Tensor]
+
+
+def test_an_exception_ends_the_interception():
+    def fail(x):
+        raise ZeroDivisionError
+
+    between = Between()
+    with pytest.raises(ZeroDivisionError):
+        between.run(fail, (None,), {})
+    torch.randn(3) + 1
+    assert between._programs == {}
+    assert torch.equal(between.run(lambda x: x + 1, (torch.ones(2),), {}), torch.ones(2) + 1)
+
+
+def test_threads_share_programs_and_not_interceptions():
+    between, wrong = Between(), []
+
+    def work(seed):
+        x = torch.full((50,), float(seed))
+        for _ in range(50):
+            if not torch.equal(between.run(lambda x: x * 2 + 1, (x,), {}), x * 2 + 1):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(between._programs) == 2
+
+
+def test_many_forms_of_operands():
+    between, x = Between(), torch.randn(4, 6)
+    for function in (
+        lambda: torch.cat([x, x.t().reshape(6, 4).t(), x[:, :2].expand(4, 2)], 1),
+        lambda: torch.where(x > 0, x, torch.tensor(-1.0)),
+        lambda: x.t()[::2] + x[0, :3, None],
+        lambda: x.to(torch.float64).sum(),
+        lambda: torch.stack([x, x]).clone(),
+        lambda: x.bool().any(-1),
+        lambda: torch.zeros(0, 3) + 1,
+        lambda: x.half() + 1,
+        lambda: x.to_sparse().to_dense() + 0,
+        lambda: torch.vmap(lambda a, b: a * b + 1)(x, x),
+        lambda: torch.func.grad(lambda a: (a * a).sum())(x),
+    ):
+        torch.testing.assert_close(between.run(function, (), {}), function())
