@@ -116,6 +116,17 @@ SearchPath SearchPath::of_process() {
   return search;
 }
 
+std::optional<FoundFile> find_file(const SearchPath& search, const std::vector<std::string>& names) {
+  std::error_code failure;
+  for (const SearchPath::Folder& folder : search.folders) {
+    for (const std::string& name : names) {
+      const std::string path = folder.path + "/" + name;
+      if (fs::exists(path, failure)) return FoundFile{path, folder.origin};
+    }
+  }
+  return std::nullopt;
+}
+
 Expected<Library> Library::open(const SearchPath& search, const std::vector<std::string>& names) {
   std::string complaint = "no such file";
   const auto attempt = [&](const std::string& path, const std::string& origin) {

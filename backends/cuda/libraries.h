@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,13 @@ struct SearchPath {
   /// VIRTUAL_ENV, KILN_PYTHON_PATH, or the first python in PATH); CUDA_HOME, CUDA_PATH and /usr/local/cuda.
   static SearchPath of_process();
 };
+
+/// A file that the search path has, unopened.
+struct FoundFile {
+  std::string path, origin;
+};
+/// The first of `names` in the first folder that has one.
+std::optional<FoundFile> find_file(const SearchPath& search, const std::vector<std::string>& names);
 
 /// A shared library that stays open for good: what it made may be called at any time, by any thread.
 class Library {

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/texts.h"
 
@@ -33,7 +34,7 @@ Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Sch
 // In the order of KernelSpec::kernel's alternatives.
 constexpr std::array<KernelKind, 4> k_kinds{{
     {loops_claims, loops_candidates, loops_source},
-    {claims_nothing, no_candidates, no_sources},
+    {gemm_claims, gemm_candidates, gemm_source},
     {claims_nothing, no_candidates, no_sources},
     {claims_nothing, no_candidates, no_sources},
 }};

@@ -280,9 +280,9 @@ KILN_DEVICE void fence_shared_for_tma() { asm volatile("fence.proxy.async.shared
 
 // ---- clusters (sm_90)
 
-/// All threads of all blocks of the cluster meet. Aligned.
+/// All threads of all blocks of the cluster meet, converged or not.
 KILN_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
 // ---- registers (sm_90a): warpgroups give up or get registers. Aligned over the warpgroup.

@@ -7,5 +7,9 @@ namespace kiln::cuda {
 
 extern const std::string_view prelude_text;
 extern const std::string_view scalar_text;
+extern const std::string_view gemm_common_text;
+extern const std::string_view gemm_simple_text;
+extern const std::string_view gemm_mma_text;
+extern const std::string_view gemm_wgmma_text;
 
 }  // namespace kiln::cuda

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cuda/compile/backend.h"
+#include "tests/backends/cuda/chosen_gemms.h"
 #include "tests/backends/cuda/chosen_loops.h"
 
 namespace kiln::cuda {
@@ -36,6 +37,19 @@ class CudaCompile : public testing::TestWithParam<Target> {
 
 TEST_P(CudaCompile, loops_of_the_chosen_set_do_not_spill) {
   for (const NamedSpec& named : chosen_loops()) compile_first(named);
+}
+
+TEST_P(CudaCompile, gemms_of_the_chosen_set_do_not_spill) {
+  for (const NamedSpec& named : chosen_gemms()) compile_first(named);
+}
+
+TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
+  const KernelSpec spec = conformance::gemm({.m = 500, .n = 768, .k = 768, .dtype = DType::bf16, .with_bias = true});
+  for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {
+    SCOPED_TRACE(schedule.description);
+    const auto image = m_backend.compile(spec, schedule, GetParam());
+    EXPECT_TRUE(image.ok()) << image.status().to_string();
+  }
 }
 
 TEST_P(CudaCompile, every_candidate_of_a_normalisation_compiles) {

@@ -1,0 +1,257 @@
+#include "backends/cuda/compile/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backends/cuda/compile/body_source.h"
+#include "backends/cuda/compile/gemm_form.h"
+#include "backends/cuda/compile/gemm_problem.h"
+#include "backends/cuda/compile/loops_form.h"
+#include "backends/cuda/compile/texts.h"
+
+// Gemm kernels: gemm_common.cuh and one of the templates, after what is written here for one spec and form: constants, the
+// operands as structs, the epilogue as functions.
+namespace kiln::cuda {
+namespace {
+
+using Kind = GemmForm::Kind;
+
+class GemmWriter {
+ public:
+  GemmWriter(const GemmProblem& problem, const GemmForm& form)
+      : m_problem(problem),
+        m_gemm(*problem.gemm),
+        m_form(form),
+        m_run(form.kind == Kind::simple ? std::min(problem.run, 4u) : problem.run) {}
+
+  int64_t tiles_m() const { return across(m_gemm.m, unit_m()); }
+  int64_t tiles_n() const { return across(m_gemm.n, m_form.tile_n); }
+
+  std::string run() {
+    m_text = "namespace kiln {\n\n" + arguments_struct(*m_problem.spec, m_form.kind == Kind::wgmma ? 2 : 0);
+    write_constants();
+    write_operand("A", "k_m", m_problem.a);
+    write_operand("B", "k_n", m_problem.b);
+    if (m_run > 1) write_finish(m_run);
+    write_finish(1);
+    m_text += "\n}  // namespace kiln\n";
+    const std::string_view templates[] = {gemm_simple_text, gemm_mma_text, gemm_wgmma_text};
+    return fmt::format("{}{}{}", m_text, gemm_common_text, templates[static_cast<size_t>(m_form.kind)]);
+  }
+
+ private:
+  static int64_t across(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
+  int64_t unit_m() const { return static_cast<int64_t>(m_form.tile_m) * m_form.cluster; }
+
+  void write_constants() {
+    const std::string_view accumulator = register_type(accumulator_of(m_gemm.dtype));
+    const std::string_view element = m_form.kind == Kind::simple ? accumulator : memory_type(m_gemm.dtype);
+    m_text += fmt::format("\nusing Accumulator = {};\nusing Element = {};\n", accumulator, element);
+    const auto constant = [&](std::string_view type, std::string_view name, int64_t value) {
+      m_text += fmt::format("constexpr {} {} = {};\n", type, name, value);
+    };
+    constant("i32", "k_m", m_gemm.m);
+    constant("i32", "k_n", m_gemm.n);
+    constant("i32", "k_k", m_gemm.k);
+    constant("u32", "k_batches", m_problem.batches);
+    constant("i32", "k_tile_m", m_form.tile_m);
+    constant("i32", "k_tile_n", m_form.tile_n);
+    constant("u32", "k_tiles_m", tiles_m());
+    constant("u32", "k_tiles_n", tiles_n());
+    constant("u32", "k_unit_m", unit_m());
+    constant("i32", "k_threads", m_form.threads());
+    constant("i32", "k_blocks", m_form.blocks_of_sm());
+    constant("i32", "k_stages", m_form.stages);
+    constant("i32", "k_warps_m", m_form.warps_m);
+    constant("i32", "k_warps_n", m_form.warps_n);
+    constant("u32", "k_cluster", m_form.cluster);
+    constant("i32", "k_run", m_run);
+  }
+
+  /// The batch's coordinates d0, d1, … from its flat number.
+  std::string batch_coordinates(std::string_view indent) const {
+    std::string text;
+    int64_t inner = 1;
+    for (size_t d = m_gemm.batch.size(); d-- > 0;) {
+      text +=
+          fmt::format("{}const i32 d{} = static_cast<i32>(batch / {}u % {}u);\n", indent, d, inner, m_gemm.batch[d]);
+      inner *= m_gemm.batch[d];
+    }
+    return text;
+  }
+
+  LeafNames names_with(std::initializer_list<std::pair<size_t, std::string>> named) const {
+    LeafNames names;
+    for (size_t d = 0; d < m_gemm.batch.size(); ++d) names.dims.push_back(fmt::format("d{}", d));
+    names.dims.resize(m_gemm.batch.size() + 2);
+    for (const auto& [dim, name] : named) names.dims[dim] = name;
+    return names;
+  }
+
+  void write_operand(std::string_view name, std::string_view outer, const GemmOperand& operand) {
+    std::vector<int64_t> extents = m_gemm.batch;
+    extents.resize(extents.size() + 2);
+    extents[operand.outer_dim] = operand.outer;
+    extents[operand.k_dim] = m_gemm.k;
+    const BodySource body(*m_problem.spec, *operand.body, extents);
+    const LeafNames names = names_with({{operand.outer_dim, "outer"}, {operand.k_dim, "k"}});
+    m_text += fmt::format(
+        "\nstruct {} {{\n"
+        "  static constexpr i32 k_outer = {};\n"
+        "  static constexpr bool k_is_copied = {}, k_outer_is_adjacent = {}, k_has_batch = {};\n",
+        name, outer, operand.is_copied, operand.outer_is_adjacent, operand.has_batch);
+    std::string aligned = "false", address = "    return nullptr;\n";
+    if (operand.is_copied) {
+      const std::string buffer = buffer_name(operand.access->buffer);
+      aligned = fmt::format("is_aligned({}, 16)", buffer);
+      address = batch_coordinates("    ") +
+                fmt::format("    return {} + {};\n", buffer, body.address(*operand.access, names));
+    }
+    m_text += fmt::format("  static KILN_MEMBER bool may_copy(const Arguments& args) {{ return {}; }}\n", aligned);
+    m_text += fmt::format(
+        "  static KILN_MEMBER const void* address(const Arguments& args, u32 batch, i32 outer, i32 k) {{\n{}  }}\n",
+        address);
+    m_text += "  static KILN_MEMBER Accumulator value(const Arguments& args, u32 batch, i32 outer, i32 k) {\n";
+    m_text += batch_coordinates("    ");
+    m_text += body.evaluate(needed_by(*operand.body, std::span(&operand.value, 1)), names, "    ");
+    m_text += fmt::format("    return cast_to<Accumulator>({});\n  }}\n}};\n", BodySource::value_name(operand.value));
+  }
+
+  void write_finish(uint32_t run) {
+    const size_t n_dim = m_gemm.batch.size() + 1;
+    std::vector<int64_t> extents = m_gemm.batch;
+    extents.insert(extents.end(), {m_gemm.m, m_gemm.n});
+    const BodySource body(*m_problem.spec, m_gemm.epilogue, extents);
+    const std::vector<ExprId> order = needed_by(m_gemm.epilogue, BodySource::roots_of(m_gemm.epilogue, m_gemm.stores));
+    LeafNames outside = names_with({{n_dim - 1, "m"}, {n_dim, "n"}}), inside = outside;
+    inside.accumulator = "x[j]";
+    inside.dims[n_dim] = "e";
+
+    std::string loads, stores;
+    if (run > 1) {
+      for (const uint32_t access : loaded_in_runs(order, n_dim, run)) {
+        inside.loaded[access] = fmt::format("l{}.items[j]", access);
+        loads += fmt::format("  {} l{};\n  load_run(l{}, {});\n", run_type(access, run), access, access,
+                             run_address(body, access, outside, run));
+      }
+      for (const Store& store : m_gemm.stores) {
+        if (store.mode != StoreMode::assign || !is_run_of(m_gemm.epilogue.accesses[store.access], n_dim, run)) continue;
+        inside.stored[store.access] = fmt::format("s{}.items[j]", store.access);
+        loads += fmt::format("  {} s{};\n", run_type(store.access, run), store.access);
+        const uint32_t buffer = m_gemm.epilogue.accesses[store.access].buffer;
+        stores += fmt::format("  store_run({} + {}, s{}, is_aligned({}, {}));\n", buffer_name(buffer),
+                              body.address(m_gemm.epilogue.accesses[store.access], outside), store.access,
+                              buffer_name(buffer), run * size_of(m_problem.spec->buffers[buffer].dtype));
+      }
+    }
+    m_text += fmt::format(
+        "\nKILN_DEVICE void finish(const Arguments& args, u32 batch, i32 m, i32 n, const Accumulator (&x)[{}]) {{\n",
+        run);
+    m_text += batch_coordinates("  ") + loads;
+    m_text += fmt::format("  KILN_UNROLL for (i32 j = 0; j < {}; ++j) {{\n    const i32 e = n + j;\n", run);
+    m_text += body.evaluate(order, inside, "    ");
+    for (const Store& store : m_gemm.stores) m_text += body.store(store, inside, "", "    ");
+    m_text += "  }\n" + stores + "}\n";
+  }
+
+  std::vector<uint32_t> loaded_in_runs(const std::vector<ExprId>& order, size_t n_dim, uint32_t run) const {
+    std::vector<uint32_t> runs;
+    for (uint32_t access = 0; access < m_gemm.epilogue.accesses.size(); ++access) {
+      if (!is_run_of(m_gemm.epilogue.accesses[access], n_dim, run)) continue;
+      bool is_loaded = false, is_always = true;
+      for (const ExprId id : order) {
+        const ScalarNode& node = m_gemm.epilogue.exprs[id];
+        if (node.op != ScalarOp::load || node.slot != access) continue;
+        is_loaded = true;
+        is_always = is_always && node.operands[0] == k_no_expr;
+      }
+      if (is_loaded && is_always) runs.push_back(access);
+    }
+    return runs;
+  }
+
+  std::string run_type(uint32_t access, uint32_t run) const {
+    const DType dtype = m_problem.spec->buffers[m_gemm.epilogue.accesses[access].buffer].dtype;
+    return fmt::format("Run<{}, {}>", memory_type(dtype), run);
+  }
+  std::string run_address(const BodySource& body, uint32_t access, const LeafNames& names, uint32_t run) const {
+    const Access& where = m_gemm.epilogue.accesses[access];
+    return fmt::format("{0} + {1}, is_aligned({0}, {2})", buffer_name(where.buffer), body.address(where, names),
+                       run * size_of(m_problem.spec->buffers[where.buffer].dtype));
+  }
+
+  const GemmProblem& m_problem;
+  const GemmSpec& m_gemm;
+  const GemmForm m_form;
+  const uint32_t m_run;
+  std::string m_text;
+};
+
+TensorMapRecord map_of(const GemmProblem& problem, const GemmOperand& operand, uint32_t box_outer) {
+  const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * size_of(problem.gemm->dtype); };
+  const auto outer = static_cast<uint64_t>(operand.outer), k = static_cast<uint64_t>(problem.gemm->k);
+  const int64_t far_stride = operand.access->strides[operand.outer_is_adjacent ? operand.k_dim : operand.outer_dim];
+  TensorMapRecord map{
+      .buffer = operand.access->buffer, .dtype = problem.gemm->dtype, .offset_bytes = bytes(operand.access->offset)};
+  const uint64_t batches = operand.has_batch ? static_cast<uint64_t>(problem.batches) : 1;
+  const uint64_t far = operand.outer_is_adjacent ? k : outer;
+  map.extents = operand.outer_is_adjacent ? std::array{outer, k, batches} : std::array{k, outer, batches};
+  // The stride of a single row or batch matters to nobody but the encoder, which wants a multiple of 16.
+  map.stride_bytes[0] = far == 1 ? (bytes(static_cast<int64_t>(map.extents[0])) + 15) / 16 * 16 : bytes(far_stride);
+  map.stride_bytes[1] = batches == 1 ? map.stride_bytes[0] * far : bytes(operand.batch_stride);
+  map.box = operand.outer_is_adjacent ? std::array<uint32_t, 3>{64, 64, 1} : std::array<uint32_t, 3>{64, box_outer, 1};
+  return map;
+}
+
+KernelSource source_of(const GemmProblem& problem, const GemmForm& form) {
+  GemmWriter writer(problem, form);
+  KernelSource source;
+  source.text = writer.run();
+  KernelRecord& record = source.record;
+  record.entry = k_entry;
+  record.blocks = static_cast<uint64_t>(writer.tiles_m() * form.cluster * writer.tiles_n() * problem.batches);
+  record.threads = form.threads();
+  record.cluster = form.cluster;
+  record.shared_bytes = form.shared_bytes(accumulator_of(problem.gemm->dtype));
+  if (form.kind == Kind::wgmma) {
+    record.is_persistent = true;
+    record.maps = {map_of(problem, problem.a, form.tile_m), map_of(problem, problem.b, form.tile_n / form.cluster)};
+    for (const TensorMapRecord& map : record.maps) record.aligned_buffers.push_back(map.buffer);
+  }
+  return source;
+}
+
+}  // namespace
+
+Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
+  const GemmProblem problem = problem_of(spec);
+  const GemmSpec& gemm = *problem.gemm;
+  for (const int64_t extent : {gemm.m, gemm.n, gemm.k}) {
+    if (extent > INT32_MAX / 2) return error(StatusCode::unimplemented, "cuda gemm: an extent of {}", extent);
+  }
+  const int64_t tiles = problem.batches * ((gemm.m + 63) / 64) * ((gemm.n + 63) / 64);
+  if (tiles > INT32_MAX) return error(StatusCode::unimplemented, "cuda gemm: {} tiles", tiles);
+  return {};
+}
+
+std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& target) {
+  std::vector<Schedule> schedules;
+  for (const GemmForm& form : gemm_forms(problem_of(spec), target)) schedules.push_back(to_schedule(form));
+  return schedules;
+}
+
+Expected<std::vector<KernelSource>> gemm_source(const KernelSpec& spec, const Schedule& schedule,
+                                                const CudaTarget& target) {
+  KILN_ASSIGN_OR_RETURN(const GemmForm form, gemm_form_of(schedule));
+  const GemmProblem problem = problem_of(spec);
+  const std::vector<GemmForm> forms = gemm_forms(problem, target);
+  if (std::find(forms.begin(), forms.end(), form) == forms.end()) {
+    return invalid_argument("cuda gemm: \"{}\" is no schedule of this spec", to_schedule(form).description);
+  }
+  std::vector<KernelSource> sources{source_of(problem, form)};
+  if (form.kind == Kind::wgmma) sources.push_back(source_of(problem, form_for_any_address(problem, target)));
+  return sources;
+}
+
+}  // namespace kiln::cuda

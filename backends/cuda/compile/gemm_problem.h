@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "frontend/fuse/kernel_spec.h"
+
+namespace kiln::cuda {
+
+/// One operand of a gemm as kernels see it: a value for each (batch, outer, k), outer being m for A and n for B.
+struct GemmOperand {
+  const Body* body = nullptr;
+  ExprId value = k_no_expr;
+  size_t outer_dim = 0, k_dim = 0;  // of the body's iteration dims
+  int64_t outer = 0;                // extent
+  bool outer_is_adjacent = false;   // neighbours in memory are neighbours along outer, else along k
+  bool has_batch = false;           // differs between batches
+  /// Elements in place, adjacent along outer or k, all else in steps of 16 bytes: only the buffer's own address may be in
+  /// the way of wide copies.
+  bool is_copied = false;
+  /// The same, and its batches lie at one stride: a tensor of three dims.
+  bool is_tensor = false;
+  int64_t batch_stride = 0;        // elements; where is_tensor
+  const Access* access = nullptr;  // where is_copied
+};
+
+struct GemmProblem {
+  const KernelSpec* spec = nullptr;
+  const GemmSpec* gemm = nullptr;
+  int64_t batches = 1;
+  GemmOperand a, b;
+  /// Columns that the epilogue may take in one piece, at most.
+  uint32_t run = 1;
+
+  bool uses_tensor_cores() const { return gemm->dtype == DType::f16 || gemm->dtype == DType::bf16; }
+};
+
+GemmProblem problem_of(const KernelSpec& spec);
+
+}  // namespace kiln::cuda
