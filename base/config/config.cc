@@ -68,6 +68,7 @@ constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_FAULTS", ""},        // fault points, where compiled in
     EnvironmentAlias{"KILN_PROFILE", ""},       // read by jit/run/launch_profile.cc
     EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
+    EnvironmentAlias{"KILN_CUDA_PATH", ""},     // read by backends/cuda/libraries.cc
 };
 
 const ConfigKey* find_key(std::string_view name) {
