@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 
+#include "frontend/fuse/expensive.h"
 #include "frontend/ops/attributes.h"
 
 namespace kiln {
@@ -39,28 +40,6 @@ bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.
 }  // namespace
 
 bool is_expensive(const OpDef& op) { return op.kind != OpKind::pointwise || is_expensive(op.scalar); }
-
-bool is_expensive(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::exp:
-    case ScalarOp::expm1:
-    case ScalarOp::log:
-    case ScalarOp::log1p:
-    case ScalarOp::sin:
-    case ScalarOp::cos:
-    case ScalarOp::tanh:
-    case ScalarOp::erf:
-    case ScalarOp::sigmoid:
-    case ScalarOp::pow:
-    case ScalarOp::atan2:
-    case ScalarOp::floor_div:
-    case ScalarOp::remainder:
-    case ScalarOp::fmod:
-      return true;
-    default:
-      return false;
-  }
-}
 
 Grouper::Grouper(FusionState& state) : m_state(state), m_virtual_depth(state.facts->graph->nodes().size(), 0) {
   const GraphFacts& facts = *state.facts;

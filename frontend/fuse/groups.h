@@ -80,6 +80,5 @@ class Grouper {
 
 /// Cost more than a few cycles an element: not computed twice.
 bool is_expensive(const OpDef& op);
-bool is_expensive(ScalarOp op);
 
 }  // namespace kiln

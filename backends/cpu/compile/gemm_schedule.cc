@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/bytes.h"
-#include "frontend/fuse/groups.h"
+#include "frontend/fuse/expensive.h"
 
 /// Which tile, which blocks.
 ///
