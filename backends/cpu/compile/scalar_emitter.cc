@@ -380,7 +380,12 @@ llvm::Value* ScalarEmitter::apply_real(ScalarOp op, llvm::Value* a, llvm::Value*
       return e.ir.CreateFDiv(a, b);
     case ScalarOp::floor_div: {
       llvm::Value* exact = e.ir.CreateFDiv(a, b);
-      llvm::Value* quotient = e.ir.CreateFDiv(e.ir.CreateFSub(a, real_remainder(a, b)), b);
+      llvm::Value* rest = m_math.fmod(a, b);
+      llvm::Value* quotient = e.ir.CreateFDiv(e.ir.CreateFSub(a, rest), b);
+      llvm::Value* signs_differ =
+          e.ir.CreateXor(e.ir.CreateFCmpOLT(rest, constant(0)), e.ir.CreateFCmpOLT(b, constant(0)));
+      llvm::Value* below = e.ir.CreateAnd(e.ir.CreateFCmpONE(rest, constant(0)), signs_differ);
+      quotient = e.ir.CreateSelect(below, e.ir.CreateFSub(quotient, constant(1)), quotient);
       quotient = e.unary(llvm::Intrinsic::roundeven, quotient);  // it is whole but for its last bit
       llvm::Value* nothing = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, constant(0), exact);
       quotient = e.ir.CreateSelect(e.ir.CreateFCmpOEQ(quotient, constant(0)), nothing, quotient);
