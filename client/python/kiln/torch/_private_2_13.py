@@ -89,6 +89,13 @@ def is_control_flow(error: Exception) -> bool:
     return isinstance(error, dynamo_exceptions.RestartAnalysis)
 
 
+def _is_composite(op) -> bool:
+    """Whether torch makes the op of others, whatever its operands."""
+    return isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+
+
 class OpInterceptor(TorchDispatchMode):
     """While it is entered and not paused, run(op, arguments, keywords) takes the place of each op of this thread."""
 
@@ -99,6 +106,9 @@ class OpInterceptor(TorchDispatchMode):
         self._run = run
 
     def __torch_dispatch__(self, op, types, arguments=(), keywords=None):
+        if _is_composite(op):  # arrives whole in inference mode
+            with self:
+                return op.decompose(*arguments, **(keywords or {}))
         return self._run(op, arguments, keywords or {})
 
     @classmethod
@@ -115,13 +125,6 @@ class OpInterceptor(TorchDispatchMode):
             yield
         finally:
             self.__enter__()
-
-
-def is_composite(op) -> bool:
-    """Whether torch makes the op of others, whatever its operands."""
-    return isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
-    )
 
 
 def has_dispatch_modes() -> bool:

@@ -56,9 +56,6 @@ class Between:
                 self._is_counting = False
 
     def _run_op(self, op, arguments: tuple, keywords: dict):
-        if compat.adapter().is_composite(op):  # met whole in inference mode only
-            with _thread.interception:
-                return op.decompose(*arguments, **keywords)
         program = self._find(op, arguments, keywords)
         if isinstance(program, _Program):
             try:
