@@ -118,11 +118,11 @@ def inside_capture():
 
 def is_free(op) -> bool:
     """Views, and what computes nothing."""
-    if not isinstance(op, torch._ops.OpOverload):
+    schema = getattr(op, "_schema", None)
+    if schema is None:
         return False
-    returns = op._schema.returns
-    is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return is_alias or op._schema.name.split("::")[1] in _NO_WORK
+    is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return is_alias or schema.name.split("::")[1] in _NO_WORK
 
 
 def _describe(value):
