@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include <thread>
+
 #include <cstring>
 
 #include "tests/cache/cache_testing.h"
@@ -126,6 +130,10 @@ TEST(eviction, many_small_files_are_merged_and_stay_found) {
     ASSERT_EQ(find_plan(reader.get(), seed, plan_size(seed)), KILN_HIT);
   }
   ASSERT_TRUE(store->flush().ok());
+  // Merging goes on in the background.
+  for (int wait = 0; wait < 200 && store->stats().files >= 60; ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
   EXPECT_LT(store->stats().files, 60u);
   const Reader fresh = open_reader(directory.path());
   for (uint64_t seed = 1; seed <= 100; ++seed) {
