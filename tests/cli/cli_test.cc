@@ -228,7 +228,7 @@ TEST_F(Cli, WarmBuildsForTheTargetsNamed) {
   EXPECT_EQ(kiln({"ls", "--target", "x86-64-v9", "--json"}).json()["matched"], 0);
   const CliResult unknown = kiln({"warm", graph(9), "--target", "x86-64-v9"});
   EXPECT_EQ(unknown.exit_status, 1);
-  EXPECT_THAT(unknown.err, HasSubstr("no target cpu:x86-64-v9"));
+  EXPECT_THAT(unknown.err, HasSubstr("no target is called x86-64-v9"));
 }
 
 TEST_F(Cli, SymbolsAreBoundByName) {
