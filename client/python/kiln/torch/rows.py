@@ -740,10 +740,9 @@ def index(b, node):
     dims = [dim for dim, index in enumerate(node.args[1]) if index is not None]
     require(len(dims) > 0, "indexing by nothing")
     indices = [b.value(node.args[1][dim]) for dim in dims]
-    if node.target is aten._unsafe_index.Tensor:  # as interpolation makes: always in range
-        indices = [b.full(0, i.dtype, i.shape) if x.shape[dim] == 1 else i for i, dim in zip(indices, dims)]
-    else:
-        indices = [in_range(b, i, x.shape[dim]) for i, dim in zip(indices, dims)]
+    is_checked = node.target is not aten._unsafe_index.Tensor  # as interpolation makes: in range, so 0 where that is all
+    indices = [in_range(b, i, x.shape[dim]) if is_checked or x.shape[dim] != 1 else b.full(0, i.dtype, i.shape)
+               for i, dim in zip(indices, dims)]
     first = dims[0]
     if dims[-1] - first >= len(dims):  # indices that do not stand side by side put their dims first
         x, first = b.permute(x, [*dims, *(d for d in range(len(x.shape)) if d not in dims)]), 0
