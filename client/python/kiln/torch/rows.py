@@ -23,12 +23,14 @@ ROWS: dict = {operator.getitem: lambda b, n: b.results(n.args[0])[n.args[1]]}
 
 
 def row(*overloads):
-    """Registers a function under each overload, e.g. "add.Tensor"; those that this torch lacks are left out."""
+    """Registers a function under each overload, e.g. "add.Tensor"; those that this torch lacks are left out. Of aten, or
+    of the primitives that torch decomposes into: "prims.convert_element_type"."""
 
     def register(function):
         for name in overloads:
-            packet, _, overload = name.partition(".")
-            target = getattr(getattr(aten, packet, None), overload or "default", None)
+            namespace = torch.ops.prims if name.startswith("prims.") else aten
+            packet, _, overload = name.removeprefix("prims.").partition(".")
+            target = getattr(getattr(namespace, packet, None), overload or "default", None)
             if target is not None:
                 ROWS[target] = function
         return function
@@ -281,7 +283,7 @@ def masked_fill(b, node):
     return filled if filled.shape == shape else b.expand(filled, shape)
 
 
-@row("_to_copy.default")
+@row("_to_copy.default", "prims.convert_element_type.default")
 def to_copy(b, node):
     dtype, _ = result_type(node)
     return b.cast(b.value(node.args[0]), dtype)
