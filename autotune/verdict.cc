@@ -99,6 +99,11 @@ double beyond_range(DType dtype, double value) {
   return std::abs(value) >= limit ? std::copysign(HUGE_VAL, value) : value;
 }
 
+/// Whether the buffer is the candidate's to read and yet could be written: floats come from a pool that cannot.
+bool is_filled_input(const BufferSpec& buffer) {
+  return buffer.role == BufferRole::input && !is_floating(buffer.dtype);
+}
+
 }  // namespace
 
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale) {
@@ -109,21 +114,22 @@ double tolerance(DType dtype, int64_t reduction_length, double expected, double 
 Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, CandidateRunner& runner) {
   CandidateTrial trial(spec, runner);
   const SampleData data(spec, k_seed);
+  std::vector<CandidateBuffer> requested;
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
-    trial.m_requested.push_back({static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype), {}});
+    requested.push_back({static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype), {}});
     if (buffer.role == BufferRole::input && is_floating(buffer.dtype)) {
-      KILN_ASSIGN_OR_RETURN(trial.m_requested.back().source, data.source(i));
+      KILN_ASSIGN_OR_RETURN(requested.back().source, data.source(i));
     }
   }
-  KILN_ASSIGN_OR_RETURN(trial.m_buffers, runner.prepare(trial.m_requested));
+  KILN_ASSIGN_OR_RETURN(trial.m_buffers, runner.prepare(requested));
   trial.m_input_checksums.resize(spec.buffers.size(), 0);
   trial.m_initial.resize(spec.buffers.size());
   trial.m_initial_floats.resize(spec.buffers.size());
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
     const std::span<uint8_t> bytes = trial.m_buffers[i];
-    if (buffer.role == BufferRole::input && trial.is_filled(i)) {
+    if (is_filled_input(buffer)) {
       KILN_RETURN_IF_ERROR(data.fill(i, bytes));
       trial.m_input_checksums[i] = checksum_of(bytes);
     } else if (buffer.role == BufferRole::inout && is_floating(buffer.dtype)) {
@@ -175,7 +181,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
 Status CandidateTrial::restore_inputs() {
   Status status;
   for (uint32_t i = 0; i < m_buffers.size(); ++i) {
-    if (m_spec->buffers[i].role != BufferRole::input || !is_filled(i)) continue;
+    if (!is_filled_input(m_spec->buffers[i])) continue;
     if (checksum_of(m_buffers[i]) == m_input_checksums[i]) continue;
     KILN_RETURN_IF_ERROR(SampleData(*m_spec, k_seed).fill(i, m_buffers[i]));
     status = error(StatusCode::internal, "candidate changed its input {}", i);

@@ -62,14 +62,12 @@ class CandidateTrial {
  private:
   CandidateTrial(const KernelSpec& spec, CandidateRunner& runner) : m_spec(&spec), m_runner(&runner) {}
   std::span<const uint8_t> initial_bytes(size_t index) const;
-  bool is_filled(size_t index) const { return m_requested[index].source.pool == nullptr; }
   Status restore_inputs();
   Status check_output(const OutputReference& output, Verdict& verdict) const;
 
   const KernelSpec* m_spec;
   CandidateRunner* m_runner;
   std::vector<std::span<uint8_t>> m_buffers;
-  std::vector<CandidateBuffer> m_requested;
   std::vector<uint64_t> m_input_checksums;      // of the inputs that were filled, which a candidate could change
   std::vector<SampleMapping> m_initial_floats;  // of floating buffers that are read and written
   std::vector<std::vector<uint8_t>> m_initial;  // of others

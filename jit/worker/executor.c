@@ -209,11 +209,15 @@ static void do_tasks(int thread) {
   }
 }
 
+static void wait_for(sem_t* semaphore) {
+  while (sem_wait(semaphore) != 0) { /* a signal */
+  }
+}
+
 static void* help(void* thread) {
   sem_post(&g_done); /* begun: from here on it needs no system call but futex */
   for (;;) {
-    while (sem_wait(&g_begin) != 0) {
-    }
+    wait_for(&g_begin);
     do_tasks((int)(intptr_t)thread);
     sem_post(&g_done);
   }
@@ -227,8 +231,7 @@ static void start_threads(void) {
   sem_init(&g_done, 0, 0);
   for (pthread_t thread; g_threads < processors && g_threads < MAX_THREADS; ++g_threads) {
     if (pthread_create(&thread, NULL, help, (void*)(intptr_t)g_threads) != 0) return;
-    while (sem_wait(&g_done) != 0) {
-    }
+    wait_for(&g_done);
   }
 }
 
@@ -237,10 +240,7 @@ static void do_all_tasks(void) {
   atomic_store(&g_launch.next, 0);
   for (int i = 0; i < helpers; ++i) sem_post(&g_begin);
   do_tasks(0);
-  for (int i = 0; i < helpers; ++i) {
-    while (sem_wait(&g_done) != 0) {
-    }
-  }
+  for (int i = 0; i < helpers; ++i) wait_for(&g_done);
 }
 
 static int launch(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {

@@ -318,12 +318,11 @@ llvm::Value* ScalarEmitter::divide(ScalarOp op, DType dtype, llvm::Value* a, llv
   return e.ir.CreateSelect(below, e.ir.CreateSub(quotient, one), quotient);
 }
 
-llvm::Value* ScalarEmitter::real_remainder(llvm::Value* a, llvm::Value* b) {
-  llvm::Value* nothing = Emitter::real(a->getType(), 0);
-  llvm::Value* rest = m_math.fmod(a, b);
+/// Whether the quotient that leaves `rest` was rounded up by rounding to zero.
+llvm::Value* ScalarEmitter::is_rounded_up(llvm::Value* rest, llvm::Value* b) {
+  llvm::Value* nothing = Emitter::real(b->getType(), 0);
   llvm::Value* signs_differ = e.ir.CreateXor(e.ir.CreateFCmpOLT(rest, nothing), e.ir.CreateFCmpOLT(b, nothing));
-  llvm::Value* below = e.ir.CreateAnd(e.ir.CreateFCmpONE(rest, nothing), signs_differ);
-  return e.ir.CreateSelect(below, e.ir.CreateFAdd(rest, b), rest);
+  return e.ir.CreateAnd(e.ir.CreateFCmpONE(rest, nothing), signs_differ);
 }
 
 llvm::Value* ScalarEmitter::apply_real(ScalarOp op, llvm::Value* a, llvm::Value* b) {
@@ -382,17 +381,16 @@ llvm::Value* ScalarEmitter::apply_real(ScalarOp op, llvm::Value* a, llvm::Value*
       llvm::Value* exact = e.ir.CreateFDiv(a, b);
       llvm::Value* rest = m_math.fmod(a, b);
       llvm::Value* quotient = e.ir.CreateFDiv(e.ir.CreateFSub(a, rest), b);
-      llvm::Value* signs_differ =
-          e.ir.CreateXor(e.ir.CreateFCmpOLT(rest, constant(0)), e.ir.CreateFCmpOLT(b, constant(0)));
-      llvm::Value* below = e.ir.CreateAnd(e.ir.CreateFCmpONE(rest, constant(0)), signs_differ);
-      quotient = e.ir.CreateSelect(below, e.ir.CreateFSub(quotient, constant(1)), quotient);
+      quotient = e.ir.CreateSelect(is_rounded_up(rest, b), e.ir.CreateFSub(quotient, constant(1)), quotient);
       quotient = e.unary(llvm::Intrinsic::roundeven, quotient);  // it is whole but for its last bit
       llvm::Value* nothing = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, constant(0), exact);
       quotient = e.ir.CreateSelect(e.ir.CreateFCmpOEQ(quotient, constant(0)), nothing, quotient);
       return e.ir.CreateSelect(e.ir.CreateFCmpOEQ(b, constant(0)), exact, quotient);
     }
-    case ScalarOp::remainder:
-      return real_remainder(a, b);
+    case ScalarOp::remainder: {
+      llvm::Value* rest = m_math.fmod(a, b);
+      return e.ir.CreateSelect(is_rounded_up(rest, b), e.ir.CreateFAdd(rest, b), rest);
+    }
     case ScalarOp::fmod:
       return m_math.fmod(a, b);
     case ScalarOp::pow:

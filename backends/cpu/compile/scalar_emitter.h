@@ -42,7 +42,7 @@ class ScalarEmitter {
   llvm::Value* apply_boolean(ScalarOp op, llvm::Value* a, llvm::Value* b);
   llvm::Value* compare(ScalarOp op, DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* divide(ScalarOp op, DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Value* real_remainder(llvm::Value* a, llvm::Value* b);
+  llvm::Value* is_rounded_up(llvm::Value* rest, llvm::Value* b);
   llvm::Value* half_to_float(llvm::Value* bits);
   llvm::Value* float_to_half(llvm::Value* value);
   llvm::Value* bfloat_to_float(llvm::Value* bits);

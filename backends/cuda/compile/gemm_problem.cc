@@ -9,7 +9,6 @@ namespace kiln::cuda {
 namespace {
 
 constexpr int64_t k_step_bytes = 16;
-constexpr uint32_t k_longest_run = 8;
 
 /// The stride of the flattened batch, or -1 where the batch dims lie at no common one.
 int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch) {
@@ -66,24 +65,6 @@ GemmOperand operand_of(const GemmSpec& gemm, const Body& body, ExprId value, siz
   return operand;
 }
 
-/// By the widest element that a run along n moves.
-uint32_t epilogue_run(const KernelSpec& spec, const GemmSpec& gemm) {
-  const size_t n_dim = gemm.batch.size() + 1;
-  int64_t widest = 0;
-  for (const Access& access : gemm.epilogue.accesses) {
-    if (access.strides[n_dim] != 1) continue;
-    widest = std::max(widest, static_cast<int64_t>(size_of(spec.buffers[access.buffer].dtype)));
-  }
-  if (widest == 0) return 1;
-  auto run = static_cast<uint32_t>(std::min<int64_t>(k_step_bytes / widest, k_longest_run));
-  const auto helps = [&] {
-    return std::any_of(gemm.epilogue.accesses.begin(), gemm.epilogue.accesses.end(),
-                       [&](const Access& access) { return is_run_of(access, n_dim, run); });
-  };
-  while (run > 1 && !helps()) run /= 2;
-  return run;
-}
-
 }  // namespace
 
 GemmProblem problem_of(const KernelSpec& spec) {
@@ -92,7 +73,7 @@ GemmProblem problem_of(const KernelSpec& spec) {
   GemmProblem problem{.spec = &spec, .gemm = &gemm, .batches = product(gemm.batch)};
   problem.a = operand_of(gemm, gemm.a, gemm.a_value, rank, rank + 1, gemm.m);
   problem.b = operand_of(gemm, gemm.b, gemm.b_value, rank + 1, rank, gemm.n);
-  problem.run = epilogue_run(spec, gemm);
+  problem.run = longest_run(spec, gemm.epilogue, rank + 1);
   return problem;
 }
 

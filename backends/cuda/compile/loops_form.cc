@@ -26,20 +26,10 @@ int64_t adjacent_bytes(const KernelSpec& spec, const LoopsSpec& loops, size_t di
   return bytes;
 }
 
-/// The longest run along `dim` that some access can be made in, by the widest of them.
-uint32_t longest_run(const KernelSpec& spec, const LoopsSpec& loops, size_t dim) {
-  int64_t widest = 0;
-  for (const Access& access : loops.body.accesses) {
-    if (access.strides[dim] != 1) continue;
-    widest = std::max(widest, static_cast<int64_t>(size_of(spec.buffers[access.buffer].dtype)));
-  }
-  if (widest == 0) return 1;
-  uint32_t run = static_cast<uint32_t>(std::min<int64_t>(k_widest_access_bytes / widest, k_longest_run));
-  const auto helps = [&] {
-    return std::any_of(loops.body.accesses.begin(), loops.body.accesses.end(),
-                       [&](const Access& access) { return is_run_of(access, dim, run); });
-  };
-  while (run > 1 && (loops.extents[dim] % run != 0 || !helps())) run /= 2;
+/// The longest run that divides the dim.
+uint32_t longest_whole_run(const KernelSpec& spec, const LoopsSpec& loops, size_t dim) {
+  uint32_t run = longest_run(spec, loops.body, dim);
+  while (loops.extents[dim] % run != 0) run /= 2;
   return run;
 }
 
@@ -78,6 +68,22 @@ bool is_run_of(const Access& access, size_t dim, int64_t length) {
   return true;
 }
 
+uint32_t longest_run(const KernelSpec& spec, const Body& body, size_t dim) {
+  int64_t widest = 0;
+  for (const Access& access : body.accesses) {
+    if (access.strides[dim] != 1) continue;
+    widest = std::max(widest, static_cast<int64_t>(size_of(spec.buffers[access.buffer].dtype)));
+  }
+  if (widest == 0) return 1;
+  auto run = static_cast<uint32_t>(std::min<int64_t>(k_widest_access_bytes / widest, k_longest_run));
+  const auto helps = [&] {
+    return std::any_of(body.accesses.begin(), body.accesses.end(),
+                       [&](const Access& access) { return is_run_of(access, dim, run); });
+  };
+  while (run > 1 && !helps()) run /= 2;
+  return run;
+}
+
 bool is_ordered(const LoopsSpec& loops, const Stage& stage) {
   return !stage.per_row && std::any_of(stage.stores.begin(), stage.stores.end(), [&](const Store& store) {
     return store.mode == StoreMode::add || !loops.body.accesses[store.access].indirect.empty();
@@ -92,8 +98,8 @@ std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loop
   const bool ordered = std::any_of(loops.stages.begin(), loops.stages.end(),
                                    [&](const Stage& stage) { return is_ordered(loops, stage); });
   if (reduced.empty()) {
-    add_threads(forms,
-                parallel.empty() || ordered || !loops.reductions.empty() ? 1 : longest_run(spec, loops, rank - 1));
+    add_threads(
+        forms, parallel.empty() || ordered || !loops.reductions.empty() ? 1 : longest_whole_run(spec, loops, rank - 1));
     return forms;
   }
   const int64_t points = product(reduced), rows = product(parallel);
@@ -103,7 +109,8 @@ std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loop
     const uint32_t members =
         static_cast<uint32_t>(std::clamp<uint64_t>(std::bit_floor(static_cast<uint64_t>(points)), 2, 16));
     if (along_columns > along_rows) add(forms, {.members = members, .columns = 32});
-    if (along_columns <= along_rows || rows < 4096) add_rows(forms, points, rows, longest_run(spec, loops, rank - 1));
+    if (along_columns <= along_rows || rows < 4096)
+      add_rows(forms, points, rows, longest_whole_run(spec, loops, rank - 1));
   }
   add_threads(forms, 1);
   return forms;

@@ -32,6 +32,9 @@ bool is_ordered(const LoopsSpec& loops, const Stage& stage);
 /// nothing indirect.
 bool is_run_of(const Access& access, size_t dim, int64_t length);
 
+/// The longest run along `dim` that some access of the body can be made in, by the widest of them.
+uint32_t longest_run(const KernelSpec& spec, const Body& body, size_t dim);
+
 Schedule to_schedule(const LoopsForm& form);
 /// Errors: invalid_argument for bytes that are no form.
 Expected<LoopsForm> form_of(const Schedule& schedule);
