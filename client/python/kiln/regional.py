@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import functools
-import inspect
 import pathlib
 import sys
 import types
@@ -189,9 +188,15 @@ def _load(key: bytes) -> bytes | None:
 
 
 def _source(target) -> str:
+    """A digest of the file that defines the target; "" without one. The file, as looking for a class in it parses it."""
+    return _file_digest(getattr(sys.modules.get(target.__module__), "__file__", None) or "")
+
+
+@functools.cache
+def _file_digest(path: str) -> str:
     try:
-        return hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
-    except (OSError, TypeError):
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    except OSError:
         return ""
 
 
