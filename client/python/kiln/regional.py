@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import functools
+import inspect
 import pathlib
 import sys
 import types
@@ -188,16 +189,19 @@ def _load(key: bytes) -> bytes | None:
 
 
 def _source(target) -> str:
-    """A digest of the file that defines the target; "" without one. The file, as looking for a class in it parses it."""
-    return _file_digest(getattr(sys.modules.get(target.__module__), "__file__", None) or "")
+    """A digest of the file that defines the target, or, where none does (a notebook), of its own lines; "" without both.
+
+    The file first: to find a class in it, Python parses it whole, which takes longer than the whole start should."""
+    file = getattr(sys.modules.get(target.__module__), "__file__", None)
+    try:
+        return _file_digest(file) if file else hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
 
 
 @functools.cache
 def _file_digest(path: str) -> str:
-    try:
-        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
 @functools.cache
