@@ -1,10 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-
-#include <thread>
-
 #include <cstring>
+#include <thread>
 
 #include "tests/cache/cache_testing.h"
 
