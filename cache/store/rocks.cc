@@ -121,7 +121,15 @@ Rocks::~Rocks() {
 Status Rocks::write(rocksdb::WriteBatch& batch) {
   // The log is written, not synced: it survives this process, and a cache may lose its last second to a power
   // cut.
-  return from_rocksdb(m_db->Write(rocksdb::WriteOptions(), &batch), "writing to the store");
+  const Status written = from_rocksdb(m_db->Write(rocksdb::WriteOptions(), &batch), "writing to the store");
+  // A write that failed may have left part of itself in the log, which recovery reads up to there: what is written next
+  // must not depend on it.
+  if (written.ok() && m_log_is_torn) {
+    KILN_RETURN_IF_ERROR(
+        from_rocksdb(m_db->Flush(rocksdb::FlushOptions(), {m_artifacts, m_meta}), "leaving a torn log"));
+  }
+  m_log_is_torn = !written.ok();
+  return written;
 }
 
 Expected<std::optional<std::string>> Rocks::get(rocksdb::ColumnFamilyHandle* family, const rocksdb::Slice& key) {

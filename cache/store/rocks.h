@@ -42,6 +42,7 @@ class Rocks {
   rocksdb::ColumnFamilyHandle* artifacts() { return m_artifacts; }
   rocksdb::ColumnFamilyHandle* meta() { return m_meta; }
 
+  /// What this acknowledged survives the process. One thread at a time.
   Status write(rocksdb::WriteBatch& batch);
   /// Nothing when there is no such key.
   Expected<std::optional<std::string>> get(rocksdb::ColumnFamilyHandle* family, const rocksdb::Slice& key);
@@ -61,6 +62,7 @@ class Rocks {
   std::vector<rocksdb::ColumnFamilyHandle*> m_handles;
   rocksdb::ColumnFamilyHandle* m_artifacts = nullptr;
   rocksdb::ColumnFamilyHandle* m_meta = nullptr;
+  bool m_log_is_torn = false;  // a write failed, and nothing was flushed since
 };
 
 }  // namespace kiln

@@ -32,7 +32,7 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 /// Opens the database; one that is damaged is set aside, since a cache must not keep its user from working.
-Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options, std::function<void()> files_changed,
+Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options, const std::function<void()>& files_changed,
                                                std::string& report) {
   const std::string directory = options.directory + "/db";
   auto rocks = Rocks::open(options, directory, files_changed);
