@@ -10,18 +10,18 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backends/devices.h"
 #include "base/config/directories.h"
 #include "base/config/file_system.h"
 #include "cli/command.h"
 #include "cli/process.h"
 #include "cli/text.h"
-#include "client/client.h"
 #include "client/connection/start_daemon.h"
 
 namespace kiln::cli {
 namespace {
 
-enum class Grade : uint8_t { good, warning, bad };
+enum class Grade : uint8_t { good, none, warning, bad };
 
 struct Finding {
   Grade grade = Grade::good;
@@ -29,7 +29,8 @@ struct Finding {
 };
 
 std::string_view to_string(Grade grade) {
-  return grade == Grade::good ? "ok" : grade == Grade::warning ? "warning" : "bad";
+  constexpr std::string_view k_names[] = {"ok", "none", "warning", "bad"};
+  return k_names[static_cast<size_t>(grade)];
 }
 
 Finding check_switches(const Session& session) {
@@ -128,25 +129,30 @@ Finding check_daemon(Session& session) {
           same ? "" : "kiln daemon restart: it is of another build than this program"};
 }
 
-Finding check_targets(const Session& session) {
-  const auto client = Client::create(session.loaded());
-  if (!client.ok()) return {Grade::bad, "targets", client.status().message(), ""};
-  std::string names;
-  for (const Target& target : (*client)->targets()) names += (names.empty() ? "" : ", ") + target.name;
-  if (names.empty()) return {Grade::bad, "targets", "this processor runs none", "kernels need at least SSE4.2"};
-  return {Grade::good, "targets", names, ""};
-}
-
-Finding check_processor(const Session&) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    return {Grade::good, "processor",
-            fmt::format("{}, {} processors", line.substr(std::min(line.find(':') + 2, line.size())),
-                        sysconf(_SC_NPROCESSORS_ONLN)),
-            ""};
+/// What a backend finds on this host: its devices, and what it looked for.
+std::vector<Finding> check_backend(const RuntimeBackend& backend) {
+  std::vector<Finding> findings;
+  const std::string name(backend.name());
+  const Discovery& discovery = backend.discover();
+  const bool is_needed = &backend == &host_backend();
+  if (!discovery.status.ok()) {
+    findings.push_back({is_needed ? Grade::bad : Grade::none, name, discovery.status.message(), ""});
   }
-  return {Grade::good, "processor", fmt::format("{} processors", sysconf(_SC_NPROCESSORS_ONLN)), ""};
+  for (size_t i = 0; i < discovery.devices.size(); ++i) {
+    const DeviceDescription& device = discovery.devices[i];
+    std::string targets;
+    for (const Target& target : device.targets) targets += (targets.empty() ? "" : ", ") + target.name;
+    const std::string& driver = device.targets.front().driver;
+    findings.push_back({Grade::good, fmt::format("{}:{}", name, i),
+                        fmt::format("{}, {} of memory; runs {}{}", device.name, human_bytes(device.memory_bytes),
+                                    targets, driver.empty() ? "" : "; driver " + driver),
+                        ""});
+  }
+  for (const Discovery::Component& component : discovery.components) {
+    findings.push_back(
+        {component.usable ? Grade::good : Grade::none, name + " " + component.name, component.found, ""});
+  }
+  return findings;
 }
 
 Finding check_python(const Session& session) {
@@ -171,18 +177,21 @@ Finding check_python(const Session& session) {
 
 std::vector<Finding> examine(Session& session) {
   const Config& config = session.config();
-  return {check_switches(session),
-          check_cache_directory(session),
-          check_file_system(session),
-          check_index(session),
-          check_socket(session),
-          check_program("kilnd", config.daemon_path, "daemon.path"),
-          check_program("kiln-worker", config.worker_path, "worker.path"),
-          check_program("kiln-executor", "", ""),
-          check_daemon(session),
-          check_processor(session),
-          check_targets(session),
-          check_python(session)};
+  std::vector<Finding> findings = {check_switches(session),
+                                   check_cache_directory(session),
+                                   check_file_system(session),
+                                   check_index(session),
+                                   check_socket(session),
+                                   check_program("kilnd", config.daemon_path, "daemon.path"),
+                                   check_program("kiln-worker", config.worker_path, "worker.path"),
+                                   check_program("kiln-executor", "", ""),
+                                   check_program("kiln-device-executor", "", ""),
+                                   check_daemon(session),
+                                   check_python(session)};
+  for (const RuntimeBackend* backend : runtime_backends()) {
+    for (Finding& finding : check_backend(*backend)) findings.push_back(std::move(finding));
+  }
+  return findings;
 }
 
 ExitCode doctor(Session& session) {

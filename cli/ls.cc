@@ -32,6 +32,7 @@ std::string flags_of(const Json& entry) {
   std::string flags;
   if (entry.value("pinned", false)) flags += "pinned ";
   if (!entry.value("mapped", true)) flags += "unmapped ";
+  if (part_of(entry, "proof") == "deferred") flags += "unchecked ";
   if (flags.empty()) return "-";
   flags.pop_back();
   return flags;

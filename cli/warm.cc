@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "backends/devices.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "cli/progress.h"
@@ -110,12 +111,18 @@ ExitCode warm_files(Session& session, const Options& options) {
 }
 
 ExitCode warm(Session& session, const Options& options) {
+  for (const std::string& target : options.targets) {
+    if (const auto known = find_target(target); !known.ok()) return session.fail(known.status());
+  }
   if (options.files.empty() == options.torch.source.empty()) {
     session.out().error(invalid_argument("either graph files or --torch module:function is needed"),
                         "kiln warm --help says what there is");
     return ExitCode::usage;
   }
-  return options.torch.source.empty() ? warm_files(session, options) : warm_torch(session, options.torch);
+  if (options.torch.source.empty()) return warm_files(session, options);
+  WarmTorch torch = options.torch;
+  torch.targets = options.targets;
+  return warm_torch(session, torch);
 }
 
 }  // namespace
@@ -123,7 +130,8 @@ ExitCode warm(Session& session, const Options& options) {
 Action add_warm(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("FILE", options->files, "Graphs, as text or in wire form");
-  app.add_option("--target", options->targets, "Targets to build for; the best of this host if not given")
+  app.add_option("--target", options->targets,
+                 "Targets to build for, of this host or not; the best of this host if not given")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,…");

@@ -1,6 +1,7 @@
 #include "cli/warm_torch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/process.h"
 #include "cli/text.h"
@@ -9,8 +10,12 @@ namespace kiln::cli {
 namespace {
 
 /// The configuration as this program has it, for a process that reads the environment: what is not at its default.
-std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded) {
+std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded,
+                                                              const std::vector<std::string>& targets) {
   std::vector<std::pair<std::string, std::string>> variables;
+  if (!targets.empty()) {
+    variables.emplace_back(environment_name("client.more_targets"), fmt::format("{}", fmt::join(targets, ",")));
+  }
   for (const ConfigKey& key : config_keys()) {
     const ConfigLayer layer = loaded.origins.at(std::string(key.name)).layer;
     if (layer == ConfigLayer::flag) variables.emplace_back(environment_name(key.name), value_text(loaded.values, key));
@@ -49,7 +54,8 @@ ExitCode warm_torch(Session& session, const WarmTorch& options) {
   if (options.train) arguments.emplace_back("--train");
   if (options.whole) arguments.emplace_back("--whole");
   session.out().note(fmt::format("warming {} with {}", options.source, python));
-  KILN_CLI_ASSIGN(session, const ProcessResult result, run_process(arguments, variables_of(session.loaded())));
+  KILN_CLI_ASSIGN(session, const ProcessResult result,
+                  run_process(arguments, variables_of(session.loaded(), options.targets)));
   const Json stats = Json::parse(result.output, nullptr, false);
   if (!stats.is_object()) {
     return session.fail(error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above",

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <mutex>
 
-#include "backends/runtime_registry.h"
+#include "backends/devices.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
@@ -13,6 +13,17 @@ namespace kiln {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// "a,b" → a, b.
+std::vector<std::string> split_names(std::string_view list) {
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    if (end != 0) names.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return names;
+}
 
 /// An output that is an input has the input's layout, whatever was asked.
 Status check_outputs(const Graph& graph) {
@@ -29,11 +40,11 @@ Status check_outputs(const Graph& graph) {
 
 }  // namespace
 
-Client::Client(Config config, OpenDevice device)
-    : m_config(std::move(config)), m_resolver(m_config.cache_directory, std::move(device)), m_connection(m_config) {}
+Client::Client(Config config, std::unique_ptr<Resolver> resolver)
+    : m_config(std::move(config)), m_resolver(std::move(resolver)), m_connection(m_config) {}
 
 Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cache_directory,
-                                                 std::optional<std::string> config_file) {
+                                                 std::optional<std::string> config_file, std::string_view device) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
   KILN_ASSIGN_OR_RETURN(const LoadedConfig loaded,
@@ -42,27 +53,47 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
   if (!loaded.notice.empty()) {
     std::call_once(said, [&] { std::fprintf(stderr, "kiln: %s\n", loaded.notice.c_str()); });
   }
-  return create(loaded);
+  return create(loaded, device);
 }
 
-Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded) {
-  KILN_ASSIGN_OR_RETURN(OpenDevice host, open_device({}));
-  return std::unique_ptr<Client>(new Client(loaded.values, std::move(host)));
+Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std::string_view device) {
+  KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
+  KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened)));
+  return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver)));
+}
+
+Expected<DeviceStream*> Client::stream_over(void* native) {
+  if (stream() == nullptr) return error(StatusCode::failed_precondition, "the host has no queues");
+  const std::scoped_lock lock(m_streams_mutex);
+  auto& kept = m_streams[native];
+  if (!kept) {
+    KILN_ASSIGN_OR_RETURN(kept, DeviceStream::adopt(*device().device, native));
+  }
+  return kept.get();
 }
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
+  auto compiled = compile_here(graph, options);
+  const std::vector<std::string> more = split_names(m_config.client_more_targets);
+  if (!compiled.ok() || more.empty()) return compiled;
+  KILN_ASSIGN_OR_RETURN(const protocol::Built built, build_for(graph, more, options));
+  m_stats.compilations += built.compilations;
+  return compiled;
+}
+
+Expected<Client::Compiled> Client::compile_here(const Graph& graph, const CompileOptions& options) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, options.symbol_values));
   const Graph canonical = canonicalise(bound);
-  Resolver::Lookup lookup = m_resolver.find(canonical);
+  Resolver::Lookup lookup = m_resolver->find(canonical);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   if (lookup.program) {
     ++m_stats.hits_mapped;
     return found(std::move(lookup), "mapped hit");
   }
-  ++m_stats.misses;
+  ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
   return ask_daemon(canonical, std::move(lookup), options);
 }
 
@@ -80,7 +111,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   request.priority = options.priority;
   for (const std::string& name : targets) {
     KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
-    request.targets.push_back({target.backend, target.name});
+    request.targets.push_back({target.backend, target.name, target.driver});
   }
   return m_connection.build(std::move(request), deadline_of(options), options.progress);
 }
@@ -88,7 +119,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
 Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, symbol_values));
-  return m_resolver.find(canonicalise(bound));
+  return m_resolver->find(canonicalise(bound));
 }
 
 Deadline Client::deadline_of(const CompileOptions& options) const {
@@ -97,25 +128,27 @@ Deadline Client::deadline_of(const CompileOptions& options) const {
 
 Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss,
                                               const CompileOptions& options) {
-  MissRecord record{miss.key, miss.key_parts, kiln_miss_name(miss.miss), miss.detail, {}};
+  MissRecord record{
+      miss.key, miss.key_parts, miss.is_deferred ? "deferred" : kiln_miss_name(miss.miss), miss.detail, {}};
   protocol::Build request;
   request.graph = to_wire(canonical);
-  const Target& target = m_resolver.targets().front();
-  request.targets = {{target.backend, target.name}};
+  const Target& target = device().targets.front();
+  request.targets = {{target.backend, target.name, target.driver}};
   request.priority = options.priority;
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (!built.ok()) {
     record.outcome = built.status().to_string();
     m_misses.add(std::move(record));
-    return built.status();
+    return miss.is_deferred ? built.status().with_context(miss.detail) : built.status();
   }
   m_stats.compilations += built->compilations;
   if (built->joined) ++m_stats.joined;
-  const std::string how = built->joined ? "joined" : built->compilations ? "built" : "daemon hit";
-  if (!built->joined && built->compilations == 0) ++m_stats.hits_daemon;
+  const bool was_there = !built->joined && built->compilations == 0;
+  const std::string how = built->joined ? "joined" : !was_there ? "built" : miss.is_deferred ? "checked" : "daemon hit";
+  if (was_there && !miss.is_deferred) ++m_stats.hits_daemon;
 
   const auto start = Clock::now();
-  Resolver::Lookup lookup = m_resolver.find(canonical);
+  Resolver::Lookup lookup = m_resolver->find(canonical);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
   m_misses.add(std::move(record));
@@ -128,7 +161,7 @@ Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::
 
 std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uint8_t> key) {
   if (m_config.disable) return std::nullopt;
-  return m_resolver.find_capture(capture_key(key));
+  return m_resolver->find_capture(capture_key(key));
 }
 
 Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,15 +24,17 @@ namespace kiln {
 /// daemon or a worker reported. The caller falls back; nothing here ends the process or waits without bound.
 class Client {
  public:
-  /// `cache_directory` and `config_file` override the configuration when given.
+  /// `cache_directory` and `config_file` override the configuration when given. `device`: whose programs these are, by
+  /// name (backends/devices.h); empty is the host.
+  /// Errors: why there is no such device, in its backend's words.
   static Expected<std::unique_ptr<Client>> create(std::optional<std::string> cache_directory,
-                                                  std::optional<std::string> config_file);
+                                                  std::optional<std::string> config_file, std::string_view device = {});
   /// With a configuration that is loaded already.
-  static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config);
+  static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config, std::string_view device = {});
 
   struct Compiled {
     std::shared_ptr<const Program> program;
-    std::string how;  // "mapped hit", "built", "joined", "daemon hit"
+    std::string how;  // "mapped hit", "checked", "built", "joined", "daemon hit"
   };
 
   struct CompileOptions {
@@ -42,14 +46,19 @@ class Client {
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find
   /// again.
+  /// And build_for the configuration's client.more_targets.
   Expected<Compiled> compile(const Graph& graph, const CompileOptions& options);
 
-  /// Has the graph built for named targets of this backend, whether or not this host can run them. Nothing is mapped.
+  /// Has the graph built for named targets of any backend, whether or not this host can run them: for those it cannot,
+  /// code is compiled and checked when a host that can first needs it. Nothing is mapped.
   Expected<protocol::Built> build_for(const Graph& graph, const std::vector<std::string>& targets,
                                       const CompileOptions& options);
 
-  /// What this host can run, best first.
-  const std::vector<Target>& targets() const { return m_resolver.targets(); }
+  const OpenDevice& device() const { return m_resolver->device(); }
+  /// Of the device, for memory that callers hold on it; null: the host.
+  DeviceStream* stream() { return m_resolver->stream(); }
+  /// Over a queue of the caller's (Device::adopt_queue), kept as long as this. Errors: failed_precondition on the host.
+  Expected<DeviceStream*> stream_over(void* native);
 
   /// Where a graph stands in the mapped cache; nothing is built and nothing is counted.
   Expected<Resolver::Lookup> look_up(const Graph& graph, std::span<const int64_t> symbol_values);
@@ -63,13 +72,16 @@ class Client {
   const Config& config() const { return m_config; }
 
  private:
-  Client(Config config, OpenDevice device);
+  Client(Config config, std::unique_ptr<Resolver> resolver);
+  Expected<Compiled> compile_here(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
   Expected<Compiled> ask_daemon(const Graph& canonical, Resolver::Lookup miss, const CompileOptions& options);
   Deadline deadline_of(const CompileOptions& options) const;
 
   Config m_config;
-  Resolver m_resolver;
+  const std::unique_ptr<Resolver> m_resolver;
+  std::mutex m_streams_mutex;
+  std::map<void*, std::unique_ptr<DeviceStream>> m_streams;  // of callers
   Connection m_connection;
   Stats m_stats;
   MissLog m_misses;

@@ -3,6 +3,7 @@
 
 #include "client/include/kiln.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -110,10 +111,11 @@ const char* kiln_version(void) {
 
 kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out) {
   return guarded([&]() -> kiln::Status {
-    const kiln_client_options none{};
-    const kiln_client_options& given = options ? *options : none;
+    kiln_client_options given{};  // what the caller's header does not know yet stays zero
+    if (options) std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
     KILN_ASSIGN_OR_RETURN(
-        auto client, kiln::Client::create(optional_string(given.cache_directory), optional_string(given.config_file)));
+        auto client, kiln::Client::create(optional_string(given.cache_directory), optional_string(given.config_file),
+                                          given.device ? given.device : ""));
     *out = new kiln_client{std::move(client)};
     return {};
   });
@@ -131,6 +133,35 @@ kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out_json) {
 kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_json) {
   return guarded([&]() -> kiln::Status {
     *out_json = new kiln_bytes{client->client->explain_json()};
+    return {};
+  });
+}
+
+kiln_error* kiln_memory_allocate(kiln_client* client, size_t size, void** out) {
+  return guarded([&]() -> kiln::Status {
+    KILN_ASSIGN_OR_RETURN(*out, client->client->device().device->allocate(size));
+    return {};
+  });
+}
+
+void kiln_memory_release(kiln_client* client, void* memory) {
+  if (memory) client->client->device().device->release(memory);
+}
+
+kiln_error* kiln_memory_upload(kiln_client* client, void* to, const void* from_host, size_t size) {
+  return guarded([&]() -> kiln::Status {
+    kiln::DeviceStream* stream = client->client->stream();
+    if (stream) return stream->upload(to, from_host, size);
+    std::memcpy(to, from_host, size);
+    return {};
+  });
+}
+
+kiln_error* kiln_memory_download(kiln_client* client, void* to_host, const void* from, size_t size) {
+  return guarded([&]() -> kiln::Status {
+    kiln::DeviceStream* stream = client->client->stream();
+    if (stream) return stream->download(to_host, from, size);
+    std::memcpy(to_host, from, size);
     return {};
   });
 }
@@ -193,6 +224,23 @@ kiln_error* kiln_program_run(const kiln_program* program, const void* const* inp
     const kiln::Program& loaded = *program->compiled.program;
     return loaded.run(std::span(inputs, loaded.inputs().size()), std::span(outputs, loaded.outputs().size()),
                       num_threads);
+  });
+}
+
+kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
+                                const void* const* inputs, void* const* outputs) {
+  return guarded([&]() -> kiln::Status {
+    const kiln::Program& loaded = *program->compiled.program;
+    KILN_ASSIGN_OR_RETURN(kiln::DeviceStream * stream, client->client->stream_over(queue));
+    return loaded.launch(*stream, std::span(inputs, loaded.inputs().size()),
+                         std::span(outputs, loaded.outputs().size()));
+  });
+}
+
+kiln_error* kiln_queue_finish(kiln_client* client, void* queue) {
+  return guarded([&]() -> kiln::Status {
+    KILN_ASSIGN_OR_RETURN(kiln::DeviceStream * stream, client->client->stream_over(queue));
+    return stream->finish();
   });
 }
 

@@ -20,6 +20,7 @@ std::string Stats::to_json() const {
   std::lock_guard lock(m_mutex);
   return nlohmann::ordered_json{{"compilations", compilations.load()},
                                 {"hits_mapped", hits_mapped.load()},
+                                {"hits_deferred", hits_deferred.load()},
                                 {"hits_daemon", hits_daemon.load()},
                                 {"joined", joined.load()},
                                 {"misses", misses.load()},

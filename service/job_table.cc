@@ -15,6 +15,7 @@ Digest job_key(const protocol::Build& build) {
   for (const protocol::TargetName& target : build.targets) {
     writer.write(std::string_view(target.backend));
     writer.write(std::string_view(target.name));
+    writer.write(std::string_view(target.driver));
   }
   // The graph by its digest: no copy of megabytes, and no way to shift bytes between the parts.
   for (const uint8_t byte : digest_of(build.graph).bytes) writer.write(byte);

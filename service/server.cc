@@ -255,7 +255,7 @@ void Server::Impl::start_jobs() {
                     job->build.targets.size());
     BuildRequest request{job->build.graph, {}, m_options.config.cache_directory};
     for (const protocol::TargetName& target : job->build.targets)
-      request.targets.push_back({target.backend, target.name});
+      request.targets.push_back({target.backend, target.name, target.driver});
     // Both callbacks come on the pool's threads; only what is posted touches the server.
     m_pool->submit(
         std::move(request),

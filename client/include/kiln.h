@@ -45,6 +45,7 @@ typedef struct kiln_client_options {
   const char* cache_directory; /* NULL: configuration */
   const char* config_file;     /* NULL: the usual places */
   const char* job_id;          /* NULL: none. All ranks of a job run the heads its first rank recorded */
+  const char* device;          /* whose programs: a backend's name, or name:index; NULL: the host */
 } kiln_client_options;
 
 KILN_API kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out);
@@ -54,6 +55,16 @@ KILN_API void kiln_client_destroy(kiln_client* client);
 KILN_API kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out_json);
 /* JSON array: why each miss of this process was one. */
 KILN_API kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_json);
+
+/* ---- memory of the client's device; of the host it is plain memory
+ *
+ * Addresses are the device's: the caller does not follow them. At least 256-byte aligned. upload and download return
+ * when the bytes are there. Memory is released before its client, and by nobody who may still have work on it. */
+
+KILN_API kiln_error* kiln_memory_allocate(kiln_client* client, size_t size, void** out);
+KILN_API void kiln_memory_release(kiln_client* client, void* memory);
+KILN_API kiln_error* kiln_memory_upload(kiln_client* client, void* to, const void* from_host, size_t size);
+KILN_API kiln_error* kiln_memory_download(kiln_client* client, void* to_host, const void* from, size_t size);
 
 /* ---- graph */
 
@@ -86,11 +97,19 @@ KILN_API size_t kiln_program_output_count(const kiln_program* program);
 /* Outputs that are views of an input are not written: output `index` is input `*input` as it is. 1 if so, else 0. */
 KILN_API int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input);
 
-/* Runs on the calling thread and, unless num_threads is 1, on its OpenMP pool. inputs and outputs are base pointers
- * of tensors laid out as the graph says. Outputs must not overlap inputs or one another.
+/* Runs and waits. On the host: on the calling thread and, unless num_threads is 1, on its OpenMP pool. inputs and
+ * outputs are base pointers, in the memory of the client's device, of tensors laid out as the graph says. Outputs must
+ * not overlap inputs or one another.
  * Errors: out_of_range when an index that came from data is outside its tensor (outputs are then undefined). */
 KILN_API kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
                                       uint32_t num_threads);
+
+/* Puts the program on a queue of the caller's (a stream, as the device's own API names it; NULL is that API's default)
+ * and returns. What kernels find wrong with their data comes out of kiln_queue_finish, which waits for the queue.
+ * Errors: failed_precondition for a program of the host. */
+KILN_API kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
+                                         const void* const* inputs, void* const* outputs);
+KILN_API kiln_error* kiln_queue_finish(kiln_client* client, void* queue);
 
 /* Facts for people and tools: JSON with launches, kernels, digests, generation, how it was found. */
 KILN_API kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <sstream>
@@ -171,8 +172,9 @@ class Program {
 
 class Client {
  public:
-  explicit Client(const char* cache_directory = nullptr) {
-    kiln_client_options options{sizeof options, cache_directory, nullptr, nullptr};
+  /// `device`: whose programs, a backend's name or name:index; null is the host.
+  explicit Client(const char* cache_directory = nullptr, const char* device = nullptr) {
+    kiln_client_options options{sizeof options, cache_directory, nullptr, nullptr, device};
     kiln_client* client = nullptr;
     detail::check(kiln_client_create(&options, &client));
     m_client.reset(client);
@@ -183,6 +185,23 @@ class Client {
     kiln_program* program = nullptr;
     detail::check(kiln_program_create(m_client.get(), graph.get(), &options, &program));
     return Program(program);
+  }
+
+  /// Memory of the client's device, given back with the handle; the client must outlive it.
+  using Memory = std::unique_ptr<void, std::function<void(void*)>>;
+  Memory allocate(size_t bytes) {
+    void* memory = nullptr;
+    detail::check(kiln_memory_allocate(m_client.get(), bytes, &memory));
+    return Memory(memory, [client = m_client.get()](void* held) { kiln_memory_release(client, held); });
+  }
+  /// Of that size, with a copy of `bytes` bytes of the host.
+  Memory upload(const void* from_host, size_t bytes) {
+    Memory memory = allocate(bytes);
+    detail::check(kiln_memory_upload(m_client.get(), memory.get(), from_host, bytes));
+    return memory;
+  }
+  void download(void* to_host, const Memory& from, size_t bytes) {
+    detail::check(kiln_memory_download(m_client.get(), to_host, from.get(), bytes));
   }
 
   /// JSON: counters of this process.

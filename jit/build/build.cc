@@ -52,12 +52,13 @@ struct PlannedRegion {
 class ProgramBuild {
  public:
   ProgramBuild(const Graph& graph, const CompileBackend& backend, const Target& target, Published& published,
-               const RunnerFactory& make_runner, const ProgressFunction& progress, BuildResult& result)
+               const RunnerFactory& make_runner, Proof proof, const ProgressFunction& progress, BuildResult& result)
       : m_graph(graph),
         m_backend(backend),
         m_target(target),
         m_published(published),
         m_make_runner(make_runner),
+        m_proof(proof),
         m_progress(progress),
         m_result(result) {}
 
@@ -73,6 +74,8 @@ class ProgramBuild {
     write_program(sunk, partition);
     m_clock.finish("write");
     return Json{{"target", m_target.name},
+                {"driver", m_target.driver},
+                {"verified", m_proof == Proof::verified},
                 {"stages_ms", m_clock.json()},
                 {"regions", m_regions.size()},
                 {"calls", partition.regions.size()},
@@ -84,7 +87,7 @@ class ProgramBuild {
     const TargetTraits traits = m_backend.traits(m_target);
     for (const RegionClass& region_class : partition.classes) {
       PlannedRegion region{region_class.graph, {}, {}, {}, {}, {}};
-      region.key = plan_key(region.graph, m_target);
+      region.key = plan_key(region.graph, m_target, m_proof);
       if (auto known = m_published.complete_plan(region.key.digest())) {
         region.artifact = known->digest;
         region.aliases = std::move(known->aliases);
@@ -106,14 +109,14 @@ class ProgramBuild {
     std::unordered_map<Digest, Digest> code_of;
     for (PlannedRegion& region : m_regions) {
       for (const Launch& launch : region.plan.launches) {
-        const Key key = code_key(region.plan.specs[launch.spec], m_target);
+        const Key key = key_of(region.plan.specs[launch.spec]);
         const Digest digest = key.digest();
         if (code_of.contains(digest) || job_of.contains(digest)) continue;
         if (auto known = m_published.code(digest)) {
           code_of[digest] = *known;
         } else {
           job_of[digest] = jobs.size();
-          jobs.push_back({digest, key.to_json(), &region.plan, &launch});
+          jobs.push_back({digest, key.to_json(), &region.plan, &launch, deferred_code(region.plan.specs[launch.spec])});
         }
       }
     }
@@ -127,15 +130,24 @@ class ProgramBuild {
     }
     for (PlannedRegion& region : m_regions) {
       for (const KernelSpec& spec : region.plan.specs)
-        region.codes.push_back(code_of.at(code_key(spec, m_target).digest()));
+        region.codes.push_back(code_of.at(key_of(spec).digest()));
     }
     return {};
+  }
+
+  Key key_of(const KernelSpec& spec) const { return code_key(spec, m_target, m_backend.toolchain(), m_proof); }
+
+  /// What was compiled for the spec where its verdict had to be deferred.
+  std::optional<Image> deferred_code(const KernelSpec& spec) {
+    if (m_proof == Proof::deferred) return std::nullopt;
+    return m_published.image(code_key(spec, m_target, {}, Proof::deferred).digest());
   }
 
   void report(const KernelJob& job, const BuiltKernel& kernel) {
     m_kernels.push_back({{"name", kernel_name(job.spec())},
                          {"key", job.key.to_hex()},
                          {"schedule", kernel.schedule},
+                         {"compilations", kernel.compilations},
                          {"code_bytes", kernel.artifact.payload.size()},
                          {"compile_ms", kernel.compile_ms},
                          {"verify_ms", kernel.verify_ms},
@@ -163,7 +175,7 @@ class ProgramBuild {
           {region.class_index, region.inputs, region.outputs, m_regions[region.class_index].aliases});
     }
     BuiltArtifact artifact = program_artifact(description);
-    const Key key = program_key(m_graph, m_target);
+    const Key key = program_key(m_graph, m_target, m_proof);
     m_result.heads.push_back({key.digest(), artifact.digest, 0, key.to_json()});
     m_result.artifacts.push_back(std::move(artifact));
   }
@@ -173,6 +185,7 @@ class ProgramBuild {
   const Target& m_target;
   Published& m_published;
   const RunnerFactory& m_make_runner;
+  const Proof m_proof;
   const ProgressFunction& m_progress;
   BuildResult& m_result;
   std::vector<PlannedRegion> m_regions;
@@ -193,7 +206,9 @@ Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& ma
   for (const Target& target : request.targets) {
     const CompileBackend* backend = find_compile_backend(target.backend);
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
-    ProgramBuild program(graph, *backend, target, published, make_runner, progress, result);
+    KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
+    const Proof proof = runner ? Proof::verified : Proof::deferred;
+    ProgramBuild program(graph, *backend, target, published, make_runner, proof, progress, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
   }

@@ -48,11 +48,12 @@ struct BuildResult {
 using ProgressFunction =
     std::function<void(std::string_view stage, uint64_t done, uint64_t total, std::string_view item)>;
 
-/// Makes one runner per thread that verifies.
-using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>()>;
+/// Makes one runner per thread that verifies; null when no device of the target is there.
+using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>(const Target&)>;
 
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →
-/// verdict → artifacts. Uses the machine's cores. Nothing is returned that the verdict has not passed.
+/// verdict → artifacts. Uses the machine's cores. Nothing is returned that the verdict has not passed, except under
+/// keys that say so: where no device of a target is there, code for it is compiled and its verdict deferred.
 /// Errors: invalid_argument (the graph), unimplemented (names the op), internal (compiler or verdict, with
 /// the kernel).
 Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& make_runner,

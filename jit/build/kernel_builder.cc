@@ -68,45 +68,77 @@ class FirstFailure {
   Status m_status;
 };
 
+/// One kernel on its way from candidates to the first that passes.
+class KernelBuild {
+ public:
+  KernelBuild(const KernelJob& job, const CompileBackend& backend, const Target& target, CandidateRunner* runner)
+      : m_job(job), m_backend(backend), m_target(target), m_runner(runner) {}
+
+  Expected<BuiltKernel> run() {
+    const std::string name = kernel_name(m_job.spec());
+    KILN_RETURN_IF_ERROR(m_backend.claims(m_job.spec(), m_target).with_context(name));
+    if (m_job.made_before) {
+      KILN_ASSIGN_OR_RETURN(const bool passed, judge(m_backend.finish(*m_job.made_before, m_target), "made before"));
+      if (passed) return std::move(m_built);
+    }
+    for (const Schedule& schedule : m_backend.candidates(m_job.spec(), m_target)) {
+      const auto start = std::chrono::steady_clock::now();
+      auto image = m_backend.compile(m_job.spec(), schedule, m_target);
+      m_built.compile_ms += milliseconds_since(start);
+      ++m_built.compilations;
+      KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description));
+      if (passed) return std::move(m_built);
+    }
+    return error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures);
+  }
+
+ private:
+  /// Whether the candidate becomes the kernel; if not, why is noted. Errors: of the reference, not of the candidate.
+  Expected<bool> judge(Expected<Image> image, const std::string& schedule) {
+    if (!image.ok()) return reject(schedule, image.status());
+    if (m_runner != nullptr) {
+      const auto start = std::chrono::steady_clock::now();
+      KILN_RETURN_IF_ERROR(prepare());
+      const Verdict verdict = m_trial->judge(*image, m_reference->outputs(), run_timeout_ms(m_job.spec()));
+      m_built.verify_ms += milliseconds_since(start);
+      if (!verdict.status.ok()) return reject(schedule, verdict.status);
+      m_built.run_ms = verdict.seconds * 1e3;
+      m_built.max_error = verdict.max_error;
+      m_built.checked = verdict.checked;
+    }
+    m_built.artifact = code_artifact(*image, m_target.backend);
+    m_built.schedule = schedule;
+    return true;
+  }
+
+  bool reject(const std::string& schedule, const Status& why) {
+    m_failures += fmt::format("; {}: {}", schedule, why.message());
+    return false;
+  }
+
+  /// Sample data and reference, once for all candidates.
+  Status prepare() {
+    if (m_reference) return {};
+    KILN_ASSIGN_OR_RETURN(m_trial, CandidateTrial::prepare(m_job.spec(), *m_runner));
+    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial));
+    return {};
+  }
+
+  const KernelJob& m_job;
+  const CompileBackend& m_backend;
+  const Target& m_target;
+  CandidateRunner* const m_runner;
+  BuiltKernel m_built;
+  std::optional<CandidateTrial> m_trial;
+  std::optional<LaunchReference> m_reference;
+  std::string m_failures;
+};
+
 }  // namespace
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
-                                   CandidateRunner& runner) {
-  const KernelSpec& spec = job.spec();
-  const std::string name = kernel_name(spec);
-  KILN_RETURN_IF_ERROR(backend.claims(spec, target).with_context(name));
-
-  BuiltKernel built;
-  std::optional<CandidateTrial> trial;
-  std::optional<LaunchReference> reference;
-  std::string failures;
-  for (const Schedule& schedule : backend.candidates(spec, target)) {
-    auto start = std::chrono::steady_clock::now();
-    auto image = backend.compile(spec, schedule, target);
-    built.compile_ms += milliseconds_since(start);
-    ++built.compilations;
-    if (!image.ok()) {
-      failures += fmt::format("; {}: {}", schedule.description, image.status().message());
-      continue;
-    }
-    start = std::chrono::steady_clock::now();
-    if (!reference) {
-      KILN_ASSIGN_OR_RETURN(trial, CandidateTrial::prepare(spec, runner));
-      KILN_ASSIGN_OR_RETURN(reference, LaunchReference::create(*job.plan, *job.launch, *trial));
-    }
-    const Verdict verdict = trial->judge(*image, reference->outputs(), run_timeout_ms(spec));
-    built.verify_ms += milliseconds_since(start);
-    if (verdict.status.ok()) {
-      built.artifact = code_artifact(*image, target.backend);
-      built.schedule = schedule.description;
-      built.run_ms = verdict.seconds * 1e3;
-      built.max_error = verdict.max_error;
-      built.checked = verdict.checked;
-      return built;
-    }
-    failures += fmt::format("; {}: {}", schedule.description, verdict.status.message());
-  }
-  return error(StatusCode::internal, "{}: no candidate passed{}", name, failures);
+                                   CandidateRunner* runner) {
+  return KernelBuild(job, backend, target, runner).run();
 }
 
 Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const CompileBackend& backend,
@@ -121,10 +153,10 @@ Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs
   std::atomic<size_t> next{0}, done{0};
   FirstFailure failure;
   auto work = [&] {
-    auto runner = make_runner();
+    auto runner = make_runner(target);
     if (!runner.ok()) return failure.set(runner.status());
     for (size_t i; !failure.failed() && (i = next.fetch_add(1)) < jobs.size();) {
-      auto kernel = build_kernel(jobs[order[i]], backend, target, **runner);
+      auto kernel = build_kernel(jobs[order[i]], backend, target, runner->get());
       if (!kernel.ok()) return failure.set(kernel.status());
       kernels[order[i]] = std::move(kernel).value();
       progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(jobs[order[i]].spec()));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct KernelJob {
   std::string key_parts;
   const Plan* plan = nullptr;
   const Launch* launch = nullptr;
+  std::optional<Image> made_before = std::nullopt;  // code whose verdict was deferred: tried before any is compiled
 
   const KernelSpec& spec() const { return plan->specs[launch->spec]; }
 };
@@ -31,10 +33,11 @@ struct BuiltKernel {
   uint64_t compilations = 0;  // more than one when a candidate was rejected
 };
 
-/// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes.
+/// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes. Without a
+/// runner the first that compiles: its verdict is deferred.
 /// Errors: internal, with every candidate's failure.
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
-                                   CandidateRunner& runner);
+                                   CandidateRunner* runner);
 
 /// All jobs on this machine's cores, most expensive first. One runner per thread.
 Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const CompileBackend& backend,

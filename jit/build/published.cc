@@ -25,6 +25,17 @@ std::optional<Digest> Published::code(const Digest& key) {
   return digest_in(view);
 }
 
+std::optional<Image> Published::image(const Digest& key) {
+  kiln_view view;
+  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_CODE, &view) != KILN_HIT) return std::nullopt;
+  const kiln_artifact_header& header = view.header;
+  return Image{{view.payload, view.payload + header.payload_size},
+               header.entry,
+               header.tasks,
+               header.workspace_bytes,
+               header.features};
+}
+
 std::optional<Published::CompletePlan> Published::complete_plan(const Digest& key) {
   kiln_view view;
   if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return std::nullopt;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/backend.h"
 #include "base/digest.h"
 #include "cache/reader/reader.h"
 #include "frontend/fuse/plan.h"
@@ -20,6 +21,8 @@ class Published {
 
   /// The code artifact that this code key leads to.
   std::optional<Digest> code(const Digest& key);
+  /// The same, whole.
+  std::optional<Image> image(const Digest& key);
   struct CompletePlan {
     Digest digest;
     std::vector<Plan::Alias> aliases;

@@ -11,13 +11,20 @@ namespace kiln {
 namespace {
 
 /// What every level shares: what is keyed, for which target, by which generator.
-Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content, const Target& target) {
-  return Key{{{"level", std::move(level)},
-              {std::move(content_name), digest_of(content).to_hex()},
-              {"backend", target.backend},
-              {"target", target.name},
-              {"generator", std::string(generator_build_id())},
-              {"program_version", std::to_string(k_program_version)}}};
+Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content, const Target& target,
+             Proof proof) {
+  Key key{{{"level", std::move(level)},
+           {std::move(content_name), digest_of(content).to_hex()},
+           {"backend", target.backend},
+           {"target", target.name},
+           {"generator", std::string(generator_build_id())},
+           {"program_version", std::to_string(k_program_version)}}};
+  if (proof == Proof::deferred) {
+    key.parts.push_back({"proof", "deferred"});
+  } else if (!target.driver.empty()) {
+    key.parts.push_back({"driver", target.driver});
+  }
+  return key;
 }
 
 }  // namespace
@@ -30,16 +37,19 @@ std::string Key::to_json() const {
   return json.dump();
 }
 
-Key program_key(const Graph& graph, const Target& target) {
-  return make_key("program", "graph", canonical_bytes(graph), target);
+Key program_key(const Graph& graph, const Target& target, Proof proof) {
+  return make_key("program", "graph", canonical_bytes(graph), target, proof);
 }
 
-Key plan_key(const Graph& region, const Target& target) {
-  return make_key("plan", "region", canonical_bytes(region), target);
+Key plan_key(const Graph& region, const Target& target, Proof proof) {
+  return make_key("plan", "region", canonical_bytes(region), target, proof);
 }
 
-Key code_key(const KernelSpec& spec, const Target& target) {
-  return make_key("code", "spec", canonical_bytes(spec), target);
+Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain, Proof proof) {
+  Key key = make_key("code", "spec", canonical_bytes(spec), target, proof);
+  // Deferred code is checked before it counts: whoever made it.
+  if (proof == Proof::verified) key.parts.push_back({"toolchain", toolchain});
+  return key;
 }
 
 Key capture_key(std::span<const uint8_t> bytes) {

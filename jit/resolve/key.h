@@ -26,12 +26,17 @@ struct Key {
   std::string to_json() const;
 };
 
+/// Whether what a key leads to was checked on a device of its target, or only compiled, because there was none where it
+/// was made. Such an entry is bound to no driver, and runs only when it has been checked after all (docs/keys.md).
+enum class Proof : uint8_t { verified, deferred };
+
 /// graph → program. `graph` is canonical with every symbol bound.
-Key program_key(const Graph& graph, const Target& target);
+Key program_key(const Graph& graph, const Target& target, Proof proof = Proof::verified);
 /// region → plan. `region` is as extract gives it: canonical.
-Key plan_key(const Graph& region, const Target& target);
-/// kernel spec → code.
-Key code_key(const KernelSpec& spec, const Target& target);
+Key plan_key(const Graph& region, const Target& target, Proof proof = Proof::verified);
+/// kernel spec → code. `toolchain`: CompileBackend::toolchain().
+Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain,
+             Proof proof = Proof::verified);
 /// Opaque bytes of a framework → capture.
 Key capture_key(std::span<const uint8_t> bytes);
 

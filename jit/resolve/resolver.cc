@@ -6,8 +6,16 @@ namespace {
 std::span<const uint8_t> payload_of(const kiln_view& view) { return {view.payload, view.header.payload_size}; }
 }  // namespace
 
-Resolver::Resolver(const std::string& cache_directory, OpenDevice device)
-    : m_device(std::move(device)), m_reader(kiln_reader_open(cache_directory.c_str())) {}
+Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device) {
+  std::unique_ptr<DeviceStream> stream;
+  if (!device.device->is_host()) {
+    KILN_ASSIGN_OR_RETURN(stream, DeviceStream::create(*device.device));
+  }
+  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream)));
+}
+
+Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream)
+    : m_device(std::move(device)), m_stream(std::move(stream)), m_reader(kiln_reader_open(cache_directory.c_str())) {}
 
 Resolver::~Resolver() {
   m_executables.clear();  // before the code they run is unmapped
@@ -17,24 +25,37 @@ Resolver::~Resolver() {
 Resolver::Lookup Resolver::find(const Graph& canonical) {
   Lookup best;
   for (const Target& target : m_device.targets) {
-    const Key key = program_key(canonical, target);
-    Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
-    kiln_view view;
-    lookup.miss = kiln_reader_find_key(m_reader, lookup.key.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
-    if (lookup.miss == KILN_HIT) {
-      auto program = Program::load(payload_of(view), *this);
-      if (program.ok()) {
-        lookup.program = std::move(program).value();
-        return lookup;
-      }
-      lookup.miss = program.status().code() == StatusCode::not_found ? KILN_MISS_EVICTED : KILN_MISS_CORRUPT;
-      lookup.detail = program.status().message();
-    } else {
-      lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
-    }
+    Lookup lookup = look_up(program_key(canonical, target));
+    if (lookup.program) return lookup;
     if (best.key_parts.empty()) best = std::move(lookup);
   }
+  // The best target alone is asked of the daemon.
+  const Digest deferred = program_key(canonical, m_device.targets.front(), Proof::deferred).digest();
+  kiln_view view;
+  if (kiln_reader_find_key(m_reader, deferred.bytes.data(), KILN_ARTIFACT_PROGRAM, &view) == KILN_HIT) {
+    best.is_deferred = true;
+    best.detail = fmt::format("program {} is there, built without a device of {} and not checked on one yet",
+                              deferred.to_short(), m_device.targets.front().name);
+  }
   return best;
+}
+
+Resolver::Lookup Resolver::look_up(const Key& key) {
+  Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
+  kiln_view view;
+  lookup.miss = kiln_reader_find_key(m_reader, lookup.key.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+  if (lookup.miss != KILN_HIT) {
+    lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
+    return lookup;
+  }
+  auto program = Program::load(payload_of(view), *this);
+  if (program.ok()) {
+    lookup.program = std::move(program).value();
+    return lookup;
+  }
+  lookup.miss = program.status().code() == StatusCode::not_found ? KILN_MISS_EVICTED : KILN_MISS_CORRUPT;
+  lookup.detail = program.status().message();
+  return lookup;
 }
 
 std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {

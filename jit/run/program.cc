@@ -7,27 +7,23 @@
 #include <cstring>
 
 #include "jit/run/arena.h"
+#include "jit/run/launch_status.h"
 #include "jit/run/team_work.h"
 
 namespace kiln {
 
-Status Program::run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const {
-  if (inputs.size() != m_inputs.size() || outputs.size() != m_outputs.size()) {
-    return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(), m_outputs.size(),
-                            inputs.size(), outputs.size());
-  }
-  const auto threads = static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks));
-  const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
-  const uint64_t team_bytes = TeamWork::state_bytes(m_steps.size(), threads);
-  auto arena =
-      ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + pointer_bytes + team_bytes);
-  if (!arena) {
-    return error(StatusCode::resource_exhausted, "no memory for {} bytes of scratch", m_scratch_bytes);
-  }
-  uint8_t* scratch = arena.get();
-  uint8_t* workspaces = scratch + m_scratch_bytes;
-  auto** pointers = reinterpret_cast<void**>(workspaces + uint64_t{threads} * m_workspace_bytes);
+namespace {
+constexpr uint64_t k_device_alignment = 256;  // Device::allocate's
+}
 
+Status Program::check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const {
+  if (inputs.size() == m_inputs.size() && outputs.size() == m_outputs.size()) return {};
+  return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(), m_outputs.size(),
+                          inputs.size(), outputs.size());
+}
+
+void Program::bind(void** pointers, std::span<const void* const> inputs, std::span<void* const> outputs,
+                   uint8_t* scratch) const {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const Argument& argument = m_arguments[i];
     switch (argument.place) {
@@ -45,7 +41,27 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
         break;
     }
   }
+}
 
+Status Program::run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const {
+  if (m_stream != nullptr) {
+    KILN_RETURN_IF_ERROR(launch(*m_stream, inputs, outputs));
+    return m_stream->finish();
+  }
+  KILN_RETURN_IF_ERROR(check_counts(inputs, outputs));
+  const auto threads = static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks));
+  const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
+  const uint64_t team_bytes = TeamWork::state_bytes(m_steps.size(), threads);
+  auto arena =
+      ArenaPool::shared().acquire(m_scratch_bytes + uint64_t{threads} * m_workspace_bytes + pointer_bytes + team_bytes);
+  if (!arena) {
+    return error(StatusCode::resource_exhausted, "no memory for {} bytes of scratch", m_scratch_bytes);
+  }
+  uint8_t* scratch = arena.get();
+  uint8_t* workspaces = scratch + m_scratch_bytes;
+  auto** pointers = reinterpret_cast<void**>(workspaces + uint64_t{threads} * m_workspace_bytes);
+
+  bind(pointers, inputs, outputs, scratch);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (m_aliases[i] == k_none) advise_huge_pages(outputs[i], m_output_bytes[i]);
   }
@@ -60,7 +76,7 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
       const uint64_t start_ns = m_profile ? LaunchProfile::now_ns() : 0;
       while (const auto piece = work.take(s, thread, step.tasks)) {
         auto status = LaunchStatus::ok;
-        step.executable->run(pointers + step.first_argument, workspace, &status, piece->first, piece->last);
+        step.host->run(pointers + step.first_argument, workspace, &status, piece->first, piece->last);
         if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
         work.finish(s, piece->last - piece->first);
       }
@@ -78,10 +94,29 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
   }
 
   for (const Copy& copy : m_copies) std::memcpy(outputs[copy.output], outputs[copy.source], copy.bytes);
-  if (failure.load() == static_cast<uint32_t>(LaunchStatus::index_out_of_range)) {
-    return error(StatusCode::out_of_range, "index out of range in self");
+  return to_status(static_cast<LaunchStatus>(failure.load()));
+}
+
+Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs,
+                       std::span<void* const> outputs) const {
+  if (m_stream == nullptr || &m_stream->device() != &stream.device()) {
+    return error(StatusCode::failed_precondition, "the program is for another device than the stream");
   }
-  return {};
+  KILN_RETURN_IF_ERROR(check_counts(inputs, outputs));
+  const uint64_t workspace_offset =
+      (m_scratch_bytes + k_device_alignment - 1) / k_device_alignment * k_device_alignment;
+  return stream.put(workspace_offset + m_workspace_bytes, [&](const DeviceStream::Turn& turn) -> Status {
+    std::vector<void*> pointers(m_arguments.size());
+    bind(pointers.data(), inputs, outputs, turn.scratch);
+    for (const Step& step : m_steps) {
+      KILN_RETURN_IF_ERROR(step.device->launch(turn.queue, pointers.data() + step.first_argument,
+                                               turn.scratch + workspace_offset, turn.status));
+    }
+    for (const Copy& copy : m_copies) {
+      KILN_RETURN_IF_ERROR(turn.queue.copy(outputs[copy.output], outputs[copy.source], copy.bytes));
+    }
+    return {};
+  });
 }
 
 }  // namespace kiln

@@ -9,6 +9,7 @@
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "base/expected.h"
+#include "jit/run/device_stream.h"
 #include "jit/run/launch_profile.h"
 
 namespace kiln {
@@ -24,6 +25,8 @@ class ArtifactSource {
   virtual Expected<std::span<const uint8_t>> plan(const Digest& digest) = 0;
   /// The kernel, ready to launch; shared by all programs of the source.
   virtual Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) = 0;
+  /// Of the device the kernels are for, for callers who bring no stream of their own; null: the host.
+  virtual DeviceStream* stream() { return nullptr; }
 };
 
 /// A tensor as a program expects it. Dims and strides in elements; empty strides mean dense row-major.
@@ -36,7 +39,7 @@ struct TensorLayout {
 /// An executable graph: region calls flattened to launches over inputs, outputs, constants and one scratch
 /// arena.
 ///
-/// Ownership: shares its kernels; the source must outlive it (constants are read in place).
+/// Ownership: shares its kernels; the source must outlive it (the host reads constants in place).
 /// Threading: immutable; run may be called from any thread at once.
 /// Cost of run: one OpenMP region for all launches; between two of them threads wait for tasks, not for one another.
 class Program {
@@ -62,10 +65,14 @@ class Program {
   const std::vector<Digest>& plans() const { return m_plans; }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
 
-  /// Base pointers in the order of inputs() and outputs(); an aliased output's pointer is not used. At most
-  /// `num_threads` threads of the caller's OpenMP pool.
+  /// Base pointers in the order of inputs() and outputs(), of the memory of the program's device; an aliased output's
+  /// pointer is not used. On the host at most `num_threads` threads of the caller's OpenMP pool; on any other device the
+  /// source's stream, and this waits for it.
   /// Errors: out_of_range when an index from data was outside its tensor; resource_exhausted without memory.
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
+  /// Puts all launches on `stream`, of the program's device, and does not wait: what kernels report is the stream's to
+  /// say. Errors: failed_precondition for a program of the host.
+  Status launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs) const;
 
  private:
   enum class Place : uint8_t { input, output, scratch, constant };
@@ -76,7 +83,8 @@ class Program {
     const uint8_t* constant;
   };
   struct Step {
-    const HostExecutable* executable;
+    const HostExecutable* host;  // one of the two is null
+    const DeviceExecutable* device;
     uint32_t first_argument, argument_count;
     uint64_t tasks;
     uint64_t bytes;  // of its buffers, for profiles
@@ -87,6 +95,12 @@ class Program {
   };
   friend class ProgramLoader;
 
+  Status check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const;
+  /// One pointer for each argument.
+  void bind(void** pointers, std::span<const void* const> inputs, std::span<void* const> outputs,
+            uint8_t* scratch) const;
+
+  DeviceStream* m_stream = nullptr;  // null: a program of the host
   std::vector<TensorLayout> m_inputs, m_outputs;
   std::vector<uint32_t> m_aliases;
   std::vector<uint64_t> m_output_bytes;
@@ -94,12 +108,13 @@ class Program {
   std::vector<Argument> m_arguments;
   std::vector<Step> m_steps;
   std::vector<std::shared_ptr<const Executable>> m_executables;
+  std::vector<DeviceMemory> m_constants;  // of the plans, where they cannot be read in place
   std::vector<std::string> m_launch_names;
   std::vector<Digest> m_plans;
   std::unique_ptr<LaunchProfile> m_profile;
   std::string m_target;
   uint64_t m_scratch_bytes = 0;    // arena for all steps
-  uint64_t m_workspace_bytes = 0;  // per thread
+  uint64_t m_workspace_bytes = 0;  // per thread of the host, or of a device's one launch at a time
   uint64_t m_max_tasks = 1;
   uint32_t m_generation = 0, m_node_count = 0;
 };

@@ -65,6 +65,7 @@ class ProgramLoader {
 
   Expected<std::shared_ptr<const Program>> load() {
     if (m_stored.version() != k_program_version) return damaged("another version");
+    m_program->m_stream = m_source.stream();
     KILN_ASSIGN_OR_RETURN(m_program->m_inputs, read_layouts(m_stored.inputs()));
     KILN_ASSIGN_OR_RETURN(m_program->m_outputs, read_layouts(m_stored.outputs()));
     for (const TensorLayout& layout : m_program->m_outputs) m_program->m_output_bytes.push_back(bytes_of(layout));
@@ -89,7 +90,8 @@ class ProgramLoader {
  private:
   struct LoadedPlan {
     const fb::Plan* stored;
-    std::vector<const HostExecutable*> executables;
+    std::vector<const Executable*> executables;
+    const uint8_t* constants;  // where kernels read them
   };
 
   Status read_aliases() {
@@ -155,9 +157,10 @@ class ProgramLoader {
     const auto* plan = verified<fb::Plan>(bytes);
     if (!plan || plan->version() != k_program_version) return damaged("plan of another version");
     if (plan->scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
-    LoadedPlan loaded{plan, {}};
+    LoadedPlan loaded{plan, {}, nullptr};
+    KILN_ASSIGN_OR_RETURN(loaded.constants, place_constants(constants_of(*plan)));
     for (size_t i = 0; i < size_of_list(plan->codes()); ++i) {
-      KILN_ASSIGN_OR_RETURN(const HostExecutable* executable,
+      KILN_ASSIGN_OR_RETURN(const Executable* executable,
                             executable_of(to_digest(*plan->codes()->Get(static_cast<uint32_t>(i)))));
       loaded.executables.push_back(executable);
     }
@@ -167,12 +170,28 @@ class ProgramLoader {
     return {};
   }
 
-  Expected<const HostExecutable*> executable_of(const Digest& digest) {
+  static std::span<const uint8_t> constants_of(const fb::Plan& plan) {
+    if (plan.constants() == nullptr) return {};
+    return {plan.constants()->data(), plan.constants()->size()};
+  }
+
+  /// The host reads them where they are; a device has a copy.
+  Expected<const uint8_t*> place_constants(std::span<const uint8_t> constants) {
+    if (m_program->m_stream == nullptr || constants.empty()) return constants.data();
+    KILN_ASSIGN_OR_RETURN(auto memory, DeviceMemory::allocate(m_program->m_stream->device(), constants.size()));
+    KILN_RETURN_IF_ERROR(m_program->m_stream->upload(memory.get(), constants.data(), constants.size()));
+    m_program->m_constants.push_back(std::move(memory));
+    return m_program->m_constants.back().get();
+  }
+
+  Expected<const Executable*> executable_of(const Digest& digest) {
     auto [it, is_new] = m_executables.try_emplace(digest, nullptr);
     if (is_new) {
       KILN_ASSIGN_OR_RETURN(auto executable, m_source.executable(digest));
-      it->second = executable->host();
-      if (it->second == nullptr) return error(StatusCode::unimplemented, "program: a kernel is for another device");
+      it->second = executable.get();
+      if ((executable->host() != nullptr) != (m_program->m_stream == nullptr)) {
+        return damaged("a kernel is for another device");
+      }
       m_program->m_executables.push_back(std::move(executable));
     }
     return it->second;
@@ -183,9 +202,7 @@ class ProgramLoader {
   Expected<Program::Argument> bind(const LoadedPlan& plan, const fb::Call& call, uint32_t buffer_index) {
     if (buffer_index >= size_of_list(plan.stored->buffers())) return damaged("buffer out of range");
     const auto& buffer = *plan.stored->buffers()->Get(buffer_index);
-    const auto* constants = plan.stored->constants();
-    const std::span<const uint8_t> constant_bytes =
-        constants ? std::span(constants->data(), constants->size()) : std::span<const uint8_t>();
+    const std::span<const uint8_t> constant_bytes(plan.constants, constants_of(*plan.stored).size());
     const size_t argument_count = size_of_list(call.arguments());
     KILN_ASSIGN_OR_RETURN(Program::Argument argument, read_buffer(buffer, argument_count, argument_count,
                                                                   plan.stored->scratch_bytes(), constant_bytes));
@@ -211,9 +228,14 @@ class ProgramLoader {
     for (size_t i = 0; i < size_of_list(plan.stored->launches()); ++i) {
       const auto& launch = *plan.stored->launches()->Get(static_cast<uint32_t>(i));
       if (launch.code() >= plan.executables.size()) return damaged("code out of range");
-      const HostExecutable* executable = plan.executables[launch.code()];
-      Program::Step step{executable, static_cast<uint32_t>(m_program->m_arguments.size()),
-                         static_cast<uint32_t>(size_of_list(launch.buffers())), executable->tasks(), 0};
+      const Executable* executable = plan.executables[launch.code()];
+      Program::Step step{executable->host(),
+                         executable->device(),
+                         static_cast<uint32_t>(m_program->m_arguments.size()),
+                         static_cast<uint32_t>(size_of_list(launch.buffers())),
+                         0,
+                         0};
+      if (step.host != nullptr) step.tasks = step.host->tasks();
       if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
       for (size_t b = 0; b < step.argument_count; ++b) {
         KILN_ASSIGN_OR_RETURN(auto argument, bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
@@ -234,7 +256,7 @@ class ProgramLoader {
   std::unique_ptr<Program> m_program = std::make_unique<Program>();
   std::vector<Program::Argument> m_buffers;
   std::vector<LoadedPlan> m_plans;
-  std::unordered_map<Digest, const HostExecutable*> m_executables;
+  std::unordered_map<Digest, const Executable*> m_executables;
   uint64_t m_plan_scratch_bytes = 0;
 };
 

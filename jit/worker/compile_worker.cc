@@ -7,11 +7,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <mutex>
 #include <new>
 
+#include "backends/devices.h"
 #include "base/limits.h"
 #include "jit/worker/job.h"
 #include "jit/worker/process_runner.h"
@@ -76,7 +78,11 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
   limit(RLIMIT_CORE, 0);
   if (limits.cpu_max_seconds != 0) limit(RLIMIT_CPU, limits.cpu_max_seconds);
   if (limits.memory_max_bytes != 0 && !k_sanitized) {
-    limit(RLIMIT_AS, limits.memory_max_bytes);
+    // The hard limit stays: an execution worker of a device lifts it, since drivers reserve more than there is memory.
+    rlimit address_space{};
+    getrlimit(RLIMIT_AS, &address_space);
+    address_space.rlim_cur = std::min<rlim_t>(limits.memory_max_bytes, address_space.rlim_max);
+    setrlimit(RLIMIT_AS, &address_space);
     limit(RLIMIT_FSIZE, limits.memory_max_bytes);  // memfds count as files
   }
   // When memory runs out, better a build than the training it was for.
@@ -103,6 +109,21 @@ Expected<BuildRequest> receive_job(int socket) {
   }
 }
 
+/// Null when this host has no device of the target. Only the host's own processor is asked here: drivers are opened in
+/// execution workers.
+Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits) {
+  const RuntimeBackend* backend = find_runtime_backend(target.backend);
+  if (backend == nullptr) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
+  if (backend == &host_backend()) {
+    if (!device_for(*backend, target)) return std::unique_ptr<CandidateRunner>();
+    return ProcessRunner::create({.memory_max_bytes = limits.memory_max_bytes});
+  }
+  auto runner = ProcessRunner::create({.target = target});
+  // A driver in the target says that the asker has such a device: then it has to be there for us too.
+  const bool may_be_absent = target.driver.empty() && runner.status().code() == StatusCode::not_found;
+  return may_be_absent ? std::unique_ptr<CandidateRunner>() : std::move(runner);
+}
+
 Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
   std::mutex mutex;  // progress comes from any thread
@@ -111,9 +132,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
     const std::scoped_lock lock(mutex);
     if (!send_all(socket, bytes, k_no_deadline).ok()) _exit(0);
   };
-  const RunnerFactory make_runner = [&] {
-    return ProcessRunner::create({.executor_path = "", .memory_max_bytes = limits.memory_max_bytes});
-  };
+  const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits); };
   try {
     return build(request, make_runner, progress);
   } catch (const std::bad_alloc&) {

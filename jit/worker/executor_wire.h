@@ -3,7 +3,7 @@
 
 /* What the compile worker and its execution worker say to each other: one struct per SOCK_SEQPACKET message,
  * each request with one descriptor. Both come from one build, so there is no version. C, because the executor
- * is. */
+ * of the host is. The executor of a device speaks first: one reply, once it has opened the device. */
 
 #include <stdint.h>
 
@@ -12,6 +12,7 @@
 #define KILN_EXECUTOR_BUFFERS 128
 #define KILN_EXECUTOR_REPETITIONS 256
 #define KILN_EXECUTOR_POOLS 4
+#define KILN_EXECUTOR_MESSAGE_BYTES 512
 
 enum kiln_executor_command {
   KILN_EXECUTOR_DATA = 1, /* descriptor: memfd with the buffers; replaces the one before */
@@ -40,12 +41,17 @@ struct kiln_executor_request {
   uint64_t entry;
   uint64_t tasks;
   uint64_t workspace_bytes;
+  uint64_t features;
   uint32_t repetitions;
   uint32_t buffer_count;
   struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];
 };
 
-enum kiln_executor_result { KILN_EXECUTOR_OK = 0, KILN_EXECUTOR_REFUSED = 1 };
+enum kiln_executor_result {
+  KILN_EXECUTOR_OK = 0,
+  KILN_EXECUTOR_REFUSED = 1,
+  KILN_EXECUTOR_ABSENT = 2 /* of a device: this host has none for the target */
+};
 
 struct kiln_executor_reply {
   uint32_t magic;
@@ -55,6 +61,7 @@ struct kiln_executor_reply {
   uint32_t repetitions;
   uint32_t reserved;
   uint64_t nanoseconds[KILN_EXECUTOR_REPETITIONS];
+  char message[KILN_EXECUTOR_MESSAGE_BYTES]; /* why, when not OK and there is no errno; ends with a zero */
 };
 
 #endif /* KILN_JIT_WORKER_EXECUTOR_WIRE_H */

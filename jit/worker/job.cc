@@ -35,8 +35,8 @@ Status read_digest(const Bytes* bytes, Digest& digest) {
 Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   std::vector<Offset<wire::Target>> targets;
   for (const Target& target : request.targets) {
-    const auto backend = builder.CreateString(target.backend);
-    targets.push_back(wire::CreateTarget(builder, backend, builder.CreateString(target.name)));
+    const auto backend = builder.CreateString(target.backend), name = builder.CreateString(target.name);
+    targets.push_back(wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver)));
   }
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
@@ -47,7 +47,7 @@ Status read(const wire::Job& table, BuildRequest& request) {
   request.cache_directory = read_text(table.cache_directory());
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
-    request.targets.push_back({read_text(target->backend()), read_text(target->name())});
+    request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver())});
   }
   return {};
 }

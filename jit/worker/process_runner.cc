@@ -25,6 +25,7 @@ constexpr uint64_t k_red_zone_bytes = 8'192;  // a page and a stride beyond it
 constexpr uint64_t k_alignment_bytes = 64;
 constexpr uint8_t k_red = 0xa5;
 constexpr uint32_t k_start_timeout_ms = 10'000;
+constexpr uint32_t k_device_start_timeout_ms = 60'000;  // a driver that meets its device for the first time
 
 static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
 static_assert(KILN_EXECUTOR_POOLS >= 4, "one per floating dtype");
@@ -44,19 +45,26 @@ Expected<kiln_executor_reply> receive_reply(int socket, Deadline deadline) {
   if (got != sizeof reply || reply.magic != KILN_EXECUTOR_MAGIC || reply.repetitions > KILN_EXECUTOR_REPETITIONS) {
     return error(StatusCode::unavailable, "no reply");
   }
+  reply.message[sizeof reply.message - 1] = 0;
   return reply;
 }
 
-std::string default_executor() {
+std::string why(const kiln_executor_reply& reply) {
+  return reply.message[0] != 0 ? reply.message : std::strerror(static_cast<int>(reply.error_number));
+}
+
+std::string default_executor(bool is_device) {
   std::error_code failure;
-  return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename("kiln-executor").string();
+  const char* name = is_device ? "kiln-device-executor" : "kiln-executor";
+  return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename(name).string();
 }
 
 }  // namespace
 
 Expected<std::unique_ptr<CandidateRunner>> ProcessRunner::create(Options options) {
-  if (options.executor_path.empty()) options.executor_path = default_executor();
   std::unique_ptr<ProcessRunner> runner(new ProcessRunner(std::move(options)));
+  std::string& path = runner->m_options.executor_path;
+  if (path.empty()) path = default_executor(runner->is_device());
   KILN_RETURN_IF_ERROR(runner->start());
   return std::unique_ptr<CandidateRunner>(std::move(runner));
 }
@@ -122,6 +130,7 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, u
   request.entry = image.entry;
   request.tasks = image.tasks;
   request.workspace_bytes = image.workspace_bytes;
+  request.features = image.features;
   request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
   request.used_bytes = m_used_bytes;
   request.buffer_count = static_cast<uint32_t>(m_buffers.size());
@@ -148,7 +157,7 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
     KILN_RETURN_IF_ERROR(send_memory());
     sent = send_struct(m_socket.get(), &request, sizeof request, code.get());
   }
-  if (!sent) return died("before it ran");
+  if (!sent) return died("candidate", "before it ran");
 
   const auto reply = receive_reply(m_socket.get(), deadline_in(timeout_ms));
   if (!reply) {
@@ -156,11 +165,10 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
       stop();
       return error(StatusCode::deadline_exceeded, "candidate did not end within {} ms", timeout_ms);
     }
-    return died("while it ran");
+    return died("candidate", "while it ran");
   }
   if (reply->result != KILN_EXECUTOR_OK) {
-    return error(StatusCode::resource_exhausted, "execution worker refused: {}",
-                 std::strerror(static_cast<int>(reply->error_number)));
+    return error(StatusCode::resource_exhausted, "execution worker refused: {}", why(*reply));
   }
   CandidateRun result;
   result.status = static_cast<LaunchStatus>(reply->launch_status);
@@ -180,8 +188,13 @@ Status ProcessRunner::start() {
   const UniqueFd theirs(pair[1]);
   std::string parent = std::to_string(getpid());
   std::string memory = std::to_string(m_options.memory_max_bytes);
-  char* arguments[] = {m_options.executor_path.data(), parent.data(), memory.data(), nullptr};
-  char* environment[] = {nullptr};
+  Target& target = m_options.target;
+  char* for_host[] = {m_options.executor_path.data(), parent.data(), memory.data(), nullptr};
+  char* for_device[] = {m_options.executor_path.data(), parent.data(), target.backend.data(), target.name.data(),
+                        target.driver.data(),           nullptr};
+  char* nothing[] = {nullptr};
+  char** arguments = is_device() ? for_device : for_host;
+  char** environment = is_device() ? environ : nothing;  // drivers are found and set up by it
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, theirs.get(), KILN_EXECUTOR_SOCKET);
@@ -194,7 +207,23 @@ Status ProcessRunner::start() {
   m_socket = std::move(ours);
   m_data_sent = false;
   m_pools_sent = 0;
-  return {};
+  return is_device() ? receive_greeting() : Status();
+}
+
+Status ProcessRunner::receive_greeting() {
+  const auto reply = receive_reply(m_socket.get(), deadline_in(k_device_start_timeout_ms));
+  if (reply.ok() && reply->result == KILN_EXECUTOR_OK) return {};
+  if (reply.ok()) {
+    stop();
+    return error(reply->result == KILN_EXECUTOR_ABSENT ? StatusCode::not_found : StatusCode::unavailable, "{}",
+                 why(*reply));
+  }
+  if (reply.status().code() == StatusCode::deadline_exceeded) {
+    stop();
+    return error(StatusCode::deadline_exceeded, "{} was not opened within {} ms", to_string(m_options.target),
+                 k_device_start_timeout_ms);
+  }
+  return died("driver", "while it opened " + to_string(m_options.target));
 }
 
 void ProcessRunner::stop() {
@@ -207,7 +236,7 @@ void ProcessRunner::stop() {
 }
 
 /// Reaps the worker that closed its socket, and says what ended it.
-Status ProcessRunner::died(std::string_view when) {
+Status ProcessRunner::died(std::string_view who, std::string_view when) {
   int status = 0;
   while (waitpid(m_pid, &status, 0) < 0 && errno == EINTR) {
   }
@@ -215,9 +244,9 @@ Status ProcessRunner::died(std::string_view when) {
   m_socket.reset();
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    return error(StatusCode::aborted, "candidate died of signal {} ({}) {}", signal, strsignal(signal), when);
+    return error(StatusCode::aborted, "{} died of signal {} ({}) {}", who, signal, strsignal(signal), when);
   }
-  return error(StatusCode::aborted, "candidate ended its process with {} {}", WEXITSTATUS(status), when);
+  return error(StatusCode::aborted, "{} ended its process with {} {}", who, WEXITSTATUS(status), when);
 }
 
 /// What the worker does not have yet: the buffers' memory, the pools.
@@ -244,8 +273,7 @@ Status ProcessRunner::send_descriptor(kiln_executor_request request, int fd) {
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply,
                         receive_reply(m_socket.get(), deadline_in(k_start_timeout_ms)));
   if (reply.result != KILN_EXECUTOR_OK) {
-    return error(StatusCode::resource_exhausted, "execution worker cannot map {} bytes: {}", request.bytes,
-                 std::strerror(static_cast<int>(reply.error_number)));
+    return error(StatusCode::resource_exhausted, "execution worker cannot map {} bytes: {}", request.bytes, why(reply));
   }
   return {};
 }

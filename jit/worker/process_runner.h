@@ -11,8 +11,9 @@
 
 namespace kiln {
 
-/// Runs candidates in an execution worker (executor.c), a process that it starts, kills and starts again as
-/// needed. This process writes the code into a sealed memfd and never maps it.
+/// Runs candidates in an execution worker (executor.c; device_executor.cc for targets of a device), a process that it
+/// starts, kills and starts again as needed. This process writes the code into a sealed memfd and never maps it, and
+/// opens no device.
 ///
 /// Threading: one thread at a time. The worker dies with the thread that last started it (PDEATHSIG) and is
 ///   then started again by the next run.
@@ -20,10 +21,12 @@ namespace kiln {
 class ProcessRunner final : public CandidateRunner {
  public:
   struct Options {
-    std::string executor_path;      // empty: kiln-executor beside this program
+    std::string executor_path;      // empty: kiln-executor or kiln-device-executor, beside this program
+    Target target;                  // of a device; empty: the host's
     uint64_t memory_max_bytes = 0;  // address space of the worker; 0: no limit
   };
 
+  /// Errors: not_found when this host has no device of the target, with the reason.
   static Expected<std::unique_ptr<CandidateRunner>> create(Options options);
   ~ProcessRunner() override;
 
@@ -40,9 +43,11 @@ class ProcessRunner final : public CandidateRunner {
     SampleMapping mapping;  // of the pool
   };
 
+  bool is_device() const { return !m_options.target.backend.empty(); }
   Status start();
+  Status receive_greeting();
   void stop();
-  Status died(std::string_view when);
+  Status died(std::string_view who, std::string_view when);
   Expected<kiln_executor_request> request_for(const Image& image, uint32_t repetitions);
   Status ensure_capacity();
   Status send_memory();

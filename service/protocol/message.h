@@ -30,6 +30,7 @@ struct Hello {
 struct TargetName {
   std::string backend;
   std::string name;
+  std::string driver;
   bool operator==(const TargetName&) const = default;
 };
 

@@ -231,6 +231,24 @@ TEST_F(Cli, WarmBuildsForTheTargetsNamed) {
   EXPECT_THAT(unknown.err, HasSubstr("no target is called x86-64-v9"));
 }
 
+TEST_F(Cli, WhatIsWarmedForATargetThatIsNotThereIsCheckedWhereItIsAndThenAMappedHit) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this host is none of x86-64-v3";
+  m_world.set("KILN_CPU_FEATURES", "x86-64-v2");
+  const auto warmed = kiln({"warm", graph(9), "--target", "x86-64-v3", "--json"}).json();
+  EXPECT_EQ(warmed["graphs"][0]["result"], "built");
+  EXPECT_THAT(kiln({"ls", "--target", "x86-64-v3", "--kind", "program"}).out, HasSubstr("unchecked"));
+  kiln({"daemon", "stop"});
+
+  m_world.set("KILN_CPU_FEATURES", "x86-64-v3");
+  const CliResult first = kiln({"run", graph(9), "--check", "--json"});
+  ASSERT_EQ(first.exit_status, 0) << first.err;
+  EXPECT_EQ(first.json()["found"], "checked");
+  EXPECT_EQ(first.json()["compilations"], 0);
+  kiln({"daemon", "stop"});
+  m_world.set("KILN_NO_DAEMON", "1");
+  EXPECT_EQ(kiln({"run", graph(9), "--check", "--json"}).json()["found"], "mapped hit");
+}
+
 TEST_F(Cli, SymbolsAreBoundByName) {
   const std::string file = m_world.write("symbolic.kiln", k_symbolic_text);
   const CliResult run = kiln({"run", file, "--symbols", "s0=5", "--check", "--json"});
@@ -389,7 +407,9 @@ TEST_F(Cli, StatsCountWhatTheDaemonDid) {
 // ---- doctor and output
 
 TEST_F(Cli, DoctorSeesWhatIsWrongWithTheDirectory) {
-  EXPECT_EQ(kiln({"doctor"}).exit_status, 0);
+  const CliResult good = kiln({"doctor"});
+  EXPECT_EQ(good.exit_status, 0) << good.out;
+  EXPECT_THAT(good.out, HasSubstr("x86-64-v2")) << "what the host runs";
   std::filesystem::create_directory(m_world.cache());
   std::filesystem::permissions(m_world.cache(), std::filesystem::perms::all);
   const CliResult open = kiln({"doctor"});

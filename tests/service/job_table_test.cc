@@ -41,6 +41,9 @@ TEST(JobTable, another_target_is_another_key) {
   auto other = graph("a");
   other.targets[0].name = "x86-64-v4";
   EXPECT_NE(job_key(graph("a")), job_key(other));
+  auto bound = graph("a");
+  bound.targets[0].driver = "7";
+  EXPECT_NE(job_key(graph("a")), job_key(bound));
   EXPECT_EQ(job_key(graph("a")), job_key(graph("a", Priority::background)));
 }
 

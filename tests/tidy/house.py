@@ -15,8 +15,9 @@ LONGER = {"client/python/kiln/torch/rows.py": 1200}
 # Code of others, kept as it came.
 FOREIGN = ("client/python/third_party/",)
 # Above the backends nothing knows a vendor or one of its instruction sets.
-NEUTRAL = ("frontend/", "autotune/", "jit/", "cache/", "service/", "client/")
-VENDORS = re.compile(r"\b(nvidia|cuda|intel|amd|avx\w*|amx\w*|level_zero)\b", re.IGNORECASE)
+NEUTRAL = ("frontend/", "autotune/", "jit/", "cache/", "service/", "client/", "cli/")
+VENDORS = re.compile(r"\b(nvidia|cuda\w*|nvrtc\w*|cudnn\w*|cublas\w*|cubin|ptx|sm_\d+a?|wgmma|h100|h200|intel|ocloc|level[ _]?zero|"
+                     r"spir-?v|(?-i:ze[A-Z])\w+|pvc|dg2|opencl|amd|rocm|hip|avx\w*|amx\w*)\b", re.IGNORECASE)
 # torch names its devices so; the sandbox asks for what candidates may need before its door closes.
 VENDORS_ALLOWED = ("client/python/", "jit/worker/executor.c")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -95,6 +96,9 @@ def problems():
 
 def test_itself():
     assert list(check_code("jit/a.cc", "// as cuda does"))
+    assert list(check_code("cli/a.cc", 'if (target == "sm_90a")'))
+    assert list(check_code("autotune/a.cc", "// SPIR-V beside"))
+    assert not list(check_code("jit/a.cc", "// the size of a zebra"))
     assert not list(check_code("backends/a.cc", "// as cuda does"))
     assert list(check_code("base/a.cc", "// " + "TODO"))
     assert list(check_code("base/a.cc", "\n" * (LINES + 1)))

@@ -38,8 +38,12 @@ def test_the_second_process_compiles_nothing(kiln, flags):
     assert warm["compilations"] == 0 and warm["misses"] == 0 and warm["hits_mapped"] > 0
 
 
-def test_inputs_may_be_keywords(kiln):
-    assert stats(kiln("warm", "--torch", "warmed:make_with_keywords", "--json"))["nodes_compiled"] > 0
+def test_inputs_may_be_keywords_and_graphs_are_built_for_the_targets_named(kiln):
+    warmed = kiln("warm", "--torch", "warmed:make_with_keywords", "--json", "--target", "x86-64-v2,x86-64-v3")
+    assert stats(warmed)["nodes_compiled"] > 0
+    for target in ("x86-64-v2", "x86-64-v3"):
+        assert json.loads(kiln("ls", "--target", target, "--kind", "program", "--json").stdout)["matched"] > 0
+    assert kiln("warm", "--torch", "warmed:make", "--target", "x86-64-v9").returncode == 1
 
 
 @pytest.mark.parametrize("source", ["warmed:nothing", "nowhere:make", "warmed:make_nonsense"])

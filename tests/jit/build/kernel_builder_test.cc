@@ -109,7 +109,7 @@ class KernelBuilderTest : public testing::Test {
 
   Expected<BuiltKernel> build(std::vector<Plant> plants) {
     const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
-    return build_kernel(job, PlantedBackend(std::move(plants)), host_target(), *m_runner);
+    return build_kernel(job, PlantedBackend(std::move(plants)), host_target(), m_runner.get());
   }
 
   Graph m_graph;
@@ -146,10 +146,33 @@ TEST_F(KernelBuilderTest, WhenAllAreBadTheErrorNamesWhatEachDid) {
   }
 }
 
+TEST_F(KernelBuilderTest, WithoutADeviceTheFirstThatCompilesIsTakenUnchecked) {
+  const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  const auto built = build_kernel(job, PlantedBackend({bad_plants()[0], wrong()}), host_target(), nullptr);
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(built->schedule, wrong().name);
+  EXPECT_EQ(built->checked, 0U);
+}
+
+TEST_F(KernelBuilderTest, CodeMadeBeforeIsCheckedInsteadOfCompiledAndWhenItIsWrongCompiledAnew) {
+  KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  job.made_before = right().compile(job.spec()).value();
+  const auto checked = build_kernel(job, PlantedBackend({wrong()}), host_target(), m_runner.get());
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  EXPECT_EQ(checked->compilations, 0U);
+  EXPECT_EQ(checked->checked, 37U * 65);
+
+  job.made_before = wrong().compile(job.spec()).value();
+  const auto anew = build_kernel(job, PlantedBackend({right()}), host_target(), m_runner.get());
+  ASSERT_TRUE(anew.ok()) << anew.status().to_string();
+  EXPECT_EQ(anew->schedule, "right");
+  EXPECT_EQ(anew->compilations, 1U);
+}
+
 TEST_F(KernelBuilderTest, ARightKernelWithAPlantedNeighbourIsStillTheOnlyOneBuilt) {
   const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
   const std::vector<KernelJob> jobs(4, job);
-  const auto make_runner = [] { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); };
+  const auto make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); };
   const auto built = build_kernels(jobs, PlantedBackend({bad_plants()[3], right()}), host_target(), make_runner,
                                    [](std::string_view, uint64_t, uint64_t, std::string_view) {});
   ASSERT_TRUE(built.ok()) << built.status().to_string();

@@ -38,6 +38,8 @@ TEST(Key, EverySemanticInputChangesIt) {
       key_of(graph("[4, 8]", "f32", "", "1e-05", " {1, 4}")),
       key_of(graph(), {"cpu", "x86-64-v3"}),
       key_of(graph(), {"reference", "x86-64-v4"}),
+      key_of(graph(), {"cpu", "x86-64-v4", "driver 7"}),
+      key_of(graph(), {"cpu", "x86-64-v4", "driver 8"}),
   };
   for (const Digest& key : changed) EXPECT_TRUE(keys.insert(key.to_hex()).second);
 }
@@ -53,6 +55,22 @@ TEST(Key, LevelsDoNotMeet) {
   auto parsed = parse_text(graph());
   const Graph canonical = canonicalise(*parsed);
   EXPECT_NE(program_key(canonical, k_target).digest(), plan_key(canonical, k_target).digest());
+}
+
+TEST(Key, WhatWasNotCheckedHasAKeyOfItsOwnWithoutDriver) {
+  auto parsed = parse_text(graph());
+  const Graph canonical = canonicalise(*parsed);
+  const Target with_driver{k_target.backend, k_target.name, "driver 7"};
+  EXPECT_NE(program_key(canonical, k_target).digest(), program_key(canonical, k_target, Proof::deferred).digest());
+  EXPECT_EQ(program_key(canonical, with_driver, Proof::deferred).digest(),
+            program_key(canonical, k_target, Proof::deferred).digest());
+}
+
+TEST(Key, AnotherCompilerIsAnotherKeyOfCodeUnlessItWasNotChecked) {
+  const KernelSpec spec;
+  EXPECT_NE(code_key(spec, k_target, "compiler 1").digest(), code_key(spec, k_target, "compiler 2").digest());
+  EXPECT_EQ(code_key(spec, k_target, "compiler 1", Proof::deferred).digest(),
+            code_key(spec, k_target, "compiler 2", Proof::deferred).digest());
 }
 
 TEST(Key, ItsDigestIsThatOfItsParts) {

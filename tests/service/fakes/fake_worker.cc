@@ -74,7 +74,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactor
     }
   }
   if (is("run")) {  // the execution worker, from within a compile worker
-    auto runner = make_runner();
+    auto runner = make_runner({"cpu", "x86-64-v2"});
     if (!runner) return runner.status();
     auto buffers = (*runner)->prepare(std::vector<CandidateBuffer>{{64, {}}});
     if (!buffers) return buffers.status();

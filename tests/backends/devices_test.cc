@@ -1,4 +1,4 @@
-#include "backends/runtime_registry.h"
+#include "backends/devices.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace kiln {
 namespace {
 
-TEST(RuntimeRegistry, every_target_has_one_name_and_is_found_by_it) {
+TEST(Devices, every_target_has_one_name_and_is_found_by_it) {
   std::set<std::string> names;
   for (const RuntimeBackend* backend : runtime_backends()) {
     for (const Target& target : backend->known_targets()) {
@@ -19,13 +19,13 @@ TEST(RuntimeRegistry, every_target_has_one_name_and_is_found_by_it) {
   }
 }
 
-TEST(RuntimeRegistry, an_unknown_target_is_answered_with_those_there_are) {
+TEST(Devices, an_unknown_target_is_answered_with_those_there_are) {
   const auto found = find_target("native");
   EXPECT_EQ(found.status().code(), StatusCode::invalid_argument);
   EXPECT_NE(found.status().message().find("x86-64-v3"), std::string::npos) << found.status().message();
 }
 
-TEST(RuntimeRegistry, no_name_is_the_host_which_has_memory_and_a_queue_like_any_device) {
+TEST(Devices, no_name_is_the_host_which_has_memory_and_a_queue_like_any_device) {
   const auto host = open_device("");
   ASSERT_TRUE(host.ok()) << host.status().to_string();
   EXPECT_TRUE(host->device->is_host());
@@ -43,14 +43,14 @@ TEST(RuntimeRegistry, no_name_is_the_host_which_has_memory_and_a_queue_like_any_
   host->device->release(*memory);
 }
 
-TEST(RuntimeRegistry, a_device_that_is_none_or_not_there_is_a_typed_error) {
+TEST(Devices, a_device_that_is_none_or_not_there_is_a_typed_error) {
   for (const char* name : {"toaster", "cpu:", "cpu:x", "cpu:-1", ":", "cpu:0:0"}) {
     EXPECT_EQ(open_device(name).status().code(), StatusCode::invalid_argument) << name;
   }
   EXPECT_EQ(open_device("cpu:7").status().code(), StatusCode::not_found);
 }
 
-TEST(RuntimeRegistry, a_backend_without_devices_says_why) {
+TEST(Devices, a_backend_without_devices_says_why) {
   for (const RuntimeBackend* backend : runtime_backends()) {
     const Discovery& discovery = backend->discover();
     EXPECT_EQ(discovery.devices.empty(), !discovery.status.ok()) << backend->name();

@@ -1,0 +1,288 @@
+// The execution worker of a device: opens the device of one target and runs candidates on it.
+//
+// A process of its own, because a driver may crash, hang, or refuse to work again after a kernel that faulted: whoever
+// started it ends it and starts another. It judges nothing. The data come in shared memory; a copy of all of it, red
+// zones included, goes to the device and comes back, so that what a kernel wrote outside its buffers is seen there.
+// Driver calls need more of the system than a list of permissions could name, so there is no sandbox beyond the compile
+// worker's, which this inherits; unlike there, address space is not bounded: drivers reserve more than there is memory.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "autotune/repeated_mapping.h"
+#include "backends/devices.h"
+#include "base/fd.h"
+#include "jit/run/device_memory.h"
+#include "jit/worker/executor_wire.h"
+#include "jit/worker/send_struct.h"
+
+namespace kiln {
+namespace {
+
+void say(kiln_executor_reply& reply, kiln_executor_result result, const Status& why) {
+  reply.result = result;
+  std::snprintf(reply.message, sizeof reply.message, "%s", why.message().c_str());
+}
+
+Status system_error(std::string_view what) {
+  return error(StatusCode::resource_exhausted, "{}: {}", what, std::strerror(errno));
+}
+
+/// False when the parent is gone or talks nonsense.
+bool receive(kiln_executor_request& request, UniqueFd& descriptor) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  iovec part{&request, sizeof request};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = 0;
+  do got = recvmsg(KILN_EXECUTOR_SOCKET, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    descriptor.reset(fd);
+  }
+  return got == sizeof request && request.magic == KILN_EXECUTOR_MAGIC && descriptor;
+}
+
+/// A descriptor's memory, mapped as long as this lives.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(int fd, size_t bytes, int protection, int flags) : m_bytes(bytes) {
+    void* address = mmap(nullptr, bytes, protection, flags, fd, 0);
+    m_address = address == MAP_FAILED ? nullptr : static_cast<uint8_t*>(address);
+  }
+  Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(m_address, other.m_address);
+    std::swap(m_bytes, other.m_bytes);
+    return *this;
+  }
+  ~Mapping() {
+    if (m_address != nullptr) munmap(m_address, m_bytes);
+  }
+
+  uint8_t* get() const { return m_address; }
+  size_t size() const { return m_bytes; }
+
+ private:
+  uint8_t* m_address = nullptr;
+  size_t m_bytes = 0;
+};
+
+/// A file repeated behind itself (autotune/repeated_mapping.h), mapped as long as this lives.
+class Repeated {
+ public:
+  static Expected<Repeated> create(int fd, uint64_t file_bytes, const kiln_executor_buffer& buffer) {
+    Repeated repeated;
+    repeated.m_bytes = buffer.bytes;
+    if (kiln_map_repeatedly(&repeated.m_mapping, fd, file_bytes, buffer.offset, buffer.bytes) != 0) {
+      return system_error("mapping an input");
+    }
+    return repeated;
+  }
+  Repeated(Repeated&& other) noexcept { *this = std::move(other); }
+  Repeated& operator=(Repeated&& other) noexcept {
+    std::swap(m_mapping, other.m_mapping);
+    std::swap(m_bytes, other.m_bytes);
+    return *this;
+  }
+  ~Repeated() { kiln_unmap_repeated(&m_mapping); }
+
+  std::span<const uint8_t> bytes() const { return {m_mapping.first, m_bytes}; }
+
+ private:
+  Repeated() = default;
+
+  kiln_repeated_mapping m_mapping{};
+  uint64_t m_bytes = 0;
+};
+
+/// One device, with the data of the last DATA request.
+class Executor {
+ public:
+  static Expected<Executor> open(const Target& target) {
+    const RuntimeBackend* backend = find_runtime_backend(target.backend);
+    if (backend == nullptr) return error(StatusCode::not_found, "this build has no backend {}", target.backend);
+    const auto index = device_for(*backend, target);
+    if (!index) {
+      const Status& why = backend->discover().status;
+      return error(StatusCode::not_found, "no device of {}{}{}", to_string(target), why.ok() ? "" : ": ",
+                   why.message());
+    }
+    Executor executor;
+    KILN_ASSIGN_OR_RETURN(executor.m_device, backend->open(*index));
+    KILN_ASSIGN_OR_RETURN(executor.m_queue, executor.m_device->create_queue());
+    return executor;
+  }
+
+  Status set_data(const kiln_executor_request& request, const UniqueFd& fd) {
+    m_data = Mapping(fd.get(), request.bytes, PROT_READ | PROT_WRITE, MAP_SHARED);
+    return m_data.get() != nullptr ? Status() : system_error("mapping the data");
+  }
+
+  Status keep_pool(const kiln_executor_request& request, UniqueFd fd) {
+    if (request.pool >= KILN_EXECUTOR_POOLS) return invalid_argument("no such pool");
+    m_pools[request.pool] = {std::move(fd), request.bytes};
+    return {};
+  }
+
+  Status run(const kiln_executor_request& request, const UniqueFd& fd, kiln_executor_reply& reply) {
+    if (request.buffer_count > KILN_EXECUTOR_BUFFERS || request.repetitions > KILN_EXECUTOR_REPETITIONS ||
+        request.used_bytes > m_data.size()) {
+      return invalid_argument("request out of bounds");
+    }
+    const Mapping code(fd.get(), request.bytes, PROT_READ, MAP_PRIVATE);
+    if (code.get() == nullptr) return system_error("mapping the code");
+    const Image launch_data{{}, request.entry, request.tasks, request.workspace_bytes, request.features};
+    KILN_ASSIGN_OR_RETURN(const auto kernel, m_device->load(launch_data, {code.get(), code.size()}));
+    if (kernel->device() == nullptr) return invalid_argument("code for the host on a device");
+    return run(request, *kernel->device(), reply);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// An input that repeats a pool: the candidate may not change its copy on the device.
+  struct Input {
+    uint32_t index;
+    Repeated host;
+    DeviceMemory memory;
+  };
+
+  Status run(const kiln_executor_request& request, const DeviceExecutable& kernel, kiln_executor_reply& reply) {
+    constexpr uint8_t k_poison = 0xff;  // NaN in every float format; an index far outside
+    const LaunchStatus good = LaunchStatus::ok;
+    const std::vector<uint8_t> poison(request.workspace_bytes, k_poison);
+    KILN_ASSIGN_OR_RETURN(const auto data, DeviceMemory::allocate(*m_device, request.used_bytes));
+    KILN_ASSIGN_OR_RETURN(const auto workspace, DeviceMemory::allocate(*m_device, request.workspace_bytes));
+    KILN_ASSIGN_OR_RETURN(const auto status, DeviceMemory::allocate(*m_device, sizeof good));
+    KILN_ASSIGN_OR_RETURN(const std::vector<Input> inputs, upload_inputs(request));
+    KILN_RETURN_IF_ERROR(m_queue->upload(data.get(), m_data.get(), request.used_bytes));
+    KILN_RETURN_IF_ERROR(m_queue->upload(workspace.get(), poison.data(), poison.size()));
+    KILN_RETURN_IF_ERROR(m_queue->upload(status.get(), &good, sizeof good));
+    KILN_RETURN_IF_ERROR(m_queue->synchronise());
+    void* buffers[KILN_EXECUTOR_BUFFERS];
+    for (uint32_t i = 0; i < request.buffer_count; ++i) buffers[i] = data.get() + request.buffers[i].offset;
+    for (const Input& input : inputs) buffers[input.index] = input.memory.get();
+    for (uint32_t i = 0; i < request.repetitions; ++i) {
+      const auto begin = Clock::now();
+      KILN_RETURN_IF_ERROR(kernel.launch(*m_queue, buffers, workspace.get(), status.get()));
+      KILN_RETURN_IF_ERROR(m_queue->synchronise());
+      reply.nanoseconds[i] = static_cast<uint64_t>((Clock::now() - begin).count());
+    }
+    reply.repetitions = request.repetitions;
+    KILN_RETURN_IF_ERROR(m_queue->download(m_data.get(), data.get(), request.used_bytes));
+    KILN_RETURN_IF_ERROR(m_queue->download(&reply.launch_status, status.get(), sizeof reply.launch_status));
+    KILN_RETURN_IF_ERROR(m_queue->synchronise());
+    return check_inputs(inputs);
+  }
+
+  Expected<std::vector<Input>> upload_inputs(const kiln_executor_request& request) {
+    std::vector<Input> inputs;
+    for (uint32_t i = 0; i < request.buffer_count; ++i) {
+      const kiln_executor_buffer& buffer = request.buffers[i];
+      if (buffer.pool == KILN_EXECUTOR_NO_POOL) continue;
+      if (buffer.pool >= KILN_EXECUTOR_POOLS || !m_pools[buffer.pool].fd) return invalid_argument("no such pool");
+      const Pool& pool = m_pools[buffer.pool];
+      KILN_ASSIGN_OR_RETURN(Repeated host, Repeated::create(pool.fd.get(), pool.bytes, buffer));
+      KILN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::allocate(*m_device, buffer.bytes));
+      KILN_RETURN_IF_ERROR(m_queue->upload(memory.get(), host.bytes().data(), buffer.bytes));
+      inputs.push_back({i, std::move(host), std::move(memory)});
+    }
+    return inputs;
+  }
+
+  Status check_inputs(const std::vector<Input>& inputs) {
+    std::vector<uint8_t> copy;
+    for (const Input& input : inputs) {
+      const std::span<const uint8_t> sent = input.host.bytes();
+      copy.resize(sent.size());
+      KILN_RETURN_IF_ERROR(m_queue->download(copy.data(), input.memory.get(), copy.size()));
+      KILN_RETURN_IF_ERROR(m_queue->synchronise());
+      if (!std::ranges::equal(copy, sent)) {
+        return error(StatusCode::internal, "candidate changed its input {}", input.index);
+      }
+    }
+    return {};
+  }
+
+  std::unique_ptr<Device> m_device;
+  std::unique_ptr<Queue> m_queue;
+  struct Pool {
+    UniqueFd fd;
+    uint64_t bytes = 0;
+  };
+  Mapping m_data;
+  std::array<Pool, KILN_EXECUTOR_POOLS> m_pools;
+};
+
+void send_reply(const kiln_executor_reply& reply) {
+  if (!send_struct(KILN_EXECUTOR_SOCKET, &reply, sizeof reply, -1)) std::_Exit(1);
+}
+
+Status obey(Executor& executor, const kiln_executor_request& request, UniqueFd descriptor, kiln_executor_reply& reply) {
+  switch (request.command) {
+    case KILN_EXECUTOR_DATA:
+      return executor.set_data(request, descriptor);
+    case KILN_EXECUTOR_POOL:
+      return executor.keep_pool(request, std::move(descriptor));
+    default:
+      return executor.run(request, descriptor, reply);
+  }
+}
+
+[[noreturn]] void serve(Executor& executor) {
+  for (;;) {
+    kiln_executor_request request{};
+    UniqueFd descriptor;
+    if (!receive(request, descriptor)) std::_Exit(0);
+    kiln_executor_reply reply{};
+    reply.magic = KILN_EXECUTOR_MAGIC;
+    const Status status = obey(executor, request, std::move(descriptor), reply);
+    if (!status.ok()) say(reply, KILN_EXECUTOR_REFUSED, status);
+    send_reply(reply);
+  }
+}
+
+}  // namespace
+}  // namespace kiln
+
+/// argv: the parent's pid, then the target: backend, name, driver.
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != static_cast<pid_t>(std::atol(argv[1]))) return 0;  // the parent died before prctl could tell
+  rlimit address_space{};
+  getrlimit(RLIMIT_AS, &address_space);
+  address_space.rlim_cur = address_space.rlim_max;
+  setrlimit(RLIMIT_AS, &address_space);
+
+  auto executor = kiln::Executor::open({argv[2], argv[3], argv[4]});
+  kiln_executor_reply greeting{};
+  greeting.magic = KILN_EXECUTOR_MAGIC;
+  if (!executor.ok()) {
+    const bool absent = executor.status().code() == kiln::StatusCode::not_found;
+    kiln::say(greeting, absent ? KILN_EXECUTOR_ABSENT : KILN_EXECUTOR_REFUSED, executor.status());
+  }
+  kiln::send_reply(greeting);
+  if (executor.ok()) kiln::serve(*executor);
+  std::_Exit(0);
+}

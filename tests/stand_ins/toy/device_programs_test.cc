@@ -1,0 +1,292 @@
+// What lies above the backends, for a device that a host may have or lack: programs on its memory, code compiled where it
+// is not there and checked where it is, drivers that change, compilers that are missing or die. The device is the toy;
+// daemon, worker and device executor are the product's.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "client/client.h"
+#include "frontend/ops/element_evaluator.h"
+#include "frontend/text/text.h"
+#include "tests/stand_ins/toy/toy_device.h"
+
+namespace kiln {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A matrix product with an epilogue, a softmax over what it gives, and a constant that broadcasts.
+constexpr const char* k_graph = R"(graph(%x: f32[37, 65], %w: f32[65, 33]) {
+  %m = matmul(%x, %w)
+  %half = full() {shape = [], value = 0.5, dtype = f32}
+  %s = mul(%m, %half)
+  %y = softmax(%s) {dim = 1}
+  %e = exp(%x)
+  return %y, %e
+}
+)";
+
+constexpr const char* k_gather = R"(graph(%table: f32[10, 4], %i: i64[3]) {
+  %y = index_select(%table, %i) {dim = 0}
+  return %y
+}
+)";
+
+class DevicePrograms : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = fs::temp_directory_path() / "kiln-toy-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    m_directory = pattern;
+    fs::create_directory(m_directory / "run");
+    fs::permissions(m_directory / "run", fs::perms::owner_all);
+    set("KILN_CACHE_DIR", m_directory / "cache");
+    set("XDG_STATE_HOME", m_directory / "state");
+    set("XDG_RUNTIME_DIR", m_directory / "run");
+    set("KILN_DAEMON_PATH", KILND);
+    set("KILN_WORKER_PATH", TOY_WORKER);
+    set("KILN_DAEMON_IDLE_EXIT_MS", "60000");
+    set("KILN_DAEMON_START_TIMEOUT_MS", "20000");
+    for (const char* name : {"KILN_NO_DAEMON", "TOY_DRIVER", "TOY_COMPILER"}) unsetenv(name);
+  }
+  void TearDown() override {
+    stop_daemon();
+    fs::remove_all(m_directory);
+  }
+
+  static void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+
+  /// It has the environment of who starts it: so does every change to the toy begin.
+  static void stop_daemon() {
+    unsetenv("KILN_NO_DAEMON");
+    const auto loaded = load_config(ConfigSources::from_process({}, std::nullopt));
+    Connection connection(loaded->values);
+    static_cast<void>(connection.command({.verb = protocol::Verb::shutdown}, deadline_in(20'000), false));
+  }
+  static void install_driver(const std::string& version) {
+    stop_daemon();
+    set("TOY_DRIVER", version);
+  }
+
+  static std::unique_ptr<Client> client_of(std::string_view device) {
+    auto client = Client::create(std::nullopt, std::nullopt, device);
+    EXPECT_TRUE(client.ok()) << client.status().to_string();
+    return client.ok() ? std::move(*client) : nullptr;
+  }
+  static nlohmann::json stats_of(const Client& client) { return nlohmann::json::parse(client.stats_json()); }
+
+  static Graph parse(const char* text) {
+    auto graph = parse_text(text);
+    EXPECT_TRUE(graph.ok()) << graph.status().to_string();
+    return std::move(*graph);
+  }
+
+  /// The graph built for the toy from a process that has none, as `kiln warm --target` does.
+  static protocol::Built warm(const char* text = k_graph) {
+    const auto built = client_of("")->build_for(parse(text), {std::string(toy::k_target)}, {});
+    EXPECT_TRUE(built.ok()) << built.status().to_string();
+    return built.ok() ? *built : protocol::Built{};
+  }
+
+  fs::path m_directory;
+};
+
+std::vector<Tensor> inputs_of(const Graph& graph) {
+  std::vector<Tensor> inputs;
+  for (const ValueId value : graph.inputs()) {
+    std::vector<int64_t> dims;
+    for (const Dim& dim : graph.type(value).shape) dims.push_back(dim.constant());
+    Tensor& tensor = inputs.emplace_back(Tensor::zeros(graph.type(value).dtype, dims));
+    for (int64_t i = 0; i < tensor.elements(); ++i) tensor.set(i, std::sin(static_cast<double>(i + 3 * inputs.size())));
+  }
+  return inputs;
+}
+
+/// A tensor's copy on the device, or room for one.
+class OnDevice {
+ public:
+  OnDevice(DeviceStream& stream, size_t bytes) : m_stream(stream), m_bytes(bytes) {
+    m_memory = std::move(*DeviceMemory::allocate(stream.device(), bytes));
+  }
+  void upload(const void* from) { EXPECT_TRUE(m_stream.upload(m_memory.get(), from, m_bytes).ok()); }
+  std::vector<float> download() const {
+    std::vector<float> values(m_bytes / sizeof(float));
+    EXPECT_TRUE(m_stream.download(values.data(), m_memory.get(), m_bytes).ok());
+    return values;
+  }
+  void* get() const { return m_memory.get(); }
+
+ private:
+  DeviceStream& m_stream;
+  size_t m_bytes;
+  DeviceMemory m_memory;
+};
+
+/// Runs the program of k_graph on the client's device with host arrays and compares all results with the reference.
+void check_results(Client& client, const Program& program, const Graph& graph) {
+  DeviceStream& stream = *client.stream();
+  const std::vector<Tensor> inputs = inputs_of(graph);
+  const auto expected = evaluate_exact(graph, inputs);
+  ASSERT_TRUE(expected.ok());
+  std::vector<OnDevice> sources, results;
+  std::vector<const void*> source_pointers;
+  std::vector<void*> result_pointers;
+  for (const Tensor& input : inputs) {
+    sources.emplace_back(stream, input.bytes.size()).upload(input.bytes.data());
+    source_pointers.push_back(sources.back().get());
+  }
+  for (const auto& values : *expected) {
+    result_pointers.push_back(results.emplace_back(stream, values.size() * sizeof(float)).get());
+  }
+  const Status ran = program.run(source_pointers, result_pointers, 1);
+  ASSERT_TRUE(ran.ok()) << ran.to_string();
+  for (size_t r = 0; r < results.size(); ++r) {
+    const auto got = results[r].download();
+    for (size_t i = 0; i < got.size(); ++i) {
+      // f32 with sums of 65 terms: 2^-24 * 65 is 4e-6.
+      ASSERT_NEAR(got[i], (*expected)[r][i], 1e-5 * (1 + std::abs((*expected)[r][i]))) << "output " << r << ", " << i;
+    }
+  }
+}
+
+TEST_F(DevicePrograms, what_was_built_without_the_device_is_checked_at_its_first_use_there_and_then_a_mapped_hit) {
+  const protocol::Built built = warm();
+  EXPECT_GT(built.compilations, 0u);
+  EXPECT_NE(built.report.find("\"verified\":false"), std::string::npos) << built.report;
+  EXPECT_EQ(warm().compilations, 0u) << "it is there";
+
+  install_driver("7");
+  const Graph graph = parse(k_graph);
+  {
+    const auto client = client_of("toy");
+    const auto compiled = client->compile(graph, {});
+    ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+    EXPECT_EQ(compiled->how, "checked");
+    const auto stats = stats_of(*client);
+    EXPECT_EQ(stats["compilations"], 0);
+    EXPECT_EQ(stats["hits_deferred"], 1);
+    EXPECT_EQ(stats["misses"], 0);
+    check_results(*client, *compiled->program, graph);
+  }
+  stop_daemon();
+  set("KILN_NO_DAEMON", "1");
+  const auto client = client_of("toy:0");
+  const auto compiled = client->compile(graph, {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_EQ(compiled->how, "mapped hit");
+  EXPECT_EQ(stats_of(*client)["hits_mapped"], 1);
+  EXPECT_EQ(stats_of(*client)["compilations"], 0);
+  check_results(*client, *compiled->program, graph);
+}
+
+TEST_F(DevicePrograms, nothing_unchecked_runs_where_no_daemon_can_check_it) {
+  warm();
+  install_driver("7");
+  set("KILN_NO_DAEMON", "1");
+  const auto compiled = client_of("toy")->compile(parse(k_graph), {});
+  EXPECT_EQ(compiled.status().code(), StatusCode::unavailable);
+  EXPECT_NE(compiled.status().message().find("not checked on one yet"), std::string::npos)
+      << compiled.status().message();
+}
+
+TEST_F(DevicePrograms, native_code_of_another_driver_is_a_miss_and_made_anew_from_the_portable_form) {
+  warm();
+  const Graph graph = parse(k_graph);
+  install_driver("7");
+  ASSERT_TRUE(client_of("toy")->compile(graph, {}).ok());
+  install_driver("8");
+  toy::loads() = {};
+  const auto client = client_of("toy");
+  const auto compiled = client->compile(graph, {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_EQ(compiled->how, "checked");
+  EXPECT_GT(toy::loads().native, 0);
+  EXPECT_EQ(toy::loads().portable, 0);
+  check_results(*client, *compiled->program, graph);
+}
+
+TEST_F(DevicePrograms, a_device_that_is_there_has_its_code_compiled_and_checked_at_once) {
+  install_driver("7");
+  const Graph graph = parse(k_graph);
+  const auto client = client_of("toy");
+  const auto compiled = client->compile(graph, {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_EQ(compiled->how, "built");
+  EXPECT_EQ(stats_of(*client)["misses"], 1);
+  check_results(*client, *compiled->program, graph);
+}
+
+TEST_F(DevicePrograms, pointers_of_the_host_and_indices_out_of_range_are_typed_errors_and_the_stream_goes_on) {
+  install_driver("7");
+  const auto client = client_of("toy");
+  const auto compiled = client->compile(parse(k_gather), {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  const std::vector<float> table(40, 1.5F);
+  std::vector<int64_t> indices{1, 99, 2};
+  std::vector<float> host(12);
+  const void* host_inputs[] = {table.data(), indices.data()};
+  void* host_outputs[] = {host.data()};
+  EXPECT_EQ(compiled->program->run(host_inputs, host_outputs, 1).code(), StatusCode::invalid_argument);
+
+  OnDevice on_table(*client->stream(), 160), on_indices(*client->stream(), 24), out(*client->stream(), 48);
+  on_table.upload(table.data());
+  on_indices.upload(indices.data());
+  const void* inputs[] = {on_table.get(), on_indices.get()};
+  void* outputs[] = {out.get()};
+  EXPECT_EQ(compiled->program->run(inputs, outputs, 1).code(), StatusCode::out_of_range);
+  indices[1] = 9;
+  on_indices.upload(indices.data());
+  EXPECT_TRUE(compiled->program->run(inputs, outputs, 1).ok());
+  EXPECT_EQ(out.download(), std::vector<float>(12, 1.5F));
+}
+
+TEST_F(DevicePrograms, work_on_a_queue_of_the_callers_is_put_there_without_waiting) {
+  install_driver("7");
+  const auto client = client_of("toy");
+  const auto compiled = client->compile(parse(k_gather), {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  OnDevice table(*client->stream(), 160), indices(*client->stream(), 24), out(*client->stream(), 48);
+  const std::vector<float> rows(40, 2.5F), before(12, 0);
+  const std::vector<int64_t> good{0, 1, 2};
+  table.upload(rows.data());
+  indices.upload(good.data());
+  out.upload(before.data());
+  const auto stream = client->stream_over(nullptr);
+  ASSERT_TRUE(stream.ok());
+  EXPECT_EQ(*stream, *client->stream_over(nullptr));
+  const void* inputs[] = {table.get(), indices.get()};
+  void* outputs[] = {out.get()};
+  ASSERT_TRUE(compiled->program->launch(**stream, inputs, outputs).ok());
+  EXPECT_EQ(out.download(), before) << "the toy's queues wait to be waited for";
+  ASSERT_TRUE((*stream)->finish().ok());
+  EXPECT_EQ(out.download(), std::vector<float>(12, 2.5F));
+}
+
+TEST_F(DevicePrograms, no_device_no_compiler_and_a_compiler_that_dies_are_typed_errors_with_the_reason) {
+  const auto none = Client::create(std::nullopt, std::nullopt, "toy");
+  EXPECT_EQ(none.status().code(), StatusCode::unavailable);
+  EXPECT_NE(none.status().message().find("TOY_DRIVER is not set"), std::string::npos) << none.status().message();
+
+  install_driver("7");
+  set("TOY_COMPILER", "absent");
+  const auto absent = client_of("toy")->compile(parse(k_graph), {});
+  EXPECT_EQ(absent.status().code(), StatusCode::failed_precondition) << absent.status().to_string();
+  EXPECT_NE(absent.status().message().find("not on this host"), std::string::npos) << absent.status().message();
+
+  stop_daemon();
+  set("TOY_COMPILER", "dies");
+  const auto client = client_of("toy");
+  const auto dead = client->compile(parse(k_graph), {});
+  EXPECT_EQ(dead.status().code(), StatusCode::aborted) << dead.status().to_string();
+  unsetenv("TOY_COMPILER");
+  EXPECT_FALSE(client->compile(parse(k_graph), {}).ok()) << "the key is in quarantine";
+  EXPECT_TRUE(client_of("")->compile(parse(k_graph), {}).ok()) << "that of the host is not";
+}
+
+}  // namespace
+}  // namespace kiln
