@@ -11,6 +11,7 @@ find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_program(KILN_FLATC flatc REQUIRED)
+find_package(SPIRV-Tools REQUIRED)
 find_library(KILN_SECCOMP seccomp REQUIRED)
 
 # kiln_flatbuffers(TARGET SCHEMA…): generates <folder>/<name>_generated.h into the build tree.

@@ -7,20 +7,27 @@ BUILD=$ROOT/build/$PRESET
 PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-format-19 clang-tidy-19 flatbuffers-compiler
   libflatbuffers-dev librocksdb-dev libboost-dev libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev
   libcli11-dev nlohmann-json3-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev
+  spirv-headers spirv-tools libze-dev opencl-c-headers
   python3-dev python3-venv util-linux)
+OPTIONAL_PACKAGES=(libze1 intel-opencl-icd)  # tests that need one of these skip without it
 
 say() { printf '== %s\n' "$*" >&2; }
 
-install_packages() {
+install_missing() {  # install_missing PACKAGE…
   local missing=()
   local package
-  for package in "${PACKAGES[@]}"; do
+  for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing ${missing[*]}"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+}
+
+install_packages() {
+  install_missing "${PACKAGES[@]}"
+  install_missing "${OPTIONAL_PACKAGES[@]}" || say "no ${OPTIONAL_PACKAGES[*]}: tests that need them will skip"
 }
 
 has_modules() {  # has_modules PYTHON MODULE…
@@ -52,6 +59,14 @@ vendor_package() {  # vendor_package NAME==VERSION FILE: FILE is in the package,
   "$PYTHON" -m pip install -q --no-deps --upgrade --target "$VENDOR" "$1" || say "no $1: tests that need it will skip"
 }
 
+# A wheel whose libraries are no part of a Python package, with all it depends on.
+vendor_prefix() {  # vendor_prefix FOLDER FILE NAME==VERSION…: FILE is in the folder
+  [ -e "$VENDOR/$1/$2" ] && return
+  say "installing ${*:3} into build/vendor/$1"
+  "$PYTHON" -m pip install -q --ignore-installed --prefix "$VENDOR/$1" "${@:3}" ||
+    say "no ${*:3}: tests that need it will skip"
+}
+
 build() {  # build PRESET [TARGET…]
   local preset=$1; shift
   ( cd "$ROOT" && cmake --preset "$preset" -DKILN_PYTHON="${PYTHON:-}" >"$ROOT/build/$preset.configure.log" 2>&1 ) ||
@@ -65,6 +80,7 @@ prepare() {  # packages, python, the dev build
   install_packages
   ensure_python
   vendor_package nvidia-cuda-nvrtc==13.0.88 nvidia/cu13/lib/libnvrtc.so.13
+  vendor_prefix opencl lib/libintelocl.so intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0
   say "building (log: build/$PRESET.build.log)"
   build "$PRESET"
 }

@@ -22,6 +22,10 @@ inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {
   *out << backend.target.backend << ":" << backend.target.name;
 }
 
+/// The target as a device of this host runs it, and that device; the target alone where there is none.
+BackendUnderTest on_this_host(std::shared_ptr<const CompileBackend> compile, const RuntimeBackend& runtime,
+                              const Target& target);
+
 /// All backends this build has, each with all its targets. Written out: a new backend is a line here.
 std::vector<BackendUnderTest> backends_under_test();
 

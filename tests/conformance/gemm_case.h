@@ -7,6 +7,12 @@
 
 namespace kiln::conformance {
 
+inline Access access(uint32_t buffer, std::vector<int64_t> strides) { return {buffer, 0, std::move(strides), {}}; }
+
+inline ScalarNode load(DType dtype, uint32_t slot) {
+  return {ScalarOp::load, dtype, {k_no_expr, k_no_expr, k_no_expr}, slot};
+}
+
 struct GemmCase {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   DType dtype = DType::f32;
@@ -16,12 +22,6 @@ struct GemmCase {
 
 /// C[b, m, n] = tanh(A @ B + bias[n]) or A @ B.
 inline KernelSpec gemm(const GemmCase& c) {
-  const auto access = [](uint32_t buffer, std::vector<int64_t> strides) {
-    return Access{buffer, 0, std::move(strides), {}};
-  };
-  const auto load = [](DType dtype, uint32_t slot) {
-    return ScalarNode{ScalarOp::load, dtype, {k_no_expr, k_no_expr, k_no_expr}, slot};
-  };
   KernelSpec spec;
   GemmSpec kernel;
   kernel.m = c.m;

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/level_zero/compile/emitter.h"
+#include "backends/level_zero/target.h"
+
+namespace kiln::level_zero {
+
+/// What every kind of kernel offers: the row of the table in backend.cc.
+///
+/// The spec is valid. claims: unimplemented with the reason. emit: the kernel whole, from its parameters on; errors
+/// with invalid_argument for a schedule that is not one of the candidates.
+Status loops_claims(const KernelSpec& spec, const DeviceFamily& family);
+std::vector<Schedule> loops_candidates(const KernelSpec& spec, const DeviceFamily& family);
+Expected<LaunchForm> emit_loops(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule,
+                                const DeviceFamily& family);
+
+Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family);
+std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily& family);
+Expected<LaunchForm> emit_gemm(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule,
+                               const DeviceFamily& family);
+
+/// Whether the family has what the body's operations need.
+Status claims_body(const Body& body, const DeviceFamily& family);
+/// The same for the dtypes in memory.
+Status claims_buffers(const KernelSpec& spec, const DeviceFamily& family);
+
+/// Opens iteration dims: `dims` (outermost first) get the indices of point `number`, counted in row-major order.
+/// `number` has 32 or 64 bits; the arithmetic is as narrow.
+void open_dims(Emitter& emitter, Ids& index, const std::vector<size_t>& dims, const std::vector<int64_t>& extents,
+               Id number);
+/// The narrowest type that counts to `count`.
+Id counter_type(Emitter& emitter, int64_t count);
+
+/// The points of `dims`.
+int64_t points_of(const std::vector<int64_t>& extents, const std::vector<size_t>& dims);
+
+/// The most groups of one launch.
+inline constexpr int64_t k_max_groups = INT32_MAX;
+
+}  // namespace kiln::level_zero

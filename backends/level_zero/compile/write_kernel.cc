@@ -1,0 +1,86 @@
+#include "backends/level_zero/compile/write_kernel.h"
+
+#include <spirv-tools/libspirv.hpp>
+
+#include <array>
+#include <cstring>
+
+namespace kiln::level_zero {
+namespace {
+
+struct KernelKind {
+  Status (*claims)(const KernelSpec&, const DeviceFamily&);
+  std::vector<Schedule> (*candidates)(const KernelSpec&, const DeviceFamily&);
+  Expected<LaunchForm> (*emit)(Emitter&, const KernelSpec&, const Schedule&, const DeviceFamily&);
+};
+
+Status claims_no_attention(const KernelSpec&, const DeviceFamily&) {
+  return error(StatusCode::unimplemented, "level zero: no attention kernels");
+}
+
+std::vector<Schedule> no_candidates(const KernelSpec&, const DeviceFamily&) { return {}; }
+
+Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, const Schedule&, const DeviceFamily& family) {
+  return claims_no_attention(spec, family);
+}
+
+// In the order of KernelSpec::kernel's alternatives.
+constexpr std::array<KernelKind, 4> k_kinds{{
+    {loops_claims, loops_candidates, emit_loops},
+    {gemm_claims, gemm_candidates, emit_gemm},
+    {claims_no_attention, no_candidates, emit_nothing},
+    {claims_no_attention, no_candidates, emit_nothing},
+}};
+static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
+
+const KernelKind& kind_of(const KernelSpec& spec) { return k_kinds[spec.kernel.index()]; }
+
+std::vector<uint32_t> to_words(std::span<const uint8_t> bytes) {
+  std::vector<uint32_t> words(bytes.size() / 4);
+  std::memcpy(words.data(), bytes.data(), words.size() * 4);
+  return words;
+}
+
+}  // namespace
+
+Status claims(const KernelSpec& spec, const DeviceFamily& family) { return kind_of(spec).claims(spec, family); }
+
+std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& family) {
+  return kind_of(spec).candidates(spec, family);
+}
+
+Status validate_spirv(std::span<const uint8_t> bytes) {
+  if (bytes.empty() || bytes.size() % 4 != 0) return invalid_argument("spir-v: {} bytes are no module", bytes.size());
+  spvtools::SpirvTools tools(SPV_ENV_OPENCL_2_2);
+  std::string words;
+  tools.SetMessageConsumer([&](spv_message_level_t, const char*, const spv_position_t& position, const char* message) {
+    if (words.empty()) words = fmt::format("instruction {}: {}", position.index, message);
+  });
+  if (tools.Validate(to_words(bytes))) return {};
+  return invalid_argument("spir-v: {}", words.empty() ? "not a module" : words);
+}
+
+Expected<std::string> disassemble(std::span<const uint8_t> bytes) {
+  std::string text;
+  spvtools::SpirvTools tools(SPV_ENV_OPENCL_2_2);
+  if (bytes.size() % 4 != 0 || !tools.Disassemble(to_words(bytes), &text)) {
+    return invalid_argument("spir-v: {} bytes are no module", bytes.size());
+  }
+  return text;
+}
+
+Expected<PortableKernel> write_kernel(const KernelSpec& spec, const Schedule& schedule, const DeviceFamily& family) {
+  Emitter emitter;
+  PortableKernel kernel;
+  KILN_ASSIGN_OR_RETURN(kernel.launch, kind_of(spec).emit(emitter, spec, schedule, family));
+  const std::vector<uint32_t> words = emitter.finish();
+  const auto* first = reinterpret_cast<const uint8_t*>(words.data());
+  kernel.spirv.assign(first, first + words.size() * 4);
+  if (const Status valid = validate_spirv(kernel.spirv); !valid.ok()) {
+    return error(StatusCode::internal, "level zero: {} gave a module that is not valid: {}", kernel_name(spec),
+                 valid.message());
+  }
+  return kernel;
+}
+
+}  // namespace kiln::level_zero

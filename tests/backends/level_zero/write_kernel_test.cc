@@ -1,0 +1,92 @@
+#include "backends/level_zero/compile/write_kernel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backends/level_zero/spirv_check.h"
+#include "tests/backends/level_zero/kernels.h"
+
+namespace kiln::level_zero {
+namespace {
+
+using testing::HasSubstr;
+
+Expected<PortableKernel> write(const KernelSpec& spec) {
+  return write_kernel(spec, candidates(spec, families()[0]).front(), families()[0]);
+}
+
+TEST(WriteKernel, the_chosen_kernels_are_valid_modules_with_every_schedule) {
+  for (const NamedKernel& kernel : chosen_kernels()) {
+    for (const DeviceFamily& family : families()) {
+      ASSERT_TRUE(claims(kernel.spec, family).ok()) << kernel.name;
+      for (const Schedule& schedule : candidates(kernel.spec, family)) {
+        const auto written = write_kernel(kernel.spec, schedule, family);
+        ASSERT_TRUE(written.ok()) << kernel.name << ": " << written.status().to_string();
+        EXPECT_TRUE(check_spirv_form(written->spirv).ok());
+      }
+    }
+  }
+}
+
+TEST(WriteKernel, equal_specs_give_equal_bytes) {
+  for (const NamedKernel& kernel : chosen_kernels()) {
+    EXPECT_EQ(write(kernel.spec).value().spirv, write(kernel.spec).value().spirv) << kernel.name;
+  }
+}
+
+TEST(WriteKernel, a_product_uses_local_memory_and_shuffles_of_the_sub_group) {
+  const auto text = disassemble(write(conformance::gemm({.m = 64, .n = 64, .k = 64})).value().spirv);
+  ASSERT_TRUE(text.ok());
+  EXPECT_THAT(*text, HasSubstr("OpSubgroupShuffleINTEL"));
+  EXPECT_THAT(*text, HasSubstr("Workgroup"));
+  EXPECT_THAT(*text, HasSubstr("OpControlBarrier"));
+  EXPECT_THAT(*text, HasSubstr("SubgroupSize 16"));
+}
+
+TEST(WriteKernel, the_version_is_one_that_drivers_of_every_age_take) {
+  const auto spirv = write(pointwise(DType::f32, 4, 4)).value().spirv;
+  EXPECT_EQ(std::vector<uint8_t>(spirv.begin() + 4, spirv.begin() + 8), (std::vector<uint8_t>{0, 2, 1, 0}));
+}
+
+TEST(WriteKernel, f64_is_refused_where_the_family_has_none) {
+  const KernelSpec spec = conformance::gemm({.m = 8, .n = 8, .k = 8, .dtype = DType::f64});
+  EXPECT_TRUE(claims(spec, *find_family("pvc")).ok());
+  const Status refused = claims(spec, *find_family("dg2"));
+  EXPECT_EQ(refused.code(), StatusCode::unimplemented);
+  EXPECT_THAT(refused.message(), HasSubstr("dg2 has no f64"));
+}
+
+TEST(WriteKernel, attention_is_refused_with_the_reason) {
+  const KernelSpec spec{.kernel = AttentionSpec{}};
+  EXPECT_EQ(claims(spec, families()[0]).code(), StatusCode::unimplemented);
+  EXPECT_THAT(claims(spec, families()[0]).message(), HasSubstr("attention"));
+}
+
+TEST(WriteKernel, a_schedule_of_another_kernel_is_refused) {
+  const KernelSpec product = conformance::gemm({.m = 8, .n = 8, .k = 8});
+  const Schedule other = candidates(pointwise(DType::f32, 4, 4), families()[0]).front();
+  EXPECT_EQ(write_kernel(product, other, families()[0]).status().code(), StatusCode::invalid_argument);
+}
+
+TEST(SpirvForm, what_is_no_module_is_data_loss) {
+  const std::vector<uint8_t> spirv = write(softmax(DType::f32, 4, 100)).value().spirv;
+  EXPECT_TRUE(check_spirv_form(spirv).ok());
+  EXPECT_EQ(check_spirv_form({}).code(), StatusCode::data_loss);
+  const std::vector<uint8_t> garbage(1000, 0x5A);
+  EXPECT_EQ(check_spirv_form(garbage).code(), StatusCode::data_loss);
+  std::vector<uint8_t> newer = spirv;
+  newer[5] = 6;  // version 1.6
+  EXPECT_EQ(check_spirv_form(newer).code(), StatusCode::data_loss);
+}
+
+TEST(SpirvForm, a_truncated_module_fails_the_form_or_the_validator) {
+  const std::vector<uint8_t> spirv = write(pointwise(DType::f32, 4, 100)).value().spirv;
+  for (size_t bytes = 0; bytes < spirv.size(); ++bytes) {
+    const std::span part(spirv.data(), bytes);
+    const bool is_accepted = check_spirv_form(part).ok() && validate_spirv(part).ok();
+    ASSERT_FALSE(is_accepted) << bytes << " of " << spirv.size() << " bytes";
+  }
+}
+
+}  // namespace
+}  // namespace kiln::level_zero
