@@ -4,12 +4,16 @@
 #include <array>
 
 #include "backends/cpu/compile/backend.h"
+#include "backends/cuda/compile/backend.h"
+#include "backends/level_zero/compile/backend.h"
 
 namespace kiln {
 
 std::span<const CompileBackend* const> compile_backends() {
   static const cpu::CpuCompileBackend cpu;
-  static const std::array<const CompileBackend*, 1> backends = {&cpu};
+  static const cuda::CudaCompileBackend cuda;
+  static const level_zero::LevelZeroCompileBackend level_zero;
+  static const std::array<const CompileBackend*, 3> backends = {&cpu, &cuda, &level_zero};
   return backends;
 }
 

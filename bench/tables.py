@@ -18,6 +18,7 @@ TITLES = {
     "step_time": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
     "coverage": "Coverage", "gemm": "Matrix products", "attention": "Attention",
+    "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
 }  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <future>
+#include <vector>
 
 #include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
@@ -89,9 +91,16 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
   if (!nvrtc().ok()) return nvrtc().status().with_context("cuda");
   LaunchRecord record{.buffers = static_cast<uint32_t>(spec.buffers.size()), .least_driver = nvrtc()->least_driver()};
   std::vector<std::vector<uint8_t>> cubins;
+  // At once: the second kernel of a gemm should not delay the first.
+  std::vector<std::future<Expected<Compiled>>> jobs;
   for (const KernelSource& kernel : kernels) {
-    const std::string text = fmt::format("{}{}{}", prelude_text, scalar_text, kernel.text);
-    KILN_ASSIGN_OR_RETURN(Compiled compiled, nvrtc()->compile(text, target.name, k_compile_deadline_ms));
+    jobs.push_back(std::async(std::launch::async, [&] {
+      const std::string text = fmt::format("{}{}{}", prelude_text, scalar_text, kernel.text);
+      return nvrtc()->compile(text, target.name, k_compile_deadline_ms);
+    }));
+  }
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    KILN_ASSIGN_OR_RETURN(Compiled compiled, jobs[i].get());
     const Resources& resources = compiled.resources;
     if (resources.spill_store_bytes + resources.spill_load_bytes > 0) {
       return error(StatusCode::resource_exhausted, "cuda: {}: registers spill, {} bytes stored and {} loaded",
@@ -100,7 +109,7 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
     if (!compiled.complaint.empty()) {
       return error(StatusCode::resource_exhausted, "cuda: {}: {}", schedule.description, compiled.complaint);
     }
-    record.kernels.push_back(kernel.record);
+    record.kernels.push_back(kernels[i].record);
     record.kernels.back().resources = resources;
     cubins.push_back(std::move(compiled.cubin));
   }

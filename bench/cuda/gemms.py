@@ -1,0 +1,101 @@
+"""Are our bf16 gemms as fast as cuBLAS through torch? Twelve shapes, all candidates of ours, alternating.
+
+python gemms.py OUT.json. Operands are uniform in [-1, 1]: zeros would draw less power and run faster. Every candidate is
+held against an f32 product of the same operands first; one that is wrong is listed, never timed.
+"""
+import json
+import math
+import statistics
+import sys
+import time
+
+import torch
+
+from device import Library, milliseconds
+
+# m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
+SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
+          (2048, 2304, 768, "nn"), (2048, 768, 3072, "nn"), (2048, 50304, 768, "nt"), (16384, 3072, 768, "nn"),
+          (128, 4096, 4096, "nt"), (64, 8192, 8192, "nt"), (1000, 1032, 520, "nt"), (4096, 11008, 4096, "nt")]
+BUDGET_S = 150
+ROUNDS = 9
+
+
+def operand(rows, columns, transposed):
+    stored = (columns, rows) if transposed else (rows, columns)
+    tensor = torch.empty(stored, device="cuda", dtype=torch.bfloat16).uniform_(-1, 1)
+    return tensor, tensor.t() if transposed else tensor
+
+
+def is_right(got, exact, k):
+    """The rounding of the result, and that of a sum of k products in f32."""
+    scale = exact.square().mean().sqrt()
+    tolerance = (exact.abs() + scale) * (2 ** -8 + 2 ** -23 * 4 * math.sqrt(k))
+    return bool(((got.float() - exact).abs() <= tolerance).all())
+
+
+def candidates(library, shape):
+    m, n, k, layout = shape
+    for index in range(16):
+        try:
+            yield library.linear(torch.bfloat16, m, n, k, layout[0] == "t", layout[1] == "t", candidate=index)
+        except RuntimeError as failure:
+            if "out_of_range" in str(failure):
+                return
+            print(f"{shape} candidate {index}: {failure}", file=sys.stderr)
+
+
+def measure(library, shape, deadline):
+    m, n, k, layout = shape
+    stored_x, x = operand(m, k, layout[0] == "t")
+    stored_w, w = operand(k, n, layout[1] == "t")
+    exact = torch.matmul(x.float(), w.float())
+    ours, theirs = (torch.empty((m, n), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    functions, wrong = {"cublas": lambda: torch.matmul(x, w, out=theirs)}, []
+    for kernel in candidates(library, shape):
+        ours.fill_(float("nan"))
+        kernel(stored_x, stored_w, ours)
+        torch.cuda.synchronize()
+        if is_right(ours, exact, k):
+            functions[kernel.description] = lambda kernel=kernel: kernel(stored_x, stored_w, ours)
+        else:
+            wrong.append(kernel.description)
+        if time.monotonic() > deadline:
+            break
+    repetitions = max(1, min(100, int(2e12 / (m * n * k))))
+    for function in functions.values():
+        milliseconds(function, 2)
+    samples = {name: [] for name in functions}
+    for _ in range(ROUNDS):
+        for name, function in functions.items():
+            samples[name].append(milliseconds(function, repetitions))
+    times = {name: statistics.median(values) for name, values in samples.items()}
+    own = {name: value for name, value in times.items() if name != "cublas"}
+    best = min(own, key=own.get) if own else None
+    first = next(iter(own), None)
+    row = {"case": f"{m}x{n}x{k} {layout}", "ms": times, "wrong": wrong, "best": best,
+           "tflops": {name: 2e-9 * m * n * k / value for name, value in times.items()},
+           "ratio_of_best": times["cublas"] / own[best] if own else None,
+           "ratio_of_first": times["cublas"] / own[first] if own else None}
+    print(json.dumps({key: row[key] for key in ("case", "best", "ratio_of_best", "ratio_of_first", "wrong")}), flush=True)
+    return row
+
+
+def main():
+    library, rows, deadline = Library(), [], time.monotonic() + BUDGET_S
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for shape in SHAPES:
+        if time.monotonic() > deadline:
+            break
+        rows.append(measure(library, shape, deadline))
+    ratios = [row["ratio_of_best"] for row in rows if row["ratio_of_best"]]
+    summary = {"shapes": len(rows), "of": len(SHAPES), "wrong": sum(len(row["wrong"]) for row in rows),
+               "geometric_mean": statistics.geometric_mean(ratios) if ratios else None}
+    print(json.dumps(summary))
+    with open(sys.argv[1], "w", encoding="utf-8") as file:
+        json.dump({"summary": summary, "rows": rows}, file, indent=1)
+    sys.exit(1 if summary["wrong"] or len(ratios) < len(rows) or not rows else 0)
+
+
+if __name__ == "__main__":
+    main()

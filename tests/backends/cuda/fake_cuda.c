@@ -1,0 +1,197 @@
+// A driver with one device in host memory, whose launches are recorded and otherwise do nothing: it shows that libraries
+// are found, functions called in the right order and arguments laid out as kernels read them; never that a kernel is
+// right. Macros make it fail as a test asks: FAKE_STUB is the toolkit's stub, FAKE_EMPTY sees no device, FAKE_LACKS has no
+// cuLaunchKernel, FAKE_AGED is a driver of CUDA 12, FAKE_SMALL has a device of capability 7.5.
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct FakeLaunch {
+  unsigned blocks, threads, shared_bytes;
+  void* stream;
+  char entry[64];
+  uint8_t argument[4096];
+  unsigned maps;
+  uint64_t map_address, map_extents[3], map_strides[2];
+  uint32_t map_box[3];
+  int map_type, map_swizzle;
+};
+EXPORT struct FakeLaunch fake_launch;
+EXPORT int fake_contexts, fake_pushed, fake_modules, fake_allocations, fake_streams;
+
+static char s_context, s_module, s_stream;
+static char s_entry[64];
+
+EXPORT int cuInit(unsigned flags) {
+  (void)flags;
+#if defined(FAKE_STUB)
+  return 34;
+#elif defined(FAKE_EMPTY)
+  return 100;
+#else
+  return 0;
+#endif
+}
+EXPORT int cuDriverGetVersion(int* version) {
+#ifdef FAKE_AGED
+  *version = 12040;
+#else
+  *version = 13000;
+#endif
+  return 0;
+}
+EXPORT int cuGetErrorName(int result, const char** name) {
+  *name = result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : result == 200 ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR";
+  return 0;
+}
+EXPORT int cuDeviceGetCount(int* count) {
+  *count = 1;
+  return 0;
+}
+EXPORT int cuDeviceGet(int* device, int index) {
+  *device = index;
+  return 0;
+}
+EXPORT int cuDeviceGetName(char* name, int bytes, int device) {
+  (void)device;
+  strncpy(name, "fake device", (size_t)bytes);
+  return 0;
+}
+EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
+  (void)device;
+  *bytes = (size_t)1 << 30;
+  return 0;
+}
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  (void)device;
+#ifdef FAKE_SMALL
+  const int major = 7, minor = 5, shared = 65536;
+#else
+  const int major = 9, minor = 0, shared = 232448;
+#endif
+  *value = attribute == 16 ? 5 : attribute == 75 ? major : attribute == 76 ? minor : attribute == 97 ? shared : 0;
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
+  (void)device;
+  *context = &s_context;
+  ++fake_contexts;
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
+  (void)device;
+  --fake_contexts;
+  return 0;
+}
+EXPORT int cuCtxPushCurrent_v2(void* context) {
+  ++fake_pushed;
+  return context == &s_context ? 0 : 201;
+}
+EXPORT int cuCtxPopCurrent_v2(void** context) {
+  --fake_pushed;
+  *context = &s_context;
+  return 0;
+}
+EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
+  if (bytes > (size_t)1 << 30) return 2;
+  *memory = (uint64_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+  ++fake_allocations;
+  return 0;
+}
+EXPORT int cuMemFree_v2(uint64_t memory) {
+  free((void*)memory);
+  --fake_allocations;
+  return 0;
+}
+static int copy(void* to, const void* from, size_t bytes) {
+  if (fake_pushed < 1) return 201;
+  memcpy(to, from, bytes);
+  return 0;
+}
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+  (void)stream;
+  return copy((void*)to, from, bytes);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+  (void)stream;
+  return copy(to, (void*)from, bytes);
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  (void)stream;
+  return copy((void*)to, (void*)from, bytes);
+}
+EXPORT int cuStreamCreate(void** stream, unsigned flags) {
+  (void)flags;
+  *stream = &s_stream;
+  ++fake_streams;
+  return 0;
+}
+EXPORT int cuStreamDestroy_v2(void* stream) {
+  (void)stream;
+  --fake_streams;
+  return 0;
+}
+EXPORT int cuStreamSynchronize(void* stream) {
+  (void)stream;
+  return 0;
+}
+EXPORT int cuModuleLoadData(void** module, const void* image) {
+  if (memcmp(image,
+             "\x7f"
+             "ELF",
+             4) != 0)
+    return 200;
+  *module = &s_module;
+  ++fake_modules;
+  return 0;
+}
+EXPORT int cuModuleUnload(void* module) {
+  (void)module;
+  --fake_modules;
+  return 0;
+}
+EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
+  (void)module;
+  strncpy(s_entry, name, sizeof s_entry - 1);
+  *function = s_entry;
+  return 0;
+}
+EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
+  (void)function;
+  return attribute == 8 && value <= 232448 ? 0 : 1;
+}
+#ifndef FAKE_LACKS
+EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned ty,
+                          unsigned tz, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
+  if (y != 1 || z != 1 || ty != 1 || tz != 1 || extra != NULL || fake_pushed < 1) return 1;
+  fake_launch.blocks = blocks;
+  fake_launch.threads = threads;
+  fake_launch.shared_bytes = shared_bytes;
+  fake_launch.stream = stream;
+  strncpy(fake_launch.entry, function, sizeof fake_launch.entry - 1);
+  memcpy(fake_launch.argument, arguments[0], 40);  // four buffers and the status: what the tests launch
+  return 0;
+}
+#endif
+EXPORT int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* extents,
+                                  const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                                  int swizzle, int promotion, int fill) {
+  (void)promotion;
+  if (rank != 3 || interleave != 0 || fill != 0 || (uint64_t)map % 64 != 0 || (uint64_t)address % 16 != 0) return 1;
+  for (int i = 0; i < 3; ++i) {
+    if (steps[i] != 1 || box[i] == 0 || box[i] > 256 || extents[i] == 0) return 1;
+  }
+  if (strides[0] % 16 != 0 || strides[1] % 16 != 0) return 1;
+  ++fake_launch.maps;
+  fake_launch.map_address = (uint64_t)address;
+  memcpy(fake_launch.map_extents, extents, sizeof fake_launch.map_extents);
+  memcpy(fake_launch.map_strides, strides, sizeof fake_launch.map_strides);
+  memcpy(fake_launch.map_box, box, sizeof fake_launch.map_box);
+  fake_launch.map_type = type;
+  fake_launch.map_swizzle = swizzle;
+  memset(map, 0x5a, 128);
+  return 0;
+}
