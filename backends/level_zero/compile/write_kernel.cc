@@ -24,6 +24,9 @@ Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, const Schedu
   return claims_no_attention(spec, family);
 }
 
+// Level Zero allows half precision, which the validator knows of no OpenCL environment that does.
+constexpr spv_target_env k_environment = SPV_ENV_UNIVERSAL_1_2;
+
 // In the order of KernelSpec::kernel's alternatives.
 constexpr std::array<KernelKind, 4> k_kinds{{
     {loops_claims, loops_candidates, emit_loops},
@@ -51,7 +54,7 @@ std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& fam
 
 Status validate_spirv(std::span<const uint8_t> bytes) {
   if (bytes.empty() || bytes.size() % 4 != 0) return invalid_argument("spir-v: {} bytes are no module", bytes.size());
-  spvtools::SpirvTools tools(SPV_ENV_OPENCL_2_2);
+  spvtools::SpirvTools tools(k_environment);
   std::string words;
   tools.SetMessageConsumer([&](spv_message_level_t, const char*, const spv_position_t& position, const char* message) {
     if (words.empty()) words = fmt::format("instruction {}: {}", position.index, message);
@@ -62,7 +65,7 @@ Status validate_spirv(std::span<const uint8_t> bytes) {
 
 Expected<std::string> disassemble(std::span<const uint8_t> bytes) {
   std::string text;
-  spvtools::SpirvTools tools(SPV_ENV_OPENCL_2_2);
+  spvtools::SpirvTools tools(k_environment);
   if (bytes.size() % 4 != 0 || !tools.Disassemble(to_words(bytes), &text)) {
     return invalid_argument("spir-v: {} bytes are no module", bytes.size());
   }
