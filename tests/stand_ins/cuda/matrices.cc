@@ -229,11 +229,13 @@ void kiln_emulated_wgmma_wait(uint32_t pending) {
       lane->knowledge.happened.set(warp.agent, warp.moment);
       for (Accumulator& accumulator : lane->accumulators) {
         accumulator.pending = 0;
-        for (const auto& group : warp.products.closed) {
+        const auto count = [&](const std::vector<OperationRef>& group) {
           for (const OperationRef& operation : group) {
             accumulator.pending += operation->computes[lane->lane()] == accumulator.first ? 1 : 0;
           }
-        }
+        };
+        for (const auto& group : warp.products.closed) count(group);
+        count(warp.products.open);
       }
     }
   });

@@ -1,0 +1,58 @@
+#include "tests/stand_ins/cuda/mutations.h"
+
+#include <regex>
+
+namespace kiln::cuda_emulator {
+
+const std::vector<Mistake>& mistakes() {
+  static const std::vector<Mistake> all = {
+      {"a missing barrier of the block", R"(block_barrier\(\);)", ""},
+      {"a missing barrier of the cluster", R"(cluster_barrier\(\);)", ";"},
+      {"a store buffer used again too early", R"(part_barrier\([^;]*;)", ""},
+      {"a missing wait for copies", R"(wait_copies<[^>]*>\(\);)", ""},
+      {"a wait for copies one group short", R"(wait_copies<k_stages - 2>)", "wait_copies<k_stages - 1>"},
+      {"a lost commit", R"(commit_copies\(\);|wgmma_commit\(\);)", ""},
+      {"a stage read before it has come", R"(wait_for_parity\(ring\.full[^;]*;)", ""},
+      {"a stage filled before it is free", R"(wait_for_parity\(ring\.empty[^;]*;)", ""},
+      {"a stage released early", R"((wgmma_wait<1>\(\);)[^\n]*\n\s*(release\([^;]*;))", "$2 $1"},
+      {"a stage never released", R"(release\(ring, previous, lane\);)", ""},
+      {"a wrong parity of the producer", R"(at\.parity \^ 1\))", "at.parity)"},
+      {"a wrong parity of the consumer", R"(\* at\.stage, at\.parity\))", "* at.stage, at.parity ^ 1)"},
+      {"a wrong count of bytes", R"(k_a_bytes \+ k_b_bytes\))", "k_a_bytes)"},
+      {"a wrong count of arrivals", R"(k_consumers \* 4 \* k_cluster\))", "k_consumers * 4 * k_cluster - 1)"},
+      {"barriers not published", R"(publish_transaction_barriers\(\);)", ""},
+      {"sums used before they are finished", R"(wgmma_wait<0>\(\);)", "wgmma_wait<1>();"},
+      {"a missing wait for products", R"(wgmma_wait<\d>\(\);)", ""},
+      {"a missing fence of registers", R"(wgmma_fence\(\);)", ""},
+      {"sums that start from the last tile's", R"(is_first && k == 0 \? 0 : 1)", "1"},
+      {"a wrong stride of a descriptor", R"(descriptor_(mn|k)_major\(([^()]*)\))",
+       "(descriptor_$1_major($2) + (16ull << 32))"},
+      {"a wrong swizzle of a descriptor", R"(descriptor_(mn|k)_major\(([^()]*)\))",
+       "(descriptor_$1_major($2) ^ (3ull << 62))"},
+      {"a wrong step along k", R"(\? 128 : 2\b)", "? 64 : 1"},
+      {"a wrong swizzle of fragments", R"((load_matrices\w*\([ab], stage \+ chunk_at\([^;]*)\)\);)", "$1 ^ 1));"},
+      {"a mask of rows off by one", R"(m >= k_m\) return;)", "m > k_m) return;"},
+      {"a mask of columns off by one", R"(n \+ j < k_n\))", "n + j <= k_n)"},
+      {"a mask of runs off by one", R"(n \+ count <= k_n\))", "n + count <= k_n + 1)"},
+      {"a mask along k off by one", R"(clamped\(k_k - at_k, 8\))", "clamped(k_k - at_k + 1, 8)"},
+      {"a mask along k off by one", R"(at_k < k_k)", "at_k <= k_k"},
+      {"a mask of an operand off by one", R"(at_outer < Operand::k_outer)", "at_outer <= Operand::k_outer"},
+      {"a mask of points off by one", R"(row >= (\d+)u\))", "row > $1u)"},
+      {"a mask of points off by one", R"(at < (\d+)u;)", "at <= $1u;"},
+      {"a mask of reduced points off by one", R"(q < (\d+)u;)", "q <= $1u;"},
+      {"a combination that leaves lanes out", R"(mask = lanes / 2)", "mask = lanes / 4"},
+  };
+  return all;
+}
+
+std::vector<std::string> mutants_of(const std::string& text, const Mistake& mistake) {
+  const std::regex pattern(mistake.pattern);
+  std::vector<std::string> mutants;
+  for (auto place = std::sregex_iterator(text.begin(), text.end(), pattern); place != std::sregex_iterator(); ++place) {
+    const auto at = static_cast<size_t>(place->position()), length = static_cast<size_t>(place->length());
+    mutants.push_back(text.substr(0, at) + place->format(mistake.by) + text.substr(at + length));
+  }
+  return mutants;
+}
+
+}  // namespace kiln::cuda_emulator

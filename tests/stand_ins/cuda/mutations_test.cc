@@ -1,0 +1,163 @@
+#include "tests/stand_ins/cuda/mutations.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "backends/cuda/compile/gemm_form.h"
+#include "backends/reference/number.h"
+#include "tests/conformance/gemm_case.h"
+#include "tests/conformance/loops_builder.h"
+#include "tests/stand_ins/cuda/emulated_backend.h"
+
+namespace kiln::cuda_emulator {
+namespace {
+
+using conformance::gemm;
+using conformance::LoopsBuilder;
+using cuda::GemmForm;
+using Kind = GemmForm::Kind;
+
+constexpr uint64_t k_seeds = 9;
+
+/// A kernel that the backend wrote, with data, and what it computes when nothing is wrong with it.
+class Subject {
+ public:
+  Subject(std::string name, const KernelSpec& spec, const Schedule& schedule, const std::string& target)
+      : m_name(std::move(name)), m_spec(spec) {
+    auto sources = cuda::CudaCompileBackend::sources(spec, schedule, {"cuda", target});
+    EXPECT_TRUE(sources.ok()) << m_name << ": " << sources.status().to_string();
+    if (!sources.ok()) return;
+    m_source = sources->front();
+    m_source.text = full_text(m_source);
+    std::mt19937_64 random(5);
+    std::normal_distribution<double> normal(0, 1);
+    for (const BufferSpec& buffer : spec.buffers) {
+      const size_t bytes = static_cast<size_t>(buffer.elements) * size_of(buffer.dtype);
+      m_inputs.emplace_back((bytes + 15) / 16);
+      if (buffer.role == BufferRole::output) continue;
+      for (int64_t i = 0; i < buffer.elements; ++i) {
+        store_number(buffer.dtype, m_inputs.back().data(), i, {normal(random), static_cast<int64_t>(random() % 9)});
+      }
+    }
+  }
+
+  const std::string& name() const { return m_name; }
+  const std::string& text() const { return m_source.text; }
+  const cuda::KernelRecord& record() const { return m_source.record; }
+
+  /// What is wrong with a kernel of this text, launched so: the machine's finding, or that its results are others.
+  /// Empty when nothing is. "the same code" when the change made none.
+  std::string judge(const std::string& text, const cuda::KernelRecord& record, uint64_t seeds) {
+    const auto kernel = EmulatedKernels::compile({{text, record}}, m_spec.buffers);
+    if (!kernel.ok()) return "does not compile: " + kernel.status().message();
+    for (uint64_t seed = 0; seed < seeds; ++seed) {
+      auto buffers = m_inputs;
+      std::vector<void*> pointers;
+      for (auto& buffer : buffers) pointers.push_back(buffer.data());
+      uint32_t status = 0;
+      const std::string problem = kernel->run(0, pointers.data(), &status, seed);
+      if (!problem.empty()) return problem;
+      if (m_expected.empty()) m_expected = buffers;
+      if (buffers != m_expected) return "other results (seed " + std::to_string(seed) + ")";
+    }
+    return {};
+  }
+
+ private:
+  struct alignas(16) Chunk {
+    uint8_t bytes[16] = {};
+    bool operator==(const Chunk&) const = default;
+  };
+  std::string m_name;
+  KernelSpec m_spec;
+  cuda::KernelSource m_source;
+  std::vector<std::vector<Chunk>> m_inputs, m_expected;
+};
+
+KernelSpec softmax(int64_t rows, int64_t columns) {
+  LoopsBuilder b({rows, columns}, 1);
+  const ExprId x = b.input(DType::f32, {columns, 1});
+  const uint32_t maximum = b.reduce(Combiner::maximum, x);
+  b.next_stage();
+  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
+  const uint32_t sum = b.reduce(Combiner::sum, power);
+  b.next_stage();
+  b.output(b.op(ScalarOp::div, power, b.reduced(sum)), {columns, 1});
+  return b.build();
+}
+
+KernelSpec sums_of_columns(int64_t rows, int64_t columns) {
+  LoopsBuilder b({columns, rows}, 1);
+  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, columns}));
+  b.next_stage();
+  b.output(b.reduced(sum), {1, 0});
+  return b.build(true);
+}
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> result;
+  const auto add_gemm = [&](const char* name, const conformance::GemmCase& c, const GemmForm& form) {
+    result.emplace_back(name, gemm(c), to_schedule(form), "sm_90a");
+  };
+  const auto add_loops = [&](const char* name, const KernelSpec& spec) {
+    const Target target{"cuda", "sm_90a"};
+    result.emplace_back(name, spec, cuda::CudaCompileBackend().candidates(spec, target).front(), target.name);
+  };
+  add_loops("softmax of short rows", softmax(5, 77));
+  add_loops("softmax of long rows", softmax(3, 1500));
+  add_loops("sums of columns", sums_of_columns(77, 50));
+  // Ragged along every dim; more steps than stages, over several tiles of a block.
+  add_gemm("simple", {.m = 70, .n = 67, .k = 50}, {Kind::simple, 64, 64, 0, 0, 2, 1});
+  add_gemm("mma", {.m = 72, .n = 88, .k = 328, .dtype = DType::bf16}, {Kind::mma, 64, 64, 2, 2, 4, 1});
+  add_gemm("wgmma", {.m = 72, .n = 88, .k = 200, .dtype = DType::bf16, .b_transposed = true},
+           {Kind::wgmma, 64, 64, 0, 0, 8, 1});
+  add_gemm("wgmma of a cluster", {.m = 264, .n = 136, .k = 136, .dtype = DType::f16, .a_transposed = true},
+           {Kind::wgmma, 128, 128, 0, 0, 6, 2});
+  return result;
+}
+
+// Mutants that no seed can tell from the kernel, because they are none: what the mistake takes away is not needed there.
+const std::set<std::pair<std::string, std::string>> k_harmless = {};
+
+TEST(PlantedMistakes, kernels_without_them_pass_under_many_seeds) {
+  for (Subject& subject : subjects()) {
+    EXPECT_EQ(subject.judge(subject.text(), subject.record(), 4 * k_seeds), "") << subject.name();
+  }
+}
+
+TEST(PlantedMistakes, each_is_found) {
+  std::map<std::string, int> planted, found;
+  for (Subject& subject : subjects()) {
+    ASSERT_EQ(subject.judge(subject.text(), subject.record(), 1), "") << subject.name();
+    for (const Mistake& mistake : mistakes()) {
+      int place = 0;
+      for (const std::string& mutant : mutants_of(subject.text(), mistake)) {
+        ++place;
+        const std::string what = subject.name() + ": " + mistake.name + ", place " + std::to_string(place);
+        if (!EmulatedKernels::differs(subject.text(), mutant)) continue;
+        const std::string finding = subject.judge(mutant, subject.record(), k_seeds);
+        std::cout << what << ": " << finding << "\n";
+        ++planted[mistake.name];
+        found[mistake.name] += finding.empty() ? 0 : 1;
+        EXPECT_EQ(finding.empty(), k_harmless.contains({subject.name(), mistake.name})) << what;
+      }
+    }
+  }
+  for (const Mistake& mistake : mistakes()) EXPECT_GT(found[mistake.name], 0) << mistake.name << " was never planted";
+}
+
+TEST(PlantedMistakes, boxes_without_the_swizzle_that_products_expect_are_found) {
+  for (Subject& subject : subjects()) {
+    if (subject.record().maps.empty()) continue;
+    ASSERT_EQ(subject.judge(subject.text(), subject.record(), 1), "");
+    cuda::KernelRecord record = subject.record();
+    record.maps[1].is_swizzled = false;
+    EXPECT_NE(subject.judge(subject.text(), record, k_seeds), "") << subject.name();
+  }
+}
+
+}  // namespace
+}  // namespace kiln::cuda_emulator
