@@ -21,9 +21,4 @@ std::vector<BackendUnderTest> backends_under_test() {
   return result;
 }
 
-// Weak: only where the checks bring no such name of their own.
-__attribute__((weak)) std::string name_of(const BackendUnderTest& backend) {
-  return backend.target.backend + "_" + backend.target.name;
-}
-
 }  // namespace kiln::conformance
