@@ -264,43 +264,45 @@ KILN_DEVICE bool op_is_inf(f64 a) { return ::fabs(a) == f64_of_bits(0x7ff0000000
 
 // ---- on floating numbers: the same text for both widths, `F(name)` being the C function
 
-#define KILN_FLOATING(T, F)                                                                 \
-  KILN_DEVICE T op_add(T a, T b) { return a + b; }                                          \
-  KILN_DEVICE T op_sub(T a, T b) { return a - b; }                                          \
-  KILN_DEVICE T op_mul(T a, T b) { return a * b; }                                          \
-  KILN_DEVICE T op_div(T a, T b) { return a / b; }                                          \
-  KILN_DEVICE T op_neg(T a) { return -a; }                                                  \
-  KILN_DEVICE T op_abs(T a) { return F(fabs)(a); }                                          \
-  KILN_DEVICE T op_sign(T a) { return static_cast<T>((a > 0) - (a < 0)); }                  \
-  KILN_DEVICE T op_exp(T a) { return F(exp)(a); }                                           \
-  KILN_DEVICE T op_expm1(T a) { return F(expm1)(a); }                                       \
-  KILN_DEVICE T op_log(T a) { return F(log)(a); }                                           \
-  KILN_DEVICE T op_log1p(T a) { return F(log1p)(a); }                                       \
-  KILN_DEVICE T op_sqrt(T a) { return F(sqrt)(a); }                                         \
-  KILN_DEVICE T op_rsqrt(T a) { return reciprocal_sqrt(a); }                                \
-  KILN_DEVICE T op_reciprocal(T a) { return 1 / a; }                                        \
-  KILN_DEVICE T op_sin(T a) { return F(sin)(a); }                                           \
-  KILN_DEVICE T op_cos(T a) { return F(cos)(a); }                                           \
-  KILN_DEVICE T op_tanh(T a) { return F(tanh)(a); }                                         \
-  KILN_DEVICE T op_erf(T a) { return F(erf)(a); }                                           \
-  KILN_DEVICE T op_sigmoid(T a) { return 1 / (1 + F(exp)(-a)); }                            \
-  KILN_DEVICE T op_floor(T a) { return F(floor)(a); }                                       \
-  KILN_DEVICE T op_ceil(T a) { return F(ceil)(a); }                                         \
-  KILN_DEVICE T op_round(T a) { return F(rint)(a); }                                        \
-  KILN_DEVICE T op_trunc(T a) { return F(trunc)(a); }                                       \
-  KILN_DEVICE T op_fmod(T a, T b) { return F(fmod)(a, b); }                                 \
-  KILN_DEVICE T op_pow(T a, T b) { return F(pow)(a, b); }                                   \
-  KILN_DEVICE T op_atan2(T a, T b) { return F(atan2)(a, b); }                               \
-  KILN_DEVICE T op_minimum(T a, T b) { return b != b ? b : b < a ? b : a; }                 \
-  KILN_DEVICE T op_maximum(T a, T b) { return b != b ? b : b > a ? b : a; }                 \
-  KILN_DEVICE T op_remainder(T a, T b) {                                                    \
-    const T rest = F(fmod)(a, b);                                                           \
-    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;                            \
-  }                                                                                         \
-  KILN_DEVICE T op_floor_div(T a, T b) {                                                    \
-    const T exact = a / b;                                                                  \
-    const T whole = F(rint)((a - op_remainder(a, b)) / b); /* whole but for its last bit */ \
-    return b == 0 ? exact : whole == 0 ? F(copysign)(static_cast<T>(0), exact) : whole;     \
+#define KILN_FLOATING(T, F)                                                                                     \
+  KILN_DEVICE T op_add(T a, T b) { return a + b; }                                                              \
+  KILN_DEVICE T op_sub(T a, T b) { return a - b; }                                                              \
+  KILN_DEVICE T op_mul(T a, T b) { return a * b; }                                                              \
+  KILN_DEVICE T op_div(T a, T b) { return a / b; }                                                              \
+  KILN_DEVICE T op_neg(T a) { return -a; }                                                                      \
+  KILN_DEVICE T op_abs(T a) { return F(fabs)(a); }                                                              \
+  KILN_DEVICE T op_sign(T a) { return static_cast<T>((a > 0) - (a < 0)); }                                      \
+  KILN_DEVICE T op_exp(T a) { return F(exp)(a); }                                                               \
+  KILN_DEVICE T op_expm1(T a) { return F(expm1)(a); }                                                           \
+  KILN_DEVICE T op_log(T a) { return F(log)(a); }                                                               \
+  KILN_DEVICE T op_log1p(T a) { return F(log1p)(a); }                                                           \
+  KILN_DEVICE T op_sqrt(T a) { return F(sqrt)(a); }                                                             \
+  KILN_DEVICE T op_rsqrt(T a) { return reciprocal_sqrt(a); }                                                    \
+  KILN_DEVICE T op_reciprocal(T a) { return 1 / a; }                                                            \
+  KILN_DEVICE T op_sin(T a) { return F(sin)(a); }                                                               \
+  KILN_DEVICE T op_cos(T a) { return F(cos)(a); }                                                               \
+  KILN_DEVICE T op_tanh(T a) { return F(tanh)(a); }                                                             \
+  KILN_DEVICE T op_erf(T a) { return F(erf)(a); }                                                               \
+  KILN_DEVICE T op_sigmoid(T a) { return 1 / (1 + F(exp)(-a)); }                                                \
+  KILN_DEVICE T op_floor(T a) { return F(floor)(a); }                                                           \
+  KILN_DEVICE T op_ceil(T a) { return F(ceil)(a); }                                                             \
+  KILN_DEVICE T op_round(T a) { return F(rint)(a); }                                                            \
+  KILN_DEVICE T op_trunc(T a) { return F(trunc)(a); }                                                           \
+  KILN_DEVICE T op_fmod(T a, T b) { return F(fmod)(a, b); }                                                     \
+  KILN_DEVICE T op_pow(T a, T b) { return F(pow)(a, b); }                                                       \
+  KILN_DEVICE T op_atan2(T a, T b) { return F(atan2)(a, b); }                                                   \
+  KILN_DEVICE T op_minimum(T a, T b) { return b != b ? b : b < a ? b : a; }                                     \
+  KILN_DEVICE T op_maximum(T a, T b) { return b != b ? b : b > a ? b : a; }                                     \
+  /* Whether the quotient that leaves `rest` was rounded up by rounding to zero. */                             \
+  KILN_DEVICE bool is_rounded_up(T rest, T b) { return rest != 0 && (rest < 0) != (b < 0); }                    \
+  KILN_DEVICE T op_remainder(T a, T b) {                                                                        \
+    const T rest = F(fmod)(a, b);                                                                               \
+    return is_rounded_up(rest, b) ? rest + b : rest;                                                            \
+  }                                                                                                             \
+  KILN_DEVICE T op_floor_div(T a, T b) {                                                                        \
+    const T exact = a / b, rest = F(fmod)(a, b), quotient = (a - rest) / b;                                     \
+    const T whole = F(rint)(is_rounded_up(rest, b) ? quotient - 1 : quotient); /* whole but for its last bit */ \
+    return b == 0 ? exact : whole == 0 ? F(copysign)(static_cast<T>(0), exact) : whole;                         \
   }
 #define KILN_SINGLE(name) ::name##f
 #define KILN_DOUBLE(name) ::name

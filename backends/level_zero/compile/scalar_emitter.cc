@@ -212,19 +212,25 @@ Id ScalarEmitter::divide(ScalarOp op, DType dtype, Id a, Id b) {
   return e.select(below, binary(Op::OpISub, quotient, one), quotient);
 }
 
+/// Whether the quotient that leaves `rest` was rounded up by rounding to zero.
+Id ScalarEmitter::is_rounded_up(Id rest, Id b) {
+  const Id nothing = real(b, 0);
+  const Id signs_differ = binary(Op::OpLogicalNotEqual, e.compare(Op::OpFOrdLessThan, rest, nothing),
+                                 e.compare(Op::OpFOrdLessThan, b, nothing));
+  return e.both(e.compare(Op::OpFOrdNotEqual, rest, nothing), signs_differ);
+}
+
 Id ScalarEmitter::real_remainder(Id a, Id b) {
   const Id rest = e.math(OpenCLLIB::Fmod, e.type_of(a), {a, b});
-  const Id signs_differ = binary(Op::OpLogicalNotEqual, e.compare(Op::OpFOrdLessThan, rest, real(a, 0)),
-                                 e.compare(Op::OpFOrdLessThan, b, real(a, 0)));
-  const Id below = e.both(e.compare(Op::OpFOrdNotEqual, rest, real(a, 0)), signs_differ);
-  return e.select(below, binary(Op::OpFAdd, rest, b), rest);
+  return e.select(is_rounded_up(rest, b), binary(Op::OpFAdd, rest, b), rest);
 }
 
 /// As torch: the quotient of what is left after the remainder, so that it agrees with it.
 Id ScalarEmitter::floor_div(Id a, Id b) {
   const Id type = e.type_of(a), nothing = real(a, 0);
-  const Id exact = binary(Op::OpFDiv, a, b);
-  Id quotient = binary(Op::OpFDiv, binary(Op::OpFSub, a, real_remainder(a, b)), b);
+  const Id exact = binary(Op::OpFDiv, a, b), rest = e.math(OpenCLLIB::Fmod, type, {a, b});
+  Id quotient = binary(Op::OpFDiv, binary(Op::OpFSub, a, rest), b);
+  quotient = e.select(is_rounded_up(rest, b), binary(Op::OpFSub, quotient, real(a, 1)), quotient);
   quotient = e.math(OpenCLLIB::Rint, type, {quotient});  // it is whole but for its last bits
   const Id signed_zero = e.math(OpenCLLIB::Copysign, type, {nothing, exact});
   quotient = e.select(e.compare(Op::OpFOrdEqual, quotient, nothing), signed_zero, quotient);

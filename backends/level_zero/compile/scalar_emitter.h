@@ -33,6 +33,7 @@ class ScalarEmitter {
   Id apply_integer(ScalarOp op, DType dtype, Id a, Id b);
   Id divide(ScalarOp op, DType dtype, Id a, Id b);
   Id apply_real(ScalarOp op, Id a, Id b);
+  Id is_rounded_up(Id rest, Id b);
   Id real_remainder(Id a, Id b);
   Id floor_div(Id a, Id b);
   Id binary(spv::Op code, Id a, Id b) { return e.op(code, e.type_of(a), {a, b}); }
