@@ -91,7 +91,7 @@ Expected<SampleSource> SampleData::source(uint32_t buffer) const {
   SampleSource source;
   KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(m_spec.buffers[buffer].dtype));
   // 64 bytes apart: buffers of a kernel need no better alignment, and get none.
-  source.start_bytes = (m_seed * 7919 + buffer * 104'729) * 64 % SamplePool::k_bytes;
+  source.start_bytes = seed_of(buffer) * 64 % SamplePool::k_bytes;
   return source;
 }
 
@@ -106,7 +106,7 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
     }
     return {};
   }
-  const uint64_t seed = m_seed * 7919 + buffer * 104'729;
+  const uint64_t seed = seed_of(buffer);
   const int64_t bound = m_index_bound[buffer];
   const int64_t low = bound > 0 ? 0 : -100, high = bound > 0 ? bound - 1 : 100;
   switch (dtype) {

@@ -23,6 +23,8 @@ class SampleData {
   Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 
  private:
+  uint64_t seed_of(uint32_t buffer) const { return m_seed * 7919 + buffer * 104'729; }
+
   const KernelSpec& m_spec;
   uint64_t m_seed;
   std::vector<int64_t> m_index_bound;  // per buffer; 0 where it addresses nothing

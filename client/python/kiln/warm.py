@@ -29,23 +29,11 @@ def load(source: str):
     raise TypeError(f"{source} gave inputs of type {type(inputs).__name__}, expected a tuple or a dict")
 
 
-def tensors_in(output):
-    """The tensors of a tensor, or of dicts (ModelOutput is one), lists and tuples of them."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from tensors_in(value)
-
-
 def scalar_of(output):
     """Something to start a backward from: the loss if there is one, else the sum of all floating outputs."""
     import torch
+
+    from .torch.tensors import tensors_in
 
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):

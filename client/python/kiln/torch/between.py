@@ -21,6 +21,7 @@ from . import compat, runtime
 from .partition import partition
 from .rows import CONSTANT, ROWS
 from .runtime import layout_of
+from .tensors import tensors_in
 from .text import Unsupported
 
 # Types and numbers that one op may have programs for. An op with more, as one that counts steps, stays in torch: each
@@ -141,17 +142,6 @@ def _describe(value):
     raise TypeError(kind.__name__)
 
 
-def _tensors(value):
-    """The tensors of arguments, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
 class _Program:
     """One op in Kiln. Raises Unsupported, or kiln's Error, when it cannot be had."""
 
@@ -188,7 +178,7 @@ class _Program:
         return [self._program]
 
     def __call__(self, arguments: tuple, keywords: dict):
-        tensors = list(_tensors((arguments, keywords)))
+        tensors = list(tensors_in((arguments, keywords)))
         with compat.adapter().profiled("kiln"):
             results = self._program([tensors[i] for i in self._operands])
         return tuple(results[i] for i in self._order) if self._is_tuple else results[0]
