@@ -1,4 +1,4 @@
-"""Builds one Kiln graph from fx nodes: what the rows of the op table (rows.py) are written with.
+"""Builds one Kiln graph from fx nodes: what the rows of the op table (rows/) are written with.
 
 A Builder walks from the nodes it is asked for to their operands. Nodes that `belongs` accepts are imported through their
 row; all others become inputs, in the order in which they are met.

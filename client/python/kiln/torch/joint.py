@@ -24,7 +24,8 @@ from . import compat
 from .builder import tensor_operands
 from .dropout import separate_masks
 from .partition import drop_legacy_empties, is_view
-from .rows import BINARY, COMPARISONS, CONSTANT, LOGICAL, PREDICATES, ROUNDING, ROWS, UNARY, UNARY_FLOATING
+from .rows import CONSTANT, ROWS
+from .rows.pointwise import BINARY, COMPARISONS, LOGICAL, PREDICATES, ROUNDING, UNARY, UNARY_FLOATING
 
 aten = torch.ops.aten
 

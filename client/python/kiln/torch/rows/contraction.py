@@ -1,0 +1,64 @@
+"""Rows of matrix products and of attention."""
+
+from __future__ import annotations
+
+import math
+
+from torch import fx
+
+from ..builder import Builder, meta_of, type_of
+from .table import arg, number, require, result_type, result_types, row
+
+
+@row("mm.default", "bmm.default")
+def matmul(b, node):
+    return b.op("matmul", [b.value(a) for a in node.args[:2]], *result_type(node))
+
+
+@row("mv.default")
+def mv(b, node):
+    matrix, vector = (b.value(a) for a in node.args[:2])
+    column = b.reshape(vector, (*vector.shape, 1))
+    dtype, shape = result_type(node)
+    return b.reshape(b.op("matmul", (matrix, column), dtype, (*shape, 1)), shape)
+
+
+@row("addmm.default", "baddbmm.default")
+def addmm(b, node):
+    scales = {name: float(number(node.kwargs.get(name, 1))) for name in ("alpha", "beta")}
+    return b.op("addmm", [b.value(a) for a in node.args[:3]], *result_type(node), **scales)
+
+
+
+
+
+
+def attention_attributes(b: Builder, node: fx.Node, query: fx.Node, first_option: int) -> tuple:
+    """(bias, attributes); the options begin at argument `first_option`."""
+    require(number(arg(node, first_option, "dropout_p", 0)) == 0, "attention with dropout")
+    bias = b.optional(node.kwargs.get("attn_mask"))
+    if bias is not None and bias.dtype == "bool":
+        dtype, _ = type_of(meta_of(query))
+        bias = b.pointwise("select", bias, b.full(0, dtype), b.full(-math.inf, dtype))
+    scale = node.kwargs.get("scale")
+    head_dim = meta_of(query).shape[-1]
+    require(scale is not None or isinstance(head_dim, int), "a symbolic head dim")
+    attributes = {
+        "causal": bool(arg(node, first_option + 1, "is_causal", False)),
+        "scale": float(1 / math.sqrt(head_dim) if scale is None else number(scale)),
+    }
+    return bias, attributes
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu.default")
+def attention(b, node):
+    bias, attributes = attention_attributes(b, node, node.args[0], 3)
+    operands = [*(b.value(a) for a in node.args[:3]), bias]
+    return b.ops("attention", operands, result_types(node), **attributes)
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+def attention_backward(b, node):
+    bias, attributes = attention_attributes(b, node, node.args[1], 6)
+    operands = [*(b.value(a) for a in node.args[:6]), bias]
+    return b.ops("attention_backward", operands, result_types(node), **attributes)

@@ -1,0 +1,104 @@
+"""Rows of normalisation, softmax and losses."""
+
+from __future__ import annotations
+
+import math
+
+from ..builder import Builder
+from ..text import DTYPES, Value
+from .table import arg, aten, number, operand, rank_of, require, result_type, result_types, row, wrap
+
+
+@row("native_layer_norm.default")
+def layer_norm(b, node):
+    x, shape, weight, bias, eps = node.args
+    operands = (b.value(x), b.optional(weight), b.optional(bias))
+    return b.ops("layer_norm", operands, result_types(node), normalized_rank=len(shape), eps=float(number(eps)))
+
+
+@row("native_layer_norm_backward.default")
+def layer_norm_backward(b, node):
+    grad, x, shape, mean, rstd, weight, _, _ = node.args
+    operands = (*(b.value(v) for v in (grad, x, mean, rstd)), b.optional(weight))
+    dtype, full_shape = operands[1].dtype, operands[1].shape
+    parameter = (dtype, full_shape[len(full_shape) - len(shape) :])
+    types = [(dtype, full_shape), parameter, parameter]
+    return b.ops("layer_norm_backward", operands, types, normalized_rank=len(shape))
+
+
+@row("native_group_norm.default")
+def group_norm(b, node):
+    x, weight, bias, _, _, _, groups, eps = node.args
+    operands = (b.value(x), b.optional(weight), b.optional(bias))
+    return b.ops("group_norm", operands, result_types(node), groups=number(groups), eps=float(number(eps)))
+
+
+@row("_native_batch_norm_legit_no_training.default")
+def batch_norm(b, node):
+    x, weight, bias, mean, variance, _, eps = node.args
+    operands = (b.value(x), b.optional(weight), b.optional(bias), b.value(mean), b.value(variance))
+    dtype, shape = result_types(node)[0]
+    # The saved statistics of inference are empty and nobody reads them.
+    return (b.op("batch_norm", operands, dtype, shape, eps=float(number(eps))),)
+
+
+@row("_softmax.default", "_log_softmax.default")
+def softmax(b, node):
+    require(not node.args[2], "half_to_float")
+    x = b.value(node.args[0])
+    return softmax_over(b, node.target._schema.name.split("::")[1].lstrip("_"), (x,), node.args[1])
+
+
+def softmax_over(b: Builder, name: str, operands: tuple, dim: int) -> Value:
+    x = operands[0]
+    require(len(x.shape) > 0, "softmax of a scalar")
+    return b.op(name, operands, x.dtype, x.shape, dim=wrap(dim, len(x.shape)))
+
+
+@row("_safe_softmax.default")
+def safe_softmax(b, node):
+    # Rows of nothing but -inf, all keys masked, give zeros instead of NaN.
+    x = operand(b, node.args[0], result_type(node)[0])
+    probabilities = softmax_over(b, "softmax", (x,), node.args[1])
+    highest = b.reduce("amax", x, [wrap(node.args[1], len(x.shape))], True)
+    masked = b.pointwise("eq", highest, b.full(-math.inf, x.dtype), dtype="bool")
+    return b.pointwise("select", masked, b.full(0, x.dtype), probabilities)
+
+
+@row("_softmax_backward_data.default", "_log_softmax_backward_data.default")
+def softmax_backward(b, node):
+    grad, out, dim, input_dtype = node.args
+    require(DTYPES.get(input_dtype) == result_type(node)[0], "a gradient of another dtype")
+    name = "softmax_backward" if node.target is aten._softmax_backward_data.default else "log_softmax_backward"
+    return softmax_over(b, name, (b.value(grad), b.value(out)), dim)
+
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def loss_attributes(weight, reduction_number, ignore_index) -> dict:
+    require(weight is None, "a weight per class")
+    return {"reduction": REDUCTIONS[reduction_number], "ignore_index": number(ignore_index)}
+
+
+@row("nll_loss_forward.default")
+def nll_loss(b, node):
+    log_probs, target, weight, reduction_number, ignore_index = node.args
+    require(rank_of(log_probs) == 2, "one sample without a batch")
+    attributes = loss_attributes(weight, reduction_number, ignore_index)
+    return b.ops("nll_loss", (b.value(log_probs), b.value(target)), result_types(node), **attributes)
+
+
+@row("nll_loss_backward.default")
+def nll_loss_backward(b, node):
+    grad, log_probs, target, weight, reduction_number, ignore_index, total_weight = node.args
+    require(rank_of(log_probs) == 2, "one sample without a batch")
+    attributes = loss_attributes(weight, reduction_number, ignore_index)
+    operands = [b.value(v) for v in (grad, log_probs, target, total_weight)]
+    return b.op("nll_loss_backward", operands, *result_type(node), **attributes)
+
+
+@row("mse_loss.default")
+def mse_loss(b, node):
+    left, right = (b.value(a) for a in node.args[:2])
+    return b.op("mse_loss", (left, right), *result_type(node), reduction=REDUCTIONS[arg(node, 2, "reduction", 1)])

@@ -1,0 +1,258 @@
+"""Rows of ops on single elements."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from ..builder import Builder, meta_of
+from ..text import DTYPES, FLOATING, Value
+from .table import arg, aten, number, operand, require, result_type, row
+
+UNARY_FLOATING = {
+    "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "sigmoid": "sigmoid",
+    "silu": "silu", "mish": "mish", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid",
+}  # fmt: skip
+UNARY = {"neg": "neg", "abs": "abs", "sign": "sign", "relu": "relu", "bitwise_not": "bitwise_not"}
+ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc"}
+PREDICATES = {"isnan": "is_nan", "isinf": "is_inf", "logical_not": "logical_not"}
+
+
+def unary(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        dtype, _ = result_type(node)
+        return b.pointwise(name, operand(b, node.args[0], dtype))
+
+    return lower
+
+
+def rounding(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        x = b.value(node.args[0])
+        return b.pointwise(name, x) if x.dtype in FLOATING else x
+
+    return lower
+
+
+def predicate(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        x = b.value(node.args[0])
+        if x.dtype not in FLOATING and name != "logical_not":
+            return b.full(False, "bool", x.shape)
+        return b.pointwise(name, x, dtype="bool")
+
+    return lower
+
+
+for aten_name, kiln_name in (UNARY_FLOATING | UNARY).items():
+    row(f"{aten_name}.default")(unary(kiln_name))
+for aten_name, kiln_name in ROUNDING.items():
+    row(f"{aten_name}.default")(rounding(kiln_name))
+for aten_name, kiln_name in PREDICATES.items():
+    row(f"{aten_name}.default")(predicate(kiln_name))
+
+BINARY = {
+    "div": "div", "remainder": "remainder", "fmod": "fmod", "atan2": "atan2",
+    "minimum": "minimum", "maximum": "maximum", "floor_divide": "floor_div",
+    "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
+}  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+LOGICAL = ("logical_and", "logical_or", "logical_xor")
+BOOLEAN_ARITHMETIC = {"add": "bitwise_or", "mul": "bitwise_and"}
+
+
+def binary(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        dtype, _ = result_type(node)
+        left, right = node.args[:2]
+        op = BOOLEAN_ARITHMETIC.get(name, name) if dtype == "bool" else name
+        return b.pointwise(op, operand(b, left, dtype), operand(b, right, dtype))
+
+    return lower
+
+
+def comparison(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        dtype = promoted(*node.args[:2])
+        return b.pointwise(name, operand(b, node.args[0], dtype), operand(b, node.args[1], dtype), dtype="bool")
+
+    return lower
+
+
+def promoted(left, right) -> str:
+    """The dtype in which torch compares the two."""
+    meta = [meta_of(a) if isinstance(a, fx.Node) else number(a) for a in (left, right)]
+    dtype = DTYPES.get(torch.result_type(*meta))
+    require(dtype is not None, "a comparison in another dtype")
+    return dtype
+
+
+def logical(name: str):
+    def lower(b: Builder, node: fx.Node) -> Value:
+        return b.pointwise(name, operand(b, node.args[0], "bool"), operand(b, node.args[1], "bool"))
+
+    return lower
+
+
+for aten_name, kiln_name in BINARY.items():
+    row(f"{aten_name}.Tensor", f"{aten_name}.Scalar", f"{aten_name}.default")(binary(kiln_name))
+row("mul.Tensor", "mul.Scalar")(binary("mul"))
+for aten_name in COMPARISONS:
+    row(f"{aten_name}.Tensor", f"{aten_name}.Scalar")(comparison(aten_name))
+for aten_name in LOGICAL:
+    row(f"{aten_name}.default")(logical(aten_name))
+
+
+def add_scaled(b: Builder, name: str, left, right, alpha, dtype: str) -> Value:
+    """left ± alpha * right"""
+    right = operand(b, right, dtype)
+    if alpha != 1:
+        right = b.pointwise("mul", right, b.full(number(alpha), dtype))
+    op = BOOLEAN_ARITHMETIC.get(name, name) if dtype == "bool" else name
+    return b.pointwise(op, operand(b, left, dtype), right)
+
+
+@row("add.Tensor", "add.Scalar")
+def add(b, node):
+    return add_scaled(b, "add", node.args[0], node.args[1], arg(node, 2, "alpha", 1), result_type(node)[0])
+
+
+@row("sub.Tensor", "sub.Scalar")
+def sub(b, node):
+    return add_scaled(b, "sub", node.args[0], node.args[1], arg(node, 2, "alpha", 1), result_type(node)[0])
+
+
+@row("rsub.Tensor", "rsub.Scalar")
+def rsub(b, node):
+    # other - alpha * self
+    return add_scaled(b, "sub", node.args[1], node.args[0], arg(node, 2, "alpha", 1), result_type(node)[0])
+
+
+@row("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(b, node):
+    dtype, _ = result_type(node)
+    mode = node.kwargs.get("rounding_mode")
+    left, right = (operand(b, a, dtype) for a in node.args[:2])
+    if mode == "floor":
+        return b.pointwise("floor_div", left, right)
+    require(dtype in FLOATING, f"integer division with rounding_mode {mode}")
+    quotient = b.pointwise("div", left, right)
+    return b.pointwise("trunc", quotient) if mode == "trunc" else quotient
+
+
+@row("pow.Tensor_Scalar")
+def pow_scalar(b, node):
+    dtype, _ = result_type(node)
+    x, exponent = operand(b, node.args[0], dtype), number(node.args[1])
+    if dtype in FLOATING:
+        return b.pointwise("pow_scalar", x, exponent=float(exponent))
+    require(exponent == 2, "an integer power other than 2")
+    return b.pointwise("mul", x, x)
+
+
+@row("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(b, node):
+    dtype, _ = result_type(node)
+    require(dtype in FLOATING, "an integer power")
+    return b.pointwise("pow", operand(b, node.args[0], dtype), operand(b, node.args[1], dtype))
+
+
+@row("clamp.default", "clamp_min.default", "clamp_max.default", "hardtanh.default")
+def clamp(b, node):
+    dtype, _ = result_type(node)
+    low, high = arg(node, 1, "min"), arg(node, 2, "max")
+    if node.target is getattr(aten.clamp_max, "default"):
+        low, high = None, arg(node, 1, "max")
+    if node.target is aten.hardtanh.default:
+        low, high = arg(node, 1, "min_val", -1.0), arg(node, 2, "max_val", 1.0)
+    bounds = {name: float(number(v)) for name, v in (("min", low), ("max", high)) if v is not None}
+    return b.pointwise("clamp", operand(b, node.args[0], dtype), **bounds)
+
+
+@row("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor")
+def clamp_tensor(b, node):
+    dtype, _ = result_type(node)
+    result = operand(b, node.args[0], dtype)
+    low, high = arg(node, 1, "min"), arg(node, 2, "max")
+    if node.target is aten.clamp_max.Tensor:
+        low, high = None, arg(node, 1, "max")
+    if low is not None:
+        result = b.pointwise("maximum", result, operand(b, low, dtype))
+    return result if high is None else b.pointwise("minimum", result, operand(b, high, dtype))
+
+
+@row("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(b, node):
+    dtype, _ = result_type(node)
+    condition = b.value(node.args[0])
+    require(condition.dtype == "bool", "a condition that is not bool")
+    return b.pointwise("select", condition, operand(b, node.args[1], dtype), operand(b, node.args[2], dtype))
+
+
+@row("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(b, node):
+    dtype, shape = result_type(node)
+    filled = b.pointwise("select", b.value(node.args[1]), operand(b, node.args[2], dtype), b.value(node.args[0]))
+    return filled if filled.shape == shape else b.expand(filled, shape)
+
+
+@row("_to_copy.default", "prims.convert_element_type.default")
+def to_copy(b, node):
+    dtype, _ = result_type(node)
+    return b.cast(b.value(node.args[0]), dtype)
+
+
+@row("copy.default")
+def copy(b, node):
+    dtype, shape = result_type(node)
+    return b.expand(b.cast(b.value(node.args[1]), dtype), shape)
+
+
+@row("leaky_relu.default")
+def leaky_relu(b, node):
+    return b.pointwise("leaky_relu", b.value(node.args[0]), slope=float(number(arg(node, 1, "negative_slope", 0.01))))
+
+
+@row("elu.default")
+def elu(b, node):
+    require(arg(node, 2, "scale", 1) == 1 and arg(node, 3, "input_scale", 1) == 1, "a scaled elu")
+    return b.pointwise("elu", b.value(node.args[0]), alpha=float(number(arg(node, 1, "alpha", 1))))
+
+
+@row("softplus.default")
+def softplus(b, node):
+    beta, threshold = (float(number(arg(node, i, n, d))) for i, n, d in ((1, "beta", 1), (2, "threshold", 20)))
+    return b.pointwise("softplus", b.value(node.args[0]), beta=beta, threshold=threshold)
+
+
+@row("gelu.default")
+def gelu(b, node):
+    return b.pointwise("gelu", b.value(node.args[0]), approximate=node.kwargs.get("approximate", "none"))
+
+
+@row("gelu_backward.default")
+def gelu_backward(b, node):
+    grad, x = (b.value(a) for a in node.args[:2])
+    return b.pointwise("gelu_backward", grad, x, approximate=node.kwargs.get("approximate", "none"))
+
+
+@row("silu_backward.default", "tanh_backward.default", "sigmoid_backward.default")
+def activation_backward(b, node):
+    return b.pointwise(node.target._schema.name.split("::")[1], b.value(node.args[0]), b.value(node.args[1]))
+
+
+@row("threshold_backward.default")
+def threshold_backward(b, node):
+    grad, x, threshold = b.value(node.args[0]), b.value(node.args[1]), number(node.args[2])
+    if threshold == 0:
+        return b.pointwise("relu_backward", grad, x)
+    below = b.pointwise("le", x, b.full(threshold, x.dtype), dtype="bool")
+    return b.pointwise("select", below, b.full(0, grad.dtype), grad)
+
+
+@row("native_dropout_backward.default")
+def dropout_apply(b, node):
+    # x * mask * scale: also the forward, once the mask is drawn (dropout.py).
+    x, mask, scale = node.args
+    return b.op("dropout_apply", (b.value(x), b.value(mask)), *result_type(node), scale=float(number(scale)))

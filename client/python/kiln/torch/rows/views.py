@@ -1,0 +1,183 @@
+"""Rows of views, copies and rearrangements."""
+
+from __future__ import annotations
+
+from ..builder import Builder, dim_of
+from ..text import Value
+from .table import arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, row, wrap
+
+
+@row("alias.default", "detach.default", "clone.default", "contiguous.default", "lift_fresh_copy.default")
+def same(b, node):
+    return b.value(node.args[0])
+
+
+@row("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
+     "squeeze.dim", "squeeze.dims", "flatten.using_ints")  # fmt: skip
+def reshape(b, node):
+    return b.reshape(b.value(node.args[0]), result_type(node)[1])
+
+
+@row("expand.default")
+def expand(b, node):
+    return b.expand(b.value(node.args[0]), result_type(node)[1])
+
+
+@row("permute.default")
+def permute(b, node):
+    return b.permute(b.value(node.args[0]), [wrap(d, rank_of(node)) for d in node.args[1]])
+
+
+@row("t.default")
+def transpose_matrix(b, node):
+    return b.permute(b.value(node.args[0]), [1, 0] if rank_of(node) == 2 else list(range(rank_of(node))))
+
+
+@row("transpose.int")
+def transpose(b, node):
+    dims = list(range(rank_of(node)))
+    if dims:
+        first, second = (wrap(d, len(dims)) for d in node.args[1:3])
+        dims[first], dims[second] = second, first
+    return b.permute(b.value(node.args[0]), dims)
+
+
+def slice_bounds(extent, start, end) -> tuple:
+    """torch's start and end, which may be negative, absent or past the end, as 0 ≤ start ≤ end ≤ extent."""
+    start = 0 if start is None else dim_of(start)
+    end = extent if end is None or end == 2**63 - 1 else dim_of(end)
+    if not isinstance(extent, int):
+        require(start == 0 and end == extent, "a slice of a symbolic extent")
+        return start, end
+    require(isinstance(start, int) and isinstance(end, int), "a symbolic slice")
+    start = min(max(start + extent if start < 0 else start, 0), extent)
+    end = min(max(end + extent if end < 0 else end, start), extent)
+    return start, end
+
+
+@row("slice.Tensor")
+def slice_tensor(b, node):
+    x, dim = b.value(node.args[0]), wrap(arg(node, 1, "dim", 0), rank_of(node))
+    start, end = slice_bounds(x.shape[dim], arg(node, 2, "start"), arg(node, 3, "end"))
+    return b.slice(x, dim, start, end, result_type(node)[1][dim], number(arg(node, 4, "step", 1)))
+
+
+@row("select.int")
+def select_int(b, node):
+    x, dim = b.value(node.args[0]), wrap(node.args[1], len(b.value(node.args[0]).shape))
+    index = number(node.args[2])
+    if index < 0:
+        require(isinstance(x.shape[dim], int), "a negative index into a symbolic extent")
+        index += x.shape[dim]
+    return b.reshape(b.slice(x, dim, index, index + 1, 1), result_type(node)[1])
+
+
+def cut(b: Builder, x: Value, dim: int, extents) -> tuple:
+    pieces, start = [], 0
+    for extent in extents:
+        pieces.append(b.slice(x, dim, start, start + extent, extent))
+        start = start + extent
+    return tuple(pieces)
+
+
+@row("split.Tensor", "split_with_sizes.default", "chunk.default")
+def split(b, node):
+    x = b.value(node.args[0])
+    dim = wrap(arg(node, 2, "dim", 0), len(x.shape))
+    return cut(b, x, dim, [shape[dim] for _, shape in result_types(node)])
+
+
+@row("unbind.int")
+def unbind(b, node):
+    x = b.value(node.args[0])
+    dim = wrap(arg(node, 1, "dim", 0), len(x.shape))
+    types = result_types(node)
+    return tuple(b.reshape(p, t[1]) for p, t in zip(cut(b, x, dim, [1] * len(types)), types))
+
+
+@row("cat.default")
+def cat(b, node):
+    dtype, shape = result_type(node)
+    parts = [b.cast(b.value(n), dtype) for n in node.args[0]]
+    require(all(len(p.shape) == len(shape) for p in parts), "a part of another rank")
+    return parts[0] if len(parts) == 1 else b.op("concat", parts, dtype, shape, dim=wrap(arg(node, 1, "dim", 0), len(shape)))
+
+
+@row("stack.default")
+def stack(b, node):
+    dtype, shape = result_type(node)
+    parts = [b.cast(b.value(n), dtype) for n in node.args[0]]
+    return b.op("stack", parts, dtype, shape, dim=wrap(arg(node, 1, "dim", 0), len(shape)))
+
+
+@row("flip.default")
+def flip(b, node):
+    x = b.value(node.args[0])
+    dims = dims_of(node.args[1], len(x.shape)) if node.args[1] else []
+    return b.op("flip", (x,), x.dtype, x.shape, dims=tuple(dims)) if dims else x
+
+
+@row("repeat.default")
+def repeat(b, node):
+    x, times = b.value(node.args[0]), [dim_of(t) for t in node.args[1]]
+    shape = (1,) * (len(times) - len(x.shape)) + x.shape
+    x = b.reshape(x, tuple(e for extent in shape for e in (1, extent)))
+    x = b.expand(x, tuple(e for t, extent in zip(times, shape) for e in (t, extent)))
+    return b.reshape(x, result_type(node)[1])
+
+
+@row("constant_pad_nd.default")
+def constant_pad(b, node):
+    x, widths = b.value(node.args[0]), [number(w) for w in node.args[1]]
+    low, high = [0] * len(x.shape), [0] * len(x.shape)
+    for i in range(0, len(widths), 2):
+        dim = len(x.shape) - 1 - i // 2
+        low[dim], high[dim] = widths[i], widths[i + 1]
+        if min(widths[i], widths[i + 1]) < 0:  # a negative width cuts
+            require(isinstance(x.shape[dim], int), "cutting a symbolic extent")
+            start, end = max(-low[dim], 0), x.shape[dim] - max(-high[dim], 0)
+            x = b.slice(x, dim, start, end, end - start)
+    low, high = ([max(w, 0) for w in ws] for ws in (low, high))
+    if not any(low) and not any(high):
+        return x
+    value = float(number(arg(node, 2, "value", 0)))
+    return b.op("pad", (x,), *result_type(node), low=tuple(low), high=tuple(high), value=value)
+
+
+@row("slice_scatter.default")
+def slice_scatter(b, node):
+    x, source = b.value(node.args[0]), b.value(node.args[1])
+    dim = wrap(arg(node, 2, "dim", 0), len(x.shape))
+    start, end = slice_bounds(x.shape[dim], arg(node, 3, "start"), arg(node, 4, "end"))
+    step = number(arg(node, 5, "step", 1))
+    return b.op("slice_scatter", (x, b.cast(source, x.dtype)), x.dtype, x.shape, dim=dim, start=start, end=end, step=step)
+
+
+@row("slice_backward.default")
+def slice_backward(b, node):
+    grad, _, dim, start, end, step = node.args
+    dtype, shape = result_type(node)
+    dim, grad = wrap(dim, len(shape)), b.value(grad)
+    start, end = slice_bounds(shape[dim], start, end)
+    if grad.shape == shape:
+        return grad
+    zeros = b.full(0, dtype, shape)
+    return b.op("slice_scatter", (zeros, grad), dtype, shape, dim=dim, start=start, end=end, step=number(step))
+
+
+@row("select_backward.default")
+def select_backward(b, node):
+    dtype, shape = result_type(node)
+    dim, index = wrap(node.args[2], len(shape)), number(node.args[3])
+    require(isinstance(shape[dim], int), "a symbolic extent")
+    source = b.reshape(b.value(node.args[0]), kept_shape(shape, dim))
+    start = index % shape[dim]
+    attributes = {"dim": dim, "start": start, "end": start + 1, "step": 1}
+    return b.op("slice_scatter", (b.full(0, dtype, shape), source), dtype, shape, **attributes)
+
+
+@row("tril.default", "triu.default")
+def triangle(b, node):
+    name = node.target._schema.name.split("::")[1]
+    x = b.value(node.args[0])
+    return b.op(name, (x,), x.dtype, x.shape, diagonal=number(arg(node, 1, "diagonal", 0)))
