@@ -47,8 +47,6 @@ def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name 
         _session.session().say("regional", f"torch {torch.__version__} is compiled by torch.compile instead: {error}")
         model.compile(backend="kiln")
         return model
-    for parameter in model.parameters():
-        parameter.grad = None
     entries = find_entries(model)
     for entry in entries:
         entry.install(packages)

@@ -128,12 +128,18 @@ def make_ids(length=16, seed=3):
     return torch.randint(0, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
-def loss_and_gradients(model, ids):
-    """The loss, then the gradient of every parameter; none is left on the model."""
-    model.zero_grad(set_to_none=True)
+def backward(model, ids):
+    """The loss, after gradients of it were added to those on the model."""
     logits = model(ids)
     loss = functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
     loss.backward()
+    return loss
+
+
+def loss_and_gradients(model, ids):
+    """The loss, then the gradient of every parameter; none is left on the model."""
+    model.zero_grad(set_to_none=True)
+    loss = backward(model, ids)
     result = [loss.detach(), *(p.grad.clone() for p in model.parameters())]
     model.zero_grad(set_to_none=True)
     return result

@@ -6,7 +6,7 @@ import json
 import sys
 
 import torch
-from regional_models import difference, loss_and_gradients, make, make_ids
+from regional_models import backward, difference, loss_and_gradients, make, make_ids
 
 import kiln
 
@@ -112,6 +112,19 @@ def branch():
     kiln.compile(model)
     batches = [make_ids(seed=seed) for seed in range(6)]
     report(error=max(difference(loss_and_gradients(model, ids), loss_and_gradients(twin, ids)) for ids in batches))
+
+
+def accumulate():
+    """Gradients of before kiln.compile, and of a capture of another length, are added to."""
+    model = make("gpt")
+    twin, lengths = copy.deepcopy(model), (16, 16, 9)
+    for i, length in enumerate(lengths):
+        if i == 1:
+            kiln.compile(model)
+        for each in (model, twin):
+            backward(each, make_ids(length))
+    gradients = [[parameter.grad for parameter in each.parameters()] for each in (model, twin)]
+    report(error=difference(*gradients))
 
 
 if __name__ == "__main__":

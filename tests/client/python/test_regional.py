@@ -110,6 +110,13 @@ def test_blocks_that_look_at_their_data_go_the_right_way(cache):
     assert max(cold["error"], warm["error"]) < TOLERANCE and warm["stats"]["compilations"] == 0
 
 
+def test_gradients_that_are_there_already_are_added_to_cold_and_warm(tmp_path):
+    cold, warm = run(tmp_path, "accumulate"), run(tmp_path, "accumulate", KILN_NO_DAEMON="1")
+    for process in (cold, warm):
+        assert process["error"] < TOLERANCE and "instead" not in process["stderr"], process["stderr"]
+    assert warm["frames"] == 0 and warm["stats"]["compilations"] == 0 and warm["stats"]["misses"] == 0
+
+
 def test_inference_modes_agree_with_eager_cold_and_warm(cache):
     cold, warm = run(cache, "infer"), run(cache, "infer", KILN_NO_DAEMON="1")
     for process in (cold, warm):

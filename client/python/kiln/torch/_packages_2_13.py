@@ -10,7 +10,7 @@ Six things a package needs that torch does not do by itself, each found the hard
   - module aliases in the bytecode's globals that torch does not save (ModelOutput's collections);
   - a counter of unique names that starts where no process's saved names are;
   - guards built anew in the mode they were made in: those on tensors of inference mode hold nowhere else;
-  - gradients set to None before capture: a live .grad cannot be loaded back.
+  - gradients left out of the guards' tensors: torch saves a mark in their place that it cannot load back.
 """
 
 from __future__ import annotations
@@ -124,6 +124,18 @@ def _keep_guards(entries) -> list[bool]:
         and not any(part in entry.name for part in _FUNCTION_PARTS)
         for entry in entries
     ]
+
+
+class _GuardsPickler(guards.GuardsStatePickler):
+    def reducer_override(self, value):
+        reduced = super().reducer_override(value)
+        if isinstance(reduced, tuple) and reduced[0].__name__ == "_unpickle_tensor" and id(value.grad) not in self.guard_tree_values:
+            function, (*properties, _) = reduced
+            return function, (*properties, None)
+        return reduced
+
+
+guards.GuardsStatePickler = _GuardsPickler
 
 
 class _Unpickler(pickle.Unpickler):
