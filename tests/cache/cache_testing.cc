@@ -102,8 +102,7 @@ bool in_other_process(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-PublisherProcess::PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count,
-                                   bool exit_at_once) {
+PublisherProcess::PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count, Manner manner) {
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   posix_spawn_file_actions_t actions;
@@ -111,8 +110,13 @@ PublisherProcess::PublisherProcess(const std::string& directory, uint64_t first_
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[0]);
   const std::string first = std::to_string(first_seed), many = std::to_string(count);
-  const char* arguments[] = {
-      KILN_CACHE_PUBLISHER, directory.c_str(), first.c_str(), many.c_str(), exit_at_once ? "exit" : nullptr, nullptr};
+  constexpr const char* k_manners[] = {"close", "exit", "insist"};
+  const char* arguments[] = {KILN_CACHE_PUBLISHER,
+                             directory.c_str(),
+                             first.c_str(),
+                             many.c_str(),
+                             k_manners[static_cast<size_t>(manner)],
+                             nullptr};
   if (posix_spawn(&m_child, KILN_CACHE_PUBLISHER, &actions, nullptr, const_cast<char**>(arguments), environ) != 0) {
     std::abort();
   }
@@ -134,6 +138,10 @@ bool PublisherProcess::read_some() {
 
 void PublisherProcess::await_first() { read_some(); }
 
+void PublisherProcess::await_refusal() {
+  while (m_text.find("refused\n") == std::string::npos && read_some()) continue;
+}
+
 std::vector<uint64_t> PublisherProcess::kill() {
   ::kill(m_child, SIGKILL);
   return drain();
@@ -148,7 +156,9 @@ std::vector<uint64_t> PublisherProcess::drain() {
   m_child = -1;
   std::vector<uint64_t> seeds;
   std::istringstream lines(m_text);
-  for (uint64_t seed; lines >> seed;) seeds.push_back(seed);
+  for (std::string line; std::getline(lines, line);) {
+    if (line != "refused") seeds.push_back(std::stoull(line));
+  }
   return seeds;
 }
 

@@ -57,10 +57,18 @@ bool in_other_process(const std::function<bool()>& body);
 /// The program publisher_process.cc, running.
 class PublisherProcess {
  public:
-  PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count, bool exit_at_once = false);
+  /// What it does in the end, and when a publication is refused.
+  enum class Manner : uint8_t {
+    close,   // closes the store; leaves at a refusal
+    exit,    // leaves without closing it; the same
+    insist,  // as exit, and tries again until the publication is acknowledged
+  };
+  PublisherProcess(const std::string& directory, uint64_t first_seed, uint64_t count, Manner manner = Manner::close);
   ~PublisherProcess();
   /// Returns once it has acknowledged something.
   void await_first();
+  /// Returns once one that insists was refused.
+  void await_refusal();
   /// Kills it with SIGKILL and returns the seeds it acknowledged.
   std::vector<uint64_t> kill();
   /// Waits until it has ended by itself; the seeds it acknowledged.

@@ -22,7 +22,7 @@ void make_cache(const std::string& directory) {
       }
     }
   }
-  ASSERT_EQ(PublisherProcess(directory, 9, k_seeds - 8, true).wait().size(), k_seeds - 8);
+  ASSERT_EQ(PublisherProcess(directory, 9, k_seeds - 8, PublisherProcess::Manner::exit).wait().size(), k_seeds - 8);
 }
 
 /// "000012.sst" → "sst", "MANIFEST-000004" → "MANIFEST", "index.3" → "index".

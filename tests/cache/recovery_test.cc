@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <thread>
 
@@ -64,7 +63,8 @@ TEST(recovery, a_death_or_a_failure_at_any_step_loses_nothing_that_was_acknowled
     for (const char* action : {"kill", "kill@2", "error@2"}) {
       SCOPED_TRACE(fmt::format("{}={}", point, action));
       TemporaryDirectory directory;
-      std::vector<uint64_t> acknowledged = PublisherProcess(directory.path(), 1, 40, true).wait();
+      std::vector<uint64_t> acknowledged =
+          PublisherProcess(directory.path(), 1, 40, PublisherProcess::Manner::exit).wait();
       ASSERT_EQ(acknowledged.size(), 40u);
       setenv("KILN_FAULTS", fmt::format("{}={}", point, action).c_str(), 1);
       PublisherProcess faulty(directory.path(), 41, 80);
@@ -104,35 +104,17 @@ TEST(recovery, what_was_acknowledged_before_and_after_the_disk_was_full_survives
   const SmallDisk disk(directory.path("disk"));
   if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount: " << std::strerror(errno);
   const std::string cache = directory.path("disk") + "/cache";
-  const std::string notes = directory.path("acknowledged");
-  ASSERT_TRUE(in_other_process([&] {
-    auto store = open_store(cache);
-    std::ofstream acknowledged(notes);
-    size_t refused = 0;
-    for (uint64_t seed = 1; seed <= 300 && refused < 1'000;) {
-      const Status status = store->publish(plan_batch(seed, plan_size(seed)));
-      if (status.ok()) acknowledged << seed << std::endl;
-      if (!status.ok() && ++refused == 1 && status.code() != StatusCode::resource_exhausted) return false;
-      if (refused == 3) disk.grow();
-      if (status.ok() || refused < 3) {
-        ++seed;
-      } else {  // RocksDB may take a while to see that there is room
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
-    }
-    static_cast<void>(store.release());  // as a kill leaves it
-    return refused >= 3;
-  }));
-  std::vector<uint64_t> acknowledged;
-  std::ifstream lines(notes);
-  for (uint64_t seed = 0; lines >> seed;) acknowledged.push_back(seed);
-  EXPECT_EQ(acknowledged.size(), 298u) << "all but the two that were not tried again";
+  PublisherProcess publisher(cache, 1, 300, PublisherProcess::Manner::insist);
+  publisher.await_refusal();
+  disk.grow();
+  const std::vector<uint64_t> acknowledged = publisher.wait();
+  EXPECT_EQ(acknowledged.size(), 300u);
   expect_all_kept(cache, acknowledged);
 }
 
 TEST(recovery, what_is_only_in_the_log_is_mapped_after_the_next_open) {
   TemporaryDirectory directory;
-  const auto acknowledged = PublisherProcess(directory.path(), 1, 20, true).wait();
+  const auto acknowledged = PublisherProcess(directory.path(), 1, 20, PublisherProcess::Manner::exit).wait();
   ASSERT_EQ(acknowledged.size(), 20u);
   expect_all_kept(directory.path(), acknowledged);
 }

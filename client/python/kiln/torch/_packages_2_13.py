@@ -129,10 +129,10 @@ def _keep_guards(entries) -> list[bool]:
 class _GuardsPickler(guards.GuardsStatePickler):
     def reducer_override(self, value):
         reduced = super().reducer_override(value)
-        if isinstance(reduced, tuple) and reduced[0].__name__ == "_unpickle_tensor" and id(value.grad) not in self.guard_tree_values:
-            function, (*properties, _) = reduced
-            return function, (*properties, None)
-        return reduced
+        if not isinstance(reduced, tuple) or reduced[0].__name__ != "_unpickle_tensor":
+            return reduced
+        unpickle, (*properties, gradient) = reduced
+        return unpickle, (*properties, gradient if id(gradient) in self.guard_tree_values else None)
 
 
 guards.GuardsStatePickler = _GuardsPickler
