@@ -1,6 +1,7 @@
 #pragma once
 
 #include <random>
+#include <string>
 
 #include "frontend/fuse/kernel_spec.h"
 #include "tests/conformance/backend_under_test.h"
@@ -18,10 +19,10 @@ struct CheckOptions {
 /// Relative error a result may have that was computed in the dtype's accumulator, with a few operations.
 double tolerance_of(DType dtype);
 
-/// Compiles `spec` with every candidate of the backend, runs each on random inputs as slices of the grid in
-/// random order, and compares buffers and status with the reference. Reports as GoogleTest failures. False
-/// when the host does not run the target (the kernel was compiled all the same).
-bool check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::mt19937_64& random,
-                  const CheckOptions& options = {});
+/// Compiles `spec` with every candidate of the backend, runs each on random inputs (on the host as slices of the grid in
+/// random order), and compares buffers and status with the reference. Reports as GoogleTest failures. Empty, or why
+/// nothing was run: this host lacks the target (the kernel was compiled all the same), or the target lacks f64.
+std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::mt19937_64& random,
+                         const CheckOptions& options = {});
 
 }  // namespace kiln::conformance

@@ -9,13 +9,13 @@ namespace {
 class Loops : public testing::TestWithParam<BackendUnderTest> {
  protected:
   void check(const KernelSpec& spec, const CheckOptions& options = {}) {
-    if (!check_kernel(GetParam(), spec, m_random, options)) m_skipped = true;
+    if (const std::string why = check_kernel(GetParam(), spec, m_random, options); !why.empty()) m_skipped = why;
   }
   void TearDown() override {
-    if (m_skipped && !HasFailure()) GTEST_SKIP() << "compiled, not run: this host lacks " << GetParam().target.name;
+    if (!m_skipped.empty() && !HasFailure()) GTEST_SKIP() << m_skipped;
   }
   std::mt19937_64 m_random{20};
-  bool m_skipped = false;
+  std::string m_skipped;
 };
 
 // Sizes around the widths of vectors and of unrolled loops.
