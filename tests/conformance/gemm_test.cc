@@ -51,6 +51,18 @@ class GemmDtype : public Gemm {};
 TEST_P(GemmDtype, f64) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::f64, .with_bias = true}); }
 TEST_P(GemmDtype, bf16) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::bf16}); }
 TEST_P(GemmDtype, f16) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::f16}); }
+/// Rows that begin at multiples of 16 bytes, which copies of whole boxes ask for; tails along every dim all the same.
+TEST_P(GemmDtype, half_precisions_of_aligned_rows) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const bool a : {false, true}) {
+      for (const bool b : {false, true}) {
+        SCOPED_TRACE(std::string(to_string(dtype)) + (a ? " t" : " n") + (b ? "t" : "n"));
+        check({.batch = 2, .m = 136, .n = 72, .k = 200, .dtype = dtype, .a_transposed = a, .b_transposed = b});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
 TEST_P(GemmDtype, i32) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::i32}); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Gemm, testing::ValuesIn(backends_under_test()),

@@ -102,8 +102,7 @@ extern "C" KILN_KERNEL(k_threads, k_blocks) kiln_kernel(KILN_ARGUMENTS(Arguments
       }
     }
   }
-  wait_copies<0>();
-  block_barrier();  // the stages' memory is free
+  block_barrier();  // the stages' memory is free: the last step has waited for the last copies
 
   f32* const staged = reinterpret_cast<f32*>(memory);
   KILN_UNROLL for (i32 i = 0; i < k_warp_m / 16; ++i) {

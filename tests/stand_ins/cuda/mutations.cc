@@ -33,7 +33,7 @@ const std::vector<Mistake>& mistakes() {
       {"a wrong swizzle of fragments", R"((load_matrices\w*\([ab], stage \+ chunk_at\([^;]*)\)\);)", "$1 ^ 1));"},
       {"a mask of rows off by one", R"(m >= k_m\) return;)", "m > k_m) return;"},
       {"a mask of columns off by one", R"(n \+ j < k_n\))", "n + j <= k_n)"},
-      {"a mask of runs off by one", R"(n \+ count <= k_n\))", "n + count <= k_n + 1)"},
+      {"a mask of runs off by one", R"(n \+ count <= k_n\))", "n <= k_n)"},
       {"a mask along k off by one", R"(clamped\(k_k - at_k, 8\))", "clamped(k_k - at_k + 1, 8)"},
       {"a mask along k off by one", R"(at_k < k_k)", "at_k <= k_k"},
       {"a mask of an operand off by one", R"(at_outer < Operand::k_outer)", "at_outer <= Operand::k_outer"},

@@ -109,9 +109,10 @@ std::vector<Subject> subjects() {
   add_loops("softmax of short rows", softmax(5, 77));
   add_loops("softmax of long rows", softmax(3, 1500));
   add_loops("sums of columns", sums_of_columns(77, 50));
-  // Ragged along every dim; more steps than stages, over several tiles of a block.
+  // Ragged along every dim; more steps than stages, over several tiles of a block. The last step of mma is in the stage
+  // whose memory the epilogue takes first.
   add_gemm("simple", {.m = 70, .n = 67, .k = 50}, {Kind::simple, 64, 64, 0, 0, 2, 1});
-  add_gemm("mma", {.m = 72, .n = 88, .k = 328, .dtype = DType::bf16}, {Kind::mma, 64, 64, 2, 2, 4, 1});
+  add_gemm("mma", {.m = 72, .n = 88, .k = 296, .dtype = DType::bf16}, {Kind::mma, 64, 64, 2, 2, 4, 1});
   add_gemm("wgmma", {.m = 72, .n = 88, .k = 200, .dtype = DType::bf16, .b_transposed = true},
            {Kind::wgmma, 64, 64, 0, 0, 8, 1});
   add_gemm("wgmma of a cluster", {.m = 264, .n = 136, .k = 136, .dtype = DType::f16, .a_transposed = true},
@@ -119,8 +120,17 @@ std::vector<Subject> subjects() {
   return result;
 }
 
+struct Planted {
+  std::string subject, mistake;
+  int place;  // among those where the mistake can be made, from 1
+  auto operator<=>(const Planted&) const = default;
+};
+
 // Mutants that no seed can tell from the kernel, because they are none: what the mistake takes away is not needed there.
-const std::set<std::pair<std::string, std::string>> k_harmless = {};
+const std::set<Planted> k_harmless = {
+    {"softmax of long rows", "a mask of points off by one", 1},  // a block for each row: there are no rows beyond
+    {"sums of columns", "a missing barrier of the block", 5},    // frees scratch that nothing uses again
+};
 
 TEST(PlantedMistakes, kernels_without_them_pass_under_many_seeds) {
   for (Subject& subject : subjects()) {
@@ -142,7 +152,7 @@ TEST(PlantedMistakes, each_is_found) {
         std::cout << what << ": " << finding << "\n";
         ++planted[mistake.name];
         found[mistake.name] += finding.empty() ? 0 : 1;
-        EXPECT_EQ(finding.empty(), k_harmless.contains({subject.name(), mistake.name})) << what;
+        EXPECT_EQ(finding.empty(), k_harmless.contains({subject.name(), mistake.name, place})) << what;
       }
     }
   }
