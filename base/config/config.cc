@@ -66,11 +66,12 @@ struct EnvironmentAlias {
 constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_CACHE_DIR", "cache.directory"},
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
-    EnvironmentAlias{"KILN_CONFIG", ""},        // read by ConfigSources
-    EnvironmentAlias{"KILN_FAULTS", ""},        // fault points, where compiled in
-    EnvironmentAlias{"KILN_PROFILE", ""},       // read by jit/run/launch_profile.cc
-    EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
-    EnvironmentAlias{"KILN_CUDA_PATH", ""},     // read by backends/cuda/libraries.cc
+    EnvironmentAlias{"KILN_CONFIG", ""},             // read by ConfigSources
+    EnvironmentAlias{"KILN_FAULTS", ""},             // fault points, where compiled in
+    EnvironmentAlias{"KILN_PROFILE", ""},            // read by jit/run/launch_profile.cc
+    EnvironmentAlias{"KILN_CPU_FEATURES", ""},       // read by backends/cpu/features.cc
+    EnvironmentAlias{"KILN_CUDA_PATH", ""},          // read by backends/cuda/libraries.cc
+    EnvironmentAlias{"KILN_LEVEL_ZERO_LOADER", ""},  // read by backends/level_zero/runtime/api.cc
 };
 
 const ConfigKey* find_key(std::string_view name) {

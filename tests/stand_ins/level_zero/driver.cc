@@ -1,5 +1,5 @@
 // A driver for the real Level Zero loader (ZE_ENABLE_ALT_DRIVERS) that shows one device and has an OpenCL runtime of the
-// host ($KILN_OPENCL_CPU) execute its kernels. What it proves, and what not, is in README.md.
+// host ($STAND_IN_OPENCL_CPU) execute its kernels. What it proves, and what not, is in README.md.
 //
 // Everything appended to a command list waits until the host waits for an event: a caller that forgot to wait finds
 // memory as it was. Global state under one lock; handles are pointers to the structs below.
@@ -65,7 +65,7 @@ T* as(Handle handle) {
 }
 
 uint32_t driver_version() {
-  const char* version = std::getenv("KILN_STAND_IN_DRIVER");
+  const char* version = std::getenv("STAND_IN_DRIVER");
   return version == nullptr ? 1 : static_cast<uint32_t>(std::strtoul(version, nullptr, 0));
 }
 
@@ -95,7 +95,7 @@ ze_result_t init(ze_init_flags_t) {
   const std::lock_guard lock(s_mutex);
   if (s_executor != nullptr) return ZE_RESULT_SUCCESS;
   std::string reason;
-  s_executor = Executor::open(std::getenv("KILN_OPENCL_CPU"), reason);
+  s_executor = Executor::open(std::getenv("STAND_IN_OPENCL_CPU"), reason);
   return s_executor == nullptr ? fail(ZE_RESULT_ERROR_UNINITIALIZED, reason) : ZE_RESULT_SUCCESS;
 }
 
@@ -194,7 +194,7 @@ ze_result_t create_module(ze_context_handle_t, ze_device_handle_t, const ze_modu
                           ze_module_handle_t* module, ze_module_build_log_handle_t* log) {
   const std::lock_guard lock(s_mutex);
   std::span code(description->pInputModule, description->inputSize);
-  const char* fault = std::getenv("KILN_STAND_IN_FAULT");
+  const char* fault = std::getenv("STAND_IN_FAULT");
   const bool is_native = description->format == ZE_MODULE_FORMAT_NATIVE;
   if (is_native) {
     NativeHeader header{};
