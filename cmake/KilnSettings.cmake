@@ -13,7 +13,7 @@ set(KILN_SANITIZE "" CACHE STRING "empty, 'address' (with undefined), 'thread', 
 add_library(kiln_settings INTERFACE)
 target_include_directories(kiln_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 target_compile_options(kiln_settings INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
-if(KILN_SANITIZE)
+if(KILN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC's flow analysis loses its way in instrumented code: it warns of std::variant itself.
   target_compile_options(kiln_settings INTERFACE -Wno-maybe-uninitialized)
 endif()

@@ -4,7 +4,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PRESET=${KILN_PRESET:-dev}
 BUILD=$ROOT/build/$PRESET
 
-PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-format-19 clang-tidy-19 flatbuffers-compiler
+PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-19 libomp-19-dev clang-format-19
+  clang-tidy-19 flatbuffers-compiler
   libflatbuffers-dev librocksdb-dev libboost-dev libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev
   libcli11-dev nlohmann-json3-dev libseccomp-dev libgtest-dev libgmock-dev libbenchmark-dev
   spirv-headers spirv-tools libze-dev opencl-c-headers
