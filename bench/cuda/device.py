@@ -27,7 +27,7 @@ class Kernel:
 
 class Library:
     def __init__(self):
-        folder = os.environ.get("KILN_BENCH_LIBRARIES", pathlib.Path(__file__).resolve().parent)
+        folder = os.environ.get("GPU_CHECK_LIBRARIES", pathlib.Path(__file__).resolve().parent)
         self.c = ctypes.CDLL(str(pathlib.Path(folder) / "libkiln_device_bench.so"))
         self.c.kiln_device_error.restype = self.c.kiln_device_description.restype = ctypes.c_char_p
         self.c.kiln_device_description.argtypes = self.c.kiln_device_destroy.argtypes = [ctypes.c_void_p]

@@ -1,9 +1,10 @@
-"""What only a device can show, in at most nine minutes: conformance of every kernel, gemms beside cuBLAS, a GPT-2 forward.
+"""What only a device can show, in at most nine minutes: conformance of every kernel, graphs through libkiln on torch's
+stream and memory, gemms beside cuBLAS, a GPT-2 forward.
 
 python3 gpu_check.py [--output FILE]. Needs a device, its driver, Python with torch for CUDA, and nothing from the network.
 Every step has its own limit. Exit status: 0 all steps passed, 1 some failed, 3 there is no device (nothing was run, and
-the result says why). Programs and libraries are beside this file (a bundle), or where KILN_CHECK_BIN and
-KILN_BENCH_LIBRARIES say.
+the result says why). Programs and libraries are beside this file (a bundle), or where GPU_CHECK_BIN and
+GPU_CHECK_LIBRARIES say.
 """
 import argparse
 import datetime
@@ -28,8 +29,8 @@ def environment():
     folders = sorted(folder for package in packages for folder in glob.glob(f"{package}/nvidia/*/lib"))
     result["KILN_CUDA_PATH"] = ":".join(filter(None, [os.environ.get("KILN_CUDA_PATH"), *folders]))
     result["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(HERE / "lib"), os.environ.get("LD_LIBRARY_PATH")]))
-    result.setdefault("KILN_BENCH_LIBRARIES", str(HERE / "lib"))
-    result.setdefault("KILN_CHECK_BIN", str(HERE / "bin"))
+    result.setdefault("GPU_CHECK_LIBRARIES", str(HERE / "lib"))
+    result.setdefault("GPU_CHECK_BIN", str(HERE / "bin"))
     return result
 
 
@@ -45,7 +46,7 @@ def run(command, limit_s, env, **more):
 
 def device(limit_s, env, _):
     """Opens the device in a process of its own: a driver may crash or hang."""
-    code = ("import ctypes, os, sys; c = ctypes.CDLL(os.environ['KILN_BENCH_LIBRARIES'] + '/libkiln_device_bench.so');"
+    code = ("import ctypes, os, sys; c = ctypes.CDLL(os.environ['GPU_CHECK_LIBRARIES'] + '/libkiln_device_bench.so');"
             "c.kiln_device_error.restype = ctypes.c_char_p; bad = c.kiln_device_open(0);"
             "print(c.kiln_device_error().decode()); sys.exit(3 if bad else 0)")
     status, output = run([sys.executable, "-c", code], limit_s, env)
@@ -61,7 +62,7 @@ def device(limit_s, env, _):
 
 def conformance(name):
     def step(limit_s, env, folder):
-        program, children = f"{env['KILN_CHECK_BIN']}/{name}", []
+        program, children = f"{env['GPU_CHECK_BIN']}/{name}", []
         for shard in range(SHARDS):
             report = folder / f"{name}.{shard}.json"
             own = dict(env, GTEST_TOTAL_SHARDS=str(SHARDS), GTEST_SHARD_INDEX=str(shard))
@@ -102,8 +103,8 @@ def script(name):
 
 # Name, limit in seconds, what runs. Together nine minutes.
 STEPS = [("device", 30, device), ("conformance_loops", 150, conformance("cuda_device_loops")),
-         ("conformance_gemm", 60, conformance("cuda_device_gemm")), ("gemms", 210, script("gemms")),
-         ("gpt2", 90, script("gpt2"))]
+         ("conformance_gemm", 60, conformance("cuda_device_gemm")), ("graphs", 60, script("graphs")),
+         ("gemms", 160, script("gemms")), ("gpt2", 80, script("gpt2"))]
 
 
 def main():

@@ -1,4 +1,6 @@
-"""Where there is no device, the check says so with the reason, writes no table, and ends with status 3."""
+"""Where there is no device, the check says so with the reason, writes no table, and ends with status 3. Its graphs are
+right on the host, where torch is."""
+import importlib.util
 import json
 import os
 import pathlib
@@ -6,20 +8,36 @@ import subprocess
 import sys
 import tempfile
 
-SCRIPT, LIBRARIES = sys.argv[1:]
+SCRIPTS, LIBRARIES, PROGRAMS = sys.argv[1:]
+
+
+def run(script, *arguments):
+    env = dict(os.environ, GPU_CHECK_LIBRARIES=LIBRARIES, GPU_CHECK_BIN=PROGRAMS, CUDA_VISIBLE_DEVICES="")
+    return subprocess.run([sys.executable, f"{SCRIPTS}/{script}", *arguments], env=env, capture_output=True, text=True,
+                          timeout=100, check=False)
+
+
+def no_device_is_said(output):
+    done = run("gpu_check.py", "--output", str(output))
+    assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
+    assert "no device: unavailable: cuda:" in done.stdout, done.stdout
+    result = json.loads(output.read_text())
+    assert result["verdict"] == "no device", result
+    assert result["rows"] == [] and [step["step"] for step in result["steps"]] == ["device"], result
+
+
+def graphs_are_right_on_the_host(output):
+    done = run("graphs.py", str(output), "--device", "host")
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    result = json.loads(output.read_text())
+    assert result["compilations"] > 0 and len(result["errors"]) > 1, result
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        output = pathlib.Path(folder) / "result.json"
-        env = dict(os.environ, KILN_BENCH_LIBRARIES=LIBRARIES, CUDA_VISIBLE_DEVICES="")
-        done = subprocess.run([sys.executable, SCRIPT, "--output", str(output)], env=env, capture_output=True, text=True,
-                              timeout=100, check=False)
-        assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
-        assert "no device: unavailable: cuda:" in done.stdout, done.stdout
-        result = json.loads(output.read_text())
-        assert result["verdict"] == "no device", result
-        assert result["rows"] == [] and [step["step"] for step in result["steps"]] == ["device"], result
+        no_device_is_said(pathlib.Path(folder) / "check.json")
+        if importlib.util.find_spec("torch"):
+            graphs_are_right_on_the_host(pathlib.Path(folder) / "graphs.json")
 
 
 main()
