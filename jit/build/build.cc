@@ -73,12 +73,8 @@ class ProgramBuild {
     write_plans();
     write_program(sunk, partition);
     m_clock.finish("write");
-    return Json{{"target", m_target.name},
-                {"driver", m_target.driver},
-                {"verified", m_proof == Proof::verified},
-                {"stages_ms", m_clock.json()},
-                {"regions", m_regions.size()},
-                {"calls", partition.regions.size()},
+    return Json{{"target", m_target.name},     {"driver", m_target.driver},   {"verified", m_proof == Proof::verified},
+                {"stages_ms", m_clock.json()}, {"regions", m_regions.size()}, {"calls", partition.regions.size()},
                 {"kernels", m_kernels}};
   }
 
@@ -129,8 +125,7 @@ class ProgramBuild {
       m_result.artifacts.push_back(std::move(kernels[i].artifact));
     }
     for (PlannedRegion& region : m_regions) {
-      for (const KernelSpec& spec : region.plan.specs)
-        region.codes.push_back(code_of.at(key_of(spec).digest()));
+      for (const KernelSpec& spec : region.plan.specs) region.codes.push_back(code_of.at(key_of(spec).digest()));
     }
     return {};
   }

@@ -35,8 +35,7 @@ Key program_key(const Graph& graph, const Target& target, Proof proof = Proof::v
 /// region → plan. `region` is as extract gives it: canonical.
 Key plan_key(const Graph& region, const Target& target, Proof proof = Proof::verified);
 /// kernel spec → code. `toolchain`: CompileBackend::toolchain().
-Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain,
-             Proof proof = Proof::verified);
+Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain, Proof proof = Proof::verified);
 /// Opaque bytes of a framework → capture.
 Key capture_key(std::span<const uint8_t> bytes);
 
