@@ -12,12 +12,14 @@
 
 #include "backends/cpu/compile/backend.h"
 #include "tests/backends/cpu/mapped_code.h"
-#include "tests/conformance/loops_builder.h"
+#include "tests/conformance/loops_cases.h"
 
 namespace kiln {
 namespace {
 
+using conformance::column_sums;
 using conformance::LoopsBuilder;
+using conformance::row_softmax;
 using Clock = std::chrono::steady_clock;
 
 double us_since(Clock::time_point start) {
@@ -93,26 +95,6 @@ KernelSpec log_softmax(int64_t rows, int64_t columns) {
   b.next_stage();
   b.output(b.op(ScalarOp::sub, shifted, b.op(ScalarOp::log, b.reduced(sum))), {columns, 1});
   return b.build();
-}
-
-KernelSpec softmax(int64_t rows, int64_t columns) {
-  LoopsBuilder b({rows, columns}, 1);
-  const ExprId x = b.input(DType::f32, {columns, 1});
-  const uint32_t maximum = b.reduce(Combiner::maximum, x);
-  b.next_stage();
-  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
-  const uint32_t sum = b.reduce(Combiner::sum, power);
-  b.next_stage();
-  b.output(b.op(ScalarOp::div, power, b.reduced(sum)), {columns, 1});
-  return b.build();
-}
-
-KernelSpec column_sum(int64_t rows, int64_t columns) {
-  LoopsBuilder b({columns, rows}, 1);
-  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, columns}));
-  b.next_stage();
-  b.output(b.reduced(sum), {1, 0});
-  return b.build(true);
 }
 
 KernelSpec zero(int64_t rows, int64_t columns) {
@@ -231,10 +213,10 @@ int main(int argc, char**) {
   bench("gelu 512x3072", gelu(512, 3072), all);
   bench("layer_norm 512x768", layer_norm(512, 768), all);
   bench("layer_norm_bw 512x768", layer_norm_backward(512, 768), all);
-  bench("softmax 512x50257", softmax(512, 50257), all);
+  bench("softmax 512x50257", row_softmax(DType::f32, 512, 50257), all);
   bench("log_softmax 512x50257", log_softmax(512, 50257), all);
-  bench("column_sum 512x3072", column_sum(512, 3072), all);
-  bench("column_sum 512x768", column_sum(512, 768), all);
+  bench("column_sum 512x3072", column_sums(DType::f32, 512, 3072), all);
+  bench("column_sum 512x768", column_sums(DType::f32, 512, 768), all);
   bench("zero 50257x768", zero(50257, 768), all);
   bench("scatter 512x768", scatter_rows(512, 768, 50257), all);
   bench("transpose 512x768", transpose(512, 768), all);

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/conformance/check_kernel.h"
-#include "tests/conformance/loops_builder.h"
+#include "tests/conformance/loops_cases.h"
 
 namespace kiln::conformance {
 namespace {
@@ -21,21 +21,9 @@ class Loops : public testing::TestWithParam<BackendUnderTest> {
 // Sizes around the widths of vectors and of unrolled loops.
 const int64_t k_sizes[] = {1, 2, 7, 16, 17, 63, 64, 65, 200, 1031};
 
-KernelSpec row_softmax(int64_t rows, int64_t columns, DType dtype) {
-  LoopsBuilder b({rows, columns}, 1);
-  const ExprId x = b.cast(b.input(dtype, {columns, 1}), accumulator_of(dtype));
-  const uint32_t maximum = b.reduce(Combiner::maximum, x);
-  b.next_stage();
-  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
-  const uint32_t sum = b.reduce(Combiner::sum, power);
-  b.next_stage();
-  b.output(b.cast(b.op(ScalarOp::div, power, b.reduced(sum)), dtype), {columns, 1});
-  return b.build();
-}
-
 TEST_P(Loops, softmax_of_rows) {
-  for (const int64_t columns : k_sizes) check(row_softmax(5, columns, DType::f32));
-  for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) check(row_softmax(3, 65, dtype));
+  for (const int64_t columns : k_sizes) check(row_softmax(DType::f32, 5, columns));
+  for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) check(row_softmax(dtype, 3, 65));
 }
 
 TEST_P(Loops, softmax_of_columns) {
@@ -76,13 +64,7 @@ TEST_P(Loops, layer_norm_keeps_mean_and_deviation_per_row) {
 }
 
 TEST_P(Loops, sums_of_columns) {
-  for (const int64_t columns : k_sizes) {
-    LoopsBuilder b({columns, 77}, 1);
-    const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, columns}));
-    b.next_stage();
-    b.output(b.reduced(sum), {1, 0});
-    check(b.build(true), {.tolerance_factor = 8});
-  }
+  for (const int64_t columns : k_sizes) check(column_sums(DType::f32, 77, columns), {.tolerance_factor = 8});
 }
 
 TEST_P(Loops, a_whole_tensor_reduces_to_one_value) {

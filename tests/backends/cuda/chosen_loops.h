@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/loops_builder.h"
+#include "tests/conformance/loops_cases.h"
 
 namespace kiln::cuda {
 
@@ -26,18 +26,6 @@ inline KernelSpec bias_gelu_residual(DType dtype, int64_t rows, int64_t columns)
   return b.build();
 }
 
-inline KernelSpec softmax(DType dtype, int64_t rows, int64_t columns) {
-  conformance::LoopsBuilder b({rows, columns}, 1);
-  const ExprId x = b.cast(b.input(dtype, {columns, 1}), DType::f32);
-  const uint32_t maximum = b.reduce(Combiner::maximum, x);
-  b.next_stage();
-  const ExprId shifted = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
-  const uint32_t sum = b.reduce(Combiner::sum, shifted);
-  b.next_stage();
-  b.output(b.cast(b.op(ScalarOp::div, shifted, b.reduced(sum)), dtype), {columns, 1});
-  return b.build();
-}
-
 /// Layer normalisation with weight and bias, and the means as a second output.
 inline KernelSpec layer_norm(DType dtype, int64_t rows, int64_t columns) {
   conformance::LoopsBuilder b({rows, columns}, 1);
@@ -55,14 +43,6 @@ inline KernelSpec layer_norm(DType dtype, int64_t rows, int64_t columns) {
   b.output(b.cast(b.op(ScalarOp::add, weighted, b.cast(b.input(dtype, {0, 1}), DType::f32)), dtype), {columns, 1});
   b.next_stage();
   b.output(mean, {1, 0});
-  return b.build(true);
-}
-
-inline KernelSpec column_sum(DType dtype, int64_t rows, int64_t columns) {
-  conformance::LoopsBuilder b({columns, rows}, 1);
-  const uint32_t sum = b.reduce(Combiner::sum, b.cast(b.input(dtype, {1, columns}), DType::f32));
-  b.next_stage();
-  b.output(b.cast(b.reduced(sum), dtype), {1, 0});
   return b.build(true);
 }
 
@@ -90,11 +70,11 @@ inline std::vector<NamedSpec> chosen_loops() {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const std::string suffix = "_" + std::string(to_string(dtype));
     specs.push_back({"bias_gelu_residual" + suffix, bias_gelu_residual(dtype, 512, 3072)});
-    specs.push_back({"softmax" + suffix, softmax(dtype, 4096, 768)});
+    specs.push_back({"softmax" + suffix, conformance::row_softmax(dtype, 4096, 768)});
     specs.push_back({"layer_norm" + suffix, layer_norm(dtype, 512, 768)});
-    specs.push_back({"column_sum" + suffix, column_sum(dtype, 512, 768)});
+    specs.push_back({"column_sum" + suffix, conformance::column_sums(dtype, 512, 768)});
   }
-  specs.push_back({"softmax_of_few_long_rows", softmax(DType::f32, 8, 50257)});
+  specs.push_back({"softmax_of_few_long_rows", conformance::row_softmax(DType::f32, 8, 50257)});
   specs.push_back({"embedding", embedding(DType::f32, 512, 768, false)});
   specs.push_back({"embedding_gradient", embedding(DType::f32, 512, 768, true)});
   return specs;

@@ -61,7 +61,7 @@ TEST_P(CudaCompile, every_candidate_of_a_normalisation_compiles) {
 }
 
 TEST_P(CudaCompile, equal_requests_give_equal_bytes) {
-  const KernelSpec spec = softmax(DType::f32, 64, 100);
+  const KernelSpec spec = conformance::row_softmax(DType::f32, 64, 100);
   const Schedule schedule = m_backend.candidates(spec, GetParam()).front();
   const auto first = m_backend.compile(spec, schedule, GetParam());
   const auto second = m_backend.compile(spec, schedule, GetParam());

@@ -57,7 +57,7 @@ TEST(Nvrtc, a_backend_without_one_says_so_and_still_writes_sources) {
   const Expected<Nvrtc> none = error(StatusCode::not_found, "libnvrtc.so.13 was not found");
   const CudaCompileBackend backend(&none);
   const Target target{"cuda", "sm_80"};
-  const KernelSpec spec = softmax(DType::f32, 8, 100);
+  const KernelSpec spec = conformance::row_softmax(DType::f32, 8, 100);
   const auto candidates = backend.candidates(spec, target);
   ASSERT_FALSE(candidates.empty());
   EXPECT_TRUE(CudaCompileBackend::sources(spec, candidates.front(), target).ok());

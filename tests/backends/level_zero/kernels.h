@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tests/conformance/gemm_case.h"
-#include "tests/conformance/loops_builder.h"
+#include "tests/conformance/loops_cases.h"
 
 namespace kiln::level_zero {
 
@@ -18,26 +18,6 @@ inline KernelSpec pointwise(DType dtype, int64_t rows, int64_t columns) {
   return b.build();
 }
 
-inline KernelSpec softmax(DType dtype, int64_t rows, int64_t columns) {
-  LoopsBuilder b({rows, columns}, 1);
-  const ExprId x = b.cast(b.input(dtype, {columns, 1}), DType::f32);
-  const uint32_t maximum = b.reduce(Combiner::maximum, x);
-  b.next_stage();
-  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
-  const uint32_t sum = b.reduce(Combiner::sum, power);
-  b.next_stage();
-  b.output(b.cast(b.op(ScalarOp::div, power, b.reduced(sum)), dtype), {columns, 1});
-  return b.build();
-}
-
-inline KernelSpec column_sums(int64_t rows, int64_t columns) {
-  LoopsBuilder b({columns, rows}, 1);
-  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, columns}));
-  b.next_stage();
-  b.output(b.reduced(sum), {1, 0});
-  return b.build(/*last_is_per_row=*/true);
-}
-
 struct NamedKernel {
   std::string name;
   KernelSpec spec;
@@ -48,9 +28,9 @@ inline std::vector<NamedKernel> chosen_kernels() {
   return {
       {"pointwise_f32", pointwise(DType::f32, 512, 768)},
       {"pointwise_f16", pointwise(DType::f16, 500, 767)},
-      {"softmax_f32", softmax(DType::f32, 512, 768)},
-      {"softmax_f16", softmax(DType::f16, 33, 1000)},
-      {"column_sums_f32", column_sums(512, 768)},
+      {"softmax_f32", conformance::row_softmax(DType::f32, 512, 768)},
+      {"softmax_f16", conformance::row_softmax(DType::f16, 33, 1000)},
+      {"column_sums_f32", conformance::column_sums(DType::f32, 512, 768)},
       {"gemm_f32", conformance::gemm({.m = 512, .n = 768, .k = 768, .with_bias = true})},
       {"gemm_f16", conformance::gemm({.m = 500, .n = 767, .k = 300, .dtype = DType::f16, .b_transposed = true})},
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},

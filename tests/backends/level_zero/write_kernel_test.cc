@@ -69,7 +69,7 @@ TEST(WriteKernel, a_schedule_of_another_kernel_is_refused) {
 }
 
 TEST(SpirvForm, what_is_no_module_is_data_loss) {
-  const std::vector<uint8_t> spirv = write(softmax(DType::f32, 4, 100)).value().spirv;
+  const std::vector<uint8_t> spirv = write(conformance::row_softmax(DType::f32, 4, 100)).value().spirv;
   EXPECT_TRUE(check_spirv_form(spirv).ok());
   EXPECT_EQ(check_spirv_form({}).code(), StatusCode::data_loss);
   const std::vector<uint8_t> garbage(1000, 0x5A);

@@ -9,14 +9,15 @@
 #include "backends/cuda/compile/gemm_form.h"
 #include "backends/reference/number.h"
 #include "tests/conformance/gemm_case.h"
-#include "tests/conformance/loops_builder.h"
+#include "tests/conformance/loops_cases.h"
 #include "tests/stand_ins/cuda/emulated_backend.h"
 
 namespace kiln::cuda_emulator {
 namespace {
 
+using conformance::column_sums;
 using conformance::gemm;
-using conformance::LoopsBuilder;
+using conformance::row_softmax;
 using cuda::GemmForm;
 using Kind = GemmForm::Kind;
 
@@ -77,26 +78,6 @@ class Subject {
   std::vector<std::vector<Chunk>> m_inputs, m_expected;
 };
 
-KernelSpec softmax(int64_t rows, int64_t columns) {
-  LoopsBuilder b({rows, columns}, 1);
-  const ExprId x = b.input(DType::f32, {columns, 1});
-  const uint32_t maximum = b.reduce(Combiner::maximum, x);
-  b.next_stage();
-  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(maximum)));
-  const uint32_t sum = b.reduce(Combiner::sum, power);
-  b.next_stage();
-  b.output(b.op(ScalarOp::div, power, b.reduced(sum)), {columns, 1});
-  return b.build();
-}
-
-KernelSpec sums_of_columns(int64_t rows, int64_t columns) {
-  LoopsBuilder b({columns, rows}, 1);
-  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, columns}));
-  b.next_stage();
-  b.output(b.reduced(sum), {1, 0});
-  return b.build(true);
-}
-
 std::vector<Subject> subjects() {
   std::vector<Subject> result;
   const auto add_gemm = [&](const char* name, const conformance::GemmCase& c, const GemmForm& form) {
@@ -106,9 +87,9 @@ std::vector<Subject> subjects() {
     const Target target{"cuda", "sm_90a"};
     result.emplace_back(name, spec, cuda::CudaCompileBackend().candidates(spec, target).front(), target.name);
   };
-  add_loops("softmax of short rows", softmax(5, 77));
-  add_loops("softmax of long rows", softmax(3, 1500));
-  add_loops("sums of columns", sums_of_columns(77, 50));
+  add_loops("softmax of short rows", row_softmax(DType::f32, 5, 77));
+  add_loops("softmax of long rows", row_softmax(DType::f32, 3, 1500));
+  add_loops("sums of columns", column_sums(DType::f32, 77, 50));
   // Ragged along every dim; more steps than stages, over several tiles of a block. The last step of mma is in the stage
   // whose memory the epilogue takes first.
   add_gemm("simple", {.m = 70, .n = 67, .k = 50}, {Kind::simple, 64, 64, 0, 0, 2, 1});
