@@ -48,7 +48,7 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
   KILN_ASSIGN_OR_RETURN(const LoadedConfig loaded,
-                        load_config(ConfigSources::from_process(std::move(flags), config_file)));
+                        load_config(ConfigSources::from_process(std::move(flags), std::move(config_file))));
   static std::once_flag said;
   if (!loaded.notice.empty()) {
     std::call_once(said, [&] { std::fprintf(stderr, "kiln: %s\n", loaded.notice.c_str()); });
@@ -94,7 +94,7 @@ Expected<Client::Compiled> Client::compile_here(const Graph& graph, const Compil
     return found(std::move(lookup), "mapped hit");
   }
   ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
-  return ask_daemon(canonical, std::move(lookup), options);
+  return ask_daemon(canonical, lookup, options);
 }
 
 Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string how) {
@@ -126,7 +126,7 @@ Deadline Client::deadline_of(const CompileOptions& options) const {
   return deadline_in(options.deadline_ms ? options.deadline_ms : m_config.client_deadline_ms);
 }
 
-Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, Resolver::Lookup miss,
+Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, const Resolver::Lookup& miss,
                                               const CompileOptions& options) {
   MissRecord record{
       miss.key, miss.key_parts, miss.is_deferred ? "deferred" : kiln_miss_name(miss.miss), miss.detail, {}};

@@ -75,7 +75,7 @@ class Client {
   Client(Config config, std::unique_ptr<Resolver> resolver);
   Expected<Compiled> compile_here(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
-  Expected<Compiled> ask_daemon(const Graph& canonical, Resolver::Lookup miss, const CompileOptions& options);
+  Expected<Compiled> ask_daemon(const Graph& canonical, const Resolver::Lookup& miss, const CompileOptions& options);
   Deadline deadline_of(const CompileOptions& options) const;
 
   Config m_config;

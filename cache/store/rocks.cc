@@ -121,7 +121,7 @@ Rocks::~Rocks() {
 Status Rocks::write(rocksdb::WriteBatch& batch) {
   // The log is written, not synced: it survives this process, and a cache may lose its last second to a power
   // cut.
-  const Status written = from_rocksdb(m_db->Write(rocksdb::WriteOptions(), &batch), "writing to the store");
+  Status written = from_rocksdb(m_db->Write(rocksdb::WriteOptions(), &batch), "writing to the store");
   // A write that failed may have left part of itself in the log, which recovery reads up to there: what is written next
   // must not depend on it.
   if (written.ok() && m_log_is_torn) {

@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
     if (result != 0) {
       return m_context->driver().status_of(result, "cuMemAlloc").with_context(fmt::format("{} bytes", bytes));
     }
-    return reinterpret_cast<void*>(memory);
+    return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr): the driver says addresses as integers
   }
 
   void release(void* memory) override {

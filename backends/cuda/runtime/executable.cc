@@ -76,8 +76,8 @@ class CudaExecutable final : public DeviceExecutable {
     const size_t bytes = argument_bytes(m_record, kernel.record);
     std::vector<EncodedMap> memory((bytes + sizeof(EncodedMap) - 1) / sizeof(EncodedMap));  // aligned as maps are
     auto* argument = reinterpret_cast<uint8_t*>(memory.data());
-    std::memcpy(argument, buffers, m_record.buffers * sizeof(void*));
-    std::memcpy(argument + m_record.buffers * sizeof(void*), &status, sizeof status);
+    std::memcpy(argument, static_cast<const void*>(buffers), m_record.buffers * sizeof(void*));
+    std::memcpy(argument + m_record.buffers * sizeof(void*), static_cast<const void*>(&status), sizeof status);
     for (size_t i = 0; i < kernel.record.maps.size(); ++i) {
       EncodedMap map{};
       KILN_RETURN_IF_ERROR(encode(kernel.record.maps[i], buffers, map));

@@ -197,7 +197,7 @@ class GemmEmitter {
     }
   }
 
-  Id sum(int i, int j) const { return m_sums[static_cast<size_t>(i * m_form.columns + j)]; }
+  Id sum(int i, int j) const { return m_sums[static_cast<size_t>(i) * m_form.columns + j]; }
 
   Emitter& e;
   const GemmSpec& m_gemm;

@@ -57,7 +57,8 @@ Expected<std::unique_ptr<const Api>> Api::open(const std::string& library) {
   KILN_LEVEL_ZERO_FUNCTIONS(KILN_LEVEL_ZERO_FIND)
 #undef KILN_LEVEL_ZERO_FIND
   api->path = library;
-  if (const link_map* map = nullptr; dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) api->path = map->l_name;
+  if (const link_map* map = nullptr; dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0)
+    api->path = map->l_name;
   // A failed initialisation must be the last call: asking such a loader for drivers crashes it.
   if (const Status ready = to_status(api->Init(ZE_INIT_FLAG_GPU_ONLY), "zeInit"); !ready.ok()) {
     return error(StatusCode::unavailable, "level zero: {} finds no usable driver: {}", api->path, ready.message());

@@ -117,8 +117,9 @@ class LevelZeroExecutable final : public DeviceExecutable {
     const std::lock_guard lock(m_mutex);
     for (uint32_t i = 0; i <= m_form.buffers; ++i) {
       void* const* argument = i < m_form.buffers ? &buffers[i] : &status;
-      KILN_RETURN_IF_ERROR(to_status(m_api.KernelSetArgumentValue(m_module->kernel(), i, sizeof(void*), argument),
-                                     "zeKernelSetArgumentValue"));
+      KILN_RETURN_IF_ERROR(to_status(
+          m_api.KernelSetArgumentValue(m_module->kernel(), i, sizeof(void*), static_cast<const void*>(argument)),
+          "zeKernelSetArgumentValue"));
     }
     return static_cast<LevelZeroQueue&>(queue).launch(m_module->kernel(), m_form.groups);
   }
