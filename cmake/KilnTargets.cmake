@@ -31,7 +31,12 @@ function(kiln_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
   if(KILN_SANITIZE STREQUAL "thread")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+      TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+  endif()
+  if(KILN_SANITIZE)
+    # Drivers that are on this host were not built for sanitizers, and some end a process that has one.
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT KILN_LEVEL_ZERO_LOADER=none-under-sanitizers)
   endif()
   kiln_labelled(${name} ${ARG_LABELS})
 endfunction()

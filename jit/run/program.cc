@@ -66,7 +66,7 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     if (m_aliases[i] == k_none) advise_huge_pages(outputs[i], m_output_bytes[i]);
   }
 
-  TeamWork work(pointers + m_arguments.size(), m_steps.size(), threads);
+  TeamWork work(static_cast<void*>(pointers + m_arguments.size()), m_steps.size(), threads);
   std::atomic<uint32_t> failure{0};
   // The runtime may give fewer threads than asked for (a nested region, a limit): those that came do all the work.
   const auto run_steps = [&](uint32_t thread) {

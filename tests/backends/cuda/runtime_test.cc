@@ -127,7 +127,7 @@ TEST_F(CudaLaunch, pointers_then_status_reach_the_kernel_on_the_callers_stream) 
   ASSERT_TRUE(queue.ok());
   ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
   EXPECT_EQ(recorded()->stream, &stream);
-  EXPECT_EQ(std::memcmp(recorded()->argument, m_memory.data(), 3 * sizeof(void*)), 0);
+  EXPECT_EQ(std::memcmp(recorded()->argument, static_cast<const void*>(m_memory.data()), 3 * sizeof(void*)), 0);
 }
 
 TEST_F(CudaLaunch, a_persistent_kernel_gets_as_many_blocks_as_run_at_once_in_whole_clusters) {
