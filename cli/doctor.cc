@@ -62,8 +62,8 @@ Finding check_cache_directory(const Session& session) {
             "set cache.directory to a place of your own"};
   }
   const unsigned mode = facts.st_mode & 0777U;
-  if ((mode & 022U) != 0) {
-    return {Grade::bad, "cache directory", fmt::format("{} can be written by others (mode {:o})", path, mode),
+  if ((mode & 077U) != 0) {  // as the daemon sees it
+    return {Grade::bad, "cache directory", fmt::format("{} is open to others (mode {:o})", path, mode),
             "chmod 700 " + path};
   }
   return {Grade::good, "cache directory", fmt::format("{}, mode {:o}", path, mode), ""};

@@ -411,7 +411,7 @@ TEST_F(Cli, DoctorSeesWhatIsWrongWithTheDirectory) {
   EXPECT_EQ(good.exit_status, 0) << good.out;
   EXPECT_THAT(good.out, HasSubstr("x86-64-v2")) << "what the host runs";
   std::filesystem::create_directory(m_world.cache());
-  std::filesystem::permissions(m_world.cache(), std::filesystem::perms::all);
+  std::filesystem::permissions(m_world.cache(), std::filesystem::perms{0755});
   const CliResult open = kiln({"doctor"});
   EXPECT_EQ(open.exit_status, 1);
   EXPECT_THAT(open.out, HasSubstr("chmod 700 " + m_world.cache().string()));
