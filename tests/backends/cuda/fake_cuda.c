@@ -7,18 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/backends/cuda/fake_launch.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
-struct FakeLaunch {
-  unsigned blocks, threads, shared_bytes;
-  void* stream;
-  char entry[64];
-  uint8_t argument[4096];
-  unsigned maps;
-  uint64_t map_address, map_extents[3], map_strides[2];
-  uint32_t map_box[3];
-  int map_type, map_swizzle;
-};
 EXPORT struct FakeLaunch fake_launch;
 EXPORT int fake_contexts, fake_pushed, fake_modules, fake_allocations, fake_streams;
 

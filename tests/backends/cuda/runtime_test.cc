@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backends/cuda/launch_record.h"
+#include "tests/backends/cuda/fake_launch.h"
 
 namespace kiln::cuda {
 namespace {
@@ -59,17 +60,6 @@ TEST(CudaDriver, a_device_is_described_with_its_targets) {
   // Code for 8.0 is none for 9.0.
   EXPECT_EQ(discovery.devices[0].targets, (std::vector<Target>{{"cuda", "sm_90a", ""}}));
 }
-
-struct FakeLaunch {
-  unsigned blocks, threads, shared_bytes;
-  void* stream;
-  char entry[64];
-  uint8_t argument[4096];
-  unsigned maps;
-  uint64_t map_address, map_extents[3], map_strides[2];
-  uint32_t map_box[3];
-  int map_type, map_swizzle;
-};
 
 class CudaLaunch : public testing::Test {
  protected:

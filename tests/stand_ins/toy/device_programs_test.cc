@@ -2,23 +2,14 @@
 // is not there and checked where it is, drivers that change, compilers that are missing or die. The device is the toy;
 // daemon, worker and device executor are the product's.
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <cmath>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
-#include "client/client.h"
-#include "frontend/ops/element_evaluator.h"
-#include "frontend/text/text.h"
+#include "tests/stand_ins/device_programs.h"
 #include "tests/stand_ins/toy/toy_device.h"
 
 namespace kiln {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::check_results;
+using testing::OnDevice;
 
 // A matrix product with an epilogue, a softmax over what it gives, and a constant that broadcasts.
 constexpr const char* k_graph = R"(graph(%x: f32[37, 65], %w: f32[65, 33]) {
@@ -37,53 +28,18 @@ constexpr const char* k_gather = R"(graph(%table: f32[10, 4], %i: i64[3]) {
 }
 )";
 
-class DevicePrograms : public testing::Test {
+class ToyPrograms : public testing::DevicePrograms {
  protected:
+  ToyPrograms() : DevicePrograms(TOY_WORKER) {}
+
   void SetUp() override {
-    std::string pattern = fs::temp_directory_path() / "kiln-toy-XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    m_directory = pattern;
-    fs::create_directory(m_directory / "run");
-    fs::permissions(m_directory / "run", fs::perms::owner_all);
-    set("KILN_CACHE_DIR", m_directory / "cache");
-    set("XDG_STATE_HOME", m_directory / "state");
-    set("XDG_RUNTIME_DIR", m_directory / "run");
-    set("KILN_DAEMON_PATH", KILND);
-    set("KILN_WORKER_PATH", TOY_WORKER);
-    set("KILN_DAEMON_IDLE_EXIT_MS", "60000");
-    set("KILN_DAEMON_START_TIMEOUT_MS", "20000");
-    for (const char* name : {"KILN_NO_DAEMON", "TOY_DRIVER", "TOY_COMPILER"}) unsetenv(name);
-  }
-  void TearDown() override {
-    stop_daemon();
-    fs::remove_all(m_directory);
+    DevicePrograms::SetUp();
+    for (const char* name : {"TOY_DRIVER", "TOY_COMPILER"}) unsetenv(name);
   }
 
-  static void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
-
-  /// It has the environment of who starts it: so does every change to the toy begin.
-  static void stop_daemon() {
-    unsetenv("KILN_NO_DAEMON");
-    const auto loaded = load_config(ConfigSources::from_process({}, std::nullopt));
-    Connection connection(loaded->values);
-    static_cast<void>(connection.command({.verb = protocol::Verb::shutdown}, deadline_in(20'000), false));
-  }
   static void install_driver(const std::string& version) {
     stop_daemon();
     set("TOY_DRIVER", version);
-  }
-
-  static std::unique_ptr<Client> client_of(std::string_view device) {
-    auto client = Client::create(std::nullopt, std::nullopt, device);
-    EXPECT_TRUE(client.ok()) << client.status().to_string();
-    return client.ok() ? std::move(*client) : nullptr;
-  }
-  static nlohmann::json stats_of(const Client& client) { return nlohmann::json::parse(client.stats_json()); }
-
-  static Graph parse(const char* text) {
-    auto graph = parse_text(text);
-    EXPECT_TRUE(graph.ok()) << graph.status().to_string();
-    return std::move(*graph);
   }
 
   /// The graph built for the toy from a process that has none, as `kiln warm --target` does.
@@ -92,69 +48,9 @@ class DevicePrograms : public testing::Test {
     EXPECT_TRUE(built.ok()) << built.status().to_string();
     return built.ok() ? *built : protocol::Built{};
   }
-
-  fs::path m_directory;
 };
 
-std::vector<Tensor> inputs_of(const Graph& graph) {
-  std::vector<Tensor> inputs;
-  for (const ValueId value : graph.inputs()) {
-    std::vector<int64_t> dims;
-    for (const Dim& dim : graph.type(value).shape) dims.push_back(dim.constant());
-    Tensor& tensor = inputs.emplace_back(Tensor::zeros(graph.type(value).dtype, dims));
-    for (int64_t i = 0; i < tensor.elements(); ++i) tensor.set(i, std::sin(static_cast<double>(i + 3 * inputs.size())));
-  }
-  return inputs;
-}
-
-/// A tensor's copy on the device, or room for one.
-class OnDevice {
- public:
-  OnDevice(DeviceStream& stream, size_t bytes) : m_stream(stream), m_bytes(bytes) {
-    m_memory = std::move(*DeviceMemory::allocate(stream.device(), bytes));
-  }
-  void upload(const void* from) { EXPECT_TRUE(m_stream.upload(m_memory.get(), from, m_bytes).ok()); }
-  std::vector<float> download() const {
-    std::vector<float> values(m_bytes / sizeof(float));
-    EXPECT_TRUE(m_stream.download(values.data(), m_memory.get(), m_bytes).ok());
-    return values;
-  }
-  void* get() const { return m_memory.get(); }
-
- private:
-  DeviceStream& m_stream;
-  size_t m_bytes;
-  DeviceMemory m_memory;
-};
-
-/// Runs the program of k_graph on the client's device with host arrays and compares all results with the reference.
-void check_results(Client& client, const Program& program, const Graph& graph) {
-  DeviceStream& stream = *client.stream();
-  const std::vector<Tensor> inputs = inputs_of(graph);
-  const auto expected = evaluate_exact(graph, inputs);
-  ASSERT_TRUE(expected.ok());
-  std::vector<OnDevice> sources, results;
-  std::vector<const void*> source_pointers;
-  std::vector<void*> result_pointers;
-  for (const Tensor& input : inputs) {
-    sources.emplace_back(stream, input.bytes.size()).upload(input.bytes.data());
-    source_pointers.push_back(sources.back().get());
-  }
-  for (const auto& values : *expected) {
-    result_pointers.push_back(results.emplace_back(stream, values.size() * sizeof(float)).get());
-  }
-  const Status ran = program.run(source_pointers, result_pointers, 1);
-  ASSERT_TRUE(ran.ok()) << ran.to_string();
-  for (size_t r = 0; r < results.size(); ++r) {
-    const auto got = results[r].download();
-    for (size_t i = 0; i < got.size(); ++i) {
-      // f32 with sums of 65 terms: 2^-24 * 65 is 4e-6.
-      ASSERT_NEAR(got[i], (*expected)[r][i], 1e-5 * (1 + std::abs((*expected)[r][i]))) << "output " << r << ", " << i;
-    }
-  }
-}
-
-TEST_F(DevicePrograms, what_was_built_without_the_device_is_checked_at_its_first_use_there_and_then_a_mapped_hit) {
+TEST_F(ToyPrograms, what_was_built_without_the_device_is_checked_at_its_first_use_there_and_then_a_mapped_hit) {
   const protocol::Built built = warm();
   EXPECT_GT(built.compilations, 0u);
   EXPECT_NE(built.report.find("\"verified\":false"), std::string::npos) << built.report;
@@ -184,7 +80,7 @@ TEST_F(DevicePrograms, what_was_built_without_the_device_is_checked_at_its_first
   check_results(*client, *compiled->program, graph);
 }
 
-TEST_F(DevicePrograms, nothing_unchecked_runs_where_no_daemon_can_check_it) {
+TEST_F(ToyPrograms, nothing_unchecked_runs_where_no_daemon_can_check_it) {
   warm();
   install_driver("7");
   set("KILN_NO_DAEMON", "1");
@@ -194,7 +90,7 @@ TEST_F(DevicePrograms, nothing_unchecked_runs_where_no_daemon_can_check_it) {
       << compiled.status().message();
 }
 
-TEST_F(DevicePrograms, native_code_of_another_driver_is_a_miss_and_made_anew_from_the_portable_form) {
+TEST_F(ToyPrograms, native_code_of_another_driver_is_a_miss_and_made_anew_from_the_portable_form) {
   warm();
   const Graph graph = parse(k_graph);
   install_driver("7");
@@ -210,7 +106,7 @@ TEST_F(DevicePrograms, native_code_of_another_driver_is_a_miss_and_made_anew_fro
   check_results(*client, *compiled->program, graph);
 }
 
-TEST_F(DevicePrograms, a_device_that_is_there_has_its_code_compiled_and_checked_at_once) {
+TEST_F(ToyPrograms, a_device_that_is_there_has_its_code_compiled_and_checked_at_once) {
   install_driver("7");
   const Graph graph = parse(k_graph);
   const auto client = client_of("toy");
@@ -221,7 +117,7 @@ TEST_F(DevicePrograms, a_device_that_is_there_has_its_code_compiled_and_checked_
   check_results(*client, *compiled->program, graph);
 }
 
-TEST_F(DevicePrograms, pointers_of_the_host_and_indices_out_of_range_are_typed_errors_and_the_stream_goes_on) {
+TEST_F(ToyPrograms, pointers_of_the_host_and_indices_out_of_range_are_typed_errors_and_the_stream_goes_on) {
   install_driver("7");
   const auto client = client_of("toy");
   const auto compiled = client->compile(parse(k_gather), {});
@@ -245,7 +141,7 @@ TEST_F(DevicePrograms, pointers_of_the_host_and_indices_out_of_range_are_typed_e
   EXPECT_EQ(out.download(), std::vector<float>(12, 1.5F));
 }
 
-TEST_F(DevicePrograms, work_on_a_queue_of_the_callers_is_put_there_without_waiting) {
+TEST_F(ToyPrograms, work_on_a_queue_of_the_callers_is_put_there_without_waiting) {
   install_driver("7");
   const auto client = client_of("toy");
   const auto compiled = client->compile(parse(k_gather), {});
@@ -267,7 +163,7 @@ TEST_F(DevicePrograms, work_on_a_queue_of_the_callers_is_put_there_without_waiti
   EXPECT_EQ(out.download(), std::vector<float>(12, 2.5F));
 }
 
-TEST_F(DevicePrograms, no_device_no_compiler_and_a_compiler_that_dies_are_typed_errors_with_the_reason) {
+TEST_F(ToyPrograms, no_device_no_compiler_and_a_compiler_that_dies_are_typed_errors_with_the_reason) {
   const auto none = Client::create(std::nullopt, std::nullopt, "toy");
   EXPECT_EQ(none.status().code(), StatusCode::unavailable);
   EXPECT_NE(none.status().message().find("TOY_DRIVER is not set"), std::string::npos) << none.status().message();

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <stdint.h>
+
+/* The last launch that fake_cuda.c saw, as the test that loaded it reads it. */
+struct FakeLaunch {
+  unsigned blocks, threads, shared_bytes;
+  void* stream;
+  char entry[64];
+  uint8_t argument[4096];
+  unsigned maps;
+  uint64_t map_address, map_extents[3], map_strides[2];
+  uint32_t map_box[3];
+  int map_type, map_swizzle;
+};
