@@ -19,7 +19,7 @@ using Result = int;
 using Program = void*;
 constexpr Result k_success = 0;
 constexpr Result k_invalid_option = 5;
-constexpr Result k_cancelled = 13;
+constexpr Result k_cancelled = 16;
 
 // A little longer than it was asked: the library answers a flow callback within some milliseconds.
 constexpr auto k_grace = std::chrono::milliseconds(500);
