@@ -9,6 +9,8 @@
 #include <mutex>
 #include <string>
 
+#include "base/split.h"
+
 namespace kiln {
 namespace {
 
@@ -21,13 +23,10 @@ struct Fault {
 std::map<std::string, Fault, std::less<>> faults_of_environment() {
   std::map<std::string, Fault, std::less<>> faults;
   const char* text = std::getenv("KILN_FAULTS");
-  std::string_view rest = text == nullptr ? "" : text;
-  while (!rest.empty()) {
-    std::string_view one = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+  for (const std::string& one : split(text == nullptr ? "" : text, ',')) {
     const size_t equals = one.find('=');
-    if (equals == std::string_view::npos) continue;
-    std::string_view action = one.substr(equals + 1);
+    if (equals == std::string::npos) continue;
+    std::string_view action = std::string_view(one).substr(equals + 1);
     Fault fault;
     if (const size_t sign = action.find('@'); sign != std::string_view::npos) {
       std::from_chars(action.data() + sign + 1, action.data() + action.size(), fault.at);

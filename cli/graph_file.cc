@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/nearest.h"
+#include "base/split.h"
 #include "frontend/text/text.h"
 #include "frontend/wire/wire.h"
 
@@ -46,10 +47,7 @@ Expected<Graph> read_graph(const std::string& path) {
 Expected<std::map<std::string, int64_t>> parse_symbols(const std::vector<std::string>& texts) {
   std::map<std::string, int64_t> symbols;
   for (const std::string& text : texts) {
-    std::string_view rest = text;
-    while (!rest.empty()) {
-      const std::string_view one = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+    for (const std::string_view one : split(text, ',')) {
       const size_t equals = std::min(one.find('='), one.size());
       const std::string_view number = one.substr(std::min(equals + 1, one.size()));
       int64_t extent = -1;

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "backends/devices.h"
+#include "base/split.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
@@ -13,17 +14,6 @@ namespace kiln {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// "a,b" → a, b.
-std::vector<std::string> split_names(std::string_view list) {
-  std::vector<std::string> names;
-  while (!list.empty()) {
-    const size_t end = std::min(list.find(','), list.size());
-    if (end != 0) names.emplace_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return names;
-}
 
 /// An output that is an input has the input's layout, whatever was asked.
 Status check_outputs(const Graph& graph) {
@@ -74,7 +64,7 @@ Expected<DeviceStream*> Client::stream_over(void* native) {
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
   auto compiled = compile_here(graph, options);
-  const std::vector<std::string> more = split_names(m_config.client_more_targets);
+  const std::vector<std::string> more = split(m_config.client_more_targets, ',');
   if (!compiled.ok() || more.empty()) return compiled;
   KILN_ASSIGN_OR_RETURN(const protocol::Built built, build_for(graph, more, options));
   m_stats.compilations += built.compilations;

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/split.h"
+
 extern char** environ;
 
 namespace kiln {
@@ -32,15 +34,11 @@ std::vector<std::string> places(const std::string& name) {
     // For the main program dladdr gives argv[0], which need not be a path.
     if (failure) self = std::filesystem::read_symlink("/proc/self/exe", failure);
     const std::string directory = self.parent_path().string();
-    for (const char* below : {"", "/bin", "/../bin"}) found.push_back(directory + below + "/" + name);
+    for (const char* below : {"", "/bin", "/../bin"}) found.push_back(fmt::format("{}{}/{}", directory, below, name));
   }
   const char* path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const size_t colon = std::min(rest.find(':'), rest.size());
-    if (colon > 0) found.push_back(std::string(rest.substr(0, colon)) + "/" + name);
-    rest.remove_prefix(std::min(colon + 1, rest.size()));
-  }
+  for (const std::string& folder : split(path == nullptr ? "" : path, ':'))
+    found.push_back(fmt::format("{}/{}", folder, name));
   return found;
 }
 
