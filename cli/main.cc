@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "backends/libraries.h"
 #include "base/nearest.h"
 #include "cli/command.h"
 
@@ -133,6 +134,7 @@ int run(int argc, char** argv) {
     return static_cast<int>(ExitCode::usage);
   }
   if (!config->notice.empty()) output.note(config->notice);
+  set_library_hints({config->values.libraries_path, config->values.python_path});
   Session session(std::move(*config), output);
   for (const auto& [command, action] : actions) {
     if (command->parsed()) return static_cast<int>(action(session));

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "backends/devices.h"
+#include "backends/libraries.h"
 #include "base/split.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
@@ -34,11 +35,13 @@ Client::Client(Config config, std::unique_ptr<Resolver> resolver)
     : m_config(std::move(config)), m_resolver(std::move(resolver)), m_connection(m_config) {}
 
 Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cache_directory,
-                                                 std::optional<std::string> config_file, std::string_view device) {
+                                                 std::optional<std::string> config_file, std::string_view device,
+                                                 std::string_view python) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
-  KILN_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+  KILN_ASSIGN_OR_RETURN(LoadedConfig loaded,
                         load_config(ConfigSources::from_process(std::move(flags), std::move(config_file))));
+  if (loaded.values.python_path.empty()) loaded.values.python_path = python;
   static std::once_flag said;
   if (!loaded.notice.empty()) {
     std::call_once(said, [&] { std::fprintf(stderr, "kiln: %s\n", loaded.notice.c_str()); });
@@ -47,6 +50,7 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
 }
 
 Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std::string_view device) {
+  set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
   KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened)));
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver)));

@@ -25,10 +25,11 @@ namespace kiln {
 class Client {
  public:
   /// `cache_directory` and `config_file` override the configuration when given. `device`: whose programs these are, by
-  /// name (backends/devices.h); empty is the host.
+  /// name (backends/devices.h); empty is the host. `python`: the running one's program, where the configuration has none.
   /// Errors: why there is no such device, in its backend's words.
   static Expected<std::unique_ptr<Client>> create(std::optional<std::string> cache_directory,
-                                                  std::optional<std::string> config_file, std::string_view device = {});
+                                                  std::optional<std::string> config_file, std::string_view device = {},
+                                                  std::string_view python = {});
   /// With a configuration that is loaded already.
   static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config, std::string_view device = {});
 

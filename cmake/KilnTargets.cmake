@@ -35,8 +35,11 @@ function(kiln_test name)
       TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
   endif()
   if(KILN_SANITIZE)
-    # Drivers that are on this host were not built for sanitizers, and some end a process that has one.
-    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT KILN_LEVEL_ZERO_LOADER=none-under-sanitizers)
+    # Drivers that are on this host were not built for sanitizers, and some end a process that has one: a loader that
+    # has none comes first.
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT_MODIFICATION
+      "KILN_LIBRARIES_PATH=path_list_prepend:$<TARGET_FILE_DIR:fake_level_zero_loader>")
+    add_dependencies(${name} fake_level_zero_loader)
   endif()
   kiln_labelled(${name} ${ARG_LABELS})
 endfunction()

@@ -58,6 +58,12 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   return std::nullopt;
 }
 
+/// Workers and device executors read no configuration: they inherit where vendors' libraries are. Before any thread.
+void export_library_hints(const Config& config) {
+  setenv(environment_name("libraries.path").c_str(), config.libraries_path.c_str(), 1);
+  setenv(environment_name("python.path").c_str(), config.python_path.c_str(), 1);
+}
+
 /// Leaves the caller's session, directory and descriptors. Returns in the daemon, with the descriptor over
 /// which it tells that it serves; the launcher waits for that and exits. Before any thread.
 UniqueFd detach(const std::string& error_log) {
@@ -143,6 +149,7 @@ int daemon_main(int argc, char** argv, const StoreFactory& open_store) {
     return 2;
   }
   Config config = std::move(loaded->values);
+  export_library_hints(config);
   config.cache_directory = canonical_path(config.cache_directory);
   const auto socket = socket_path(config.cache_directory);
   Status status = socket.status();

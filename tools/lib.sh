@@ -89,6 +89,6 @@ prepare() {  # packages, python, the dev build
 # The environment in which python has torch and kiln, and kiln and kilnd are on the path.
 enter() {
   export PATH="$BUILD/bin:$(dirname "$PYTHON"):$PATH"
-  export KILN_CUDA_PATH="$VENDOR/nvidia/cu13/lib${KILN_CUDA_PATH:+:$KILN_CUDA_PATH}"
+  export KILN_LIBRARIES_PATH="$VENDOR/nvidia/cu13/lib${KILN_LIBRARIES_PATH:+:$KILN_LIBRARIES_PATH}"
   export PYTHONPATH="$BUILD/python${PYTHONPATH:+:$PYTHONPATH}"
 }

@@ -1,65 +1,11 @@
 #pragma once
 
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "backends/libraries.h"
 
-#include "base/expected.h"
-
-/// Finding and opening the vendor's libraries at run time. Nothing of them is needed to build or to start.
 namespace kiln::cuda {
 
-/// Where libraries may lie, in the order of search.
-struct SearchPath {
-  struct Folder {
-    std::string path;
-    std::string origin;  // "KILN_CUDA_PATH", "python /usr/bin/python3", "cuda folder"
-  };
-  std::vector<Folder> folders;  // the system's loader comes after them
-
-  /// KILN_CUDA_PATH (folders, separated by colons); nvidia/*/lib beside the packages of the running Python (of
-  /// VIRTUAL_ENV, KILN_PYTHON_PATH, or the first python in PATH); CUDA_HOME, CUDA_PATH and /usr/local/cuda.
-  static SearchPath of_process();
-};
-
-/// A file that the search path has, unopened.
-struct FoundFile {
-  std::string path, origin;
-};
-/// The first of `names` in the first folder that has one.
-std::optional<FoundFile> find_file(const SearchPath& search, const std::vector<std::string>& names);
-
-/// A shared library that stays open for good: what it made may be called at any time, by any thread.
-class Library {
- public:
-  /// The first that opens: each name in each folder, then each name by the loader alone.
-  /// Errors: not_found, naming what was looked for, with the loader's last complaint.
-  static Expected<Library> open(const SearchPath& search, const std::vector<std::string>& names);
-
-  const std::string& path() const { return m_path; }      // what was opened, resolved
-  const std::string& origin() const { return m_origin; }  // a folder's, or "loader"
-  /// The GNU build id in hexadecimal: another build of the library is another one. Empty where it has none.
-  std::string build_id() const;
-
-  /// Errors: failed_precondition, naming the symbol and the library.
-  template <typename Function>
-  Status resolve(const char* name, Function*& function) const {
-    void* found = nullptr;
-    KILN_RETURN_IF_ERROR(find(name, found));
-    function = reinterpret_cast<Function*>(found);
-    return {};
-  }
-
- private:
-  Status find(const char* name, void*& symbol) const;
-
-  void* m_handle = nullptr;
-  std::string m_path, m_origin;
-};
-
-/// Opens what the library looks for by its bare name later on, from the same folder: libraries in Python packages are on
-/// no loader's path. Nothing found is no error.
-void open_beside(const std::string& library_path, std::string_view prefix);
+/// Where the vendor's libraries may lie: the configured folders; nvidia/*/lib of the packages of the configured Python, of
+/// VIRTUAL_ENV, and where none is configured of the first python in PATH; CUDA_HOME, CUDA_PATH and /usr/local/cuda.
+SearchPath search_path();
 
 }  // namespace kiln::cuda

@@ -50,7 +50,10 @@ constexpr std::array k_keys = {
     ConfigKey{"worker.quarantine_ms", &Config::worker_quarantine_ms, "ms",
               "How long a key that killed its workers is refused without another try."},
     ConfigKey{"python.path", &Config::python_path, "",
-              "The Python that kiln warm --torch runs. Empty: python3, else python in PATH."},
+              "The Python that kiln warm --torch runs, searched for vendors' libraries too. Empty: the running one, "
+              "else that in PATH."},
+    ConfigKey{"libraries.path", &Config::libraries_path, "",
+              "Folders, with colons between, where vendors' drivers, loaders and compilers are looked for first."},
     ConfigKey{"log.level", &Config::log_level, "", "trace, debug, info, warn, error or off."},
     ConfigKey{"log.file_max_bytes", &Config::log_file_max_bytes, "bytes",
               "A log file that grows beyond this is rotated."},
@@ -66,12 +69,10 @@ struct EnvironmentAlias {
 constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_CACHE_DIR", "cache.directory"},
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
-    EnvironmentAlias{"KILN_CONFIG", ""},             // read by ConfigSources
-    EnvironmentAlias{"KILN_FAULTS", ""},             // fault points, where compiled in
-    EnvironmentAlias{"KILN_PROFILE", ""},            // read by jit/run/launch_profile.cc
-    EnvironmentAlias{"KILN_CPU_FEATURES", ""},       // read by backends/cpu/features.cc
-    EnvironmentAlias{"KILN_CUDA_PATH", ""},          // read by backends/cuda/libraries.cc
-    EnvironmentAlias{"KILN_LEVEL_ZERO_LOADER", ""},  // read by backends/level_zero/runtime/api.cc
+    EnvironmentAlias{"KILN_CONFIG", ""},        // read by ConfigSources
+    EnvironmentAlias{"KILN_FAULTS", ""},        // fault points, where compiled in
+    EnvironmentAlias{"KILN_PROFILE", ""},       // read by jit/run/launch_profile.cc
+    EnvironmentAlias{"KILN_CPU_FEATURES", ""},  // read by backends/cpu/features.cc
 };
 
 const ConfigKey* find_key(std::string_view name) {

@@ -46,6 +46,8 @@ struct Config {
 
   std::string python_path;
 
+  std::string libraries_path;
+
   std::string log_level = "info";
   uint64_t log_file_max_bytes = uint64_t{4} << 20;
   uint64_t log_files = 3;

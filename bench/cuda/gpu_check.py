@@ -27,7 +27,7 @@ def environment():
     result = dict(os.environ)
     packages = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
     folders = sorted(folder for package in packages for folder in glob.glob(f"{package}/nvidia/*/lib"))
-    result["KILN_CUDA_PATH"] = ":".join(filter(None, [os.environ.get("KILN_CUDA_PATH"), *folders]))
+    result["KILN_LIBRARIES_PATH"] = ":".join(filter(None, [os.environ.get("KILN_LIBRARIES_PATH"), *folders]))
     result["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(HERE / "lib"), os.environ.get("LD_LIBRARY_PATH")]))
     result.setdefault("GPU_CHECK_LIBRARIES", str(HERE / "lib"))
     result.setdefault("GPU_CHECK_BIN", str(HERE / "bin"))

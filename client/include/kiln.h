@@ -46,6 +46,7 @@ typedef struct kiln_client_options {
   const char* config_file;     /* NULL: the usual places */
   const char* job_id;          /* NULL: none. All ranks of a job run the heads its first rank recorded */
   const char* device;          /* whose programs: a backend's name, or name:index; NULL: the host */
+  const char* python; /* the program of the running Python, or NULL: used where python.path is not configured */
 } kiln_client_options;
 
 KILN_API kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out);

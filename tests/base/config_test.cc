@@ -72,6 +72,14 @@ TEST_F(ConfigTest, short_variables_set_their_keys) {
   EXPECT_TRUE(config->values.disable);
 }
 
+TEST_F(ConfigTest, folders_of_libraries_come_from_files_and_the_environment) {
+  ConfigSources sources{.system_file = ""};
+  sources.user_file = write("user.yaml", "libraries:\n  path: /a:/b\n");
+  EXPECT_EQ(load_config(sources)->values.libraries_path, "/a:/b");
+  sources.environment = {{"KILN_LIBRARIES_PATH", "/c"}};
+  EXPECT_EQ(load_config(sources)->values.libraries_path, "/c");
+}
+
 TEST_F(ConfigTest, an_unknown_key_is_refused_with_the_nearest_name) {
   ConfigSources sources{.system_file = ""};
   sources.user_file = write("user.yaml", "log: {level: warn}\ncache:\n  directry: /x\n");

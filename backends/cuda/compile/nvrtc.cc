@@ -112,7 +112,7 @@ struct Nvrtc::Functions {
 };
 
 const Expected<Nvrtc>& Nvrtc::of_process() {
-  static const Expected<Nvrtc> nvrtc = open(SearchPath::of_process());
+  static const Expected<Nvrtc> nvrtc = open(search_path());
   return nvrtc;
 }
 

@@ -92,8 +92,8 @@ Found find(const SearchPath& search) {
     found.driver = std::make_shared<const Driver>(std::move(driver).value());
     found.discovery.components.push_back(
         {"driver",
-         fmt::format("{}, version {}.{}", found.driver->library().path(), found.driver->version() / 1000,
-                     found.driver->version() % 1000 / 10),
+         fmt::format("{} ({}), version {}.{}", found.driver->library().path(), found.driver->library().origin(),
+                     found.driver->version() / 1000, found.driver->version() % 1000 / 10),
          true});
     found.numbers = usable_devices(*found.driver, found.discovery);
   }
@@ -109,7 +109,7 @@ Expected<std::unique_ptr<Device>> open_found(const Found& found, size_t index) {
 }
 
 const Found& found_in_process() {
-  static const Found found = find(SearchPath::of_process());
+  static const Found found = find(search_path());
   return found;
 }
 

@@ -1,10 +1,5 @@
 #include "backends/level_zero/runtime/api.h"
 
-#include <dlfcn.h>
-#include <link.h>
-
-#include <cstdlib>
-
 namespace kiln::level_zero {
 namespace {
 
@@ -32,36 +27,23 @@ constexpr ResultRow k_results[] = {
     {ZE_RESULT_NOT_READY, StatusCode::deadline_exceeded, "not ready"},
 };
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 }  // namespace
 
-std::string loader_library() {
-  const char* path = std::getenv("KILN_LEVEL_ZERO_LOADER");
-  return path != nullptr && *path != '\0' ? path : "libze_loader.so.1";
-}
-
-Expected<std::unique_ptr<const Api>> Api::open(const std::string& library) {
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return error(StatusCode::not_found, "level zero: no loader: {}", dlerror());
+Expected<std::unique_ptr<const Api>> Api::open(const SearchPath& search) {
+  auto library = Library::open(search, {"libze_loader.so.1"});
+  if (!library.ok()) return library.status().with_context("level zero: no loader");
   auto api = std::make_unique<Api>();
-#define KILN_LEVEL_ZERO_FIND(name)                                                                             \
-  if (!find(handle, "ze" #name, api->name)) {                                                                  \
-    return error(StatusCode::failed_precondition, "level zero: {} has no ze" #name ", install a newer loader", \
-                 library);                                                                                     \
+  api->library = std::move(library).value();
+#define KILN_LEVEL_ZERO_FIND(name)                                                     \
+  if (const Status found = api->library.resolve("ze" #name, api->name); !found.ok()) { \
+    return found.with_context("level zero");                                           \
   }
   KILN_LEVEL_ZERO_FUNCTIONS(KILN_LEVEL_ZERO_FIND)
 #undef KILN_LEVEL_ZERO_FIND
-  api->path = library;
-  if (const link_map* map = nullptr; dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0)
-    api->path = map->l_name;
   // A failed initialisation must be the last call: asking such a loader for drivers crashes it.
   if (const Status ready = to_status(api->Init(ZE_INIT_FLAG_GPU_ONLY), "zeInit"); !ready.ok()) {
-    return error(StatusCode::unavailable, "level zero: {} finds no usable driver: {}", api->path, ready.message());
+    return error(StatusCode::unavailable, "level zero: {} finds no usable driver: {}", api->library.path(),
+                 ready.message());
   }
   return std::unique_ptr<const Api>(std::move(api));
 }

@@ -3,9 +3,9 @@
 #include <level_zero/ze_api.h>
 
 #include <memory>
-#include <string>
+#include <string_view>
 
-#include "base/expected.h"
+#include "backends/libraries.h"
 
 namespace kiln::level_zero {
 
@@ -50,16 +50,13 @@ struct Api {
 #define KILN_LEVEL_ZERO_MEMBER(name) decltype(&ze##name) name = nullptr;
   KILN_LEVEL_ZERO_FUNCTIONS(KILN_LEVEL_ZERO_MEMBER)
 #undef KILN_LEVEL_ZERO_MEMBER
-  std::string path;  // of the library
+  Library library;
 
-  /// Opens the library and calls zeInit. It stays open for the life of the process: drivers keep threads.
+  /// Opens the loader that the search finds first and calls zeInit. It stays open for good: drivers keep threads.
   /// Errors: not_found without the library; failed_precondition when a symbol is missing, naming it; unavailable when
   /// zeInit fails, which is what a loader without a usable driver says.
-  static Expected<std::unique_ptr<const Api>> open(const std::string& library);
+  static Expected<std::unique_ptr<const Api>> open(const SearchPath& search);
 };
-
-/// $KILN_LEVEL_ZERO_LOADER, else the name the system's loader has.
-std::string loader_library();
 
 /// Ok for success; else "what: the result's name", with the code that fits.
 Status to_status(ze_result_t result, std::string_view what);

@@ -26,22 +26,24 @@ Expected<std::vector<Item>> all_of(std::string_view what, const Item& empty, con
 }  // namespace
 
 const Platform& Platform::host() {
-  static const Platform platform(loader_library());
+  static const Platform platform(SearchPath::configured());
   return platform;
 }
 
-Platform::Platform(const std::string& library) {
-  m_status = look(library);
+Platform::Platform(const SearchPath& search) {
+  m_status = look(search);
   if (m_status.ok() && m_devices.empty()) {
     m_status = error(StatusCode::unavailable, "level zero: no device that kernels are made for");
   }
 }
 
-Status Platform::look(const std::string& library) {
-  auto api = Api::open(library);
-  m_components.push_back({"loader", api.ok() ? api.value()->path : api.status().message(), api.ok()});
+Status Platform::look(const SearchPath& search) {
+  auto api = Api::open(search);
+  if (!api.ok()) m_components.push_back({"loader", api.status().message(), false});
   KILN_RETURN_IF_ERROR(api.status());
   m_api = std::move(api).value();
+  const Library& loader = m_api->library;
+  m_components.push_back({"loader", fmt::format("{} ({})", loader.path(), loader.origin()), true});
   KILN_ASSIGN_OR_RETURN(const auto drivers,
                         all_of<ze_driver_handle_t>("zeDriverGet", nullptr, [&](uint32_t* count, auto* items) {
                           return m_api->DriverGet(count, items);

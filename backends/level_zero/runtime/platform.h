@@ -23,10 +23,9 @@ struct FoundDevice {
 /// What the loader finds on this host. Immutable.
 class Platform {
  public:
-  /// Looked for once in a process, with loader_library().
+  /// Looked for once in a process, in the configured folders, then by the system's loader.
   static const Platform& host();
-  /// `library`: the loader to open.
-  explicit Platform(const std::string& library);
+  explicit Platform(const SearchPath& search);
 
   const Api& api() const { return *m_api; }
   /// Why there are no devices; ok when there are.
@@ -35,7 +34,7 @@ class Platform {
   const std::vector<Discovery::Component>& components() const { return m_components; }
 
  private:
-  Status look(const std::string& library);
+  Status look(const SearchPath& search);
   Status look_at_driver(ze_driver_handle_t driver);
   /// Why the device is of no use, or ok.
   Status look_at_device(ze_driver_handle_t driver, const std::string& driver_version, ze_device_handle_t device);

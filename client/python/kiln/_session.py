@@ -28,7 +28,7 @@ class Session:
                 try:
                     from . import _kiln
 
-                    self._client = _kiln.Client()
+                    self._client = _kiln.Client(python=sys.executable)
                 except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                     self._failure = str(error)
                     self.say("client", f"not available, graphs run in torch: {error}")

@@ -19,10 +19,10 @@ struct ClientObject {
 kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*>(object)->client; }
 
 PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"cache_directory", "config_file", "job_id", nullptr};
+  static const char* k_names[] = {"cache_directory", "config_file", "job_id", "python", nullptr};
   kiln_client_options options{.struct_size = sizeof(kiln_client_options)};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzz", const_cast<char**>(k_names), &options.cache_directory,
-                                   &options.config_file, &options.job_id)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzzz", const_cast<char**>(k_names), &options.cache_directory,
+                                   &options.config_file, &options.job_id, &options.python)) {
     return nullptr;
   }
   kiln_client* client = nullptr;

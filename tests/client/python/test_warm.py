@@ -54,3 +54,12 @@ def test_what_cannot_be_loaded_is_exit_1(kiln, source):
 
 def test_a_source_without_a_function_is_exit_2(kiln):
     assert kiln("warm", "--torch", "warmed").returncode == 2
+
+
+def test_a_daemon_that_a_client_in_python_starts_searches_that_pythons_packages(kiln):
+    folder = str(pathlib.Path(sys.executable).parent)
+    unconfigured = {"KILN_PYTHON_PATH": "", "PATH": f"{folder}:{os.environ['PATH']}"}
+    stats(kiln("warm", "--torch", "warmed:make", "--json", **unconfigured))
+    daemon = json.loads(kiln("status", "--json", **unconfigured).stdout)["pid"]
+    setting = next(a for a in pathlib.Path(f"/proc/{daemon}/cmdline").read_text().split("\0") if "python.path" in a)
+    assert setting.startswith(f"python.path={folder}/")
