@@ -16,15 +16,22 @@ namespace {
 
 using Buffers = std::vector<std::unique_ptr<GuardedBuffer>>;
 
+/// NaN, infinities and zeros; of an integer dtype its least and greatest numbers.
+Number special_value(DType dtype, int kind) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double reals[] = {std::nan(""), infinity, -infinity, 0.0, -0.0};
+  const int64_t least = INT64_MIN >> (64 - 8 * size_of(dtype));
+  const int64_t integers[] = {least, ~least, least + 1, -1, 0};
+  return {reals[kind], integers[kind]};
+}
+
 void fill(const BufferSpec& spec, GuardedBuffer& buffer, std::mt19937_64& random, const CheckOptions& options,
           int64_t index_bound) {
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(-9, 9), one_in_twenty(0, 19), kind(0, 4);
-  const double infinity = std::numeric_limits<double>::infinity();
-  const double specials[] = {std::nan(""), infinity, -infinity, 0.0, -0.0};
   for (int64_t i = 0; i < spec.elements; ++i) {
     Number value{normal(random), small(random)};
-    if (options.special_values && one_in_twenty(random) == 0) value.real = specials[kind(random)];
+    if (options.special_values && one_in_twenty(random) == 0) value = special_value(spec.dtype, kind(random));
     if (index_bound > 0) {
       value.integer = std::uniform_int_distribution<int64_t>(0, index_bound - 1)(random);
       if (options.bad_indices && one_in_twenty(random) == 0) value.integer = kind(random) < 2 ? -1 : index_bound;
@@ -34,10 +41,13 @@ void fill(const BufferSpec& spec, GuardedBuffer& buffer, std::mt19937_64& random
   }
 }
 
+/// With contents that no kernel gives: NaN, a truth value that is neither 0 nor 1.
 Buffers make_buffers(const KernelSpec& spec) {
+  constexpr uint8_t k_nan = 0xFF;  // in each byte
   Buffers buffers;
   for (const BufferSpec& buffer : spec.buffers) {
     buffers.push_back(std::make_unique<GuardedBuffer>(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype)));
+    if (is_floating(buffer.dtype)) std::ranges::fill(buffers.back()->bytes(), k_nan);
   }
   return buffers;
 }
@@ -48,8 +58,7 @@ std::vector<void*> pointers(Buffers& buffers) {
   return result;
 }
 
-bool close(DType dtype, Number got, Number expected, double tolerance, double scale) {
-  if (!is_floating(dtype)) return got.integer == expected.integer;
+bool close(Number got, Number expected, double tolerance, double scale) {
   if (std::isnan(expected.real)) return std::isnan(got.real);
   if (std::isinf(expected.real)) return got.real == expected.real;
   return std::fabs(got.real - expected.real) <= tolerance * std::max(std::fabs(expected.real), scale);
@@ -68,17 +77,26 @@ double scale_of(const BufferSpec& spec, GuardedBuffer& buffer) {
   return finite == 0 ? 1 : std::max(1e-3, sum / static_cast<double>(finite));
 }
 
+/// What was computed in the accumulator and rounded once.
+double tolerance_of(DType dtype, const CheckOptions& options) {
+  const DType accumulator = accumulator_of(dtype);
+  const double computed = options.tolerance_factor * conformance::tolerance_of(accumulator);
+  return accumulator == dtype || computed == 0 ? computed : computed + conformance::tolerance_of(dtype);
+}
+
 void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const CheckOptions& options) {
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     const BufferSpec& buffer = spec.buffers[b];
     ASSERT_TRUE(got[b]->intact()) << "buffer " << b << " was written before its start";
-    const double tolerance = tolerance_of(buffer.dtype) * options.tolerance_factor;
+    const double tolerance = buffer.role == BufferRole::input ? 0 : tolerance_of(buffer.dtype, options);
     const double scale = scale_of(buffer, *expected[b]);
+    const size_t bytes = size_of(buffer.dtype);
     for (int64_t i = 0; i < buffer.elements; ++i) {
       const Number value = load_number(buffer.dtype, got[b]->data(), i);
       const Number wanted = load_number(buffer.dtype, expected[b]->data(), i);
-      const bool exact = buffer.role == BufferRole::input;
-      ASSERT_TRUE(close(buffer.dtype, value, wanted, exact ? 0 : tolerance, scale))
+      const auto at = static_cast<size_t>(i) * bytes;
+      const bool is_same = std::memcmp(got[b]->data() + at, expected[b]->data() + at, bytes) == 0;
+      ASSERT_TRUE(is_same || (is_floating(buffer.dtype) && close(value, wanted, tolerance, scale)))
           << "buffer " << b << " (" << to_string(buffer.dtype) << ") element " << i << " of " << buffer.elements << ": "
           << (is_floating(buffer.dtype) ? value.real : static_cast<double>(value.integer)) << ", expected "
           << (is_floating(buffer.dtype) ? wanted.real : static_cast<double>(wanted.integer));
@@ -102,12 +120,13 @@ LaunchStatus run_in_slices(const HostExecutable& executable, const std::vector<v
   return status;
 }
 
-/// Memory of a device with a red zone on both sides, over a buffer of the host.
+/// Memory of a device with a red zone on both sides, over a buffer of the host, and aligned no better than that one.
 class DeviceBuffer {
  public:
   DeviceBuffer(Device& device, Queue& queue, GuardedBuffer& host) : m_device(device), m_queue(queue), m_host(host) {
-    m_bytes.assign(host.size() + 2 * k_red_zone, k_poison);
-    std::ranges::copy(host.bytes(), m_bytes.begin() + k_red_zone);
+    m_start = k_red_zone + reinterpret_cast<uintptr_t>(host.data()) % k_alignment;
+    m_bytes.assign(m_start + host.size() + k_red_zone, k_poison);
+    std::ranges::copy(host.bytes(), content().begin());
     const auto memory = device.allocate(m_bytes.size());
     EXPECT_TRUE(memory.ok()) << memory.status().to_string();
     m_memory = memory.ok() ? *memory : nullptr;
@@ -117,24 +136,27 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  void* data() const { return static_cast<uint8_t*>(m_memory) + k_red_zone; }
+  void* data() const { return static_cast<uint8_t*>(m_memory) + m_start; }
   /// Into the buffer of the host; what was written outside is a failure.
   void fetch() {
     EXPECT_TRUE(m_queue.download(m_bytes.data(), m_memory, m_bytes.size()).ok());
     EXPECT_TRUE(m_queue.synchronise().ok());
     const auto is_poison = [](uint8_t byte) { return byte == k_poison; };
-    EXPECT_TRUE(std::all_of(m_bytes.begin(), m_bytes.begin() + k_red_zone, is_poison)) << "written before the buffer";
-    EXPECT_TRUE(std::all_of(m_bytes.end() - k_red_zone, m_bytes.end(), is_poison)) << "written behind the buffer";
-    std::copy(m_bytes.begin() + k_red_zone, m_bytes.end() - k_red_zone, m_host.data());
+    EXPECT_TRUE(std::ranges::all_of(std::span(m_bytes).first(m_start), is_poison)) << "written before the buffer";
+    EXPECT_TRUE(std::ranges::all_of(std::span(m_bytes).last(k_red_zone), is_poison)) << "written behind the buffer";
+    std::ranges::copy(content(), m_host.data());
   }
 
  private:
-  static constexpr size_t k_red_zone = 1024;
+  static constexpr size_t k_red_zone = 1024, k_alignment = 256;
   static constexpr uint8_t k_poison = 0xA5;
+
+  std::span<uint8_t> content() { return std::span(m_bytes).subspan(m_start, m_host.size()); }
 
   Device& m_device;
   Queue& m_queue;
   GuardedBuffer& m_host;
+  size_t m_start = 0;
   std::vector<uint8_t> m_bytes;
   void* m_memory = nullptr;
 };
@@ -144,7 +166,9 @@ LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, c
   const auto queue = device.create_queue();
   EXPECT_TRUE(queue.ok()) << queue.status().to_string();
   if (!queue.ok()) return LaunchStatus::ok;
-  GuardedBuffer workspace(executable.workspace_bytes()), status(sizeof(LaunchStatus));
+  constexpr uint64_t k_workspace_alignment = 64;
+  const uint64_t units = (executable.workspace_bytes() + k_workspace_alignment - 1) / k_workspace_alignment;
+  GuardedBuffer workspace(units * k_workspace_alignment), status(sizeof(LaunchStatus));
   std::ranges::fill(status.bytes(), uint8_t{0});
   std::vector<std::unique_ptr<DeviceBuffer>> copies;
   std::vector<void*> pointers;

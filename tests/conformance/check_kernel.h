@@ -9,14 +9,16 @@
 namespace kiln::conformance {
 
 struct CheckOptions {
-  double tolerance_factor = 1;  // for sums of many terms and the like; multiplies tolerance_of(dtype)
-  bool special_values = false;  // NaN, infinities, zeros among floating inputs
+  /// For sums of many terms and the like: multiplies tolerance_of(the accumulator). 0: results are exact.
+  double tolerance_factor = 1;
+  bool special_values = false;  // among inputs: NaN, infinities, zeros; the ends of integers' ranges
   /// Buffers whose integers are indices: values in [0, bound). 0: any small numbers.
   std::vector<int64_t> index_bounds;
   bool bad_indices = false;  // some of them out of range
 };
 
-/// Relative error a result may have that was computed in the dtype's accumulator, with a few operations.
+/// Relative error a result may have that a few operations in the dtype give; of the half precisions, that rounding to
+/// them gives.
 double tolerance_of(DType dtype);
 
 /// Compiles `spec` with every candidate of the backend, runs each on random inputs (on the host as slices of the grid in

@@ -97,12 +97,18 @@ TEST_P(Loops, every_combiner_of_every_dtype) {
   }
 }
 
-TEST_P(Loops, maximum_lets_nan_win) {
-  LoopsBuilder b({40, 61}, 1);
-  const uint32_t maximum = b.reduce(Combiner::maximum, b.input(DType::f32, {61, 1}));
-  b.next_stage();
-  b.output(b.reduced(maximum), {1, 0});
-  check(b.build(true), {.special_values = true});
+TEST_P(Loops, maximum_and_minimum_let_nan_win) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const auto combiner : {Combiner::maximum, Combiner::minimum}) {
+      for (const std::vector<int64_t>& strides : {std::vector<int64_t>{61, 1}, {1, 40}}) {
+        LoopsBuilder b({40, 61}, 1);
+        const uint32_t best = b.reduce(combiner, b.input(dtype, strides));
+        b.next_stage();
+        b.output(b.reduced(best), {1, 0});
+        check(b.build(true), {.tolerance_factor = 0, .special_values = true});
+      }
+    }
+  }
 }
 
 TEST_P(Loops, transposition_and_broadcast) {
@@ -128,10 +134,11 @@ TEST_P(Loops, casts_between_all_dtypes) {
     for (int to = 0; to < k_dtype_count; ++to) {
       LoopsBuilder b({77}, 1);
       ExprId x = b.input(static_cast<DType>(from), {1});
-      if (is_floating(static_cast<DType>(from)) && static_cast<DType>(to) == DType::u8) x = b.op(ScalarOp::abs, x);
-      // Away from whole numbers' edges by a factor, so that rounding cannot change what truncation gives.
-      const ExprId y = b.cast(x, static_cast<DType>(to));
-      b.output(y, {1});
+      // To whole numbers of some size; a power of two, so that rounding cannot change what truncation gives.
+      if (from == static_cast<int>(DType::f32) || from == static_cast<int>(DType::f64)) {
+        x = b.op(ScalarOp::mul, x, b.real(static_cast<DType>(from), 32));
+      }
+      b.output(b.cast(x, static_cast<DType>(to)), {1});
       SCOPED_TRACE(std::string(to_string(static_cast<DType>(from))) + " to " +
                    std::string(to_string(static_cast<DType>(to))));
       check(b.build());
@@ -188,7 +195,7 @@ TEST_P(Loops, operations_of_integers) {
     for (const ScalarOp op : unary) b.output(b.op(op, x), {1});
     for (const ScalarOp op : comparisons) b.output(b.op(op, x, y), {1});
     SCOPED_TRACE(to_string(dtype));
-    check(b.build());
+    check(b.build(), {.special_values = true});
   }
 }
 
