@@ -288,6 +288,38 @@ TEST_P(Loops, a_stage_sees_what_an_earlier_one_stored) {
   check(b.build(true), {.tolerance_factor = 4});
 }
 
+TEST_P(Loops, a_stage_may_overwrite_what_an_earlier_one_read) {
+  for (const int64_t columns : {33, 700}) {
+    LoopsBuilder b({5, columns}, 1);
+    const uint32_t heads = b.access(b.buffer(DType::f32, 5, BufferRole::inout), {1, 0});
+    const ExprId head = b.load(heads);
+    b.output(b.op(ScalarOp::add, b.input(DType::f32, {columns, 1}), head), {columns, 1});
+    b.next_stage();
+    b.store(b.op(ScalarOp::neg, head), heads);
+    check(b.build(/*last_is_per_row=*/true));
+  }
+}
+
+TEST_P(Loops, a_stage_may_overwrite_what_an_earlier_one_stored) {
+  for (const int64_t columns : {33, 700}) {
+    LoopsBuilder b({5, columns}, 1);
+    const ExprId x = b.input(DType::f32, {columns, 1}), last = b.input(DType::f32, {1, 0});
+    const uint32_t out = b.buffer(DType::f32, 5 * columns, BufferRole::output);
+    b.store(x, b.access(out, {columns, 1}));
+    b.next_stage();
+    b.store(last, b.access(out, {columns, 0}, columns - 1));
+    check(b.build(/*last_is_per_row=*/true));
+  }
+}
+
+TEST_P(Loops, a_stage_per_row_needs_no_reduction) {
+  for (const int64_t size : k_sizes) {
+    LoopsBuilder b({3, size}, 2);
+    b.output(b.op(ScalarOp::neg, b.input(DType::f32, {size, 1})), {size, 1});
+    check(b.build(/*last_is_per_row=*/true));
+  }
+}
+
 /// Random dims, layouts, expressions and reductions.
 KernelSpec random_kernel(std::mt19937_64& random) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };

@@ -8,6 +8,7 @@
 
 #include "backends/cuda/compile/body_source.h"
 #include "backends/cuda/compile/loops_form.h"
+#include "backends/loops_stages.h"
 #include "backends/simplified_loops.h"
 #include "frontend/fuse/affine.h"
 
@@ -106,9 +107,7 @@ class LoopsWriter {
   }
 
   void write_stage(const Stage& stage) {
-    std::vector<ExprId> roots = BodySource::roots_of(m_loops.body, stage.stores);
-    for (const uint32_t r : stage.reductions) roots.push_back(m_loops.reductions[r].value);
-    const std::vector<ExprId> order = needed_by(m_loops.body, roots);
+    const std::vector<ExprId> order = needed_by(m_loops.body, roots_of(m_loops, stage));
     m_text += "\n";
     if (stage.per_row) {
       write_row_stage(stage, order);
@@ -116,7 +115,8 @@ class LoopsWriter {
       write_element_stage(stage, order);
       for (const uint32_t r : stage.reductions) write_combination(r);
     }
-    if (m_form.members > 1 && is_read_later(stage)) {
+    const auto number = static_cast<size_t>(&stage - m_loops.stages.data());
+    if (m_form.members > 1 && conflicts_later(m_loops, number)) {
       m_text += is_in_warp() ? "  warp_barrier();\n" : "  block_barrier();\n";
     }
   }
@@ -236,17 +236,6 @@ class LoopsWriter {
           fmt::format("  r{} = combine_members<{}, {}, {}>(r{}, member, column, reinterpret_cast<{}*>(scratch));\n", r,
                       total.combiner, m_form.members, m_form.columns, r, total.type);
     }
-  }
-
-  /// Whether a later stage loads from a buffer that `stage` stores to.
-  bool is_read_later(const Stage& stage) const {
-    std::set<uint32_t> written;
-    for (const Store& store : stage.stores) written.insert(m_loops.body.accesses[store.access].buffer);
-    return std::any_of(m_loops.body.exprs.begin(), m_loops.body.exprs.end(),
-                       [&](const ScalarNode& node) {
-                         return node.op == ScalarOp::load && written.contains(m_loops.body.accesses[node.slot].buffer);
-                       }) &&
-           &stage != &m_loops.stages.back();
   }
 
   const KernelSpec& m_spec;

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "backends/loops_stages.h"
 #include "base/bytes.h"
 #include "frontend/fuse/affine.h"
 
@@ -84,12 +85,6 @@ uint32_t longest_run(const KernelSpec& spec, const Body& body, size_t dim) {
   return run;
 }
 
-bool is_ordered(const LoopsSpec& loops, const Stage& stage) {
-  return !stage.per_row && std::any_of(stage.stores.begin(), stage.stores.end(), [&](const Store& store) {
-    return store.mode == StoreMode::add || !loops.body.accesses[store.access].indirect.empty();
-  });
-}
-
 std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loops) {
   std::vector<LoopsForm> forms;
   const size_t rank = loops.extents.size();
@@ -98,8 +93,10 @@ std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loop
   const bool ordered = std::any_of(loops.stages.begin(), loops.stages.end(),
                                    [&](const Stage& stage) { return is_ordered(loops, stage); });
   if (reduced.empty()) {
-    add_threads(
-        forms, parallel.empty() || ordered || !loops.reductions.empty() ? 1 : longest_whole_run(spec, loops, rank - 1));
+    const bool in_runs =
+        !parallel.empty() && !ordered && loops.reductions.empty() &&
+        std::none_of(loops.stages.begin(), loops.stages.end(), [](const Stage& s) { return s.per_row; });
+    add_threads(forms, in_runs ? longest_whole_run(spec, loops, rank - 1) : 1);
     return forms;
   }
   const int64_t points = product(reduced), rows = product(parallel);

@@ -25,9 +25,6 @@ struct LoopsForm {
 /// Best first, at least one.
 std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loops);
 
-/// Whether a stage must meet its reduced points in order: some store of it adds, or goes where data says.
-bool is_ordered(const LoopsSpec& loops, const Stage& stage);
-
 /// Whether the access may be made in runs of `length` along `dim`: adjacent there, all else a multiple of the length,
 /// nothing indirect.
 bool is_run_of(const Access& access, size_t dim, int64_t length);

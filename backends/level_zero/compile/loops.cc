@@ -4,6 +4,7 @@
 
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
+#include "backends/loops_stages.h"
 #include "backends/simplified_loops.h"
 #include "base/bytes.h"
 
@@ -28,16 +29,6 @@ struct LoopsForm {
 
 constexpr uint32_t k_max_group = 256;
 
-std::vector<ExprId> roots_of(const LoopsSpec& loops, const Stage& stage) {
-  std::vector<ExprId> roots;
-  for (const uint32_t reduction : stage.reductions) roots.push_back(loops.reductions[reduction].value);
-  for (const Store& store : stage.stores) {
-    roots.push_back(store.value);
-    for (const IndirectTerm& term : loops.body.accesses[store.access].indirect) roots.push_back(term.index);
-  }
-  return roots;
-}
-
 /// The dims of a (simplified) kernel as a form sees them.
 struct LoopsDims {
   std::vector<size_t> parallel;  // the one that neighbouring items run along is last
@@ -61,16 +52,6 @@ struct LoopsDims {
   }
 };
 
-bool has_ordered_stores(const LoopsSpec& loops) {
-  for (const Stage& stage : loops.stages) {
-    if (stage.per_row) continue;
-    for (const Store& store : stage.stores) {
-      if (store.mode == StoreMode::add || !loops.body.accesses[store.access].indirect.empty()) return true;
-    }
-  }
-  return false;
-}
-
 uint32_t group_for(int64_t items) {
   return static_cast<uint32_t>(
       std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(items, k_sub_group_size, k_max_group))));
@@ -79,7 +60,8 @@ uint32_t group_for(int64_t items) {
 std::vector<LoopsForm> loops_forms(const LoopsSpec& loops) {
   const LoopsDims dims(loops);
   const LoopsForm items{false, group_for(dims.points)};
-  if (dims.reduced_points == 1 || has_ordered_stores(loops)) return {items};
+  const bool ordered = std::ranges::any_of(loops.stages, [&](const Stage& stage) { return is_ordered(loops, stage); });
+  if (dims.reduced_points == 1 || ordered) return {items};
   // Four elements or so to an item, so that combining them costs less than reading them.
   const LoopsForm rows{true, group_for(dims.reduced_points / 4)};
   constexpr int64_t k_enough_points = 8192;
@@ -99,8 +81,6 @@ class LoopsEmitter {
         m_dims(loops),
         m_arguments(begin_kernel(emitter, spec, form.group_size)),
         m_changing(stored_buffers(spec, loops)),
-        m_loads_what_it_stores(std::any_of(spec.buffers.begin(), spec.buffers.end(),
-                                           [](const BufferSpec& b) { return b.role == BufferRole::inout; })),
         m_body(emitter, spec, loops.body, m_arguments, m_changing) {}
 
   uint32_t run() {
@@ -201,7 +181,7 @@ class LoopsEmitter {
       } else {
         shared_loop(stage, scope);
       }
-      if (m_loads_what_it_stores && s + 1 < m_loops.stages.size()) e.barrier(/*global_memory=*/true);
+      if (conflicts_later(m_loops, s)) e.barrier(/*global_memory=*/true);
     }
   }
 
@@ -253,7 +233,6 @@ class LoopsEmitter {
   const LoopsDims m_dims;
   const KernelArguments m_arguments;
   const std::vector<bool> m_changing;
-  const bool m_loads_what_it_stores;
   BodyEmitter m_body;
 };
 

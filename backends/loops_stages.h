@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include "frontend/fuse/kernel_spec.h"
+
+/// What backends ask of a loops kernel's stages when several work-items share a parallel point.
+namespace kiln {
+
+/// What the stage computes: the values it combines and stores, the indices it stores at.
+std::vector<ExprId> roots_of(const LoopsSpec& loops, const Stage& stage);
+
+/// Whether a stage must meet its reduced points in order: some store of it adds, or goes where data says.
+bool is_ordered(const LoopsSpec& loops, const Stage& stage);
+
+/// Whether a later stage uses memory that this one changes, or changes what this one reads: work-items must meet in
+/// between.
+bool conflicts_later(const LoopsSpec& loops, size_t stage);
+
+}  // namespace kiln
