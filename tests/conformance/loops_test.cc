@@ -111,6 +111,16 @@ TEST_P(Loops, maximum_and_minimum_let_nan_win) {
   }
 }
 
+TEST_P(Loops, a_product_and_a_sum_are_rounded_each) {
+  LoopsBuilder b({300}, 1);
+  const ExprId x = b.input(DType::f32, {1}), y = b.input(DType::f32, {1});
+  // The same product twice, where the second cannot be told to be: one rounding for both would leave the error.
+  const ExprId doubled = b.op(ScalarOp::mul, x, b.real(DType::f32, 2));
+  const ExprId halved = b.op(ScalarOp::mul, y, b.real(DType::f32, 0.5));
+  b.output(b.op(ScalarOp::sub, b.op(ScalarOp::mul, x, y), b.op(ScalarOp::mul, doubled, halved)), {1});
+  check(b.build(), {.tolerance_factor = 0});
+}
+
 TEST_P(Loops, transposition_and_broadcast) {
   for (const int64_t size : k_sizes) {
     LoopsBuilder b({3, size, 18}, 3);

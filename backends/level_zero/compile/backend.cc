@@ -11,7 +11,7 @@ namespace kiln::level_zero {
 namespace {
 
 /// Bump when an emitter changes what it writes for an unchanged spec and schedule.
-constexpr int k_generator_version = 1;
+constexpr int k_generator_version = 2;
 
 constexpr int64_t k_vector_bytes = int64_t{k_sub_group_size} * 4;
 

@@ -143,6 +143,12 @@ Id Emitter::both(Id a, Id b) {
   return op(spv::Op::OpLogicalAnd, boolean(), {a, b});
 }
 
+Id Emitter::truncate(Id type, Id value) {
+  const Id result = op(spv::Op::OpConvertFToS, type, {value});
+  write(m_decorations, spv::Op::OpDecorate, {result, word(spv::Decoration::SaturatedConversion)});
+  return result;
+}
+
 Id Emitter::widen(Id value) {
   return type_of(value) == integer(64) ? value : op(spv::Op::OpUConvert, integer(64), {value});
 }
@@ -295,6 +301,8 @@ Ids Emitter::begin_kernel(const std::string& name, std::span<const Id> pointees,
   write(m_execution_modes, spv::Op::OpExecutionMode, {m_kernel, word(spv::ExecutionMode::LocalSize), group_size, 1, 1});
   write(m_execution_modes, spv::Op::OpExecutionMode,
         {m_kernel, word(spv::ExecutionMode::SubgroupSize), sub_group_size});
+  // A product and a sum are one operation only where the kernel says so.
+  write(m_execution_modes, spv::Op::OpExecutionMode, {m_kernel, word(spv::ExecutionMode::ContractionOff)});
   return parameters;
 }
 

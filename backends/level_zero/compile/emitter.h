@@ -34,7 +34,6 @@ class Emitter {
   Id pointer(spv::StorageClass storage, Id pointee);
   Id array(Id element, uint32_t count);
   Id type_of(Id value) const { return m_type_of.at(value); }
-  bool is_real(Id value) const { return m_real_bits.contains(type_of(value)); }
 
   // Constants of a scalar type; integers are cut to its width.
   Id constant(Id type, int64_t value);
@@ -53,6 +52,8 @@ class Emitter {
   Id both(Id a, Id b);  // logical and; 0 counts as true
   Id select(Id condition, Id a, Id b) { return op(spv::Op::OpSelect, type_of(a), {condition, a, b}); }
   Id bits_as(Id type, Id value) { return op(spv::Op::OpBitcast, type, {value}); }
+  /// Of a real number to an integer, toward zero: NaN is 0, what does not fit is the nearest that does.
+  Id truncate(Id type, Id value);
   /// Of an integer to a 64-bit one, unsigned.
   Id widen(Id value);
 
@@ -105,7 +106,6 @@ class Emitter {
   Id built_in(spv::BuiltIn which, Id type);
   Id first_component(spv::BuiltIn which);
   void begin_block(Id label);
-  Id shuffle_operand(Id value);
 
   Id m_bound = 1;
   std::set<spv::Capability> m_capabilities;

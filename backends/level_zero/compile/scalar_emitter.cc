@@ -90,7 +90,7 @@ Id ScalarEmitter::cast(Id value, DType from, DType to) {
   }
   if (is_floating(from)) {
     // Narrow integers by way of a wide one, so that they wrap.
-    const Id middle = e.op(Op::OpConvertFToS, to == DType::i64 ? type : e.integer(32), {value});
+    const Id middle = e.truncate(to == DType::i64 ? type : e.integer(32), value);
     return e.type_of(middle) == type ? middle : e.op(Op::OpSConvert, type, {middle});
   }
   if (e.type_of(value) == type) return value;
