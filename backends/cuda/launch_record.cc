@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
+#include "base/limits.h"
 
 namespace kiln::cuda {
 namespace {
@@ -104,6 +105,12 @@ struct Reader {
   }
 };
 
+/// One that devices launch: whole clusters, blocks along x.
+bool has_grid(const KernelRecord& kernel) {
+  return kernel.threads > 0 && kernel.threads <= 1024 && kernel.cluster > 0 && kernel.cluster <= 16 &&
+         kernel.blocks > 0 && kernel.blocks <= INT32_MAX && kernel.blocks % kernel.cluster == 0;
+}
+
 size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
@@ -151,19 +158,17 @@ Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
   visit_record(reader, record);
   if (!reader.is_good || !reader.bytes.empty()) return damaged("the launch record is damaged");
   if (record.kernels.empty()) return damaged("no kernel");
+  if (record.buffers > limits::k_kernel_buffers) return damaged("more buffers than a kernel has");
   for (const KernelRecord& kernel : record.kernels) {
     if (kernel.cubin_offset > code.size() || kernel.cubin_bytes > code.size() - kernel.cubin_offset) {
       return damaged("a cubin is cut short");
     }
-    if (kernel.threads == 0 || kernel.threads > 1024 || kernel.cluster == 0 || kernel.cluster > 16 ||
-        kernel.blocks == 0) {
-      return damaged("a kernel has no grid");
-    }
-    for (const uint32_t buffer : kernel.aligned_buffers) {
-      if (buffer >= record.buffers) return damaged("a buffer that is not there");
-    }
-    for (const TensorMapRecord& map : kernel.maps) {
-      if (map.buffer >= record.buffers) return damaged("a buffer that is not there");
+    if (kernel.cubin_bytes == 0) return damaged("a kernel without code");
+    if (!has_grid(kernel)) return damaged("a kernel has no grid");
+    const auto is_absent = [&](uint32_t buffer) { return buffer >= record.buffers; };
+    if (std::ranges::any_of(kernel.aligned_buffers, is_absent) ||
+        std::ranges::any_of(kernel.maps, is_absent, &TensorMapRecord::buffer)) {
+      return damaged("a buffer that is not there");
     }
   }
   return record;

@@ -61,6 +61,24 @@ TEST(LaunchRecord, a_flipped_byte_never_names_bytes_outside_of_the_code) {
   }
 }
 
+TEST(LaunchRecord, what_no_device_launches_is_data_loss) {
+  const auto refused = [](const auto& change) {
+    LaunchRecord record = sample();
+    change(record);
+    const auto unpacked = unpack(pack(record, {{1, 2, 3}, {4}}));
+    return !unpacked.ok() && unpacked.status().code() == StatusCode::data_loss;
+  };
+  EXPECT_FALSE(refused([](LaunchRecord&) {}));
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[1].blocks = uint64_t{1} << 31; })) << "a longer grid";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[1].blocks = (uint64_t{1} << 32) + 7; })) << "7 when cut off";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[0].blocks = 131; })) << "half a cluster";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[1].threads = 1025; }));
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.buffers = 1u << 30; })) << "more buffers than a kernel has";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[0].aligned_buffers = {3}; }));
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[0].maps[0].buffer = 3; }));
+  EXPECT_FALSE(unpack(pack(sample(), {{1, 2, 3}, {}})).ok()) << "a kernel without code";
+}
+
 TEST(LaunchRecord, maps_lie_behind_the_pointers_at_a_multiple_of_64) {
   const LaunchRecord record = sample();
   EXPECT_EQ(maps_offset(record), 64u);  // three buffers and the status: 32 bytes
