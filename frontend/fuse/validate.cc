@@ -16,6 +16,9 @@
 namespace kiln {
 namespace {
 
+// Far from any element of any buffer, and far from overflow when it is counted in bytes.
+constexpr int64_t k_beyond_all = limits::k_tensor_elements << 8;
+
 // Inclusive; empty when low > high.
 struct Range {
   int64_t low = 0, high = 0;
@@ -130,12 +133,25 @@ class Validator {
     return {};
   }
 
-  Status check_access_form(const Access& access, size_t rank) {
+  // Whether or not it is ever made: backends compute with its numbers.
+  Status check_access_form(const Access& access, const std::vector<int64_t>& extents) {
     if (access.buffer >= m_spec.buffers.size()) return invalid_argument("access: no buffer {}", access.buffer);
-    if (access.strides.size() != rank) {
-      return invalid_argument("access: {} strides for {} dims", access.strides.size(), rank);
+    if (access.strides.size() != extents.size()) {
+      return invalid_argument("access: {} strides for {} dims", access.strides.size(), extents.size());
     }
-    return {};
+    __int128 farthest = 0;
+    const auto reach = [&](__int128 elements) {
+      farthest = std::min<__int128>(farthest + (elements < 0 ? -elements : elements), k_beyond_all);
+    };
+    reach(access.offset);
+    for (size_t d = 0; d < extents.size(); ++d) reach(__int128{access.strides[d]} * extents[d]);
+    for (const IndirectTerm& term : access.indirect) {
+      // Backends compare indices with it as numbers without a sign.
+      if (term.bound < 0) return invalid_argument("access: an index has {} values", term.bound);
+      reach(__int128{term.stride} * term.bound);
+    }
+    if (farthest < k_beyond_all) return {};
+    return invalid_argument("access: elements that no buffer {} can have", access.buffer);
   }
 
   Status check_indirect(const Body& body, const Access& access, ExprId user) {
@@ -218,7 +234,7 @@ class Validator {
   }
 
   Status check_body(const Body& body, const Scope& scope) {
-    for (const Access& access : body.accesses) KILN_RETURN_IF_ERROR(check_access_form(access, scope.extents.size()));
+    for (const Access& access : body.accesses) KILN_RETURN_IF_ERROR(check_access_form(access, scope.extents));
     for (ExprId id = 0; id < body.exprs.size(); ++id) {
       const ScalarNode& node = body.exprs[id];
       const int count = arity(node.op);
@@ -356,7 +372,7 @@ class Validator {
   }
 
   Status check_tensor(const Access& access, const std::vector<int64_t>& extents, DType dtype, bool is_written) {
-    KILN_RETURN_IF_ERROR(check_access_form(access, extents.size()));
+    KILN_RETURN_IF_ERROR(check_access_form(access, extents));
     const BufferSpec& buffer = m_spec.buffers[access.buffer];
     if (buffer.dtype != dtype || !access.indirect.empty()) {
       return invalid_argument("attention: buffer {} is {}, expected a plain {}", access.buffer, to_string(buffer.dtype),

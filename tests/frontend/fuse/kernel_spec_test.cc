@@ -48,6 +48,21 @@ TEST(KernelSpec, AnAccessThatLeavesItsBufferIsRefused) {
   EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument);
 }
 
+TEST(KernelSpec, NumbersThatOverflowAreRefusedWhereverTheyStand) {
+  const auto refused = [](const Access& unused) {
+    KernelSpec spec = exp_kernel();
+    std::get<LoopsSpec>(spec.kernel).body.accesses.push_back(unused);
+    return validate(spec).code() == StatusCode::invalid_argument;
+  };
+  EXPECT_FALSE(refused({0, 0, {0, 0}, {}}));
+  EXPECT_FALSE(refused({0, -1000, {1 << 20, -5}, {}}));
+  for (const int64_t far : {INT64_MAX, INT64_MIN, INT64_MAX / 4}) {
+    EXPECT_TRUE(refused({0, far, {0, 0}, {}}));
+    EXPECT_TRUE(refused({0, 0, {far, 0}, {}}));
+    EXPECT_TRUE(refused({0, 0, {0, 0}, {{0, far, far}, {0, far, far}}}));
+  }
+}
+
 TEST(KernelSpec, APredicateNarrowsWhatALoadReaches) {
   KernelSpec spec = exp_kernel();
   LoopsSpec& loops = loops_of(spec);
@@ -70,8 +85,10 @@ TEST(KernelSpec, AnIndirectTermReachesItsWholeBound) {
   loops.body.accesses = {{0, 0, {0, 1}, {{0, 4, 6}}}, {1, 0, {4, 1}, {}}, {2, 0, {1, 0}, {}}};
   loops.body.exprs = {{ScalarOp::load, DType::i64, {k_no_expr, k_no_expr, k_no_expr}, 2}, load(0)};
   EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
-  loops.body.accesses[0].indirect[0].bound = 7;
-  EXPECT_FALSE(validate(spec).ok());
+  for (const int64_t bound : {7, -1}) {
+    loops.body.accesses[0].indirect[0].bound = bound;
+    EXPECT_FALSE(validate(spec).ok()) << bound;
+  }
 }
 
 TEST(KernelSpec, OperandsComeBeforeTheirUses) {
