@@ -48,7 +48,15 @@ TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
   for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {
     SCOPED_TRACE(schedule.description);
     const auto image = m_backend.compile(spec, schedule, GetParam());
-    EXPECT_TRUE(image.ok()) << image.status().to_string();
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    const auto record = unpack(image->code);
+    ASSERT_TRUE(record.ok()) << record.status().to_string();
+    for (const KernelRecord& kernel : record->kernels) {
+      if (kernel.maps.empty()) continue;
+      // One warpgroup gives registers up and the others wait for theirs: for ever, were there too few.
+      const uint32_t consumers = kernel.threads / 128 - 1;
+      EXPECT_GE(kernel.resources.registers * kernel.threads, 128 * (40 + 232 * consumers)) << kernel.threads;
+    }
   }
 }
 
