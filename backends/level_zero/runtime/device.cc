@@ -65,6 +65,7 @@ class LevelZeroQueue final : public Queue {
     return std::unique_ptr<Queue>(new LevelZeroQueue(context.api(), list, false, std::move(signal)));
   }
   ~LevelZeroQueue() override {
+    static_cast<void>(synchronise());  // what is under way uses the list and the event
     if (m_owns_list) m_api.CommandListDestroy(m_list);
   }
 

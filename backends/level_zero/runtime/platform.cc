@@ -48,8 +48,14 @@ Status Platform::look(const SearchPath& search) {
                         all_of<ze_driver_handle_t>("zeDriverGet", nullptr, [&](uint32_t* count, auto* items) {
                           return m_api->DriverGet(count, items);
                         }));
-  for (const ze_driver_handle_t driver : drivers) KILN_RETURN_IF_ERROR(look_at_driver(driver));
-  return {};
+  Status broken;
+  for (const ze_driver_handle_t driver : drivers) {
+    const Status usable = look_at_driver(driver);
+    if (usable.ok()) continue;
+    m_components.push_back({"driver", usable.message(), false});
+    broken = usable;
+  }
+  return m_devices.empty() ? broken : Status();
 }
 
 Status Platform::look_at_driver(ze_driver_handle_t driver) {

@@ -148,6 +148,22 @@ TEST_F(NativeCode, a_launch_form_that_is_none_is_refused) {
   }
 }
 
+TEST_F(NativeCode, a_queue_may_go_with_work_on_it) {
+  const std::vector<uint8_t> sent{1, 2, 3, 4};
+  std::vector<uint8_t> got(4);
+  void* memory = m_device->allocate(8).value();
+  const auto queue = m_device->create_queue().value();
+  {
+    const auto other = m_device->create_queue().value();
+    ASSERT_TRUE(other->upload(memory, sent.data(), 4).ok());
+    ASSERT_TRUE(other->copy(static_cast<uint8_t*>(memory) + 4, memory, 4).ok());
+  }
+  ASSERT_TRUE(queue->download(got.data(), static_cast<uint8_t*>(memory) + 4, 4).ok());
+  ASSERT_TRUE(queue->synchronise().ok());
+  EXPECT_EQ(got, sent);
+  m_device->release(memory);
+}
+
 TEST_F(NativeCode, a_target_of_another_driver_cannot_be_compiled_for_here) {
   Target other = m_target;
   other.driver = "another driver";

@@ -11,6 +11,7 @@
 #include <level_zero/zet_ddi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +36,9 @@ constexpr char k_magic[8] = {'s', 't', 'a', 'n', 'd', '-', 'i', 'n'};
 struct Event {
   bool is_signalled = false;
 };
+struct List {};
 struct Command {
+  List* list = nullptr;
   std::function<std::string()> run;
   Event* signal = nullptr;
 };
@@ -57,7 +60,7 @@ std::unique_ptr<Executor> s_executor;
 std::deque<Command> s_pending;
 std::map<uintptr_t, size_t> s_memory;  // address → bytes
 bool s_lost = false;
-int s_driver, s_device, s_context, s_list, s_pool;  // their addresses are handles
+int s_driver, s_broken_driver, s_device, s_context, s_pool;  // their addresses are handles
 
 template <typename T, typename Handle>
 T* as(Handle handle) {
@@ -74,6 +77,11 @@ bool is_device_memory(const void* pointer, size_t bytes) {
   if (after == s_memory.begin()) return false;
   --after;
   return reinterpret_cast<uintptr_t>(pointer) + bytes <= after->first + after->second;
+}
+
+bool has_fault(const char* which) {
+  const char* fault = std::getenv("STAND_IN_FAULT");
+  return fault != nullptr && std::strcmp(fault, which) == 0;
 }
 
 ze_result_t fail(ze_result_t result, const std::string& words) {
@@ -100,7 +108,11 @@ ze_result_t init(ze_init_flags_t) {
 }
 
 ze_result_t get_drivers(uint32_t* count, ze_driver_handle_t* drivers) {
-  return give_one(count, drivers, reinterpret_cast<ze_driver_handle_t>(&s_driver));
+  if (!has_fault("broken-driver")) return give_one(count, drivers, &s_driver);
+  if (*count > 1 && drivers != nullptr) drivers[1] = reinterpret_cast<ze_driver_handle_t>(&s_driver);
+  give_one(count, drivers, &s_broken_driver);
+  *count = 2;
+  return ZE_RESULT_SUCCESS;
 }
 ze_result_t get_devices(ze_driver_handle_t, uint32_t* count, ze_device_handle_t* devices) {
   return give_one(count, devices, reinterpret_cast<ze_device_handle_t>(&s_device));
@@ -109,7 +121,8 @@ ze_result_t get_api_version(ze_driver_handle_t, ze_api_version_t* version) {
   *version = ZE_API_VERSION_1_3;
   return ZE_RESULT_SUCCESS;
 }
-ze_result_t get_driver_properties(ze_driver_handle_t, ze_driver_properties_t* properties) {
+ze_result_t get_driver_properties(ze_driver_handle_t driver, ze_driver_properties_t* properties) {
+  if (as<int>(driver) == &s_broken_driver) return ZE_RESULT_ERROR_UNKNOWN;
   properties->driverVersion = driver_version();
   return ZE_RESULT_SUCCESS;
 }
@@ -194,7 +207,6 @@ ze_result_t create_module(ze_context_handle_t, ze_device_handle_t, const ze_modu
                           ze_module_handle_t* module, ze_module_build_log_handle_t* log) {
   const std::lock_guard lock(s_mutex);
   std::span code(description->pInputModule, description->inputSize);
-  const char* fault = std::getenv("STAND_IN_FAULT");
   const bool is_native = description->format == ZE_MODULE_FORMAT_NATIVE;
   if (is_native) {
     NativeHeader header{};
@@ -206,7 +218,7 @@ ze_result_t create_module(ze_context_handle_t, ze_device_handle_t, const ze_modu
     code = code.subspan(sizeof header);
   }
   // As drivers' compilers were seen to do with input they did not expect.
-  if (!is_native && fault != nullptr && std::strcmp(fault, "compiler-exits") == 0) _exit(1);
+  if (!is_native && has_fault("compiler-exits")) _exit(1);
   auto words = std::make_unique<Log>();
   std::shared_ptr<Executor::Program> program = s_executor->build(code, is_native, words->text);
   if (log != nullptr) *log = reinterpret_cast<ze_module_build_log_handle_t>(words.release());
@@ -286,21 +298,30 @@ ze_result_t set_argument(ze_kernel_handle_t handle, uint32_t index, size_t bytes
 
 ze_result_t create_list(ze_context_handle_t, ze_device_handle_t, const ze_command_queue_desc_t*,
                         ze_command_list_handle_t* list) {
-  *list = reinterpret_cast<ze_command_list_handle_t>(&s_list);
+  *list = reinterpret_cast<ze_command_list_handle_t>(new List);
   return ZE_RESULT_SUCCESS;
 }
-ze_result_t destroy_list(ze_command_list_handle_t) { return ZE_RESULT_SUCCESS; }
+ze_result_t destroy_list(ze_command_list_handle_t handle) {
+  const std::lock_guard lock(s_mutex);
+  const std::unique_ptr<List> list(as<List>(handle));
+  const bool is_idle =
+      std::none_of(s_pending.begin(), s_pending.end(), [&](const Command& c) { return c.list == list.get(); });
+  if (is_idle || s_lost) return ZE_RESULT_SUCCESS;
+  s_lost = true;
+  return fail(ZE_RESULT_ERROR_DEVICE_LOST, "a command list is destroyed under its commands");
+}
 
-ze_result_t append(std::function<std::string()> run, ze_event_handle_t signal) {
+ze_result_t append(ze_command_list_handle_t list, std::function<std::string()> run, ze_event_handle_t signal) {
   const std::lock_guard lock(s_mutex);
   if (s_lost) return ZE_RESULT_ERROR_DEVICE_LOST;
-  s_pending.push_back({std::move(run), as<Event>(signal)});
+  s_pending.push_back({as<List>(list), std::move(run), as<Event>(signal)});
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t append_copy(ze_command_list_handle_t, void* to, const void* from, size_t bytes, ze_event_handle_t signal,
-                        uint32_t, ze_event_handle_t*) {
+ze_result_t append_copy(ze_command_list_handle_t list, void* to, const void* from, size_t bytes,
+                        ze_event_handle_t signal, uint32_t, ze_event_handle_t*) {
   return append(
+      list,
       [=]() -> std::string {
         if (!is_device_memory(to, bytes) && !is_device_memory(from, bytes)) return "a copy outside of device memory";
         std::memmove(to, from, bytes);
@@ -309,17 +330,17 @@ ze_result_t append_copy(ze_command_list_handle_t, void* to, const void* from, si
       signal);
 }
 
-ze_result_t append_barrier(ze_command_list_handle_t, ze_event_handle_t signal, uint32_t, ze_event_handle_t*) {
-  return append([] { return std::string(); }, signal);
+ze_result_t append_barrier(ze_command_list_handle_t list, ze_event_handle_t signal, uint32_t, ze_event_handle_t*) {
+  return append(list, [] { return std::string(); }, signal);
 }
 
-ze_result_t append_launch(ze_command_list_handle_t, ze_kernel_handle_t handle, const ze_group_count_t* count,
+ze_result_t append_launch(ze_command_list_handle_t list, ze_kernel_handle_t handle, const ze_group_count_t* count,
                           ze_event_handle_t signal, uint32_t, ze_event_handle_t*) {
   const Kernel kernel = *as<Kernel>(handle);  // arguments are captured here, as the specification says
   if (kernel.group_size == 0) return ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION;
   const size_t groups = size_t{count->groupCountX} * count->groupCountY * count->groupCountZ;
-  return append([=] { return kernel.program->launch(kernel.name, kernel.arguments, groups, kernel.group_size); },
-                signal);
+  return append(
+      list, [=] { return kernel.program->launch(kernel.name, kernel.arguments, groups, kernel.group_size); }, signal);
 }
 
 ze_result_t create_pool(ze_context_handle_t, const ze_event_pool_desc_t*, uint32_t, ze_device_handle_t*,
