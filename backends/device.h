@@ -90,8 +90,8 @@ class Device {
   virtual ~Device() = default;
   /// True: kernels are HostExecutables over code mapped executable, memory is the host's.
   virtual bool is_host() const { return false; }
-  /// Errors: failed_precondition when code or device lacks what the other needs, invalid_argument for code that is
-  /// none. Native code for another driver is not used: the portable form is, else failed_precondition.
+  /// Errors: failed_precondition when code or device lacks what the other needs; data_loss or invalid_argument for code
+  /// that is none. Native code for another driver is not used: the portable form is, else failed_precondition.
   /// Host: `code` is executable and stays mapped as long as the executable lives. Else it may go after the call.
   virtual Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) = 0;
 

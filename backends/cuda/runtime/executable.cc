@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "backends/cuda/runtime/device.h"
 
@@ -127,7 +128,7 @@ class CudaExecutable final : public DeviceExecutable {
 Expected<std::unique_ptr<Executable>> load_executable(std::shared_ptr<const DeviceContext> context,
                                                       std::span<const uint8_t> code) {
   KILN_ASSIGN_OR_RETURN(LaunchRecord record, unpack(code));
-  if (static_cast<int>(record.least_driver) > context->driver().version()) {
+  if (std::cmp_greater(record.least_driver, context->driver().version())) {
     return error(StatusCode::failed_precondition, "cuda: the code needs driver {}, this host has {}",
                  record.least_driver, context->driver().version());
   }

@@ -1,7 +1,8 @@
 // A driver with one device in host memory, whose launches are recorded and otherwise do nothing: it shows that libraries
 // are found, functions called in the right order and arguments laid out as kernels read them; never that a kernel is
-// right. Macros make it fail as a test asks: FAKE_STUB is the toolkit's stub, FAKE_EMPTY sees no device, FAKE_LACKS has no
-// cuLaunchKernel, FAKE_AGED is a driver of CUDA 12, FAKE_SMALL has a device of capability 7.5.
+// right. What needs a context refuses where the calling thread has pushed none. Macros make it fail as a test asks:
+// FAKE_STUB is the toolkit's stub, FAKE_EMPTY sees no device, FAKE_LACKS has no cuLaunchKernel, FAKE_AGED is a driver of
+// CUDA 12, FAKE_SMALL has a device of capability 7.5.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,8 +13,10 @@
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT struct FakeLaunch fake_launch;
-EXPORT int fake_contexts, fake_pushed, fake_modules, fake_allocations, fake_streams;
+EXPORT int fake_contexts, fake_modules, fake_allocations, fake_streams;
+EXPORT _Thread_local int fake_pushed;  // by each thread
 
+static const int k_invalid_context = 201;
 static char s_context, s_module, s_stream;
 static char s_entry[64];
 
@@ -79,8 +82,9 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
   return 0;
 }
 EXPORT int cuCtxPushCurrent_v2(void* context) {
+  if (context != &s_context) return k_invalid_context;
   ++fake_pushed;
-  return context == &s_context ? 0 : 201;
+  return 0;
 }
 EXPORT int cuCtxPopCurrent_v2(void** context) {
   --fake_pushed;
@@ -88,18 +92,20 @@ EXPORT int cuCtxPopCurrent_v2(void** context) {
   return 0;
 }
 EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
+  if (fake_pushed < 1) return k_invalid_context;
   if (bytes > (size_t)1 << 30) return 2;
   *memory = (uint64_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
   ++fake_allocations;
   return 0;
 }
 EXPORT int cuMemFree_v2(uint64_t memory) {
+  if (fake_pushed < 1) return k_invalid_context;
   free((void*)memory);
   --fake_allocations;
   return 0;
 }
 static int copy(void* to, const void* from, size_t bytes) {
-  if (fake_pushed < 1) return 201;
+  if (fake_pushed < 1) return k_invalid_context;
   memcpy(to, from, bytes);
   return 0;
 }
@@ -117,20 +123,23 @@ EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* 
 }
 EXPORT int cuStreamCreate(void** stream, unsigned flags) {
   (void)flags;
+  if (fake_pushed < 1) return k_invalid_context;
   *stream = &s_stream;
   ++fake_streams;
   return 0;
 }
 EXPORT int cuStreamDestroy_v2(void* stream) {
   (void)stream;
+  if (fake_pushed < 1) return k_invalid_context;
   --fake_streams;
   return 0;
 }
 EXPORT int cuStreamSynchronize(void* stream) {
   (void)stream;
-  return 0;
+  return fake_pushed < 1 ? k_invalid_context : 0;
 }
 EXPORT int cuModuleLoadData(void** module, const void* image) {
+  if (fake_pushed < 1) return k_invalid_context;
   if (memcmp(image,
              "\x7f"
              "ELF",
@@ -142,6 +151,7 @@ EXPORT int cuModuleLoadData(void** module, const void* image) {
 }
 EXPORT int cuModuleUnload(void* module) {
   (void)module;
+  if (fake_pushed < 1) return k_invalid_context;
   --fake_modules;
   return 0;
 }
@@ -158,7 +168,8 @@ EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
 #ifndef FAKE_LACKS
 EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned ty,
                           unsigned tz, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
-  if (y != 1 || z != 1 || ty != 1 || tz != 1 || extra != NULL || fake_pushed < 1) return 1;
+  if (fake_pushed < 1) return k_invalid_context;
+  if (y != 1 || z != 1 || ty != 1 || tz != 1 || extra != NULL) return 1;
   fake_launch.blocks = blocks;
   fake_launch.threads = threads;
   fake_launch.shared_bytes = shared_bytes;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <cstring>
+#include <thread>
 
 #include "backends/cuda/launch_record.h"
 #include "tests/backends/cuda/fake_launch.h"
@@ -166,6 +167,22 @@ TEST_F(CudaLaunch, memory_goes_there_and_back) {
   EXPECT_EQ(got, sent);
 }
 
+TEST_F(CudaLaunch, a_thread_that_has_no_context_may_do_all_of_it) {
+  std::thread([&] {
+    const auto executable = load(code());
+    ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+    const auto queue = m_device->create_queue();
+    ASSERT_TRUE(queue.ok()) << queue.status().to_string();
+    const auto memory = m_device->allocate(4);
+    ASSERT_TRUE(memory.ok()) << memory.status().to_string();
+    const uint32_t sent = 7;
+    EXPECT_TRUE((*queue)->upload(*memory, &sent, sizeof sent).ok());
+    EXPECT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
+    EXPECT_TRUE((*queue)->synchronise().ok());
+    m_device->release(*memory);
+  }).join();
+}
+
 TEST_F(CudaLaunch, too_much_memory_is_resource_exhausted) {
   const auto memory = m_device->allocate(size_t{1} << 40);
   ASSERT_FALSE(memory.ok());
@@ -182,12 +199,14 @@ TEST_F(CudaLaunch, what_is_no_code_is_refused) {
 TEST(CudaOldDriver, code_of_a_newer_compiler_is_refused_with_both_versions) {
   const auto device = open_cuda_device(fakes("aged"), 0);
   ASSERT_TRUE(device.ok()) << device.status().to_string();
-  LaunchRecord record{.buffers = 0, .least_driver = 13000};
-  record.kernels = {{.entry = "k", .threads = 32}};
-  const auto executable = (*device)->load(Image{}, pack(record, {{0x7f, 'E', 'L', 'F'}}));
-  ASSERT_FALSE(executable.ok());
-  EXPECT_EQ(executable.status().code(), StatusCode::failed_precondition);
-  EXPECT_NE(executable.status().message().find("12040"), std::string::npos);
+  for (const uint32_t least : {13000U, UINT32_MAX}) {
+    LaunchRecord record{.buffers = 0, .least_driver = least};
+    record.kernels = {{.entry = "k", .threads = 32}};
+    const auto executable = (*device)->load(Image{}, pack(record, {{0x7f, 'E', 'L', 'F'}}));
+    ASSERT_FALSE(executable.ok()) << least;
+    EXPECT_EQ(executable.status().code(), StatusCode::failed_precondition);
+    EXPECT_NE(executable.status().message().find("12040"), std::string::npos);
+  }
 }
 
 }  // namespace
