@@ -150,6 +150,12 @@ class Executor {
         request.used_bytes > m_data.size()) {
       return invalid_argument("request out of bounds");
     }
+    for (uint32_t i = 0; i < request.buffer_count; ++i) {
+      const kiln_executor_buffer& buffer = request.buffers[i];
+      if (buffer.pool == KILN_EXECUTOR_NO_POOL && buffer.offset > request.used_bytes) {
+        return invalid_argument("buffer {} is out of bounds", i);
+      }
+    }
     const Mapping code(fd.get(), request.bytes, PROT_READ, MAP_PRIVATE);
     if (code.get() == nullptr) return system_error("mapping the code");
     const Image launch_data{{}, request.entry, request.tasks, request.workspace_bytes, request.features};

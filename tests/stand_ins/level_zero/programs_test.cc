@@ -11,7 +11,7 @@ namespace {
 
 using testing::check_results;
 
-// A product with a bias and an activation, in both precisions, a softmax over it, and a sum.
+// A product with a bias and an activation, a softmax over it, and an exponential beside.
 constexpr const char* k_graph = R"(graph(%x: f32[37, 65], %w: f32[65, 33], %b: f32[33]) {
   %m = matmul(%x, %w)
   %s = add(%m, %b)

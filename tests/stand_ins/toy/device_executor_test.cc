@@ -1,0 +1,100 @@
+// What the execution worker of a device makes of requests that no parent should send: it refuses them and goes on.
+#include "jit/worker/executor_wire.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/fd.h"
+#include "jit/worker/send_struct.h"
+#include "tests/stand_ins/toy/toy_device.h"
+
+namespace kiln {
+namespace {
+
+class DeviceExecutor : public testing::Test {
+ protected:
+  static constexpr uint64_t k_data_bytes = 4096;
+
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    m_socket.reset(ends[0]);
+    const UniqueFd theirs(ends[1]);
+    const std::string parent = std::to_string(getpid());
+    m_child = fork();
+    if (m_child == 0) {
+      setenv("TOY_DRIVER", "7", 1);
+      close(ends[0]);
+      dup2(ends[1], KILN_EXECUTOR_SOCKET);
+      execl(TOY_EXECUTOR, TOY_EXECUTOR, parent.c_str(), toy::k_backend.data(), toy::k_target.data(), "7", nullptr);
+      _exit(127);
+    }
+    EXPECT_EQ(receive().result, static_cast<uint32_t>(KILN_EXECUTOR_OK)) << "the greeting";
+    EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_DATA, .bytes = k_data_bytes}).result,
+              static_cast<uint32_t>(KILN_EXECUTOR_OK));
+  }
+  void TearDown() override {
+    m_socket.reset();
+    int status = 0;
+    ASSERT_EQ(waitpid(m_child, &status, 0), m_child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+
+  kiln_executor_reply receive() {
+    kiln_executor_reply reply{};
+    EXPECT_EQ(recv(m_socket.get(), &reply, sizeof reply, 0), static_cast<ssize_t>(sizeof reply));
+    EXPECT_EQ(reply.magic, KILN_EXECUTOR_MAGIC);
+    return reply;
+  }
+
+  /// Sent with a descriptor of k_data_bytes zeros.
+  kiln_executor_reply answer_to(kiln_executor_request request) {
+    request.magic = KILN_EXECUTOR_MAGIC;
+    const UniqueFd memory(memfd_create("data", MFD_CLOEXEC));
+    EXPECT_EQ(ftruncate(memory.get(), k_data_bytes), 0);
+    EXPECT_TRUE(send_struct(m_socket.get(), &request, sizeof request, memory.get()));
+    return receive();
+  }
+
+  void expect_out_of_bounds(const kiln_executor_request& request) {
+    const kiln_executor_reply reply = answer_to(request);
+    EXPECT_EQ(reply.result, static_cast<uint32_t>(KILN_EXECUTOR_REFUSED));
+    EXPECT_NE(std::string(reply.message).find("out of bounds"), std::string::npos) << reply.message;
+  }
+
+  UniqueFd m_socket;
+  pid_t m_child = -1;
+};
+
+TEST_F(DeviceExecutor, what_lies_out_of_bounds_is_refused_and_the_next_request_answered) {
+  const kiln_executor_request run{.command = KILN_EXECUTOR_RUN, .bytes = k_data_bytes};
+  kiln_executor_request request = run;
+  request.buffer_count = KILN_EXECUTOR_BUFFERS + 1;
+  expect_out_of_bounds(request);
+  request = run;
+  request.repetitions = KILN_EXECUTOR_REPETITIONS + 1;
+  expect_out_of_bounds(request);
+  request = run;
+  request.used_bytes = k_data_bytes + 1;
+  expect_out_of_bounds(request);
+  request = run;
+  request.used_bytes = k_data_bytes;
+  request.buffer_count = 1;
+  request.buffers[0] = {.offset = k_data_bytes + 1, .bytes = 1, .pool = KILN_EXECUTOR_NO_POOL};
+  expect_out_of_bounds(request);
+}
+
+TEST_F(DeviceExecutor, code_that_is_none_is_refused_and_a_pool_beyond_the_last_one) {
+  EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_RUN, .bytes = k_data_bytes}).result,
+            static_cast<uint32_t>(KILN_EXECUTOR_REFUSED));
+  EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_POOL, .bytes = k_data_bytes, .pool = KILN_EXECUTOR_POOLS}).result,
+            static_cast<uint32_t>(KILN_EXECUTOR_REFUSED));
+}
+
+}  // namespace
+}  // namespace kiln
