@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "backends/cpu/compile/backend.h"
-#include "tests/backends/cpu/mapped_code.h"
+#include "tests/backends/cpu/loaded_image.h"
 #include "tests/conformance/loops_cases.h"
 
 namespace kiln {

@@ -10,6 +10,7 @@
 #include "backends/reference/number.h"
 #include "backends/reference/reference.h"
 #include "tests/conformance/guarded_buffer.h"
+#include "tests/conformance/sealed_code.h"
 
 namespace kiln::conformance {
 namespace {
@@ -197,25 +198,6 @@ bool uses(const KernelSpec& spec, DType dtype) {
   return loops != nullptr && uses(loops->body, dtype);
 }
 
-/// Executable memory that is never writable at the same time.
-class SealedCode {
- public:
-  explicit SealedCode(const std::vector<uint8_t>& code) : m_size(std::max<size_t>(1, code.size())) {
-    m_address = mmap(nullptr, m_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(m_address, MAP_FAILED);
-    std::memcpy(m_address, code.data(), code.size());
-    EXPECT_EQ(mprotect(m_address, m_size, PROT_READ | PROT_EXEC), 0);
-  }
-  ~SealedCode() { munmap(m_address, m_size); }
-  SealedCode(const SealedCode&) = delete;
-  SealedCode& operator=(const SealedCode&) = delete;
-  std::span<const uint8_t> bytes(size_t size) const { return {static_cast<const uint8_t*>(m_address), size}; }
-
- private:
-  size_t m_size;
-  void* m_address;
-};
-
 }  // namespace
 
 double tolerance_of(DType dtype) {
@@ -267,7 +249,7 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
     if (!image.ok()) return {};
     if (!backend.host_runs()) continue;
     const SealedCode code(image->code);
-    const auto executable = backend.device->load(*image, code.bytes(image->code.size()));
+    const auto executable = backend.device->load(*image, code.bytes());
     EXPECT_TRUE(executable.ok()) << executable.status().to_string();
     if (!executable.ok()) return {};
     Buffers got = copy();

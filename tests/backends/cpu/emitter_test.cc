@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "backends/cpu/compile/image.h"
-#include "tests/backends/cpu/mapped_code.h"
+#include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
 namespace {

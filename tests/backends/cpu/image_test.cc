@@ -7,7 +7,7 @@
 #include <llvm/IR/Module.h>
 #include <llvm/Support/SourceMgr.h>
 
-#include "tests/backends/cpu/mapped_code.h"
+#include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
 namespace {
@@ -130,7 +130,7 @@ TEST(Runtime, code_for_features_the_host_lacks_is_not_loaded) {
   auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l) nounwind { ret void }");
   ASSERT_TRUE(image.ok());
   image->features |= uint64_t{1} << 63;
-  const MappedCode code(image->code);
+  const conformance::SealedCode code(image->code);
   const auto loaded = load_image(*image, code.bytes());
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.status().code(), StatusCode::failed_precondition);
@@ -140,7 +140,7 @@ TEST(Runtime, an_entry_point_outside_the_code_is_refused) {
   auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l) nounwind { ret void }");
   ASSERT_TRUE(image.ok());
   image->entry = image->code.size();
-  const MappedCode code(image->code);
+  const conformance::SealedCode code(image->code);
   EXPECT_EQ(load_image(*image, code.bytes()).status().code(), StatusCode::invalid_argument);
 }
 

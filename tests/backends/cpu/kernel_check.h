@@ -11,7 +11,7 @@
 
 #include "backends/cpu/compile/backend.h"
 #include "backends/reference/reference.h"
-#include "tests/backends/cpu/mapped_code.h"
+#include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
 

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "backends/cpu/compile/image.h"
-#include "tests/backends/cpu/mapped_code.h"
+#include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
 namespace {

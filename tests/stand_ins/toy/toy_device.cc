@@ -1,7 +1,5 @@
 #include "tests/stand_ins/toy/toy_device.h"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -10,6 +8,7 @@
 
 #include "backends/cpu/runtime/runtime.h"
 #include "backends/device_code.h"
+#include "tests/conformance/sealed_code.h"
 
 namespace kiln::toy {
 namespace {
@@ -17,24 +16,6 @@ namespace {
 /// What a device address is away from the memory behind it: no such address is canonical.
 constexpr uintptr_t k_offset = uintptr_t{1} << 56;
 constexpr size_t k_alignment = 256;
-
-/// Code in executable memory that is never writable at the same time.
-class SealedCode {
- public:
-  explicit SealedCode(std::span<const uint8_t> code) : m_size(code.size()) {
-    m_address = mmap(nullptr, m_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    std::memcpy(m_address, code.data(), m_size);
-    mprotect(m_address, m_size, PROT_READ | PROT_EXEC);
-  }
-  ~SealedCode() { munmap(m_address, m_size); }
-  SealedCode(const SealedCode&) = delete;
-  SealedCode& operator=(const SealedCode&) = delete;
-  std::span<const uint8_t> bytes() const { return {static_cast<const uint8_t*>(m_address), m_size}; }
-
- private:
-  void* m_address;
-  size_t m_size;
-};
 
 /// The device's memory, by the real address of each allocation.
 class Memory {
@@ -140,7 +121,7 @@ class ToyExecutable final : public DeviceExecutable {
 
  private:
   const Memory& m_memory;
-  const SealedCode m_code;
+  const conformance::SealedCode m_code;
   const uint32_t m_buffer_count;
   std::unique_ptr<HostExecutable> m_kernel;
 };

@@ -1,37 +1,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
-#include <cstring>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "backends/cpu/features.h"
 #include "backends/cpu/runtime/runtime.h"
+#include "tests/conformance/sealed_code.h"
 
 namespace kiln::cpu {
-
-/// Code in executable memory that is never writable at the same time: written, then sealed.
-class MappedCode {
- public:
-  explicit MappedCode(std::span<const uint8_t> code) : m_size(code.size()) {
-    m_address = mmap(nullptr, m_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(m_address, MAP_FAILED);
-    std::memcpy(m_address, code.data(), m_size);
-    EXPECT_EQ(mprotect(m_address, m_size, PROT_READ | PROT_EXEC), 0);
-  }
-  ~MappedCode() { munmap(m_address, m_size); }
-  MappedCode(const MappedCode&) = delete;
-  MappedCode& operator=(const MappedCode&) = delete;
-
-  std::span<const uint8_t> bytes() const { return {static_cast<const uint8_t*>(m_address), m_size}; }
-
- private:
-  void* m_address;
-  size_t m_size;
-};
 
 /// An image that was loaded as a client loads it.
 class LoadedImage {
@@ -53,7 +31,7 @@ class LoadedImage {
   const HostExecutable& executable() const { return *m_executable; }
 
  private:
-  MappedCode m_code;
+  conformance::SealedCode m_code;
   std::unique_ptr<HostExecutable> m_executable;
 };
 
