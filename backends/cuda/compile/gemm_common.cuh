@@ -45,7 +45,7 @@ KILN_DEVICE void finish_columns(const Arguments& args, u32 batch, i32 m, i32 n, 
 }
 
 // ---- operands of 16-bit elements in shared memory: 128-byte rows of 64 elements; the 16-byte chunk c of row r stands at
-// chunk c ^ (r & 7), so that eight rows' chunks lie in different banks. Tensor memory's 128-byte swizzle is the same.
+// chunk c ^ (r & 7), so that eight rows' chunks lie in different banks. TMA's 128-byte swizzle is the same.
 // Where k is adjacent a row is one of the tile's rows along outer; else it is one k, and 64 along outer make a slab.
 
 KILN_DEVICE u32 chunk_at(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }

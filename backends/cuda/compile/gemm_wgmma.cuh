@@ -1,7 +1,7 @@
 // Matrix products by the tensor cores of warpgroups (sm_90a). One warpgroup produces: its first thread moves tiles of 64
-// along k by tensor memory into a ring of k_stages stages. The others consume: each multiplies 64 rows of the tile, then
-// finishes them through its own piece of shared memory while the producer is at the next tile. Blocks are persistent. In a
-// cluster of two, the blocks make tiles one below the other and each loads half of B for both.
+// along k by the tensor memory accelerator (TMA) into a ring of k_stages stages. The others consume: each multiplies 64
+// rows of the tile, then finishes them through its own piece of shared memory while the producer is at the next tile.
+// Blocks are persistent. In a cluster of two, the blocks make tiles one below the other and each loads half of B for both.
 //
 // full[s]: stage s holds its tiles (the bytes have come). empty[s]: every consuming warp of the cluster is done with it.
 // Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix"; the arrangement is CUTLASS's warp-specialised persistent one.

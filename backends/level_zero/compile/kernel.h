@@ -8,7 +8,7 @@
 
 namespace kiln::level_zero {
 
-/// What every kind of kernel offers: the row of the table in backend.cc.
+/// What every kind of kernel offers: a row of the table in write_kernel.cc.
 ///
 /// The spec is valid. claims: unimplemented with the reason. emit: the kernel whole, from its parameters on; errors
 /// with invalid_argument for a schedule that is not one of the candidates.

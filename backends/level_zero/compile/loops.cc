@@ -111,7 +111,7 @@ class LoopsEmitter {
     return stored;
   }
 
-  /// Opens `dims` at a 64-bit point number.
+  /// Opens `dims` at point `number` of `points`.
   void open(Scope& scope, const std::vector<size_t>& dims, Id number, int64_t points) {
     const Id type = counter_type(e, points);
     if (e.type_of(number) != type) number = e.op(Op::OpUConvert, type, {number});

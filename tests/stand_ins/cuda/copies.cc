@@ -28,7 +28,7 @@ const EmulatedTensorMap& checked_map(const void* map) {
   return tensor;
 }
 
-/// Calls `row(shared offset of the row, address in global memory or nullptr, elements inside, elements before)` for each row.
+/// Calls `each(offset in shared memory, address in global memory or null where that is outside, size)` for each element.
 template <class EachElement>
 void for_box(const EmulatedTensorMap& map, const std::array<int32_t, 3>& at, const EachElement& each) {
   const auto size = static_cast<uint32_t>(map.strides_bytes[0]);

@@ -1,8 +1,8 @@
 #pragma once
 
-/// Without headers, for kernels have none. What the emulated prelude (prelude_on_host.h) calls: the device's instructions. Meanings: backends/cuda/compile/prelude.cuh;
-/// what they promise about time and visibility: the PTX ISA. `lane` arguments are those of the calling thread; functions
-/// of a warp return when all its lanes have come.
+/// What the emulated prelude (prelude_on_host.h) calls: the device's instructions. Without headers, for kernels have none.
+/// Meanings: backends/cuda/compile/prelude.cuh; what they promise about time and visibility: the PTX ISA. Functions of a
+/// warp return when all its lanes have come.
 extern "C" {
 
 #pragma GCC visibility push(default)
