@@ -43,11 +43,13 @@ void fill(const BufferSpec& spec, GuardedBuffer& buffer, std::mt19937_64& random
 }
 
 /// With contents that no kernel gives: NaN, a truth value that is neither 0 nor 1.
-Buffers make_buffers(const KernelSpec& spec) {
+Buffers make_buffers(const KernelSpec& spec, const CheckOptions& options) {
   constexpr uint8_t k_nan = 0xFF;  // in each byte
   Buffers buffers;
   for (const BufferSpec& buffer : spec.buffers) {
-    buffers.push_back(std::make_unique<GuardedBuffer>(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype)));
+    const size_t element = size_of(buffer.dtype), bytes = static_cast<size_t>(buffer.elements) * element;
+    const size_t slack = options.off_by_an_element ? 16 - (bytes + element) % 16 : 0;
+    buffers.push_back(std::make_unique<GuardedBuffer>(bytes, slack));
     if (is_floating(buffer.dtype)) std::ranges::fill(buffers.back()->bytes(), k_nan);
   }
   return buffers;
@@ -88,7 +90,7 @@ double tolerance_of(DType dtype, const CheckOptions& options) {
 void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const CheckOptions& options) {
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     const BufferSpec& buffer = spec.buffers[b];
-    ASSERT_TRUE(got[b]->intact()) << "buffer " << b << " was written before its start";
+    ASSERT_TRUE(got[b]->intact()) << "buffer " << b << " was written outside of its ends";
     const double tolerance = buffer.role == BufferRole::input ? 0 : tolerance_of(buffer.dtype, options);
     const double scale = scale_of(buffer, *expected[b]);
     const size_t bytes = size_of(buffer.dtype);
@@ -225,13 +227,13 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
   EXPECT_TRUE(claimed.ok()) << claimed.to_string();
   if (!valid.ok() || !claimed.ok()) return {};
 
-  Buffers inputs = make_buffers(spec);
+  Buffers inputs = make_buffers(spec, options);
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     if (spec.buffers[b].role == BufferRole::output) continue;
     fill(spec.buffers[b], *inputs[b], random, options, b < options.index_bounds.size() ? options.index_bounds[b] : 0);
   }
   const auto copy = [&] {
-    Buffers buffers = make_buffers(spec);
+    Buffers buffers = make_buffers(spec, options);
     for (size_t b = 0; b < buffers.size(); ++b) std::ranges::copy(inputs[b]->bytes(), buffers[b]->data());
     return buffers;
   };

@@ -14,7 +14,8 @@ struct CheckOptions {
   bool special_values = false;  // among inputs: NaN, infinities, zeros; the ends of integers' ranges
   /// Buffers whose integers are indices: values in [0, bound). 0: any small numbers.
   std::vector<int64_t> index_bounds;
-  bool bad_indices = false;  // some of them out of range
+  bool bad_indices = false;        // some of them out of range
+  bool off_by_an_element = false;  // buffers begin one element behind a multiple of 16 bytes
 };
 
 /// Relative error a result may have that a few operations in the dtype give; of the half precisions, that rounding to

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -11,11 +12,12 @@
 namespace kiln::conformance {
 
 /// Memory that ends at a page nobody may touch and begins behind a red zone: reading or writing past the end
-/// faults, writing before the start is found by intact(). Aligned to no more than the element.
+/// faults, writing before the start is found by intact(). Aligned to no more than the element. `slack_bytes` before the
+/// page move it; writing there is found by intact() as well.
 class GuardedBuffer {
  public:
-  explicit GuardedBuffer(size_t size_bytes) : m_size(size_bytes) {
-    m_pages = (m_size + k_red_zone + k_page - 1) / k_page;
+  explicit GuardedBuffer(size_t size_bytes, size_t slack_bytes = 0) : m_size(size_bytes), m_slack(slack_bytes) {
+    m_pages = (m_size + m_slack + k_red_zone + k_page - 1) / k_page;
     m_base = static_cast<uint8_t*>(
         mmap(nullptr, (m_pages + 1) * k_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(m_base, MAP_FAILED);
@@ -26,14 +28,12 @@ class GuardedBuffer {
   GuardedBuffer(const GuardedBuffer&) = delete;
   GuardedBuffer& operator=(const GuardedBuffer&) = delete;
 
-  uint8_t* data() { return m_base + m_pages * k_page - m_size; }
+  uint8_t* data() { return m_base + m_pages * k_page - m_slack - m_size; }
   size_t size() const { return m_size; }
   std::span<uint8_t> bytes() { return {data(), m_size}; }
   bool intact() {
-    for (const uint8_t* byte = m_base; byte != data(); ++byte) {
-      if (*byte != k_poison) return false;
-    }
-    return true;
+    const auto is_poison = [](uint8_t byte) { return byte == k_poison; };
+    return std::all_of(m_base, data(), is_poison) && std::all_of(data() + m_size, m_base + m_pages * k_page, is_poison);
   }
 
  private:
@@ -41,7 +41,7 @@ class GuardedBuffer {
   static constexpr size_t k_red_zone = 256;
   static constexpr int k_poison = 0xA5;
 
-  size_t m_size;
+  size_t m_size, m_slack;
   size_t m_pages = 0;
   uint8_t* m_base = nullptr;
 };

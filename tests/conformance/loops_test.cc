@@ -132,6 +132,15 @@ TEST_P(Loops, transposition_and_broadcast) {
   }
 }
 
+TEST_P(Loops, buffers_may_begin_at_any_element) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::u8}) {
+    LoopsBuilder b({6, 64}, 2);
+    b.output(b.op(ScalarOp::maximum, b.input(dtype, {64, 1}), b.input(dtype, {0, 1})), {64, 1});
+    check(b.build(), {.off_by_an_element = true});
+  }
+  check(row_softmax(DType::f32, 3, 512), {.off_by_an_element = true});
+}
+
 TEST_P(Loops, strides_may_be_negative) {
   LoopsBuilder b({4, 100}, 2);
   const uint32_t buffer = b.buffer(DType::f32, 400, BufferRole::input);
