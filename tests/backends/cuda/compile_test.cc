@@ -43,6 +43,18 @@ TEST_P(CudaCompile, gemms_of_the_chosen_set_do_not_spill) {
   for (const NamedSpec& named : chosen_gemms()) compile_first(named);
 }
 
+TEST_P(CudaCompile, elements_that_32_bits_do_not_count_are_reduced_and_multiplied_and_no_longer_grid_is_claimed) {
+  constexpr int64_t k_many = int64_t{1} << 32;
+  conformance::LoopsBuilder sums({2, k_many}, 1), points({k_many}, 1);
+  const uint32_t sum = sums.reduce(Combiner::sum, sums.input(DType::f32, {k_many, 1}));
+  sums.next_stage();
+  sums.output(sums.reduced(sum), {1, 0});
+  compile_first({"sums", sums.build(/*last_is_per_row=*/true)});
+  compile_first({"product", conformance::gemm({.m = 1 << 17, .n = 1 << 16, .k = 64, .dtype = DType::bf16})});
+  points.output(points.input(DType::f32, {1}), {1});
+  EXPECT_EQ(m_backend.claims(points.build(), GetParam()).code(), StatusCode::unimplemented);
+}
+
 TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
   const KernelSpec spec = conformance::gemm({.m = 500, .n = 768, .k = 768, .dtype = DType::bf16, .with_bias = true});
   for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {

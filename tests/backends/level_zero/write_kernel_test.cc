@@ -28,6 +28,23 @@ TEST(WriteKernel, the_chosen_kernels_are_valid_modules_with_every_schedule) {
   }
 }
 
+TEST(WriteKernel, elements_that_32_bits_do_not_count_are_addressed) {
+  constexpr int64_t k_many = int64_t{1} << 32;
+  LoopsBuilder b({2, k_many}, 1);
+  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {k_many, 1}));
+  b.next_stage();
+  b.output(b.reduced(sum), {1, 0});
+  const KernelSpec product = conformance::gemm({.m = 1 << 17, .n = 1 << 16, .k = 64, .dtype = DType::f16});
+  for (const KernelSpec& spec : {b.build(/*last_is_per_row=*/true), product, pointwise(DType::f32, 2, k_many)}) {
+    ASSERT_TRUE(claims(spec, families()[0]).ok()) << kernel_name(spec);
+    for (const Schedule& schedule : candidates(spec, families()[0])) {
+      const auto written = write_kernel(spec, schedule, families()[0]);
+      EXPECT_TRUE(written.ok()) << written.status().to_string();
+    }
+  }
+  EXPECT_EQ(claims(pointwise(DType::u8, 256, k_many), families()[0]).code(), StatusCode::unimplemented);
+}
+
 TEST(WriteKernel, equal_specs_give_equal_bytes) {
   for (const NamedKernel& kernel : chosen_kernels()) {
     EXPECT_EQ(write(kernel.spec).value().spirv, write(kernel.spec).value().spirv) << kernel.name;
