@@ -72,8 +72,11 @@ class HostExecutable : public Executable {
 /// A grid that its device runs by itself.
 class DeviceExecutable : public Executable {
  public:
-  /// Puts the whole grid on `queue`. All pointers are device memory: buffers in KernelSpec order, workspace, and a
-  /// LaunchStatus that the kernel sets on a data error and never clears. `buffers` itself is read before this returns.
+  /// How many buffers launch() takes.
+  virtual uint32_t buffer_count() const = 0;
+  /// Puts the whole grid on `queue`. All pointers are device memory: buffers in KernelSpec order, workspace (null where
+  /// the kernel needs none), and a LaunchStatus that the kernel sets on a data error and never clears. `buffers` itself
+  /// is read before this returns.
   virtual Status launch(Queue& queue, void* const* buffers, void* workspace, void* status) const = 0;
   const DeviceExecutable* device() const final { return this; }
 };
@@ -107,7 +110,7 @@ class Device {
 /// What a backend finds out about a device before it is opened.
 struct DeviceDescription {
   std::string name;             // its maker's
-  std::vector<Target> targets;  // what it runs, best first; never empty
+  std::vector<Target> targets;  // what it runs, best first; none: nothing of this build
   uint64_t memory_bytes = 0;
 };
 
@@ -118,7 +121,7 @@ struct Discovery {
     std::string found;  // where it is and its version, or why it cannot be used
     bool usable = false;
   };
-  std::vector<DeviceDescription> devices;  // by index
+  std::vector<DeviceDescription> devices;  // by index, as their driver counts them
   std::vector<Component> components;       // for `kiln doctor`
   Status status;                           // why there are no devices; ok when there are
 };

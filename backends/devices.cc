@@ -54,8 +54,13 @@ Expected<OpenDevice> open_device(std::string_view name) {
   if (index >= discovery.devices.size()) {
     return error(StatusCode::not_found, "device {}: there are {}", name, discovery.devices.size());
   }
+  const DeviceDescription& description = discovery.devices[index];
+  if (description.targets.empty()) {
+    return error(StatusCode::failed_precondition, "device {} ({}): this build has no code for it", name,
+                 description.name);
+  }
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, backend->open(index));
-  return OpenDevice{fmt::format("{}:{}", backend->name(), index), discovery.devices[index].targets, std::move(device)};
+  return OpenDevice{fmt::format("{}:{}", backend->name(), index), description.targets, std::move(device)};
 }
 
 }  // namespace kiln

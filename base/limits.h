@@ -41,6 +41,9 @@ inline constexpr size_t k_flight_events = 1'024;  // the flight recorder's ring
 inline constexpr size_t k_quarantined_keys = 4'096;
 inline constexpr size_t k_job_retries = 1;  // a crash may be the machine's fault once
 
+// Clients. Frameworks have a few dozen streams a device; each costs a word of its memory.
+inline constexpr size_t k_client_streams = 256;
+
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;
 

@@ -140,6 +140,11 @@ std::vector<Finding> check_backend(const RuntimeBackend& backend) {
   }
   for (size_t i = 0; i < discovery.devices.size(); ++i) {
     const DeviceDescription& device = discovery.devices[i];
+    if (device.targets.empty()) {
+      findings.push_back(
+          {Grade::none, fmt::format("{}:{}", name, i), device.name + "; runs no code of this build", ""});
+      continue;
+    }
     std::string targets;
     for (const Target& target : device.targets) targets += (targets.empty() ? "" : ", ") + target.name;
     const std::string& driver = device.targets.front().driver;

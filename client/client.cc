@@ -5,7 +5,7 @@
 
 #include "backends/devices.h"
 #include "backends/libraries.h"
-#include "base/split.h"
+#include "base/limits.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
@@ -56,26 +56,17 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver)));
 }
 
-Expected<DeviceStream*> Client::stream_over(void* native) {
+Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {
   if (stream() == nullptr) return error(StatusCode::failed_precondition, "the host has no queues");
   const std::scoped_lock lock(m_streams_mutex);
-  auto& kept = m_streams[native];
-  if (!kept) {
-    KILN_ASSIGN_OR_RETURN(kept, DeviceStream::adopt(*device().device, native));
-  }
-  return kept.get();
+  if (const auto kept = m_streams.find(native); kept != m_streams.end()) return kept->second;
+  if (m_streams.size() >= limits::k_client_streams) m_streams.erase(m_streams.begin());
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<DeviceStream> adopted, DeviceStream::adopt(*device().device, native));
+  m_streams.emplace(native, adopted);
+  return adopted;
 }
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
-  auto compiled = compile_here(graph, options);
-  const std::vector<std::string> more = split(m_config.client_more_targets, ',');
-  if (!compiled.ok() || more.empty()) return compiled;
-  KILN_ASSIGN_OR_RETURN(const protocol::Built built, build_for(graph, more, options));
-  m_stats.compilations += built.compilations;
-  return compiled;
-}
-
-Expected<Client::Compiled> Client::compile_here(const Graph& graph, const CompileOptions& options) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(check_outputs(graph));
@@ -107,7 +98,9 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
     KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
     request.targets.push_back({target.backend, target.name, target.driver});
   }
-  return m_connection.build(std::move(request), deadline_of(options), options.progress);
+  auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
+  if (built.ok()) m_stats.compilations += built->compilations;
+  return built;
 }
 
 Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {

@@ -47,7 +47,6 @@ class Client {
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find
   /// again.
-  /// And build_for the configuration's client.more_targets.
   Expected<Compiled> compile(const Graph& graph, const CompileOptions& options);
 
   /// Has the graph built for named targets of any backend, whether or not this host can run them: for those it cannot,
@@ -58,8 +57,9 @@ class Client {
   const OpenDevice& device() const { return m_resolver->device(); }
   /// Of the device, for memory that callers hold on it; null: the host.
   DeviceStream* stream() { return m_resolver->stream(); }
-  /// Over a queue of the caller's (Device::adopt_queue), kept as long as this. Errors: failed_precondition on the host.
-  Expected<DeviceStream*> stream_over(void* native);
+  /// Over a queue of the caller's (Device::adopt_queue), which is kept for the next time, as long as there are not too
+  /// many. Errors: failed_precondition on the host.
+  Expected<std::shared_ptr<DeviceStream>> stream_over(void* native);
 
   /// Where a graph stands in the mapped cache; nothing is built and nothing is counted.
   Expected<Resolver::Lookup> look_up(const Graph& graph, std::span<const int64_t> symbol_values);
@@ -74,7 +74,6 @@ class Client {
 
  private:
   Client(Config config, std::unique_ptr<Resolver> resolver);
-  Expected<Compiled> compile_here(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
   Expected<Compiled> ask_daemon(const Graph& canonical, const Resolver::Lookup& miss, const CompileOptions& options);
   Deadline deadline_of(const CompileOptions& options) const;
@@ -82,7 +81,7 @@ class Client {
   Config m_config;
   const std::unique_ptr<Resolver> m_resolver;
   std::mutex m_streams_mutex;
-  std::map<void*, std::unique_ptr<DeviceStream>> m_streams;  // of callers
+  std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers
   Connection m_connection;
   Stats m_stats;
   MissLog m_misses;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/build_id.h"
+#include "base/split.h"
 #include "client/client.h"
 #include "frontend/autodiff/gradient.h"
 #include "frontend/infer/builder.h"
@@ -72,6 +73,11 @@ kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size
   outputs.insert(outputs.end(), gradients.begin(), gradients.end());
   graph.set_outputs(std::move(outputs));
   return {};
+}
+
+kiln::Client::CompileOptions how_to(const kiln_compile_options* options) {
+  if (options == nullptr) return {};
+  return {.symbol_values = {options->symbol_values, options->symbol_count}, .deadline_ms = options->deadline_ms};
 }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
@@ -196,13 +202,17 @@ void kiln_graph_destroy(kiln_graph* graph) { delete graph; }
 kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph, const kiln_compile_options* options,
                                 kiln_program** out) {
   return guarded([&]() -> kiln::Status {
-    const kiln_compile_options none{};
-    const kiln_compile_options& given = options ? *options : none;
-    KILN_ASSIGN_OR_RETURN(auto compiled, client->client->compile(
-                                             graph->graph, {.symbol_values = {given.symbol_values, given.symbol_count},
-                                                            .deadline_ms = given.deadline_ms}));
+    KILN_ASSIGN_OR_RETURN(auto compiled, client->client->compile(graph->graph, how_to(options)));
     *out = new kiln_program{std::move(compiled)};
     return {};
+  });
+}
+
+kiln_error* kiln_client_build(kiln_client* client, const kiln_graph* graph, const char* targets,
+                              const kiln_compile_options* options) {
+  return guarded([&]() -> kiln::Status {
+    const auto built = client->client->build_for(graph->graph, kiln::split(targets, ','), how_to(options));
+    return built.status();
   });
 }
 
@@ -228,20 +238,28 @@ kiln_error* kiln_program_run(const kiln_program* program, const void* const* inp
 }
 
 kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
-                                const void* const* inputs, void* const* outputs) {
+                                const void* const* inputs, void* const* outputs, void* scratch) {
   return guarded([&]() -> kiln::Status {
     const kiln::Program& loaded = *program->compiled.program;
-    KILN_ASSIGN_OR_RETURN(kiln::DeviceStream * stream, client->client->stream_over(queue));
+    KILN_ASSIGN_OR_RETURN(const auto stream, client->client->stream_over(queue));
     return loaded.launch(*stream, std::span(inputs, loaded.inputs().size()),
-                         std::span(outputs, loaded.outputs().size()));
+                         std::span(outputs, loaded.outputs().size()), scratch);
   });
 }
 
 kiln_error* kiln_queue_finish(kiln_client* client, void* queue) {
   return guarded([&]() -> kiln::Status {
-    KILN_ASSIGN_OR_RETURN(kiln::DeviceStream * stream, client->client->stream_over(queue));
+    KILN_ASSIGN_OR_RETURN(const auto stream, client->client->stream_over(queue));
     return stream->finish();
   });
+}
+
+size_t kiln_program_scratch_bytes(const kiln_program* program) {
+  return program->compiled.program->launch_scratch_bytes();
+}
+
+int kiln_program_checks_indices(const kiln_program* program) {
+  return program->compiled.program->checks_indices() ? 1 : 0;
 }
 
 kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json) {

@@ -52,7 +52,7 @@ class Client:
         if self.on_host:
             return self.check(self.c.kiln_program_run(program, *pointers, ctypes.c_uint32(0)))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.check(self.c.kiln_program_launch(self.handle, program, stream, *pointers))
+        self.check(self.c.kiln_program_launch(self.handle, program, stream, *pointers, None))
         return self.check(self.c.kiln_queue_finish(self.handle, stream))
 
     def stats(self):

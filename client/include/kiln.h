@@ -91,7 +91,13 @@ typedef struct kiln_compile_options {
  * unimplemented (names the op), what the compiler reported. */
 KILN_API kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph,
                                          const kiln_compile_options* options, kiln_program** out);
+/* Of a device: when what was launched is done (kiln_queue_finish). */
 KILN_API void kiln_program_destroy(kiln_program* program);
+
+/* Has the graph built into the cache for targets by name, with commas between, whether or not this host has such
+ * devices: code for those it lacks is checked where a host that has one first needs it. Errors: as above. */
+KILN_API kiln_error* kiln_client_build(kiln_client* client, const kiln_graph* graph, const char* targets,
+                                       const kiln_compile_options* options);
 
 KILN_API size_t kiln_program_input_count(const kiln_program* program);
 KILN_API size_t kiln_program_output_count(const kiln_program* program);
@@ -106,11 +112,17 @@ KILN_API kiln_error* kiln_program_run(const kiln_program* program, const void* c
                                       uint32_t num_threads);
 
 /* Puts the program on a queue of the caller's (a stream, as the device's own API names it; NULL is that API's default)
- * and returns. What kernels find wrong with their data comes out of kiln_queue_finish, which waits for the queue.
+ * and returns. A queue lives as long as the client. `scratch` is memory of the device, kiln_program_scratch_bytes of it, 256-byte aligned, in use until the
+ * work is done; NULL: a block that the client keeps for the queue.
+ * What kernels find wrong with their data comes out of kiln_queue_finish, which waits for the queue; no kernel finds
+ * anything unless kiln_program_checks_indices.
  * Errors: failed_precondition for a program of the host. */
 KILN_API kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
-                                         const void* const* inputs, void* const* outputs);
+                                         const void* const* inputs, void* const* outputs, void* scratch);
 KILN_API kiln_error* kiln_queue_finish(kiln_client* client, void* queue);
+KILN_API size_t kiln_program_scratch_bytes(const kiln_program* program);
+/* 1 when some index comes from data, so that kiln_queue_finish may say out_of_range, else 0. */
+KILN_API int kiln_program_checks_indices(const kiln_program* program);
 
 /* Facts for people and tools: JSON with launches, kernels, digests, generation, how it was found. */
 KILN_API kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json);

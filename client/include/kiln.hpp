@@ -151,11 +151,7 @@ class Program {
   explicit Program(kiln_program* program) : m_program(program) {}
 
   void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs, uint32_t threads = 1) const {
-    if (inputs.size() != kiln_program_input_count(m_program.get()) ||
-        outputs.size() != kiln_program_output_count(m_program.get())) {
-      throw Error(3, "program takes " + std::to_string(kiln_program_input_count(m_program.get())) + " inputs and " +
-                         std::to_string(kiln_program_output_count(m_program.get())) + " outputs");
-    }
+    check_counts(inputs.size(), outputs.size());
     detail::check(kiln_program_run(m_program.get(), inputs.data(), outputs.data(), threads));
   }
 
@@ -164,6 +160,15 @@ class Program {
     kiln_bytes* bytes = nullptr;
     detail::check(kiln_program_describe(m_program.get(), &bytes));
     return detail::take(bytes);
+  }
+
+  const kiln_program* get() const { return m_program.get(); }
+
+  /// Throws where a call would read past its pointers.
+  void check_counts(size_t inputs, size_t outputs) const {
+    if (inputs == kiln_program_input_count(get()) && outputs == kiln_program_output_count(get())) return;
+    throw Error(3, "program takes " + std::to_string(kiln_program_input_count(get())) + " inputs and " +
+                       std::to_string(kiln_program_output_count(get())) + " outputs");
   }
 
  private:
@@ -203,6 +208,15 @@ class Client {
   void download(void* to_host, const Memory& from, size_t bytes) {
     detail::check(kiln_memory_download(m_client.get(), to_host, from.get(), bytes));
   }
+
+  /// Puts a program on a queue of the caller's and returns; finish waits, and throws what kernels found wrong with their
+  /// data. kiln.h says what `scratch` is.
+  void launch(const Program& program, void* queue, const std::vector<const void*>& inputs,
+              const std::vector<void*>& outputs, void* scratch = nullptr) {
+    program.check_counts(inputs.size(), outputs.size());
+    detail::check(kiln_program_launch(m_client.get(), program.get(), queue, inputs.data(), outputs.data(), scratch));
+  }
+  void finish(void* queue) { detail::check(kiln_queue_finish(m_client.get(), queue)); }
 
   /// JSON: counters of this process.
   std::string stats() const {

@@ -187,6 +187,16 @@ std::string name_of(const KernelSpec&, const AttentionBackwardSpec& backward) {
   return "attention_backward_" + attention_suffix(backward.forward);
 }
 
+bool has_indirect_access(const Body& body) {
+  return std::ranges::any_of(body.accesses, [](const Access& access) { return !access.indirect.empty(); });
+}
+bool has_indirect_access(const LoopsSpec& loops) { return has_indirect_access(loops.body); }
+bool has_indirect_access(const GemmSpec& gemm) {
+  return has_indirect_access(gemm.a) || has_indirect_access(gemm.b) || has_indirect_access(gemm.epilogue);
+}
+bool has_indirect_access(const AttentionSpec& attention) { return has_indirect_access(attention.score); }
+bool has_indirect_access(const AttentionBackwardSpec& backward) { return has_indirect_access(backward.forward); }
+
 }  // namespace
 
 DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction) {
@@ -194,6 +204,10 @@ DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction) {
     return DType::boolean;
   }
   return accumulator_of(loops.body.exprs[reduction.value].dtype);
+}
+
+bool has_indirect_access(const KernelSpec& spec) {
+  return std::visit([](const auto& kernel) { return has_indirect_access(kernel); }, spec.kernel);
 }
 
 std::vector<uint8_t> canonical_bytes(const KernelSpec& spec) {

@@ -247,7 +247,7 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
                                 builder.CreateVector(names), builder.CreateVector(buffers),
                                 builder.CreateVector(launches), scratch.total_bytes, stored_constants,
-                                builder.CreateVector(aliases)));
+                                builder.CreateVector(aliases), std::ranges::any_of(plan.specs, has_indirect_access)));
   return finish(ArtifactKind::plan, builder);
 }
 

@@ -40,7 +40,7 @@ Status DeviceStream::put(size_t scratch_bytes, const std::function<Status(const 
 }
 
 Status DeviceStream::reserve(size_t bytes) {
-  if (m_scratch.get() != nullptr && bytes <= m_scratch_bytes) return {};
+  if (bytes <= m_scratch_bytes) return {};
   KILN_RETURN_IF_ERROR(m_queue->synchronise());
   m_scratch = {};  // first: both may not fit
   m_scratch_bytes = 0;

@@ -13,8 +13,9 @@
 namespace kiln {
 
 namespace {
-constexpr uint64_t k_device_alignment = 256;  // Device::allocate's
-}
+/// As Device::allocate does.
+uint64_t aligned_for_device(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+}  // namespace
 
 Status Program::check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const {
   if (inputs.size() == m_inputs.size() && outputs.size() == m_outputs.size()) return {};
@@ -97,20 +98,22 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
   return to_status(static_cast<LaunchStatus>(failure.load()));
 }
 
-Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs,
-                       std::span<void* const> outputs) const {
+uint64_t Program::launch_scratch_bytes() const { return aligned_for_device(m_scratch_bytes) + m_workspace_bytes; }
+
+Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs,
+                       void* scratch) const {
   if (m_stream == nullptr || &m_stream->device() != &stream.device()) {
     return error(StatusCode::failed_precondition, "the program is for another device than the stream");
   }
   KILN_RETURN_IF_ERROR(check_counts(inputs, outputs));
-  const uint64_t workspace_offset =
-      (m_scratch_bytes + k_device_alignment - 1) / k_device_alignment * k_device_alignment;
-  return stream.put(workspace_offset + m_workspace_bytes, [&](const DeviceStream::Turn& turn) -> Status {
+  return stream.put(scratch ? 0 : launch_scratch_bytes(), [&](const DeviceStream::Turn& turn) -> Status {
+    uint8_t* memory = scratch ? static_cast<uint8_t*>(scratch) : turn.scratch;
+    uint8_t* workspace = memory + aligned_for_device(m_scratch_bytes);
     std::vector<void*> pointers(m_arguments.size());
-    bind(pointers.data(), inputs, outputs, turn.scratch);
+    bind(pointers.data(), inputs, outputs, memory);
     for (const Step& step : m_steps) {
-      KILN_RETURN_IF_ERROR(step.device->launch(turn.queue, pointers.data() + step.first_argument,
-                                               turn.scratch + workspace_offset, turn.status));
+      KILN_RETURN_IF_ERROR(
+          step.device->launch(turn.queue, pointers.data() + step.first_argument, workspace, turn.status));
     }
     for (const Copy& copy : m_copies) {
       KILN_RETURN_IF_ERROR(turn.queue.copy(outputs[copy.output], outputs[copy.source], copy.bytes));

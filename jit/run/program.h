@@ -64,6 +64,10 @@ class Program {
   /// Of the distinct region plans it calls.
   const std::vector<Digest>& plans() const { return m_plans; }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
+  /// Whether a kernel may find an index outside its tensor; without one there is nothing to wait for.
+  bool checks_indices() const { return m_checks_indices; }
+  /// What launch() works in on a device: scratch, and room for the kernel that runs.
+  uint64_t launch_scratch_bytes() const;
 
   /// Base pointers in the order of inputs() and outputs(), of the memory of the program's device; an aliased output's
   /// pointer is not used. On the host at most `num_threads` threads of the caller's OpenMP pool; on any other device the
@@ -71,8 +75,10 @@ class Program {
   /// Errors: out_of_range when an index from data was outside its tensor; resource_exhausted without memory.
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
   /// Puts all launches on `stream`, of the program's device, and does not wait: what kernels report is the stream's to
-  /// say. Errors: failed_precondition for a program of the host.
-  Status launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs) const;
+  /// say. `scratch`: launch_scratch_bytes() of device memory, 256-byte aligned, in use until the work is done; null: the
+  /// stream's own. Errors: failed_precondition for a program of the host.
+  Status launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs,
+                void* scratch = nullptr) const;
 
  private:
   enum class Place : uint8_t { input, output, scratch, constant };
@@ -117,6 +123,7 @@ class Program {
   uint64_t m_workspace_bytes = 0;  // per thread of the host, or of a device's one launch at a time
   uint64_t m_max_tasks = 1;
   uint32_t m_generation = 0, m_node_count = 0;
+  bool m_checks_indices = false;
 };
 
 }  // namespace kiln

@@ -165,6 +165,7 @@ class ProgramLoader {
       loaded.executables.push_back(executable);
     }
     m_plan_scratch_bytes = std::max(m_plan_scratch_bytes, plan->scratch_bytes());
+    m_program->m_checks_indices |= plan->checks_indices();
     m_plans.push_back(std::move(loaded));
     m_program->m_plans.push_back(digest);
     return {};
@@ -235,6 +236,9 @@ class ProgramLoader {
                          static_cast<uint32_t>(size_of_list(launch.buffers())),
                          0,
                          0};
+      if (step.device != nullptr && step.device->buffer_count() != step.argument_count) {
+        return damaged("a launch with another number of buffers than its kernel has");
+      }
       if (step.host != nullptr) step.tasks = step.host->tasks();
       if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
       for (size_t b = 0; b < step.argument_count; ++b) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace kiln {
@@ -53,9 +54,9 @@ TEST(Devices, a_device_that_is_none_or_not_there_is_a_typed_error) {
 TEST(Devices, a_backend_without_devices_says_why) {
   for (const RuntimeBackend* backend : runtime_backends()) {
     const Discovery& discovery = backend->discover();
-    EXPECT_EQ(discovery.devices.empty(), !discovery.status.ok()) << backend->name();
+    const bool is_any_usable = std::ranges::any_of(discovery.devices, [](const auto& d) { return !d.targets.empty(); });
+    EXPECT_EQ(is_any_usable, discovery.status.ok()) << backend->name();
     EXPECT_FALSE(discovery.components.empty()) << backend->name();
-    for (const DeviceDescription& device : discovery.devices) EXPECT_FALSE(device.targets.empty()) << backend->name();
   }
 }
 

@@ -44,6 +44,7 @@ class CudaExecutable final : public DeviceExecutable {
   }
 
   uint64_t workspace_bytes() const override { return 0; }
+  uint32_t buffer_count() const override { return m_record.buffers; }
 
   Status load(std::span<const uint8_t> code) {
     const ContextScope scope(m_context->driver(), m_context->handle());

@@ -45,9 +45,11 @@ Discovery::Component compiler_component(const SearchPath& search) {
   return {"compiler", fmt::format("{} ({})", found->path, found->origin), true};
 }
 
-/// Numbers, as the driver counts, of the devices that run some target; fills the discovery's devices in the same order.
-std::vector<DeviceNumber> usable_devices(const Driver& driver, Discovery& discovery) {
+/// The driver's numbers of its devices, in its order, which is that of frameworks, too; fills the discovery's devices in
+/// the same order.
+std::vector<DeviceNumber> all_devices(const Driver& driver, Discovery& discovery) {
   std::vector<DeviceNumber> numbers;
+  bool is_any_usable = false;
   int count = 0;
   discovery.status = driver.status_of(driver.api().device_count(&count), "cuDeviceGetCount");
   for (int i = 0; discovery.status.ok() && i < count; ++i) {
@@ -55,21 +57,22 @@ std::vector<DeviceNumber> usable_devices(const Driver& driver, Discovery& discov
     discovery.status = driver.status_of(driver.api().device(&number, i), "cuDeviceGet");
     if (!discovery.status.ok()) break;
     const auto facts = facts_of(driver, number);
+    numbers.push_back(number);
     if (!facts.ok()) {
       discovery.components.push_back({fmt::format("device {}", i), facts.status().message(), false});
+      discovery.devices.push_back({facts.status().message(), {}});
       continue;
     }
     auto targets = targets_of(*facts);
+    is_any_usable |= !targets.empty();
     discovery.components.push_back(
         {fmt::format("device {}", i),
          fmt::format("{}, capability {}.{}, {} KiB of shared memory a block", facts->name, facts->capability / 10,
                      facts->capability % 10, facts->shared_bytes >> 10),
          !targets.empty()});
-    if (targets.empty()) continue;
     discovery.devices.push_back({facts->name, std::move(targets), facts->memory_bytes});
-    numbers.push_back(number);
   }
-  if (discovery.status.ok() && numbers.empty()) {
+  if (discovery.status.ok() && !is_any_usable) {
     discovery.status = error(StatusCode::unavailable, "cuda: none of {} devices runs a target of this build", count);
   }
   return numbers;
@@ -95,7 +98,7 @@ Found find(const SearchPath& search) {
          fmt::format("{} ({}), version {}.{}", found.driver->library().path(), found.driver->library().origin(),
                      found.driver->version() / 1000, found.driver->version() % 1000 / 10),
          true});
-    found.numbers = usable_devices(*found.driver, found.discovery);
+    found.numbers = all_devices(*found.driver, found.discovery);
   }
   found.discovery.components.push_back(compiler_component(search));
   return found;

@@ -48,11 +48,12 @@ class Signal {
 /// An immediate command list: commands start in order, and a barrier after each makes them finish in order.
 class LevelZeroQueue final : public Queue {
  public:
-  static Expected<std::unique_ptr<Queue>> create(const Context& context, uint32_t queue_group) {
+  /// mode: whether its calls wait for their work.
+  static Expected<std::unique_ptr<Queue>> create(const Context& context, uint32_t queue_group,
+                                                 ze_command_queue_mode_t mode) {
     KILN_ASSIGN_OR_RETURN(auto signal, Signal::create(context));
-    const ze_command_queue_desc_t description{.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC,
-                                              .ordinal = queue_group,
-                                              .mode = ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS};
+    const ze_command_queue_desc_t description{
+        .stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC, .ordinal = queue_group, .mode = mode};
     ze_command_list_handle_t list = nullptr;
     KILN_RETURN_IF_ERROR(
         to_status(context.api().CommandListCreateImmediate(context.handle(), context.device(), &description, &list),
@@ -112,6 +113,7 @@ class LevelZeroExecutable final : public DeviceExecutable {
       : m_api(api), m_form(form), m_module(std::move(module)) {}
 
   uint64_t workspace_bytes() const override { return 0; }
+  uint32_t buffer_count() const override { return m_form.buffers; }
 
   Status launch(Queue& queue, void* const* buffers, void*, void* status) const override {
     // Arguments belong to the kernel object until the launch has been appended.
@@ -163,10 +165,12 @@ class LevelZeroDevice final : public Device {
   void release(void* memory) override { m_context->api().MemFree(m_context->handle(), memory); }
 
   Expected<std::unique_ptr<Queue>> create_queue() override {
-    return LevelZeroQueue::create(*m_context, m_found.queue_group);
+    return LevelZeroQueue::create(*m_context, m_found.queue_group, ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS);
   }
+  /// The API has no default queue: who names none gets one whose calls wait, as nothing else orders its work.
   Expected<std::unique_ptr<Queue>> adopt_queue(void* native) override {
-    return LevelZeroQueue::adopt(*m_context, native);
+    if (native != nullptr) return LevelZeroQueue::adopt(*m_context, native);
+    return LevelZeroQueue::create(*m_context, m_found.queue_group, ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS);
   }
 
  private:

@@ -2,7 +2,7 @@
 // are found, functions called in the right order and arguments laid out as kernels read them; never that a kernel is
 // right. What needs a context refuses where the calling thread has pushed none. Macros make it fail as a test asks:
 // FAKE_STUB is the toolkit's stub, FAKE_EMPTY sees no device, FAKE_LACKS has no cuLaunchKernel, FAKE_AGED is a driver of
-// CUDA 12, FAKE_SMALL has a device of capability 7.5.
+// CUDA 12, FAKE_SMALL has a device of capability 7.5, FAKE_MIXED that one and another of 9.0.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -43,7 +43,11 @@ EXPORT int cuGetErrorName(int result, const char** name) {
   return 0;
 }
 EXPORT int cuDeviceGetCount(int* count) {
+#ifdef FAKE_MIXED
+  *count = 2;
+#else
   *count = 1;
+#endif
   return 0;
 }
 EXPORT int cuDeviceGet(int* device, int index) {
@@ -61,12 +65,15 @@ EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
   return 0;
 }
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  (void)device;
-#ifdef FAKE_SMALL
-  const int major = 7, minor = 5, shared = 65536;
+#if defined(FAKE_SMALL)
+  const int is_small = 1;
+#elif defined(FAKE_MIXED)
+  const int is_small = device == 0;
 #else
-  const int major = 9, minor = 0, shared = 232448;
+  const int is_small = 0;
 #endif
+  (void)device;
+  const int major = is_small ? 7 : 9, minor = is_small ? 5 : 0, shared = is_small ? 65536 : 232448;
   *value = attribute == 16 ? 5 : attribute == 75 ? major : attribute == 76 ? minor : attribute == 97 ? shared : 0;
   return 0;
 }

@@ -18,7 +18,7 @@ SearchPath fakes(const std::string& kind) { return {{{std::string(KILN_FAKE_CUDA
 void expect_unavailable(const Discovery& discovery, std::string_view words) {
   EXPECT_EQ(discovery.status.code(), StatusCode::unavailable) << discovery.status.to_string();
   EXPECT_NE(discovery.status.message().find(words), std::string::npos) << discovery.status.to_string();
-  EXPECT_TRUE(discovery.devices.empty());
+  for (const DeviceDescription& device : discovery.devices) EXPECT_TRUE(device.targets.empty()) << device.name;
 }
 
 TEST(CudaDriver, a_host_without_one_says_so) {
@@ -51,6 +51,14 @@ TEST(CudaDriver, a_device_that_runs_no_target_is_listed_and_not_used) {
   for (const auto& component : discovery.components)
     is_listed = is_listed || component.found.find("7.5") != std::string::npos;
   EXPECT_TRUE(is_listed);
+}
+
+TEST(CudaDriver, devices_keep_the_drivers_numbers_beside_one_that_runs_no_target) {
+  const Discovery discovery = discover_devices(fakes("mixed"));
+  ASSERT_TRUE(discovery.status.ok()) << discovery.status.to_string();
+  ASSERT_EQ(discovery.devices.size(), 2u);
+  EXPECT_TRUE(discovery.devices[0].targets.empty());
+  EXPECT_FALSE(discovery.devices[1].targets.empty());
 }
 
 TEST(CudaDriver, a_device_is_described_with_its_targets) {

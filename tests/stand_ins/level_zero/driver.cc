@@ -36,7 +36,9 @@ constexpr char k_magic[8] = {'s', 't', 'a', 'n', 'd', '-', 'i', 'n'};
 struct Event {
   bool is_signalled = false;
 };
-struct List {};
+struct List {
+  bool is_synchronous;  // its calls wait for their work
+};
 struct Command {
   List* list = nullptr;
   std::function<std::string()> run;
@@ -72,7 +74,9 @@ uint32_t driver_version() {
   return version == nullptr ? 1 : static_cast<uint32_t>(std::strtoul(version, nullptr, 0));
 }
 
+/// With STAND_IN_SYSTEM_MEMORY the device reaches all of the host's memory, as integrated ones do.
 bool is_device_memory(const void* pointer, size_t bytes) {
+  if (std::getenv("STAND_IN_SYSTEM_MEMORY") != nullptr) return true;
   auto after = s_memory.upper_bound(reinterpret_cast<uintptr_t>(pointer));
   if (after == s_memory.begin()) return false;
   --after;
@@ -296,9 +300,9 @@ ze_result_t set_argument(ze_kernel_handle_t handle, uint32_t index, size_t bytes
 
 // Command lists and events.
 
-ze_result_t create_list(ze_context_handle_t, ze_device_handle_t, const ze_command_queue_desc_t*,
+ze_result_t create_list(ze_context_handle_t, ze_device_handle_t, const ze_command_queue_desc_t* description,
                         ze_command_list_handle_t* list) {
-  *list = reinterpret_cast<ze_command_list_handle_t>(new List);
+  *list = reinterpret_cast<ze_command_list_handle_t>(new List{description->mode == ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS});
   return ZE_RESULT_SUCCESS;
 }
 ze_result_t destroy_list(ze_command_list_handle_t handle) {
@@ -311,11 +315,26 @@ ze_result_t destroy_list(ze_command_list_handle_t handle) {
   return fail(ZE_RESULT_ERROR_DEVICE_LOST, "a command list is destroyed under its commands");
 }
 
+/// Does the oldest of what is pending. A command that fails loses the device; its event is signalled all the same, so that
+/// nobody waits for ever.
+void run_one() {
+  const Command command = std::move(s_pending.front());
+  s_pending.pop_front();
+  if (!s_lost) {
+    if (const std::string words = command.run(); !words.empty()) {
+      s_lost = true;
+      fail(ZE_RESULT_ERROR_DEVICE_LOST, words);
+    }
+  }
+  if (command.signal != nullptr) command.signal->is_signalled = true;
+}
+
 ze_result_t append(ze_command_list_handle_t list, std::function<std::string()> run, ze_event_handle_t signal) {
   const std::lock_guard lock(s_mutex);
   if (s_lost) return ZE_RESULT_ERROR_DEVICE_LOST;
   s_pending.push_back({as<List>(list), std::move(run), as<Event>(signal)});
-  return ZE_RESULT_SUCCESS;
+  while (as<List>(list)->is_synchronous && !s_pending.empty()) run_one();
+  return s_lost ? ZE_RESULT_ERROR_DEVICE_LOST : ZE_RESULT_SUCCESS;
 }
 
 ze_result_t append_copy(ze_command_list_handle_t list, void* to, const void* from, size_t bytes,
@@ -363,21 +382,10 @@ ze_result_t reset_event(ze_event_handle_t event) {
   return ZE_RESULT_SUCCESS;
 }
 
-/// Does what is pending until the event is signalled. A command that fails loses the device; its event is signalled all
-/// the same, so that nobody waits for ever.
+/// Does what is pending until the event is signalled.
 ze_result_t wait_for_event(ze_event_handle_t handle, uint64_t) {
   const std::lock_guard lock(s_mutex);
-  while (!as<Event>(handle)->is_signalled && !s_pending.empty()) {
-    const Command command = std::move(s_pending.front());
-    s_pending.pop_front();
-    if (!s_lost) {
-      if (const std::string words = command.run(); !words.empty()) {
-        s_lost = true;
-        fail(ZE_RESULT_ERROR_DEVICE_LOST, words);
-      }
-    }
-    if (command.signal != nullptr) command.signal->is_signalled = true;
-  }
+  while (!as<Event>(handle)->is_signalled && !s_pending.empty()) run_one();
   if (s_lost) return ZE_RESULT_ERROR_DEVICE_LOST;
   return as<Event>(handle)->is_signalled ? ZE_RESULT_SUCCESS : ZE_RESULT_NOT_READY;
 }

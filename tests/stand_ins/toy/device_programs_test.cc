@@ -28,6 +28,13 @@ constexpr const char* k_gather = R"(graph(%table: f32[10, 4], %i: i64[3]) {
 }
 )";
 
+constexpr const char* k_two_kernels = R"(graph(%x: f32[4, 4]) {
+  %square = matmul(%x, %x)
+  %cube = matmul(%square, %x)
+  return %cube
+}
+)";
+
 class ToyPrograms : public testing::DevicePrograms {
  protected:
   ToyPrograms() : DevicePrograms(TOY_WORKER) {}
@@ -161,6 +168,27 @@ TEST_F(ToyPrograms, work_on_a_queue_of_the_callers_is_put_there_without_waiting)
   EXPECT_EQ(out.download(), before) << "the toy's queues wait to be waited for";
   ASSERT_TRUE((*stream)->finish().ok());
   EXPECT_EQ(out.download(), std::vector<float>(12, 2.5F));
+}
+
+TEST_F(ToyPrograms, a_launch_works_in_the_scratch_it_is_given) {
+  install_driver("7");
+  const auto client = client_of("toy");
+  const auto compiled = client->compile(parse(k_two_kernels), {});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  const Program& program = *compiled->program;
+  ASSERT_GE(program.launch_scratch_bytes(), 64U);
+  EXPECT_FALSE(program.checks_indices());
+  DeviceStream& stream = *client->stream();
+  OnDevice x(stream, 64), out(stream, 64), scratch(stream, program.launch_scratch_bytes());
+  const std::vector<float> ones(16, 1), before(program.launch_scratch_bytes() / sizeof(float), -7);
+  x.upload(ones.data());
+  scratch.upload(before.data());
+  const void* inputs[] = {x.get()};
+  void* outputs[] = {out.get()};
+  ASSERT_TRUE(program.launch(stream, inputs, outputs, scratch.get()).ok());
+  ASSERT_TRUE(stream.finish().ok());
+  EXPECT_EQ(out.download(), std::vector<float>(16, 16));
+  EXPECT_NE(scratch.download(), before);
 }
 
 TEST_F(ToyPrograms, no_device_no_compiler_and_a_compiler_that_dies_are_typed_errors_with_the_reason) {

@@ -105,13 +105,17 @@ class ToyExecutable final : public DeviceExecutable {
       : m_memory(memory), m_code(code), m_buffer_count(buffer_count) {}
 
   uint64_t workspace_bytes() const override { return m_kernel->workspace_bytes(); }
+  uint32_t buffer_count() const override { return m_buffer_count; }
   Status launch(Queue& queue, void* const* buffers, void* workspace, void* status) const override {
     std::vector<void*> arguments(buffers, buffers + m_buffer_count);
     static_cast<ToyQueue&>(queue).put([this, arguments, workspace, status]() mutable -> Status {
       for (void*& argument : arguments) {
         KILN_ASSIGN_OR_RETURN(argument, m_memory.real(argument, 1));
       }
-      KILN_ASSIGN_OR_RETURN(uint8_t* scratch, m_memory.real(workspace, m_kernel->workspace_bytes()));
+      uint8_t* scratch = nullptr;
+      if (const uint64_t bytes = m_kernel->workspace_bytes(); bytes != 0) {
+        KILN_ASSIGN_OR_RETURN(scratch, m_memory.real(workspace, bytes));
+      }
       KILN_ASSIGN_OR_RETURN(uint8_t* report, m_memory.real(status, sizeof(LaunchStatus)));
       m_kernel->run(arguments.data(), scratch, reinterpret_cast<LaunchStatus*>(report), 0, m_kernel->tasks());
       return {};
