@@ -10,12 +10,8 @@ namespace kiln::cli {
 namespace {
 
 /// The configuration as this program has it, for a process that reads the environment: what is not at its default.
-std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded,
-                                                              const std::vector<std::string>& targets) {
+std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded) {
   std::vector<std::pair<std::string, std::string>> variables;
-  if (!targets.empty()) {
-    variables.emplace_back(environment_name("client.more_targets"), fmt::format("{}", fmt::join(targets, ",")));
-  }
   for (const ConfigKey& key : config_keys()) {
     const ConfigLayer layer = loaded.origins.at(std::string(key.name)).layer;
     if (layer == ConfigLayer::flag) variables.emplace_back(environment_name(key.name), value_text(loaded.values, key));
@@ -34,6 +30,12 @@ void print_counters(const Session& session, const Json& stats) {
       {"misses", stats.value("misses", Json(0)).dump()},
       {"seconds", stats.value("seconds", Json(0)).dump()},
   });
+  const Json targets = stats.value("targets", Json::object());
+  for (const auto& [target, nodes] : targets.items()) {
+    session.out().note(fmt::format("{}: {} nodes compiled, {} left to torch", target,
+                                   nodes.value("nodes_compiled", Json(0)).dump(),
+                                   nodes.value("nodes_left", Json(0)).dump()));
+  }
   const Json fallback = stats.value("fallback_ops", Json::object());
   for (const auto& [op, count] : fallback.items()) {
     session.out().note(fmt::format("left to torch: {} x {}", count.dump(), op));
@@ -53,9 +55,11 @@ ExitCode warm_torch(Session& session, const WarmTorch& options) {
   std::vector<std::string> arguments = {python, "-m", "kiln.warm", options.source};
   if (options.train) arguments.emplace_back("--train");
   if (options.whole) arguments.emplace_back("--whole");
+  if (!options.targets.empty()) {
+    arguments.insert(arguments.end(), {"--target", fmt::format("{}", fmt::join(options.targets, ","))});
+  }
   session.out().note(fmt::format("warming {} with {}", options.source, python));
-  KILN_CLI_ASSIGN(session, const ProcessResult result,
-                  run_process(arguments, variables_of(session.loaded(), options.targets)));
+  KILN_CLI_ASSIGN(session, const ProcessResult result, run_process(arguments, variables_of(session.loaded())));
   const Json stats = Json::parse(result.output, nullptr, false);
   if (!stats.is_object()) {
     return session.fail(error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above",

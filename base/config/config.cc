@@ -30,8 +30,6 @@ constexpr std::array k_keys = {
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",
               "How long a client waits for a build before it falls back; the work goes on without it."},
-    ConfigKey{"client.more_targets", &Config::client_more_targets, "",
-              "Targets, with commas between, that each graph is built for besides the device's own."},
     ConfigKey{"daemon.use", &Config::daemon_use, "", "Off: mapped hits only, the daemon is neither asked nor started."},
     ConfigKey{"daemon.path", &Config::daemon_path, "",
               "The kilnd program. Empty: beside the library or program that asks, else in PATH."},

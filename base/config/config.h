@@ -30,7 +30,6 @@ struct Config {
   bool cache_allow_network = false;
 
   uint64_t client_deadline_ms = 120'000;
-  std::string client_more_targets;
 
   bool daemon_use = true;
   std::string daemon_path;

@@ -14,25 +14,32 @@ class Session:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._client = None
-        self._failure: str | None = None
+        self._clients: dict[str, object] = {}  # by device; None is one that could not be had
+        self.targets: dict[str, collections.Counter] = {}  # that graphs are built for besides; nodes built, and left
         self._said: set[str] = set()
         self.counts: collections.Counter = collections.Counter()
         self.fallback_ops: collections.Counter = collections.Counter()
         self.reasons: list[dict] = []
 
-    def client(self):
-        """The client, or None when libkiln or its configuration cannot be had; said once."""
+    def client(self, device: str = ""):
+        """The client of a device, by Kiln's name (none: the host), or None when libkiln, its configuration or the device cannot
+        be had; said once."""
         with self._lock:
-            if self._client is None and self._failure is None:
+            if device not in self._clients:
                 try:
                     from . import _kiln
 
-                    self._client = _kiln.Client(python=sys.executable)
+                    self._clients[device] = _kiln.Client(device=device or None, python=sys.executable)
                 except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-                    self._failure = str(error)
-                    self.say("client", f"not available, graphs run in torch: {error}")
-            return self._client
+                    self._clients[device] = None
+                    self.say(f"client {device}", f"not available, graphs{on(device)} run in torch: {error}")
+                    self.note_fallback("client", f"{device or 'host'}: {error}")
+            return self._clients[device]
+
+    def clients(self) -> list:
+        """Those that could be had."""
+        with self._lock:
+            return [client for client in self._clients.values() if client is not None]
 
     def say(self, topic: str, message: str) -> None:
         """One line on stderr, the first time for each topic."""
@@ -57,6 +64,10 @@ class Session:
         self.note_fallback(op, f"between captures: {why_not}")
 
 
+def on(device: str) -> str:
+    return f" on {device}" if device else ""
+
+
 _session = Session()
 
 
@@ -78,15 +89,22 @@ def stats() -> dict:
     (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
     `relayouts` (inputs copied into the layout that a program expects)."""
-    client = _session._client
     counters = dict(DEFAULTS)
-    if client is not None:
-        counters.update(json.loads(client.stats()))
+    for client in _session.clients():
+        add_counters(counters, json.loads(client.stats()))
     for name in ("nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager"):
         counters[name] = _session.counts[name]
     counters["relayouts"] = sum(p.relayouts for p in _programs())
     counters["fallback_ops"] = dict(_session.fallback_ops)
     return counters
+
+
+def add_counters(counters: dict, more: dict) -> None:
+    """Those of one client to those of all: generation is the lowest of programs in use, the others are sums."""
+    generations = [c["generation"] for c in (counters, more) if c.get("programs")]
+    for name, value in more.items():
+        counters[name] = counters.get(name, 0) + value
+    counters["generation"] = min(generations, default=0)
 
 
 def _programs():
@@ -106,6 +124,5 @@ def profile() -> list[dict]:
 
 def explain() -> list[dict]:
     """Why each miss of this process was one, and why each node that ran in torch did."""
-    client = _session._client
-    misses = [] if client is None else json.loads(client.explain())
+    misses = [miss for client in _session.clients() for miss in json.loads(client.explain())]
     return misses + _session.reasons

@@ -179,9 +179,12 @@ class _Whole:
 
 
 def _load(key: bytes) -> bytes | None:
-    client = _session.session().client()
+    session = _session.session()
+    client = session.client()
+    if client is None or session.targets:  # a kept graph is not split anew for other targets
+        return None
     try:
-        return None if client is None else client.capture_get(key)
+        return client.capture_get(key)
     except Exception:  # noqa: BLE001: Kiln never makes its caller fail
         return None
 
@@ -212,9 +215,9 @@ def _importer() -> str:
 
 
 def signature(module: torch.nn.Module) -> tuple:
-    """Names, shapes and dtypes of all parameters and buffers."""
+    """Names, shapes, dtypes and devices of all parameters and buffers."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    return tuple((name, tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in tensors)
+    return tuple((name, tuple(t.shape), str(t.dtype), str(t.device), t.requires_grad) for name, t in tensors)
 
 
 def find_entries(model: torch.nn.Module) -> list[Entry]:

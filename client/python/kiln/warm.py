@@ -1,15 +1,16 @@
 """Runs a torch module once, so that what it compiles is in the cache: what `kiln warm --torch` starts.
 
-    python -m kiln.warm module:function [--train] [--whole]
+    python -m kiln.warm module:function [--train] [--whole] [--target A,B]
 
-`function()` returns a module and its example inputs: a tuple of arguments or a dict of keywords. Stdout is one JSON
-object with the counters of kiln.stats() and the seconds it took. Exits with 5 when a graph, or everything, was left to
-torch.
+`function()` returns a module and its example inputs: a tuple of arguments or a dict of keywords. Graphs are built for this
+host and for each target. Stdout is one JSON object with the counters of kiln.stats(), `targets` (nodes built and left for
+each) and the seconds it took. Exits with 5 when a graph, or everything, was left to torch, here or on a target.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import importlib
 import json
@@ -44,12 +45,15 @@ def scalar_of(output):
     return sum(t.sum() for t in differentiable)
 
 
-def warm(source: str, train: bool, whole: bool) -> dict:
+def warm(source: str, train: bool, whole: bool, targets: list[str]) -> dict:
     import torch
 
     import kiln
 
+    from ._session import session
+
     start = time.perf_counter()
+    session().targets = {target: collections.Counter(nodes_compiled=0, nodes_left=0) for target in targets}
     model, arguments, keywords = load(source)
     model.train(train)
     compiled = torch.compile(model, backend="kiln") if whole else kiln.compile(model)
@@ -57,7 +61,7 @@ def warm(source: str, train: bool, whole: bool) -> dict:
         output = compiled(*arguments, **keywords)
     if train:
         scalar_of(output).backward()
-    return {**kiln.stats(), "seconds": round(time.perf_counter() - start, 3)}
+    return {**kiln.stats(), "targets": session().targets, "seconds": round(time.perf_counter() - start, 3)}
 
 
 def main() -> int:
@@ -65,11 +69,14 @@ def main() -> int:
     parser.add_argument("source", help="module:function")
     parser.add_argument("--train", action="store_true", help="run the backward too")
     parser.add_argument("--whole", action="store_true", help='torch.compile(backend="kiln") instead of kiln.compile')
+    parser.add_argument("--target", default="", help="more targets, with commas between")
     options = parser.parse_args()
+    targets = list(filter(None, options.target.split(",")))
     with contextlib.redirect_stdout(sys.stderr):  # what the module prints is no answer
-        stats = warm(options.source, options.train, options.whole)
+        stats = warm(options.source, options.train, options.whole, targets)
     json.dump(stats, sys.stdout)
-    return 5 if stats["graphs_eager"] or not stats["nodes_compiled"] else 0
+    compiled = [stats["nodes_compiled"], *(built["nodes_compiled"] for built in stats["targets"].values())]
+    return 5 if stats["graphs_eager"] or not all(compiled) else 0
 
 
 if __name__ == "__main__":

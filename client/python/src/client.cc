@@ -19,10 +19,10 @@ struct ClientObject {
 kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*>(object)->client; }
 
 PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"cache_directory", "config_file", "job_id", "python", nullptr};
+  static const char* k_names[] = {"cache_directory", "config_file", "job_id", "device", "python", nullptr};
   kiln_client_options options{.struct_size = sizeof(kiln_client_options)};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzzz", const_cast<char**>(k_names), &options.cache_directory,
-                                   &options.config_file, &options.job_id, &options.python)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzzzz", const_cast<char**>(k_names), &options.cache_directory,
+                                   &options.config_file, &options.job_id, &options.device, &options.python)) {
     return nullptr;
   }
   kiln_client* client = nullptr;
@@ -61,44 +61,82 @@ bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
   return true;
 }
 
-kiln_error* create_program(kiln_client* client, const char* text, size_t text_size, const kiln_compile_options& options,
-                           kiln_program** out) {
+/// DLPack's device of a client of a device: (type, number).
+bool read_memory(PyObject* object, PyObject* client, Placement& placement) {
+  if (object == nullptr || object == Py_None) return true;
+  placement.client = client_of(client);
+  return PyArg_ParseTuple(object, "ii;memory must be DLPack's (device type, number)", &placement.device.device_type,
+                          &placement.device.device_id) != 0;
+}
+
+/// use(graph) with the graph that the text says, without the GIL. Sets a Python error and returns false on failure.
+template <typename Use>
+bool with_graph(const char* text, Py_ssize_t size, Use use) {
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
   kiln_graph* graph = nullptr;
-  if (kiln_error* error = kiln_graph_parse(text, text_size, &graph)) return error;
-  kiln_error* error = kiln_program_create(client, graph, &options, out);
+  error = kiln_graph_parse(text, static_cast<size_t>(size), &graph);
+  if (error == nullptr) error = use(graph);
   kiln_graph_destroy(graph);
-  return error;
+  Py_END_ALLOW_THREADS;
+  if (error != nullptr) set_error(error);
+  return error == nullptr;
+}
+
+kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values) {
+  return {.struct_size = sizeof(kiln_compile_options),
+          .deadline_ms = deadline_ms,
+          .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
+          .symbol_count = symbol_values.size()};
 }
 
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text", "inputs", "outputs", "deadline_ms", "symbol_values", "num_threads", nullptr};
+  static const char* k_names[] = {"text",          "inputs",      "outputs", "deadline_ms",
+                                  "symbol_values", "num_threads", "memory",  nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
   PyObject* outputs = nullptr;
   PyObject* symbols = nullptr;
+  PyObject* memory = nullptr;
   unsigned int deadline_ms = 0;
-  unsigned int num_threads = 0;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOI", const_cast<char**>(k_names), &text, &text_size,
-                                   &inputs, &outputs, &deadline_ms, &symbols, &num_threads)) {
+  Placement placement;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIO", const_cast<char**>(k_names), &text, &text_size,
+                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory)) {
+    return nullptr;
+  }
+  std::vector<int64_t> symbol_values;
+  if (!read_symbols(symbols, symbol_values) || !read_memory(memory, self, placement)) return nullptr;
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values);
+  kiln_program* program = nullptr;
+  if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
+        return kiln_program_create(client_of(self), graph, &options, &program);
+      })) {
+    return nullptr;
+  }
+  return wrap_program(program, self, inputs, outputs, placement);
+}
+
+PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* k_names[] = {"text", "targets", "deadline_ms", "symbol_values", nullptr};
+  const char* text = nullptr;
+  Py_ssize_t text_size = 0;
+  const char* targets = nullptr;
+  PyObject* symbols = nullptr;
+  unsigned int deadline_ms = 0;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#s|IO", const_cast<char**>(k_names), &text, &text_size,
+                                   &targets, &deadline_ms, &symbols)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values)) return nullptr;
-  const kiln_compile_options options{.struct_size = sizeof(kiln_compile_options),
-                                     .deadline_ms = deadline_ms,
-                                     .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
-                                     .symbol_count = symbol_values.size()};
-  kiln_program* program = nullptr;
-  kiln_error* error = nullptr;
-  Py_BEGIN_ALLOW_THREADS;
-  error = create_program(client_of(self), text, static_cast<size_t>(text_size), options, &program);
-  Py_END_ALLOW_THREADS;
-  if (error != nullptr) {
-    set_error(error);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values);
+  if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
+        return kiln_client_build(client_of(self), graph, targets, &options);
+      })) {
     return nullptr;
   }
-  return wrap_program(program, self, inputs, outputs, num_threads);
+  Py_RETURN_NONE;
 }
 
 PyObject* stats(PyObject* self, PyObject*) {
@@ -160,7 +198,10 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
 
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
-     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0) -> Program"},
+     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program"},
+    {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
+     "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
+     "host."},
     {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},
     {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
     {"capture_get", capture_get, METH_VARARGS, "capture_get(key) -> bytes | None"},

@@ -4,9 +4,12 @@
 
 namespace kiln::python {
 
-/// The Python type `Client(cache_directory=None, config_file=None, job_id=None, python=None)`: libkiln's client.
+/// The Python type `Client(cache_directory=None, config_file=None, job_id=None, device=None, python=None)`: libkiln's
+/// client.
 ///
-///   compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0) -> Program
+///   compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program
+///       memory: DLPack's (device type, number) of its tensors, for a client of a device
+///   build(text, targets, deadline_ms=0, symbol_values=())      for devices by the names of their targets
 ///   stats() -> str, explain() -> str        JSON
 ///   capture_get(key) -> bytes | None, capture_put(key, data)
 ///

@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <structmember.h>
 
+#include <algorithm>
 #include <new>
 
 #include "client/python/src/error.h"
@@ -24,6 +25,8 @@ struct Output {
 struct Contract {
   std::vector<TensorLayout> inputs;
   std::vector<Output> outputs;
+  TensorLayout scratch;       // of a call on a device
+  std::vector<void*> queues;  // that it was put on
 };
 
 struct ProgramObject {
@@ -31,7 +34,7 @@ struct ProgramObject {
   kiln_program* program;
   PyObject* owner;
   Contract* contract;
-  uint32_t num_threads;
+  Placement placement;
   Py_ssize_t relayouts;
 };
 
@@ -61,17 +64,19 @@ bool bind_input(ProgramObject* self, Call& call, size_t index, PyObject* tensor)
   const TensorLayout& layout = self->contract->inputs[index];
   DLTensor view;
   if (!g_exchange.view(tensor, view)) return false;
-  LayoutMatch matched = match(view, layout);
+  const DLDevice device = self->placement.device;
+  LayoutMatch matched = match(view, layout, device);
   if (matched == LayoutMatch::relayout) {
     Handle copy = Handle::steal(relayout(tensor, layout));
     if (!copy || !g_exchange.view(copy.get(), view)) return false;
-    matched = match(view, layout);
+    matched = match(view, layout, device);
     call.copies.push_back(std::move(copy));
     ++self->relayouts;
   }
   if (matched != LayoutMatch::equal) {
-    PyErr_Format(PyExc_TypeError, "input %zu: expected a cpu tensor %s, got %s on device type %d", index,
-                 layout.to_string().c_str(), describe(view).c_str(), static_cast<int>(view.device.device_type));
+    PyErr_Format(PyExc_TypeError, "input %zu: expected a %s tensor %s, got a %s tensor %s", index,
+                 to_string(device).c_str(), layout.to_string().c_str(), to_string(view.device).c_str(),
+                 describe(view).c_str());
     return false;
   }
   call.inputs[index] = data_of(view);
@@ -79,7 +84,7 @@ bool bind_input(ProgramObject* self, Call& call, size_t index, PyObject* tensor)
 }
 
 /// The list of results, with `call.outputs` set to where those that are no alias lie.
-PyObject* allocate_outputs(const Contract& contract, PyObject* inputs, Call& call) {
+PyObject* allocate_outputs(const Contract& contract, DLDevice device, PyObject* inputs, Call& call) {
   const size_t count = contract.outputs.size();
   Handle results = Handle::steal(PyList_New(static_cast<Py_ssize_t>(count)));
   if (!results) return nullptr;
@@ -90,12 +95,44 @@ PyObject* allocate_outputs(const Contract& contract, PyObject* inputs, Call& cal
       tensor = Py_NewRef(PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(output.alias)));
       call.outputs[i] = nullptr;
     } else {
-      tensor = g_exchange.allocate(output.layout, &call.outputs[i]);
+      tensor = g_exchange.allocate(output.layout, device, &call.outputs[i]);
     }
     if (tensor == nullptr) return nullptr;
     PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), tensor);
   }
   return results.release();
+}
+
+kiln_error* run_on_host(const ProgramObject* self, const Call& call) {
+  // The size of this thread's OpenMP pool, which is torch's: what torch.set_num_threads says.
+  const uint32_t threads =
+      self->placement.num_threads != 0 ? self->placement.num_threads : static_cast<uint32_t>(omp_get_max_threads());
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_program_run(self->program, call.inputs.data(), call.outputs.data(), threads);
+  Py_END_ALLOW_THREADS;
+  return error;
+}
+
+/// Scratch is the framework's memory, which it gives to later work on the same queue only.
+/// Sets a Python error and returns false where there is no queue or no memory.
+bool launch_on_device(const ProgramObject* self, const Call& call, kiln_error** error) {
+  const Placement& placement = self->placement;
+  void* queue = nullptr;
+  void* scratch = nullptr;
+  if (!g_exchange.current_queue(placement.device, &queue)) return false;
+  std::vector<void*>& queues = self->contract->queues;
+  if (std::ranges::find(queues, queue) == queues.end()) queues.push_back(queue);
+  const Handle memory = Handle::steal(g_exchange.allocate(self->contract->scratch, placement.device, &scratch));
+  if (!memory) return false;
+  Py_BEGIN_ALLOW_THREADS;
+  *error =
+      kiln_program_launch(placement.client, self->program, queue, call.inputs.data(), call.outputs.data(), scratch);
+  if (*error == nullptr && kiln_program_checks_indices(self->program) == 1) {
+    *error = kiln_queue_finish(placement.client, queue);
+  }
+  Py_END_ALLOW_THREADS;
+  return true;
 }
 
 PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* keywords) {
@@ -117,15 +154,14 @@ PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flag
   for (size_t i = 0; i < count; ++i) {
     if (!bind_input(self, call, i, PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(i)))) return nullptr;
   }
-  Handle results = Handle::steal(allocate_outputs(contract, inputs, call));
+  Handle results = Handle::steal(allocate_outputs(contract, self->placement.device, inputs, call));
   if (!results) return nullptr;
-
-  // The size of this thread's OpenMP pool, which is torch's: what torch.set_num_threads says.
-  const uint32_t threads = self->num_threads != 0 ? self->num_threads : static_cast<uint32_t>(omp_get_max_threads());
   kiln_error* error = nullptr;
-  Py_BEGIN_ALLOW_THREADS;
-  error = kiln_program_run(self->program, call.inputs.data(), call.outputs.data(), threads);
-  Py_END_ALLOW_THREADS;
+  if (self->placement.client == nullptr) {
+    error = run_on_host(self, call);
+  } else if (!launch_on_device(self, call, &error)) {
+    return nullptr;
+  }
   if (error != nullptr) {
     set_error(error);
     return nullptr;
@@ -145,6 +181,9 @@ PyObject* describe_program(PyObject* object, PyObject*) {
 
 void destroy_program(PyObject* object) {
   auto* self = reinterpret_cast<ProgramObject*>(object);
+  if (self->contract != nullptr) {
+    for (void* queue : self->contract->queues) kiln_error_destroy(kiln_queue_finish(self->placement.client, queue));
+  }
   if (self->program != nullptr) kiln_program_destroy(self->program);
   delete self->contract;
   Py_XDECREF(self->owner);
@@ -229,7 +268,7 @@ bool attach_tensors(PyObject* tensor_type, PyObject* relayout_function) {
 }
 
 PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs, PyObject* outputs,
-                       uint32_t num_threads) {
+                       const Placement& placement) {
   ProgramObject* self = PyObject_New(ProgramObject, g_program_type);
   if (self == nullptr) {
     kiln_program_destroy(program);
@@ -239,7 +278,7 @@ PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs,
   self->program = program;
   self->owner = Py_NewRef(owner);
   self->contract = new (std::nothrow) Contract;
-  self->num_threads = num_threads;
+  self->placement = placement;
   self->relayouts = 0;
   Handle handle = Handle::steal(reinterpret_cast<PyObject*>(self));
   if (self->contract == nullptr) return PyErr_NoMemory();
@@ -248,6 +287,8 @@ PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs,
     return nullptr;
   }
   if (!read_contract(program, inputs, outputs, *self->contract)) return nullptr;
+  if (placement.client != nullptr)
+    self->contract->scratch = TensorLayout::of_bytes(kiln_program_scratch_bytes(program));
   return handle.release();
 }
 

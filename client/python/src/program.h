@@ -14,13 +14,23 @@ namespace kiln::python {
 /// Outputs come from the framework's allocator with the strides the graph states; an output that the program
 /// declares an alias of an input is that input. Errors: IndexError for an index out of range; kiln's Error
 /// for the rest. Threading: from any thread at once; the GIL is released while kernels run.
+///
+/// On a device a call puts the program on the framework's current queue there and returns, but for one that checks
+/// indices: it waits, as only then an index out of range is known. Outputs and scratch are the framework's memory.
 bool add_program_type(PyObject* module);
+
+/// Where a program's tensors are, and how it is run.
+struct Placement {
+  kiln_client* client = nullptr;  // the program's; null: the host's
+  DLDevice device{kDLCPU, 0};
+  uint32_t num_threads = 0;  // of the host; 0: the caller's OpenMP pool
+};
 
 /// Wraps `program`, taking it over in any case. `inputs` and `outputs` are sequences of (dtype, shape,
 /// strides). `owner` is kept alive as long as the program. Null with a Python error when they do not fit the
 /// program.
 PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs, PyObject* outputs,
-                       uint32_t num_threads);
+                       const Placement& placement);
 
 /// Lends tensors of `tensor_type` from now on; `relayout(tensor, strides) -> tensor` copies one into other
 /// strides.

@@ -28,6 +28,8 @@ constexpr std::array<DTypeName, 9> k_dtypes = {{
 
 bool same(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
+bool same(DLDevice a, DLDevice b) { return a.device_type == b.device_type && a.device_id == b.device_id; }
+
 std::string_view name_of(DLDataType dtype) {
   for (const DTypeName& row : k_dtypes) {
     if (same(row.dtype, dtype)) return row.name;
@@ -105,6 +107,11 @@ bool TensorLayout::from_python(PyObject* description, TensorLayout& out) {
   return true;
 }
 
+TensorLayout TensorLayout::of_bytes(size_t bytes) {
+  const auto extent = static_cast<int64_t>(bytes);
+  return {{kDLUInt, 8, 1}, {extent}, {1}, extent, extent == 0};
+}
+
 std::string TensorLayout::to_string() const { return layout_text(dtype, shape, strides); }
 
 std::string describe(const DLTensor& tensor) {
@@ -112,6 +119,11 @@ std::string describe(const DLTensor& tensor) {
   std::span<const int64_t> strides;
   if (tensor.strides != nullptr) strides = {tensor.strides, rank};
   return layout_text(tensor.dtype, {tensor.shape, rank}, strides);
+}
+
+std::string to_string(DLDevice device) {
+  if (device.device_type == kDLCPU) return "cpu";
+  return "device " + std::to_string(device.device_type) + ":" + std::to_string(device.device_id);
 }
 
 bool TensorExchange::attach(PyObject* tensor_type) {
@@ -135,12 +147,20 @@ bool TensorExchange::view(PyObject* tensor, DLTensor& out) const {
   return m_api->dltensor_from_py_object_no_sync(tensor, &out) == 0;
 }
 
-PyObject* TensorExchange::allocate(const TensorLayout& layout, void** data) const {
+bool TensorExchange::current_queue(DLDevice device, void** queue) const {
+  if (m_api->current_work_stream != nullptr) {
+    return m_api->current_work_stream(device.device_type, device.device_id, queue) == 0;
+  }
+  PyErr_SetString(PyExc_RuntimeError, "the framework does not tell its streams");
+  return false;
+}
+
+PyObject* TensorExchange::allocate(const TensorLayout& layout, DLDevice device, void** data) const {
   // The allocator knows dense tensors only: allocate the storage, then hand it over under the layout's own
   // shape and strides. The deleter uses the managed tensor's context alone, and to_py_object copies what the
   // pointers show.
   int64_t elements = layout.storage_elements;
-  DLTensor prototype{nullptr, {kDLCPU, 0}, 1, layout.dtype, &elements, nullptr, 0};
+  DLTensor prototype{nullptr, device, 1, layout.dtype, &elements, nullptr, 0};
   DLManagedTensorVersioned* managed = nullptr;
   if (m_api->managed_tensor_allocator(&prototype, &managed, nullptr, raise_allocation_error) != 0) {
     if (PyErr_Occurred() == nullptr) PyErr_NoMemory();
@@ -158,8 +178,8 @@ PyObject* TensorExchange::allocate(const TensorLayout& layout, void** data) cons
   return static_cast<PyObject*>(object);
 }
 
-LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout) {
-  if (tensor.device.device_type != kDLCPU || !same(tensor.dtype, layout.dtype)) return LayoutMatch::wrong;
+LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout, DLDevice device) {
+  if (!same(tensor.device, device) || !same(tensor.dtype, layout.dtype)) return LayoutMatch::wrong;
   const size_t rank = layout.shape.size();
   if (static_cast<size_t>(tensor.ndim) != rank) return LayoutMatch::wrong;
   if (rank > 0 && memcmp(tensor.shape, layout.shape.data(), rank * sizeof(int64_t)) != 0) return LayoutMatch::wrong;

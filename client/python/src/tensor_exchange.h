@@ -8,7 +8,7 @@
 
 namespace kiln::python {
 
-/// What a program wants of one tensor: CPU memory, this dtype, shape and strides (in elements).
+/// What a program wants of one tensor besides its device: dtype, shape and strides (in elements).
 struct TensorLayout {
   DLDataType dtype{};
   std::vector<int64_t> shape;
@@ -18,6 +18,7 @@ struct TensorLayout {
 
   /// Reads ("f32", (2, 3), (3, 1)). Sets a Python error and returns false when it is something else.
   static bool from_python(PyObject* description, TensorLayout& out);
+  static TensorLayout of_bytes(size_t bytes);
   /// "f32[2, 3]{3, 1}", for errors.
   std::string to_string() const;
 };
@@ -38,20 +39,26 @@ class TensorExchange {
   /// Looks at `tensor` without owning it; valid as long as the tensor is. Sets a Python error on failure.
   bool view(PyObject* tensor, DLTensor& out) const;
 
-  /// A new, uninitialised tensor from the framework's allocator, with the layout's strides. Null with a
+  /// A new, uninitialised tensor on `device` from the framework's allocator, with the layout's strides. Null with a
   /// Python error on failure. `data` is its first element.
-  PyObject* allocate(const TensorLayout& layout, void** data) const;
+  PyObject* allocate(const TensorLayout& layout, DLDevice device, void** data) const;
+
+  /// The framework's current queue on the device, as the device's own API names it: a stream. Sets a Python error and
+  /// returns false on failure.
+  bool current_queue(DLDevice device, void** queue) const;
 
  private:
   const DLPackExchangeAPI* m_api = nullptr;
 };
 
 /// Strides of extents below 2 say nothing, nor do those of empty tensors; an address that is no multiple of
-/// the element's size needs a copy too.
-LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout);
+/// the element's size needs a copy too. A tensor elsewhere than on `device` is wrong.
+LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout, DLDevice device);
 
 /// "f32[2, 3]{3, 1}" of a live tensor, for errors.
 std::string describe(const DLTensor& tensor);
+/// "cpu", or "device 2:0" with DLPack's numbers, for errors.
+std::string to_string(DLDevice device);
 
 inline void* data_of(const DLTensor& tensor) {
   return tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;

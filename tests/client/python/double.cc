@@ -1,6 +1,7 @@
 // A libkiln whose programs do what their text says, so that the extension can be tested without any compiler.
 // Text is "INPUTS OUTPUTS BEHAVIOUR [BYTES]"; behaviours: noop, copy (input 0 to output 0, BYTES long), fill
 // (0x11 into output 0, BYTES long), out_of_range, unavailable, alias (output 0 is input 0).
+// A client of a device has the host's memory and no streams.
 
 #include <cstdio>
 #include <cstring>
@@ -17,6 +18,8 @@ struct kiln_bytes {
 };
 struct kiln_client {
   std::string capture;
+  kiln_error* reported = nullptr;
+  int finishes = 0;
 };
 struct kiln_graph {
   size_t inputs = 0, outputs = 0, bytes = 0;
@@ -24,7 +27,10 @@ struct kiln_graph {
 };
 struct kiln_program {
   kiln_graph graph;
+  mutable int runs = 0, launches = 0;
 };
+
+static constexpr size_t k_scratch_bytes = 4096;
 
 extern "C" {
 
@@ -44,8 +50,8 @@ kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client**
   return nullptr;
 }
 void kiln_client_destroy(kiln_client* client) { delete client; }
-kiln_error* kiln_client_stats(kiln_client*, kiln_bytes** out) {
-  *out = new kiln_bytes{R"({"compilations": 7})"};
+kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out) {
+  *out = new kiln_bytes{"{\"compilations\": 7, \"finishes\": " + std::to_string(client->finishes) + "}"};
   return nullptr;
 }
 kiln_error* kiln_client_explain(kiln_client*, kiln_bytes** out) {
@@ -78,6 +84,10 @@ kiln_error* kiln_program_create(kiln_client*, const kiln_graph* graph, const kil
   return nullptr;
 }
 void kiln_program_destroy(kiln_program* program) { delete program; }
+kiln_error* kiln_client_build(kiln_client*, const kiln_graph*, const char* targets, const kiln_compile_options*) {
+  if (strcmp(targets, "nowhere") == 0) return new kiln_error{3, "no target is called nowhere"};
+  return nullptr;
+}
 size_t kiln_program_input_count(const kiln_program* program) { return program->graph.inputs; }
 size_t kiln_program_output_count(const kiln_program* program) { return program->graph.outputs; }
 int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input) {
@@ -85,15 +95,38 @@ int kiln_program_output_alias(const kiln_program* program, size_t index, size_t*
   *input = 0;
   return 1;
 }
-kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs, uint32_t) {
-  const kiln_graph& graph = program->graph;
+static kiln_error* perform(const kiln_graph& graph, const void* const* inputs, void* const* outputs) {
   if (graph.behaviour == "copy") memcpy(outputs[0], inputs[0], graph.bytes);
   if (graph.behaviour == "fill") memset(outputs[0], 0x11, graph.bytes);
   if (graph.behaviour == "out_of_range") return new kiln_error{11, "launch 3: index 9 is outside [0, 4)"};
   return nullptr;
 }
-kiln_error* kiln_program_describe(const kiln_program*, kiln_bytes** out) {
-  *out = new kiln_bytes{"{}"};
+kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs, uint32_t) {
+  ++program->runs;
+  return perform(program->graph, inputs, outputs);
+}
+// What is wrong comes out of the queue, as a device's kernels say it.
+kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
+                                const void* const* inputs, void* const* outputs, void* scratch) {
+  if (queue != nullptr) return new kiln_error{13, "the host has no streams"};
+  ++program->launches;
+  memset(scratch, 0xff, k_scratch_bytes);
+  client->reported = perform(program->graph, inputs, outputs);
+  return nullptr;
+}
+kiln_error* kiln_queue_finish(kiln_client* client, void*) {
+  ++client->finishes;
+  kiln_error* const reported = client->reported;
+  client->reported = nullptr;
+  return reported;
+}
+size_t kiln_program_scratch_bytes(const kiln_program*) { return k_scratch_bytes; }
+int kiln_program_checks_indices(const kiln_program* program) {
+  return program->graph.behaviour == "out_of_range" ? 1 : 0;
+}
+kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out) {
+  *out = new kiln_bytes{"{\"runs\": " + std::to_string(program->runs) +
+                        ", \"launches\": " + std::to_string(program->launches) + "}"};
   return nullptr;
 }
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 DTYPES = {"bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i32": torch.int32, "i64": torch.int64,
-          "f32": torch.float32, "f64": torch.float64}  # fmt: skip
+          "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}  # fmt: skip
 
 
 def _elementwise(function):
@@ -58,12 +58,19 @@ def _attention_backward(grad, q, k, v, out, lse, bias=None, **attributes):
 
 
 def _layer_norm(x, weight=None, bias=None, *, normalized_rank, eps):
-    return torch.native_layer_norm(x, x.shape[x.dim() - normalized_rank :], weight, bias, eps)
+    return _with_statistics(torch.native_layer_norm(x, x.shape[x.dim() - normalized_rank :], weight, bias, eps))
+
+
+def _with_statistics(results):
+    """Statistics of halves are f32."""
+    y, *statistics = results
+    return y, *(s.float() if s.dtype in (torch.float16, torch.bfloat16) else s for s in statistics)
 
 
 def _layer_norm_backward(grad, x, mean, rstd, weight=None, *, normalized_rank):
     shape = x.shape[x.dim() - normalized_rank :]
     some = torch.ones(shape, dtype=x.dtype) if weight is None else weight
+    mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
     return torch.ops.aten.native_layer_norm_backward(grad, x, shape, mean, rstd, some, torch.zeros_like(some), [True] * 3)
 
 
@@ -126,8 +133,8 @@ OPS = {
     "softmax_backward": lambda g, o, dim: (g - (g * o).sum(dim, True)) * o,
     "log_softmax_backward": lambda g, o, dim: g - o.exp() * g.sum(dim, True),
     "layer_norm": _layer_norm, "layer_norm_backward": _layer_norm_backward,
-    "group_norm": lambda x, w=None, b=None, *, groups, eps: torch.native_group_norm(
-        x, w, b, x.shape[0], x.shape[1], x[0, 0].numel(), groups, eps),
+    "group_norm": lambda x, w=None, b=None, *, groups, eps: _with_statistics(torch.native_group_norm(
+        x, w, b, x.shape[0], x.shape[1], x[0, 0].numel(), groups, eps)),
     "batch_norm": lambda x, w, b, mean, var, eps: F.batch_norm(x, mean, var, w, b, False, 0.0, eps),
     "nll_loss": lambda x, t, reduction, ignore_index: torch.ops.aten.nll_loss_forward(x, t, None, _reduction(reduction), ignore_index),
     "nll_loss_backward": lambda g, x, t, total, reduction, ignore_index: torch.ops.aten.nll_loss_backward(
@@ -136,7 +143,8 @@ OPS = {
     "attention": _attention, "attention_backward": _attention_backward,
 }  # fmt: skip
 
-NODE = re.compile(r"  ((?:%\w+(?:, )?)+) = (\w+)\((.*?)\)(?: \{(.*)\})?$")
+NODE = re.compile(r"  (.+?) = (\w+)\((.*?)\)(?: \{(.*)\})?$")
+RESULT = re.compile(r"(%\w+)(?:: (\w+)\[([^\]]*)\])?")
 OUTPUT = re.compile(r"(%\w+)(?: \{([\d, ]*)\})?")
 
 
@@ -153,7 +161,7 @@ def read_attribute(text):
 class Program:
     """Interprets one graph; checks what the extension would check."""
 
-    def __init__(self, text, inputs, outputs, symbol_values=()):
+    def __init__(self, text, inputs, outputs, place, symbol_values=()):
         text = bind(text, symbol_values)
         self.text, self.inputs, self.outputs = text, inputs, outputs
         head, *self.lines = text.strip().split("\n")
@@ -176,8 +184,10 @@ class Program:
         operands = [values.get(o) for o in operands.split(", ") if o]
         pairs = [a.split(" = ", 1) for a in re.split(r", (?=\w+ = )", attributes)] if attributes else []
         outcome = OPS[op](*operands, **{name: read_attribute(value) for name, value in pairs})
-        names = results.split(", ")
-        values.update(zip(names, outcome) if len(names) > 1 else [(names[0], outcome)])
+        found = RESULT.findall(results)
+        for (name, dtype, shape), value in zip(found, outcome if len(found) > 1 else [outcome]):
+            assert not dtype or (value.dtype, list(value.shape)) == (DTYPES[dtype], [int(d) for d in shape.split(", ") if d])
+            values[name] = value
 
     @staticmethod
     def _lay_out(value, layout):
@@ -198,5 +208,5 @@ def bind(text, values):
     return dim.sub(lambda m: " " * m[0].startswith(" ") + str(eval(m[0], symbols.copy())), text)  # noqa: S307
 
 
-def create_program(text, inputs, outputs, symbol_values=()):
-    return Program(text, inputs, outputs, symbol_values)
+def create_program(text, inputs, outputs, place, symbol_values=()):
+    return Program(text, inputs, outputs, place, symbol_values)

@@ -201,7 +201,7 @@ def test_the_deadline_reaches_the_client(monkeypatch, options, expected):
             raise RuntimeError("no daemon")
 
     monkeypatch.setattr(runtime, "create_program", CREATE_PROGRAM)
-    monkeypatch.setattr(_session.Session, "client", lambda self: Client())
+    monkeypatch.setattr(_session.Session, "client", lambda *_: Client())
     model, x = perceptron(), torch.randn(5, 8)
     agree(torch.compile(model, backend=backend, options=options)(x), model(x))
     assert set(seen) == {expected}

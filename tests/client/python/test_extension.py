@@ -1,6 +1,7 @@
 """The extension alone, over a libkiln that does as it is told (double.cc)."""
 
 import gc
+import json
 import threading
 import time
 
@@ -82,6 +83,50 @@ def test_a_wrong_tensor_is_a_type_error_that_names_it(client, wrong):
     run = program(client, "noop", [F32, F32], [])
     with pytest.raises(TypeError, match=r"input 1: expected a cpu tensor f32\[2, 3\]\{3, 1\}, got"):
         run([torch.randn(2, 3), wrong])
+
+
+HOST_MEMORY = (1, 0)
+
+
+@pytest.fixture
+def of_device():
+    """A client of a device whose memory is the host's."""
+    return _kiln.Client(device="double:0")
+
+
+def counts(of_client, run):
+    return {**json.loads(run.describe()), "finishes": json.loads(of_client.stats())["finishes"]}
+
+
+def test_a_program_of_a_device_is_put_on_the_frameworks_queue_and_not_waited_for(of_device):
+    x = torch.randn(2, 3)
+    run = of_device.compile("1 1 copy 24", [F32], [F32], memory=HOST_MEMORY)
+    (y,) = run([x])
+    assert torch.equal(x, y)
+    assert counts(of_device, run) == {"runs": 0, "launches": 1, "finishes": 0}
+
+
+def test_a_program_of_a_device_that_checks_indices_is_waited_for_and_raises(of_device):
+    run = of_device.compile("1 0 out_of_range", [F32], [], memory=HOST_MEMORY)
+    with pytest.raises(IndexError, match="index out of range"):
+        run([torch.randn(2, 3)])
+    assert counts(of_device, run) == {"runs": 0, "launches": 1, "finishes": 1}
+
+
+def test_a_tensor_of_another_device_is_a_type_error_that_names_both(of_device):
+    run = of_device.compile("1 0 noop", [F32], [], memory=(2, 1))
+    with pytest.raises(TypeError, match=r"input 0: expected a device 2:1 tensor f32\[2, 3\]\{3, 1\}, got a cpu tensor"):
+        run([torch.randn(2, 3)])
+    with pytest.raises(TypeError, match="memory must be DLPack's"):
+        of_device.compile("0 0 noop", [], [], memory=(1, 2, 3))
+
+
+def test_graphs_are_built_for_targets_by_name(client):
+    client.build("1 1 noop", "sm_90a,pvc")
+    with pytest.raises(_kiln.Error, match="no target is called nowhere"):
+        client.build("1 1 noop", "nowhere")
+    with pytest.raises(_kiln.Error, match="expected a graph"):
+        client.build("nonsense", "pvc")
 
 
 def test_a_meta_tensor_and_a_non_tensor_are_refused(client):

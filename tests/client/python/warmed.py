@@ -14,3 +14,19 @@ def make_with_keywords():
 
 def make_nonsense():
     return torch.nn.Linear(2, 2), 7
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.projection = torch.nn.Linear(32, 96)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.projection(x).chunk(3, -1))
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.tanh(attended.transpose(1, 2).flatten(2))
+
+
+def make_with_attention():
+    torch.manual_seed(0)
+    return Attention(), (torch.randn(2, 9, 32),)

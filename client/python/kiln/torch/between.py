@@ -19,6 +19,7 @@ from torch import fx
 from .. import _session
 from . import compat, runtime
 from .partition import partition
+from .place import place_of
 from .rows import CONSTANT, ROWS
 from .runtime import layout_of
 from .tensors import tensors_in
@@ -164,6 +165,8 @@ class _Program:
             for piece, tensor in zip(results, result):
                 piece.meta["val"] = tensor
         graph.output(tuple(results))
+        for target in _session.session().targets:
+            runtime.build_elsewhere(graph, place_of(graph), target)
         plan = partition(graph)
         for reason in plan.reasons.values():
             raise Unsupported(reason)
@@ -171,7 +174,7 @@ class _Program:
         self._operands = [operands[n] for n in region.inputs]
         self._order = [region.outputs.index(n) for n in results]
         inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
-        self._program = runtime.create_program(region.text, inputs, outputs)
+        self._program = runtime.create_program(region.text, inputs, outputs, plan.place)
         runtime.note_live(self)
 
     def programs(self):

@@ -39,8 +39,6 @@ def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
     """(dtype, shape) of a fake tensor, when Kiln knows such tensors."""
     if not isinstance(tensor, torch.Tensor):
         raise Unsupported(f"a value of type {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
-        raise Unsupported(f"device {tensor.device.type}")
     if tensor.layout is not torch.strided:
         raise Unsupported(f"layout {tensor.layout}")
     dtype = DTYPES.get(tensor.dtype)

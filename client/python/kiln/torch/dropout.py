@@ -39,6 +39,8 @@ def separate_masks(graph: fx.Graph) -> None:
         tensor = x.meta.get("val")
         if not isinstance(tensor, torch.Tensor) or not _is_static(tensor) or not isinstance(p, (int, float)):
             continue
+        if tensor.device.type != "cpu":  # elsewhere eager draws by other means, which nothing repeats
+            continue
         if any(user.target is not operator.getitem for user in node.users):
             continue
         _separate(graph, node, x, tensor, float(p), train is not False)

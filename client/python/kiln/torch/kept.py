@@ -11,6 +11,7 @@ import types
 
 import torch
 
+from .place import Place
 from .runtime import CompiledGraph, EagerRegion, StaticRegion
 from .symbolic import SymbolicRegion
 
@@ -46,23 +47,29 @@ def _load_names(names: dict) -> dict:
 def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, (StaticRegion, EagerRegion)) and value.state is not None:
         source, names = (value if isinstance(value, EagerRegion) else value.eager).code()
-        return "region", (*value.state, value.ops, source, _dump_names(names))
+        return "region", (*_dump_state(value), value.ops, source, _dump_names(names))
     if isinstance(value, SymbolicRegion):
         source, names = value.eager.code()
-        return "symbolic", (*value.state, value.ops, source, _dump_names(names))
+        return "symbolic", (*_dump_state(value), value.ops, source, _dump_names(names))
     if isinstance(value, torch.Tensor):
         return "tensor", value.detach().clone()
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
+def _dump_state(region) -> tuple:
+    text, inputs, outputs, place, *symbols = region.state
+    return text, inputs, outputs, str(place.device), *symbols
+
+
 def _load_attribute(kind: str, value):
     if kind in ("region", "symbolic"):
-        *state, ops, source, names = value
+        text, inputs, outputs, device, *symbols, ops, source, names = value
+        state = (text, inputs, outputs, Place(torch.device(device)), *symbols)
         eager = EagerRegion(None, None, (source, _load_names(names)))
         eager.ops = ops
         if kind == "symbolic":
             return SymbolicRegion(*state, eager)
-        eager.state = tuple(state)
+        eager.state = state
         try:
             return StaticRegion(*state, eager)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail

@@ -22,7 +22,9 @@ from torch import fx
 from . import compat
 from .builder import Builder, dim_of, meta_of, tensor_operands, type_of
 from .dropout import draw_mask
+from .place import Place, place_of
 from .rows import ROWS
+from .tensors import tensors_in
 from .text import Unsupported, dims_text
 
 aten = torch.ops.aten
@@ -51,6 +53,7 @@ class Region:
 
 @dataclass
 class Partition:
+    place: Place
     levels: dict[fx.Node, int]
     regions: dict[int, Region]  # by level
     reasons: dict[fx.Node, str]  # why a node stays in torch
@@ -81,12 +84,15 @@ def drop_legacy_empties(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def why_not(node: fx.Node) -> str | None:
-    """Why Kiln cannot do this node, found by importing it alone; None if it can."""
+def why_not(node: fx.Node, place: Place) -> str | None:
+    """Why Kiln cannot do this node there, found by importing it alone; None if it can."""
     if node.target not in ROWS:
         return "no row"
     if node.target is operator.getitem:
         return None
+    for tensor in tensors_in([n.meta.get("val") for n in (node, *node.all_input_nodes)]):
+        if reason := place.why_not(tensor):
+            return reason
     try:
         builder = Builder(ROWS, lambda n: n is node)
         _check_types(node, builder.results(node))
@@ -130,21 +136,22 @@ def _several_results(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (tuple, list))
 
 
-def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None) -> Partition:
+def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None, place: Place | None = None) -> Partition:
     """Colours the graph and prepares each region's text. Nodes that cannot be said stay in torch, as do those of `lacking`,
-    each with why."""
+    each with why. `place`: where regions run; without, where the graph's tensors are."""
+    place = place or place_of(graph)
     reasons: dict[fx.Node, str] = dict(lacking or {})
     views = set()
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr") or node in reasons:
             continue
-        if is_view(node) and why_not(node) is None:
+        if is_view(node) and why_not(node, place) is None:
             views.add(node)
             continue
-        reason = "not a function" if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node)
+        reason = "not a function" if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node, place)
         if reason is not None:
             reasons[node] = reason
-    result = _colour(graph, reasons, views)
+    result = Partition(place, *_colour(graph, reasons, views), reasons, views)
     for region in result.regions.values():
         _describe(region, result)
     return result
@@ -157,7 +164,8 @@ def why_not_operand(node: fx.Node, reasons: dict) -> str | None:
     return "its tuple is made in torch" if node.args[0] in reasons or node.args[0].op != "call_function" else None
 
 
-def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
+def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, int], dict[int, Region]]:
+    """(levels, regions by level), as the essay above says."""
     levels: dict[fx.Node, int] = {}
     regions: dict[int, Region] = {}
     compiled: list[fx.Node] = []
@@ -178,7 +186,7 @@ def _colour(graph: fx.Graph, reasons: dict, views: set) -> Partition:
         if not tensor_operands(node):
             levels[node] = _first_read(node, levels, views)
         regions.setdefault(levels[node], Region([])).nodes.append(node)
-    return Partition(levels, regions, reasons, views)
+    return levels, regions
 
 
 def _first_read(node: fx.Node, levels: dict, views: set) -> int:

@@ -18,7 +18,8 @@ from . import compat
 from .builder import dim_of
 from .dropout import separate_masks
 from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition
-from .text import DTYPES
+from .place import Place, place_of
+from .text import DTYPES, Unsupported
 
 _live: weakref.WeakSet = weakref.WeakSet()
 
@@ -33,15 +34,15 @@ def live_programs():
     return [p for r in list(_live) for p in r.programs() if hasattr(p, "relayouts")]
 
 
-# Of kiln.Error.code: no backend has the op.
-UNIMPLEMENTED = 12
+# Of kiln.Error.code: no backend has the op; there is no daemon to ask.
+UNIMPLEMENTED, UNAVAILABLE = 12, 14
 # How often a graph is split again around ops that no backend has.
 MAX_ATTEMPTS = 4
 
 
 def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
     """A copy of the tensor in these strides."""
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     copy.copy_(tensor.detach())
     return copy
 
@@ -64,13 +65,14 @@ def waiting_at_most(deadline_ms: int):
         _deadline_ms.reset(token)
 
 
-def create_program(text: str, inputs: list[tuple], outputs: list[tuple], symbol_values: tuple = ()):
-    """An executable of the text. Raises kiln's Error when it cannot be had."""
-    client = _session.session().client()
+def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: Place, symbol_values: tuple = ()):
+    """An executable of the text, for tensors there. Raises kiln's Error when it cannot be had."""
+    client = _session.session().client(place.name)
     if client is None:
-        raise RuntimeError("no client")
+        raise RuntimeError(f"no client for {place.device}")
     _attach()
-    return client.compile(text, inputs, outputs, symbol_values=symbol_values, deadline_ms=_deadline_ms.get())
+    options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory}
+    return client.compile(text, inputs, outputs, **options)
 
 
 _attached = False
@@ -88,10 +90,10 @@ def _attach() -> None:
 class StaticRegion:
     """A region whose shapes are all known. Called with a list of tensors, gives a list of tensors."""
 
-    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], eager: Callable, symbols: tuple = ()) -> None:
-        self._program = create_program(text, inputs, outputs, symbols)
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = ()) -> None:
+        self._program = create_program(text, inputs, outputs, place, symbols)
         self.eager, self.ops = eager, getattr(eager, "ops", ())
-        self.state = (text, inputs, outputs)
+        self.state = (text, inputs, outputs, place)
         note_live(self)
 
     def programs(self):
@@ -111,8 +113,8 @@ class StaticRegion:
 class EagerRegion:
     """A region's nodes run by torch: its fallback. Source is generated when first wanted, and compiled when first run."""
 
-    def __init__(self, owner: fx.GraphModule | None, region: Region | None, code: tuple | None = None) -> None:
-        self._owner, self._region, self._code, self._function = owner, region, code, None
+    def __init__(self, graph: fx.Graph | None, region: Region | None, code: tuple | None = None) -> None:
+        self._graph, self._region, self._code, self._function = graph, region, code, None
         self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
         self.reason, self.code_of_error = "", 0  # why it runs in place of the program
@@ -129,13 +131,13 @@ class EagerRegion:
         """(source of forward(self, *tensors), its globals)."""
         if self._code is None:
             self._code = self._generate()
-            self._owner = self._region = None
+            self._graph = self._region = None
         return self._code
 
     def _generate(self) -> tuple[str, dict]:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {n: graph.placeholder(n.name) for n in self._region.inputs}
-        for node in self._owner.graph.nodes:
+        for node in self._graph.nodes:
             if node not in copies and is_size(node) and (place := _place_of(node, self._region.inputs)):
                 copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (copies[place[0]], place[1]))
             if node not in copies and node.op == "call_function" and all(n in copies for n in node.all_input_nodes):
@@ -189,18 +191,56 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Regions that cannot be had run in torch."""
     separate_masks(gm.graph)
     drop_legacy_empties(gm.graph)
-    lacking: dict[fx.Node, str] = {}
-    for _ in range(MAX_ATTEMPTS):
-        plan = partition(gm.graph, lacking)
-        regions = {level: _make_region(gm, region) for level, region in plan.regions.items()}
-        more = _unimplemented(plan, regions)
-        if not more:
-            break
-        lacking.update(more)
+    place = place_of(gm.graph)
+    for target in _session.session().targets:
+        build_elsewhere(gm.graph, place, target)
+    plan, regions = split(gm.graph, place, _make_region)
     graph, attributes = _stitch(gm, plan, regions)
     source, names = compat.adapter().boxed_code(graph)
     outside = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
     return CompiledGraph(source, names, attributes, outside)
+
+
+def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
+    """Has the graph built for a target that need not be this host's, split as it will be there. Nothing of it is run here."""
+    session = _session.session()
+
+    def build(graph: fx.Graph, region: Region, _: Place):
+        left = EagerRegion(graph, region)
+        try:
+            if region.symbols:
+                raise Unsupported("extents that are not bound yet")
+            session.client(place.name).build(region.text, target, deadline_ms=_deadline_ms.get())
+            return None
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            left.reason, left.code_of_error = str(error), getattr(error, "code", 0)
+            return left
+
+    plan, regions = split(graph, Place(place.device, is_elsewhere=True), build)
+    reasons = {node: why for node, why in plan.reasons.items() if not is_free(node)}
+    for level, region in plan.regions.items():
+        nodes = [n for n in region.nodes if not is_free(n)]
+        if regions[level] is None:
+            session.targets[target]["nodes_compiled"] += len(nodes)
+        else:
+            reasons.update(dict.fromkeys(nodes, regions[level].reason))
+    session.targets[target]["nodes_left"] += len(reasons)
+    for node, why in reasons.items():
+        session.note_fallback(str(node.target), f"for {target}: {why}")
+
+
+def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dict]:
+    """The graph's partition, and what make(graph, region, place) gives for each region, by level; ops that turn out to be nobody's
+    there are torch's."""
+    lacking: dict[fx.Node, str] = {}
+    for _ in range(MAX_ATTEMPTS):
+        plan = partition(graph, lacking, place)
+        regions = {level: make(graph, region, place) for level, region in plan.regions.items()}
+        more = _unimplemented(plan, regions)
+        if not more:
+            break
+        lacking.update(more)
+    return plan, regions
 
 
 def _unimplemented(plan: Partition, regions: dict) -> dict[fx.Node, str]:
@@ -268,21 +308,41 @@ def _run(region, tensors: list) -> list:
     return region(tensors)
 
 
-def _make_region(gm: fx.GraphModule, region: Region):
+def _make_region(graph: fx.Graph, region: Region, place: Place):
     """The region's program, or the region in torch with the reason."""
-    eager = EagerRegion(gm, region)
+    eager = EagerRegion(graph, region)
     eager.ops = tuple(str(n.target) for n in region.nodes if not is_free(n))
     try:
         if region.symbols:
             from .symbolic import SymbolicRegion
 
-            return SymbolicRegion.of(region, eager)
+            return SymbolicRegion.of(region, place, eager)
         inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
-        eager.state = (region.text, inputs, outputs)
+        eager.state = (region.text, inputs, outputs, place)
         return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        eager.reason, eager.code_of_error = str(error), getattr(error, "code", 0)
+        eager.reason, eager.code_of_error = _judged(region.text, place, error)
         return eager
+
+
+def _judged(text: str, place: Place, error: Exception) -> tuple[str, int]:
+    """(reason, code). That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it
+    from a miss, and would not split the graph as the one before did."""
+    reason, code = str(error), getattr(error, "code", 0)
+    client = _session.session().client()
+    if client is None or code not in (UNIMPLEMENTED, UNAVAILABLE):
+        return reason, code
+    from .. import _kiln
+
+    key = "\0".join(("unimplemented", _kiln.version(), place.name, text)).encode()
+    try:
+        if code == UNIMPLEMENTED:
+            client.capture_put(key, reason.encode())
+        elif (kept := client.capture_get(key)) is not None:
+            return kept.decode(), UNIMPLEMENTED
+    except Exception:  # noqa: BLE001: the region runs in torch, one way or the other
+        pass
+    return reason, code
 
 
 _instances = 1

@@ -10,6 +10,7 @@ from .. import _session
 from . import runtime
 from .builder import dim_of, meta_of, type_of
 from .partition import Region
+from .place import Place
 from .text import Unsupported
 
 # Programs kept for one region; a loop over more lengths than this lets the oldest go.
@@ -21,22 +22,22 @@ class SymbolicRegion:
 
     Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
 
-    def __init__(self, text: str, inputs: list[tuple], outputs: list[tuple], symbols: list, eager: Callable) -> None:
-        self._text, self._inputs, self._outputs, self._symbols = text, inputs, outputs, symbols
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, symbols: list, eager: Callable) -> None:
+        self._text, self._inputs, self._outputs, self._place, self._symbols = text, inputs, outputs, place, symbols
         self.eager, self.ops = eager, eager.ops
-        self.state = (text, inputs, outputs, symbols)
-        self._places = [self._place(symbol) for symbol in symbols]
+        self.state = (text, inputs, outputs, place, symbols)
+        self._sources = [self._source(symbol) for symbol in symbols]
         self._programs: dict[tuple, Callable] = {}
 
     @classmethod
-    def of(cls, region: Region, eager: Callable) -> SymbolicRegion:
+    def of(cls, region: Region, place: Place, eager: Callable) -> SymbolicRegion:
         inputs, outputs = ([_layout_of(n) for n in nodes] for nodes in (region.inputs, region.outputs))
-        return cls(region.text, inputs, outputs, list(region.symbols), eager)
+        return cls(region.text, inputs, outputs, place, list(region.symbols), eager)
 
     def programs(self):
         return list(self._programs.values())
 
-    def _place(self, symbol: sympy.Symbol) -> tuple[int, int]:
+    def _source(self, symbol: sympy.Symbol) -> tuple[int, int]:
         """The input and dim whose extent is the symbol."""
         for i, (_, shape, _) in enumerate(self._inputs):
             if symbol in shape:
@@ -44,7 +45,7 @@ class SymbolicRegion:
         raise Unsupported(f"no input has the extent {symbol}")
 
     def __call__(self, tensors: list) -> list:
-        binding = tuple(tensors[i].shape[dim] for i, dim in self._places)
+        binding = tuple(tensors[i].shape[dim] for i, dim in self._sources)
         program = self._programs.get(binding)
         if program is None:
             program = self._add(binding)
@@ -54,7 +55,7 @@ class SymbolicRegion:
         values = dict(zip(self._symbols, binding))
         inputs, outputs = ([_bound(layout, values) for layout in layouts] for layouts in (self._inputs, self._outputs))
         try:
-            program = runtime.StaticRegion(self._text, inputs, outputs, self.eager, binding)
+            program = runtime.StaticRegion(self._text, inputs, outputs, self._place, self.eager, binding)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             _session.session().note_fallback(f"a region with {values}", str(error))
             _session.session().say("binding", f"a region of symbolic shape runs in torch: {error}")

@@ -15,10 +15,14 @@ DTYPES = {
     torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
     torch.float32: "f32",
     torch.float64: "f64",
 }
-FLOATING = frozenset(("f32", "f64"))
+FLOATING = frozenset(("f16", "bf16", "f32", "f64"))
+# The host's kernels are no faster on them than torch's.
+HALVES = frozenset((torch.float16, torch.bfloat16))
 
 # An extent, stride or attribute that may depend on symbols.
 Dim = int | sympy.Expr
@@ -85,12 +89,15 @@ class DTypeName(str):
 
 
 class TextWriter:
-    """Collects inputs, nodes and outputs and prints them. Names are %0, %1, … in order of definition."""
+    """Collects inputs, nodes and outputs and prints them. Names are %0, %1, … in order of definition.
+
+    Outputs are annotated with what torch says they are: libkiln refuses the graph where it finds something else."""
 
     def __init__(self) -> None:
         self._inputs: list[str] = []
-        self._lines: list[str] = []
+        self._lines: list[tuple[list[str], str]] = []  # names of results, and the rest
         self._outputs: list[str] = []
+        self._annotations: dict[str, str] = {}
         self._symbols: set[sympy.Symbol] = set()
         self._count = 0
 
@@ -113,20 +120,21 @@ class TextWriter:
     def node(self, op: str, operands: Sequence[Value | None], attributes: dict, results: int = 1) -> list[str]:
         """Adds a node; gives its results' names. None is an optional operand left out."""
         names = [self._name() for _ in range(results)]
-        line = f"{', '.join(names)} = {op}({', '.join('none' if v is None else v.name for v in operands)})"
+        line = f"{op}({', '.join('none' if v is None else v.name for v in operands)})"
         if attributes:
             line += " {" + ", ".join(f"{k} = {attribute_text(v)}" for k, v in sorted(attributes.items())) + "}"
-        self._lines.append(line)
+        self._lines.append((names, line))
         return names
 
     def output(self, value: Value, strides: Sequence[Dim]) -> None:
         self._note_symbols(strides)
         layout = "" if is_dense(value.shape, strides) else " " + dims_text(strides, "{}")
         self._outputs.append(value.name + layout)
+        self._annotations[value.name] = f"{value.name}: {value.dtype}{dims_text(value.shape)}"
 
     def ops(self) -> set[str]:
         """Names of the ops of its nodes."""
-        return {line.split(" = ", 1)[1].split("(", 1)[0] for line in self._lines}
+        return {line.split("(", 1)[0] for _, line in self._lines}
 
     @property
     def symbols(self) -> list[sympy.Symbol]:
@@ -135,7 +143,8 @@ class TextWriter:
 
     def text(self) -> str:
         symbols = f" symbols({', '.join(map(str, self.symbols))})" if self._symbols else ""
-        body = "".join(f"  {line}\n" for line in self._lines)
+        lines = (f"{', '.join(self._annotations.get(n, n) for n in names)} = {line}" for names, line in self._lines)
+        body = "".join(f"  {line}\n" for line in lines)
         return f"graph({', '.join(self._inputs)}){symbols} {{\n{body}  return {', '.join(self._outputs)}\n}}\n"
 
 

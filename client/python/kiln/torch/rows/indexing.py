@@ -111,7 +111,7 @@ def index_put(b, node):
     if indices.dtype == "bool":
         require(dim == 0 and math.prod(values.shape) == 1 and not accumulate, "several values at the places of a mask")
         mask = b.reshape(indices, indices.shape + (1,) * (len(x.shape) - len(indices.shape)))
-        return b.pointwise("select", mask, b.reshape(values, ()), x)
+        return b.pointwise("select", mask, b.cast(b.reshape(values, ()), x.dtype), x)
     indices = in_range(b, indices, x.shape[dim])
     source = b.expand(values, x.shape[:dim] + indices.shape + x.shape[dim + 1 :])
     if accumulate:

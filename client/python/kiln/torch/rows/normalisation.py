@@ -9,18 +9,32 @@ from ..text import DTYPES, Value
 from .table import arg, aten, number, operand, rank_of, require, result_type, result_types, row, wrap
 
 
+def norm(b: Builder, name: str, node, operands: tuple, **attributes) -> tuple:
+    """A norm with its mean and reciprocal deviation: f32 for halves in Kiln, what torch says of them after a cast."""
+    result, *statistics = result_types(node)
+    kept = [(statistics_dtype(result[0]), shape) for _, shape in statistics]
+    y, *values = b.ops(name, operands, [result, *kept], **attributes)
+    return y, *(b.cast(value, dtype) for value, (dtype, _) in zip(values, statistics))
+
+
+def statistics_dtype(dtype: str) -> str:
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
 @row("native_layer_norm.default")
 def layer_norm(b, node):
     x, shape, weight, bias, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))
-    return b.ops("layer_norm", operands, result_types(node), normalized_rank=len(shape), eps=float(number(eps)))
+    return norm(b, "layer_norm", node, operands, normalized_rank=len(shape), eps=float(number(eps)))
 
 
 @row("native_layer_norm_backward.default")
 def layer_norm_backward(b, node):
     grad, x, shape, mean, rstd, weight, _, _ = node.args
-    operands = (*(b.value(v) for v in (grad, x, mean, rstd)), b.optional(weight))
-    dtype, full_shape = operands[1].dtype, operands[1].shape
+    grad, x, mean, rstd = (b.value(v) for v in (grad, x, mean, rstd))
+    dtype, full_shape = x.dtype, x.shape
+    statistics = (b.cast(value, statistics_dtype(dtype)) for value in (mean, rstd))
+    operands = (grad, x, *statistics, b.optional(weight))
     parameter = (dtype, full_shape[len(full_shape) - len(shape) :])
     types = [(dtype, full_shape), parameter, parameter]
     return b.ops("layer_norm_backward", operands, types, normalized_rank=len(shape))
@@ -30,7 +44,7 @@ def layer_norm_backward(b, node):
 def group_norm(b, node):
     x, weight, bias, _, _, _, groups, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))
-    return b.ops("group_norm", operands, result_types(node), groups=number(groups), eps=float(number(eps)))
+    return norm(b, "group_norm", node, operands, groups=number(groups), eps=float(number(eps)))
 
 
 @row("_native_batch_norm_legit_no_training.default")

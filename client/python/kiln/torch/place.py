@@ -1,0 +1,58 @@
+"""Where a graph's tensors live, as torch, Kiln and DLPack name it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from . import compat
+from .tensors import tensors_in
+from .text import HALVES
+
+# Kiln's names of torch's devices, where they differ: a client without a device is of the host.
+NAMES = {"cpu": ""}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One device of torch: what is elsewhere stays with torch."""
+
+    device: torch.device
+    is_elsewhere: bool = False  # a stand-in for another host's device: programs are built, and not run
+
+    @property
+    def name(self) -> str:
+        """As kiln_client_options.device has it."""
+        kind = self.device.type
+        return NAMES[kind] if kind in NAMES else f"{kind}:{self.device.index or 0}"
+
+    @property
+    def memory(self) -> tuple[int, int] | None:
+        """DLPack's (device type, number); None is the host's."""
+        return _dlpack_device(self.device) if self.name else None
+
+    def why_not(self, tensor: torch.Tensor) -> str | None:
+        """Why a program here cannot have the tensor; None if it can."""
+        if tensor.device != self.device:
+            return f"device {tensor.device} in a graph of {self.device}"
+        if tensor.dtype in HALVES and not self.name and not self.is_elsewhere:
+            return f"dtype {tensor.dtype} on the host"
+        return None
+
+
+@functools.cache
+def _dlpack_device(device: torch.device) -> tuple[int, int]:
+    with compat.adapter().real_mode():
+        kind, number = torch.empty(0, device=device).__dlpack_device__()
+    return int(kind), int(number)
+
+
+def place_of(graph: fx.Graph) -> Place:
+    """The device that most of the graph's tensors are on; numbers may lie on the host beside."""
+    tensors = [t for node in graph.nodes for t in tensors_in(node.meta.get("val"))]
+    count = collections.Counter(t.device for t in tensors if t.device.type != "cpu" or t.dim() > 0)
+    return Place(count.most_common(1)[0][0] if count else torch.device("cpu"))

@@ -1,0 +1,132 @@
+"""torch's tensors on a device: torch.compile and kiln.compile put programs on it, with torch's memory.
+
+The device is the Level Zero stand-in (tests/stand_ins/level_zero), whose memory is the host's: for these tests torch's cpu
+is its name. What this cannot show: streams that do not wait, an allocator of the device's own, torch's own kernels there."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import kiln
+import warmed
+from kiln import _kiln, _session
+from kiln.torch import backend, place
+
+DEVICE = "level_zero:0"
+os.environ["STAND_IN_SYSTEM_MEMORY"] = "1"  # of the device: also that of torch
+
+try:
+    _kiln.Client(device=DEVICE)
+except _kiln.Error as error:
+    pytest.skip(f"no stand-in: {error}", allow_module_level=True)
+
+
+@pytest.fixture
+def on_device(monkeypatch, capsys):
+    """Tensors of torch's cpu are on the device, and programs that were put on it have run there."""
+    monkeypatch.setitem(place.NAMES, "cpu", DEVICE)
+    yield
+    assert "ran in torch" not in capsys.readouterr().err
+
+
+def perceptron(dtype=torch.float32):
+    layers = torch.nn.Linear(33, 65), torch.nn.GELU(), torch.nn.LayerNorm(65), torch.nn.Linear(65, 17)
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def step(model, x):
+    model.zero_grad()
+    y = model(x)
+    y.float().square().mean().backward()
+    return [y.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def assert_near(got, expected, eps):
+    """Sums of at most 65 terms: 8 roundings of the largest value."""
+    for g, e in zip(got, expected, strict=True):
+        assert g.dtype == e.dtype
+        torch.testing.assert_close(g.double(), e.double(), rtol=0, atol=8 * eps * e.abs().max().double().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("entry", [lambda m: torch.compile(m, backend=backend), kiln.compile], ids=["backend", "compile"])
+def test_a_model_is_trained_on_the_device(on_device, entry, dtype):
+    model, x = perceptron(dtype), torch.randn(19, 33, dtype=dtype)
+    expected = step(model, x)
+    compiled = entry(model)
+    for _ in range(2):  # the second step finds memory that the first has used
+        assert_near(step(compiled, x), expected, torch.finfo(dtype).eps)
+    stats = kiln.stats()
+    assert stats["nodes_compiled"] > 10 and stats["graphs_eager"] == 0
+    assert DEVICE in _session.session()._clients
+    assert stats["programs"] > 0 and stats["relayouts"] == 0
+
+
+def test_what_the_device_lacks_stays_with_torch_and_says_why(on_device):
+    model, (x,) = warmed.make_with_attention()
+    with torch.no_grad():
+        assert_near([torch.compile(model, backend=backend)(x)], [model(x)], torch.finfo(torch.float32).eps)
+    stats = kiln.stats()
+    (op,) = stats["fallback_ops"]
+    assert "attention" in op and stats["nodes_compiled"] >= 2
+    assert any("attention" in entry["reason"] for entry in kiln.explain() if "node" in entry)
+
+
+def test_an_index_out_of_range_is_torchs_own_error(on_device):
+    table = torch.nn.Embedding(10, 4)
+    compiled = torch.compile(table, backend=backend)
+    with torch.no_grad():
+        assert torch.equal(compiled(torch.tensor([3, 9])), table(torch.tensor([3, 9])))
+        with pytest.raises(IndexError, match="index out of range in self"):
+            compiled(torch.tensor([3, 10]))
+        assert torch.equal(compiled(torch.tensor([0, 1])), table(torch.tensor([0, 1])))
+    assert kiln.stats()["nodes_compiled"] == 1
+
+
+def test_a_device_that_is_not_there_leaves_its_graphs_to_torch(monkeypatch, capsys):
+    monkeypatch.setitem(place.NAMES, "cpu", "level_zero:7")
+    model, x = perceptron(), torch.randn(19, 33)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend=backend)(x), model(x))
+    assert kiln.stats()["nodes_compiled"] == 0
+    assert "level_zero:7 run in torch" in capsys.readouterr().err
+    assert any("there are" in entry["reason"] for entry in kiln.explain())
+
+
+WARM = """
+import json, sys, torch, kiln
+from kiln import warm
+from kiln.torch import place
+if sys.argv[1]:
+    place.NAMES["cpu"] = sys.argv[1]
+print(json.dumps(warm.warm("warmed:make_with_attention", False, True, sys.argv[2:])))
+"""
+
+
+def test_what_was_warmed_where_the_device_is_not_compiles_nothing_where_it_is(tmp_path):
+    environment = {**os.environ, "KILN_CACHE_DIR": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state"),
+                   "KILN_DAEMON_START_TIMEOUT_MS": "20000"}
+    command = os.environ["KILN_DAEMON_PATH"].removesuffix("d")
+
+    def run(*arguments, **variables):
+        done = subprocess.run(arguments, env={**environment, **variables}, capture_output=True, text=True,
+                              cwd=os.path.dirname(__file__))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def warm(name, *targets, **variables):
+        answer = json.loads(run(sys.executable, "-c", WARM, name, *targets, **variables).splitlines()[-1])
+        run(command, "daemon", "stop")
+        return answer
+
+    made = warm("", "pvc", "dg2", ZE_ENABLE_ALT_DRIVERS="")
+    assert made["targets"]["pvc"]["nodes_compiled"] > 0 and made["targets"]["pvc"]["nodes_left"] == 1
+    checked = warm(DEVICE)
+    assert checked["compilations"] == 0 and checked["hits_deferred"] == checked["programs"] > 0
+    mapped = warm(DEVICE, KILN_NO_DAEMON="1")
+    assert mapped["hits_mapped"] == mapped["programs"] == checked["programs"]
+    assert mapped["nodes_compiled"] == checked["nodes_compiled"]
