@@ -1,5 +1,5 @@
-"""Where there is no device, the check says so with the reason, writes no table, and ends with status 3. Its graphs are
-right on the host, where torch is."""
+"""Where there is no device, the check says so with the reason, writes no table, and ends with status 3. Its graphs and
+its training are right on the host, where torch is."""
 import importlib.util
 import json
 import os
@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 
-SCRIPTS, LIBRARIES, PROGRAMS = sys.argv[1:]
+SCRIPTS, LIBRARIES, PROGRAMS, PYTHON = sys.argv[1:]
 
 
 def run(script, *arguments):
-    env = dict(os.environ, GPU_CHECK_LIBRARIES=LIBRARIES, GPU_CHECK_BIN=PROGRAMS, CUDA_VISIBLE_DEVICES="")
+    env = dict(os.environ, GPU_CHECK_LIBRARIES=LIBRARIES, GPU_CHECK_BIN=PROGRAMS, GPU_CHECK_PYTHON=PYTHON, CUDA_VISIBLE_DEVICES="")
     return subprocess.run([sys.executable, f"{SCRIPTS}/{script}", *arguments], env=env, capture_output=True, text=True,
                           timeout=100, check=False)
 
@@ -33,11 +33,20 @@ def graphs_are_right_on_the_host(output):
     assert result["compilations"] > 0 and len(result["errors"]) > 1, result
 
 
+def training_is_right_on_the_host(output):
+    done = run("training.py", str(output), "--device", "cpu", "--layers", "2", "--width", "64", "--vocabulary", "500",
+               "--length", "40")
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    (result,) = json.loads(output.read_text())["dtypes"].values()
+    assert result["is_right"] and result["cold"]["stats"]["compilations"] > 0, result
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         no_device_is_said(pathlib.Path(folder) / "check.json")
         if importlib.util.find_spec("torch"):
             graphs_are_right_on_the_host(pathlib.Path(folder) / "graphs.json")
+            training_is_right_on_the_host(pathlib.Path(folder) / "training.json")
 
 
 main()

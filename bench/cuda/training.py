@@ -1,0 +1,185 @@
+"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels for
+all but attention. Loss and gradients are compared with torch's in f64, steps timed beside torch's own; a second process
+without a daemon finds everything compiled and computes the same bits.
+
+python training.py OUT.json [--device cpu] [--layers N --width N --vocabulary N --length N]. The package kiln is where
+GPU_CHECK_PYTHON says; its extension is built there for this Python when it is for another one (c++ and Python.h are needed).
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+SKIPPED = 77
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm_1(x)).chunk(3, -1))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, width, vocabulary, length):
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, max(1, width // 64)) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        nn.init.normal_(self.words.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.places.weight
+        for block in self.blocks:
+            x = block(x)
+        logits = self.norm(x) @ self.words.weight.t()
+        return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def wait(device):
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def step(model, run, tokens):
+    """(loss, gradients)"""
+    model.zero_grad(set_to_none=True)
+    loss = run(tokens)
+    loss.backward()
+    return loss.detach(), [p.grad for p in model.parameters()]
+
+
+def seconds_of(model, run, tokens):
+    start = time.perf_counter()
+    step(model, run, tokens)
+    wait(tokens.device)
+    return time.perf_counter() - start
+
+
+def error(got, exact):
+    """Of loss and gradients: the root mean square of each's error over that of its values, the worst."""
+    return max(float(((g.double() - e).square().mean() / e.square().mean().clamp_min(1e-30)).sqrt())
+               for g, e in zip([got[0], *got[1]], [exact[0], *exact[1]]))
+
+
+def measure(options, dtype):
+    """One dtype in this process."""
+    import kiln
+    from kiln.torch import backend  # its name is known where the package is installed
+
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    exact_model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype).double()
+    tokens = torch.randint(options.vocabulary, (1, options.length), device=device)
+    model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype)
+    model.load_state_dict(exact_model.state_dict())
+    eager_first = seconds_of(model, model, tokens)
+    exact = step(exact_model, exact_model, tokens)
+    errors = {"torch": error(step(model, model, tokens), exact)}
+    run = torch.compile(model, backend=backend)
+    first = seconds_of(model, run, tokens)
+    got = step(model, run, tokens)
+    errors["kiln"] = error(got, exact)
+    samples = {"torch": [], "kiln": []}
+    for _ in range(7):
+        samples["torch"].append(seconds_of(model, model, tokens))
+        samples["kiln"].append(seconds_of(model, run, tokens))
+    stats = kiln.stats()
+    return {"errors": errors, "first_step_s": {"torch": eager_first, "kiln": first},
+            "step_ms": {name: 1e3 * statistics.median(values) for name, values in samples.items()},
+            "loss": got[0].item().hex(), "stats": {name: value for name, value in stats.items() if not isinstance(value, float)},
+            "reasons": sorted({entry["reason"] for entry in kiln.explain() if "node" in entry})}
+
+
+def in_process(options, dtype, **variables):
+    """measure() in a process of its own: (its answer, or its last words)."""
+    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--measure", dtype], env={**os.environ, **variables},
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {"output": (done.stdout + done.stderr)[-3000:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def why_no_extension(folder):
+    """None when the package's extension for this Python is there; it is built where only its sources are."""
+    target = folder / "kiln" / f"_kiln{sysconfig.get_config_var('EXT_SUFFIX')}"
+    sources = sorted((folder / "src").glob("*.cc"))
+    if target.exists():
+        return None
+    if not sources:
+        return f"no extension for Python {sys.version.split()[0]}"
+    command = ["c++", "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-I", folder.parents[1],
+               "-I", sysconfig.get_path("include"), *sources, "-o", target, "-L", os.environ["GPU_CHECK_LIBRARIES"],
+               "-l:libkiln.so.0"]
+    try:
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as missing:
+        return f"no extension for Python {sys.version.split()[0]}: {missing}"
+    return None if built.returncode == 0 else f"the extension was not built: {built.stderr[-2000:]}"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--measure", help="one dtype, in this process")
+    for name, default in (("layers", 4), ("width", 768), ("vocabulary", 50257), ("length", 512)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser.parse_args()
+
+
+def is_right(cold, warm):
+    """As near to f64 as torch in the dtype, give or take; nothing compiled again; the same bits."""
+    if "errors" not in cold or "errors" not in warm:
+        return False
+    near = cold["errors"]["kiln"] <= 2 * cold["errors"]["torch"] + 1e-6
+    mapped = warm["stats"]["misses"] == 0 and warm["stats"]["hits_mapped"] > 0
+    return near and mapped and cold["stats"]["nodes_compiled"] > 0 and cold["loss"] == warm["loss"]
+
+
+def main():
+    options = arguments()
+    folder = pathlib.Path(os.environ["GPU_CHECK_PYTHON"])
+    sys.path.insert(0, str(folder))
+    if options.measure:
+        print(json.dumps(measure(options, getattr(torch, options.measure))))
+        return
+    if reason := why_no_extension(folder):
+        print(reason)
+        sys.exit(SKIPPED)
+    result = {"what": f"GPT-2 training step, {options.layers} layers, width {options.width}, {options.length} tokens",
+              "device": options.device, "dtypes": {}}
+    os.environ["KILN_DAEMON_PATH"] = os.path.join(os.environ["GPU_CHECK_BIN"], "kilnd")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ.update(KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache, KILN_DAEMON_IDLE_EXIT_MS="2000")
+        for dtype in ("float32", "bfloat16") if options.device != "cpu" else ("float32",):
+            cold = in_process(options, dtype)
+            warm = in_process(options, dtype, KILN_NO_DAEMON="1")
+            result["dtypes"][dtype] = {"cold": cold, "warm": warm, "is_right": is_right(cold, warm)}
+    print(json.dumps(result))
+    with open(options.output, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+    sys.exit(0 if all(each["is_right"] for each in result["dtypes"].values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
