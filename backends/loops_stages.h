@@ -4,7 +4,7 @@
 
 #include "frontend/fuse/kernel_spec.h"
 
-/// What backends ask of a loops kernel's stages when several work-items share a parallel point.
+/// What backends ask of a loops kernel's stages.
 namespace kiln {
 
 /// What the stage computes: the values it combines and stores, the indices it stores at.
@@ -13,8 +13,8 @@ std::vector<ExprId> roots_of(const LoopsSpec& loops, const Stage& stage);
 /// Whether a stage must meet its reduced points in order: some store of it adds, or goes where data says.
 bool is_ordered(const LoopsSpec& loops, const Stage& stage);
 
-/// Whether a later stage uses memory that this one changes, or changes what this one reads: work-items must meet in
-/// between.
+/// Whether a later stage uses memory that this one changes, or changes what this one reads: work-items that share a
+/// parallel point must meet in between.
 bool conflicts_later(const LoopsSpec& loops, size_t stage);
 
 }  // namespace kiln

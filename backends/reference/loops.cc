@@ -1,3 +1,4 @@
+#include "backends/loops_stages.h"
 #include "backends/reference/body_runner.h"
 #include "backends/reference/kernels.h"
 
@@ -8,7 +9,7 @@ class LoopsRunner {
  public:
   LoopsRunner(const KernelSpec& spec, const LoopsSpec& loops, std::span<void* const> buffers)
       : m_loops(loops), m_body(spec, loops.body, buffers), m_point(loops.extents.size(), 0) {
-    for (const Stage& stage : loops.stages) m_orders.push_back(m_body.order_for(roots_of(stage)));
+    for (const Stage& stage : loops.stages) m_orders.push_back(m_body.order_for(roots_of(m_loops, stage)));
   }
 
   bool run() {
@@ -20,16 +21,6 @@ class LoopsRunner {
   }
 
  private:
-  std::vector<ExprId> roots_of(const Stage& stage) const {
-    std::vector<ExprId> roots;
-    for (const uint32_t reduction : stage.reductions) roots.push_back(m_loops.reductions[reduction].value);
-    for (const Store& store : stage.stores) {
-      roots.push_back(store.value);
-      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect) roots.push_back(term.index);
-    }
-    return roots;
-  }
-
   void run_stage(const Stage& stage, const std::vector<ExprId>& order) {
     std::vector<Number> totals;
     for (const uint32_t r : stage.reductions) totals.push_back(identity_of(m_loops.reductions[r].combiner));

@@ -5,6 +5,7 @@
 
 #include "backends/cpu/compile/body_emitter.h"
 #include "backends/cpu/compile/loops_form.h"
+#include "backends/loops_stages.h"
 #include "base/bytes.h"
 
 // Loops kernels: pointwise, reductions, normalisations, gathers, scatters.
@@ -26,7 +27,7 @@ class LoopsEmitter {
  public:
   LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsForm& form)
       : e(emitter), m_spec(spec), m_loops(loops), m_form(form), m_grid(loops_grid(loops, form)) {
-    for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(stage));
+    for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(m_loops, stage));
     for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
     for (const Stage& stage : loops.stages) {
       m_all_stores.insert(m_all_stores.end(), stage.stores.begin(), stage.stores.end());
@@ -66,16 +67,6 @@ class LoopsEmitter {
     return m_form.lane_dim >= 0 && m_form.lane_dim < static_cast<int>(m_loops.parallel_rank);
   }
   int64_t extent(int dim) const { return m_loops.extents[static_cast<size_t>(dim)]; }
-
-  std::vector<ExprId> roots_of(const Stage& stage) const {
-    std::vector<ExprId> roots;
-    for (const uint32_t reduction : stage.reductions) roots.push_back(m_loops.reductions[reduction].value);
-    for (const Store& store : stage.stores) {
-      roots.push_back(store.value);
-      for (const IndirectTerm& term : m_loops.body.accesses[store.access].indirect) roots.push_back(term.index);
-    }
-    return roots;
-  }
 
   /// Loaded and stored: what is loaded may differ from stage to stage.
   std::vector<bool> changing_buffers() const {
