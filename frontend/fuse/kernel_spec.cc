@@ -216,6 +216,12 @@ std::vector<uint8_t> canonical_bytes(const KernelSpec& spec) {
   return writer.take();
 }
 
+std::string_view kind_name(const KernelSpec& spec) {
+  constexpr std::string_view k_names[] = {"loops", "gemm", "attention", "attention_backward"};
+  static_assert(std::size(k_names) == std::variant_size_v<decltype(KernelSpec::kernel)>);
+  return k_names[spec.kernel.index()];
+}
+
 std::string kernel_name(const KernelSpec& spec) {
   return std::visit([&](const auto& kernel) { return name_of(spec, kernel); }, spec.kernel);
 }

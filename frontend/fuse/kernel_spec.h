@@ -112,6 +112,9 @@ std::vector<uint8_t> canonical_bytes(const KernelSpec& spec);
 /// Whether some address comes from data, so that the kernel may find an index outside its tensor.
 bool has_indirect_access(const KernelSpec& spec);
 
+/// "loops", "gemm", "attention", "attention_backward": the last two are the names of the ops they are made of.
+std::string_view kind_name(const KernelSpec& spec);
+
 /// For profiles, never for keys, following a written grammar (docs/kernels.md): "gemm_f32_512x3072x768_nt",
 /// "loops_f32_512x768_r1", "attention_f32_1x12x512x512x64_causal".
 std::string kernel_name(const KernelSpec& spec);

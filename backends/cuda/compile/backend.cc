@@ -26,7 +26,7 @@ struct KernelKind {
 };
 
 Status claims_nothing(const KernelSpec& spec, const CudaTarget&) {
-  return error(StatusCode::unimplemented, "cuda: no kernel for {}", kernel_name(spec));
+  return error(StatusCode::unimplemented, "cuda: no kernel for {}", kind_name(spec));
 }
 std::vector<Schedule> no_candidates(const KernelSpec&, const CudaTarget&) { return {}; }
 Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Schedule&, const CudaTarget& target) {

@@ -14,14 +14,14 @@ struct KernelKind {
   Expected<LaunchForm> (*emit)(Emitter&, const KernelSpec&, const Schedule&, const DeviceFamily&);
 };
 
-Status claims_no_attention(const KernelSpec&, const DeviceFamily&) {
-  return error(StatusCode::unimplemented, "level zero: no attention kernels");
+Status claims_nothing(const KernelSpec& spec, const DeviceFamily&) {
+  return error(StatusCode::unimplemented, "level zero: no kernel for {}", kind_name(spec));
 }
 
 std::vector<Schedule> no_candidates(const KernelSpec&, const DeviceFamily&) { return {}; }
 
 Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, const Schedule&, const DeviceFamily& family) {
-  return claims_no_attention(spec, family);
+  return claims_nothing(spec, family);
 }
 
 // Level Zero allows half precision, which the validator knows of no OpenCL environment that does.
@@ -31,8 +31,8 @@ constexpr spv_target_env k_environment = SPV_ENV_UNIVERSAL_1_2;
 constexpr std::array<KernelKind, 4> k_kinds{{
     {loops_claims, loops_candidates, emit_loops},
     {gemm_claims, gemm_candidates, emit_gemm},
-    {claims_no_attention, no_candidates, emit_nothing},
-    {claims_no_attention, no_candidates, emit_nothing},
+    {claims_nothing, no_candidates, emit_nothing},
+    {claims_nothing, no_candidates, emit_nothing},
 }};
 static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
