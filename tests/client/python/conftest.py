@@ -5,7 +5,7 @@ import tempfile
 
 # A cache of the tests' own, and a daemon that leaves when they are done; read when kiln is imported.
 _cache = tempfile.TemporaryDirectory(prefix="kiln-test-")
-os.environ.update(KILN_CACHE_DIR=_cache.name, KILN_DAEMON_IDLE_EXIT_MS="5000")
+os.environ.update(KILN_CACHE_DIR=_cache.name, KILN_DAEMON_IDLE_EXIT_MS="5000", KILN_DAEMON_START_TIMEOUT_MS="20000")
 
 import interpreter  # noqa: E402
 import pytest  # noqa: E402

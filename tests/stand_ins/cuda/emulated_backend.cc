@@ -32,21 +32,6 @@ EmulatedTensorMap encode(const cuda::TensorMapRecord& record, void* const* buffe
   return map;
 }
 
-/// What cuTensorMapEncodeTiled and the copies themselves ask of a map; empty when all is well.
-std::string refuse(const EmulatedTensorMap& map) {
-  if (reinterpret_cast<uintptr_t>(map.data) % 16 != 0) return "a tensor map's address is no multiple of 16";
-  if (map.strides_bytes[1] % 16 != 0 || map.strides_bytes[2] % 16 != 0) {
-    return "a tensor map's strides are no multiples of 16 bytes";
-  }
-  for (size_t dim = 0; dim < EmulatedTensorMap::k_rank; ++dim) {
-    if (map.extents[dim] == 0 || map.box[dim] == 0 || map.box[dim] > 256) return "a tensor map has an impossible box";
-  }
-  const uint64_t row_bytes = map.box[0] * map.strides_bytes[0];
-  if (row_bytes % 16 != 0) return "a tensor map's box has rows that are no multiple of 16 bytes";
-  if (map.swizzle == Swizzle::bytes_128 && row_bytes > 128) return "a swizzled box has rows of more than 128 bytes";
-  return {};
-}
-
 class EmulatedExecutable : public HostExecutable {
  public:
   explicit EmulatedExecutable(EmulatedKernels kernels) : m_kernels(std::move(kernels)) {}
@@ -88,6 +73,10 @@ Expected<EmulatedKernels> EmulatedKernels::compile(const std::vector<cuda::Kerne
   for (const cuda::KernelSource& source : alternatives) {
     KILN_ASSIGN_OR_RETURN(const auto object, compiled_once(source.text));
     KILN_ASSIGN_OR_RETURN(HostModule module, HostModule::load(object));
+    if (module.cluster() != source.record.cluster) {
+      return error(StatusCode::internal, "a kernel of clusters of {} is recorded with {}", module.cluster(),
+                   source.record.cluster);
+    }
     kernels.m_kernels.push_back(std::make_shared<const Kernel>(Kernel{source.record, std::move(module)}));
   }
   return kernels;
@@ -114,7 +103,7 @@ std::string EmulatedKernels::run(size_t alternative, void* const* buffers, uint3
   std::memcpy(argument + m_buffers.size() * sizeof(void*), &status, sizeof status);
   for (size_t i = 0; i < kernel.record.maps.size(); ++i) {
     const EmulatedTensorMap map = encode(kernel.record.maps[i], buffers);
-    if (const std::string refusal = refuse(map); !refusal.empty()) return refusal;
+    if (const std::string refusal = why_refused(map); !refusal.empty()) return refusal;
     std::memcpy(argument + cuda::maps_offset(record) + i * 128, &map, sizeof map);
   }
   std::vector<GlobalBuffer> uses;

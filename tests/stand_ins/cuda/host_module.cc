@@ -65,6 +65,13 @@ std::span<const uint8_t> object_around(const void* address) {
   return search.found;
 }
 
+/// Kernels look the machine's functions up among what is open to all: a driver is not, nor what it links.
+void open_machine_to_kernels() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&open_machine_to_kernels), &info) == 0) return;
+  [[maybe_unused]] static void* const opened = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+}
+
 }  // namespace
 
 Expected<std::vector<uint8_t>> compile_for_host(std::string_view text, std::string_view entry) {
@@ -72,11 +79,13 @@ Expected<std::vector<uint8_t>> compile_for_host(std::string_view text, std::stri
   if (folder.path().empty()) return Status(StatusCode::internal, "no temporary folder for the compiler");
   const fs::path source = folder.path() / "kernel.cc", object = folder.path() / "kernel.so",
                  log = folder.path() / "log";
-  std::ofstream(source) << text << "\nusing namespace kiln;\n"
-                        << fmt::format(
-                               "extern \"C\" void kiln_emulated_call(const void* arguments) {{ "
-                               "kiln::call_kernel(&{}, arguments); }}\n",
-                               entry);
+  std::ofstream(source)
+      << text << "\nusing namespace kiln;\n"
+      << fmt::format(
+             "extern \"C\" void kiln_emulated_call(const void* arguments) {{ "
+             "kiln::call_kernel(&{0}, arguments); }}\n"
+             "extern \"C\" const unsigned kiln_emulated_argument_bytes = kiln::argument_bytes(&{0});\n",
+             entry);
   // No contraction that the text does not ask for; structs stay whole, so that a wide access is announced as one.
   const std::string command = fmt::format(
       "{} -std=c++20 -O1 -w -fPIC -shared -nostdlib -fsanitize=thread -fno-exceptions -fno-strict-aliasing "
@@ -91,6 +100,7 @@ Expected<std::vector<uint8_t>> compile_for_host(std::string_view text, std::stri
 }
 
 Expected<HostModule> HostModule::load(std::span<const uint8_t> shared_object) {
+  open_machine_to_kernels();
   HostModule module;
   module.m_file = memfd_create("kiln_emulated_kernel", MFD_CLOEXEC);
   if (module.m_file < 0 ||
@@ -101,6 +111,9 @@ Expected<HostModule> HostModule::load(std::span<const uint8_t> shared_object) {
   if (module.m_handle == nullptr) return Status(StatusCode::internal, dlerror());
   module.m_call = reinterpret_cast<void (*)(const void*)>(dlsym(module.m_handle, "kiln_emulated_call"));
   if (module.m_call == nullptr) return Status(StatusCode::invalid_argument, "an emulated kernel without entry");
+  const auto* cluster = static_cast<const uint32_t*>(dlsym(module.m_handle, "kiln_emulated_cluster"));
+  if (cluster != nullptr) module.m_cluster = *cluster;
+  module.m_argument_bytes = *static_cast<const uint32_t*>(dlsym(module.m_handle, "kiln_emulated_argument_bytes"));
   module.m_constants = object_around(reinterpret_cast<const void*>(module.m_call));
   return module;
 }
@@ -109,6 +122,8 @@ HostModule::HostModule(HostModule&& other) noexcept
     : m_file(std::exchange(other.m_file, -1)),
       m_handle(std::exchange(other.m_handle, nullptr)),
       m_call(other.m_call),
+      m_cluster(other.m_cluster),
+      m_argument_bytes(other.m_argument_bytes),
       m_constants(other.m_constants) {}
 
 HostModule::~HostModule() {

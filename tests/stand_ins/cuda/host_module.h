@@ -25,6 +25,10 @@ class HostModule {
 
   /// One thread's part of the kernel. `arguments` points to the kernel's struct.
   void call(const void* arguments) const { m_call(arguments); }
+  /// Blocks of a cluster, as the kernel is declared.
+  uint32_t cluster() const { return m_cluster; }
+  /// Bytes of the kernel's struct.
+  size_t argument_bytes() const { return m_argument_bytes; }
   /// Memory of the module itself.
   std::span<const uint8_t> constants() const { return m_constants; }
 
@@ -33,6 +37,8 @@ class HostModule {
   int m_file = -1;  // open as long as it is loaded: the loader tells objects apart by the name that has its number
   void* m_handle = nullptr;
   void (*m_call)(const void*) = nullptr;
+  uint32_t m_cluster = 1;
+  size_t m_argument_bytes = 0;
   std::span<const uint8_t> m_constants;
 };
 

@@ -62,8 +62,8 @@ Machine::Machine(const LaunchShape& shape, std::vector<GlobalBuffer> buffers, ui
       m_temper(static_cast<Temper>(seed % 3)),
       m_stacks(size_t{shape.threads} * shape.cluster) {
   for (GlobalBuffer& buffer : buffers) {
-    Shadow shadow(buffer.size_bytes, Shadow::Kind::global);
-    if (buffer.readable) shadow.initialise(0, buffer.size_bytes);
+    Shadow shadow(buffer.is_watched ? buffer.size_bytes : 0, Shadow::Kind::global);
+    if (buffer.readable) shadow.initialise(0, shadow.size());
     m_buffers.push_back({std::move(buffer), std::move(shadow)});
   }
   m_blocks.resize(shape.cluster);

@@ -129,6 +129,7 @@ struct GlobalBuffer {
   size_t size_bytes = 0;
   bool readable = true;  // before the kernel wrote it
   bool writable = true;
+  bool is_watched = true;  // else no access to it is held against what orders it
 };
 
 struct LaunchShape {

@@ -43,6 +43,7 @@ void Machine::touch_global(const void* address, size_t size, bool write, Proxy p
     if (first < buffer.what.data || first >= buffer.what.data + buffer.what.size_bytes) continue;
     const auto offset = static_cast<size_t>(first - buffer.what.data);
     if (offset + size > buffer.what.size_bytes) break;
+    if (!buffer.what.is_watched) return;
     if (write && !buffer.what.writable) fail(fmt::format("writes to {}, which is only read", buffer.what.name));
     const Toucher toucher = self().toucher(proxy);
     const std::string problem =

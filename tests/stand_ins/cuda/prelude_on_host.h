@@ -5,7 +5,10 @@
 #define KILN_DEVICE static inline __attribute__((always_inline))
 #define KILN_MEMBER inline __attribute__((always_inline))
 #define KILN_KERNEL(threads, blocks) void
-#define KILN_CLUSTER_KERNEL(threads, blocks, cluster) void
+// A cubin says how many blocks make a cluster; so does the object.
+#define KILN_CLUSTER_KERNEL(threads, blocks, cluster) \
+  const unsigned kiln_emulated_cluster = cluster;     \
+  extern "C" void
 #define KILN_ARGUMENTS(type) const type
 #define KILN_UNROLL
 
@@ -187,6 +190,11 @@ KILN_DEVICE void wgmma(bf16, f32 (&d)[n], u64 a, u64 b, u32 accumulate) {
 template <bool m_major_a, bool n_major_b, int n>
 KILN_DEVICE void wgmma(f16, f32 (&d)[n], u64 a, u64 b, u32 accumulate) {
   kiln_emulated_wgmma(d, 2 * n, a, b, accumulate, false, m_major_a, n_major_b);
+}
+
+template <typename Arguments>
+constexpr unsigned argument_bytes(void (*)(Arguments)) {
+  return sizeof(Arguments);
 }
 
 /// Calls the kernel with its one argument, as a launch would.

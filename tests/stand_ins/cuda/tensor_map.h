@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace kiln::cuda_emulator {
 
@@ -38,6 +39,9 @@ struct EmulatedTensorMap {
 
   uint32_t box_bytes() const { return box[0] * box[1] * box[2] * static_cast<uint32_t>(strides_bytes[0]); }
 };
+/// What cuTensorMapEncodeTiled and the copies themselves ask of a map; empty when all is well.
+std::string why_refused(const EmulatedTensorMap& map);
+
 static_assert(sizeof(EmulatedTensorMap) <= 128, "a kernel has 128 bytes for it");
 
 }  // namespace kiln::cuda_emulator

@@ -9,18 +9,7 @@
 namespace kiln {
 namespace {
 
-using testing::check_results;
-
-// A product with a bias and an activation, a softmax over it, and an exponential beside.
-constexpr const char* k_graph = R"(graph(%x: f32[37, 65], %w: f32[65, 33], %b: f32[33]) {
-  %m = matmul(%x, %w)
-  %s = add(%m, %b)
-  %t = tanh(%s)
-  %y = softmax(%t) {dim = 1}
-  %e = exp(%x)
-  return %y, %e
-}
-)";
+using testing::k_product_and_softmax;
 
 class LevelZeroPrograms : public testing::DevicePrograms {
  protected:
@@ -39,50 +28,21 @@ class LevelZeroPrograms : public testing::DevicePrograms {
 };
 
 TEST_F(LevelZeroPrograms, a_graph_is_compiled_checked_and_run_on_the_device) {
-  const Graph graph = parse(k_graph);
-  {
-    const auto client = client_of("level_zero");
-    const auto compiled = client->compile(graph, {});
-    ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
-    EXPECT_EQ(compiled->how, "built");
-    check_results(*client, *compiled->program, graph);
-  }
-  const auto client = client_of("level_zero");
-  const auto again = client->compile(graph, {});
-  ASSERT_TRUE(again.ok()) << again.status().to_string();
-  EXPECT_EQ(again->how, "mapped hit");
-  check_results(*client, *again->program, graph);
+  expect_built_then_mapped("level_zero", parse(k_product_and_softmax));
 }
 
 TEST_F(LevelZeroPrograms, what_was_made_without_the_device_is_not_compiled_again_where_it_is) {
   const std::string file = m_directory / "graph.kiln";
-  std::ofstream(file) << k_graph;
+  std::ofstream(file) << k_product_and_softmax;
   ASSERT_EQ(run_without_device("warm " + file + " --target pvc,dg2"), 0);
   ASSERT_EQ(run_without_device("ls --target pvc | grep -q unchecked"), 0);
   ASSERT_EQ(run_without_device("daemon stop"), 0);
-
-  const Graph graph = parse(k_graph);
-  {
-    const auto client = client_of("level_zero");
-    const auto compiled = client->compile(graph, {});
-    ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
-    EXPECT_EQ(compiled->how, "checked");
-    EXPECT_EQ(stats_of(*client)["compilations"], 0);
-    check_results(*client, *compiled->program, graph);
-  }
-  stop_daemon();
-  set("KILN_NO_DAEMON", "1");
-  const auto client = client_of("level_zero");
-  const auto again = client->compile(graph, {});
-  unsetenv("KILN_NO_DAEMON");
-  ASSERT_TRUE(again.ok()) << again.status().to_string();
-  EXPECT_EQ(again->how, "mapped hit");
-  check_results(*client, *again->program, graph);
+  expect_checked_then_mapped("level_zero", parse(k_product_and_softmax));
 }
 
 TEST_F(LevelZeroPrograms, a_compiler_that_ends_its_process_is_a_typed_error) {
   set("STAND_IN_FAULT", "compiler-exits");
-  const Graph graph = parse(k_graph);
+  const Graph graph = parse(k_product_and_softmax);
   const auto compiled = client_of("level_zero")->compile(graph, {});
   unsetenv("STAND_IN_FAULT");
   EXPECT_EQ(compiled.status().code(), StatusCode::aborted) << compiled.status().to_string();
