@@ -110,7 +110,7 @@ void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const Chec
 LaunchStatus run_in_slices(const HostExecutable& executable, const std::vector<void*>& buffers,
                            std::mt19937_64& random) {
   std::vector<uint8_t> workspace(executable.workspace_bytes() + 64, 0xA5);
-  auto* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63});
+  uint8_t* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
   std::vector<std::pair<uint64_t, uint64_t>> slices;
   for (uint64_t first = 0; first < executable.tasks();) {
     const uint64_t last = std::min(executable.tasks(), first + 1 + random() % 9);

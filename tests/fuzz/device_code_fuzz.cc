@@ -56,6 +56,7 @@ void look_at(std::span<const uint8_t> code) {
 }  // namespace
 }  // namespace kiln
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kiln::look_at({data, size});
   static const std::vector<uint8_t> good[] = {kiln::good_record(), kiln::good_device_code()};

@@ -196,6 +196,7 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// NOLINTBEGIN(bugprone-casting-through-void): Python keeps functions of all forms as one type
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
      "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program"},
@@ -208,6 +209,7 @@ PyMethodDef k_methods[] = {
     {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data)"},
     {nullptr, nullptr, 0, nullptr},
 };
+// NOLINTEND(bugprone-casting-through-void)
 
 PyType_Slot k_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(create_client)},

@@ -24,8 +24,8 @@ class LoadedImage {
   LaunchStatus run(const std::vector<void*>& buffers) const {
     auto status = LaunchStatus::ok;
     std::vector<uint8_t> workspace(m_executable->workspace_bytes() + 64);
-    const auto address = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63};
-    m_executable->run(buffers.data(), reinterpret_cast<void*>(address), &status, 0, m_executable->tasks());
+    uint8_t* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+    m_executable->run(buffers.data(), aligned, &status, 0, m_executable->tasks());
     return status;
   }
   const HostExecutable& executable() const { return *m_executable; }

@@ -149,6 +149,8 @@ void* pointer_of(uint64_t address) { return reinterpret_cast<void*>(address); } 
 
 using namespace kiln::cuda_emulator;
 
+// NOLINTBEGIN(readability-identifier-naming): the vendor's names
+
 // The driver and its device.
 
 KILN_EXPORT int cuInit(unsigned) { return k_success; }
@@ -331,3 +333,5 @@ KILN_EXPORT int cuTensorMapEncodeTiled(void* encoded, int type, uint32_t rank, v
   std::memcpy(encoded, &map, sizeof map);
   return k_success;
 }
+
+// NOLINTEND(readability-identifier-naming)

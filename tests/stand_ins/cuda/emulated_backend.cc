@@ -99,8 +99,8 @@ std::string EmulatedKernels::run(size_t alternative, void* const* buffers, uint3
   const size_t size = cuda::argument_bytes(record, kernel.record);
   std::vector<uint8_t> storage(size + 128);
   uint8_t* argument = storage.data() + (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64;
-  std::memcpy(argument, buffers, m_buffers.size() * sizeof(void*));
-  std::memcpy(argument + m_buffers.size() * sizeof(void*), &status, sizeof status);
+  std::memcpy(argument, static_cast<const void*>(buffers), m_buffers.size() * sizeof(void*));
+  std::memcpy(argument + m_buffers.size() * sizeof(void*), static_cast<const void*>(&status), sizeof status);
   for (size_t i = 0; i < kernel.record.maps.size(); ++i) {
     const EmulatedTensorMap map = encode(kernel.record.maps[i], buffers);
     if (const std::string refusal = why_refused(map); !refusal.empty()) return refusal;
@@ -139,7 +139,7 @@ Status EmulatedCompileBackend::claims(const KernelSpec& spec, const Target& targ
 
 std::vector<Schedule> EmulatedCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
   static size_t turn = 0;
-  const std::vector<Schedule> all = m_real.candidates(spec, real_target(target));
+  std::vector<Schedule> all = m_real.candidates(spec, real_target(target));
   if (all.size() <= 2) return all;
   return {all.front(), all[1 + turn++ % (all.size() - 1)]};
 }

@@ -58,6 +58,7 @@ std::span<const uint8_t> object_around(const void* address) {
           last = std::max(last, static_cast<uintptr_t>(info->dlpi_addr + segment.p_vaddr + segment.p_memsz));
         }
         if (wanted.address < first || wanted.address >= last) return 0;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader says addresses as integers
         wanted.found = {reinterpret_cast<const uint8_t*>(first), last - first};
         return 1;
       },

@@ -24,6 +24,8 @@ Program& of(void* handle) { return *static_cast<Program*>(handle); }
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the vendor's names
+
 KILN_EXPORT int nvrtcVersion(int* major, int* minor) {
   *major = 13;
   *minor = 0;
@@ -76,3 +78,5 @@ KILN_EXPORT int nvrtcGetProgramLog(void* program, char* text) {
   std::memcpy(text, of(program).log.c_str(), of(program).log.size() + 1);
   return k_success;
 }
+
+// NOLINTEND(readability-identifier-naming)

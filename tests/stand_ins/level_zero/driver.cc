@@ -290,7 +290,7 @@ ze_result_t set_argument(ze_kernel_handle_t handle, uint32_t index, size_t bytes
   if (index >= kernel->arguments.size()) return ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX;
   if (bytes != sizeof(void*)) return ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE;
   void* pointer = nullptr;
-  std::memcpy(&pointer, value, sizeof pointer);
+  std::memcpy(static_cast<void*>(&pointer), value, sizeof pointer);
   if (!is_device_memory(pointer, 0)) {
     return fail(ZE_RESULT_ERROR_INVALID_ARGUMENT, "argument " + std::to_string(index) + " is no device memory");
   }

@@ -17,6 +17,8 @@ namespace {
 constexpr uintptr_t k_offset = uintptr_t{1} << 56;
 constexpr size_t k_alignment = 256;
 
+// NOLINTBEGIN(performance-no-int-to-ptr): an address of the device is no pointer
+
 /// The device's memory, by the real address of each allocation.
 class Memory {
  public:
@@ -38,8 +40,9 @@ class Memory {
   Expected<uint8_t*> real(const void* device, size_t bytes) const {
     const uintptr_t address = reinterpret_cast<uintptr_t>(device) - k_offset;
     const std::scoped_lock lock(m_mutex);
-    auto it = m_sizes.upper_bound(address);
-    if (it == m_sizes.begin() || address + bytes > (--it)->first + it->second) {
+    const auto after = m_sizes.upper_bound(address);
+    const auto holder = after == m_sizes.begin() ? m_sizes.end() : std::prev(after);
+    if (holder == m_sizes.end() || address + bytes > holder->first + holder->second) {
       return invalid_argument("toy: {} bytes at {} are not memory of the device", bytes, device);
     }
     return reinterpret_cast<uint8_t*>(address);
@@ -49,6 +52,8 @@ class Memory {
   mutable std::mutex m_mutex;
   std::map<uintptr_t, size_t> m_sizes;
 };
+
+// NOLINTEND(performance-no-int-to-ptr)
 
 /// Keeps what it is told to do until it is waited for.
 class ToyQueue final : public Queue {
