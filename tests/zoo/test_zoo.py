@@ -1,6 +1,6 @@
 """Each small architecture, in training and forward, gives what eager torch gives: values, structure, gradients, buffers.
 
-KILN_ZOO_ENTRY says how models are compiled: `backend` is torch.compile(backend="kiln"), `compile` is kiln.compile."""
+ZOO_ENTRY says how models are compiled: `backend` is torch.compile(backend="kiln"), `compile` is kiln.compile."""
 
 import copy
 import os
@@ -13,7 +13,7 @@ from families import all_models
 import kiln
 
 ENTRIES = {"backend": lambda model: torch.compile(model, backend="kiln"), "compile": kiln.compile}
-COMPILE = ENTRIES[os.environ.get("KILN_ZOO_ENTRY", "backend")]
+COMPILE = ENTRIES[os.environ.get("ZOO_ENTRY", "backend")]
 
 
 @pytest.mark.parametrize("mode", ["training", "forward"])
