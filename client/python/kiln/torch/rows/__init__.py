@@ -8,7 +8,15 @@ give their operand.
 
 from __future__ import annotations
 
-from . import contraction, indexing, normalisation, pointwise, reductions, views  # noqa: F401: they register their rows
+from . import (  # noqa: F401: they register their rows
+    activation_gradients,
+    contraction,
+    indexing,
+    normalisation,
+    pointwise,
+    reductions,
+    views,
+)
 from .creation import CONSTANT
 from .table import ROWS
 
