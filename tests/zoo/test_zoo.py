@@ -30,4 +30,5 @@ def test_model_is_as_in_eager(name, mode):
     before = kiln.stats()["nodes_compiled"]
     got = run(ours, COMPILE(ours), inputs, is_training)
     assert differences(got, eager, exact) == []
-    assert kiln.stats()["nodes_compiled"] > before, "nothing ran in Kiln"
+    if is_training:  # in inference torch runs some of its own layers as one op of its own
+        assert kiln.stats()["nodes_compiled"] > before, "nothing ran in Kiln"
