@@ -359,7 +359,7 @@ Status loops_claims(const KernelSpec& spec, const CpuTarget&) {
 
 std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CpuTarget& target) {
   std::vector<Schedule> schedules;
-  for (const LoopsForm& form : loops_forms(spec, simplified(std::get<LoopsSpec>(spec.kernel)), target)) {
+  for (const LoopsForm& form : loops_forms(simplified(std::get<LoopsSpec>(spec.kernel)), target)) {
     schedules.push_back(encode(form));
   }
   return schedules;
@@ -367,7 +367,7 @@ std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CpuTarget& 
 
 Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule) {
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
-  for (const LoopsForm& form : loops_forms(spec, loops, emitter.target())) {
+  for (const LoopsForm& form : loops_forms(loops, emitter.target())) {
     if (encode(form).bytes == schedule.bytes) return LoopsEmitter(emitter, spec, loops, form).run();
   }
   return invalid_argument("cpu: no loops schedule \"{}\" for this kernel", schedule.description);

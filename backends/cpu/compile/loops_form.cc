@@ -10,8 +10,8 @@ namespace {
 /// What the choice of form looks at.
 class FormChooser {
  public:
-  FormChooser(const KernelSpec& spec, const LoopsSpec& loops, const CpuTarget& target)
-      : m_spec(spec), m_loops(loops), m_target(target), m_dims(loops.body.exprs.size(), 0) {
+  FormChooser(const LoopsSpec& loops, const CpuTarget& target)
+      : m_loops(loops), m_target(target), m_dims(loops.body.exprs.size(), 0) {
     for (ExprId id = 0; id < m_dims.size(); ++id) m_dims[id] = dims_of(loops.body.exprs[id]);
   }
 
@@ -166,7 +166,6 @@ class FormChooser {
     }
   }
 
-  const KernelSpec& m_spec;
   const LoopsSpec& m_loops;
   const CpuTarget& m_target;
   std::vector<uint64_t> m_dims;
@@ -174,8 +173,8 @@ class FormChooser {
 
 }  // namespace
 
-std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loops, const CpuTarget& target) {
-  return FormChooser(spec, loops, target).choose();
+std::vector<LoopsForm> loops_forms(const LoopsSpec& loops, const CpuTarget& target) {
+  return FormChooser(loops, target).choose();
 }
 
 LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsForm& form) {

@@ -18,7 +18,7 @@ struct LoopsForm {
 };
 
 /// Best first; at least one. `spec` holds the buffers the loops' accesses name.
-std::vector<LoopsForm> loops_forms(const KernelSpec& spec, const LoopsSpec& loops, const CpuTarget& target);
+std::vector<LoopsForm> loops_forms(const LoopsSpec& loops, const CpuTarget& target);
 
 /// The grid: dims before `split` and chunks of `split` are tasks; the rest runs inside a task. Dims in loop
 /// order.
