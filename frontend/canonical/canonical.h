@@ -22,6 +22,16 @@ std::vector<uint8_t> canonical_bytes(const Graph& graph);
 /// longer than k_longest_view_run and graphs that would more than double are left shared from there on.
 Graph sink_views(const Graph& graph);
 
+/// The graph in which every value lies in one layout, and its type's strides say which: those of the caller for inputs
+/// and outputs, dense (no strides) for all else. From here on nothing else says where a value lies. Each output is an
+/// input just as it is, or a value that no other output is: what is returned in a second layout or a second time, and
+/// an input that is returned in another layout, is copied by a node (permute by the identity).
+///
+/// `graph` should be canonical, or sink_views of that. Not canonical itself: canonicalise would merge the copies.
+Graph settle_layouts(const Graph& graph);
+/// Whether outputs are as settle_layouts makes them.
+bool has_settled_layouts(const Graph& graph);
+
 /// Parts of the canonical bytes, for whoever compares nodes.
 void append_type(ByteWriter& bytes, const TensorType& type);
 void append_attributes(ByteWriter& bytes, const Attributes& attributes);

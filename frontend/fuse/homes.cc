@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "frontend/fuse/copy_points.h"
 #include "frontend/fuse/kernels.h"
 #include "frontend/ops/attributes.h"
 
@@ -72,11 +73,6 @@ class HomeFinder {
   void settle_output(uint32_t output) {
     ValueId value = m_graph.outputs()[output];
     std::vector<int64_t> strides = strides_or_dense(m_graph.output_strides()[output], m_facts.extents[value]);
-    if (m_facts.is_input(value) && same_layout(strides, m_state.homes[value].front().strides, m_facts.extents[value])) {
-      m_plan.aliases.push_back({output, m_graph.value(value).result_index});
-      add_buffer_only(output, value, std::move(strides));
-      return;
-    }
     while (!m_facts.is_input(value) && m_facts.producer(value).op->kind == OpKind::view) {
       std::optional<std::vector<int64_t>> before = before_view(value, strides);
       if (!before) break;
@@ -89,11 +85,6 @@ class HomeFinder {
       if (kind == OpKind::view || kind == OpKind::creation) m_state.is_pinned[value] = true;
     }
     add_home(BufferKind::output, output, value, std::move(strides));
-  }
-
-  void add_buffer_only(uint32_t output, ValueId value, std::vector<int64_t> strides) {
-    const int64_t elements = footprint(m_facts.extents[value], strides);
-    m_plan.buffers.push_back({BufferKind::output, output, m_facts.dtype(value), elements, std::move(strides)});
   }
 
   // Readers use the first home; dense ones compose best. An input stays where it is.
@@ -111,7 +102,7 @@ class HomeFinder {
     for (const ValueId result : m_graph.node(id).results) {
       if (!m_state.homes[result].empty()) continue;
       for (const NodeId user : m_facts.users[result]) {
-        if (m_graph.node(user).op->name != "permute") continue;
+        if (m_graph.node(user).op->name != "permute" || is_copy_point(m_graph.node(user))) continue;
         const ValueId permuted = m_graph.node(user).results[0];
         m_state.homes[result] = {{k_no_buffer, *before_view(permuted, dense_strides(m_facts.extents[permuted]))}};
         break;

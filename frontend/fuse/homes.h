@@ -6,7 +6,7 @@
 namespace kiln {
 
 /// Decides where inputs, outputs and the values behind outputs lie, before kernels are made: fills `state.homes` and
-/// `state.is_pinned`, marks facts.is_stored, and adds the plan's input and output buffers and aliases.
+/// `state.is_pinned`, marks facts.is_stored, and adds the plan's input and output buffers.
 void settle_homes(const Graph& graph, GraphFacts& facts, FusionState& state, Plan& plan);
 
 }  // namespace kiln

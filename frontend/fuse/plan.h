@@ -39,19 +39,15 @@ struct Launch {
   std::vector<ValueId> initial;
 };
 
-/// A region's kernel specs, their order and buffers. Inputs and outputs are the region graph's, in order.
-/// An output that is a view of an input has no launch: it is in `aliases`.
+/// A region's kernel specs, their order and buffers. Inputs and outputs are the region graph's, in order. Every output
+/// is written, also one that is an input or another output.
 struct Plan {
-  struct Alias {
-    uint32_t output = 0, input = 0;
-  };
   Graph graph;                    // the region decomposed into what kernels are made of
   Graph region;                   // as it was given
   std::vector<ValueId> values;    // of `region`: the value of `graph` that each is; k_none where it is gone
   std::vector<KernelSpec> specs;  // distinct
   std::vector<PlanBuffer> buffers;
   std::vector<Launch> launches;
-  std::vector<Alias> aliases;
   std::vector<std::vector<uint8_t>> constants;
 };
 

@@ -103,7 +103,8 @@ Graph extract(const Graph& graph, const Region& region) {
         operands.push_back(input == k_none ? inner.at(operand) : inputs[input]);
     }
     std::vector<TensorType> types;
-    for (ValueId result : node.results) types.push_back(renumber(graph.type(result)));
+    for (ValueId result : node.results)
+      types.push_back(renumber({graph.type(result).dtype, graph.type(result).shape, {}}));
     const NodeId added = part.add_node(node.op, std::move(operands), renumber(node.attributes), std::move(types));
     for (size_t i = 0; i < node.results.size(); ++i) inner[node.results[i]] = part.node(added).results[i];
   }
@@ -112,10 +113,7 @@ Graph extract(const Graph& graph, const Region& region) {
   for (ValueId output : region.outputs) outputs.push_back(inner.at(output));
   part.set_outputs(std::move(outputs));
   for (size_t i = 0; i < region.outputs.size(); ++i) {
-    // What the caller asks of a result holds where the result is made.
-    auto at = std::ranges::find(graph.outputs(), region.outputs[i]);
-    if (at == graph.outputs().end()) continue;
-    part.set_output_strides(i, renumber(graph.output_strides()[static_cast<size_t>(at - graph.outputs().begin())]));
+    part.set_output_strides(i, renumber(graph.type(region.outputs[i]).strides));
   }
   return canonicalise(part);
 }

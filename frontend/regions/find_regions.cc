@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -198,6 +199,7 @@ class Classes {
 }  // namespace
 
 RegionPartition find_regions(const Graph& graph) {
+  assert(has_settled_layouts(graph) && "regions hand values on in one layout");
   Search search(graph);
   const std::vector<Copies> parts = order_parts(search.wiring(), search.run());
 

@@ -41,11 +41,13 @@ struct RegionPartition {
 /// Finds repeated isomorphic parts by structure alone; names and the order of nodes do not matter. What is in
 /// no repeated part is gathered into as few further regions as the order of execution allows.
 ///
-/// `graph` should be sink_views(canonicalise(graph)): then a region holds the views of its inputs.
+/// `graph` must have settled layouts (settle_layouts): the values between regions lie as their types say. It should be
+/// sink_views of the canonical graph before that: then a region holds the views of its inputs.
 /// Cost: about 20 µs a node.
 RegionPartition find_regions(const Graph& graph);
 
-/// The region as a graph of its own, canonical. Guards over the region's symbols come along.
+/// The region as a graph of its own, canonical: its inputs and outputs lie as their types in `graph` say. Guards over
+/// the region's symbols come along.
 Graph extract(const Graph& graph, const Region& region);
 
 }  // namespace kiln

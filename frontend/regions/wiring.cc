@@ -8,6 +8,9 @@
 namespace kiln {
 namespace {
 
+/// Where a value lies says nothing about what repeats: the last layer's result is the caller's.
+TensorType without_layout(const TensorType& type) { return {type.dtype, type.shape, {}}; }
+
 /// A mask that all layers read says nothing about a layer, and its number of users only tells how many layers
 /// there are. Beyond this many users a node counts with its label alone.
 constexpr size_t k_local_users = 8;
@@ -18,9 +21,9 @@ uint64_t loose_label_of(const Graph& graph, const Node& node) {
   for (ValueId operand : node.operands) {
     bytes.write(operand == k_none);
     if (operand == k_none) continue;
-    append_type(bytes, {graph.type(operand).dtype, graph.type(operand).shape, {}});
+    append_type(bytes, without_layout(graph.type(operand)));
   }
-  for (ValueId result : node.results) append_type(bytes, graph.type(result));
+  for (ValueId result : node.results) append_type(bytes, without_layout(graph.type(result)));
   return checksum_of(bytes.bytes());
 }
 

@@ -81,28 +81,17 @@ MemoryPlan plan_scratch(const Plan& plan) {
   return plan_memory(recorder.lifetimes());
 }
 
-/// Where each value of a graph lies in its program. Values that a call passes through unchanged share the
-/// place of the value they came from.
+/// Where each value of a graph lies in its program.
 class ProgramBuffers {
  public:
   explicit ProgramBuffers(const ProgramDescription& description) : m_description(description) {
     const Graph& graph = description.graph;
-    for (const ProgramCall& call : description.calls) {
-      for (const Plan::Alias& alias : call.aliases) {
-        m_origin[call.outputs[alias.output]] = origin_of(call.inputs[alias.input]);
-      }
-    }
     for (uint32_t i = 0; i < graph.inputs().size(); ++i) add(graph.inputs()[i], fb::Place::input, i);
     for (uint32_t i = 0; i < graph.outputs().size(); ++i) add(graph.outputs()[i], fb::Place::output, i);
     place_intermediates();
   }
 
-  ValueId origin_of(ValueId value) const {
-    const auto it = m_origin.find(value);
-    return it == m_origin.end() ? value : it->second;
-  }
-  uint32_t index_of(ValueId value) const { return m_index.at(origin_of(value)); }
-  bool is_input(ValueId value) const { return m_placed[index_of(value)].place == fb::Place::input; }
+  uint32_t index_of(ValueId value) const { return m_index.at(value); }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
 
   std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder) const {
@@ -122,7 +111,6 @@ class ProgramBuffers {
 
   /// The first place wins: an output that is an input stays the input's.
   void add(ValueId value, fb::Place place, uint32_t index) {
-    value = origin_of(value);
     if (!m_index.try_emplace(value, static_cast<uint32_t>(m_placed.size())).second) return;
     const TensorType& type = m_description.graph.type(value);
     m_placed.push_back({place, index, 0, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
@@ -149,7 +137,6 @@ class ProgramBuffers {
   }
 
   const ProgramDescription& m_description;
-  std::unordered_map<ValueId, ValueId> m_origin;
   std::vector<Placed> m_placed;
   std::unordered_map<ValueId, uint32_t> m_index;
   uint64_t m_scratch_bytes = 0;
@@ -162,35 +149,14 @@ flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& bui
   return fb::CreateTensor(builder, static_cast<uint8_t>(type.dtype), dims, stored_strides);
 }
 
-/// Outputs that are an input unchanged: nothing writes them.
-std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder, const Graph& graph,
-                                                          const ProgramBuffers& placed) {
+/// Outputs that are an input: nothing writes them.
+std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder, const Graph& graph) {
   std::vector<flatbuffers::Offset<fb::Alias>> aliases;
-  const auto& inputs = graph.inputs();
   for (uint32_t output = 0; output < graph.outputs().size(); ++output) {
-    if (!placed.is_input(graph.outputs()[output])) continue;
-    const auto it = std::find(inputs.begin(), inputs.end(), placed.origin_of(graph.outputs()[output]));
-    aliases.push_back(fb::CreateAlias(builder, output, static_cast<uint32_t>(it - inputs.begin())));
+    const Value& value = graph.value(graph.outputs()[output]);
+    if (value.producer == k_none) aliases.push_back(fb::CreateAlias(builder, output, value.result_index));
   }
   return aliases;
-}
-
-/// Outputs with the contents of an earlier one, which share its place: copied after the last kernel.
-std::vector<flatbuffers::Offset<fb::Copy>> write_copies(flatbuffers::FlatBufferBuilder& builder, const Graph& graph,
-                                                        const ProgramBuffers& placed) {
-  std::vector<flatbuffers::Offset<fb::Copy>> copies;
-  const auto& outputs = graph.outputs();
-  for (uint32_t output = 0; output < outputs.size(); ++output) {
-    const uint32_t place = placed.index_of(outputs[output]);
-    for (uint32_t source = 0; source < output; ++source) {
-      if (placed.index_of(outputs[source]) != place || placed.is_input(outputs[output])) continue;
-      const TensorType& type = graph.type(outputs[output]);
-      const auto bytes = static_cast<uint64_t>(element_count(type)) * size_of(type.dtype);
-      copies.push_back(fb::CreateCopy(builder, output, source, bytes));
-      break;
-    }
-  }
-  return copies;
 }
 
 }  // namespace
@@ -240,14 +206,12 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   for (const Launch& launch : plan.launches) {
     launches.push_back(fb::CreateLaunch(builder, launch.spec, builder.CreateVector(launch.buffers)));
   }
-  std::vector<flatbuffers::Offset<fb::Alias>> aliases;
-  for (const Plan::Alias& alias : plan.aliases) aliases.push_back(fb::CreateAlias(builder, alias.output, alias.input));
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);
   builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
                                 builder.CreateVector(names), builder.CreateVector(buffers),
                                 builder.CreateVector(launches), scratch.total_bytes, stored_constants,
-                                builder.CreateVector(aliases), std::ranges::any_of(plan.specs, has_indirect_access)));
+                                std::ranges::any_of(plan.specs, has_indirect_access)));
   return finish(ArtifactKind::plan, builder);
 }
 
@@ -273,8 +237,7 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
     outputs.push_back(write_layout(builder, graph.type(graph.outputs()[i]), graph.output_strides()[i]));
   }
   const auto buffers = builder.CreateVector(placed.write(builder));
-  const auto aliases = builder.CreateVector(write_aliases(builder, graph, placed));
-  const auto copies = builder.CreateVector(write_copies(builder, graph, placed));
+  const auto aliases = builder.CreateVector(write_aliases(builder, graph));
   const auto target = builder.CreateString(description.target);
   const auto stored_plans = builder.CreateVectorOfStructs(plans);
   const auto stored_calls = builder.CreateVector(calls);
@@ -282,7 +245,7 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
   const auto stored_outputs = builder.CreateVector(outputs);
   builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls,
                                    placed.scratch_bytes(), stored_inputs, stored_outputs, aliases, target,
-                                   description.generation, static_cast<uint32_t>(graph.nodes().size()), copies));
+                                   description.generation, static_cast<uint32_t>(graph.nodes().size())));
   return finish(ArtifactKind::program, builder);
 }
 

@@ -20,11 +20,10 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
 struct ProgramCall {
   uint32_t plan = 0;
   std::vector<ValueId> inputs, outputs;
-  std::vector<Plan::Alias> aliases;  // outputs of the call that are one of its inputs unchanged
 };
 
 struct ProgramDescription {
-  const Graph& graph;
+  const Graph& graph;  // with settled layouts
   std::vector<Digest> plans;
   std::vector<ProgramCall> calls;  // in executable order
   std::string target;

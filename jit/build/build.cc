@@ -45,7 +45,6 @@ struct PlannedRegion {
   std::optional<Digest> artifact;  // from the start when the cache has it, kernels included
   Plan plan;                       // empty then
   std::vector<Digest> codes;       // per plan.specs
-  std::vector<Plan::Alias> aliases;
 };
 
 /// Builds the program of one target into `result`.
@@ -63,15 +62,15 @@ class ProgramBuild {
         m_result(result) {}
 
   Expected<Json> run() {
-    const Graph sunk = sink_views(m_graph);
-    const RegionPartition partition = find_regions(sunk);
+    const Graph settled = settle_layouts(sink_views(m_graph));
+    const RegionPartition partition = find_regions(settled);
     m_clock.finish("regions");
     KILN_RETURN_IF_ERROR(plan_regions(partition));
     m_clock.finish("fuse");
     KILN_RETURN_IF_ERROR(make_code());
     m_clock.finish("kernels");
     write_plans();
-    write_program(sunk, partition);
+    write_program(settled, partition);
     m_clock.finish("write");
     return Json{{"target", m_target.name},     {"driver", m_target.driver},   {"verified", m_proof == Proof::verified},
                 {"stages_ms", m_clock.json()}, {"regions", m_regions.size()}, {"calls", partition.regions.size()},
@@ -82,14 +81,12 @@ class ProgramBuild {
   Status plan_regions(const RegionPartition& partition) {
     const TargetTraits traits = m_backend.traits(m_target);
     for (const RegionClass& region_class : partition.classes) {
-      PlannedRegion region{region_class.graph, {}, {}, {}, {}, {}};
+      PlannedRegion region{region_class.graph, {}, {}, {}, {}};
       region.key = plan_key(region.graph, m_target, m_proof);
       if (auto known = m_published.complete_plan(region.key.digest())) {
-        region.artifact = known->digest;
-        region.aliases = std::move(known->aliases);
+        region.artifact = *known;
       } else {
         KILN_ASSIGN_OR_RETURN(region.plan, fuse(region.graph, traits));
-        region.aliases = region.plan.aliases;
       }
       m_regions.push_back(std::move(region));
       m_progress("fuse", m_regions.size(), partition.classes.size(), {});
@@ -162,12 +159,11 @@ class ProgramBuild {
     }
   }
 
-  void write_program(const Graph& sunk, const RegionPartition& partition) {
-    ProgramDescription description{sunk, {}, {}, m_target.name, 0};
+  void write_program(const Graph& settled, const RegionPartition& partition) {
+    ProgramDescription description{settled, {}, {}, m_target.name, 0};
     for (const PlannedRegion& region : m_regions) description.plans.push_back(*region.artifact);
     for (const Region& region : partition.regions) {
-      description.calls.push_back(
-          {region.class_index, region.inputs, region.outputs, m_regions[region.class_index].aliases});
+      description.calls.push_back({region.class_index, region.inputs, region.outputs});
     }
     BuiltArtifact artifact = program_artifact(description);
     const Key key = program_key(m_graph, m_target, m_proof);

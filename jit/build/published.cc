@@ -36,7 +36,7 @@ std::optional<Image> Published::image(const Digest& key) {
                header.features};
 }
 
-std::optional<Published::CompletePlan> Published::complete_plan(const Digest& key) {
+std::optional<Digest> Published::complete_plan(const Digest& key) {
   kiln_view view;
   if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return std::nullopt;
   flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
@@ -50,11 +50,7 @@ std::optional<Published::CompletePlan> Published::complete_plan(const Digest& ke
       }
     }
   }
-  CompletePlan complete{digest_in(view), {}};
-  if (plan->aliases()) {
-    for (const fb::Alias* alias : *plan->aliases()) complete.aliases.push_back({alias->output(), alias->input()});
-  }
-  return complete;
+  return digest_in(view);
 }
 
 }  // namespace kiln

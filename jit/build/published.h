@@ -23,12 +23,8 @@ class Published {
   std::optional<Digest> code(const Digest& key);
   /// The same, whole.
   std::optional<Image> image(const Digest& key);
-  struct CompletePlan {
-    Digest digest;
-    std::vector<Plan::Alias> aliases;
-  };
   /// The plan artifact that this plan key leads to, when every kernel it names is there too.
-  std::optional<CompletePlan> complete_plan(const Digest& key);
+  std::optional<Digest> complete_plan(const Digest& key);
 
  private:
   kiln_reader* m_reader;

@@ -94,7 +94,6 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     run_steps(static_cast<uint32_t>(omp_get_thread_num()));
   }
 
-  for (const Copy& copy : m_copies) std::memcpy(outputs[copy.output], outputs[copy.source], copy.bytes);
   return to_status(static_cast<LaunchStatus>(failure.load()));
 }
 
@@ -114,9 +113,6 @@ Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs
     for (const Step& step : m_steps) {
       KILN_RETURN_IF_ERROR(
           step.device->launch(turn.queue, pointers.data() + step.first_argument, workspace, turn.status));
-    }
-    for (const Copy& copy : m_copies) {
-      KILN_RETURN_IF_ERROR(turn.queue.copy(outputs[copy.output], outputs[copy.source], copy.bytes));
     }
     return {};
   });

@@ -15,7 +15,7 @@
 namespace kiln {
 
 /// Version of the meaning of program.fbs; part of every plan and program key.
-inline constexpr uint32_t k_program_version = 1;
+inline constexpr uint32_t k_program_version = 2;
 
 /// Where a program's plans and kernels come from: the mapped cache, or a test.
 class ArtifactSource {
@@ -95,10 +95,6 @@ class Program {
     uint64_t tasks;
     uint64_t bytes;  // of its buffers, for profiles
   };
-  struct Copy {
-    uint32_t output, source;
-    uint64_t bytes;
-  };
   friend class ProgramLoader;
 
   Status check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const;
@@ -110,7 +106,6 @@ class Program {
   std::vector<TensorLayout> m_inputs, m_outputs;
   std::vector<uint32_t> m_aliases;
   std::vector<uint64_t> m_output_bytes;
-  std::vector<Copy> m_copies;
   std::vector<Argument> m_arguments;
   std::vector<Step> m_steps;
   std::vector<std::shared_ptr<const Executable>> m_executables;

@@ -73,7 +73,6 @@ class ProgramLoader {
     m_program->m_generation = m_stored.generation();
     m_program->m_node_count = m_stored.node_count();
     KILN_RETURN_IF_ERROR(read_aliases());
-    KILN_RETURN_IF_ERROR(read_copies());
     KILN_RETURN_IF_ERROR(read_buffers());
     for (size_t i = 0; i < size_of_list(m_stored.plans()); ++i) {
       KILN_RETURN_IF_ERROR(read_plan(to_digest(*m_stored.plans()->Get(static_cast<uint32_t>(i)))));
@@ -102,19 +101,6 @@ class ProgramLoader {
         return damaged("alias out of range");
       }
       m_program->m_aliases[alias->output()] = alias->input();
-    }
-    return {};
-  }
-
-  Status read_copies() {
-    for (size_t i = 0; i < size_of_list(m_stored.copies()); ++i) {
-      const auto* copy = m_stored.copies()->Get(static_cast<uint32_t>(i));
-      const auto& outputs = m_program->m_outputs;
-      if (copy->output() >= outputs.size() || copy->source() >= copy->output()) return damaged("copy out of range");
-      if (copy->bytes() != bytes_of(outputs[copy->output()]) || copy->bytes() != bytes_of(outputs[copy->source()])) {
-        return damaged("copy of another size");
-      }
-      m_program->m_copies.push_back({copy->output(), copy->source(), copy->bytes()});
     }
     return {};
   }

@@ -191,8 +191,7 @@ TEST_F(FusedModel, AReshapeThatCutsAcrossIsCopied) {
 TEST_F(FusedModel, AnOutputMayBeAnInputAnotherOutputOrAView) {
   const ValueId x = input({3, 4}), y = b.exp(x);
   const Plan plan = fused({x, y, y, b.permute(y, {1, 0}), b.slice(x, 0, 1, 3)});
-  EXPECT_EQ(plan.aliases.size(), 1U);
-  EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
+  EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
 }
 
 TEST_F(FusedModel, OutputsHaveTheStridesThatAreAskedFor) {

@@ -95,7 +95,6 @@ Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, co
     KILN_RETURN_IF_ERROR(run_reference(plan.specs[launch.spec], buffers));
     check_launch(plan, launch, given, memory);
   }
-  for (const Plan::Alias& alias : plan.aliases) memory[output_buffer[alias.output]] = inputs[alias.input].bytes;
   std::vector<Tensor> outputs;
   for (uint32_t i = 0; i < region.outputs().size(); ++i) {
     const TensorType& type = region.type(region.outputs()[i]);
