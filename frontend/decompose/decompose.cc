@@ -79,18 +79,19 @@ class Rewriter {
   std::vector<ValueId> m_values;  // of m_from, in m_graph
 };
 
-bool is_composite(const Node& node, const std::function<bool(const Node&)>& keep_whole) {
-  return node.op->decompose != nullptr && !keep_whole(node);
+bool is_composite(const Graph& graph, const Node& node,
+                  const std::function<bool(const Graph&, const Node&)>& keep_whole) {
+  return node.op->decompose != nullptr && !keep_whole(graph, node);
 }
 
 /// One level: what decompositions are made of may be composite again. `origins` maps before and after.
-Expected<Graph> decompose_once(const Graph& graph, const std::function<bool(const Node&)>& keep_whole,
+Expected<Graph> decompose_once(const Graph& graph, const std::function<bool(const Graph&, const Node&)>& keep_whole,
                                std::vector<NodeId>& origins, std::vector<ValueId>& values) {
   Rewriter rewriter(graph);
   std::vector<NodeId> next_origins;
   for (NodeId id = 0; id < graph.nodes().size(); ++id) {
     const Node& node = graph.node(id);
-    if (is_composite(node, keep_whole)) {
+    if (is_composite(graph, node, keep_whole)) {
       KILN_RETURN_IF_ERROR(rewriter.take_apart(node));
     } else {
       rewriter.copy(node);
@@ -127,14 +128,14 @@ Graph without_dead_nodes(const Graph& graph, std::vector<NodeId>* origins, std::
   return rewriter.finish();
 }
 
-Expected<Graph> decompose(const Graph& graph, const std::function<bool(const Node&)>& keep_whole,
+Expected<Graph> decompose(const Graph& graph, const std::function<bool(const Graph&, const Node&)>& keep_whole,
                           std::vector<NodeId>* origins, std::vector<ValueId>* values) {
   Graph current = graph;
   std::vector<NodeId> from(graph.nodes().size());
   std::iota(from.begin(), from.end(), 0);
   std::vector<ValueId> now(graph.values().size());
   std::iota(now.begin(), now.end(), 0);
-  const auto composite = [&](const Node& node) { return is_composite(node, keep_whole); };
+  const auto composite = [&](const Node& node) { return is_composite(current, node, keep_whole); };
   while (std::any_of(current.nodes().begin(), current.nodes().end(), composite)) {
     KILN_ASSIGN_OR_RETURN(current, decompose_once(current, keep_whole, from, now));
   }

@@ -119,6 +119,7 @@ Status Grouper::claim_epilogue(GroupId id) {
     if (!stays_inside(anchor) || !std::all_of(nodes.begin(), nodes.end(), stays_inside)) continue;
     ++tried;
     m_groups[id].nodes.insert(m_groups[id].nodes.end(), nodes.begin(), nodes.end());
+    std::sort(m_groups[id].nodes.begin(), m_groups[id].nodes.end());
     for (const NodeId node : nodes) m_state.group_of[node] = id;
     if (relower(id)) return {};
     m_groups[id].nodes = {anchor};

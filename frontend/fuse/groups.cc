@@ -9,8 +9,10 @@
 /// Whether a kernel can host a node is not guessed: the kernel is lowered with it, and the node stays if that worked.
 /// A view that stands in the way of lowering (a reshape that cuts across a permutation, an operand with too many
 /// dims) gets a buffer, and a kernel that copies it there.
-/// Last, kernels that read the same values in the same iteration space and do not wait for one another are merged: the
+/// Then kernels that read the same values in the same iteration space and do not wait for one another are merged: the
 /// gradients of a norm's weight and bias.
+/// Last, all kernels are lowered from what is decided then (settle_groups.cc): what was lowered on the way only tells
+/// what can be lowered.
 #include "frontend/fuse/groups.h"
 
 #include <algorithm>
@@ -55,7 +57,7 @@ Status Grouper::run() {
   KILN_RETURN_IF_ERROR(grow_epilogues());
   KILN_RETURN_IF_ERROR(place_backwards());
   merge_siblings();
-  return {};
+  return settle_all();
 }
 
 GroupId Grouper::add_group(GroupKind kind, NodeId node) {
@@ -105,6 +107,11 @@ std::vector<ValueId> Grouper::roots_of(GroupId id) const {
 
 LoweringResult Grouper::lower(GroupId id) const {
   const Group& group = m_groups[id];
+  const std::vector<ValueId>& results = graph().node(group.nodes.back()).results;
+  if (std::all_of(results.begin(), results.end(), [&](ValueId v) { return m_state.facts->elements[v] == 0; }) &&
+      group.nodes.size() == 1) {
+    return {};
+  }
   switch (group.kind) {
     case GroupKind::attention:
       return lower_attention(m_state, id, group.anchor);
@@ -116,7 +123,8 @@ LoweringResult Grouper::lower(GroupId id) const {
   std::vector<ValueId> roots = roots_of(id);
   // A kernel whose result nobody wants stores it nevertheless: attention's unused lse has such users.
   if (roots.empty()) roots.push_back(graph().node(group.nodes.back()).results[0]);
-  if (m_state.facts->elements[roots.front()] == 0) return {};
+  std::erase_if(roots, [&](ValueId root) { return m_state.facts->elements[root] == 0; });
+  if (roots.empty()) return {};
   return group.kind == GroupKind::gemm ? lower_gemm(m_state, id, group.anchor, roots) : lower_loops(m_state, id, roots);
 }
 
@@ -134,15 +142,26 @@ Status Grouper::settle(GroupId id) {
       m_groups[id].kernels = std::move(result.kernels);
       return {};
     }
-    const ValueId value = result.failure->materialise;
+    ValueId value = result.failure->materialise;
     const bool helps = value != k_none && !m_state.facts->is_input(value) && m_state.is_inline(value, id) &&
                        m_state.group_of[graph().value(value).producer] == k_no_group;
-    if (!helps) {
+    if (!helps) value = m_groups[id].nodes.size() == 1 ? nearest_inline(m_groups[id].anchor) : k_none;
+    if (value == k_none) {
       const Node& node = graph().node(m_groups[id].anchor);
       return error(StatusCode::unimplemented, "{}: {}", node.op->name, result.failure->why);
     }
     m_state.is_pinned[value] = true;
   }
+}
+
+ValueId Grouper::nearest_inline(NodeId node) const {
+  for (const ValueId operand : graph().node(node).operands) {
+    if (operand == k_none || m_state.facts->is_input(operand)) continue;
+    const NodeId producer = graph().value(operand).producer;
+    const bool is_open = m_state.group_of[producer] == k_no_group && m_state.is_virtual[producer];
+    if (is_open && !m_state.is_pinned[operand] && graph().node(producer).op->kind != OpKind::creation) return operand;
+  }
+  return k_none;
 }
 
 bool Grouper::try_join(NodeId node, GroupId id) {
@@ -298,36 +317,6 @@ void Grouper::merge_siblings() {
       }
     }
   }
-}
-
-std::vector<GroupId> Grouper::execution_order(const FusionState& state, const std::vector<Group>& groups) {
-  std::vector<std::set<GroupId>> needs(groups.size());
-  std::vector<std::vector<GroupId>> feeds(groups.size());
-  for (GroupId id = 0; id < groups.size(); ++id) {
-    for (const LoweredKernel& kernel : groups[id].kernels) {
-      for (const KernelBuffers::Entry& entry : kernel.buffers) {
-        if (entry.role != BufferRole::input || state.facts->is_input(entry.value)) continue;
-        const GroupId source = state.group_of[state.facts->graph->value(entry.value).producer];
-        if (source != k_no_group && source != id && needs[id].insert(source).second) feeds[source].push_back(id);
-      }
-    }
-  }
-  const auto first_node = [&](GroupId id) { return groups[id].nodes.back(); };
-  std::set<std::pair<NodeId, GroupId>> ready;
-  for (GroupId id = 0; id < groups.size(); ++id) {
-    if (needs[id].empty() && !groups[id].is_empty()) ready.insert({first_node(id), id});
-  }
-  std::vector<GroupId> order;
-  while (!ready.empty()) {
-    const GroupId id = ready.begin()->second;
-    ready.erase(ready.begin());
-    order.push_back(id);
-    for (const GroupId user : feeds[id]) {
-      needs[user].erase(id);
-      if (needs[user].empty()) ready.insert({first_node(user), user});
-    }
-  }
-  return order;
 }
 
 }  // namespace kiln

@@ -13,8 +13,8 @@ enum class GroupKind : uint8_t { loops, gemm, attention, scatter };
 /// Nodes that share a kernel.
 struct Group {
   GroupKind kind = GroupKind::loops;
-  NodeId anchor = k_none;  // the product, attention or scatter; of loops, the node it was grown from
-  std::vector<NodeId> nodes;
+  NodeId anchor = k_none;              // the product, attention or scatter; of loops, the node it was grown from
+  std::vector<NodeId> nodes;           // ascending
   std::vector<LoweredKernel> kernels;  // as of the last change
   bool is_empty() const { return nodes.empty(); }
 };
@@ -25,12 +25,12 @@ class Grouper {
  public:
   explicit Grouper(FusionState& state);
 
-  /// In this order. After it every live node is in one group or virtual, and groups without nodes are gone.
+  /// After it every live node is in one group or virtual, every pinned value has a group, no group waits for itself, and
+  /// each group's kernels are those of the final state.
   Status run();
   std::vector<Group> take_groups() { return std::move(m_groups); }
-
-  /// The groups' order of execution: dependencies first, else as in the graph.
-  static std::vector<GroupId> execution_order(const FusionState& state, const std::vector<Group>& groups);
+  /// Of the groups with nodes: dependencies first, else as in the graph.
+  const std::vector<GroupId>& execution_order() const { return m_order; }
 
  private:
   Status grow_epilogues();
@@ -38,12 +38,24 @@ class Grouper {
   Status place_backwards();
   Status place(NodeId node);
   void merge_siblings();
+  Status settle_all();
+  bool group_pinned_values();
+  Status settle_or_dissolve(GroupId group);
+  void dissolve(GroupId group);
+  /// The groups each group reads from.
+  std::vector<std::vector<GroupId>> sources() const;
+  void cut_a_ring();
+  bool cut(GroupId group, const std::vector<bool>& waits_for_group);
+  bool reads_any(NodeId node, GroupId own, const std::vector<bool>& groups) const;
 
   GroupId add_group(GroupKind kind, NodeId node);
-  /// Lowers the group, giving buffers to the virtual values that stand in the way.
+  /// Lowers the group, giving buffers to the virtual values that stand in the way; to those next to a single node one
+  /// after another where none is named.
   Status settle(GroupId group);
   LoweringResult lower(GroupId group) const;
   bool relower(GroupId group);
+  /// The virtual value without a buffer that is nearest to the node's operands, or k_none. Constants stay virtual.
+  ValueId nearest_inline(NodeId node) const;
   bool try_join(NodeId node, GroupId group);
   bool try_virtual(NodeId node, const std::vector<GroupId>& groups);
   bool try_merge(GroupId into, GroupId from);
@@ -75,6 +87,7 @@ class Grouper {
 
   FusionState& m_state;
   std::vector<Group> m_groups;
+  std::vector<GroupId> m_order;
   std::vector<uint32_t> m_virtual_depth;  // of each node: virtual nodes between it and a kernel
 };
 

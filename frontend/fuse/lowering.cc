@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "frontend/fuse/copy_points.h"
 #include "frontend/ops/attributes.h"
 
 namespace kiln {
@@ -33,6 +34,8 @@ std::vector<int64_t> memo_key(ValueId value, const Index& index, ExprId predicat
   }
   return key;
 }
+
+bool keeps_order(const Node& node) { return node.op->name == "reshape" || is_copy_point(node); }
 
 }  // namespace
 
@@ -269,16 +272,18 @@ ExprId BodyLowering::emit_view(ValueId value, const Index& index, ExprId predica
 ExprId BodyLowering::emit_reshape(ValueId value, const Index& index, ExprId predicate) {
   Affine flat = flatten(index, extents_of(value));
   ValueId operand = m_state.facts->producer(value).operands[0];
-  // Reshapes of reshapes need no cut in between.
+  // Reshapes of reshapes need no cut in between. What was met last can be laid out anew.
+  ValueId last = value;
   while (operand != m_accumulator && m_state.is_inline(operand, m_group) &&
-         m_state.facts->producer(operand).op->name == "reshape") {
+         keeps_order(m_state.facts->producer(operand))) {
+    last = operand;
     operand = m_state.facts->producer(operand).operands[0];
   }
   if (is_dense_leaf(operand)) return load(operand, flat, predicate);
   Unflattened result = unflatten(std::move(flat), extents_of(operand), m_dims);
   if (result.index) return emit(operand, *result.index, predicate);
   if (result.split) return fail_split(*result.split);
-  return fail(operand, "a reshape cuts across an index map");
+  return fail(last, "a reshape cuts across an index map");
 }
 
 Store BodyLowering::store_expr(ExprId expr, ValueId value, uint32_t home, const Index& index, StoreMode mode,

@@ -32,8 +32,11 @@ double iota_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t
   const Node& node = graph.node(id);
   const auto dim = static_cast<size_t>(integer_of(node.attributes, "dim"));
   const auto at = static_cast<double>(coordinate(e, node.results[0], index, dim));
-  return as_constant(dtype_of(node.attributes, "dtype"),
-                     number_of(node.attributes, "start") + number_of(node.attributes, "step") * at);
+  const DType dtype = dtype_of(node.attributes, "dtype");
+  // Integers are counted in integers, as torch's arange does.
+  const double start = as_constant(is_floating(dtype) ? dtype : DType::i64, number_of(node.attributes, "start"));
+  const double step = as_constant(is_floating(dtype) ? dtype : DType::i64, number_of(node.attributes, "step"));
+  return as_constant(dtype, start + step * at);
 }
 
 Expected<Types> infer_extent(const OpContext& context) {

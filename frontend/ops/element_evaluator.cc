@@ -1,6 +1,8 @@
 #include "frontend/ops/element_evaluator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "frontend/ops/op.h"
@@ -69,6 +71,46 @@ bool stays_in_one_dim(const std::vector<int64_t>& extents, const std::vector<int
   return false;
 }
 
+/// The significand's step, as a share of the number.
+double rounding_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return 0x1p-10;
+    case DType::bf16:
+      return 0x1p-7;
+    case DType::f32:
+      return 0x1p-23;
+    default:
+      return 0x1p-52;
+  }
+}
+
+/// The least number above 0.
+double smallest_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return 0x1p-24;
+    case DType::bf16:
+      return 0x1p-133;
+    case DType::f32:
+      return 0x1p-149;
+    default:
+      return 0x1p-1074;
+  }
+}
+
+double rounded_at_random(DType dtype, double element, uint64_t random) {
+  if (!is_floating(dtype)) {
+    const double largest = dtype == DType::i64 ? 0x1p53 : std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)));
+    return std::fabs(element) <= largest ? element : std::numeric_limits<double>::quiet_NaN();
+  }
+  random = (random ^ (random >> 30)) * 0xbf58476d1ce4e5b9ull;
+  random = (random ^ (random >> 27)) * 0x94d049bb133111ebull;
+  const double share = static_cast<double>(static_cast<int64_t>(random)) * 0x1p-62;  // in [-2, 2)
+  const double moved = element * (1 + share * rounding_of(dtype)) + share * smallest_of(dtype);
+  return std::isinf(round_to(dtype, moved)) ? std::copysign(std::numeric_limits<double>::infinity(), moved) : moved;
+}
+
 // The address of an empty input: it has no elements to load, but must not look like a computed value.
 constexpr std::byte k_nothing{};
 
@@ -128,9 +170,16 @@ double ElementEvaluator::load(const State& state, int64_t index) {
 double ElementEvaluator::compute(ValueId value, int64_t index) {
   const Value& described = m_graph->value(value);
   const OpDef* op = m_graph->node(described.producer).op;
-  const double element = op->element(*this, *m_graph, described.producer, described.result_index, index);
+  double element = op->element(*this, *m_graph, described.producer, described.result_index, index);
   // A view only renames indices: what it renames is remembered.
   if (op->kind == OpKind::view) return element;
+  if (m_rounding_seed) {
+    const uint64_t place = *m_rounding_seed * 0x9e3779b97f4a7c15ull + value * 0x94d049bb133111ebull;
+    element =
+        rounded_at_random(described.type.dtype, element, place + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull);
+  }
+  // What a row's arithmetic in f64 gives between two integers (clamp's bounds) is what a kernel's constants hold of it.
+  if (!is_floating(described.type.dtype) && std::isfinite(element)) element = round_to(described.type.dtype, element);
   std::unique_ptr<Page>& page = m_states[value].pages[static_cast<size_t>(index) / k_page_elements];
   if (page == nullptr) page.reset(new Page);  // leaves the values as they are, make_unique would clear them
   const size_t slot = static_cast<size_t>(index) % k_page_elements;
@@ -170,6 +219,7 @@ ElementEvaluator::Line ElementEvaluator::behind_views(Line line) const {
 }
 
 void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
+  if (out.empty()) return;  // of a value without elements there is no address
   const Line line = behind_views(wanted);
   const State& state = m_states[line.value];
   if (state.data != nullptr && (state.dense || stays_in_one_dim(state.extents, state.strides, line))) {

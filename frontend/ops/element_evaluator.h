@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,11 @@ class ElementEvaluator {
   }
 
   const Status& status() const { return m_status; }
+
+  /// From now on what is computed is rounded as a kernel may round: floating elements are off by up to two
+  /// roundings of their dtype at random, and beyond its range infinite; integers that it does not hold become NaN. Elements on
+  /// which evaluations of several seeds differ are not determined by the graph in its dtypes' arithmetic.
+  void round_at_random(uint64_t seed) { m_rounding_seed = seed; }
 
   // --- for rows ----------------------------------------------------------------------------------------------------
 
@@ -109,6 +115,7 @@ class ElementEvaluator {
   std::vector<std::unordered_map<int64_t, std::vector<double>>> m_scratch;
   KeptLine m_lines[2];
   Status m_status;
+  std::optional<uint64_t> m_rounding_seed;
 };
 
 /// All outputs of the graph, rounded to their dtypes, dense. Inputs must have their graph inputs' dtype and dims.

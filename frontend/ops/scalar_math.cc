@@ -177,6 +177,26 @@ double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b
   return round_to(result, unary ? floating(op, a, b) : integer_binary(op, int64_t(a), int64_t(b)));
 }
 
+namespace {
+
+/// The largest or the least number an integer dtype, or bool, holds; of i64 one that f64 holds too.
+double limit_of(DType dtype, bool largest) {
+  switch (dtype) {
+    case DType::boolean:
+      return largest ? 1 : 0;
+    case DType::u8:
+      return largest ? 255 : 0;
+    case DType::i8:
+      return largest ? 127 : -128;
+    case DType::i32:
+      return largest ? 0x1p31 - 1 : -0x1p31;
+    default:
+      return largest ? 0x1p62 : -0x1p62;
+  }
+}
+
+}  // namespace
+
 double neutral_of(Combiner combiner, DType dtype) {
   switch (combiner) {
     case Combiner::sum:
@@ -188,9 +208,9 @@ double neutral_of(Combiner combiner, DType dtype) {
     case Combiner::logical_or:
       return 0;
     case Combiner::maximum:
-      return is_floating(dtype) ? -k_infinity : round_to(dtype, -0x1p62);
+      return is_floating(dtype) ? -k_infinity : limit_of(dtype, false);
     case Combiner::minimum:
-      return is_floating(dtype) ? k_infinity : round_to(dtype, 0x1p62);
+      return is_floating(dtype) ? k_infinity : limit_of(dtype, true);
   }
   return 0;
 }

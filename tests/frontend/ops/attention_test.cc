@@ -50,7 +50,8 @@ TEST(Attention, forward_and_backward_agree_however_they_are_taken_apart) {
     ASSERT_TRUE(expected.ok());
     for (const std::string kept : {"", "attention", "attention_backward"}) {
       SCOPED_TRACE(kept);
-      const Expected<Graph> parts = decompose(problem.graph, [&](const Node& node) { return node.op->name == kept; });
+      const Expected<Graph> parts =
+          decompose(problem.graph, [&](const Graph&, const Node& node) { return node.op->name == kept; });
       ASSERT_TRUE(parts.ok()) << parts.status().message();
       const auto got = evaluate_exact(*parts, problem.inputs);
       ASSERT_TRUE(got.ok());
@@ -94,7 +95,7 @@ TEST(Attention, a_query_that_keeps_no_key_gives_zeros_and_negative_infinity_and_
   ASSERT_TRUE(gradient.ok()) << gradient.status().message();
   graph.set_outputs({results[0], results[1], gradient->front()});
   for (const bool whole : {true, false}) {
-    const Expected<Graph> form = decompose(graph, [&](const Node&) { return whole; });
+    const Expected<Graph> form = decompose(graph, [&](const Graph&, const Node&) { return whole; });
     ASSERT_TRUE(form.ok());
     const auto got = evaluate_exact(*form, inputs);
     ASSERT_TRUE(got.ok());

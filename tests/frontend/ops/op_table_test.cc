@@ -18,7 +18,7 @@
 namespace kiln {
 namespace {
 
-const auto k_keep_nothing = [](const Node&) { return false; };
+const auto k_keep_nothing = [](const Graph&, const Node&) { return false; };
 
 std::string describe(const Sample& sample, size_t index) { return fmt::format("sample {}: {}", index, sample.op); }
 

@@ -1,0 +1,56 @@
+#include "frontend/fuse/copy_points.h"
+
+#include <numeric>
+
+#include "frontend/ops/attributes.h"
+#include "frontend/ops/op.h"
+
+namespace kiln {
+
+namespace {
+
+ValueId add_copy_point(Graph& graph, ValueId value) {
+  static const OpDef* const permute = find_op("permute");
+  const TensorType& type = graph.type(value);
+  std::vector<int64_t> dims(type.rank());
+  std::iota(dims.begin(), dims.end(), 0);
+  const NodeId added = graph.add_node(permute, {value}, {{"dims", std::move(dims)}}, {{type.dtype, type.shape, {}}});
+  return graph.node(added).results[0];
+}
+
+}  // namespace
+
+bool is_copy_point(const Node& node) {
+  if (node.op->name != "permute") return false;
+  const std::vector<int64_t>& dims = integers_of(node.attributes, "dims");
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] != static_cast<int64_t>(d)) return false;
+  }
+  return true;
+}
+
+Graph place_copy_points(const Graph& graph, std::vector<ValueId>& values) {
+  Graph result;
+  std::vector<ValueId> mapped(graph.values().size(), k_none);
+  for (const std::string& symbol : graph.symbols()) result.add_symbol(symbol);
+  for (const ValueId input : graph.inputs()) {
+    mapped[input] = result.add_input(graph.type(input), graph.value(input).name);
+  }
+  for (const Node& node : graph.nodes()) {
+    std::vector<ValueId> operands;
+    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped[operand]);
+    if (node.op->name == "reshape") operands[0] = add_copy_point(result, operands[0]);
+    std::vector<TensorType> types;
+    for (const ValueId value : node.results) types.push_back(graph.type(value));
+    const NodeId added = result.add_node(node.op, std::move(operands), node.attributes, std::move(types));
+    for (size_t i = 0; i < node.results.size(); ++i) mapped[node.results[i]] = result.node(added).results[i];
+  }
+  for (ValueId& value : values) value = value == k_none ? k_none : mapped[value];
+  std::vector<ValueId> outputs;
+  for (const ValueId output : graph.outputs()) outputs.push_back(mapped[output]);
+  result.set_outputs(std::move(outputs));
+  for (size_t i = 0; i < graph.output_strides().size(); ++i) result.set_output_strides(i, graph.output_strides()[i]);
+  return result;
+}
+
+}  // namespace kiln
