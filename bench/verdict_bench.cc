@@ -54,8 +54,22 @@ void run(CandidateRunner& runner) {
     if (target.name.empty() && (each.features & ~cpu::host_features()) == 0) target = {"cpu", std::string(each.name)};
   }
   const auto in = [](Graph& graph, Shape shape) { return graph.add_input({DType::f32, std::move(shape), {}}); };
+  const auto gemm = [&](int64_t m, int64_t n, int64_t k, bool transposed) {
+    measure(graph_of([&](GraphBuilder& b, Graph& g) {
+              const ValueId a = in(g, {m, k});
+              return b.matmul(a, transposed ? b.transpose(in(g, {n, k})) : in(g, {k, n}));
+            }),
+            target, runner);
+  };
+  gemm(512, 50'257, 768, true);
+  gemm(512, 768, 50'257, false);
+  gemm(512, 2'304, 768, false);
+  gemm(512, 768, 3'072, false);
+  gemm(32, 4'096, 11'008, true);
+  gemm(1, 50'257, 768, true);
   measure(graph_of([&](GraphBuilder& b, Graph& g) {
-            return b.matmul(in(g, {512, 768}), b.transpose(in(g, {50'257, 768})));
+            const ValueId sum = b.op("addmm", {in(g, {3'072}), in(g, {512, 768}), in(g, {768, 3'072})});
+            return b.op("gelu", {sum}, {{"approximate", std::string("tanh")}});
           }),
           target, runner);
   measure(graph_of([&](GraphBuilder& b, Graph& g) {
@@ -63,8 +77,19 @@ void run(CandidateRunner& runner) {
           }),
           target, runner);
   measure(graph_of([&](GraphBuilder& b, Graph& g) { return b.exp(in(g, {512, 50'257})); }), target, runner);
-  measure(graph_of([&](GraphBuilder& b, Graph& g) { return b.matmul(in(g, {512, 768}), in(g, {768, 3'072})); }), target,
-          runner);
+  measure(graph_of([&](GraphBuilder& b, Graph& g) {
+            return b.op("layer_norm", {in(g, {512, 768}), in(g, {768}), in(g, {768})},
+                        {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}});
+          }),
+          target, runner);
+  for (const int64_t length : {512, 1'024}) {
+    measure(graph_of([&](GraphBuilder& b, Graph& g) {
+              const Shape shape{1, length == 512 ? 12 : 4, length, 64};
+              return b.op("attention", {in(g, shape), in(g, shape), in(g, shape), k_none},
+                          {{"causal", length == 512}, {"scale", 0.125}});
+            }),
+            target, runner);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
 #include "frontend/ops/index_math.h"
+#include "frontend/ops/row_products.h"
 #include "frontend/ops/rules.h"
 
 namespace kiln {
@@ -111,19 +112,20 @@ struct Problem {
   }
   bool keeps(int64_t query_row, int64_t key) const { return !causal || key <= query_row % queries + causal_offset; }
 
-  /// -inf where the key is not kept.
-  double score(int64_t query_row, int64_t key) const {
-    if (!keeps(query_row, key)) return -k_infinity;
-    return scale * dot(q, query_row, k, key_row(query_row, key), features) + bias_at(query_row, key);
+  /// The keys (or values) of a query row's head, row after row; likewise what belongs to the queries of a key row's group.
+  std::shared_ptr<const std::vector<double>> of_keys(size_t slot, ValueId value, int64_t query_row,
+                                                     int64_t width) const {
+    return e.matrix(slot, value, key_row(query_row, 0) * width, keys, width);
+  }
+  std::span<const double> row_of(ValueId value, int64_t row, int64_t width) const {
+    return e.line(0, {value, row * width, 1, width});
+  }
+  /// -inf where the key is not kept. `product` is Q · K.
+  double score(int64_t query_row, int64_t key, double product) const {
+    return keeps(query_row, key) ? scale * product + bias_at(query_row, key) : -k_infinity;
   }
   double dot(ValueId a, int64_t a_row, ValueId b, int64_t b_row, int64_t length) const {
     return e.dot({a, a_row * length, 1, length}, {b, b_row * length, 1, length});
-  }
-  /// into[d] += factor * element d of the row.
-  void add_row(double factor, ValueId value, int64_t row, std::span<double> into) const {
-    const auto length = static_cast<int64_t>(into.size());
-    const std::span<const double> elements = e.line(1, {value, row * length, 1, length});
-    for (size_t d = 0; d < into.size(); ++d) into[d] += factor * elements[d];
   }
   double bias_at(int64_t query_row, int64_t key) const {
     if (bias == k_none) return 0;
@@ -137,23 +139,28 @@ struct Problem {
   }
 };
 
+/// The product of one row with each row of a matrix.
+std::vector<double> products_with(std::span<const double> row, const std::vector<double>& matrix, int64_t count) {
+  std::vector<double> products(static_cast<size_t>(count));
+  row_products(row.data(), 1, matrix.data(), products.size(), row.size(), products.data());
+  return products;
+}
+
 /// A query row's output, then its lse.
 void fill_output_row(const Problem& p, int64_t row, std::span<double> out) {
-  std::vector<double> scores(static_cast<size_t>(p.keys));
+  const auto keys = p.of_keys(0, p.k, row, p.features);
+  std::vector<double> scores = products_with(p.row_of(p.q, row, p.features), *keys, p.keys);
   double largest = -k_infinity;
   for (int64_t key = 0; key < p.keys; ++key) {
-    const double score = scores[static_cast<size_t>(key)] = p.score(row, key);
+    double& score = scores[static_cast<size_t>(key)];
+    score = p.score(row, key, score);
     largest = std::isnan(score) || score > largest ? score : largest;
   }
   out.back() = -k_infinity;
   if (largest == -k_infinity) return;  // no key: zeros
   double sum = 0;
-  for (int64_t key = 0; key < p.keys; ++key) {
-    const double weight = std::exp(scores[static_cast<size_t>(key)] - largest);
-    sum += weight;
-    if (weight == 0) continue;  // what is masked may hold anything
-    p.add_row(weight, p.v, p.key_row(row, key), out.first(out.size() - 1));
-  }
+  for (double& score : scores) sum += score = score == -k_infinity ? 0 : std::exp(score - largest);
+  add_weighted_rows(scores, p.of_keys(1, p.v, row, p.value_features)->data(), out.first(out.size() - 1));
   for (double& value : out.first(out.size() - 1)) value /= sum;
   out.back() = std::log(sum) + largest;
 }
@@ -175,35 +182,49 @@ struct Pair {
 int64_t key_gradient_row(int64_t key_row) { return -1 - key_row; }
 int64_t delta_row(const Problem& p, int64_t row) { return p.e.elements(p.q) + row; }
 
-Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key) {
-  const double score = p.score(row, key);
-  if (score == -k_infinity) return {0, 0};
-  const ValueId grad = node.operands[0];
-  const auto delta = p.e.scratch(p.id, delta_row(p, row), 1, [&](std::span<double> sum) {
-    sum[0] = p.dot(grad, row, node.operands[4], row, p.value_features);
+double delta_of(const Problem& p, const Node& node, int64_t row) {
+  return p.e.scratch(p.id, delta_row(p, row), 1, [&](std::span<double> sum) {
+    sum[0] = p.dot(node.operands[0], row, node.operands[4], row, p.value_features);
   })[0];
+}
+
+/// From Q · K and grad_out · V.
+Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key, double product, double from_value) {
+  const double score = p.score(row, key, product);
+  if (score == -k_infinity) return {0, 0};
   const double probability = std::exp(score - p.e.at(node.operands[5], row));
-  const double from_value = p.dot(grad, row, p.v, p.key_row(row, key), p.value_features);
-  return {probability, probability * (from_value - delta)};
+  return {probability, probability * (from_value - delta_of(p, node, row))};
 }
 
 void fill_query_gradient(const Problem& p, const Node& node, int64_t row, std::span<double> dq) {
+  const auto keys = p.of_keys(0, p.k, row, p.features);
+  const auto values = p.of_keys(1, p.v, row, p.value_features);
+  std::vector<double> slopes = products_with(p.row_of(p.q, row, p.features), *keys, p.keys);
+  const auto from_values = products_with(p.row_of(node.operands[0], row, p.value_features), *values, p.keys);
   for (int64_t key = 0; key < p.keys; ++key) {
-    const double slope = backward_pair(p, node, row, key).score_gradient * p.scale;
-    if (slope != 0) p.add_row(slope, p.k, p.key_row(row, key), dq);
+    double& slope = slopes[static_cast<size_t>(key)];
+    const Pair pair = backward_pair(p, node, row, key, slope, from_values[static_cast<size_t>(key)]);
+    slope = pair.score_gradient * p.scale;
   }
+  add_weighted_rows(slopes, keys->data(), dq);
 }
 
 /// dk, then dv, of one key row: over all queries of the heads that share it.
 void fill_key_gradient(const Problem& p, const Node& node, int64_t key_row, std::span<double> dk_dv) {
   const int64_t batch = key_row / (p.kv_heads * p.keys), kv_head = key_row / p.keys % p.kv_heads;
-  const int64_t first_row = (batch * p.heads + kv_head * p.group) * p.queries;
-  for (int64_t row = first_row; row < first_row + p.group * p.queries; ++row) {
-    const Pair pair = backward_pair(p, node, row, key_row % p.keys);
-    if (pair.probability == 0) continue;
-    p.add_row(pair.score_gradient * p.scale, p.q, row, dk_dv.first(static_cast<size_t>(p.features)));
-    p.add_row(pair.probability, node.operands[0], row, dk_dv.subspan(static_cast<size_t>(p.features)));
+  const int64_t first = (batch * p.heads + kv_head * p.group) * p.queries, rows = p.group * p.queries;
+  const auto queries = p.e.matrix(2, p.q, first * p.features, rows, p.features);
+  const auto grads = p.e.matrix(3, node.operands[0], first * p.value_features, rows, p.value_features);
+  std::vector<double> slopes = products_with(p.row_of(p.k, key_row, p.features), *queries, rows);
+  std::vector<double> weights = products_with(p.row_of(p.v, key_row, p.value_features), *grads, rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    double &slope = slopes[static_cast<size_t>(i)], &weight = weights[static_cast<size_t>(i)];
+    const Pair pair = backward_pair(p, node, first + i, key_row % p.keys, slope, weight);
+    slope = pair.probability == 0 ? 0 : pair.score_gradient * p.scale;
+    weight = pair.probability;
   }
+  add_weighted_rows(slopes, queries->data(), dk_dv.first(static_cast<size_t>(p.features)));
+  add_weighted_rows(weights, grads->data(), dk_dv.subspan(static_cast<size_t>(p.features)));
 }
 
 double attention_backward_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {

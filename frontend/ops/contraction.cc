@@ -1,9 +1,13 @@
 // Matrix products.
 
+#include <algorithm>
+#include <map>
+
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
 #include "frontend/ops/index_math.h"
+#include "frontend/ops/row_products.h"
 #include "frontend/ops/rules.h"
 
 namespace kiln {
@@ -29,8 +33,10 @@ Expected<TensorType> product_type(const OpContext& context, size_t first) {
   return TensorType{a.dtype, std::move(shape), {}};
 }
 
-/// Element `index` of a @ b; `result` has the product's extents.
-double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index) {
+using Line = ElementEvaluator::Line;
+
+/// The row of a and the column of b whose product is element `index` of a @ b; `result` has the product's extents.
+std::pair<Line, Line> factors(const ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index) {
   const auto matrix_base = [&](ValueId operand) {  // where the operand's matrix for this batch index begins
     const std::vector<int64_t>& extents = e.extents(operand);
     const size_t extra = e.extents(result).size() - extents.size();
@@ -44,7 +50,83 @@ double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result
   const int64_t m = e.extents(a)[e.extents(a).size() - 2];
   const int64_t row = matrix_base(a) + index / n % m * k;
   const int64_t column = matrix_base(b) + index % n;
-  return e.dot({a, row, 1, k}, {b, column, n, k});
+  return {{a, row, 1, k}, {b, column, n, k}};
+}
+
+double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index) {
+  const auto [row, column] = factors(e, a, b, result, index);
+  return e.dot(row, column);
+}
+
+/// The lines that some elements of a product need on one side, each once, and which one each element needs.
+struct Side {
+  std::vector<Line> lines;
+  std::vector<size_t> of_element;
+
+  explicit Side(const std::vector<Line>& asked) {
+    lines = asked;
+    const auto place = [](const Line& line) { return line.first; };
+    std::ranges::sort(lines, {}, place);
+    const auto repeated = std::ranges::unique(lines);
+    lines.erase(repeated.begin(), repeated.end());
+    for (const Line& line : asked) {
+      const auto found = std::ranges::lower_bound(lines, line.first, {}, place);
+      of_element.push_back(static_cast<size_t>(found - lines.begin()));
+    }
+  }
+};
+
+/// Elements of one matrix product, whose rows and columns come again and again: products of blocks of them.
+void dense_products(ElementEvaluator& e, const Side& left, const Side& right, std::span<double> out) {
+  constexpr size_t k_block_elements = size_t{1} << 22;  // 32 MiB
+  const auto k = static_cast<size_t>(left.lines.front().count);
+  const size_t most = std::max<size_t>(k_block_elements / std::max<size_t>(k, 1), 4);
+  std::vector<double> rows, columns, products;
+  for (size_t c = 0; c < right.lines.size(); c += most) {
+    const auto column_lines = std::span(right.lines).subspan(c, std::min(most, right.lines.size() - c));
+    columns.resize(column_lines.size() * k);
+    e.read_lines(column_lines, columns.data());
+    for (size_t r = 0; r < left.lines.size(); r += most) {
+      const auto row_lines = std::span(left.lines).subspan(r, std::min(most, left.lines.size() - r));
+      rows.resize(row_lines.size() * k);
+      e.read_lines(row_lines, rows.data());
+      products.resize(row_lines.size() * column_lines.size());
+      row_products(rows.data(), row_lines.size(), columns.data(), column_lines.size(), k, products.data());
+      for (size_t i = 0; i < out.size(); ++i) {
+        const size_t row = left.of_element[i] - r, column = right.of_element[i] - c;  // huge where it is before
+        if (row < row_lines.size() && column < column_lines.size())
+          out[i] = products[row * column_lines.size() + column];
+      }
+    }
+  }
+}
+
+void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, std::span<const int64_t> indices,
+                      std::span<double> out) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> matrices;  // of a batch, by where they begin
+  std::vector<std::pair<Line, Line>> asked;
+  asked.reserve(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const auto& [row, column] = asked.emplace_back(factors(e, a, b, result, indices[i]));
+    const int64_t a_elements = e.extents(a).back() * e.extents(a)[e.extents(a).size() - 2];
+    const int64_t b_elements = e.extents(b).back() * e.extents(b)[e.extents(b).size() - 2];
+    matrices[{row.first / std::max<int64_t>(a_elements, 1), column.first / std::max<int64_t>(b_elements, 1)}].push_back(
+        i);
+  }
+  for (const auto& [matrix, members] : matrices) {
+    std::vector<Line> rows, columns;
+    for (const size_t i : members) rows.push_back(asked[i].first), columns.push_back(asked[i].second);
+    const Side left(rows), right(columns);
+    std::vector<double> elements(members.size());
+    constexpr size_t k_most_in_vain =
+        16;  // products that nobody asked for, to one that is: the loop is that much faster
+    if (left.lines.size() * right.lines.size() <= k_most_in_vain * members.size()) {
+      dense_products(e, left, right, elements);
+    } else {
+      for (size_t i = 0; i < members.size(); ++i) elements[i] = e.dot(rows[i], columns[i]);
+    }
+    for (size_t i = 0; i < members.size(); ++i) out[members[i]] = elements[i];
+  }
 }
 
 Expected<Types> infer_matmul(const OpContext& context) {
@@ -55,6 +137,12 @@ Expected<Types> infer_matmul(const OpContext& context) {
 double matmul_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
   const Node& node = graph.node(id);
   return product_element(e, node.operands[0], node.operands[1], node.results[0], index);
+}
+
+void matmul_elements(ElementEvaluator& e, const Graph& graph, NodeId id, std::span<const int64_t> indices,
+                     std::span<double> out) {
+  const Node& node = graph.node(id);
+  product_elements(e, node.operands[0], node.operands[1], node.results[0], indices, out);
 }
 
 Gradients matmul_gradient(GraphBuilder& b, const Node&, Values in, Values, Values g) {
@@ -73,13 +161,23 @@ Expected<Types> infer_addmm(const OpContext& context) {
   return Types{std::move(type)};
 }
 
-double addmm_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
-  const Node& node = graph.node(id);
-  const double product = product_element(e, node.operands[1], node.operands[2], node.results[0], index);
+/// As in BLAS: with beta 0 the bias is not read, whatever it holds.
+double with_bias(ElementEvaluator& e, const Node& node, double product, int64_t index) {
   const double beta = number_of(node.attributes, "beta");
-  // As in BLAS: with beta 0 the bias is not read, whatever it holds.
   const double bias = beta == 0 ? 0 : beta * e.at_broadcast(node.operands[0], node.results[0], index);
   return number_of(node.attributes, "alpha") * product + bias;
+}
+
+double addmm_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const Node& node = graph.node(id);
+  return with_bias(e, node, product_element(e, node.operands[1], node.operands[2], node.results[0], index), index);
+}
+
+void addmm_elements(ElementEvaluator& e, const Graph& graph, NodeId id, std::span<const int64_t> indices,
+                    std::span<double> out) {
+  const Node& node = graph.node(id);
+  product_elements(e, node.operands[1], node.operands[2], node.results[0], indices, out);
+  for (size_t i = 0; i < indices.size(); ++i) out[i] = with_bias(e, node, out[i], indices[i]);
 }
 
 Gradients decompose_addmm(GraphBuilder& b, const Node& node, Values in) {
@@ -99,6 +197,7 @@ std::span<const OpDef> contraction_ops() {
        .operands = {{"a"}, {"b"}},
        .infer = infer_matmul,
        .element = matmul_element,
+       .elements = matmul_elements,
        .gradient = matmul_gradient},
       {.name = "addmm",
        .kind = OpKind::composite,
@@ -106,6 +205,7 @@ std::span<const OpDef> contraction_ops() {
        .attributes = {fallback("alpha", AttributeType::number, 1.0), fallback("beta", AttributeType::number, 1.0)},
        .infer = infer_addmm,
        .element = addmm_element,
+       .elements = addmm_elements,
        .decompose = decompose_addmm},
   };
   return rows;

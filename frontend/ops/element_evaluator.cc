@@ -5,7 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "frontend/ops/batch_evaluation.h"
 #include "frontend/ops/op.h"
+#include "frontend/ops/row_products.h"
 
 namespace kiln {
 
@@ -170,22 +172,39 @@ double ElementEvaluator::load(const State& state, int64_t index) {
 double ElementEvaluator::compute(ValueId value, int64_t index) {
   const Value& described = m_graph->value(value);
   const OpDef* op = m_graph->node(described.producer).op;
-  double element = op->element(*this, *m_graph, described.producer, described.result_index, index);
+  const double element = op->element(*this, *m_graph, described.producer, described.result_index, index);
   // A view only renames indices: what it renames is remembered.
   if (op->kind == OpKind::view) return element;
+  const double held = as_held(value, index, element);
+  keep(value, index, held);
+  return held;
+}
+
+double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
+  const DType dtype = m_graph->value(value).type.dtype;
   if (m_rounding_seed) {
     const uint64_t place = *m_rounding_seed * 0x9e3779b97f4a7c15ull + value * 0x94d049bb133111ebull;
-    element =
-        rounded_at_random(described.type.dtype, element, place + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull);
+    element = rounded_at_random(dtype, element, place + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull);
   }
   // What a row's arithmetic in f64 gives between two integers (clamp's bounds) is what a kernel's constants hold of it.
-  if (!is_floating(described.type.dtype) && std::isfinite(element)) element = round_to(described.type.dtype, element);
+  if (!is_floating(dtype) && std::isfinite(element)) element = round_to(dtype, element);
+  return element;
+}
+
+void ElementEvaluator::keep(ValueId value, int64_t index, double element) {
   std::unique_ptr<Page>& page = m_states[value].pages[static_cast<size_t>(index) / k_page_elements];
   if (page == nullptr) page.reset(new Page);  // leaves the values as they are, make_unique would clear them
   const size_t slot = static_cast<size_t>(index) % k_page_elements;
   page->values[slot] = element;
   page->known[slot] = true;
-  return element;
+}
+
+void ElementEvaluator::remember(ValueId value, std::span<const int64_t> indices, std::span<const double> elements) {
+  for (size_t i = 0; i < indices.size(); ++i) keep(value, indices[i], elements[i]);
+}
+
+void ElementEvaluator::many(ValueId value, std::span<const int64_t> indices, std::span<double> out) {
+  BatchEvaluation(*this, *m_graph).evaluate(value, indices, out);
 }
 
 int64_t ElementEvaluator::broadcast_index(ValueId operand, ValueId result, int64_t index) const {
@@ -244,7 +263,61 @@ double ElementEvaluator::dot(const Line& a, const Line& b) {
   line(0, a);
   line(1, b);  // may replace what slot 0 held
   const std::span<const double> left = line(0, a), right = m_lines[1].elements;
-  return std::transform_reduce(left.begin(), left.end(), right.begin(), 0.0);
+  double sum = 0;
+  row_products(left.data(), 1, right.data(), 1, left.size(), &sum);
+  return sum;
+}
+
+/// Lines of an input whose elements lie equally far apart, read side by side: neighbouring columns share cache lines.
+bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) const {
+  constexpr size_t k_most = 16;
+  const std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t addresses[k_most], common_step = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Line line = behind_views(lines[i]);
+    const State& state = m_states[line.value];
+    if (state.data == nullptr || !(state.dense || stays_in_one_dim(state.extents, state.strides, line))) return false;
+    addresses[i] = address_of(state, line.first);
+    const int64_t step = line.count > 1 ? address_of(state, line.first + line.step) - addresses[i] : 0;
+    if (i > 0 && (step != common_step || state.data != data)) return false;
+    common_step = step, data = state.data, dtype = state.dtype;
+  }
+  if (common_step == 1) return false;  // each by itself is as good
+  const int64_t count = lines.front().count;
+  double side_by_side[k_most];
+  for (int64_t k = 0; k < count; ++k) {
+    for (size_t i = 0; i < lines.size(); ++i) {
+      side_by_side[i] = load_element(dtype, data, addresses[i] + k * common_step);
+    }
+    for (size_t i = 0; i < lines.size(); ++i) out[static_cast<int64_t>(i) * count + k] = side_by_side[i];
+  }
+  return true;
+}
+
+void ElementEvaluator::read_lines(std::span<const Line> lines, double* out) {
+  constexpr size_t k_together = 16;
+  for (size_t begin = 0; begin < lines.size(); begin += k_together) {
+    const auto group = lines.subspan(begin, std::min(k_together, lines.size() - begin));
+    const auto count = static_cast<size_t>(group.front().count);
+    if (!gather_lines(group, out)) {
+      for (size_t i = 0; i < group.size(); ++i) read_line(group[i], {out + i * count, count});
+    }
+    out += group.size() * count;
+  }
+}
+
+std::shared_ptr<const std::vector<double>> ElementEvaluator::matrix(size_t slot, ValueId value, int64_t first,
+                                                                    int64_t rows, int64_t width) {
+  const KeptMatrix& kept = m_matrices[slot];
+  if (kept.value == value && kept.first == first && kept.rows == rows && kept.width == width) return kept.elements;
+  // What is computed for this matrix may ask for matrices of its own: it is complete before it is kept.
+  std::vector<Line> lines;
+  for (int64_t row = 0; row < rows; ++row) lines.push_back({value, first + row * width, 1, width});
+  auto elements = std::make_shared<std::vector<double>>(static_cast<size_t>(rows * width));
+  read_lines(lines, elements->data());
+  m_matrices[slot] = {value, first, rows, width, elements};
+  return elements;
 }
 
 std::optional<int64_t> ElementEvaluator::checked_index(NodeId node, double value, int64_t extent) {

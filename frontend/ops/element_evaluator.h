@@ -35,6 +35,10 @@ class ElementEvaluator {
     return compute(value, index);
   }
 
+  /// Many elements of one value: each node once for all of them, products in the tight loops of row_products.h where
+  /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements.
+  void many(ValueId value, std::span<const int64_t> indices, std::span<double> out);
+
   const Status& status() const { return m_status; }
 
   /// From now on what is computed is rounded as a kernel may round: floating elements are off by up to two
@@ -66,6 +70,19 @@ class ElementEvaluator {
   std::span<const double> line(size_t slot, const Line& line);
   /// The sum of products of two lines of equal count.
   double dot(const Line& a, const Line& b);
+  /// The elements of lines of equal count and step, one line after another.
+  void read_lines(std::span<const Line> lines, double* out);
+  /// `rows` lines of `width` neighbouring elements, from `first` on one after another; remembered until the next call
+  /// with this `slot` (0 to 3) and other arguments.
+  std::shared_ptr<const std::vector<double>> matrix(size_t slot, ValueId value, int64_t first, int64_t rows,
+                                                    int64_t width);
+
+  /// What a kernel holds of a computed element: rounded at random where that was asked for, an integer where the value's
+  /// dtype holds integers.
+  double as_held(ValueId value, int64_t index, double element) const;
+  /// Keeps what is known of elements of a computed value.
+  void remember(ValueId value, std::span<const int64_t> indices, std::span<const double> elements);
+  bool is_input(ValueId value) const { return m_states[value].data != nullptr; }
 
   /// `size` numbers that belong to row `row` of a node, made by `fill` when first asked for.
   template <typename Fill>
@@ -104,7 +121,14 @@ class ElementEvaluator {
   double compute(ValueId value, int64_t index);
   Line behind_views(Line line) const;
   void read_line(const Line& line, std::span<double> out);
+  bool gather_lines(std::span<const Line> lines, double* out) const;
+  void keep(ValueId value, int64_t index, double element);
 
+  struct KeptMatrix {
+    ValueId value = k_none;
+    int64_t first = 0, rows = 0, width = 0;
+    std::shared_ptr<const std::vector<double>> elements;
+  };
   struct KeptLine {
     Line line{k_none, 0, 0, 0};
     std::vector<double> elements;
@@ -114,6 +138,7 @@ class ElementEvaluator {
   std::vector<State> m_states;
   std::vector<std::unordered_map<int64_t, std::vector<double>>> m_scratch;
   KeptLine m_lines[2];
+  KeptMatrix m_matrices[4];
   Status m_status;
   std::optional<uint64_t> m_rounding_seed;
 };

@@ -75,6 +75,10 @@ struct OpDef {
   /// evaluator gives them. Integers and booleans are exact up to 2^53.
   double (*element)(ElementEvaluator&, const Graph&, NodeId node, uint32_t result, int64_t index) = nullptr;
 
+  /// The same for many elements at once, where that is much cheaper; null: one after another.
+  void (*elements)(ElementEvaluator&, const Graph&, NodeId node, std::span<const int64_t> indices,
+                   std::span<double> out) = nullptr;
+
   /// For kind view: the flat index in operand 0 of the result's element `index`; null where it is `index` itself.
   /// Along one dim of the result it is affine.
   int64_t (*source)(const ElementEvaluator&, const Node&, int64_t index) = nullptr;
