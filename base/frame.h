@@ -39,6 +39,8 @@ class FrameReader {
 
   /// Is a frame begun and not whole?
   bool in_frame() const { return m_header_size > 0; }
+  /// Of its payload, so far.
+  size_t bytes_held() const { return m_payload.size(); }
 
  private:
   size_t m_payload_max_bytes;

@@ -32,14 +32,26 @@ inline constexpr size_t k_connection_requests = 64;  // in flight; a client that
 inline constexpr size_t k_connection_output_bytes = size_t{64} << 20;  // a reader slower than this is dropped
 inline constexpr size_t k_queued_jobs = 4'096;                         // builds waiting for a worker
 inline constexpr size_t k_request_targets = 16;
-inline constexpr uint64_t k_greeting_timeout_ms = 5'000;  // a peer that connects and says nothing
-inline constexpr uint64_t k_frame_timeout_ms = 30'000;    // a peer that begins a frame and does not end it
+// What all clients together may make the daemon hold: graphs that wait or are built, captures on their way to the disk,
+// frames that are not whole yet. Room for one frame of the largest size beside others.
+inline constexpr size_t k_held_request_bytes = size_t{256} << 20;
+inline constexpr size_t k_partial_frame_bytes = size_t{512} << 20;
+inline constexpr size_t k_unkept_bytes = size_t{64} << 20;  // results that the disk had no room for
+inline constexpr uint64_t k_greeting_timeout_ms = 5'000;    // a peer that connects and says nothing
+inline constexpr uint64_t k_frame_timeout_ms = 30'000;      // a peer that begins a frame and does not end it
 
 // The service.
 inline constexpr size_t k_config_bytes = size_t{1} << 20;
 inline constexpr size_t k_flight_events = 1'024;  // the flight recorder's ring
 inline constexpr size_t k_quarantined_keys = 4'096;
 inline constexpr size_t k_job_retries = 1;  // a crash may be the machine's fault once
+
+// How long a client waits for its daemon. One that lives says so every second, whatever it does; a client that could not
+// have one tells all who ask in the next half minute so at once, and twice as long after each failure.
+inline constexpr uint64_t k_daemon_heartbeat_ms = 1'000;
+inline constexpr uint64_t k_daemon_silence_ms = 10'000;
+inline constexpr uint64_t k_daemon_backoff_ms = 30'000;
+inline constexpr uint64_t k_daemon_backoff_max_ms = 600'000;
 
 // Clients. Frameworks have a few dozen streams a device; each costs a word of its memory.
 inline constexpr size_t k_client_streams = 256;
@@ -52,6 +64,7 @@ inline constexpr size_t k_artifact_bytes = size_t{256} << 20;  // 16x the larges
 inline constexpr size_t k_batch_artifacts = 65'536;            // a 48-layer program names a few hundred
 inline constexpr size_t k_batch_heads = 65'536;
 inline constexpr size_t k_canonical_key_bytes = size_t{64} << 20;
+inline constexpr size_t k_capture_generations = 2;  // of one key: the newest, and one to fall back to
 inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
 
 }  // namespace kiln::limits

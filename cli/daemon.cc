@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,7 @@
 
 #include "base/config/directories.h"
 #include "base/fd.h"
+#include "base/process_identity.h"
 #include "cli/command.h"
 #include "cli/text.h"
 
@@ -50,13 +52,19 @@ ExitCode start(Session& session) {
 }
 
 /// For a daemon that holds the cache and cannot be asked (another version, or stuck): the signal its service manager
-/// would send. The lock is held, so the pid in its file is a living daemon's.
+/// would send. Only to the very process that wrote the lock: its number may be another's here, in another container or
+/// after it died.
 Status terminate_holder(const std::string& cache_directory) {
   std::ifstream file(cache_directory + "/kilnd.lock");
-  pid_t pid = 0;
-  if (!(file >> pid) || pid <= 1) return error(StatusCode::unavailable, "who holds {} is not known", cache_directory);
-  if (kill(pid, SIGTERM) != 0) {
-    return error(StatusCode::permission_denied, "signalling pid {}: {}", pid, std::strerror(errno));
+  const auto holder = ProcessIdentity::from_text(std::string(std::istreambuf_iterator<char>(file), {}));
+  if (!holder) return error(StatusCode::unavailable, "who holds {} is not known", cache_directory);
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, holder->pid, 0)));
+  if (!process || ProcessIdentity::of(holder->pid) != holder) {
+    return error(StatusCode::failed_precondition, "{} is held by process {} of another container; stop it there",
+                 cache_directory, holder->pid);
+  }
+  if (syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) {
+    return error(StatusCode::permission_denied, "signalling process {}: {}", holder->pid, std::strerror(errno));
   }
   return {};
 }
@@ -96,9 +104,10 @@ ExitCode restart(Session& session) {
   return start(session);
 }
 
-Expected<std::string> log_path(const Config& config) {
-  KILN_ASSIGN_OR_RETURN(const std::string socket, socket_path(canonical_path(config.cache_directory)));
-  return default_state_directory() + "/" + std::filesystem::path(socket).stem().string() + ".log";
+/// Where the daemon could write it.
+std::string log_of(const Config& config) {
+  const std::string usual = log_path(default_state_directory(), config.cache_directory);
+  return access(usual.c_str(), R_OK) == 0 ? usual : log_path(fallback_state_directory(), config.cache_directory);
 }
 
 std::deque<std::string> last_lines(std::istream& file, size_t count) {
@@ -110,8 +119,9 @@ std::deque<std::string> last_lines(std::istream& file, size_t count) {
   return lines;
 }
 
-/// Prints what is appended, until interrupted; begins anew when the file was rotated away.
-void follow(const std::string& path, std::streamoff at) {
+/// Prints the lines that are appended, until interrupted; begins anew when the file was rotated away.
+void follow(const Session& session, const std::string& path, std::streamoff at) {
+  std::string rest;  // of a line that is not whole yet
   for (;;) {
     std::ifstream file(path, std::ios::binary);
     file.seekg(0, std::ios::end);
@@ -120,7 +130,10 @@ void follow(const std::string& path, std::streamoff at) {
     file.seekg(at);
     std::string fresh(static_cast<size_t>(size - at), '\0');
     if (!fresh.empty() && file.read(fresh.data(), size - at)) {
-      std::fwrite(fresh.data(), 1, fresh.size(), stdout);
+      rest += fresh;
+      for (size_t end = 0; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
+        session.out().line(escaped(rest.substr(0, end)));
+      }
       std::fflush(stdout);
       at = size;
     }
@@ -129,7 +142,7 @@ void follow(const std::string& path, std::streamoff at) {
 }
 
 ExitCode logs(Session& session, size_t count, bool following) {
-  KILN_CLI_ASSIGN(session, const std::string path, log_path(session.config()));
+  const std::string path = log_of(session.config());
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     session.out().error(error(StatusCode::not_found, "there is no log {}: no daemon has run for {}", path,
@@ -146,7 +159,7 @@ ExitCode logs(Session& session, size_t count, bool following) {
   std::fflush(stdout);
   if (following) {
     file.clear();
-    follow(path, std::streamoff(file.tellg()));
+    follow(session, path, std::streamoff(file.tellg()));
   }
   return ExitCode::ok;
 }

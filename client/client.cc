@@ -6,6 +6,7 @@
 #include "backends/devices.h"
 #include "backends/libraries.h"
 #include "base/limits.h"
+#include "base/process_mutex.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
@@ -58,12 +59,15 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
 
 Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {
   if (stream() == nullptr) return error(StatusCode::failed_precondition, "the host has no queues");
-  const std::scoped_lock lock(m_streams_mutex);
-  if (const auto kept = m_streams.find(native); kept != m_streams.end()) return kept->second;
-  if (m_streams.size() >= limits::k_client_streams) m_streams.erase(m_streams.begin());
+  {
+    const std::scoped_lock lock(process_mutex());
+    if (const auto kept = m_streams.find(native); kept != m_streams.end()) return kept->second;
+  }
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<DeviceStream> adopted, DeviceStream::adopt(*device().device, native));
-  m_streams.emplace(native, adopted);
-  return adopted;
+  std::shared_ptr<DeviceStream> dropped;  // destroyed after the lock
+  const std::scoped_lock lock(process_mutex());
+  if (m_streams.size() >= limits::k_client_streams) dropped = m_streams.extract(m_streams.begin()).mapped();
+  return m_streams.try_emplace(native, std::move(adopted)).first->second;
 }
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
@@ -135,6 +139,7 @@ Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, const Reso
   if (was_there && !miss.is_deferred) ++m_stats.hits_daemon;
 
   const auto start = Clock::now();
+  KILN_RETURN_IF_ERROR(take_in(*built));
   Resolver::Lookup lookup = m_resolver->find(canonical);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
@@ -144,6 +149,25 @@ Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, const Reso
                  lookup.detail);
   }
   return found(std::move(lookup), how);
+}
+
+/// What the disk had no room for came with the answer: it serves this process, and one line says so.
+Status Client::take_in(protocol::Built& built) {
+  if (built.not_kept.empty()) return {};
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    std::fprintf(stderr, "kiln: what is compiled is not kept: %s; make room in %s\n", built.not_kept.c_str(),
+                 m_config.cache_directory.c_str());
+  });
+  std::vector<CarriedArtifact> artifacts;
+  for (protocol::CarriedArtifact& each : built.carried) {
+    const LaunchData launch{each.entry, each.tasks, each.workspace_bytes, each.features, each.backend};
+    artifacts.emplace_back(each.digest,
+                           Artifact{static_cast<ArtifactKind>(each.kind), launch, std::move(each.payload)});
+  }
+  std::vector<CarriedHead> heads;
+  for (const protocol::PublishedHead& head : built.heads) heads.emplace_back(head.key, head.artifact);
+  return m_resolver->adopt(artifacts, heads);
 }
 
 std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uint8_t> key) {

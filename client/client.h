@@ -3,7 +3,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -76,12 +75,12 @@ class Client {
   Client(Config config, std::unique_ptr<Resolver> resolver);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
   Expected<Compiled> ask_daemon(const Graph& canonical, const Resolver::Lookup& miss, const CompileOptions& options);
+  Status take_in(protocol::Built& built);
   Deadline deadline_of(const CompileOptions& options) const;
 
   Config m_config;
   const std::unique_ptr<Resolver> m_resolver;
-  std::mutex m_streams_mutex;
-  std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers
+  std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers; process_mutex() guards it
   Connection m_connection;
   Stats m_stats;
   MissLog m_misses;

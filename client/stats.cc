@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/process_mutex.h"
+
 namespace kiln {
 
 namespace {
@@ -11,13 +13,13 @@ constexpr size_t k_miss_records = 1'000;  // a training run of a hundred graphs 
 
 void Stats::add_program(const std::vector<Digest>& plans, uint32_t generation) {
   ++programs;
-  std::lock_guard lock(m_mutex);
+  const std::scoped_lock lock(process_mutex());
   m_plans.insert(plans.begin(), plans.end());
   m_generation = std::min(m_generation, generation);
 }
 
 std::string Stats::to_json() const {
-  std::lock_guard lock(m_mutex);
+  const std::scoped_lock lock(process_mutex());
   return nlohmann::ordered_json{{"compilations", compilations.load()},
                                 {"hits_mapped", hits_mapped.load()},
                                 {"hits_deferred", hits_deferred.load()},
@@ -32,15 +34,18 @@ std::string Stats::to_json() const {
 }
 
 void MissLog::add(MissRecord record) {
-  std::lock_guard lock(m_mutex);
+  const std::scoped_lock lock(process_mutex());
   if (m_records.size() == k_miss_records) m_records.erase(m_records.begin());
   m_records.push_back(std::move(record));
 }
 
 std::string MissLog::to_json() const {
-  std::lock_guard lock(m_mutex);
+  const std::vector<MissRecord> records = [this] {
+    const std::scoped_lock lock(process_mutex());
+    return m_records;
+  }();
   auto list = nlohmann::ordered_json::array();
-  for (const MissRecord& record : m_records) {
+  for (const MissRecord& record : records) {
     list.push_back({{"key", record.key.to_hex()},
                     {"parts", nlohmann::ordered_json::parse(record.key_parts, nullptr, false)},
                     {"reason", record.reason},

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -32,7 +31,7 @@ class Stats {
   std::string to_json() const;
 
  private:
-  mutable std::mutex m_mutex;
+  // process_mutex() guards what follows.
   std::unordered_set<Digest> m_plans;
   uint32_t m_generation = UINT32_MAX;  // lowest in use
 };
@@ -53,8 +52,7 @@ class MissLog {
   std::string to_json() const;
 
  private:
-  mutable std::mutex m_mutex;
-  std::vector<MissRecord> m_records;
+  std::vector<MissRecord> m_records;  // process_mutex() guards it
 };
 
 }  // namespace kiln

@@ -2,16 +2,19 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 
 #include "base/config/directories.h"
@@ -64,29 +67,73 @@ void export_library_hints(const Config& config) {
   setenv(environment_name("python.path").c_str(), config.python_path.c_str(), 1);
 }
 
-/// Leaves the caller's session, directory and descriptors. Returns in the daemon, with the descriptor over
-/// which it tells that it serves; the launcher waits for that and exits. Before any thread.
-UniqueFd detach(const std::string& error_log) {
+/// What the launching process limits itself to is not meant for a daemon that serves all of the user's: its processors,
+/// priority and soft limits go as far as this process may change them. Its cgroup, and hard limits, stay.
+void leave_callers_limits() {
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);
+  sched_setaffinity(0, sizeof all, &all);  // those the machine, or the cpuset, does not have are passed over
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_OTHER, &none);
+  setpriority(PRIO_PROCESS, 0, 0);  // from a nicer caller only where RLIMIT_NICE allows
+  for (const auto resource : {RLIMIT_AS, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_NPROC}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(resource, &limit);
+  }
+}
+
+/// Between the daemon and its launcher: how the start went, and a sentence when it went wrong.
+void tell_launcher(UniqueFd& ready, char code, std::string_view why) {
+  if (!ready) return;
+  std::string text(1, code);
+  text += why;
+  [[maybe_unused]] const ssize_t told = write(ready.get(), text.data(), text.size());
+  ready.reset();
+}
+
+/// Waits for what the daemon tells and leaves with it.
+[[noreturn]] void launch(int ready) {
+  std::string text;
+  char buffer[4'096];
+  for (ssize_t got = 0; (got = read(ready, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
+  if (text.empty()) text = "\1it died while it started; kiln daemon logs";
+  if (text.size() > 1) std::fprintf(stderr, "kilnd: %s\n", text.c_str() + 1);
+  std::fflush(stderr);
+  std::_Exit(text[0]);
+}
+
+/// Opens the file of last words to append, with nobody else's file in its place. Begun anew when it has grown.
+UniqueFd open_last_words(const std::string& path, uint64_t max_bytes) {
+  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+  struct stat facts{};
+  if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_nlink != 1) return {};
+  if (static_cast<uint64_t>(facts.st_size) > max_bytes && ftruncate(file.get(), 0) != 0) return {};
+  return file;
+}
+
+/// Leaves the caller's session, directory, descriptors and limits. Returns in the daemon, with the descriptor over
+/// which it tells how its start went; the launcher waits for that and exits. Before any thread.
+UniqueFd detach(const std::string& last_words, uint64_t max_bytes) {
   // The launching process may be any program, with any descriptors open: none of them is ours to keep.
   close_range(3, ~0U, 0);
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) std::exit(1);
   if (const pid_t child = fork(); child != 0) {
     close(ready[1]);
-    char status = 1;
-    if (child < 0 || read(ready[0], &status, 1) != 1) status = 1;  // it died before it could say
-    std::_Exit(status);
+    launch(ready[0]);
   }
   close(ready[0]);
   setsid();
+  leave_callers_limits();
   if (const int null = open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {
     dup2(null, 0);
     dup2(null, 1);
     dup2(null, 2);
   }
   // Last words of libraries (asserts, the compiler's fatal errors) go to a file of their own.
-  if (const UniqueFd log(open(error_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)); log)
-    dup2(log.get(), 2);
+  if (const UniqueFd log = open_last_words(last_words, max_bytes); log) dup2(log.get(), 2);
   if (chdir("/") != 0) std::_Exit(1);
   return UniqueFd(ready[1]);
 }
@@ -123,11 +170,7 @@ Status serve(const Config& config, const std::string& socket, const StoreFactory
                   std::move(store));
     KILN_RETURN_IF_ERROR(server.listen());
     spdlog::info("serving {} at {}", config.cache_directory, socket);
-    if (ready) {
-      const char good = 0;
-      [[maybe_unused]] const ssize_t told = write(ready.get(), &good, 1);
-      ready.reset();
-    }
+    tell_launcher(ready, 0, "");
     server.run();
     // The store knows its files by their paths, which are another's by now: closing it would write and delete there.
     if (!instance.is_in_force()) std::_Exit(0);
@@ -153,26 +196,25 @@ int daemon_main(int argc, char** argv, const StoreFactory& open_store) {
   config.cache_directory = canonical_path(config.cache_directory);
   const auto socket = socket_path(config.cache_directory);
   Status status = socket.status();
-  const std::string state = default_state_directory();
-  if (status.ok()) status = make_private_directory(state);
   if (status.ok()) status = make_private_directory(config.cache_directory);
   if (status.ok()) status = make_private_directory(socket->substr(0, socket->rfind('/')));
   if (!status.ok()) {
     std::fprintf(stderr, "kilnd: %s\n", status.message().c_str());
     return 1;
   }
-  const std::string log = state + "/" + std::filesystem::path(*socket).stem().string();
+  // A daemon that cannot keep a log still serves.
+  std::string state = default_state_directory();
+  if (!make_private_directory(state).ok()) state = fallback_state_directory();
+  if (!make_private_directory(state).ok()) state = "/dev/null";
+  const std::string log = log_path(state, config.cache_directory);
   UniqueFd ready;
-  if (arguments.detach) ready = detach(log + ".stderr");
-  open_log(config, log + ".log", !arguments.detach);
+  if (arguments.detach) ready = detach(log + ".stderr", config.log_file_max_bytes);
+  open_log(config, log, !arguments.detach);
 
   status = serve(config, *socket, open_store, ready);
   const bool served = status.ok() || status.code() == StatusCode::already_exists;
   if (!status.ok()) spdlog::log(served ? spdlog::level::info : spdlog::level::err, "{}", status.message());
-  if (ready) {
-    const char code = served ? 0 : 1;
-    [[maybe_unused]] const ssize_t told = write(ready.get(), &code, 1);
-  }
+  tell_launcher(ready, served ? 0 : 1, served ? "" : status.message());
   return served ? 0 : 1;
 }
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "base/process_identity.h"
+
 namespace kiln {
 namespace {
 
@@ -48,14 +50,14 @@ Expected<Instance> Instance::acquire(const std::string& cache_directory, const s
     if (somebody_listens(socket_path))
       return error(StatusCode::already_exists, "a daemon serves {} already", cache_directory);
     if (Clock::now() >= deadline) {
-      return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}", path, socket_path);
+      return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}; kiln daemon stop", path,
+                   socket_path);
     }
     std::this_thread::sleep_for(k_poll_interval);
   }
-  const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), pid.data(), pid.size(), 0) < 0) {
-    return error(StatusCode::unavailable, "writing {}: {}", path, std::strerror(errno));
-  }
+  // Who holds it is for kiln daemon stop; on a full disk nobody is told.
+  const std::string holder = ProcessIdentity::of(getpid()).value_or(ProcessIdentity{.pid = getpid()}).to_text();
+  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), holder.data(), holder.size(), 0) < 0) errno = 0;
   Instance instance(path, std::move(file));
   if (!instance.is_in_force()) return error(StatusCode::unavailable, "{} was removed meanwhile", cache_directory);
   return instance;

@@ -38,6 +38,12 @@ Status JobTable::ask(protocol::Build build, Asker asker, uint64_t owner, Deadlin
   if (queued() >= limits::k_queued_jobs) {
     return error(StatusCode::resource_exhausted, "{} builds wait already", queued());
   }
+  const size_t bytes = build.graph.size();
+  if (m_bytes > 0 && m_bytes + bytes > limits::k_held_request_bytes) {
+    return error(StatusCode::resource_exhausted, "a graph of {} bytes beside {} bytes that wait already, at most {}",
+                 bytes, m_bytes, limits::k_held_request_bytes);
+  }
+  m_bytes += bytes;
   m_jobs.emplace(key, Job{key, std::move(build), owner, m_arrivals++, false, {asker}});
   return {};
 }
@@ -70,6 +76,7 @@ std::vector<Asker> JobTable::finish(const Digest& key) {
   assert(found != m_jobs.end() && found->second.running && "only a running job is finished");
   const uint64_t owner = found->second.owner;
   std::vector<Asker> askers = std::move(found->second.askers);
+  m_bytes -= found->second.build.graph.size();
   m_jobs.erase(found);
   --m_running;
   const bool has_more =

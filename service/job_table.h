@@ -39,8 +39,8 @@ class JobTable {
     std::vector<Asker> askers;
   };
 
-  /// Joins the key's job or queues a new one. Errors: resource_exhausted when the queue is full; what the key
-  /// is in quarantine for.
+  /// Joins the key's job or queues a new one. Errors: resource_exhausted when the queue is full, or its graphs are too
+  /// large together; what the key is in quarantine for.
   Status ask(protocol::Build build, Asker asker, uint64_t owner, Deadline now);
 
   /// Takes the next job to run; nullptr when none waits. Valid until it is finished.
@@ -57,6 +57,7 @@ class JobTable {
   void quarantine(const Digest& key, Status status, Deadline until);
   void forgive_all() { m_quarantine.clear(); }
 
+  size_t bytes() const { return m_bytes; }
   size_t queued() const { return m_jobs.size() - m_running; }
   size_t running() const { return m_running; }
   size_t quarantined() const { return m_quarantine.size(); }
@@ -72,6 +73,7 @@ class JobTable {
   std::unordered_map<Digest, Quarantine> m_quarantine;
   std::unordered_map<uint64_t, uint64_t> m_last_served;  // owner → turn; only owners with jobs
   size_t m_running = 0;
+  size_t m_bytes = 0;  // of all jobs' graphs
   uint64_t m_arrivals = 0;
   uint64_t m_turns = 0;
 };

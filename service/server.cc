@@ -20,6 +20,7 @@
 #include "service/job_table.h"
 #include "service/session.h"
 #include "service/status_json.h"
+#include "service/unkept_results.h"
 #include "service/worker_pool.h"
 
 namespace kiln {
@@ -48,6 +49,16 @@ WorkerPool::Options pool_options(const Server::Options& options) {
           {config.worker_memory_max_bytes, cpu_seconds}};
 }
 
+/// body(), with what a library throws as an error: one entry's trouble must not end the daemon.
+template <typename Body>
+auto guarded(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::exception& problem) {
+    return Status(StatusCode::internal, problem.what());
+  }
+}
+
 }  // namespace
 
 class Server::Impl final : SessionHost {
@@ -59,6 +70,7 @@ class Server::Impl final : SessionHost {
         m_idle_timer(m_io),
         m_drain_timer(m_io),
         m_watch_timer(m_io),
+        m_heartbeat_timer(m_io),
         m_store(std::move(store)),
         m_store_thread(1),
         m_pool(std::make_unique<WorkerPool>(pool_options(m_options))) {}
@@ -85,19 +97,25 @@ class Server::Impl final : SessionHost {
 
   void on_build(uint64_t session, protocol::Build build) override;
   void on_command(uint64_t session, protocol::Command command) override;
+  void on_partial(uint64_t session) override;
   void on_closed(uint64_t session, const Status& reason) override;
 
   void start_jobs();
+  void submit(const JobTable::Job& job);
+  void publish(const Digest& key, std::shared_ptr<BuildResult> result);
   void on_progress(const Digest& key, const protocol::Progress& progress);
   void on_built(const Digest& key, JobOutcome outcome);
-  void on_published(const Digest& key, const BuildResult& result, const Status& status);
+  void on_published(const Digest& key, std::shared_ptr<BuildResult> result, const Status& status);
   void fail_job(const Digest& key, const Status& status, uint32_t signal);
   void answer(uint64_t session, const protocol::Message& message);
   void answer_command(uint64_t session, uint32_t id, const Expected<std::string>& json);
 
-  bool busy() const { return m_jobs.running() + m_jobs.queued() + m_commands_in_flight > 0; }
+  /// A daemon that leaves starts nothing: what waits is the next one's.
+  bool busy() const { return m_jobs.running() + (m_draining ? 0 : m_jobs.queued()) + m_commands_in_flight > 0; }
   void touch();
   void watch_directory();
+  void beat();
+  void await_signal();
   bool leave_if_deserted();
   void remove_socket();
   void drain(std::string_view why);
@@ -112,13 +130,16 @@ class Server::Impl final : SessionHost {
   asio::steady_timer m_idle_timer;
   asio::steady_timer m_drain_timer;
   asio::steady_timer m_watch_timer;
+  asio::steady_timer m_heartbeat_timer;
   struct stat m_socket_file{};
   std::map<uint64_t, Peer> m_sessions;
   uint64_t m_next_session = 1;
   JobTable m_jobs;
   Counters m_counters;
   FlightRecorder m_events;
+  UnkeptResults m_unkept;
   size_t m_commands_in_flight = 0;
+  size_t m_command_bytes = 0;  // of those
   bool m_draining = false;
 
   std::unique_ptr<EntryStore> m_store;
@@ -151,13 +172,37 @@ Status Server::Impl::listen() {
 }
 
 void Server::Impl::run() {
-  m_signals.async_wait([this](error_code failure, int signal) {
-    if (!failure) drain(signal == SIGTERM ? "SIGTERM" : "SIGINT");
-  });
+  await_signal();
   asio::co_spawn(m_io, [this] { return accept_all(); }, asio::detached);
   touch();
   watch_directory();
+  beat();
   m_io.run();
+}
+
+/// The first signal lets it finish what runs, the next one does not.
+void Server::Impl::await_signal() {
+  m_signals.async_wait([this](error_code failure, int signal) {
+    if (failure) return;
+    if (m_draining) {
+      m_pool->kill_all();
+    } else {
+      drain(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    }
+    await_signal();
+  });
+}
+
+/// Who waits for an answer hears every second that there will be one; while the daemon leaves, everybody does.
+void Server::Impl::beat() {
+  m_heartbeat_timer.expires_after(std::chrono::milliseconds(limits::k_daemon_heartbeat_ms));
+  m_heartbeat_timer.async_wait([this](error_code failure) {
+    if (failure) return;
+    std::vector<std::shared_ptr<Session>> sessions;  // a copy: a session that cannot be written to closes
+    for (const auto& [id, peer] : m_sessions) sessions.push_back(peer.session);
+    for (const auto& session : sessions) session->heartbeat(m_draining);
+    beat();
+  });
 }
 
 // ---- connections
@@ -203,6 +248,15 @@ void Server::Impl::admit(UniqueFd socket) {
   m_sessions.emplace(id, Peer{std::move(session), peer.pid});
 }
 
+void Server::Impl::on_partial(uint64_t session) {
+  size_t held = 0;
+  for (const auto& [id, peer] : m_sessions) held += peer.session->bytes_held();
+  if (held <= limits::k_partial_frame_bytes) return;
+  const auto keep = m_sessions.at(session).session;
+  keep->refuse(error(StatusCode::resource_exhausted, "{} bytes of frames are on their way, at most {}", held,
+                     limits::k_partial_frame_bytes));
+}
+
 void Server::Impl::on_closed(uint64_t session, const Status& reason) {
   const auto found = m_sessions.find(session);
   if (found == m_sessions.end()) return;
@@ -229,7 +283,7 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   const auto peer = m_sessions.find(session);
   if (peer == m_sessions.end()) return;
   if (leave_if_deserted()) return;
-  if (m_draining) return peer->second.session->stop();  // hanging up sends the client to the next daemon
+  if (m_draining) return;  // the end hangs up, and that sends the client to the next daemon
   m_counters.add(Counter::builds_asked);
   const uint32_t id = build.id;
   const Digest key = job_key(build);
@@ -247,30 +301,38 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
 }
 
 void Server::Impl::start_jobs() {
-  while (m_jobs.running() < m_pool->size()) {
+  while (!m_draining && m_jobs.running() < m_pool->size()) {
     const JobTable::Job* job = m_jobs.next();
     if (job == nullptr) return;
-    const Digest key = job->key;
-    m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job->build.graph.size(),
-                    job->build.targets.size());
-    BuildRequest request{job->build.graph, {}, m_options.config.cache_directory};
-    for (const protocol::TargetName& target : job->build.targets)
-      request.targets.push_back({target.backend, target.name, target.driver});
-    // Both callbacks come on the pool's threads; only what is posted touches the server.
-    m_pool->submit(
-        std::move(request),
-        [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
-          asio::post(m_io,
-                     [this, key, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
-                       on_progress(key, progress);
-                     });
-        },
-        [this, key](JobOutcome outcome) {
-          asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
-            on_built(key, std::move(*outcome));
-          });
-        });
+    if (auto unkept = m_unkept.find(job->key)) {
+      publish(job->key, std::move(unkept));  // there may be room by now
+    } else {
+      submit(*job);
+    }
   }
+}
+
+void Server::Impl::submit(const JobTable::Job& job) {
+  const Digest key = job.key;
+  m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job.build.graph.size(),
+                  job.build.targets.size());
+  BuildRequest request{job.build.graph, {}, m_options.config.cache_directory};
+  for (const protocol::TargetName& target : job.build.targets)
+    request.targets.push_back({target.backend, target.name, target.driver});
+  // Both callbacks come on the pool's threads; only what is posted touches the server.
+  m_pool->submit(
+      std::move(request),
+      [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
+        asio::post(m_io,
+                   [this, key, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
+                     on_progress(key, progress);
+                   });
+      },
+      [this, key](JobOutcome outcome) {
+        asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
+          on_built(key, std::move(*outcome));
+        });
+      });
 }
 
 void Server::Impl::on_progress(const Digest& key, const protocol::Progress& progress) {
@@ -295,37 +357,58 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
     }
     return fail_job(key, status, outcome.signal);
   }
-  auto result = std::make_shared<BuildResult>(std::move(outcome.result).value());
-  asio::post(m_store_thread, [this, key, result] {
-    const Status status = m_store->publish(*result);
-    asio::post(m_io, [this, key, result, status] { on_published(key, *result, status); });
+  m_counters.add(Counter::compilations, outcome.result->compilations);
+  publish(key, std::make_shared<BuildResult>(std::move(outcome.result).value()));
+}
+
+void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {
+  asio::post(m_store_thread, [this, key, result = std::move(result)] {
+    const Status status = guarded([&] { return m_store->publish(*result); });
+    asio::post(m_io, [this, key, result, status] { on_published(key, result, status); });
   });
 }
 
-/// The heads are in the mapped index: now, and not earlier, the askers are told.
-void Server::Impl::on_published(const Digest& key, const BuildResult& result, const Status& status) {
+/// The heads are in the index: now, and not earlier, the askers are told. What the disk has no room for they are given.
+void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> result, const Status& status) {
   if (!status.ok() && leave_if_deserted()) return;
-  if (!status.ok()) return fail_job(key, status.with_context("publish"), 0);
-  m_counters.add(Counter::builds_done);
-  m_counters.add(Counter::compilations, result.compilations);
-  m_counters.add(Counter::artifacts_published, result.artifacts.size());
-  m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(), result.artifacts.size(),
-                  result.heads.size(), result.compilations);
-  spdlog::debug("build {}: {}", key.to_short(), result.report);
+  const bool is_full = status.code() == StatusCode::resource_exhausted;
+  if (!status.ok() && !is_full) return fail_job(key, status.with_context("publish"), 0);
   protocol::Built built;
-  for (const BuiltHead& head : result.heads) built.heads.push_back({head.key, head.artifact, head.generation});
+  for (const BuiltHead& head : result->heads) built.heads.push_back({head.key, head.artifact, head.generation});
+  if (is_full) {
+    m_counters.add(Counter::builds_not_kept);
+    spdlog::warn("build {} is not kept: {}", key.to_short(), status.message());
+    m_events.record("not kept", "{}: {}", key.to_short(), status.message());
+    built.not_kept = status.message();
+    for (const BuiltArtifact& each : result->artifacts) {
+      built.carried.push_back({each.kind, each.digest, each.payload, each.entry, each.tasks, each.workspace_bytes,
+                               each.features, each.backend});
+    }
+  } else {
+    m_counters.add(Counter::builds_done);
+    m_counters.add(Counter::artifacts_published, result->artifacts.size());
+    m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
+                    result->artifacts.size(), result->heads.size(), result->compilations);
+  }
+  spdlog::debug("build {}: {}", key.to_short(), result->report);
   for (const Asker& asker : m_jobs.finish(key)) {
     built.id = asker.request;
     built.joined = asker.joined;
-    built.compilations = asker.joined ? 0 : result.compilations;
-    built.report = asker.joined ? "" : result.report;
+    built.compilations = asker.joined ? 0 : result->compilations;
+    built.report = asker.joined ? "" : result->report;
     answer(asker.session, built);
   }
+  result->compilations = 0;  // done, and told
+  m_unkept.put(key, is_full ? std::move(result) : nullptr);
   start_jobs();
   leave_if_drained();
 }
 
 void Server::Impl::fail_job(const Digest& key, const Status& status, uint32_t signal) {
+  if (m_draining && status.code() == StatusCode::unavailable) {
+    m_jobs.finish(key);  // killed as the daemon leaves: the end hangs up on who asked, and the next daemon builds it
+    return leave_if_drained();
+  }
   m_counters.add(Counter::builds_failed);
   m_events.record("failed", "{}: {}", key.to_short(), status.to_string());
   spdlog::warn("build {}: {}", key.to_short(), status.to_string());
@@ -354,12 +437,21 @@ void Server::Impl::on_command(uint64_t session, protocol::Command command) {
     default:
       break;
   }
+  if (m_draining) return;  // as for a build
   if (command.verb == Verb::clear) m_jobs.forgive_all();
+  const size_t bytes = command.data.size();
+  if (m_command_bytes > 0 && m_command_bytes + bytes > limits::k_held_request_bytes) {
+    return answer_command(session, id,
+                          error(StatusCode::resource_exhausted, "{} bytes beside {} that wait already, at most {}",
+                                bytes, m_command_bytes, limits::k_held_request_bytes));
+  }
   ++m_commands_in_flight;
-  asio::post(m_store_thread, [this, session, id, command = std::move(command)] {
-    auto json = m_store->command(command);
-    asio::post(m_io, [this, session, id, json = std::move(json)] {
+  m_command_bytes += bytes;
+  asio::post(m_store_thread, [this, session, id, bytes, command = std::move(command)] {
+    auto json = guarded([&] { return m_store->command(command); });
+    asio::post(m_io, [this, session, id, bytes, json = std::move(json)] {
       --m_commands_in_flight;
+      m_command_bytes -= bytes;
       answer_command(session, id, json);
       leave_if_drained();
     });
@@ -421,16 +513,13 @@ void Server::Impl::remove_socket() {
   unlink(path);
 }
 
-/// From here on nobody new is served. A client that just connected finds its connection closed before the
-/// greeting, or before its answer, and goes to the next daemon.
+/// From here on nothing new is begun. Who asks for something, and who waited in the queue, hears heartbeats until the
+/// end hangs up, and then goes to the next daemon: that can have the cache from then on, and not earlier.
 void Server::Impl::drain(std::string_view why) {
   if (m_draining) return;
   m_draining = true;
   spdlog::info("leaving: {}; {} builds run, {} wait", why, m_jobs.running(), m_jobs.queued());
   m_events.record("leaving", "{}", why);
-  remove_socket();
-  error_code ignored;
-  m_acceptor.close(ignored);
   m_idle_timer.cancel();
   m_drain_timer.expires_after(std::chrono::milliseconds(m_options.config.daemon_drain_timeout_ms));
   m_drain_timer.async_wait([this](error_code failure) {
@@ -446,6 +535,9 @@ void Server::Impl::leave_if_drained() {
   if (!m_draining || busy()) return;
   m_drain_timer.cancel();
   m_signals.cancel();
+  remove_socket();
+  error_code ignored;
+  m_acceptor.close(ignored);
   // After what is queued: answers just given are still written.
   asio::post(m_io, [this] {
     auto linger = std::make_shared<asio::steady_timer>(m_io, std::chrono::milliseconds(20));

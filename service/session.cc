@@ -40,6 +40,14 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
     act(m_connection.answer(message));
   }
 
+  void heartbeat(bool anyway) override {
+    if (m_queued_bytes == 0 && (anyway || m_connection.requests_in_flight() > 0)) act(m_connection.heartbeat());
+  }
+
+  size_t bytes_held() const override { return m_connection.bytes_held(); }
+
+  void refuse(const Status& why) override { act(m_connection.refuse(why)); }
+
   void stop() override { end({}); }
 
  private:
@@ -59,6 +67,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
         co_return;
       }
       act(m_connection.receive({buffer.data(), got}));
+      if (!m_ended && m_connection.bytes_held() > 0) m_host.on_partial(m_id);
     }
   }
 

@@ -18,6 +18,8 @@ class SessionHost {
   virtual ~SessionHost() = default;
   virtual void on_build(uint64_t session, protocol::Build build) = 0;
   virtual void on_command(uint64_t session, protocol::Command command) = 0;
+  /// Some of a frame came, and more is to come.
+  virtual void on_partial(uint64_t session) = 0;
   /// Called once, last. `reason` is ok when the peer just went.
   virtual void on_closed(uint64_t session, const Status& reason) = 0;
 };
@@ -33,6 +35,12 @@ class Session {
 
   /// Sends the answer to a request. Progress is dropped when the peer reads slower than it comes.
   virtual void answer(const protocol::Message& message) = 0;
+  /// Tells a peer that waits for something that the daemon lives; `anyway`, also one that does not.
+  virtual void heartbeat(bool anyway) = 0;
+  /// Of what the peer has sent and not finished.
+  virtual size_t bytes_held() const = 0;
+  /// Closes once `why` is said.
+  virtual void refuse(const Status& why) = 0;
   /// Closes at once.
   virtual void stop() = 0;
 };

@@ -5,7 +5,9 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
 
@@ -50,7 +52,6 @@ json entry_json(const Entry& entry) {
           {"created_ms", entry.created_ms},
           {"pinned", entry.pinned},
           {"mapped", entry.mapped},
-          {"aligned", entry.aligned},
           {"heads", heads}};
 }
 
@@ -63,10 +64,18 @@ bool is_called(const Entry& entry, std::string_view name) {
   return false;
 }
 
+Status no_such_artifact(const Digest& key, const Digest& artifact) {
+  return error(StatusCode::internal, "key {} leads to artifact {}, which is neither in its batch nor kept",
+               key.to_short(), artifact.to_short());
+}
+
 class StoreEntries final : public EntryStore {
  public:
-  StoreEntries(const Config& config, std::unique_ptr<CacheStore> store)
-      : m_directory(config.cache_directory), m_size_max_bytes(config.cache_size_max_bytes), m_store(std::move(store)) {}
+  explicit StoreEntries(const Config& config)
+      : m_directory(config.cache_directory), m_size_max_bytes(config.cache_size_max_bytes) {}
+
+  /// Opens the store unless it is open: on a full disk that works only later.
+  Status open();
 
   Status publish(const BuildResult& result) override;
   Expected<std::string> command(const Command& command) override;
@@ -76,6 +85,7 @@ class StoreEntries final : public EntryStore {
   Status put(PublishBatch& batch, const std::vector<Head>& heads);
   Status put_readable(PublishBatch batch);
   std::vector<Digest> unreadable(const std::vector<Artifact>& artifacts, const std::vector<Head>& heads) const;
+  Status check_heads(const PublishBatch& batch) const;
   bool is_decided(const Head& head);
   Expected<Entry> find_one(const Command& command);
   Expected<std::string> put_capture(const Command& command);
@@ -110,9 +120,13 @@ std::vector<Digest> StoreEntries::unreadable(const std::vector<Artifact>& artifa
                                                                           kiln_reader_close);
   std::vector<Digest> keys;
   for (const Head& head : heads) {
-    const auto kind = static_cast<kiln_artifact_kind>(kinds.at(head.artifact));
+    const auto kind = kinds.find(head.artifact);
+    if (kind == kinds.end()) continue;  // kept before this batch: whoever published it looked
     kiln_view view;
-    if (kiln_reader_find_key(reader.get(), head.key.bytes.data(), kind, &view) != KILN_HIT) keys.push_back(head.key);
+    if (kiln_reader_find_key(reader.get(), head.key.bytes.data(), static_cast<kiln_artifact_kind>(kind->second),
+                             &view) != KILN_HIT) {
+      keys.push_back(head.key);
+    }
   }
   return keys;
 }
@@ -159,7 +173,27 @@ Status StoreEntries::put_readable(PublishBatch batch) {
                m_directory);
 }
 
+Status StoreEntries::open() {
+  if (m_store) return {};
+  KILN_ASSIGN_OR_RETURN(m_store, CacheStore::open({.directory = m_directory, .capacity_bytes = m_size_max_bytes}));
+  if (!m_store->report().empty()) spdlog::warn("{}", m_store->report());
+  return {};
+}
+
+/// A worker's words are not taken for what is: each of its heads leads to something.
+Status StoreEntries::check_heads(const PublishBatch& batch) const {
+  std::unordered_set<Digest> known;
+  for (const Artifact& artifact : batch.artifacts) known.insert(artifact_digest(artifact));
+  for (const Head& head : batch.heads) {
+    if (known.contains(head.artifact)) continue;
+    KILN_ASSIGN_OR_RETURN(const auto kept, m_store->find(head.artifact));
+    if (!kept) return no_such_artifact(head.key, head.artifact);
+  }
+  return {};
+}
+
 Status StoreEntries::publish(const BuildResult& result) {
+  KILN_RETURN_IF_ERROR(open());
   PublishBatch batch;
   for (const BuiltArtifact& built : result.artifacts) {
     batch.artifacts.push_back(to_artifact(built));
@@ -171,10 +205,12 @@ Status StoreEntries::publish(const BuildResult& result) {
   for (const BuiltHead& built : result.heads) {
     batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
   }
+  KILN_RETURN_IF_ERROR(check_heads(batch));
   return put_readable(batch);
 }
 
 Expected<std::string> StoreEntries::command(const Command& command) {
+  KILN_RETURN_IF_ERROR(open());
   switch (command.verb) {
     case Verb::list: {
       json entries = json::array();
@@ -226,6 +262,7 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
   const bool decided = newest && newest->artifact == digest;
   const uint32_t generation = !newest ? 0 : decided ? newest->generation : newest->generation + 1;
   KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(command.key, digest, generation, command.text)}}));
+  KILN_RETURN_IF_ERROR(m_store->keep_newest(command.key, limits::k_capture_generations));
   return dump({{"schema_version", k_schema_version}, {"stored", !decided}, {"digest", digest.to_hex()}});
 }
 
@@ -275,10 +312,14 @@ json StoreEntries::sizes() const {
 }  // namespace
 
 Expected<std::unique_ptr<EntryStore>> open_entry_store(const Config& config) {
-  KILN_ASSIGN_OR_RETURN(auto store, CacheStore::open({.directory = config.cache_directory,
-                                                      .capacity_bytes = config.cache_size_max_bytes}));
-  if (!store->report().empty()) spdlog::warn("{}", store->report());
-  return std::unique_ptr<EntryStore>(std::make_unique<StoreEntries>(config, std::move(store)));
+  auto entries = std::make_unique<StoreEntries>(config);
+  const Status status = entries->open();
+  if (status.code() == StatusCode::resource_exhausted) {
+    spdlog::warn("{}: nothing is kept until there is room", status.message());
+  } else if (!status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<EntryStore>(std::move(entries));
 }
 
 }  // namespace kiln

@@ -91,14 +91,23 @@ Status unknown_key(std::string_view where, std::string_view name) {
   return invalid_argument("{}: unknown key '{}'{}", where, name.substr(0, 64), suggestion(name, names));
 }
 
-Status unknown_variable(std::string_view name) {
+/// A sentence about a variable that looks like a key misspelt; "" for one that is somebody else's.
+std::string unknown_variable(std::string_view name) {
   std::vector<std::string> names;
   for (const ConfigKey& key : k_keys) names.push_back(environment_name(key.name));
   for (const EnvironmentAlias& alias : k_aliases) names.emplace_back(alias.variable);
-  return invalid_argument("environment: unknown variable '{}'{}", name.substr(0, 64), suggestion(name, names));
+  const std::string nearest = suggestion(name, names);
+  return nearest.empty() ? "" : fmt::format("the variable {} is ignored{}", name.substr(0, 64), nearest);
 }
 
-std::optional<bool> parse_bool(std::string_view text) {
+void add_notice(LoadedConfig& config, std::string_view sentence) {
+  if (!config.notice.empty() && !sentence.empty()) config.notice += "; ";
+  config.notice += sentence;
+}
+
+std::optional<bool> parse_bool(std::string_view given) {
+  std::string text(given);
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (std::string_view yes : {"1", "true", "yes", "on"}) {
     if (text == yes) return true;
   }
@@ -180,7 +189,10 @@ Status apply_environment(const ConfigSources& sources, LoadedConfig& config) {
     }
     const auto alias = std::find_if(k_aliases.begin(), k_aliases.end(),
                                     [&](const EnvironmentAlias& row) { return row.variable == name; });
-    if (alias == k_aliases.end()) return unknown_variable(name);
+    if (alias == k_aliases.end()) {
+      add_notice(config, unknown_variable(name));
+      continue;
+    }
     if (alias->key.empty()) continue;
     std::string text = value;
     if (alias->inverted) {
@@ -199,7 +211,7 @@ void keep_cache_on_this_host(const ConfigSources& sources, LoadedConfig& config)
   const std::string_view network = sources.network_file_system_of(directory);
   if (network.empty()) return;
   std::string local = local_cache_directory(directory);
-  config.notice = fmt::format("cache.directory {} is on {}; the cache is in {}", directory, network, local);
+  add_notice(config, fmt::format("cache.directory {} is on {}; the cache is in {}", directory, network, local));
   directory = std::move(local);
 }
 

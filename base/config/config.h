@@ -17,7 +17,8 @@
 /// Configuration: one struct, one table of its keys, and for each value where it came from.
 ///
 /// Precedence, highest first: flags > KILN_* environment > user file > system file > defaults. A key that
-/// nobody knows is an error that names the nearest one, in files and in the environment alike.
+/// nobody knows is an error that names the nearest one in files; in the environment, where other programs have variables
+/// of their own, it is passed over, with a notice when it is near to one of ours.
 namespace kiln {
 
 /// Every setting with its default. Times in milliseconds, sizes in bytes; 0 means what the key's sentence

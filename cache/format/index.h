@@ -1,7 +1,7 @@
 #ifndef KILN_CACHE_FORMAT_INDEX_H
 #define KILN_CACHE_FORMAT_INDEX_H
 
-/* The index: a hash table in a file that every client maps. Derived from the store, never truth.
+/* The index: a hash table in a file that every client reads. Derived from the store, never truth.
  *
  *   pub/CURRENT  = "index." decimal "\n"        names the index in force; replaced by rename
  *   index        = header padding file{file_capacity} slot{capacity}
@@ -11,11 +11,10 @@
  *
  * All integers little endian. One writer (the store), any number of readers in other processes.
  *
- * A slot is a seqlock of 64-bit words: `sequence` is 0 while it was never used, odd while it is written, even
- * when stable. The writer stores odd, then the words, then even, each with release; a reader loads even, then
- * the words with acquire, then `sequence` again, and starts over when it moved. A writer that died leaves an
- * odd slot: readers pass over it. `check` covers the content, so a slot that reached the disk half is
- * damaged, not wrong.
+ * A slot is a seqlock: `sequence` is 0 while it was never used, odd while it is written, even when stable. The
+ * writer writes odd, then the slot, then even; a reader that finds its key in a slot that is odd, or fails its
+ * check, reads it again. A writer that died leaves an odd slot, which stays a miss. `check` covers the content,
+ * so a slot that was read or reached the disk half is damaged, not wrong.
  *
  * A probe never passes KILN_INDEX_PROBES slots: the writer grows the index before it would need more (and at
  * 0.7 load), which also bounds what a damaged index can cost a reader.
@@ -70,13 +69,10 @@ struct kiln_index_slot {
   uint64_t length;    /* header, padding and payload */
   uint64_t checksum;  /* the artifact's */
   uint32_t file;      /* place in the file table */
-  uint16_t flags;     /* kiln_slot_flags */
-  uint16_t reserved;
+  uint32_t reserved;
   uint64_t unused;
   uint64_t check; /* of all from slot_kind on */
 };
-
-enum kiln_slot_flags { KILN_SLOT_PAGE_ALIGNED = 1 /* the payload starts on a page of its file */ };
 
 #ifdef __cplusplus
 #define KILN_STATIC_ASSERT static_assert
@@ -86,8 +82,6 @@ enum kiln_slot_flags { KILN_SLOT_PAGE_ALIGNED = 1 /* the payload starts on a pag
 KILN_STATIC_ASSERT(sizeof(struct kiln_index_header) == 128, "bump KILN_INDEX_VERSION if this changes");
 KILN_STATIC_ASSERT(sizeof(struct kiln_index_file) == 128, "bump KILN_INDEX_VERSION if this changes");
 KILN_STATIC_ASSERT(sizeof(struct kiln_index_slot) == 128, "bump KILN_INDEX_VERSION if this changes");
-
-#define KILN_SLOT_WORDS (sizeof(struct kiln_index_slot) / 8)
 
 static inline uint64_t kiln_index_files_offset(void) { return KILN_PAGE_BYTES; }
 static inline uint64_t kiln_index_slots_offset(uint64_t file_capacity) {

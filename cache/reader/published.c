@@ -4,11 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cache/format/index.h"
+#include "cache/format/touch.h"
 
 /* A private directory of this user, or one of root's that others can only read (a pack in an image). */
 static int directory_trusted(const struct stat* status) {
@@ -40,7 +41,7 @@ static enum kiln_miss open_trusted_directory(int parent, const char* name, int f
 }
 
 /* The user may have linked the cache directory elsewhere; below it nothing is a link. */
-static enum kiln_miss open_folder(const char* directory, int* out) {
+enum kiln_miss kiln_folder_open(const char* directory, int* out) {
   int top;
   enum kiln_miss miss = open_trusted_directory(AT_FDCWD, directory, 0, &top);
   if (miss != KILN_HIT) return miss;
@@ -49,50 +50,45 @@ static enum kiln_miss open_folder(const char* directory, int* out) {
   return miss;
 }
 
+static struct file_identity identity_of(const struct stat* status) {
+  struct file_identity identity = {status->st_dev, status->st_ino,
+                                   (int64_t)status->st_ctim.tv_sec * 1000000000 + (int64_t)status->st_ctim.tv_nsec};
+  return identity;
+}
+
 /* O_NONBLOCK: a fifo planted under the name must not hang the open; it is refused by its type. */
-static enum kiln_miss open_published(const char* directory, const char* name, int* out, struct stat* status) {
-  int folder;
-  enum kiln_miss miss = open_folder(directory, &folder);
-  if (miss != KILN_HIT) return miss;
-  int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  miss = fd < 0 ? miss_of_errno(KILN_MISS_EVICTED) : KILN_HIT;
-  close(folder);
-  if (fd < 0) return miss;
-  if (fstat(fd, status) != 0 || !file_trusted(status)) {
+static enum kiln_miss open_trusted_file(int folder, const char* name, int access, struct published_file* file) {
+  const int fd = openat(folder, name, access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return miss_of_errno(KILN_MISS_EVICTED);
+  struct stat status;
+  if (fstat(fd, &status) != 0 || !file_trusted(&status)) {
     close(fd);
     return KILN_MISS_OWNER;
   }
-  *out = fd;
+  file->fd = fd;
+  file->size = (uint64_t)status.st_size;
+  file->identity = identity_of(&status);
   return KILN_HIT;
 }
 
-enum kiln_miss kiln_published_map(const char* directory, const char* name, int sharing, struct mapped_file* file) {
-  int fd;
-  struct stat status;
-  enum kiln_miss miss = open_published(directory, name, &fd, &status);
-  if (miss != KILN_HIT) return miss;
-  const size_t size = (size_t)status.st_size;
-  void* base = size == 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ, sharing, fd, 0);
-  /* Asked again after mapping: a file cut short in between must not be touched beyond its end. */
-  const int cut = fstat(fd, &status) != 0 || (size_t)status.st_size != size;
-  close(fd);
-  if (base == MAP_FAILED) return size == 0 ? KILN_MISS_CORRUPT : KILN_MISS_UNMAPPABLE;
-  if (cut) {
-    munmap(base, size);
-    return KILN_MISS_CORRUPT;
+enum kiln_miss kiln_published_open(int folder, const char* name, struct published_file* file) {
+  enum kiln_miss miss = open_trusted_file(folder, name, O_RDONLY, file);
+  /* Places are read here and there: what the host would read ahead is nothing anybody asked for. */
+  if (miss == KILN_HIT) posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
+  return miss;
+}
+
+enum kiln_miss kiln_published_read(const struct published_file* file, void* to, size_t size, uint64_t offset) {
+  uint8_t* next = to;
+  while (size > 0) {
+    const ssize_t got = pread(file->fd, next, size, (off_t)offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return KILN_MISS_CORRUPT;
+    next += got;
+    offset += (uint64_t)got;
+    size -= (size_t)got;
   }
-  /* Before the first touch: else the first fault reads as far ahead as the host is set to, up to megabytes.
-   */
-  madvise(base, size, MADV_RANDOM);
-  file->base = base;
-  file->size = size;
   return KILN_HIT;
-}
-
-static struct current_identity identity_of(const struct stat* status) {
-  struct current_identity identity = {status->st_dev, status->st_ino,
-                                      (int64_t)status->st_ctim.tv_sec * 1000000000 + (int64_t)status->st_ctim.tv_nsec};
-  return identity;
 }
 
 static int is_index_name(const char* name) {
@@ -100,37 +96,31 @@ static int is_index_name(const char* name) {
   return name[6 + strspn(name + 6, "0123456789")] == '\0';
 }
 
-enum kiln_miss kiln_published_current(const char* directory, char* name, struct current_identity* identity) {
-  int fd;
-  struct stat status;
-  enum kiln_miss miss = open_published(directory, KILN_CURRENT_FILE, &fd, &status);
+enum kiln_miss kiln_published_current(int folder, char* name, struct file_identity* identity) {
+  struct published_file file;
+  enum kiln_miss miss = open_trusted_file(folder, KILN_CURRENT_FILE, O_RDONLY, &file);
   if (miss != KILN_HIT) return miss == KILN_MISS_EVICTED ? KILN_MISS_NO_CACHE : miss;
-  const ssize_t size = read(fd, name, KILN_CURRENT_NAME_BYTES - 1);
-  close(fd);
+  const ssize_t size = read(file.fd, name, KILN_CURRENT_NAME_BYTES - 1);
+  close(file.fd);
   if (size <= 0 || name[size - 1] != '\n') return KILN_MISS_CORRUPT;
   name[size - 1] = '\0';
-  *identity = identity_of(&status);
+  *identity = file.identity;
   return is_index_name(name) ? KILN_HIT : KILN_MISS_CORRUPT;
 }
 
-int kiln_published_moved(const char* directory, const struct current_identity* identity) {
+int kiln_published_moved(int folder, const struct file_identity* identity) {
   struct stat status;
-  char path[4096 + sizeof "/" KILN_PUBLISHED_FOLDER "/" KILN_CURRENT_FILE];
-  const size_t length = strlen(directory);
-  if (length > 4096) return 0;
-  memcpy(path, directory, length);
-  memcpy(path + length, "/" KILN_PUBLISHED_FOLDER "/" KILN_CURRENT_FILE,
-         sizeof "/" KILN_PUBLISHED_FOLDER "/" KILN_CURRENT_FILE);
-  if (lstat(path, &status) != 0) return 0; /* nothing newer to read */
-  const struct current_identity now = identity_of(&status);
+  if (fstatat(folder, KILN_CURRENT_FILE, &status, AT_SYMLINK_NOFOLLOW) != 0) return 0; /* nothing newer to read */
+  const struct file_identity now = identity_of(&status);
   return now.device != identity->device || now.inode != identity->inode || now.changed_ns != identity->changed_ns;
 }
 
-enum kiln_miss kiln_populate(const uint8_t* first, size_t size) {
-  const uintptr_t begin = (uintptr_t)first & ~(uintptr_t)(KILN_PAGE_BYTES - 1);
-  const size_t length = (uintptr_t)first + size - begin;
-  madvise((void*)begin, length, MADV_WILLNEED);
-  if (madvise((void*)begin, length, MADV_POPULATE_READ) == 0) return KILN_HIT;
-  /* Kernels before 5.14 do not know it: the pages fault one by one instead. */
-  return errno == EINVAL ? KILN_HIT : KILN_MISS_CORRUPT;
+void kiln_published_touch(int folder, const uint8_t digest[32]) {
+  struct published_file file;
+  if (open_trusted_file(folder, KILN_TOUCH_FILE, O_WRONLY, &file) != KILN_HIT) return;
+  const uint32_t minutes = (uint32_t)(time(NULL) / 60);
+  const uint64_t offset = kiln_touch_offset(digest);
+  /* Only within the file: a client makes nothing grow. Should the disk be full, the use goes unnoticed. */
+  if (offset + sizeof minutes <= file.size && pwrite(file.fd, &minutes, sizeof minutes, (off_t)offset) < 0) errno = 0;
+  close(file.fd);
 }

@@ -1,13 +1,14 @@
 #ifndef KILN_CACHE_READER_READER_H
 #define KILN_CACHE_READER_READER_H
 
-/* Compiled kernels mapped read-only from the cache directory. Plain C on libc and XXH3.
+/* Compiled kernels read from the cache directory. Plain C on libc and XXH3.
  *
- * Ownership: views stay valid until kiln_reader_close, even if the daemon evicts the entry meanwhile (files
- * are unlinked, never rewritten). Do not write or free them. Threading: find may be called from any thread at
+ * What is found is copied into this process's own memory and checked there, so nothing that happens to a file
+ * afterwards (cut, flipped, removed) reaches what runs.
+ * Ownership: views stay valid until kiln_reader_close. Do not write or free them. Threading: find may be called from any thread at
  * once; open and close may not overlap other calls. Fork: safe; no threads, no handlers, no kept descriptors.
  * Errors: a miss is a reason from kiln_miss. A damaged entry is a miss too.
- * Cost: one hash probe and, the first time a file is used, one mmap. Never talks to the daemon. */
+ * Cost: some ten system calls, and a read of the artifact the first time. Never talks to the daemon. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,14 +30,13 @@ enum kiln_miss {
   KILN_MISS_CORRUPT = 4,   /* bounds, magic, digest or checksum wrong */
   KILN_MISS_OWNER = 5,     /* directory or file of another user, or writable by others */
   KILN_MISS_FEATURES = 6,  /* code for features this host lacks */
-  KILN_MISS_UNMAPPABLE = 7 /* mmap refused, also after copying */
+  KILN_MISS_UNMAPPABLE = 7 /* no memory, or none that may be executed */
 };
 
 typedef struct kiln_view {
-  struct kiln_artifact_header header; /* a copy: in its file the header may lie at any address */
-  const uint8_t* payload;             /* header.payload_size bytes, 64-byte aligned, read only */
-  uint32_t generation;                /* of the head that led here; 0 for a lookup by digest */
-  uint32_t in_place;                  /* 1: payload lies in the mapped file; 0: it had to be copied to align it */
+  struct kiln_artifact_header header;
+  const uint8_t* payload; /* header.payload_size bytes, 64-byte aligned, read only */
+  uint32_t generation;    /* of the head that led here; 0 for a lookup by digest */
 } kiln_view;
 
 /* Opens `directory`. Never fails for a missing cache: find then misses with KILN_MISS_NO_CACHE. NULL only
@@ -51,8 +51,12 @@ enum kiln_miss kiln_reader_find_key(kiln_reader* reader, const uint8_t key[32], 
 /* Finds an artifact by its own digest. */
 enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32], enum kiln_artifact_kind kind,
                                        kiln_view* view);
-/* Maps the payload of a code artifact read+execute: in place when it is page aligned in its file and the
- * mount allows, else a copy. W^X holds at every moment. `code` is valid until close. */
+/* Takes in an artifact that came another way than through the files: a copy, found by its digest from then on.
+ * `header` needs kind, digest, payload_size and launch data; who calls has checked that they are the payload's. */
+enum kiln_miss kiln_reader_adopt(kiln_reader* reader, const struct kiln_artifact_header* header,
+                                 const uint8_t* payload);
+/* Makes the payload of a code artifact, which this reader found, executable and no longer writable. W^X holds at
+ * every moment. `code` is valid until close. */
 enum kiln_miss kiln_reader_map_code(kiln_reader* reader, const kiln_view* view, const uint8_t** code);
 
 const char* kiln_miss_name(enum kiln_miss miss);

@@ -18,7 +18,6 @@ struct Location {
   uint64_t offset = 0;
   uint64_t length = 0;
   uint64_t checksum = 0;
-  bool aligned = false;
 };
 
 /// What the store knows of every artifact and head, in memory. The records in the column family `meta` say

@@ -49,8 +49,8 @@ Status ensure_private_directory(const std::string& path) {
   if (stat(path.c_str(), &status) != 0) return failed(path);
   if (!S_ISDIR(status.st_mode)) return error(StatusCode::failed_precondition, "{}: not a directory", path);
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
-    return error(StatusCode::permission_denied, "{}: owner {} mode {:o}, expected owner {} mode 700", path,
-                 status.st_uid, status.st_mode & 07777, geteuid());
+    return error(StatusCode::permission_denied, "{} is of user {} and mode {:o}, expected {} and 700; chmod 700 {}",
+                 path, status.st_uid, status.st_mode & 07777, geteuid(), path);
   }
   return {};
 }
@@ -82,6 +82,22 @@ Status replace(const std::string& path, std::span<const uint8_t> bytes) {
   if (status.ok() && rename(aside.c_str(), path.c_str()) != 0) status = failed(path);
   if (!status.ok()) ::unlink(aside.c_str());
   return status;
+}
+
+Status link_or_copy(const std::string& from, const std::string& to) {
+  ::unlink(to.c_str());
+  int code = ::link(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+#ifdef KILN_FAULT_POINTS
+  if (!pass_fault_point("cache.link").ok()) code = EPERM;
+#endif
+  if (code == 0) return {};
+  // FAT, some FUSE and overlay file systems, and a link count that is full.
+  if (code != EPERM && code != EOPNOTSUPP && code != ENOSYS && code != EMLINK && code != EXDEV) {
+    return failed(fmt::format("linking {} to {}", from, to), code);
+  }
+  ::unlink(to.c_str());
+  KILN_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, read(from));
+  return replace(to, bytes);
 }
 
 std::vector<std::string> list(const std::string& path) {

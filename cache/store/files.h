@@ -18,6 +18,8 @@ Status ensure_private_directory(const std::string& path);
 Expected<std::vector<uint8_t>> read(const std::string& path);
 /// Writes aside, then renames: whoever opens `path` sees the old content or the new.
 Status replace(const std::string& path, std::span<const uint8_t> bytes);
+/// Makes `to` another name of the file `from`, in place of what was there; a copy where the file system has no links.
+Status link_or_copy(const std::string& from, const std::string& to);
 /// Names in a directory, without "." and "..".
 std::vector<std::string> list(const std::string& path);
 /// True when both names lead to one file.

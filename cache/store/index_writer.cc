@@ -16,15 +16,21 @@ namespace {
 
 constexpr double k_load_max = 0.7;
 
-/// The writer's half of the seqlock. `from` carries a sequence of 0, which is not stored.
-void write_slot(kiln_index_slot* shared, const kiln_index_slot& from) {
-  uint64_t words[KILN_SLOT_WORDS];
-  std::memcpy(words, &from, sizeof words);
-  auto* to = reinterpret_cast<uint64_t*>(shared);
-  const uint64_t sequence = to[0];
-  __atomic_store_n(&to[0], sequence + 1, __ATOMIC_RELEASE);
-  for (size_t word = 1; word < KILN_SLOT_WORDS; ++word) __atomic_store_n(&to[word], words[word], __ATOMIC_RELEASE);
-  __atomic_store_n(&to[0], sequence + 2, __ATOMIC_RELEASE);
+Status failed(const std::string& path, int code = errno) {
+  const bool is_full = code == ENOSPC || code == EDQUOT;
+  return error(is_full ? StatusCode::resource_exhausted : StatusCode::unavailable, "{}: {}", path, std::strerror(code));
+}
+
+bool write_at(int fd, const void* bytes, size_t size, uint64_t offset) {
+  for (const auto* next = static_cast<const uint8_t*>(bytes); size > 0;) {
+    const ssize_t wrote = pwrite(fd, next, size, static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    next += wrote;
+    offset += static_cast<uint64_t>(wrote);
+    size -= static_cast<size_t>(wrote);
+  }
+  return true;
 }
 
 }  // namespace
@@ -37,34 +43,60 @@ Expected<std::unique_ptr<IndexWriter>> IndexWriter::create(const std::string& pa
                  file_capacity, KILN_INDEX_CAPACITY_MAX, KILN_INDEX_FILES_MAX);
   }
   const size_t size = kiln_index_size(file_capacity, capacity);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return error(StatusCode::unavailable, "{}: {}", path, std::strerror(errno));
-  const int allocated = posix_fallocate(fd, 0, static_cast<off_t>(size));
-  void* base = allocated == 0 ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-  const int mapped = errno;
-  ::close(fd);
-  if (base == MAP_FAILED) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return failed(path);
+  const int allocated = posix_fallocate(fd.get(), 0, static_cast<off_t>(size));
+  void* image =
+      allocated == 0 ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+  if (image == MAP_FAILED) {
+    const Status status = failed(fmt::format("{}: {} bytes", path, size), allocated != 0 ? allocated : errno);
     ::unlink(path.c_str());
-    return error(StatusCode::resource_exhausted, "{}: {} bytes: {}", path, size,
-                 std::strerror(allocated != 0 ? allocated : mapped));
+    return status;
   }
-  auto* header = static_cast<kiln_index_header*>(base);
+  auto* header = static_cast<kiln_index_header*>(image);
   *header = {.magic = KILN_INDEX_MAGIC,
              .version = KILN_INDEX_VERSION,
              .file_capacity = file_capacity,
              .generation = generation,
              .capacity = capacity};
   header->check = kiln_index_header_check(header);
-  return std::unique_ptr<IndexWriter>(new IndexWriter(static_cast<uint8_t*>(base), size));
+  return std::unique_ptr<IndexWriter>(new IndexWriter(path, std::move(fd), static_cast<uint8_t*>(image), size));
 }
 
-IndexWriter::IndexWriter(uint8_t* base, size_t size)
-    : m_size(size),
-      m_header(reinterpret_cast<kiln_index_header*>(base)),
-      m_files(reinterpret_cast<kiln_index_file*>(base + kiln_index_files_offset())),
-      m_slots(reinterpret_cast<kiln_index_slot*>(base + kiln_index_slots_offset(m_header->file_capacity))) {}
+IndexWriter::IndexWriter(std::string path, UniqueFd fd, uint8_t* image, size_t size)
+    : m_path(std::move(path)),
+      m_fd(std::move(fd)),
+      m_size(size),
+      m_header(reinterpret_cast<kiln_index_header*>(image)),
+      m_files(reinterpret_cast<kiln_index_file*>(image + kiln_index_files_offset())),
+      m_slots(reinterpret_cast<kiln_index_slot*>(image + kiln_index_slots_offset(m_header->file_capacity))) {}
 
 IndexWriter::~IndexWriter() { munmap(m_header, m_size); }
+
+Status IndexWriter::begin() {
+  if (!write_at(m_fd.get(), m_header, m_size, 0)) return failed(m_path);
+  m_begun = true;
+  return {};
+}
+
+/// What the image holds at [first, first + size) to the same place of the file.
+void IndexWriter::write_through(const void* first, size_t size) {
+  if (!m_begun) return;
+  const auto offset = static_cast<uint64_t>(static_cast<const uint8_t*>(first) - reinterpret_cast<uint8_t*>(m_header));
+  m_is_whole = write_at(m_fd.get(), first, size, offset) && m_is_whole;
+}
+
+/// The writer's half of the seqlock. `from` carries a sequence of 0, which is not stored.
+void IndexWriter::write_slot(kiln_index_slot* slot, const kiln_index_slot& from) {
+  const uint64_t sequence = slot->sequence;
+  slot->sequence = sequence + 1;
+  write_through(&slot->sequence, sizeof slot->sequence);
+  *slot = from;
+  slot->sequence = sequence + 1;
+  write_through(slot, sizeof *slot);
+  slot->sequence = sequence + 2;
+  write_through(&slot->sequence, sizeof slot->sequence);
+}
 
 std::optional<uint32_t> IndexWriter::add_file(const std::string& name, uint64_t size, uint64_t identity) {
   if (m_file_count == m_header->file_capacity) return std::nullopt;
@@ -72,7 +104,8 @@ std::optional<uint32_t> IndexWriter::add_file(const std::string& name, uint64_t 
   assert(name.size() < sizeof file.name && "file names are numbers");
   std::memcpy(file.name, name.data(), name.size());
   file.check = kiln_index_file_check(&file);
-  m_files[m_file_count] = file;  // no slot names it yet; the slot's release store publishes it
+  m_files[m_file_count] = file;  // no slot names it yet
+  write_through(&m_files[m_file_count], sizeof file);
   return m_file_count++;
 }
 
@@ -98,7 +131,7 @@ bool IndexWriter::put(const kiln_index_slot& slot) {
   checked.check = kiln_index_slot_check(&checked);
   write_slot(place, checked);
   m_used += fresh;
-  return true;
+  return m_is_whole;
 }
 
 void IndexWriter::remove(kiln_slot_kind kind, const uint8_t key[32]) {

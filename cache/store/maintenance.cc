@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 
 #include "cache/store/store_impl.h"
 
@@ -99,6 +100,26 @@ Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
 Status CacheStore::Impl::erase(const Digest& digest) {
   const std::scoped_lock guard(m_mutex);
   KILN_RETURN_IF_ERROR(forget({digest}));
+  return sync();
+}
+
+Status CacheStore::Impl::keep_newest(const Digest& key, size_t count) {
+  const std::scoped_lock guard(m_mutex);
+  const std::vector<Head> history = read_history(key);
+  if (history.size() <= count) return {};
+  rocksdb::WriteBatch batch;
+  std::vector<Digest> unled;
+  for (const Head& head : std::span(history).subspan(count)) {
+    batch.Delete(m_rocks->meta(), records::head_key(key, head.generation)).PermitUncheckedError();
+    const Catalog::ArtifactState* artifact = m_catalog.artifact(head.artifact);
+    const auto is_newer = [&](const Head& other) { return other.artifact == head.artifact; };
+    if (artifact != nullptr && artifact->keys.empty() && !artifact->pinned &&
+        std::ranges::none_of(std::span(history).first(count), is_newer)) {
+      unled.push_back(head.artifact);
+    }
+  }
+  KILN_RETURN_IF_ERROR(m_rocks->write(batch));
+  KILN_RETURN_IF_ERROR(forget(unled));
   return sync();
 }
 

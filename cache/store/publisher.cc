@@ -47,8 +47,6 @@ Digest digest_in(const SidecarEntry& entry) {
   return digest;
 }
 
-size_t varint_bytes(uint64_t value) { return (static_cast<size_t>(std::bit_width(value | 1)) + 6) / 7; }
-
 kiln_index_slot slot_of(const Digest& digest, const Catalog::ArtifactState& artifact, uint32_t place) {
   const Location& location = *artifact.location;
   kiln_index_slot slot{.slot_kind = KILN_SLOT_ARTIFACT,
@@ -56,8 +54,7 @@ kiln_index_slot slot_of(const Digest& digest, const Catalog::ArtifactState& arti
                        .offset = location.offset,
                        .length = location.length,
                        .checksum = location.checksum,
-                       .file = place,
-                       .flags = static_cast<uint16_t>(location.aligned ? KILN_SLOT_PAGE_ALIGNED : 0)};
+                       .file = place};
   std::memcpy(slot.key, digest.bytes.data(), sizeof slot.key);
   std::memcpy(slot.digest, digest.bytes.data(), sizeof slot.digest);
   return slot;
@@ -106,11 +103,7 @@ Status Publisher::adopt(const LiveFile& file, Catalog& catalog) {
   const std::string link = link_path(file.number);
   const bool linked_before = files::same(file.path, link);
   if (!linked_before) {
-    ::unlink(link.c_str());
-    if (::link(file.path.c_str(), link.c_str()) != 0) {
-      const StatusCode code = errno == ENOENT ? StatusCode::not_found : StatusCode::unavailable;
-      return error(code, "linking {} to {}: {}", file.path, link, std::strerror(errno));
-    }
+    KILN_RETURN_IF_ERROR(files::link_or_copy(file.path, link));
   }
   KILN_FAULT_POINT("cache.adopt.linked");
   // Clients refuse what others could have written, whatever the umask was.
@@ -148,16 +141,10 @@ Expected<Sidecar> Publisher::sidecar_of(const LiveFile& file, bool linked_before
 void Publisher::locate(uint64_t number, const Sidecar& sidecar, Catalog& catalog) {
   for (const SidecarEntry& entry : sidecar.entries) {
     const Digest digest = digest_in(entry);
-    learn_layout(entry);
     // Erased artifacts stay in their file until it goes; the catalog decides what there is.
     if (catalog.artifact(digest) == nullptr) continue;
-    const bool aligned = (entry.offset + entry.payload_offset) % KILN_PAGE_BYTES == 0;
-    catalog.set_location(digest, {number, entry.offset, entry.length, entry.checksum, aligned});
+    catalog.set_location(digest, {number, entry.offset, entry.length, entry.checksum});
   }
-}
-
-void Publisher::learn_layout(const SidecarEntry& entry) {
-  m_value_page_offset[std::min<size_t>(varint_bytes(entry.length), 5)] = entry.offset % KILN_PAGE_BYTES;
 }
 
 /// Forgets the file's places. Returns the artifacts that had no other.
@@ -221,6 +208,7 @@ Status Publisher::rebuild_index(const Catalog& catalog) {
     const bool fits = std::all_of(catalog.artifacts().begin(), catalog.artifacts().end(),
                                   [&](const auto& entry) { return show_artifact(entry.first, catalog); });
     if (!fits) continue;  // a cluster longer than a probe may be; reap removes the attempt
+    KILN_RETURN_IF_ERROR(m_index->begin());
     KILN_FAULT_POINT("cache.index.filled");
     const std::string current = fmt::format("{}{}\n", k_index_prefix, generation);
     return files::replace(m_folder + "/" KILN_CURRENT_FILE,

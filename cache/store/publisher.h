@@ -32,8 +32,6 @@ class Publisher {
   std::string link_path(uint64_t number) const;
   uint64_t index_generation() const { return m_index ? m_index->generation() : 0; }
   uint64_t files_scanned() const { return m_files_scanned; }
-  /// Page offset at which RocksDB put values whose length takes `length_bytes` bytes as a varint; learned.
-  uint64_t value_page_offset(size_t length_bytes) const { return m_value_page_offset[length_bytes]; }
 
  private:
   struct PublishedFile {
@@ -46,7 +44,6 @@ class Publisher {
   Status adopt(const LiveFile& file, Catalog& catalog);
   Expected<Sidecar> sidecar_of(const LiveFile& file, bool linked_before, const Catalog& catalog);
   void locate(uint64_t number, const Sidecar& sidecar, Catalog& catalog);
-  void learn_layout(const SidecarEntry& entry);
   std::vector<Digest> retire(uint64_t number, Catalog& catalog);
   Status show_changes(Catalog& catalog);
   bool show_artifact(const Digest& digest, const Catalog& catalog);
@@ -59,9 +56,6 @@ class Publisher {
   std::map<uint64_t, PublishedFile> m_files;
   uint64_t m_next_generation = 1;
   uint64_t m_files_scanned = 0;
-  // First guesses for varints of 0 to 5 bytes: a block's first entry is two bytes, the varint, the 40-byte
-  // key.
-  uint64_t m_value_page_offset[6] = {42, 43, 44, 45, 46, 47};
 };
 
 }  // namespace kiln

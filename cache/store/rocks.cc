@@ -75,7 +75,6 @@ Status from_rocksdb(const rocksdb::Status& status, std::string_view doing) {
 rocksdb::ColumnFamilyOptions artifact_options(const StoreOptions& options) {
   rocksdb::BlockBasedTableOptions table;
   table.block_size = KILN_PAGE_BYTES;
-  table.block_align = true;
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
   table.no_block_cache = true;

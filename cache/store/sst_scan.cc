@@ -2,13 +2,14 @@
 
 #include <fcntl.h>
 #include <rocksdb/sst_file_reader.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <unordered_set>
+
+#include "base/fd.h"
 
 /// Where in the file is a value? RocksDB's API gives the bytes of each value but not their place, and its
 /// format is none of our business. So the value's first 128 bytes, our header, which holds its digest and so
@@ -18,26 +19,13 @@
 namespace kiln {
 namespace {
 
-class FileView {
+/// The file's bytes, read and never mapped: whoever cuts it short meanwhile makes this find less, and no more.
+class FileSearch {
  public:
-  static Expected<FileView> open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return error(StatusCode::unavailable, "{}: {}", path, std::strerror(errno));
-    struct stat status{};
-    void* base = MAP_FAILED;
-    if (fstat(fd, &status) == 0 && status.st_size > 0) {
-      base = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-    }
-    ::close(fd);
-    if (base == MAP_FAILED) return error(StatusCode::unavailable, "{}: cannot be mapped", path);
-    FileView view;
-    view.m_bytes = {static_cast<const uint8_t*>(base), static_cast<size_t>(status.st_size)};
-    return view;
-  }
-  FileView(FileView&& other) noexcept : m_bytes(std::exchange(other.m_bytes, {})), m_cursor(other.m_cursor) {}
-  FileView& operator=(FileView&&) = delete;
-  ~FileView() {
-    if (!m_bytes.empty()) munmap(const_cast<uint8_t*>(m_bytes.data()), m_bytes.size());
+  static Expected<FileSearch> open(const std::string& path) {
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd) return error(StatusCode::unavailable, "{}: {}", path, std::strerror(errno));
+    return FileSearch(std::move(fd));
   }
 
   /// The offset of `value`, which starts with a header; nothing when the file does not hold it in one piece.
@@ -49,25 +37,57 @@ class FileView {
   }
 
  private:
-  FileView() = default;
+  static constexpr size_t k_window_bytes = size_t{1} << 20;
 
-  std::optional<uint64_t> search(std::span<const uint8_t> value, size_t from) const {
-    const auto rest = m_bytes.subspan(from);
-    const void* found = memmem(rest.data(), rest.size(), value.data(), sizeof(kiln_artifact_header));
-    if (found == nullptr) return std::nullopt;
-    const auto offset = static_cast<size_t>(static_cast<const uint8_t*>(found) - m_bytes.data());
-    if (value.size() > m_bytes.size() - offset) return std::nullopt;
-    if (std::memcmp(found, value.data(), value.size()) != 0) return std::nullopt;
-    return offset;
+  explicit FileSearch(UniqueFd fd) : m_fd(std::move(fd)) {}
+
+  std::optional<uint64_t> search(std::span<const uint8_t> value, uint64_t from) {
+    constexpr size_t k_header = sizeof(kiln_artifact_header);
+    for (;;) {
+      if (from < m_window_start || from + k_header > m_window_start + m_window.size()) fill(from);
+      const auto rest = std::span<const uint8_t>(m_window).subspan(from - m_window_start);
+      if (rest.size() < k_header) return std::nullopt;
+      const void* found = memmem(rest.data(), rest.size(), value.data(), k_header);
+      if (found != nullptr) {
+        const uint64_t offset = from + static_cast<uint64_t>(static_cast<const uint8_t*>(found) - rest.data());
+        return holds(value, offset) ? std::optional(offset) : std::nullopt;
+      }
+      from += rest.size() - (k_header - 1);  // one that begins at the window's end is found in the next
+    }
   }
 
-  std::span<const uint8_t> m_bytes;
-  size_t m_cursor = 0;
+  void fill(uint64_t from) {
+    m_window.resize(k_window_bytes);
+    m_window.resize(read_at(m_window, from));
+    m_window_start = from;
+  }
+
+  bool holds(std::span<const uint8_t> value, uint64_t offset) {
+    m_candidate.resize(value.size());
+    return read_at(m_candidate, offset) == value.size() && std::ranges::equal(m_candidate, value);
+  }
+
+  size_t read_at(std::span<uint8_t> bytes, uint64_t offset) const {
+    size_t filled = 0;
+    while (filled < bytes.size()) {
+      const ssize_t got =
+          pread(m_fd.get(), bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(offset + filled));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      filled += static_cast<size_t>(got);
+    }
+    return filled;
+  }
+
+  UniqueFd m_fd;
+  std::vector<uint8_t> m_window, m_candidate;
+  uint64_t m_window_start = 0;
+  uint64_t m_cursor = 0;
 };
 
 class Scan {
  public:
-  Scan(FileView file, rocksdb::Iterator& iterator) : m_file(std::move(file)), m_iterator(iterator) {}
+  Scan(FileSearch file, rocksdb::Iterator& iterator) : m_file(std::move(file)), m_iterator(iterator) {}
 
   std::vector<SidecarEntry> run(std::span<const Digest> wanted) {
     for (m_iterator.SeekToFirst(); m_iterator.Valid(); m_iterator.Next()) add_current();
@@ -103,7 +123,7 @@ class Scan {
     m_entries.push_back(entry);
   }
 
-  FileView m_file;
+  FileSearch m_file;
   rocksdb::Iterator& m_iterator;
   std::vector<SidecarEntry> m_entries;
   std::unordered_set<Digest> m_seen;
@@ -113,7 +133,7 @@ class Scan {
 
 Expected<std::vector<SidecarEntry>> scan_sst(const StoreOptions& options, const std::string& path,
                                              std::span<const Digest> wanted) {
-  KILN_ASSIGN_OR_RETURN(FileView file, FileView::open(path));
+  KILN_ASSIGN_OR_RETURN(FileSearch file, FileSearch::open(path));
   rocksdb::SstFileReader reader(rocksdb::Options(rocksdb::DBOptions(), artifact_options(options)));
   const Status opened = from_rocksdb(reader.Open(path), "scanning " + path);
   if (opened.code() == StatusCode::data_loss) return std::vector<SidecarEntry>();  // nothing in it can be mapped

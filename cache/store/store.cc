@@ -177,19 +177,6 @@ Status CacheStore::Impl::check_batch(const PublishBatch& batch, const std::vecto
   return {};
 }
 
-/// Pads the header so that the payload starts a page, given where RocksDB will put the value as far as we
-/// learned.
-Expected<std::vector<uint8_t>> CacheStore::Impl::encode(const Artifact& artifact, const Digest& digest) const {
-  uint32_t payload_offset = sizeof(kiln_artifact_header);
-  for (size_t varint = 1; varint <= 5; ++varint) {
-    const uint64_t start = m_publisher->value_page_offset(varint) + sizeof(kiln_artifact_header);
-    const uint64_t padding = (KILN_PAGE_BYTES - start % KILN_PAGE_BYTES) % KILN_PAGE_BYTES;
-    payload_offset = static_cast<uint32_t>(sizeof(kiln_artifact_header) + padding);
-    if (payload_offset + artifact.payload.size() < uint64_t{1} << (7 * varint)) break;
-  }
-  return encode_artifact(artifact, digest, payload_offset);
-}
-
 Status CacheStore::Impl::publish(const PublishBatch& batch) {
   std::vector<Digest> digests;
   for (const Artifact& artifact : batch.artifacts) digests.push_back(artifact_digest(artifact));
@@ -206,7 +193,8 @@ Status CacheStore::Impl::publish(const PublishBatch& batch) {
       ++m_stats.duplicates;
       continue;
     }
-    KILN_ASSIGN_OR_RETURN(const std::vector<uint8_t> value, encode(artifact, digests[i]));
+    KILN_ASSIGN_OR_RETURN(const std::vector<uint8_t> value,
+                          encode_artifact(artifact, digests[i], sizeof(kiln_artifact_header)));
     Catalog::ArtifactState state{
         .kind = artifact.kind, .payload_bytes = artifact.payload.size(), .created_ms = now_ms()};
     writes.Put(m_rocks->artifacts(), slice_of(digests[i]), slice(value)).PermitUncheckedError();
@@ -321,7 +309,6 @@ std::vector<Entry> CacheStore::Impl::list(const EntryFilter& filter) {
                 artifact.created_ms,
                 artifact.pinned,
                 artifact.location.has_value(),
-                artifact.location && artifact.location->aligned,
                 {}};
     for (const Digest& key : artifact.keys) {
       const std::string record_key = records::head_key(key, m_catalog.head(key)->generation);
@@ -373,6 +360,7 @@ Status CacheStore::unpin(const Digest& artifact) { return m_impl->set_pinned(art
 Status CacheStore::evict() { return m_impl->evict(m_impl->options().capacity_bytes); }
 Status CacheStore::evict(uint64_t capacity_bytes) { return m_impl->evict(capacity_bytes); }
 Status CacheStore::erase(const Digest& artifact) { return m_impl->erase(artifact); }
+Status CacheStore::keep_newest(const Digest& key, size_t count) { return m_impl->keep_newest(key, count); }
 Status CacheStore::clear() { return m_impl->clear(); }
 Expected<std::vector<Damage>> CacheStore::verify() const { return m_impl->verify(); }
 StoreStats CacheStore::stats() const { return m_impl->stats(); }

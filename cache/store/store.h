@@ -43,7 +43,6 @@ struct Entry {
   uint64_t created_ms = 0;
   bool pinned = false;
   bool mapped = false;      // clients can see it
-  bool aligned = false;     // and execute it in place
   std::vector<Head> heads;  // in force, without canonical_key
 };
 
@@ -117,6 +116,8 @@ class CacheStore {
   Status evict(uint64_t capacity_bytes);
   /// Forgets one artifact and the heads that lead to it. Not found is success.
   Status erase(const Digest& artifact);
+  /// Forgets all generations of a key but the newest `count`, and the artifacts that nothing else leads to.
+  Status keep_newest(const Digest& key, size_t count);
   /// Forgets everything.
   Status clear();
 

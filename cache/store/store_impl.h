@@ -30,6 +30,7 @@ class CacheStore::Impl {
   Status set_pinned(const Digest& digest, bool pinned);
   Status evict(uint64_t capacity_bytes);
   Status erase(const Digest& digest);
+  Status keep_newest(const Digest& key, size_t count);
   Status clear();
   Expected<std::vector<Damage>> verify();
   StoreStats stats();
@@ -49,7 +50,6 @@ class CacheStore::Impl {
   Status sync();
   Status check_batch(const PublishBatch& batch, const std::vector<Digest>& digests);
   Status check_head(const Head& head);
-  Expected<std::vector<uint8_t>> encode(const Artifact& artifact, const Digest& digest) const;
   Status forget(const std::vector<Digest>& digests);
   Status fall_back_to_older_heads(const std::vector<Digest>& keys);
   std::vector<Head> read_history(const Digest& key);

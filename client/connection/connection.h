@@ -2,13 +2,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/config/config.h"
-#include "base/fd.h"
-#include "service/protocol/message.h"
+#include "client/connection/daemon_socket.h"
+#include "client/connection/failure_memory.h"
 
 namespace kiln {
 
@@ -16,11 +15,12 @@ namespace kiln {
 /// waits.
 ///
 /// Threading: any method from any thread at once; each request has a socket of its own while it is in flight.
-/// Fork: a child may use a connection made before the fork; it connects anew. No locks are waited for, so a
-/// fork at any moment cannot deadlock the child. No thread, no signal handler; SIGPIPE is never raised.
-/// Errors: unavailable (Kiln or its daemon is turned off, cannot be found or started in time, or died more
-/// often than a request is retried), deadline_exceeded (the work goes on in the daemon), or what the daemon
-/// answered.
+/// Fork: a child may use a connection made before the fork, whatever its parent's threads did at that moment; it connects
+/// anew. No thread, no signal handler; SIGPIPE is never raised.
+/// Errors: unavailable (Kiln or its daemon is turned off, cannot be found or started in time, hangs, or died more
+/// often than a request is retried), deadline_exceeded (the work goes on in the daemon), cancelled (`interrupted`), or
+/// what the daemon answered. A daemon that could not be had is waited for once: for a while after, everybody is told
+/// at once what the first one found out.
 /// Cost: a warm request is one send and one receive; the first one a connect and a greeting, about 0.1 ms, or
 /// the start of a daemon.
 class Connection {
@@ -28,7 +28,7 @@ class Connection {
   using ProgressCallback = std::function<void(const protocol::Progress&)>;
 
   /// Nothing is connected yet: that happens with the first request.
-  explicit Connection(Config config);
+  explicit Connection(Config config, Interrupted interrupted = {});
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -44,17 +44,21 @@ class Connection {
   Expected<std::string> command(protocol::Command request, Deadline deadline, bool may_start = true);
 
  private:
-  struct Socket;
-
-  Expected<std::unique_ptr<Socket>> take_socket(bool may_start, Deadline deadline);
-  Expected<std::unique_ptr<Socket>> connect_or_start(bool may_start, Deadline deadline);
-  void give_back(std::unique_ptr<Socket> socket);
+  Expected<std::unique_ptr<DaemonSocket>> take_socket(bool may_start, Deadline deadline);
+  Expected<std::unique_ptr<DaemonSocket>> connect_or_start(bool may_start, Deadline request_deadline);
+  void drop_idle();
+  void give_back(std::unique_ptr<DaemonSocket> socket);
   Expected<protocol::Message> ask(const protocol::Message& request, bool may_start, Deadline deadline,
                                   const ProgressCallback& progress);
+  static Deadline until_silence(Deadline deadline);
+  Status heard(Status status, const DaemonSocket& socket, Deadline deadline);
+  Status remember(FailureMemory::Kind kind, const std::string& why);
+  Status judge(const Status& failure, pid_t daemon_pid);
 
   const Config m_config;
-  std::mutex m_idle_mutex;  // only ever tried, never waited for: see Fork
-  std::vector<std::unique_ptr<Socket>> m_idle;
+  const Interrupted m_interrupted;
+  FailureMemory m_failure;
+  std::vector<std::unique_ptr<DaemonSocket>> m_idle;  // process_mutex() guards it
 };
 
 }  // namespace kiln

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/config/directories.h"
 #include "base/split.h"
 
 extern char** environ;
@@ -71,9 +73,15 @@ Expected<DaemonLaunch> DaemonLaunch::start(const Config& config) {
   argv.push_back(nullptr);
 
   // posix_spawn, not fork: the caller may be a training process with many threads and much memory.
+  int words[2];
+  if (pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0)
+    return error(StatusCode::unavailable, "pipe: {}", std::strerror(errno));
+  UniqueFd heard(words[0]);
+  const UniqueFd said(words[1]);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  for (int fd = 0; fd < 3; ++fd) posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);
+  for (int fd = 0; fd < 2; ++fd) posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);
+  posix_spawn_file_actions_adddup2(&files, said.get(), 2);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -88,7 +96,7 @@ Expected<DaemonLaunch> DaemonLaunch::start(const Config& config) {
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   if (failure != 0) return error(StatusCode::unavailable, "starting {}: {}", program, std::strerror(failure));
-  return DaemonLaunch(pid);
+  return DaemonLaunch(pid, std::move(heard));
 }
 
 DaemonLaunch::~DaemonLaunch() {
@@ -108,8 +116,38 @@ Status DaemonLaunch::check() {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   if (WIFSIGNALED(status))
     return error(StatusCode::unavailable, "kilnd was killed by signal {} while starting", WTERMSIG(status));
-  return error(StatusCode::unavailable, "kilnd left with {} while starting; kiln daemon logs says why",
-               WEXITSTATUS(status));
+  if (std::string why = last_words(); !why.empty()) return {StatusCode::unavailable, std::move(why)};
+  return error(StatusCode::unavailable, "kilnd left with {} while starting; kiln daemon logs", WEXITSTATUS(status));
+}
+
+/// The last line that the launcher wrote, without its name.
+std::string DaemonLaunch::last_words() const {
+  std::string text(4'096, '\0');
+  const ssize_t size = read(m_words.get(), text.data(), text.size());
+  text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  while (text.ends_with('\n')) text.pop_back();
+  text.erase(0, text.rfind('\n') + 1);
+  constexpr std::string_view k_name = "kilnd: ";
+  if (text.starts_with(k_name)) text.erase(0, k_name.size());
+  return text;
+}
+
+Status Starter::start_if_nobody_does() {
+  if (!m_lock) {
+    KILN_RETURN_IF_ERROR(make_private_directory(canonical_path(m_config.cache_directory)));
+    KILN_RETURN_IF_ERROR(make_private_directory(m_socket_path.substr(0, m_socket_path.rfind('/'))));
+    const std::string path = m_socket_path + ".start";
+    UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) return error(StatusCode::unavailable, "{}: {}", path, std::strerror(errno));
+    if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) m_lock = std::move(file);
+  }
+  if (!m_lock) return {};
+  if (m_launch) KILN_RETURN_IF_ERROR(m_launch->check());
+  if (m_launch && !m_launch->finished()) return {};
+  KILN_ASSIGN_OR_RETURN(DaemonLaunch started, DaemonLaunch::start(m_config));
+  m_launch.reset();
+  m_launch.emplace(std::move(started));
+  return {};
 }
 
 }  // namespace kiln

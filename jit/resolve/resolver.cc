@@ -1,5 +1,9 @@
 #include "jit/resolve/resolver.h"
 
+#include <cstring>
+
+#include "base/process_mutex.h"
+
 namespace kiln {
 
 namespace {
@@ -40,10 +44,40 @@ Resolver::Lookup Resolver::find(const Graph& canonical) {
   return best;
 }
 
+kiln_miss Resolver::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {
+  const kiln_miss miss = kiln_reader_find_key(m_reader, key.bytes.data(), kind, &view);
+  if (miss == KILN_HIT) return miss;
+  Digest artifact;
+  {
+    const std::scoped_lock lock(process_mutex());
+    const auto head = m_carried_heads.find(key);
+    if (head == m_carried_heads.end()) return miss;
+    artifact = head->second;
+  }
+  return kiln_reader_find_digest(m_reader, artifact.bytes.data(), kind, &view);
+}
+
+Status Resolver::adopt(const std::vector<CarriedArtifact>& artifacts, const std::vector<CarriedHead>& heads) {
+  for (const auto& [digest, artifact] : artifacts) {
+    if (artifact_digest(artifact) != digest) {
+      return error(StatusCode::data_loss, "artifact {} was carried with other bytes", digest.to_short());
+    }
+    KILN_ASSIGN_OR_RETURN(const auto bytes, encode_artifact(artifact, digest, sizeof(kiln_artifact_header)));
+    kiln_artifact_header header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    if (kiln_reader_adopt(m_reader, &header, artifact.payload.data()) != KILN_HIT) {
+      return error(StatusCode::resource_exhausted, "no memory for artifact {}", digest.to_short());
+    }
+  }
+  const std::scoped_lock lock(process_mutex());
+  for (const auto& [key, artifact] : heads) m_carried_heads.insert_or_assign(key, artifact);
+  return {};
+}
+
 Resolver::Lookup Resolver::look_up(const Key& key) {
   Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
   kiln_view view;
-  lookup.miss = kiln_reader_find_key(m_reader, lookup.key.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+  lookup.miss = find_key(lookup.key, KILN_ARTIFACT_PROGRAM, view);
   if (lookup.miss != KILN_HIT) {
     lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
     return lookup;
@@ -76,7 +110,7 @@ Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
 
 Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& digest) {
   {
-    std::lock_guard lock(m_mutex);
+    const std::scoped_lock lock(process_mutex());
     if (auto it = m_executables.find(digest); it != m_executables.end()) return it->second;
   }
   kiln_view view;
@@ -89,7 +123,7 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
   const kiln_artifact_header& header = view.header;
   Image launch_data{{}, header.entry, header.tasks, header.workspace_bytes, header.features};
   KILN_ASSIGN_OR_RETURN(auto loaded, m_device.device->load(launch_data, std::span(code, header.payload_size)));
-  std::lock_guard lock(m_mutex);
+  const std::scoped_lock lock(process_mutex());
   auto [it, is_new] = m_executables.try_emplace(digest, std::move(loaded));
   return it->second;
 }

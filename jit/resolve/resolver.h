@@ -1,17 +1,21 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "backends/devices.h"
+#include "cache/format/artifact_bytes.h"
 #include "cache/reader/reader.h"
 #include "jit/resolve/key.h"
 #include "jit/run/program.h"
 
 namespace kiln {
+
+/// An artifact's own bytes, and a key that leads to one.
+using CarriedArtifact = std::pair<Digest, Artifact>;
+using CarriedHead = std::pair<Digest, Digest>;
 
 /// Graphs to mapped programs, without a daemon: canonicalise, key, find, check, bind.
 ///
@@ -40,6 +44,10 @@ class Resolver : public ArtifactSource {
   /// The bytes of a capture, or nothing.
   std::optional<std::span<const uint8_t>> find_capture(const Key& key);
 
+  /// Takes in what the daemon could not keep: found by this process from now on, as if it were in the cache.
+  /// Errors: data_loss for bytes that are not what they are called.
+  Status adopt(const std::vector<CarriedArtifact>& artifacts, const std::vector<CarriedHead>& heads);
+
   const OpenDevice& device() const { return m_device; }
 
   Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
@@ -51,12 +59,15 @@ class Resolver : public ArtifactSource {
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);
+  /// In the cache, else among what was carried.
+  kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view);
 
   const OpenDevice m_device;
   const std::unique_ptr<DeviceStream> m_stream;  // null: the host
   kiln_reader* m_reader;
-  std::mutex m_mutex;
+  // process_mutex() guards both.
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;
+  std::unordered_map<Digest, Digest> m_carried_heads;
 };
 
 }  // namespace kiln

@@ -3,8 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
+
+#include "base/process_mutex.h"
 
 namespace kiln {
 
@@ -18,7 +19,6 @@ constexpr size_t k_advised_bytes = size_t{4} << 20;
 }  // namespace
 
 struct ArenaPool::State {
-  std::mutex mutex;
   struct Kept {
     uint8_t* memory;
     size_t bytes;
@@ -36,7 +36,7 @@ ArenaPool& ArenaPool::shared() {
 ArenaPool::Block ArenaPool::acquire(size_t bytes) {
   bytes = (std::max<size_t>(bytes, 1) + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
   {
-    std::lock_guard lock(m_state->mutex);
+    const std::scoped_lock lock(process_mutex());
     auto best = m_state->kept.end();
     for (auto it = m_state->kept.begin(); it != m_state->kept.end(); ++it) {
       if (it->bytes >= bytes && (best == m_state->kept.end() || it->bytes < best->bytes)) best = it;
@@ -56,7 +56,7 @@ ArenaPool::Block ArenaPool::acquire(size_t bytes) {
 void ArenaPool::release(uint8_t* memory, size_t bytes) {
   State::Kept unwanted{memory, bytes};
   {
-    std::lock_guard lock(m_state->mutex);
+    const std::scoped_lock lock(process_mutex());
     m_state->kept.push_back(unwanted);
     if (m_state->kept.size() <= k_kept_blocks) return;
     // Give up the smallest: the others serve whatever it could.

@@ -105,21 +105,49 @@ Status read(const wire::Progress& table, Progress& progress) {
   return {};
 }
 
+Offset<wire::Artifact> write_artifact(FlatBufferBuilder& builder, const CarriedArtifact& artifact) {
+  const auto digest = write_digest(builder, artifact.digest);
+  const auto payload = write_bytes(builder, artifact.payload);
+  return wire::CreateArtifact(builder, artifact.kind, digest, payload, artifact.entry, artifact.tasks,
+                              artifact.workspace_bytes, artifact.features, builder.CreateString(artifact.backend));
+}
+Status read_artifact(const wire::Artifact& table, CarriedArtifact& artifact) {
+  artifact = {table.kind(),
+              {},
+              read_bytes(table.payload()),
+              table.entry(),
+              table.tasks(),
+              table.workspace_bytes(),
+              table.features(),
+              read_text(table.backend())};
+  return read_digest(table.digest(), artifact.digest);
+}
+
 Offset<void> write(FlatBufferBuilder& builder, const Built& built) {
   std::vector<Offset<wire::Head>> heads;
   for (const PublishedHead& head : built.heads) {
     const auto key = write_digest(builder, head.key);
     heads.push_back(wire::CreateHead(builder, key, write_digest(builder, head.artifact), head.generation));
   }
+  std::vector<Offset<wire::Artifact>> carried;
+  for (const CarriedArtifact& each : built.carried) carried.push_back(write_artifact(builder, each));
   const auto head_list = builder.CreateVector(heads);
+  const auto carried_list = builder.CreateVector(carried);
   const auto report = builder.CreateString(built.report);
-  return wire::CreateBuilt(builder, built.id, head_list, built.compilations, built.joined, report).Union();
+  const auto not_kept = builder.CreateString(built.not_kept);
+  return wire::CreateBuilt(builder, built.id, head_list, built.compilations, built.joined, report, carried_list,
+                           not_kept)
+      .Union();
 }
 Status read(const wire::Built& table, Built& built) {
   built.id = table.id();
   built.compilations = table.compilations();
   built.joined = table.joined();
   built.report = read_text(table.report());
+  built.not_kept = read_text(table.not_kept());
+  for (uint32_t i = 0; table.carried() != nullptr && i < table.carried()->size(); ++i) {
+    KILN_RETURN_IF_ERROR(read_artifact(*table.carried()->Get(i), built.carried.emplace_back()));
+  }
   if (table.heads() == nullptr) return {};
   for (const wire::Head* row : *table.heads()) {
     PublishedHead head;

@@ -71,6 +71,7 @@ struct Command {
   std::vector<uint8_t> data;
 };
 
+/// How far a request is. With no stage: the daemon lives (a heartbeat, of no request).
 struct Progress {
   uint32_t id = 0;
   std::string stage;
@@ -86,13 +87,26 @@ struct PublishedHead {
   bool operator==(const PublishedHead&) const = default;
 };
 
-/// Published: every head is to be found in the mapped index when this arrives.
+/// An artifact's own bytes (cache/format/artifact.h says what the fields mean).
+struct CarriedArtifact {
+  uint16_t kind = 0;
+  Digest digest;
+  std::vector<uint8_t> payload;
+  uint64_t entry = 0, tasks = 0, workspace_bytes = 0, features = 0;
+  std::string backend;
+  bool operator==(const CarriedArtifact&) const = default;
+};
+
+/// Published: every head is to be found in the index when this arrives. Where the cache could not take the result,
+/// `not_kept` says why, and the answer carries it: what heads lead to and was not published before.
 struct Built {
   uint32_t id = 0;
   std::vector<PublishedHead> heads;
   uint64_t compilations = 0;  // code generations done for this request; 0 for who joined another's
   bool joined = false;
   std::string report;  // JSON
+  std::vector<CarriedArtifact> carried;
+  std::string not_kept;
 };
 
 struct Answer {

@@ -59,6 +59,17 @@ std::vector<Action> ServerConnection::answer(const Message& message) {
   return actions;
 }
 
+std::vector<Action> ServerConnection::refuse(const Status& why) {
+  std::vector<Action> actions;
+  close(why, actions);
+  return actions;
+}
+
+std::vector<Action> ServerConnection::heartbeat() const {
+  if (m_state != State::open) return {};
+  return {SendBytes{encode(Progress{})}};
+}
+
 std::optional<uint64_t> ServerConnection::timeout_ms() const {
   if (m_state == State::awaiting_hello) return limits::k_greeting_timeout_ms;
   if (m_state == State::open && m_reader.in_frame()) return limits::k_frame_timeout_ms;

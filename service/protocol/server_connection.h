@@ -48,11 +48,19 @@ class ServerConnection {
   /// requests that are not in flight (the connection has closed meanwhile) give nothing.
   std::vector<Action> answer(const Message& message);
 
+  /// Tells the peer why nothing more of it is taken, and closes.
+  std::vector<Action> refuse(const Status& why);
+
+  /// Tells the peer that the daemon lives; nothing before the greeting.
+  std::vector<Action> heartbeat() const;
+
   /// How long the peer may take until its next byte completes something; nothing while it may be silent.
   std::optional<uint64_t> timeout_ms() const;
 
   bool closed() const { return m_state == State::closed; }
   size_t requests_in_flight() const { return m_requests.size(); }
+  /// Of the frame in progress.
+  size_t bytes_held() const { return m_reader.bytes_held(); }
 
  private:
   enum class State : uint8_t { awaiting_hello, open, closed };

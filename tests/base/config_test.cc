@@ -89,11 +89,27 @@ TEST_F(ConfigTest, an_unknown_key_is_refused_with_the_nearest_name) {
             std::string::npos)
       << status.message();
 
-  status = load_config({.system_file = "", .environment = {{"KILN_DAEMON_IDLE_EXIT", "1"}}}).status();
-  EXPECT_NE(status.message().find("'KILN_DAEMON_IDLE_EXIT_MS'"), std::string::npos) << status.message();
-
   status = load_config({.system_file = "", .flags = {{"worker.cuont", "1"}}}).status();
   EXPECT_NE(status.message().find("'worker.count'"), std::string::npos) << status.message();
+}
+
+TEST_F(ConfigTest, a_foreign_variable_turns_nothing_off_and_a_misspelt_one_is_named) {
+  const auto foreign =
+      load_config({.system_file = "", .environment = {{"KILN_TEAM", "x"}, {"KILN_BUILD_FARM_ID", "7"}}});
+  ASSERT_TRUE(foreign.ok()) << foreign.status().to_string();
+  EXPECT_EQ(foreign->notice, "");
+  const auto misspelt = load_config({.system_file = "", .environment = {{"KILN_DAEMON_IDLE_EXIT", "1"}}});
+  ASSERT_TRUE(misspelt.ok()) << misspelt.status().to_string();
+  EXPECT_NE(misspelt->notice.find("'KILN_DAEMON_IDLE_EXIT_MS'"), std::string::npos) << misspelt->notice;
+}
+
+TEST_F(ConfigTest, yes_and_no_have_any_case) {
+  for (const char* no : {"0", "false", "False", "NO", "off", ""}) {
+    const auto config = load_config({.system_file = "", .environment = {{"KILN_DISABLE", no}}});
+    ASSERT_TRUE(config.ok()) << config.status().to_string();
+    EXPECT_FALSE(config->values.disable) << no;
+  }
+  EXPECT_TRUE(load_config({.system_file = "", .environment = {{"KILN_DISABLE", "True"}}})->values.disable);
 }
 
 TEST_F(ConfigTest, values_of_the_wrong_kind_are_refused) {
@@ -164,12 +180,25 @@ TEST_F(ConfigTest, one_cache_directory_has_one_socket_whatever_its_spelling) {
   EXPECT_NE(*socket_path(m_directory + "/other"), *socket);
 }
 
-TEST_F(ConfigTest, a_deep_runtime_directory_still_gives_a_socket_that_fits) {
-  const std::string deep = m_directory + "/" + std::string(100, 'd');
-  std::filesystem::create_directories(deep);
-  setenv("XDG_RUNTIME_DIR", deep.c_str(), 1);
-  const auto socket = socket_path("/cache");
+TEST_F(ConfigTest, whoever_sees_the_cache_sees_its_socket_whatever_its_runtime_directory) {
+  const std::string before = *socket_path(m_directory + "/cache");
+  setenv("XDG_RUNTIME_DIR", m_directory.c_str(), 1);
+  EXPECT_EQ(*socket_path(m_directory + "/cache"), before);
   unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_EQ(before, canonical_path(m_directory + "/cache") + "/kilnd.sock");
+}
+
+TEST_F(ConfigTest, a_home_that_is_none_gives_directories_that_can_be_made) {
+  const char* home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  unsetenv("XDG_CACHE_HOME");
+  setenv("HOME", "/", 1);
+  EXPECT_TRUE(default_cache_directory().starts_with("/tmp/kiln-")) << default_cache_directory();
+  setenv("HOME", before.c_str(), 1);
+}
+
+TEST_F(ConfigTest, a_deep_cache_directory_still_gives_a_socket_that_fits) {
+  const auto socket = socket_path(m_directory + "/" + std::string(100, 'd'));
   ASSERT_TRUE(socket.ok());
   EXPECT_LT(socket->size(), sizeof(sockaddr_un::sun_path));
   EXPECT_TRUE(socket->starts_with("/tmp/kiln-"));

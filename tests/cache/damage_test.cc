@@ -9,6 +9,8 @@
 namespace kiln::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr uint64_t k_seeds = 12;
 
 /// Some plans in two files, and some in the log alone, as a killed store leaves them.
@@ -125,6 +127,40 @@ TEST_P(DamagedFile, with_a_flipped_byte_is_a_miss_or_rebuilt) {
 
 INSTANTIATE_TEST_SUITE_P(damage, DamagedFile, ::testing::ValuesIn(k_kinds),
                          [](const auto& info) { return std::string(info.param); });
+
+/// What a process found is its own: it goes on whatever becomes of the files, and what it did not find yet is a miss.
+TEST(damage, under_a_reader_reaches_nothing_that_was_found) {
+  const auto cut = [](const std::string& path) { fs::resize_file(path, 0); };
+  const auto garble = [](const std::string& path) {
+    std::ofstream file(path, std::ios::binary | std::ios::in);
+    const std::vector<char> bytes(fs::file_size(path), '\x5a');
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  };
+  const auto remove = [](const std::string& path) { fs::remove(path); };
+  for (const std::function<void(const std::string&)>& damage :
+       {std::function<void(const std::string&)>(cut), std::function<void(const std::string&)>(garble),
+        std::function<void(const std::string&)>(remove)}) {
+    TemporaryDirectory directory;
+    const auto store = open_store(directory.path());
+    for (const PublishBatch& batch : {code_batch(77, 9000), plan_batch(1, 5000), plan_batch(2, 5000)}) {
+      ASSERT_TRUE(store->publish(batch).ok());
+    }
+    ASSERT_TRUE(store->flush().ok());
+    const Reader reader = open_reader(directory.path());
+    kiln_view kernel, plan, other;
+    const uint8_t* code = nullptr;
+    ASSERT_EQ(kiln_reader_find_key(reader.get(), key_of(77).bytes.data(), KILN_ARTIFACT_CODE, &kernel), KILN_HIT);
+    ASSERT_EQ(kiln_reader_map_code(reader.get(), &kernel, &code), KILN_HIT);
+    ASSERT_EQ(kiln_reader_find_key(reader.get(), key_of(1).bytes.data(), KILN_ARTIFACT_PLAN, &plan), KILN_HIT);
+    for (const std::string& path : files_below(directory.path("cache/pub"))) damage(path);
+
+    EXPECT_EQ(reinterpret_cast<uint32_t (*)()>(const_cast<uint8_t*>(code))(), 77U);
+    EXPECT_EQ(std::memcmp(plan.payload, pattern(1, 5000).data(), 5000), 0);
+    EXPECT_NE(kiln_reader_find_key(reader.get(), key_of(2).bytes.data(), KILN_ARTIFACT_PLAN, &other), KILN_HIT);
+    ASSERT_TRUE(store->publish(plan_batch(3, 5000)).ok()) << "its writer lives on, too";
+    EXPECT_TRUE(store->flush().ok());
+  }
+}
 
 TEST(damage, a_flipped_payload_byte_is_a_corrupt_miss_and_verify_names_it) {
   TemporaryDirectory directory;
