@@ -184,6 +184,7 @@ LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout, DLDevice d
   if (static_cast<size_t>(tensor.ndim) != rank) return LayoutMatch::wrong;
   if (rank > 0 && memcmp(tensor.shape, layout.shape.data(), rank * sizeof(int64_t)) != 0) return LayoutMatch::wrong;
   if (layout.empty) return LayoutMatch::equal;
+  if (data_of(tensor) == nullptr) return LayoutMatch::relayout;  // elements that the framework only imagines, as zeros
   const size_t element_bytes = layout.dtype.bits / 8;
   if (reinterpret_cast<uintptr_t>(data_of(tensor)) % element_bytes != 0) return LayoutMatch::relayout;
   if (rank == 0) return LayoutMatch::equal;

@@ -41,6 +41,7 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._inductor.output_code import OutputCode
 
 from . import kept
+from ._private_2_13 import saved_for_many_backwards
 from .runtime import CompiledGraph, count_instances
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
@@ -59,7 +60,8 @@ _TRUSTED_CLASSES = (
     "functools", "traceback", "types",
 )  # fmt: skip
 _TRUSTED_FUNCTIONS = (
-    "torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "kiln.torch.dropout", "_operator",
+    "torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "kiln.torch.dropout", "kiln.torch.partition",
+    "_operator",
 )  # fmt: skip
 _TRUSTED_BUILTINS = frozenset(
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type".split()
@@ -289,7 +291,7 @@ class Capture:
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
         compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
-        with functorch_config.patch(_CONFIG), _own_keys(), count_instances(self._instances):
+        with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), count_instances(self._instances):
             wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip

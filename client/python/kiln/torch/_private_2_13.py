@@ -12,6 +12,7 @@ from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
+from torch._functorch._aot_autograd import graph_compile
 from torch.autograd import profiler
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import (
@@ -24,10 +25,22 @@ from torch.utils._python_dispatch import (
 VERSION = "2.13"
 
 
+@contextlib.contextmanager
+def saved_for_many_backwards():
+    """Within, torch notes of no saved tensor that the backward may reuse its memory: with such a note backward(retain_graph=True)
+    raises. Another thread's compilation meanwhile has none either."""
+    original = graph_compile.collect_bw_donated_buffer_idxs
+    graph_compile.collect_bw_donated_buffer_idxs = lambda *_: []
+    try:
+        yield
+    finally:
+        graph_compile.collect_bw_donated_buffer_idxs = original
+
+
 def compile_with_autograd(gm, example_inputs, *, compiler, partition):
     """Runs AOTAutograd: `compiler(gm, inputs)` is called for the forward, the backward and the inference graph, and
     `partition(joint, inputs, num_fwd_outputs=…)` splits the joint graph."""
-    with functorch_config.patch(force_non_lazy_backward_lowering=True):
+    with functorch_config.patch(force_non_lazy_backward_lowering=True), saved_for_many_backwards():
         wrapped = aot_autograd(
             fw_compiler=compiler,
             bw_compiler=compiler,

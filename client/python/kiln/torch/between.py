@@ -131,6 +131,8 @@ def _describe(value):
     """A key: what a program depends on. Raises TypeError for what has none."""
     kind = type(value)
     if kind in _PLAIN:
+        if value.is_neg():
+            raise TypeError("a view with the negative bit")
         return value.dtype, value.device, value.shape, value.stride()
     if kind in (bool, int):
         return kind, value

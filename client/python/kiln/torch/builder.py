@@ -41,6 +41,8 @@ def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
         raise Unsupported(f"a value of type {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
         raise Unsupported(f"layout {tensor.layout}")
+    if tensor.is_neg() or tensor.is_conj():  # torch's lazy sign: the memory holds something else
+        raise Unsupported("a view with the negative or the conjugate bit")
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise Unsupported(f"dtype {tensor.dtype}")

@@ -11,6 +11,10 @@ chains of pointwise ops and views, which fuse into the kernels that use them, an
 A value needed by the backward is saved if it is one of these, else its operands are needed instead. The rule looks at a
 node and its neighbours only, so every layer of one class saves the same set: regions stay equal. It differs from a
 minimum cut (torch's default) in that, and in costing microseconds.
+
+Inputs and outputs of the forward belong to others, who may write to them before the backward runs; the forward itself
+writes to some inputs when it ends. Eager saves such a tensor only where a gradient's formula reads it, and so do we: what is
+computed of one that no formula reads is saved itself, never computed again.
 """
 
 from __future__ import annotations
@@ -81,6 +85,31 @@ def is_join(node: fx.Node, forward: set) -> bool:
     return len(readers) > 1 or any(_name(r) in _NORMS for r in readers)
 
 
+def storage_of(node: fx.Node) -> fx.Node:
+    """The node whose memory this node's tensor lies in: itself, unless torch says that it is a view."""
+    while node.op == "call_function":
+        made_by = node.args[0] if node.target is operator.getitem else node
+        if not _is_alias(made_by.target):
+            return node
+        node = made_by.args[0]
+    return node
+
+
+def _is_alias(target) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def exposed_values(joint: fx.GraphModule, num_fwd_outputs: int, forward: set) -> set[fx.Node]:
+    """Inputs and outputs of the forward that no gradient's formula reads: whoever owns them may write to them."""
+    (output,) = joint.graph.find_nodes(op="output")
+    outputs = [n for n in output.args[0][:num_fwd_outputs] if isinstance(n, fx.Node)]
+    gradients = [n for n in output.args[0][num_fwd_outputs:] if isinstance(n, fx.Node)]
+    inputs = [n for n in forward if n.op == "placeholder"]
+    read = [n for node in joint.graph.nodes if node not in forward and node is not output for n in node.all_input_nodes]
+    return {storage_of(n) for n in inputs + outputs} - {storage_of(n) for n in read + gradients}
+
+
 def forward_nodes(joint: fx.GraphModule, num_fwd_outputs: int) -> set[fx.Node]:
     """All nodes that no tangent reaches."""
     tainted: set[fx.Node] = set()
@@ -98,6 +127,7 @@ def saved_values(joint: fx.GraphModule, num_fwd_outputs: int) -> list[fx.Node]:
     needed = [n for node in joint.graph.nodes if node not in forward and node.op != "output"
               for n in node.all_input_nodes if n in forward]  # fmt: skip
     needed += [n for n in gradients if n in forward]
+    exposed = exposed_values(joint, num_fwd_outputs, forward)
     saved: set[fx.Node] = set()
     seen: set[fx.Node] = set()
     while needed:
@@ -105,7 +135,8 @@ def saved_values(joint: fx.GraphModule, num_fwd_outputs: int) -> list[fx.Node]:
         if node in seen:
             continue
         seen.add(node)
-        if is_cheap(node) and not is_join(node, forward):
+        reads_exposed = any(storage_of(n) in exposed for n in tensor_operands(node))
+        if is_cheap(node) and not is_join(node, forward) and (is_view(node) or not reads_exposed):
             needed.extend(node.all_input_nodes)
         elif node.op == "get_attr":
             continue  # both graphs hold constants

@@ -68,11 +68,29 @@ def is_view(node: fx.Node) -> bool:
 
 
 def is_free(node: fx.Node) -> bool:
-    """What costs nothing in torch and is not counted: views, pieces of tuples, sizes, empty tensors, drawing a mask."""
-    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask):
+    """What costs nothing in torch and is not counted: views, pieces of tuples, sizes, empty tensors, drawing a mask, a look at
+    a gradient's negative bit."""
+    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask, resolve_negative):
         return True
     value = node.meta.get("val")
     return isinstance(value, (int, torch.SymInt)) or (isinstance(value, torch.Tensor) and 0 in value.shape)
+
+
+def resolve_negative(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without torch's negative bit, which programs do not see."""
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def resolve_tangents(graph: fx.Graph) -> None:
+    """Gradients that come into the graph are of any making, and no guard looks at them; all other inputs are as traced."""
+    tangents = [n for n in graph.find_nodes(op="placeholder") if compat.adapter().is_tangent(n)]
+    for node in tangents:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            with graph.inserting_after(node):
+                resolved = graph.call_function(resolve_negative, (node,))
+            resolved.meta["val"] = value
+            node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
 def drop_legacy_empties(graph: fx.Graph) -> None:

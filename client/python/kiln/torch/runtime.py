@@ -15,9 +15,9 @@ from torch import fx
 
 from .. import _session
 from . import compat
-from .builder import dim_of
 from .dropout import separate_masks
-from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition
+from .fallback import fallback_graph
+from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition, resolve_tangents
 from .place import Place, place_of
 from .text import DTYPES, Unsupported
 
@@ -111,10 +111,12 @@ class StaticRegion:
 
 
 class EagerRegion:
-    """A region's nodes run by torch: its fallback. Source is generated when first wanted, and compiled when first run."""
+    """A region's nodes run by torch: its fallback. Its graph is made at once, so that what has no fallback is known while
+    graphs are split; source is generated when first wanted, and compiled when first run."""
 
     def __init__(self, graph: fx.Graph | None, region: Region | None, code: tuple | None = None) -> None:
-        self._graph, self._region, self._code, self._function = graph, region, code, None
+        self._graph = None if graph is None else fallback_graph(graph, region)
+        self._code, self._function = code, None
         self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
         self.reason, self.code_of_error = "", 0  # why it runs in place of the program
@@ -130,36 +132,10 @@ class EagerRegion:
     def code(self) -> tuple[str, dict]:
         """(source of forward(self, *tensors), its globals)."""
         if self._code is None:
-            self._code = self._generate()
-            self._graph = self._region = None
+            code = self._graph.python_code("self")
+            self._code = code.src, dict(code.globals)
+            self._graph = None
         return self._code
-
-    def _generate(self) -> tuple[str, dict]:
-        graph = fx.Graph()
-        copies: dict[fx.Node, fx.Node] = {n: graph.placeholder(n.name) for n in self._region.inputs}
-        for node in self._graph.nodes:
-            if node not in copies and is_size(node) and (place := _place_of(node, self._region.inputs)):
-                copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (copies[place[0]], place[1]))
-            if node not in copies and node.op == "call_function" and all(n in copies for n in node.all_input_nodes):
-                copies[node] = graph.node_copy(node, lambda n: copies[n])
-        graph.output(tuple(copies[n] for n in self._region.outputs))
-        graph.eliminate_dead_code()
-        code = graph.python_code("self")
-        return code.src, dict(code.globals)
-
-
-def is_size(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def _place_of(size: fx.Node, tensors: list[fx.Node]) -> tuple[fx.Node, int] | None:
-    """The tensor and dim whose extent is the size."""
-    wanted = dim_of(size)
-    for node in tensors:
-        for dim, extent in enumerate(node.meta["val"].shape):
-            if dim_of(extent) == wanted:
-                return node, dim
-    return None
 
 
 class CompiledGraph:
@@ -191,6 +167,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Regions that cannot be had run in torch."""
     separate_masks(gm.graph)
     drop_legacy_empties(gm.graph)
+    resolve_tangents(gm.graph)
     place = place_of(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)
@@ -235,12 +212,17 @@ def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dic
     lacking: dict[fx.Node, str] = {}
     for _ in range(MAX_ATTEMPTS):
         plan = partition(graph, lacking, place)
-        regions = {level: make(graph, region, place) for level, region in plan.regions.items()}
-        more = _unimplemented(plan, regions)
+        more, regions = {}, {}
+        for level, region in plan.regions.items():
+            try:
+                regions[level] = make(graph, region, place)
+            except Unsupported as reason:
+                more.update(dict.fromkeys(region.nodes, str(reason)))
+        more.update(_unimplemented(plan, regions))
         if not more:
-            break
+            return plan, regions
         lacking.update(more)
-    return plan, regions
+    raise Unsupported(f"still not to be split after {MAX_ATTEMPTS} attempts")
 
 
 def _unimplemented(plan: Partition, regions: dict) -> dict[fx.Node, str]:
