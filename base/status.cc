@@ -19,7 +19,13 @@ std::string Status::to_string() const {
 }
 
 Status Status::with_context(std::string_view context) const {
-  return ok() ? *this : Status(m_code, fmt::format("{}: {}", context, m_message));
+  return ok() ? *this : Status(m_code, fmt::format("{}: {}", context, m_message)).with_op(m_op);
+}
+
+Status Status::with_op(std::string op) const {
+  Status status = *this;
+  if (!ok()) status.m_op = std::move(op);
+  return status;
 }
 
 }  // namespace kiln

@@ -42,16 +42,22 @@ class [[nodiscard]] Status {
   bool ok() const { return m_code == StatusCode::ok; }
   StatusCode code() const { return m_code; }
   const std::string& message() const { return m_message; }
+  /// The op of the caller's graph that could not be had, by its name in the op table; empty when the failure is not one
+  /// op's. For whoever goes on without it; people read the message.
+  const std::string& op() const { return m_op; }
 
   /// "invalid_argument: add: operand 1 is i64[3], expected f32"
   std::string to_string() const;
 
-  /// The same code, with "context: " before the message.
+  /// The same, with "context: " before the message.
   Status with_context(std::string_view context) const;
+  /// The same, of that op.
+  Status with_op(std::string op) const;
 
  private:
   StatusCode m_code = StatusCode::ok;
   std::string m_message;
+  std::string m_op;
 };
 
 /// error(StatusCode::invalid_argument, "{}: operand {} is {}", op, index, type)

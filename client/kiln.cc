@@ -104,6 +104,7 @@ extern "C" {
 
 int32_t kiln_error_code(const kiln_error* error) { return error ? static_cast<int32_t>(error->status.code()) : 0; }
 const char* kiln_error_message(const kiln_error* error) { return error ? error->status.message().c_str() : ""; }
+const char* kiln_error_op(const kiln_error* error) { return error ? error->status.op().c_str() : ""; }
 void kiln_error_destroy(kiln_error* error) { delete error; }
 
 const char* kiln_bytes_data(const kiln_bytes* bytes) { return bytes->data.data(); }

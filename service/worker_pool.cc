@@ -119,7 +119,7 @@ Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, Deadline 
         const StatusCode code = failure->status.code();
         const bool ours =
             code == StatusCode::unavailable || code == StatusCode::aborted || code == StatusCode::deadline_exceeded;
-        return Status(ours ? StatusCode::internal : code, failure->status.message());
+        return Status(ours ? StatusCode::internal : code, failure->status.message()).with_op(failure->status.op());
       } else {
         return error(StatusCode::internal, "the compile worker sent kind {}", message.index());
       }

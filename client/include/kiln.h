@@ -30,6 +30,9 @@ typedef struct kiln_bytes kiln_bytes; /* an owned byte string */
 /* kiln_error: NULL means success. Codes are Abseil's canonical ones (invalid_argument = 3, …). */
 KILN_API int32_t kiln_error_code(const kiln_error* error);
 KILN_API const char* kiln_error_message(const kiln_error* error);
+/* The op of the graph that no backend implements, or whose kernel could not be had, by its name in the text form: a graph
+ * without it may be. Empty when the failure is not one op's. */
+KILN_API const char* kiln_error_op(const kiln_error* error);
 KILN_API void kiln_error_destroy(kiln_error* error);
 
 KILN_API const char* kiln_bytes_data(const kiln_bytes* bytes);

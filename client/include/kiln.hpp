@@ -19,18 +19,22 @@ namespace kiln::api {
 
 class Error : public std::runtime_error {
  public:
-  Error(int32_t code, const std::string& message) : std::runtime_error(message), m_code(code) {}
+  Error(int32_t code, const std::string& message, std::string op = {})
+      : std::runtime_error(message), m_code(code), m_op(std::move(op)) {}
   /// Abseil's canonical codes.
   int32_t code() const { return m_code; }
+  /// kiln_error_op: the op that could not be had; empty when the failure is not one op's.
+  const std::string& op() const { return m_op; }
 
  private:
   int32_t m_code;
+  std::string m_op;
 };
 
 namespace detail {
 inline void check(kiln_error* error) {
   if (!error) return;
-  Error thrown(kiln_error_code(error), kiln_error_message(error));
+  Error thrown(kiln_error_code(error), kiln_error_message(error), kiln_error_op(error));
   kiln_error_destroy(error);
   throw thrown;
 }

@@ -101,16 +101,18 @@ double smallest_of(DType dtype) {
   }
 }
 
-double rounded_at_random(DType dtype, double element, uint64_t random) {
+double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t place) {
   if (!is_floating(dtype)) {
     const double largest = dtype == DType::i64 ? 0x1p53 : std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)));
     return std::fabs(element) <= largest ? element : std::numeric_limits<double>::quiet_NaN();
   }
+  if (seed == 0) return round_to(dtype, element);
+  uint64_t random = seed * 0x9e3779b97f4a7c15ull + place;
   random = (random ^ (random >> 30)) * 0xbf58476d1ce4e5b9ull;
   random = (random ^ (random >> 27)) * 0x94d049bb133111ebull;
   const double share = static_cast<double>(static_cast<int64_t>(random)) * 0x1p-62;  // in [-2, 2)
   const double moved = element * (1 + share * rounding_of(dtype)) + share * smallest_of(dtype);
-  return std::isinf(round_to(dtype, moved)) ? std::copysign(std::numeric_limits<double>::infinity(), moved) : moved;
+  return round_to(dtype, moved);
 }
 
 // The address of an empty input: it has no elements to load, but must not look like a computed value.
@@ -183,8 +185,8 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
   if (m_rounding_seed) {
-    const uint64_t place = *m_rounding_seed * 0x9e3779b97f4a7c15ull + value * 0x94d049bb133111ebull;
-    element = rounded_at_random(dtype, element, place + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull);
+    const uint64_t place = value * 0x94d049bb133111ebull + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull;
+    element = rounded_at_random(dtype, element, *m_rounding_seed, place);
   }
   // What a row's arithmetic in f64 gives between two integers (clamp's bounds) is what a kernel's constants hold of it.
   if (!is_floating(dtype) && std::isfinite(element)) element = round_to(dtype, element);

@@ -41,9 +41,10 @@ class ElementEvaluator {
 
   const Status& status() const { return m_status; }
 
-  /// From now on what is computed is rounded as a kernel may round: floating elements are off by up to two
-  /// roundings of their dtype at random, and beyond its range infinite; integers that it does not hold become NaN. Elements on
-  /// which evaluations of several seeds differ are not determined by the graph in its dtypes' arithmetic.
+  /// From now on what is computed is rounded as a kernel may round: floating elements to their dtype, after a random step
+  /// of up to two roundings either way (seed 0: no step), beyond its range to infinity; integers that their dtype does
+  /// not hold become NaN. Elements on which evaluations of several seeds differ are not determined by the graph in its
+  /// dtypes' arithmetic.
   void round_at_random(uint64_t seed) { m_rounding_seed = seed; }
 
   // --- for rows ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include "frontend/wire/wire.h"
 #include "jit/build/artifact_writer.h"
 #include "jit/build/kernel_builder.h"
+#include "jit/build/missing_op.h"
 #include "jit/build/published.h"
 #include "jit/resolve/key.h"
 
@@ -86,7 +87,9 @@ class ProgramBuild {
       if (auto known = m_published.complete_plan(region.key.digest())) {
         region.artifact = *known;
       } else {
-        KILN_ASSIGN_OR_RETURN(region.plan, fuse(region.graph, traits));
+        auto plan = fuse(region.graph, traits);
+        if (!plan.ok()) return plan.status().with_op(missing_op(region.graph, m_backend, m_target));
+        region.plan = std::move(plan).value();
       }
       m_regions.push_back(std::move(region));
       m_progress("fuse", m_regions.size(), partition.classes.size(), {});

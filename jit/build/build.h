@@ -54,8 +54,8 @@ using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>(c
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →
 /// verdict → artifacts. Uses the machine's cores. Nothing is returned that the verdict has not passed, except under
 /// keys that say so: where no device of a target is there, code for it is compiled and its verdict deferred.
-/// Errors: invalid_argument (the graph), unimplemented (names the op), internal (compiler or verdict, with
-/// the kernel).
+/// Errors: invalid_argument (the graph), unimplemented, internal (compiler or verdict, with the kernel); both name the op
+/// (Status::op).
 Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& make_runner,
                             const ProgressFunction& progress);
 

@@ -11,6 +11,7 @@
 #include "autotune/verdict.h"
 #include "jit/build/artifact_writer.h"
 #include "jit/build/launch_reference.h"
+#include "jit/build/missing_op.h"
 
 namespace kiln {
 
@@ -76,7 +77,10 @@ class KernelBuild {
 
   Expected<BuiltKernel> run() {
     const std::string name = kernel_name(m_job.spec());
-    KILN_RETURN_IF_ERROR(m_backend.claims(m_job.spec(), m_target).with_context(name));
+    if (const Status claimed = m_backend.claims(m_job.spec(), m_target); !claimed.ok()) {
+      const Status failure = claimed.with_context(name);
+      return claimed.code() == StatusCode::unimplemented ? of_an_op(failure) : failure;
+    }
     if (m_job.made_before) {
       KILN_ASSIGN_OR_RETURN(const bool passed, judge(m_backend.finish(*m_job.made_before, m_target), "made before"));
       if (passed) return std::move(m_built);
@@ -89,10 +93,14 @@ class KernelBuild {
       KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description));
       if (passed) return std::move(m_built);
     }
-    return error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures);
+    return of_an_op(error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures));
   }
 
  private:
+  Status of_an_op(const Status& status) const {
+    return status.with_op(missing_op(reference_graph(*m_job.plan, *m_job.launch), m_backend, m_target));
+  }
+
   /// Whether the candidate becomes the kernel; if not, why is noted. Errors: of the reference, not of the candidate.
   Expected<bool> judge(Expected<Image> image, const std::string& schedule) {
     if (!image.ok()) return reject(schedule, image.status());

@@ -117,12 +117,13 @@ Status read(const wire::JobResult& table, BuildResult& result) {
 
 Offset<void> write(FlatBufferBuilder& builder, const JobFailure& failure) {
   const auto message = builder.CreateString(failure.status.message());
-  return wire::CreateJobFailure(builder, static_cast<uint8_t>(failure.status.code()), message).Union();
+  const auto op = builder.CreateString(failure.status.op());
+  return wire::CreateJobFailure(builder, static_cast<uint8_t>(failure.status.code()), message, op).Union();
 }
 Status read(const wire::JobFailure& table, JobFailure& failure) {
   const bool known = table.code() != 0 && table.code() <= static_cast<uint8_t>(StatusCode::data_loss);
-  failure.status =
-      Status(known ? static_cast<StatusCode>(table.code()) : StatusCode::unknown, read_text(table.message()));
+  const StatusCode code = known ? static_cast<StatusCode>(table.code()) : StatusCode::unknown;
+  failure.status = Status(code, read_text(table.message())).with_op(read_text(table.op()));
   return {};
 }
 

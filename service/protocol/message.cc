@@ -169,13 +169,14 @@ Status read(const wire::Answer& table, Answer& answer) {
 
 Offset<void> write(FlatBufferBuilder& builder, const Failure& failure) {
   const auto message = builder.CreateString(failure.status.message());
-  return wire::CreateFailure(builder, failure.id, static_cast<uint8_t>(failure.status.code()), message, failure.signal)
-      .Union();
+  const auto op = builder.CreateString(failure.status.op());
+  const auto code = static_cast<uint8_t>(failure.status.code());
+  return wire::CreateFailure(builder, failure.id, code, message, failure.signal, op).Union();
 }
 Status read(const wire::Failure& table, Failure& failure) {
   const bool known = table.code() != 0 && table.code() <= static_cast<uint8_t>(StatusCode::data_loss);
   const StatusCode code = known ? static_cast<StatusCode>(table.code()) : StatusCode::unknown;
-  failure = {table.id(), Status(code, read_text(table.message())), table.signal()};
+  failure = {table.id(), Status(code, read_text(table.message())).with_op(read_text(table.op())), table.signal()};
   return {};
 }
 

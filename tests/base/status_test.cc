@@ -23,6 +23,13 @@ TEST(Status, ReadsAsASentenceWithItsCode) {
   EXPECT_EQ(status.with_context("artifact 7f3a").message(), "artifact 7f3a: header is 12 bytes, expected 40");
 }
 
+TEST(Status, NamesTheOpThatItIsOfWhateverIsSaidAround) {
+  const Status status = error(StatusCode::unimplemented, "no kernel").with_op("cumsum").with_context("loops_f64_3");
+  EXPECT_EQ(status.op(), "cumsum");
+  EXPECT_EQ(status.message(), "loops_f64_3: no kernel");
+  EXPECT_EQ(Status().with_op("cumsum").op(), "");
+}
+
 TEST(Status, ACodeFromOutsideTheEnumIsUnknown) { EXPECT_EQ(to_string(static_cast<StatusCode>(200)), "unknown"); }
 
 TEST(Expected, TheFirstErrorComesBack) {

@@ -57,9 +57,11 @@ TEST(Message, every_kind_survives_its_bytes) {
   EXPECT_EQ(built.compilations, 11U);
   EXPECT_TRUE(built.joined);
 
-  const auto failure = std::get<Failure>(read_back(encode(Failure{4, error(StatusCode::data_loss, "lost {}", 1), 11})));
+  const auto failure =
+      std::get<Failure>(read_back(encode(Failure{4, error(StatusCode::data_loss, "lost {}", 1).with_op("exp"), 11})));
   EXPECT_EQ(failure.status.code(), StatusCode::data_loss);
   EXPECT_EQ(failure.status.message(), "lost 1");
+  EXPECT_EQ(failure.status.op(), "exp");
   EXPECT_EQ(failure.signal, 11U);
 
   const auto progress = std::get<Progress>(read_back(encode(Progress{1, "compile", "k3", 4, 8})));

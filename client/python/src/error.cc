@@ -12,8 +12,10 @@ constexpr int32_t k_out_of_range = 11;
 
 bool add_error_type(PyObject* module) {
   g_error_type = PyErr_NewExceptionWithDoc(
-      "kiln.Error", "What Kiln could not do. `code` is Abseil's canonical number, `message` says why.", nullptr,
-      nullptr);
+      "kiln.Error",
+      "What Kiln could not do. `code` is Abseil's canonical number, `message` says why, `op` names the op that "
+      "could not be had or is empty.",
+      nullptr, nullptr);
   return g_error_type != nullptr && PyModule_AddObjectRef(module, "Error", g_error_type) == 0;
 }
 
@@ -26,11 +28,14 @@ void set_error(kiln_error* error) {
   Handle code = Handle::steal(PyLong_FromLong(kiln_error_code(error)));
   Handle message = Handle::steal(PyUnicode_DecodeUTF8(
       kiln_error_message(error), static_cast<Py_ssize_t>(strlen(kiln_error_message(error))), "replace"));
+  Handle op = Handle::steal(
+      PyUnicode_DecodeUTF8(kiln_error_op(error), static_cast<Py_ssize_t>(strlen(kiln_error_op(error))), "replace"));
   kiln_error_destroy(error);
-  if (!code || !message) return;
+  if (!code || !message || !op) return;
   Handle exception = Handle::steal(PyObject_CallOneArg(g_error_type, message.get()));
   if (!exception || PyObject_SetAttrString(exception.get(), "code", code.get()) < 0 ||
-      PyObject_SetAttrString(exception.get(), "message", message.get()) < 0) {
+      PyObject_SetAttrString(exception.get(), "message", message.get()) < 0 ||
+      PyObject_SetAttrString(exception.get(), "op", op.get()) < 0) {
     return;
   }
   PyErr_SetObject(g_error_type, exception.get());

@@ -177,10 +177,14 @@ def test_out_of_range_is_torchs_index_error(client):
         program(client, "out_of_range", [], [])([])
 
 
-def test_errors_carry_code_and_message(client):
+def test_errors_carry_code_message_and_op(client):
     with pytest.raises(_kiln.Error) as caught:
         program(client, "unavailable", [], [])
     assert (caught.value.code, caught.value.message, str(caught.value)) == (14, "no daemon", "no daemon")
+    assert caught.value.op == ""
+    with pytest.raises(_kiln.Error) as caught:
+        program(client, "unimplemented", [], [])
+    assert (caught.value.code, caught.value.op) == (12, "cumsum")
     with pytest.raises(_kiln.Error, match="expected a graph"):
         client.compile("nonsense", [], [])
     with pytest.raises(_kiln.Error, match="config bad"):

@@ -6,7 +6,7 @@
 namespace kiln::fuzz {
 namespace {
 
-constexpr int k_roundings = 3;
+constexpr int k_roundings = 4;
 constexpr int64_t k_demanded = 400;
 constexpr double k_room = 64;  // for what several roundings in a row do beyond the two tries
 
@@ -36,7 +36,7 @@ Expected<Reference> Reference::create(const Graph& graph, const Memory& inputs) 
   std::vector<ElementEvaluator> rounded;
   for (int i = 0; i < k_roundings; ++i) {
     KILN_ASSIGN_OR_RETURN(ElementEvaluator evaluator, ElementEvaluator::create(graph, spans));
-    evaluator.round_at_random(static_cast<uint64_t>(i) + 1);
+    evaluator.round_at_random(static_cast<uint64_t>(i));
     rounded.push_back(std::move(evaluator));
   }
   return Reference(std::move(exact), std::move(rounded), graph);

@@ -75,7 +75,7 @@ std::vector<Plant> bad_plants() {
   };
 }
 
-class PlantedBackend final : public CompileBackend {
+class PlantedBackend : public CompileBackend {
  public:
   explicit PlantedBackend(std::vector<Plant> plants) : m_plants(std::move(plants)) {}
   std::string_view name() const override { return "cpu"; }
@@ -144,6 +144,31 @@ TEST_F(KernelBuilderTest, WhenAllAreBadTheErrorNamesWhatEachDid) {
     const std::string own = message.substr(at, message.find("; ", at + 2) - at);
     EXPECT_NE(own.find(bad.complaint), std::string::npos) << own;
   }
+}
+
+/// Has kernels for all but one scalar op.
+class BackendWithout final : public PlantedBackend {
+ public:
+  explicit BackendWithout(ScalarOp missing) : PlantedBackend({right()}), m_missing(missing) {}
+  Status claims(const KernelSpec& spec, const Target&) const override {
+    for (const ScalarNode& node : std::get<LoopsSpec>(spec.kernel).body.exprs) {
+      if (node.op == m_missing) return error(StatusCode::unimplemented, "an op of this kernel is unknown here");
+    }
+    return {};
+  }
+
+ private:
+  ScalarOp m_missing;
+};
+
+TEST_F(KernelBuilderTest, AKernelThatNoBackendHasNamesTheOpThatIsMissing) {
+  const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  for (const auto& [missing, op] : {std::pair(ScalarOp::exp, "exp"), std::pair(ScalarOp::mul, "mul")}) {
+    const auto built = build_kernel(job, BackendWithout(missing), host_target(), m_runner.get());
+    EXPECT_EQ(built.status().code(), StatusCode::unimplemented);
+    EXPECT_EQ(built.status().op(), op);
+  }
+  EXPECT_NE(build_kernel(job, PlantedBackend({wrong()}), host_target(), m_runner.get()).status().op(), "");
 }
 
 TEST_F(KernelBuilderTest, WithoutADeviceTheFirstThatCompilesIsTakenUnchecked) {
