@@ -22,6 +22,7 @@ Action add_ls(CLI::App& app);
 Action add_show(CLI::App& app);
 Action add_warm(CLI::App& app);
 Action add_run(CLI::App& app);
+Action add_repro(CLI::App& app);
 Action add_explain(CLI::App& app);
 Action add_verify(CLI::App& app);
 Action add_gc(CLI::App& app);

@@ -25,6 +25,7 @@ constexpr CommandRow k_commands[] = {
     {"explain", "Why a graph or key is new: the nearest entry, and what differs", add_explain},
     {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
+    {"repro", "Replay a program that did not agree with torch", add_repro},
     {"verify", "Read every entry back; damaged ones are dropped", add_verify},
     {"gc", "Drop the oldest entries beyond the cache's size", add_gc},
     {"clear", "Drop every entry", add_clear},

@@ -3,14 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cmath>
-#include <cstring>
-#include <fstream>
 #include <random>
 
 #include "base/nearest.h"
+#include "cli/buffer.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "cli/text.h"
@@ -29,59 +26,6 @@ struct Options {
   bool check = false;
 };
 
-/// Bytes of a tensor as the program expects it: dims and strides in elements, 64-byte aligned.
-class Buffer {
- public:
-  explicit Buffer(const TensorLayout& layout) : m_layout(layout), m_elements(1) {
-    for (size_t i = 0; i < layout.dims.size(); ++i) {
-      if (layout.dims[i] == 0) m_elements = 0;
-    }
-    if (m_elements != 0) {
-      for (size_t i = 0; i < layout.dims.size(); ++i) m_elements += (layout.dims[i] - 1) * stride(i);
-    }
-    m_bytes.resize(static_cast<size_t>(m_elements) * size_of(layout.dtype) + k_alignment);
-    m_start = (k_alignment - reinterpret_cast<uintptr_t>(m_bytes.data()) % k_alignment) % k_alignment;
-  }
-
-  std::byte* data() { return m_bytes.data() + m_start; }
-  const std::byte* data() const { return m_bytes.data() + m_start; }
-  /// From the first element to the last one, gaps of strides included.
-  int64_t elements() const { return m_elements; }
-  size_t size_bytes() const { return static_cast<size_t>(m_elements) * size_of(m_layout.dtype); }
-  DType dtype() const { return m_layout.dtype; }
-
-  int64_t count() const {
-    int64_t count = 1;
-    for (const int64_t extent : m_layout.dims) count *= extent;
-    return count;
-  }
-
-  /// Element `index`, row-major over the dims.
-  double at(int64_t index) const {
-    int64_t place = 0;
-    for (size_t i = m_layout.dims.size(); i-- > 0;) {
-      place += index % m_layout.dims[i] * stride(i);
-      index /= m_layout.dims[i];
-    }
-    return load_element(m_layout.dtype, data(), place);
-  }
-
- private:
-  static constexpr size_t k_alignment = 64;
-
-  int64_t stride(size_t dim) const {
-    if (!m_layout.strides.empty()) return m_layout.strides[dim];
-    int64_t stride = 1;
-    for (size_t i = dim + 1; i < m_layout.dims.size(); ++i) stride *= m_layout.dims[i];
-    return stride;
-  }
-
-  TensorLayout m_layout;
-  int64_t m_elements;
-  std::vector<std::byte> m_bytes;
-  size_t m_start = 0;
-};
-
 /// Normal numbers; 0 and 1 for integers, which are indices into anything that has two elements.
 void fill_random(Buffer& buffer, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
@@ -89,19 +33,6 @@ void fill_random(Buffer& buffer, std::mt19937_64& random) {
     store_element(buffer.dtype(), buffer.data(), i,
                   is_floating(buffer.dtype()) ? normal(random) : static_cast<double>(random() % 2));
   }
-}
-
-Status fill_from_file(Buffer& buffer, const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return error(StatusCode::not_found, "{}: {}", path, std::strerror(errno));
-  const auto size = static_cast<size_t>(file.tellg());
-  if (size != buffer.size_bytes()) {
-    return invalid_argument("{} has {} bytes, expected {}: the elements alone, in native byte order", path, size,
-                            buffer.size_bytes());
-  }
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(buffer.data()), static_cast<std::streamsize>(size));
-  return file ? Status() : error(StatusCode::unknown, "{} cannot be read", path);
 }
 
 /// --input name=how: by the input's name, or its number.
@@ -142,30 +73,6 @@ Expected<std::vector<Buffer>> make_inputs(const Graph& graph, const Program& pro
   return buffers;
 }
 
-/// Of one output against the reference.
-struct Comparison {
-  int64_t compared = 0;
-  double max_error = 0;  // absolute, as a share of the tolerance's scale: |reference| + its root mean square
-  double tolerance = 0;
-  bool good = true;
-};
-
-/// What a right kernel stays below, for sums of up to some thousands of terms; exact for integers.
-double tolerance_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 1e-10;
-    case DType::f32:
-      return 1e-4;
-    case DType::f16:
-      return 1e-2;
-    case DType::bf16:
-      return 5e-2;
-    default:
-      return 0;
-  }
-}
-
 /// Elements that are compared: both ends, where tails lie, and random ones. An element costs what it depends on.
 std::vector<int64_t> demanded(int64_t count, std::mt19937_64& random) {
   constexpr int64_t k_ends = 64, k_samples = 512;
@@ -179,24 +86,10 @@ std::vector<int64_t> demanded(int64_t count, std::mt19937_64& random) {
 }
 
 Comparison compare(ElementEvaluator& reference, ValueId value, const Buffer& got, std::mt19937_64& random) {
-  Comparison result;
-  result.tolerance = tolerance_of(got.dtype());
-  std::vector<std::pair<double, double>> pairs;  // reference, got
-  double squares = 0;
-  for (const int64_t index : demanded(got.count(), random)) {
-    pairs.emplace_back(reference.at(value, index), got.at(index));
-    if (std::isfinite(pairs.back().first)) squares += pairs.back().first * pairs.back().first;
-  }
-  result.compared = static_cast<int64_t>(pairs.size());
-  const double spread = pairs.empty() ? 0 : std::sqrt(squares / static_cast<double>(pairs.size()));
-  for (const auto& [expected, actual] : pairs) {
-    if (std::isnan(expected) && std::isnan(actual)) continue;
-    if (expected == actual) continue;
-    const double error = std::abs(actual - expected) / (std::abs(expected) + spread);
-    if (!(error <= result.tolerance)) result.good = false;
-    if (!(error <= result.max_error)) result.max_error = std::isnan(error) ? INFINITY : error;
-  }
-  return result;
+  std::vector<ExpectedAndGot> pairs;
+  for (const int64_t index : demanded(got.count(), random))
+    pairs.push_back({reference.at(value, index), got.at(index)});
+  return compare(pairs, tolerance_of(got.dtype()));
 }
 
 struct Report {

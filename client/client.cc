@@ -88,7 +88,7 @@ Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOpti
 
 Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string how) {
   m_stats.add_program(lookup.program->plans(), lookup.program->generation());
-  return Compiled{std::move(lookup.program), std::move(how)};
+  return Compiled{std::move(lookup.program), std::move(how), lookup.key};
 }
 
 Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vector<std::string>& targets,

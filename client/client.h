@@ -35,6 +35,7 @@ class Client {
   struct Compiled {
     std::shared_ptr<const Program> program;
     std::string how;  // "mapped hit", "checked", "built", "joined", "daemon hit"
+    Digest key;       // of the program
   };
 
   struct CompileOptions {

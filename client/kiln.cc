@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/build_id.h"
+#include "base/config/config.h"
 #include "base/split.h"
 #include "client/client.h"
 #include "frontend/autodiff/gradient.h"
@@ -144,6 +145,16 @@ kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_json) {
   });
 }
 
+kiln_error* kiln_client_setting(kiln_client* client, const char* key, kiln_bytes** out_text) {
+  return guarded([&]() -> kiln::Status {
+    const auto keys = kiln::config_keys();
+    const auto row = std::ranges::find(keys, std::string_view(key), &kiln::ConfigKey::name);
+    if (row == keys.end()) return kiln::error(kiln::StatusCode::not_found, "no configuration key is called '{}'", key);
+    *out_text = new kiln_bytes{kiln::value_text(client->client->config(), *row)};
+    return {};
+  });
+}
+
 kiln_error* kiln_memory_allocate(kiln_client* client, size_t size, void** out) {
   return guarded([&]() -> kiln::Status {
     KILN_ASSIGN_OR_RETURN(*out, client->client->device().device->allocate(size));
@@ -270,6 +281,9 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_
                                 {"generation", loaded.generation()}, {"nodes", loaded.node_count()},
                                 {"regions", loaded.plans().size()},  {"kernels", loaded.kernel_count()},
                                 {"launches", loaded.launch_names()}, {"scratch_bytes", loaded.scratch_bytes()}};
+    json["key"] = program->compiled.key.to_hex();
+    json["plans"] = nlohmann::ordered_json::array();
+    for (const auto& plan : loaded.plans()) json["plans"].push_back(plan.to_hex());
     json["inputs"] = json["outputs"] = nlohmann::ordered_json::array();
     for (const auto& layout : loaded.inputs()) json["inputs"].push_back(describe(layout));
     for (const auto& layout : loaded.outputs()) json["outputs"].push_back(describe(layout));

@@ -30,6 +30,11 @@ constexpr std::array k_keys = {
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",
               "How long a client waits for a build before it falls back; the work goes on without it."},
+    ConfigKey{
+        "client.check", &Config::client_check, "",
+        "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "
+        "first call on this machine), never or always.",
+        "first,never,always"},
     ConfigKey{"daemon.use", &Config::daemon_use, "", "Off: mapped hits only, the daemon is neither asked nor started."},
     ConfigKey{"daemon.path", &Config::daemon_path, "",
               "The kilnd program. Empty: beside the library or program that asks, else in PATH."},
@@ -124,6 +129,11 @@ std::optional<uint64_t> parse_number(std::string_view text) {
   return value;
 }
 
+bool is_choice(std::string_view choices, std::string_view text) {
+  return !text.empty() && text.find(',') == std::string_view::npos &&
+         fmt::format(",{},", choices).find(fmt::format(",{},", text)) != std::string::npos;
+}
+
 Status set_value(const ConfigKey& key, std::string_view text, ConfigOrigin origin, LoadedConfig& config) {
   const auto refuse = [&](std::string_view expected) {
     return invalid_argument("{}: {} is '{}', expected {}", origin.where, key.name, text.substr(0, 64), expected);
@@ -137,6 +147,7 @@ Status set_value(const ConfigKey& key, std::string_view text, ConfigOrigin origi
     if (!value) return refuse(key.unit.empty() ? "a whole number" : fmt::format("a whole number of {}", key.unit));
     config.values.** number = *value;
   } else {
+    if (!key.choices.empty() && !is_choice(key.choices, text)) return refuse(fmt::format("one of {}", key.choices));
     config.values.*std::get<std::string Config::*>(key.member) = std::string(text);
   }
   config.origins.insert_or_assign(std::string(key.name), std::move(origin));

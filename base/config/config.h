@@ -31,6 +31,7 @@ struct Config {
   bool cache_allow_network = false;
 
   uint64_t client_deadline_ms = 120'000;
+  std::string client_check = "first";
 
   bool daemon_use = true;
   std::string daemon_path;
@@ -63,6 +64,7 @@ struct ConfigKey {
   Member member;
   std::string_view unit;
   std::string_view sentence;
+  std::string_view choices = {};  // of a text, with commas between; empty: any
 };
 
 /// All keys, in the order configs/kiln.yaml shows them. Adding a setting: a member above and a row here.

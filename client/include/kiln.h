@@ -60,6 +60,9 @@ KILN_API kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out_jso
 /* JSON array: why each miss of this process was one. */
 KILN_API kiln_error* kiln_client_explain(kiln_client* client, kiln_bytes** out_json);
 
+/* A value of the client's configuration by its key ("client.check"), as `kiln config show` prints it. Errors: not_found. */
+KILN_API kiln_error* kiln_client_setting(kiln_client* client, const char* key, kiln_bytes** out_text);
+
 /* ---- memory of the client's device; of the host it is plain memory
  *
  * Addresses are the device's: the caller does not follow them. At least 256-byte aligned. upload and download return
@@ -127,7 +130,7 @@ KILN_API size_t kiln_program_scratch_bytes(const kiln_program* program);
 /* 1 when some index comes from data, so that kiln_queue_finish may say out_of_range, else 0. */
 KILN_API int kiln_program_checks_indices(const kiln_program* program);
 
-/* Facts for people and tools: JSON with launches, kernels, digests, generation, how it was found. */
+/* Facts for people and tools: JSON with its key, plans, launches, kernels, generation, how it was found. */
 KILN_API kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_json);
 
 /* ---- captures: a framework's own bytes, kept in the cache under a key it computes */

@@ -20,6 +20,9 @@ class Session:
         self.counts: collections.Counter = collections.Counter()
         self.fallback_ops: collections.Counter = collections.Counter()
         self.reasons: list[dict] = []
+        self._check: str | None = None
+        self.is_forced = False  # programs are checked whatever is known of them, and those once found wrong tried again
+        self.is_check_unkept = False  # once there was nobody to keep what a check found
 
     def client(self, device: str = ""):
         """The client of a device, by Kiln's name (none: the host), or None when libkiln, its configuration or the device cannot
@@ -35,6 +38,18 @@ class Session:
                     self.say(f"client {device}", f"not available, graphs{on(device)} run in torch: {error}")
                     self.note_fallback("client", f"{device or 'host'}: {error}")
             return self._clients[device]
+
+    @property
+    def check(self) -> str:
+        """When programs run beside torch: client.check of the configuration."""
+        if self._check is None:
+            client = self.client()
+            self._check = "never" if client is None else client.setting("client.check")
+        return self._check
+
+    @check.setter
+    def check(self, policy: str) -> None:
+        self._check = policy
 
     def clients(self) -> list:
         """Those that could be had."""
@@ -88,11 +103,11 @@ def stats() -> dict:
     """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
     (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
-    `relayouts` (inputs copied into the layout that a program expects)."""
+    `checked` and `checks_failed` (first runs beside torch, and those that did not agree), `relayouts` (inputs copied into the layout that a program expects)."""
     counters = dict(DEFAULTS)
     for client in _session.clients():
         add_counters(counters, json.loads(client.stats()))
-    for name in ("nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager"):
+    for name in ("nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "checked", "checks_failed"):
         counters[name] = _session.counts[name]
     counters["relayouts"] = sum(p.relayouts for p in _programs())
     counters["fallback_ops"] = dict(_session.fallback_ops)

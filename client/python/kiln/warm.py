@@ -53,6 +53,8 @@ def warm(source: str, train: bool, whole: bool, targets: list[str]) -> dict:
     from ._session import session
 
     start = time.perf_counter()
+    session().is_forced = True
+    session().check = "first"  # whatever is configured
     session().targets = {target: collections.Counter(nodes_compiled=0, nodes_left=0) for target in targets}
     model, arguments, keywords = load(source)
     model.train(train)

@@ -157,6 +157,17 @@ PyObject* explain(PyObject* self, PyObject*) {
   return take_text(json);
 }
 
+PyObject* setting(PyObject* self, PyObject* key) {
+  const char* name = PyUnicode_AsUTF8(key);
+  if (name == nullptr) return nullptr;
+  kiln_bytes* text = nullptr;
+  if (kiln_error* error = kiln_client_setting(client_of(self), name, &text)) {
+    set_error(error);
+    return nullptr;
+  }
+  return take_text(text);
+}
+
 PyObject* capture_get(PyObject* self, PyObject* arguments) {
   Py_buffer key;
   if (!PyArg_ParseTuple(arguments, "y*", &key)) return nullptr;
@@ -205,6 +216,7 @@ PyMethodDef k_methods[] = {
      "host."},
     {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},
     {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
+    {"setting", setting, METH_O, "setting(key) -> str: a value of the configuration."},
     {"capture_get", capture_get, METH_VARARGS, "capture_get(key) -> bytes | None"},
     {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data)"},
     {nullptr, nullptr, 0, nullptr},

@@ -4,6 +4,7 @@
 // A client of a device has the host's memory and no streams.
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -57,6 +58,12 @@ kiln_error* kiln_client_stats(kiln_client* client, kiln_bytes** out) {
 }
 kiln_error* kiln_client_explain(kiln_client*, kiln_bytes** out) {
   *out = new kiln_bytes{"[]"};
+  return nullptr;
+}
+
+kiln_error* kiln_client_setting(kiln_client*, const char*, kiln_bytes** out) {
+  const char* value = std::getenv("KILN_CLIENT_CHECK");
+  *out = new kiln_bytes{value ? value : "first"};
   return nullptr;
 }
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from .. import _session
-from . import compat, runtime
+from . import check, compat, runtime
 from .partition import partition
 from .place import place_of
 from .rows import CONSTANT, ROWS
@@ -177,6 +177,8 @@ class _Program:
         self._order = [region.outputs.index(n) for n in results]
         inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
         self._program = runtime.create_program(region.text, inputs, outputs, plan.place)
+        check.on_first_run(self, self._program, runtime.EagerRegion(graph, region),
+                           check.Facts(region.text, inputs, outputs, plan.place))  # fmt: skip
         runtime.note_live(self)
 
     def programs(self):
@@ -185,7 +187,7 @@ class _Program:
     def __call__(self, arguments: tuple, keywords: dict):
         tensors = list(tensors_in((arguments, keywords)))
         with compat.adapter().profiled("kiln"):
-            results = self._program([tensors[i] for i in self._operands])
+            results = self.run([tensors[i] for i in self._operands])
         return tuple(results[i] for i in self._order) if self._is_tuple else results[0]
 
 

@@ -14,11 +14,12 @@ import torch
 from torch import fx
 
 from .. import _session
-from . import compat
+from . import check, compat
 from .dropout import separate_masks
 from .fallback import fallback_graph
 from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition, resolve_tangents
 from .place import Place, place_of
+from .tensors import relayout
 from .text import DTYPES, Unsupported
 
 _live: weakref.WeakSet = weakref.WeakSet()
@@ -38,13 +39,6 @@ def live_programs():
 UNIMPLEMENTED, UNAVAILABLE = 12, 14
 # How often a graph is split again around ops that no backend has.
 MAX_ATTEMPTS = 4
-
-
-def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
-    """A copy of the tensor in these strides."""
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    copy.copy_(tensor.detach())
-    return copy
 
 
 def layout_of(tensor: torch.Tensor) -> tuple:
@@ -94,6 +88,7 @@ class StaticRegion:
         self._program = create_program(text, inputs, outputs, place, symbols)
         self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state = (text, inputs, outputs, place)
+        check.on_first_run(self, self._program, eager, check.Facts(*self.state, symbols))
         note_live(self)
 
     def programs(self):
@@ -101,7 +96,7 @@ class StaticRegion:
 
     def __call__(self, tensors: list) -> list:
         try:
-            return self._program(tensors)
+            return self.run(tensors)
         except IndexError:
             # Inputs are untouched, so torch can run the region again and raise its own error, in its own words.
             return self.eager(tensors)

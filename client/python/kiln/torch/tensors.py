@@ -16,3 +16,15 @@ def tensors_in(value) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
+
+
+def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
+    """A copy of the tensor in these strides."""
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    copy.copy_(tensor.detach())
+    return copy
+
+
+def span_of(shape, strides) -> int:
+    """Elements of memory from a tensor's first element to its last, gaps included."""
+    return 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))

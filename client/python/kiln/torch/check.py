@@ -1,0 +1,307 @@
+"""The first run of a program is checked against torch.
+
+Whatever was wrong on the way from a captured graph to a program, its first call shows: the region's fallback, torch's own
+functions, runs on the same inputs, and outputs are compared. Regions are pure: what draws random numbers or writes to a
+tensor stays in torch, so both see the same inputs, and the caller sees one effect. Agreement is kept in the cache under the
+program's key, so that no later process pays. Where they differ torch's result counts: the program is not used again, by any
+process, until `kiln repro BUNDLE --lift` or `kiln warm` finds that it agrees.
+
+Configured by client.check: first, never, or always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import re
+import tempfile
+import weakref
+from dataclasses import dataclass
+
+import torch
+
+from .. import _session
+from .place import Place
+from .tensors import span_of
+from .text import DTYPES
+
+# What a right program stays below, as a share of the element plus its tensor's root mean square; integers are exact.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# Where a difference is beyond it, torch's own sensitivity decides: results of inputs that are changed by so many units in
+# the last place, how much farther from them a right program may be, and how many more elements may jump (comparisons do).
+PERTURBATION, PERTURBED_RUNS, MARGIN = 4.0, 2, 16.0
+# Memory that a check may need, in times of the region's inputs and outputs: torch's result and what it makes on the way.
+MEMORY_FACTOR = 4
+# Bundles are written up to so many bytes each, and so many in all.
+BUNDLE_BYTES, BUNDLES = 1 << 30, 16
+
+WRONG, AGREED, UNKNOWN = "wrong", "agreed", "unknown"
+
+
+class Quarantined(Exception):
+    """The program was found wrong by some process on this machine."""
+
+
+class Record:
+    """What is known of one program: whether it agreed with torch. Kept in the cache under its key."""
+
+    def __init__(self, program) -> None:
+        """Programs of tests that cannot describe themselves have no key, and are not kept."""
+        facts = json.loads(program.describe()) if hasattr(program, "describe") else {}
+        self.name = f"check {facts['key']}" if "key" in facts else ""
+        self._plans = hashlib.blake2b("".join(facts.get("plans", ())).encode(), digest_size=16).hexdigest()
+
+    def read(self) -> str:
+        """Agreement holds for the very plans that agreed, a quarantine for the key."""
+        client = _session.session().client()
+        if not self.name or client is None:
+            return UNKNOWN
+        state, _, plans = (client.capture_get(self.name.encode()) or b"").decode().partition(" ")
+        return state if state == WRONG or (state == AGREED and plans == self._plans) else UNKNOWN
+
+    def write(self, state: str) -> None:
+        session = _session.session()
+        client = session.client()
+        if not self.name or client is None or session.is_check_unkept:
+            return
+        try:
+            client.capture_put(self.name.encode(), f"{state} {self._plans}".encode())
+        except Exception as error:  # noqa: BLE001: without a daemon, each process checks for itself
+            session.is_check_unkept = True
+            session.note_fallback("check", f"not kept: {error}")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a program was made of. Layouts are (dtype, shape, strides)."""
+
+    text: str
+    inputs: list
+    outputs: list
+    place: Place
+    symbols: tuple = ()
+
+    def bytes(self) -> int:
+        """Of all inputs and outputs."""
+        sizes = {name: dtype.itemsize for dtype, name in DTYPES.items()}
+        return sum(sizes[dtype] * span_of(shape, strides) for dtype, shape, strides in (*self.inputs, *self.outputs))
+
+
+def on_first_run(owner, program, eager, facts: Facts) -> None:
+    """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first;
+    `eager` gives torch's results. Raises Quarantined."""
+    session = _session.session()
+    owner.run = program
+    if session.check == "never":
+        return
+    record = Record(program)
+    state = record.read()
+    if state == WRONG and not session.is_forced:
+        raise Quarantined(f"it did not agree with torch when it first ran; `kiln repro` replays that ({record.name})")
+    if session.check == "always" or state != AGREED or session.is_forced:
+        owner.run = Checked(owner, program, eager, facts, record, session.check == "always")
+
+
+class Checked:
+    """A program beside torch, until they agreed, or `always`. Once they do not, torch's results count.
+
+    Threading: any; two first calls at once are both checked."""
+
+    def __init__(self, owner, program, eager, facts: Facts, record: Record, always: bool) -> None:
+        self._owner, self.program, self._eager, self._facts = weakref.ref(owner), program, eager, facts
+        self._record, self._always, self._kept = record, always, False
+
+    def __call__(self, tensors: list) -> list:
+        session = _session.session()
+        try:
+            wanted = self._by_torch(tensors)
+        except IndexError:
+            return self.program(tensors)  # raises the same, and is looked at again on the next call
+        except Exception as error:  # noqa: BLE001: no reason to stop
+            session.say("check", f"a program could not be checked against torch: {error}")
+            wanted = None
+        if wanted is None:
+            self._settle(self.program)
+            return self.program(tensors)
+        got = self.program(tensors)
+        difference = differ(got, wanted, lambda: self._by_torch(_perturbed(tensors)))
+        session.counts["checked"] += 1
+        if difference:
+            self._reject(difference, tensors, wanted, got)
+            return wanted
+        self._agree()
+        return got
+
+    def _by_torch(self, tensors: list) -> list | None:
+        """None, and it is said, when memory does not allow it."""
+        needed, available = MEMORY_FACTOR * self._facts.bytes(), available_bytes(self._facts.place)
+        if needed > available:
+            _session.session().say("check memory", f"a program is not checked against torch: that may take "
+                                   f"{needed >> 20} MiB, {available >> 20} MiB are available")  # fmt: skip
+            return None
+        with torch.no_grad():
+            return self._eager(tensors)
+
+    def _settle(self, function) -> None:
+        """From now on the owner runs the function; nothing of this remains in the way."""
+        if (owner := self._owner()) is not None:
+            owner.run = function
+
+    def _agree(self) -> None:
+        if not self._always:
+            self._settle(self.program)
+        if not self._kept:
+            self._kept = True
+            self._record.write(AGREED)
+
+    def _reject(self, difference: str, tensors: list, wanted: list, got: list) -> None:
+        session = _session.session()
+        self._settle(self._eager)
+        session.counts["checks_failed"] += 1
+        self._record.write(WRONG)
+        bundle = _write_bundle(self._facts, self._record, difference, tensors, wanted, got)
+        session.note_fallback("region", f"did not agree with torch: {difference}; {bundle}")
+        session.say(f"wrong {self._record.name}", f"a program did not agree with torch, whose result counts; it is not used "
+                    f"again: {difference}; {bundle}")  # fmt: skip
+
+
+def differ(got: list, wanted: list, again) -> str | None:
+    """How results differ beyond what rounding explains; again() gives torch's results for inputs that hardly differ."""
+    suspects = [i for i, (mine, torchs) in enumerate(zip(got, wanted, strict=True)) if not _agree(mine, torchs, 0.0)]
+    if not suspects:
+        return None
+    try:
+        others = [again() for _ in range(PERTURBED_RUNS)]
+    except Exception:  # noqa: BLE001: then nothing excuses the difference
+        others = []
+    for i in suspects:
+        noise = _noise(wanted[i], [results[i] for results in others])
+        if not _agree(got[i], wanted[i], noise):
+            return f"output {i}, {describe(wanted[i])}, {_errors(got[i], wanted[i])}"
+    return None
+
+
+def describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _agree(mine: torch.Tensor, torchs: torch.Tensor, noise) -> bool:
+    if (mine.dtype, mine.shape) != (torchs.dtype, torchs.shape):
+        return False
+    error = _error(mine, torchs)
+    beyond = error > _tolerance(torchs) + MARGIN * noise
+    if not beyond.any() or not isinstance(noise, torch.Tensor):
+        return not beyond.any()
+    jumps = noise > _tolerance(torchs)
+    return int(beyond.sum()) <= MARGIN * int(jumps.sum()) and bool(error.max() <= MARGIN * noise.max())
+
+
+def _tolerance(tensor: torch.Tensor) -> float:
+    return TOLERANCE.get(tensor.dtype, 0.0)
+
+
+def _error(mine: torch.Tensor, torchs: torch.Tensor) -> torch.Tensor:
+    """Of each element, as a share of it and the root mean square."""
+    if torch.equal(mine, torchs):
+        return torch.zeros((), dtype=torch.float64, device=torchs.device)
+    a, b = mine.detach().double(), torchs.detach().double()
+    finite = torch.where(b.isfinite(), b, 0.0)
+    scale = finite.abs() + finite.square().mean().sqrt() if torchs.is_floating_point() else torch.ones_like(b)
+    error = (a - b).abs() / scale.clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, error).nan_to_num(nan=torch.inf)
+
+
+def _noise(wanted: torch.Tensor, others: list):
+    """How far torch's own results go, of each element."""
+    errors = [_error(other, wanted) for other in others if (other.dtype, other.shape) == (wanted.dtype, wanted.shape)]
+    return sum(errors, torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)) if errors else 0.0
+
+
+def _errors(mine: torch.Tensor, torchs: torch.Tensor) -> str:
+    if (mine.dtype, mine.shape) != (torchs.dtype, torchs.shape):
+        return f"is {describe(mine)}"
+    error = _error(mine, torchs)
+    return f"{int((error > _tolerance(torchs)).sum())} elements differ, by up to {float(error.max()):.2g} of their scale"
+
+
+def _perturbed(tensors: list) -> list:
+    """The tensors, floating ones changed in their last places; torch's generator is left alone."""
+    return [_perturb(t) if t.is_floating_point() and t.numel() else t for t in tensors]
+
+
+_random = None
+
+
+def _perturb(tensor: torch.Tensor) -> torch.Tensor:
+    """In the tensor's strides, also where elements share memory."""
+    global _random
+    if _random is None:
+        _random = torch.Generator().manual_seed(0)
+    span = span_of(tensor.shape, tensor.stride())
+    memory = tensor.detach().resolve_neg().as_strided((span,), (1,))
+    signs = torch.randint(-1, 2, (span,), generator=_random, dtype=torch.int8).to(tensor.device)
+    changed = memory * (1 + signs.to(tensor.dtype) * (PERTURBATION * torch.finfo(tensor.dtype).eps))
+    return changed.as_strided(tensor.shape, tensor.stride())
+
+
+def available_bytes(place: Place) -> int:
+    if place.device.type == "cuda":
+        return torch.cuda.mem_get_info(place.device)[0]
+    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+        free.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    with contextlib.suppress(OSError, ValueError):  # a container's; "max" is none
+        most, used = (int((pathlib.Path("/sys/fs/cgroup") / name).read_text()) for name in ("memory.max", "memory.current"))
+        free.append(most - used)
+    return min(free)
+
+
+def _write_bundle(facts: Facts, record: Record, difference: str, tensors: list, wanted: list, got: list) -> str:
+    """For `kiln repro`; what to tell the user of it."""
+    from .. import _kiln
+
+    try:
+        folder = _bundle_folder()
+        files = {}
+        if facts.bytes() <= BUNDLE_BYTES:
+            for name, group, layouts in (("input", tensors, facts.inputs), ("torch", wanted, facts.outputs),
+                                         ("kiln", got, facts.outputs)):  # fmt: skip
+                files[name] = [_write(folder / f"{name}_{i}.bin", tensor, layout[2])
+                               for i, (tensor, layout) in enumerate(zip(group, layouts))]  # fmt: skip
+        (folder / "graph.kiln").write_text(facts.text)
+        names = re.search(r" symbols\(([^)]*)\)", facts.text)
+        symbols = dict(zip(names[1].split(", "), facts.symbols)) if names else {}
+        versions = {"kiln": _kiln.version(), "torch": torch.__version__, "python": platform.python_version(),
+                    "machine": platform.machine()}  # fmt: skip
+        (folder / "bundle.json").write_text(json.dumps({
+            "said": difference, "record": record.name, "symbols": symbols, "versions": versions,
+            "inputs": files.get("input", []), "torch": files.get("torch", []), "kiln": files.get("kiln", []),
+        }, indent=1))  # fmt: skip
+        return f"kiln repro {folder}"
+    except Exception as error:  # noqa: BLE001: the result is right without it
+        return f"no bundle was written: {error}"
+
+
+def _bundle_folder() -> pathlib.Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    folder = pathlib.Path(state, "kiln", "repro")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if sum(1 for _ in folder.iterdir()) >= BUNDLES:
+        raise OSError(f"{folder} has {BUNDLES} bundles already")
+    return pathlib.Path(tempfile.mkdtemp(prefix="bundle-", dir=folder))
+
+
+def _write(path: pathlib.Path, tensor: torch.Tensor, strides: tuple) -> str:
+    """All bytes from the first element to the last, in these strides."""
+    tensor = tensor.detach().cpu()
+    if tensor.stride() != strides or tensor.is_neg():
+        memory = torch.zeros(span_of(tensor.shape, strides), dtype=tensor.dtype)
+        tensor = memory.as_strided(tensor.shape, strides).copy_(tensor)
+    path.write_bytes(ctypes.string_at(tensor.data_ptr(), span_of(tensor.shape, strides) * tensor.element_size()))
+    return path.name
