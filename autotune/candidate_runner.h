@@ -23,6 +23,8 @@ struct CandidateBuffer {
   /// What the candidate only reads: these bytes, which it cannot change. Without one the memory is for the caller to
   /// fill.
   SampleSource source;
+  /// How far past a multiple of 64 the memory without a source begins.
+  uint64_t offset_bytes = 0;
 };
 
 /// Runs candidates away from the caller: in a process that may hang, crash or scribble without harm. The
@@ -34,13 +36,15 @@ class CandidateRunner {
  public:
   virtual ~CandidateRunner() = default;
 
-  /// Shared memory for buffers, 64-byte aligned: what has a source is read-only, the rest lies between red zones and
+  /// Shared memory for buffers, 64-byte aligned where nothing else is asked for: what has a source is read-only, the rest lies between red zones and
   /// holds nothing defined. Valid until the next prepare.
   virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) = 0;
 
-  /// Runs every task of `image` `repetitions` times over the prepared buffers, on as many threads as the runner has.
+  /// Runs every task of `image` `repetitions` times over the prepared buffers, on as many threads as the runner has; or
+  /// one task in `task_step`, the first and the last among them, where the host's grid is cut into tasks.
   /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal); the next run works.
-  virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) = 0;
+  virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
+                                     uint32_t task_step = 1) = 0;
 };
 
 }  // namespace kiln

@@ -1,7 +1,9 @@
 #include "autotune/sample_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "autotune/split_mix.h"
 
@@ -9,8 +11,9 @@ namespace kiln {
 
 namespace {
 
-constexpr uint8_t k_float_poison = 0xff;  // all ones is a NaN; hardware's own NaNs have one payload bit
-constexpr uint8_t k_integer_poison = 0xa5;
+// All ones is a NaN, and so is every second one: hardware's own NaNs have one payload bit.
+constexpr uint8_t k_float_poisons[] = {0xff, 0x7f};
+constexpr uint8_t k_integer_poisons[] = {0xa5, 0x5b};
 // Long enough that no kernel's extents divide it, short enough to stay in a private cache.
 constexpr size_t k_integer_period = 65'521;
 
@@ -51,12 +54,14 @@ void bound_body(const Body& body, std::vector<int64_t>& bounds) {
   }
 }
 
-uint8_t poison_byte(DType dtype) { return is_floating(dtype) ? k_float_poison : k_integer_poison; }
+uint8_t poison_byte(DType dtype, Poison which) {
+  return (is_floating(dtype) ? k_float_poisons : k_integer_poisons)[static_cast<size_t>(which)];
+}
 
 template <typename Word>
-int64_t find_word(DType dtype, std::span<const uint8_t> bytes) {
+int64_t find_word(uint8_t byte, std::span<const uint8_t> bytes) {
   Word poison;
-  std::memset(&poison, poison_byte(dtype), sizeof poison);
+  std::memset(&poison, byte, sizeof poison);
   const std::span words(reinterpret_cast<const Word*>(bytes.data()), bytes.size() / sizeof(Word));
   // Blocks of constant length without an early exit: the compiler makes vector code of them.
   constexpr size_t k_block = 2'048;
@@ -71,32 +76,111 @@ int64_t find_word(DType dtype, std::span<const uint8_t> bytes) {
   return -1;
 }
 
+/// Elements of inputs that one element of an output depends on, roughly.
+double dependence_of(const KernelSpec& spec) {
+  struct Visitor {
+    double operator()(const LoopsSpec& loops) const {
+      double length = static_cast<double>(loops.body.accesses.size());
+      for (size_t d = loops.parallel_rank; d < loops.extents.size(); ++d)
+        length *= static_cast<double>(loops.extents[d]);
+      return length;
+    }
+    double operator()(const GemmSpec& gemm) const { return 2 * static_cast<double>(gemm.k + 1); }
+    double operator()(const AttentionSpec&) const { return HUGE_VAL; }
+    double operator()(const AttentionBackwardSpec&) const { return HUGE_VAL; }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
+
+bool casts_to_integer(const Body& body) {
+  return std::ranges::any_of(body.exprs, [&](const ScalarNode& node) {
+    return node.op == ScalarOp::cast && !is_floating(node.dtype) && node.dtype != DType::boolean &&
+           is_floating(body.exprs[node.operands[0]].dtype);
+  });
+}
+
+std::vector<const Body*> bodies_of(const KernelSpec& spec) {
+  if (const auto* loops = std::get_if<LoopsSpec>(&spec.kernel)) return {&loops->body};
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) return {&gemm->a, &gemm->b, &gemm->epilogue};
+  if (const auto* attention = std::get_if<AttentionSpec>(&spec.kernel)) return {&attention->score};
+  return {&std::get<AttentionBackwardSpec>(spec.kernel).forward.score};
+}
+
+/// Infinities and NaNs only where their meaning is fixed: no cast makes integers of them, and not in attention, where a
+/// key that is masked or of no weight may or may not spoil a row. A gradient of attention is of one forward pass: uneven
+/// numbers would be of none.
+SamplePool::Kind harsh_kind(const KernelSpec& spec) {
+  if (std::holds_alternative<AttentionBackwardSpec>(spec.kernel)) return SamplePool::Kind::even;
+  if (std::ranges::any_of(bodies_of(spec), [](const Body* body) { return casts_to_integer(*body); })) {
+    return SamplePool::Kind::even;
+  }
+  const double dependence = dependence_of(spec);  // at most one output in eight is to be spoilt
+  if (dependence <= 0x1p4) return SamplePool::Kind::special_7;
+  if (dependence <= 0x1p8) return SamplePool::Kind::special_11;
+  if (dependence <= 0x1p12) return SamplePool::Kind::special_15;
+  if (dependence <= 0x1p16) return SamplePool::Kind::special_19;
+  return SamplePool::Kind::uneven;
+}
+
 }  // namespace
 
-SampleData::SampleData(const KernelSpec& spec, uint64_t seed)
-    : m_spec(spec), m_seed(seed), m_index_bound(spec.buffers.size(), 0) {
-  if (const auto* loops = std::get_if<LoopsSpec>(&spec.kernel)) bound_body(loops->body, m_index_bound);
-  if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) {
-    bound_body(gemm->a, m_index_bound);
-    bound_body(gemm->b, m_index_bound);
-    bound_body(gemm->epilogue, m_index_bound);
+SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situation)
+    : m_spec(&spec), m_seed(seed), m_situation(situation), m_index_bound(spec.buffers.size(), 0) {
+  if (situation == Situation::harsh) m_kind = harsh_kind(spec);
+  for (const Body* body : bodies_of(spec)) bound_body(*body, m_index_bound);
+}
+
+uint64_t SampleData::misalignment(uint32_t buffer) const {
+  return m_situation == Situation::harsh ? size_of(m_spec->buffers[buffer].dtype) : 0;
+}
+
+bool SampleData::has_bad_index() const {
+  for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
+    if (m_spec->buffers[i].role != BufferRole::output && m_spec->buffers[i].elements > 0 && bad_index(i)) return true;
   }
-  if (const auto* attention = std::get_if<AttentionSpec>(&spec.kernel)) bound_body(attention->score, m_index_bound);
-  if (const auto* backward = std::get_if<AttentionBackwardSpec>(&spec.kernel)) {
-    bound_body(backward->forward.score, m_index_bound);
+  return false;
+}
+
+/// What no element of the buffer may be, where its dtype can say it.
+std::optional<int64_t> SampleData::bad_index(uint32_t buffer) const {
+  const int64_t bound = m_index_bound[buffer];
+  const DType dtype = m_spec->buffers[buffer].dtype;
+  if (bound == 0 || dtype == DType::boolean) return std::nullopt;
+  const bool is_signed = dtype != DType::u8;
+  const int64_t most = std::numeric_limits<int64_t>::max() >> (64 - 8 * size_of(dtype)) | (is_signed ? 0 : 0x80);
+  switch (m_situation) {
+    case Situation::negative_index:
+      return is_signed ? std::optional<int64_t>(-1) : std::nullopt;
+    case Situation::index_at_end:
+      return bound <= most ? std::optional(bound) : std::nullopt;
+    case Situation::far_index:
+      return bound <= most ? std::optional(most) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+void SampleData::spoil(uint32_t buffer, std::span<uint8_t> bytes) const {
+  const auto value = bad_index(buffer);
+  const BufferSpec& form = m_spec->buffers[buffer];
+  if (!value || form.elements == 0) return;
+  const bool many = m_situation == Situation::far_index;
+  const int64_t first = m_situation == Situation::index_at_end ? form.elements - 1 : 0;
+  for (int64_t i = first; i < form.elements; i += many ? 7 : form.elements) {
+    std::memcpy(bytes.data() + static_cast<size_t>(i) * size_of(form.dtype), &*value, size_of(form.dtype));
   }
 }
 
 Expected<SampleSource> SampleData::source(uint32_t buffer) const {
   SampleSource source;
-  KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(m_spec.buffers[buffer].dtype));
+  KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(m_spec->buffers[buffer].dtype, m_kind));
   // 64 bytes apart: buffers of a kernel need no better alignment, and get none.
-  source.start_bytes = seed_of(buffer) * 64 % SamplePool::k_bytes;
+  source.start_bytes = seed_of(buffer) * 64 % SamplePool::k_bytes + misalignment(buffer);
   return source;
 }
 
 Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
-  const DType dtype = m_spec.buffers[buffer].dtype;
+  const DType dtype = m_spec->buffers[buffer].dtype;
   if (is_floating(dtype)) {
     KILN_ASSIGN_OR_RETURN(const SampleSource from, source(buffer));
     for (uint64_t done = 0, at = from.start_bytes; done < bytes.size(); at = 0) {
@@ -126,34 +210,25 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
       fill_with_integers<int64_t>(bytes, seed, low, high);
       break;
   }
+  spoil(buffer, bytes);
   return {};
 }
 
-void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed) {
-  if (!is_floating(dtype)) return;
-  // The next number of a dtype is the next number of its bits, read as an integer.
-  SplitMix random(seed);
-  const size_t size = size_of(dtype);
-  for (size_t i = 0; i + size <= bytes.size(); i += size) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i, size);
-    bits += (random.next() & 1) ? 1 : uint64_t{0} - 1;
-    std::memcpy(bytes.data() + i, &bits, size);
-  }
+void poison(DType dtype, std::span<uint8_t> bytes, Poison which) {
+  std::memset(bytes.data(), poison_byte(dtype, which), bytes.size());
 }
 
-void poison(DType dtype, std::span<uint8_t> bytes) { std::memset(bytes.data(), poison_byte(dtype), bytes.size()); }
-
-int64_t find_poison(DType dtype, std::span<const uint8_t> bytes) {
+int64_t find_poison(DType dtype, std::span<const uint8_t> bytes, Poison which) {
+  const uint8_t byte = poison_byte(dtype, which);
   switch (size_of(dtype)) {
     case 1:
-      return find_word<uint8_t>(dtype, bytes);
+      return find_word<uint8_t>(byte, bytes);
     case 2:
-      return find_word<uint16_t>(dtype, bytes);
+      return find_word<uint16_t>(byte, bytes);
     case 4:
-      return find_word<uint32_t>(dtype, bytes);
+      return find_word<uint32_t>(byte, bytes);
     default:
-      return find_word<uint64_t>(dtype, bytes);
+      return find_word<uint64_t>(byte, bytes);
   }
 }
 

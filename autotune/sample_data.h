@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,33 +11,50 @@
 
 namespace kiln {
 
+/// What a kernel is run on.
+enum class Situation : uint8_t {
+  plain,           // ordinary numbers, every buffer aligned to 64 bytes
+  harsh,           // zeros, tiny and large numbers, infinities and NaNs where they have a meaning; no buffer aligned
+  negative_index,  // the first element that addresses memory is -1
+  index_at_end,    // the last one is the first that is too large
+  far_index,       // every seventh is as large as its dtype allows
+};
+
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
-/// in [-100, 100] unless they address memory: those stay inside every bound that they are checked against.
-/// Equal (spec, seed) give equal bytes.
+/// in [-100, 100] unless they address memory: those stay inside every bound that they are checked against, but for the
+/// situations that are about them.
+/// Equal (spec, seed, situation) give equal bytes.
 class SampleData {
  public:
-  SampleData(const KernelSpec& spec, uint64_t seed);
+  SampleData(const KernelSpec& spec, uint64_t seed, Situation situation = Situation::plain);
 
   /// Where a floating buffer's contents begin.
   Expected<SampleSource> source(uint32_t buffer) const;
+  /// By how many bytes buffer `buffer` misses an alignment of 64: an element in the harsh situation.
+  uint64_t misalignment(uint32_t buffer) const;
+  /// Whether some element addresses memory wrongly.
+  bool has_bad_index() const;
   /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.
   Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 
  private:
   uint64_t seed_of(uint32_t buffer) const { return m_seed * 7919 + buffer * 104'729; }
 
-  const KernelSpec& m_spec;
+  std::optional<int64_t> bad_index(uint32_t buffer) const;
+  void spoil(uint32_t buffer, std::span<uint8_t> bytes) const;
+
+  const KernelSpec* m_spec;
   uint64_t m_seed;
+  Situation m_situation;
+  SamplePool::Kind m_kind = SamplePool::Kind::even;
   std::vector<int64_t> m_index_bound;  // per buffer; 0 where it addresses nothing
 };
 
-/// Moves every element by one rounding of its dtype, up or down at random; integers and booleans stay.
-void perturb_by_rounding(DType dtype, std::span<std::byte> bytes, uint64_t seed);
-
-/// Bytes no kernel writes by accident: a NaN that no operation produces for floats, a rare pattern for
-/// integers.
-void poison(DType dtype, std::span<uint8_t> bytes);
+/// Bytes that a kernel seldom writes: a NaN that no operation produces for floats, a rare pattern for integers. A right
+/// element may equal one of the two poisons, never both.
+enum class Poison : uint8_t { first, second };
+void poison(DType dtype, std::span<uint8_t> bytes, Poison which = Poison::first);
 /// The first poisoned element, or -1. Reads at memory speed.
-int64_t find_poison(DType dtype, std::span<const uint8_t> bytes);
+int64_t find_poison(DType dtype, std::span<const uint8_t> bytes, Poison which = Poison::first);
 
 }  // namespace kiln

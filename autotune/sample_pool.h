@@ -14,21 +14,33 @@ namespace kiln {
 /// Random floats for kernels under test, in a sealed memfd. A large input is this pool mapped again and again, page
 /// after page: it costs address space, stays in a private cache, and nobody can write it.
 ///
-/// Nearly normal around 0 with variance 1 (so sums cancel and signs matter), in ±3.5, no NaN. The number of pages is a
-/// prime: a shift by anything less than the pool, a row or a tile, shows.
+/// The number of pages is a prime: a shift by anything less than the pool, a row or a tile, shows.
 class SamplePool {
  public:
   static constexpr uint64_t k_bytes = 1'021 * 4'096;
 
+  enum class Kind : uint8_t {
+    /// Nearly normal around 0 with variance 1 (so sums cancel and signs matter), in ±3.5.
+    even,
+    /// Besides those zeros, numbers near the least normal one, and numbers up to 2^12 times as large.
+    uneven,
+    /// Besides those infinities and NaNs: one in 2^7, 2^11, 2^15, 2^19 elements, so that most sums of so many stay finite.
+    special_7,
+    special_11,
+    special_15,
+    special_19
+  };
+  static constexpr size_t k_kinds = 6;
+
   /// The pool of a floating dtype: made when first asked for, kept for the life of the process and of its forks.
   /// Thread-safe. Errors: resource_exhausted.
-  static Expected<const SamplePool*> of(DType dtype);
+  static Expected<const SamplePool*> of(DType dtype, Kind kind = Kind::even);
 
   int fd() const { return m_fd.get(); }
   std::span<const uint8_t> bytes() const { return m_bytes; }
 
  private:
-  static Expected<SamplePool> make(DType dtype);
+  static Expected<SamplePool> make(DType dtype, Kind kind);
 
   UniqueFd m_fd;
   std::span<const uint8_t> m_bytes;
@@ -37,7 +49,7 @@ class SamplePool {
 /// Bytes of a pool from `start_bytes` on, beginning again at its end.
 struct SampleSource {
   const SamplePool* pool = nullptr;
-  uint64_t start_bytes = 0;  // a multiple of 64, below SamplePool::k_bytes
+  uint64_t start_bytes = 0;  // below SamplePool::k_bytes
 };
 
 /// `size_bytes` bytes of a source, read-only: address space, no memory. Owns the mapping.

@@ -21,6 +21,10 @@ namespace kiln {
 struct Schedule {
   std::vector<uint8_t> bytes;
   std::string description;
+  /// The smallest piece that is computed at a time, tails apart: an extent for each dim of the iteration whose points are
+  /// stored (loops: extents; gemm: batch…, m, n; attention: batch, heads, queries, features). The verdict looks into each
+  /// such piece. Empty: not said, and taken to be small.
+  std::vector<int64_t> tile = {};
 };
 
 /// Compiled code with its launch data: the payload of an artifact of kind `code` (cache/format/artifact.h).

@@ -25,18 +25,20 @@ void measure(const Graph& graph, const Target& target, CandidateRunner& runner) 
   const Plan plan = fuse(graph, backend.traits(target)).value();
   for (const Launch& launch : plan.launches) {
     const KernelSpec& spec = plan.specs[launch.spec];
-    const Image image = backend.compile(spec, backend.candidates(spec, target).front(), target).value();
-    for (const char* when : {"first", "again"}) {
+    const std::vector<Schedule> schedules = backend.candidates(spec, target);
+    const Image image = backend.compile(spec, schedules.front(), target).value();
+    for (const Situation situation : {Situation::plain, Situation::harsh}) {
       double start = cpu_ms();
-      auto trial = CandidateTrial::prepare(spec, runner).value();
-      const auto reference = LaunchReference::create(plan, launch, trial).value();
+      auto trial = CandidateTrial::prepare(spec, runner, situation).value();
+      const auto reference = LaunchReference::create(plan, launch, trial, schedules).value();
       const double prepare_ms = cpu_ms() - start;
       start = cpu_ms();
       const Verdict verdict = trial.judge(image, reference.outputs(), 60'000);
       const double judge_ms = cpu_ms() - start;
-      std::printf("%-36s %s: prepare %6.1f, judge %6.1f, run %6.1f, %6zu elements, %s\n", kernel_name(spec).c_str(),
-                  when, prepare_ms, judge_ms, verdict.seconds * 1e3, static_cast<size_t>(verdict.checked),
-                  verdict.status.ok() ? "right" : verdict.status.message().c_str());
+      std::printf("%-36s %s: prepare %6.1f, judge %6.1f, run %6.1f, %6zu elements, %6zu of %6zu tiles, %s\n",
+                  kernel_name(spec).c_str(), situation == Situation::plain ? "plain" : "harsh", prepare_ms, judge_ms,
+                  verdict.seconds * 1e3, static_cast<size_t>(verdict.checked), static_cast<size_t>(verdict.tiles_met),
+                  static_cast<size_t>(verdict.tiles), verdict.status.ok() ? "right" : verdict.status.message().c_str());
     }
   }
 }

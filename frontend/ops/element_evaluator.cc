@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -115,14 +116,34 @@ double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t pl
   return round_to(dtype, moved);
 }
 
+/// What holds a value of the dtype while it is computed: its accumulator; integers are what they are.
+double within_range(DType dtype, double value) {
+  if (!is_floating(dtype) || accumulator_of(dtype) == DType::f64) return value;
+  return static_cast<double>(static_cast<float>(value));
+}
+
+/// The number of the dtype above or below.
+double next_in(DType dtype, double value, bool up) {
+  if (!std::isfinite(value)) return value;
+  std::byte bytes[sizeof(double)] = {};
+  store_element(dtype, bytes, 0, value);
+  uint64_t bits = 0;
+  std::memcpy(&bits, bytes, size_of(dtype));
+  bits += up ? 1 : uint64_t{0} - 1;  // read as integers, neighbours are neighbours
+  std::memcpy(bytes, &bits, size_of(dtype));
+  const double next = load_element(dtype, bytes, 0);
+  return std::isfinite(next) ? next : value;  // below zero is no number of that kind
+}
+
 // The address of an empty input: it has no elements to load, but must not look like a computed value.
 constexpr std::byte k_nothing{};
 
 }  // namespace
 
 Expected<ElementEvaluator> ElementEvaluator::create(const Graph& graph,
-                                                    std::span<const std::span<const std::byte>> inputs) {
+                                                    std::span<const std::span<const std::byte>> inputs, View view) {
   ElementEvaluator evaluator(graph);
+  evaluator.m_view = view;
   KILN_RETURN_IF_ERROR(evaluator.bind_values(inputs));
   return evaluator;
 }
@@ -167,8 +188,12 @@ int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
   return address;
 }
 
-double ElementEvaluator::load(const State& state, int64_t index) {
-  return load_element(state.dtype, state.data, address_of(state, index));
+double ElementEvaluator::load_at(const State& state, int64_t address) const {
+  const double element = load_element(state.dtype, state.data, address);
+  if (m_view.rounding_seed == 0 || !is_floating(state.dtype)) return element;
+  uint64_t mixed = (static_cast<uint64_t>(address) + m_view.rounding_seed * 0x10001) * 0xbf58476d1ce4e5b9U;
+  mixed = (mixed ^ (mixed >> 29)) * 0x94d049bb133111ebU;
+  return next_in(state.dtype, element, (mixed >> 40 & 1) != 0);
 }
 
 double ElementEvaluator::compute(ValueId value, int64_t index) {
@@ -184,6 +209,7 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
+  if (m_view.within_range) element = within_range(dtype, element);
   if (m_rounding_seed) {
     const uint64_t place = value * 0x94d049bb133111ebull + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull;
     element = rounded_at_random(dtype, element, *m_rounding_seed, place);
@@ -246,7 +272,9 @@ void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
   if (state.data != nullptr && (state.dense || stays_in_one_dim(state.extents, state.strides, line))) {
     const int64_t first = address_of(state, line.first);
     const int64_t step = line.count > 1 ? address_of(state, line.first + line.step) - first : 0;
-    return load_elements(state.dtype, state.data, first, step, out);
+    if (m_view.rounding_seed == 0) return load_elements(state.dtype, state.data, first, step, out);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = load_at(state, first + static_cast<int64_t>(i) * step);
+    return;
   }
   for (size_t i = 0; i < out.size(); ++i) out[i] = at(line.value, line.first + static_cast<int64_t>(i) * line.step);
 }
@@ -285,7 +313,7 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
     if (i > 0 && (step != common_step || state.data != data)) return false;
     common_step = step, data = state.data, dtype = state.dtype;
   }
-  if (common_step == 1) return false;  // each by itself is as good
+  if (common_step == 1 || m_view.rounding_seed != 0) return false;  // each by itself is as good
   const int64_t count = lines.front().count;
   double side_by_side[k_most];
   for (int64_t k = 0; k < count; ++k) {

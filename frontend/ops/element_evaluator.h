@@ -21,8 +21,20 @@ namespace kiln {
 /// Errors: data that no kernel accepts either (an index out of range) gives NaN and sets `status`.
 class ElementEvaluator {
  public:
+  /// How the values are looked at.
+  struct View {
+    /// Not 0: every floating element of an input is taken one rounding of its dtype higher or lower, at random.
+    uint64_t rounding_seed = 0;
+    /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
+    bool within_range = false;
+  };
+
   /// `inputs[i]` holds graph input i in its own dtype and strides. Errors: wrong count or size, symbols not bound.
-  static Expected<ElementEvaluator> create(const Graph& graph, std::span<const std::span<const std::byte>> inputs);
+  static Expected<ElementEvaluator> create(const Graph& graph, std::span<const std::span<const std::byte>> inputs,
+                                           View view);
+  static Expected<ElementEvaluator> create(const Graph& graph, std::span<const std::span<const std::byte>> inputs) {
+    return create(graph, inputs, View{});
+  }
 
   /// Element `index` (flat, row-major over the value's shape).
   double at(ValueId value, int64_t index) {
@@ -36,7 +48,7 @@ class ElementEvaluator {
   }
 
   /// Many elements of one value: each node once for all of them, products in the tight loops of row_products.h where
-  /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements.
+  /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements. Not for a view within range.
   void many(ValueId value, std::span<const int64_t> indices, std::span<double> out);
 
   const Status& status() const { return m_status; }
@@ -78,8 +90,8 @@ class ElementEvaluator {
   std::shared_ptr<const std::vector<double>> matrix(size_t slot, ValueId value, int64_t first, int64_t rows,
                                                     int64_t width);
 
-  /// What a kernel holds of a computed element: rounded at random where that was asked for, an integer where the value's
-  /// dtype holds integers.
+  /// What a kernel holds of a computed element: within its accumulator's range and rounded at random where these were asked
+  /// for, an integer where the value's dtype holds integers.
   double as_held(ValueId value, int64_t index, double element) const;
   /// Keeps what is known of elements of a computed value.
   void remember(ValueId value, std::span<const int64_t> indices, std::span<const double> elements);
@@ -118,7 +130,8 @@ class ElementEvaluator {
   explicit ElementEvaluator(const Graph& graph) : m_graph(&graph), m_scratch(graph.nodes().size()) {}
   Status bind_values(std::span<const std::span<const std::byte>> inputs);
   static int64_t address_of(const State& state, int64_t index);
-  static double load(const State& state, int64_t index);
+  double load(const State& state, int64_t index) const { return load_at(state, address_of(state, index)); }
+  double load_at(const State& state, int64_t address) const;
   double compute(ValueId value, int64_t index);
   Line behind_views(Line line) const;
   void read_line(const Line& line, std::span<double> out);
@@ -136,6 +149,7 @@ class ElementEvaluator {
   };
 
   const Graph* m_graph;
+  View m_view;
   std::vector<State> m_states;
   std::vector<std::unordered_map<int64_t, std::vector<double>>> m_scratch;
   KeptLine m_lines[2];

@@ -148,7 +148,9 @@ class ProgramBuild {
                          {"verify_ms", kernel.verify_ms},
                          {"run_ms", kernel.run_ms},
                          {"error_of_tolerance", kernel.max_error},
-                         {"elements_checked", kernel.checked}});
+                         {"elements_checked", kernel.checked},
+                         {"tiles", kernel.tiles},
+                         {"tiles_checked", kernel.tiles_met}});
   }
 
   void write_plans() {

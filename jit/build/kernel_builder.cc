@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -21,6 +22,10 @@ namespace {
 // that does something else.
 constexpr double k_hang_ms_per_operation = 1e-5;
 constexpr double k_hang_ms_least = 3'000;
+// Harsh situations show in any part of a large grid: of one that costs more, some tasks are run.
+constexpr double k_harsh_operations = 5e8;
+constexpr Situation k_bad_index_situations[] = {Situation::negative_index, Situation::index_at_end,
+                                                Situation::far_index};
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -73,7 +78,11 @@ class FirstFailure {
 class KernelBuild {
  public:
   KernelBuild(const KernelJob& job, const CompileBackend& backend, const Target& target, CandidateRunner* runner)
-      : m_job(job), m_backend(backend), m_target(target), m_runner(runner) {}
+      : m_job(job),
+        m_backend(backend),
+        m_target(target),
+        m_runner(runner),
+        m_schedules(backend.candidates(job.spec(), target)) {}
 
   Expected<BuiltKernel> run() {
     const std::string name = kernel_name(m_job.spec());
@@ -85,7 +94,7 @@ class KernelBuild {
       KILN_ASSIGN_OR_RETURN(const bool passed, judge(m_backend.finish(*m_job.made_before, m_target), "made before"));
       if (passed) return std::move(m_built);
     }
-    for (const Schedule& schedule : m_backend.candidates(m_job.spec(), m_target)) {
+    for (const Schedule& schedule : m_schedules) {
       const auto start = std::chrono::steady_clock::now();
       auto image = m_backend.compile(m_job.spec(), schedule, m_target);
       m_built.compile_ms += milliseconds_since(start);
@@ -106,13 +115,14 @@ class KernelBuild {
     if (!image.ok()) return reject(schedule, image.status());
     if (m_runner != nullptr) {
       const auto start = std::chrono::steady_clock::now();
-      KILN_RETURN_IF_ERROR(prepare());
-      const Verdict verdict = m_trial->judge(*image, m_reference->outputs(), run_timeout_ms(m_job.spec()));
+      KILN_ASSIGN_OR_RETURN(const Verdict verdict, try_in_all_situations(*image));
       m_built.verify_ms += milliseconds_since(start);
       if (!verdict.status.ok()) return reject(schedule, verdict.status);
       m_built.run_ms = verdict.seconds * 1e3;
       m_built.max_error = verdict.max_error;
       m_built.checked = verdict.checked;
+      m_built.tiles = verdict.tiles;
+      m_built.tiles_met = verdict.tiles_met;
     }
     m_built.artifact = code_artifact(*image, m_target.backend);
     m_built.schedule = schedule;
@@ -124,11 +134,39 @@ class KernelBuild {
     return false;
   }
 
-  /// Sample data and reference, once for all candidates.
-  Status prepare() {
-    if (m_reference) return {};
-    KILN_ASSIGN_OR_RETURN(m_trial, CandidateTrial::prepare(m_job.spec(), *m_runner));
-    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial));
+  /// The verdict on ordinary numbers, with what is wrong anywhere. Errors: of the reference.
+  Expected<Verdict> try_in_all_situations(const Image& image) {
+    const uint32_t timeout_ms = run_timeout_ms(m_job.spec());
+    KILN_RETURN_IF_ERROR(prepare(Situation::plain));
+    Verdict verdict = m_trial->judge(image, m_reference->outputs(), timeout_ms);
+    if (!verdict.status.ok()) return verdict;
+
+    KILN_RETURN_IF_ERROR(prepare(Situation::harsh));
+    const double steps = std::ceil(cost_of(m_job.spec()) / k_harsh_operations);
+    const auto step = static_cast<uint32_t>(std::clamp(steps, 1.0, 1e6));
+    const Verdict harsh = m_trial->judge(image, m_reference->outputs(), timeout_ms, step);
+    verdict.checked += harsh.checked;
+    verdict.status = harsh.status.with_context("on zeros, tiny and large numbers, nothing aligned");
+    if (!verdict.status.ok() || !has_indirect_access(m_job.spec())) return verdict;
+
+    for (const Situation situation : k_bad_index_situations) {
+      KILN_RETURN_IF_ERROR(prepare(situation));
+      if (!m_trial->has_bad_index()) continue;
+      verdict.status = m_trial->judge_refusal(image, m_reference->finds_bad_index(), timeout_ms);
+      verdict.status = verdict.status.with_context("on a bad index");
+      if (!verdict.status.ok()) break;
+    }
+    return verdict;
+  }
+
+  /// Sample data and reference: for all candidates while the situation stays.
+  Status prepare(Situation situation) {
+    if (m_reference && m_situation == situation) return {};
+    m_reference.reset();
+    m_trial.reset();
+    m_situation = situation;
+    KILN_ASSIGN_OR_RETURN(m_trial, CandidateTrial::prepare(m_job.spec(), *m_runner, situation));
+    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial, m_schedules));
     return {};
   }
 
@@ -136,7 +174,9 @@ class KernelBuild {
   const CompileBackend& m_backend;
   const Target& m_target;
   CandidateRunner* const m_runner;
+  const std::vector<Schedule> m_schedules;
   BuiltKernel m_built;
+  Situation m_situation = Situation::plain;  // of the trial and its reference
   std::optional<CandidateTrial> m_trial;
   std::optional<LaunchReference> m_reference;
   std::string m_failures;

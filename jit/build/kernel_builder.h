@@ -27,10 +27,11 @@ struct BuiltKernel {
   BuiltArtifact artifact;
   std::string schedule;  // for people
   double compile_ms = 0, verify_ms = 0;
-  double run_ms = 0;     // of the verified run, one thread, cold
-  double max_error = 0;  // share of the tolerance
-  uint64_t checked = 0;
-  uint64_t compilations = 0;  // more than one when a candidate was rejected
+  double run_ms = 0;                  // of the verified run, one thread, cold
+  double max_error = 0;               // share of the tolerance
+  uint64_t checked = 0;               // elements compared
+  uint64_t tiles = 0, tiles_met = 0;  // Verdict's, on ordinary numbers
+  uint64_t compilations = 0;          // more than one when a candidate was rejected
 };
 
 /// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes. Without a

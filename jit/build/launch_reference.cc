@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include "autotune/sample_data.h"
+#include "jit/build/output_demand.h"
 
 namespace kiln {
 
@@ -44,61 +44,59 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& dims) {
 
 }  // namespace
 
-/// The fragment's values for the inputs as they are and, once asked for, for inputs that are rounded differently.
+/// The fragment's values for the inputs as they are and, once asked for, for inputs that are rounded differently, and as
+/// a kernel's range would have them.
 class LaunchReference::Evaluation {
  public:
   static Expected<std::shared_ptr<Evaluation>> create(Graph graph, std::vector<std::span<const std::byte>> inputs) {
     auto evaluation = std::make_shared<Evaluation>(std::move(graph), std::move(inputs));
-    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(evaluation->m_graph, evaluation->m_inputs));
-    evaluation->m_evaluator = std::make_unique<ElementEvaluator>(std::move(evaluator));
+    KILN_ASSIGN_OR_RETURN(evaluation->m_evaluator, evaluation->look({}));
     return evaluation;
   }
   Evaluation(Graph graph, std::vector<std::span<const std::byte>> inputs)
       : m_graph(std::move(graph)), m_inputs(std::move(inputs)) {}
 
   const Graph& graph() const { return m_graph; }
-  double at(ValueId value, int64_t flat) { return m_evaluator->at(value, flat); }
+  ElementEvaluator& exact() { return *m_evaluator; }
 
   /// The largest change of an element under k_perturbations random roundings of all floating inputs.
   double sensitivity(ValueId value, int64_t flat) {
-    if (m_perturbed.empty()) perturb();
+    for (uint64_t seed = m_perturbed.size() + 1; seed <= k_perturbations; ++seed) {
+      auto evaluator = look({.rounding_seed = seed});
+      if (!evaluator.ok()) break;  // one was created from the same graph before
+      m_perturbed.push_back(std::move(evaluator).value());
+    }
     double largest = 0;
     for (const auto& perturbed : m_perturbed) {
-      const double change = std::abs(perturbed.evaluator->at(value, flat) - at(value, flat));
+      const double change = std::abs(perturbed->at(value, flat) - m_evaluator->at(value, flat));
       if (change > largest) largest = change;
     }
     return largest;
   }
 
- private:
-  struct Perturbed {
-    std::vector<std::vector<std::byte>> inputs;
-    std::unique_ptr<ElementEvaluator> evaluator;
-  };
-
-  void perturb() {
-    for (uint64_t seed = 1; seed <= k_perturbations; ++seed) {
-      Perturbed perturbed;
-      std::vector<std::span<const std::byte>> views;
-      for (size_t i = 0; i < m_inputs.size(); ++i) {
-        auto& copy = perturbed.inputs.emplace_back(m_inputs[i].begin(), m_inputs[i].end());
-        perturb_by_rounding(m_graph.type(m_graph.inputs()[i]).dtype, copy, seed);
-        views.emplace_back(copy);
-      }
-      auto evaluator = ElementEvaluator::create(m_graph, views);
-      if (!evaluator.ok()) continue;  // it was created from the same graph before
-      perturbed.evaluator = std::make_unique<ElementEvaluator>(std::move(evaluator).value());
-      m_perturbed.push_back(std::move(perturbed));
+  double within_range(ValueId value, int64_t flat) {
+    if (m_within_range == nullptr) {
+      auto evaluator = look({.within_range = true});
+      if (!evaluator.ok()) return m_evaluator->at(value, flat);
+      m_within_range = std::move(evaluator).value();
     }
+    return m_within_range->at(value, flat);
+  }
+
+ private:
+  Expected<std::unique_ptr<ElementEvaluator>> look(ElementEvaluator::View view) const {
+    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(m_graph, m_inputs, view));
+    return std::make_unique<ElementEvaluator>(std::move(evaluator));
   }
 
   const Graph m_graph;
   const std::vector<std::span<const std::byte>> m_inputs;
-  std::unique_ptr<ElementEvaluator> m_evaluator;
-  std::vector<Perturbed> m_perturbed;  // made when first asked for
+  std::unique_ptr<ElementEvaluator> m_evaluator, m_within_range;
+  std::vector<std::unique_ptr<ElementEvaluator>> m_perturbed;  // made when first asked for
 };
 
-Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch& launch, const CandidateTrial& trial) {
+Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch& launch, const CandidateTrial& trial,
+                                                  std::span<const Schedule> schedules) {
   const KernelSpec& spec = plan.specs[launch.spec];
   std::vector<std::span<const std::byte>> inputs;
   std::vector<uint32_t> written;  // buffers, in the order of the graph's outputs
@@ -110,15 +108,39 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
   KILN_ASSIGN_OR_RETURN(reference.m_evaluation, Evaluation::create(reference_graph(plan, launch), std::move(inputs)));
   Evaluation* evaluation = reference.m_evaluation.get();
   const Graph& graph = evaluation->graph();
+  const std::vector<int64_t> tile = smallest_tile(spec, schedules);
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const ValueId value = graph.outputs()[i];
     const std::vector<int64_t> dims = constants(graph.type(value).shape);
-    const auto& strides = graph.output_strides()[i];
-    reference.m_outputs.push_back({written[i], dims, strides.empty() ? row_major(dims) : constants(strides),
-                                   reduction_length(spec), [=](int64_t flat) { return evaluation->at(value, flat); },
-                                   [=](int64_t flat) { return evaluation->sensitivity(value, flat); }});
+    const auto& given = graph.output_strides()[i];
+    const std::vector<int64_t> strides = given.empty() ? row_major(dims) : constants(given);
+    using Flats = std::span<const int64_t>;
+    reference.m_outputs.push_back(
+        {.buffer = written[i],
+         .dims = dims,
+         .strides = strides,
+         .reduction_length = reduction_length(spec),
+         .expected = [=](int64_t flat) { return evaluation->exact().at(value, flat); },
+         .sensitivity = [=](int64_t flat) { return evaluation->sensitivity(value, flat); },
+         .demand = demand_of(spec, written[i], dims, strides, tile, graph.nodes().size()),
+         .many = [=](Flats flats, std::span<double> out) { evaluation->exact().many(value, flats, out); },
+         .within_range = [=](int64_t flat) { return evaluation->within_range(value, flat); }});
   }
   return reference;
+}
+
+bool LaunchReference::finds_bad_index() const {
+  constexpr double k_work = 0x1p22;
+  for (const OutputReference& output : m_outputs) {
+    for (const DemandedBlock& block : demanded_blocks(output.demand, k_work).blocks) {
+      for (const int64_t row : block.rows) {
+        const int64_t columns = output.demand.dims.empty() ? 1 : output.demand.dims.back();
+        output.expected(row * columns + block.columns.front());
+        if (!m_evaluation->exact().status().ok()) return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace kiln

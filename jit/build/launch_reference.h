@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autotune/verdict.h"
+#include "backends/backend.h"
 #include "base/expected.h"
 #include "frontend/fuse/plan.h"
 #include "frontend/ops/element_evaluator.h"
@@ -16,10 +17,15 @@ namespace kiln {
 /// Ownership: refers to the trial's data, which must outlive it. Threading: one thread at a time.
 class LaunchReference {
  public:
-  static Expected<LaunchReference> create(const Plan& plan, const Launch& launch, const CandidateTrial& trial);
+  /// `schedules`: the candidates, of whose tiles the verdict sees each (Schedule::tile).
+  static Expected<LaunchReference> create(const Plan& plan, const Launch& launch, const CandidateTrial& trial,
+                                          std::span<const Schedule> schedules = {});
 
   /// They refer to what this object owns.
   const std::vector<OutputReference>& outputs() const { return m_outputs; }
+
+  /// Whether elements of the outputs need an index that is out of range, first and last ones among those tried.
+  bool finds_bad_index() const;
 
  private:
   class Evaluation;

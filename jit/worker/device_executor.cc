@@ -166,12 +166,15 @@ class Executor {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr uint64_t k_alignment = 64;
 
   /// An input that repeats a pool: the candidate may not change its copy on the device.
   struct Input {
     uint32_t index;
     Repeated host;
     DeviceMemory memory;
+    uint64_t shift;
+    uint8_t* address() const { return memory.get() + shift; }
   };
 
   Status run(const kiln_executor_request& request, const DeviceExecutable& kernel, kiln_executor_reply& reply) {
@@ -188,7 +191,7 @@ class Executor {
     KILN_RETURN_IF_ERROR(m_queue->synchronise());
     void* buffers[KILN_EXECUTOR_BUFFERS];
     for (uint32_t i = 0; i < request.buffer_count; ++i) buffers[i] = data.get() + request.buffers[i].offset;
-    for (const Input& input : inputs) buffers[input.index] = input.memory.get();
+    for (const Input& input : inputs) buffers[input.index] = input.address();
     for (uint32_t i = 0; i < request.repetitions; ++i) {
       const auto begin = Clock::now();
       KILN_RETURN_IF_ERROR(kernel.launch(*m_queue, buffers, workspace.get(), status.get()));
@@ -210,9 +213,10 @@ class Executor {
       if (buffer.pool >= KILN_EXECUTOR_POOLS || !m_pools[buffer.pool].fd) return invalid_argument("no such pool");
       const Pool& pool = m_pools[buffer.pool];
       KILN_ASSIGN_OR_RETURN(Repeated host, Repeated::create(pool.fd.get(), pool.bytes, buffer));
-      KILN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::allocate(*m_device, buffer.bytes));
-      KILN_RETURN_IF_ERROR(m_queue->upload(memory.get(), host.bytes().data(), buffer.bytes));
-      inputs.push_back({i, std::move(host), std::move(memory)});
+      const uint64_t shift = buffer.offset % k_alignment;  // memory of a device is aligned, an input need not be
+      KILN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::allocate(*m_device, buffer.bytes + shift));
+      KILN_RETURN_IF_ERROR(m_queue->upload(memory.get() + shift, host.bytes().data(), buffer.bytes));
+      inputs.push_back({i, std::move(host), std::move(memory), shift});
     }
     return inputs;
   }
@@ -222,7 +226,7 @@ class Executor {
     for (const Input& input : inputs) {
       const std::span<const uint8_t> sent = input.host.bytes();
       copy.resize(sent.size());
-      KILN_RETURN_IF_ERROR(m_queue->download(copy.data(), input.memory.get(), copy.size()));
+      KILN_RETURN_IF_ERROR(m_queue->download(copy.data(), input.address(), copy.size()));
       KILN_RETURN_IF_ERROR(m_queue->synchronise());
       if (!std::ranges::equal(copy, sent)) {
         return error(StatusCode::internal, "candidate changed its input {}", input.index);

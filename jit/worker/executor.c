@@ -48,7 +48,9 @@ struct launch {
   entry_point entry;
   void* buffers[KILN_EXECUTOR_BUFFERS];
   uint32_t* status;
-  uint64_t tasks;
+  uint64_t tasks; /* of those that are run */
+  uint64_t last_task;
+  uint64_t step;
   uint64_t chunk;
   atomic_uint_fast64_t next;
 };
@@ -205,7 +207,14 @@ static void do_tasks(int thread) {
     if (first >= g_launch.tasks) return;
     const uint64_t left = g_launch.tasks - first;
     const uint64_t last = first + (left < g_launch.chunk ? left : g_launch.chunk);
-    g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last);
+    if (g_launch.step == 1) {
+      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last);
+      continue;
+    }
+    for (uint64_t i = first; i < last; ++i) {
+      const uint64_t each = i + 1 == g_launch.tasks ? g_launch.last_task : i * g_launch.step;
+      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)each, (int64_t)each + 1);
+    }
   }
 }
 
@@ -251,8 +260,10 @@ static int launch(const struct kiln_executor_request* request, int fd, struct ki
   const uint8_t* address = code.address + request->entry;
   memcpy(&g_launch.entry, &address, sizeof g_launch.entry);
   g_launch.status = &reply->launch_status;
-  g_launch.tasks = request->tasks;
-  g_launch.chunk = 1 + request->tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
+  g_launch.step = request->task_step;
+  g_launch.last_task = request->tasks - 1;
+  g_launch.tasks = request->tasks == 0 ? 0 : (request->tasks - 1 + g_launch.step - 1) / g_launch.step + 1;
+  g_launch.chunk = 1 + g_launch.tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
   for (uint32_t i = 0; i < request->repetitions; ++i) {
     const uint64_t begin = now_ns();
     do_all_tasks();
@@ -265,7 +276,7 @@ static int launch(const struct kiln_executor_request* request, int fd, struct ki
 
 static int run(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
   if (request->buffer_count > KILN_EXECUTOR_BUFFERS || request->repetitions > KILN_EXECUTOR_REPETITIONS ||
-      request->entry >= request->bytes || request->used_bytes > g_data.bytes) {
+      request->entry >= request->bytes || request->task_step == 0 || request->used_bytes > g_data.bytes) {
     return errno = EINVAL, -1;
   }
   const int failed = launch(request, fd, reply);
@@ -294,7 +305,7 @@ int main(int argc, char** argv) {
   if (getppid() != (pid_t)atol(argv[1])) return 0; /* the parent died before prctl could tell */
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_FSIZE, 0);
-  limit(RLIMIT_NOFILE, 16);
+  limit(RLIMIT_NOFILE, 16 + KILN_EXECUTOR_POOLS);
   const rlim_t address_space = strtoull(argv[2], NULL, 10);
   if (address_space) limit(RLIMIT_AS, address_space);
 #if defined(__x86_64__)

@@ -11,7 +11,7 @@
 #define KILN_EXECUTOR_SOCKET 3          /* the descriptor the executor finds its socket at */
 #define KILN_EXECUTOR_BUFFERS 128
 #define KILN_EXECUTOR_REPETITIONS 256
-#define KILN_EXECUTOR_POOLS 4
+#define KILN_EXECUTOR_POOLS 24
 #define KILN_EXECUTOR_MESSAGE_BYTES 512
 
 enum kiln_executor_command {
@@ -35,8 +35,8 @@ struct kiln_executor_request {
   uint64_t bytes; /* of the descriptor's memory */
   /* POOL */
   uint32_t pool;
-  uint32_t reserved;
   /* RUN */
+  uint32_t task_step;  /* every so many tasks one is run, and the last; of the host */
   uint64_t used_bytes; /* of the data */
   uint64_t entry;
   uint64_t tasks;

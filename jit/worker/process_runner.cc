@@ -28,7 +28,7 @@ constexpr uint32_t k_start_timeout_ms = 10'000;
 constexpr uint32_t k_device_start_timeout_ms = 60'000;  // a driver that meets its device for the first time
 
 static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
-static_assert(KILN_EXECUTOR_POOLS >= 4, "one per floating dtype");
+static_assert(KILN_EXECUTOR_POOLS >= 4 * SamplePool::k_kinds, "of each floating dtype");
 static_assert(KILN_EXECUTOR_REPETITIONS >= limits::k_candidate_repetitions);
 
 Status system_error(std::string_view what) {
@@ -88,8 +88,8 @@ Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const
       buffer.offset = wanted.source.start_bytes;
       KILN_ASSIGN_OR_RETURN(buffer.mapping, SampleMapping::create(wanted.source, wanted.size_bytes));
     } else {
-      buffer.offset = m_used_bytes;
-      m_used_bytes = align_up(m_used_bytes + buffer.size_bytes) + k_red_zone_bytes;
+      buffer.offset = m_used_bytes + wanted.offset_bytes;
+      m_used_bytes = align_up(buffer.offset + buffer.size_bytes) + k_red_zone_bytes;
     }
   }
   KILN_RETURN_IF_ERROR(ensure_capacity());
@@ -118,7 +118,8 @@ Status ProcessRunner::ensure_capacity() {
   return {};
 }
 
-Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, uint32_t repetitions) {
+Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, uint32_t repetitions,
+                                                           uint32_t task_step) {
   if (m_data == nullptr) return error(StatusCode::failed_precondition, "run before prepare");
   if (image.entry >= image.code.size()) {
     return invalid_argument("entry {} is outside the code's {} bytes", image.entry, image.code.size());
@@ -132,6 +133,7 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, u
   request.workspace_bytes = image.workspace_bytes;
   request.features = image.features;
   request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
+  request.task_step = std::max(task_step, 1u);
   request.used_bytes = m_used_bytes;
   request.buffer_count = static_cast<uint32_t>(m_buffers.size());
   for (size_t i = 0; i < m_buffers.size(); ++i) {
@@ -147,8 +149,9 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, u
   return request;
 }
 
-Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) {
-  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, repetitions));
+Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
+                                          uint32_t task_step) {
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, repetitions, task_step));
   KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_memfd("kiln-candidate", image.code, true));
   // The worker may have died since (with the thread that started it): that is not this candidate's fault.
   bool sent = m_pid > 0 && send_memory().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());

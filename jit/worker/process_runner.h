@@ -31,7 +31,8 @@ class ProcessRunner final : public CandidateRunner {
   ~ProcessRunner() override;
 
   Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override;
-  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions) override;
+  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
+                             uint32_t task_step = 1) override;
 
  private:
   explicit ProcessRunner(Options options) : m_options(std::move(options)) {}
@@ -48,7 +49,7 @@ class ProcessRunner final : public CandidateRunner {
   Status receive_greeting();
   void stop();
   Status died(std::string_view who, std::string_view when);
-  Expected<kiln_executor_request> request_for(const Image& image, uint32_t repetitions);
+  Expected<kiln_executor_request> request_for(const Image& image, uint32_t repetitions, uint32_t task_step);
   Status ensure_capacity();
   Status send_memory();
   Status send_descriptor(kiln_executor_request request, int fd);

@@ -29,7 +29,7 @@ class InProcessRunner final : public CandidateRunner {
     for (auto& memory : m_memory) m_buffers.emplace_back(memory);
     return m_buffers;
   }
-  Expected<CandidateRun> run(const Image&, uint32_t, uint32_t) override { return candidate(m_buffers); }
+  Expected<CandidateRun> run(const Image&, uint32_t, uint32_t, uint32_t) override { return candidate(m_buffers); }
 
   Candidate candidate;
 

@@ -386,6 +386,18 @@ KernelSpec oriented(const KernelSpec& spec, const CpuTarget& target) {
   return prefers_exchange(spec, target) ? exchanged(spec) : spec;
 }
 
+/// Schedule::tile. m and n are cut into tiles that differ by at most one row and one vector.
+std::vector<int64_t> smallest_tile(const GemmSchedule& schedule, const GemmProblem& problem, bool is_exchanged) {
+  const auto smallest = [](int64_t count, int64_t most) { return count / ((count + most - 1) / most); };
+  const bool dot = schedule.form == GemmSchedule::Form::dot;
+  const int64_t unit = dot ? 1 : problem.lanes, units = (problem.gemm->n + unit - 1) / unit;
+  std::vector<int64_t> tile(problem.gemm->batch.size(), 1);
+  tile.push_back(smallest(problem.gemm->m, schedule.tile_rows));
+  tile.push_back(smallest(units, schedule.tile_vectors) * unit);
+  if (is_exchanged) std::swap(tile[tile.size() - 2], tile[tile.size() - 1]);
+  return tile;
+}
+
 }  // namespace
 
 Status gemm_claims(const KernelSpec& spec, const CpuTarget& target) {
@@ -400,7 +412,8 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CpuTarget& t
   const GemmProblem problem = analyse_gemm(form, target);
   std::vector<Schedule> schedules;
   for (const GemmSchedule& schedule : ranked_schedules(problem)) {
-    schedules.push_back({encode(schedule), describe(schedule, problem)});
+    schedules.push_back({encode(schedule), describe(schedule, problem),
+                         smallest_tile(schedule, problem, prefers_exchange(spec, target))});
   }
   return schedules;
 }

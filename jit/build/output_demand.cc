@@ -1,0 +1,168 @@
+#include "jit/build/output_demand.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+namespace kiln {
+
+namespace {
+
+// In products of a contraction's tight loop: what a node costs for an element in a loop of its own, and when it is asked
+// for one element after another, as the sums of reductions are.
+constexpr double k_node_work = 256, k_single_work = 512;
+constexpr double k_exponential_work = 128;
+
+/// The iteration whose points are stored to a buffer, and how far apart in it neighbours along each dim lie.
+struct StoredIteration {
+  std::vector<int64_t> extents;
+  std::vector<int64_t> strides;  // empty: the kernel does not store to the buffer
+  size_t first_reduced = 0;      // dims from here on are reduced for each point of those before
+};
+
+std::optional<StoredIteration> stored(const LoopsSpec& loops, uint32_t buffer) {
+  for (const Stage& stage : loops.stages) {
+    for (const Store& store : stage.stores) {
+      const Access& access = loops.body.accesses[store.access];
+      if (access.buffer == buffer) return StoredIteration{loops.extents, access.strides, loops.parallel_rank};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> iteration_of(const GemmSpec& gemm) {
+  std::vector<int64_t> extents = gemm.batch;
+  extents.insert(extents.end(), {gemm.m, gemm.n});
+  return extents;
+}
+
+std::optional<StoredIteration> stored(const GemmSpec& gemm, uint32_t buffer) {
+  for (const Store& store : gemm.stores) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    if (access.buffer == buffer) return StoredIteration{iteration_of(gemm), access.strides, gemm.batch.size() + 2};
+  }
+  return std::nullopt;
+}
+
+std::optional<StoredIteration> rows_of(const Access& access, uint32_t buffer, std::vector<int64_t> extents) {
+  if (access.buffer != buffer) return std::nullopt;
+  extents.resize(access.strides.size());
+  return StoredIteration{extents, access.strides, extents.size()};
+}
+
+std::optional<StoredIteration> stored(const AttentionSpec& a, uint32_t buffer) {
+  if (auto out = rows_of(a.out, buffer, {a.batch, a.heads, a.q_len, a.value_dim})) return out;
+  return rows_of(a.lse, buffer, {a.batch, a.heads, a.q_len});
+}
+
+std::optional<StoredIteration> stored(const AttentionBackwardSpec& backward, uint32_t buffer) {
+  const AttentionSpec& a = backward.forward;
+  if (auto q = rows_of(backward.grad_q, buffer, {a.batch, a.heads, a.q_len, a.head_dim})) return q;
+  if (auto k = rows_of(backward.grad_k, buffer, {a.batch, a.kv_heads, a.k_len, a.head_dim})) return k;
+  return rows_of(backward.grad_v, buffer, {a.batch, a.kv_heads, a.k_len, a.value_dim});
+}
+
+std::vector<int64_t> small_tile(const KernelSpec& spec) {
+  struct Visitor {
+    std::vector<int64_t> operator()(const LoopsSpec& loops) const {
+      std::vector<int64_t> tile(loops.extents.size(), 1);
+      if (!tile.empty()) tile.back() = 64;
+      return tile;
+    }
+    std::vector<int64_t> operator()(const GemmSpec& gemm) const {
+      std::vector<int64_t> tile(gemm.batch.size(), 1);
+      tile.insert(tile.end(), {4, 16});
+      return tile;
+    }
+    std::vector<int64_t> operator()(const AttentionSpec&) const { return {1, 1, 8, 16}; }
+    std::vector<int64_t> operator()(const AttentionBackwardSpec&) const { return {1, 1, 8, 16}; }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
+
+/// The dim of the iteration that a step of `stride` elements goes along: the widest that divides it and reaches so far.
+std::optional<size_t> dim_along(const StoredIteration& iteration, int64_t stride) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < iteration.strides.size(); ++i) {
+    const int64_t step = iteration.strides[i];
+    if (step <= 0 || stride % step != 0 || stride >= step * iteration.extents[i]) continue;
+    if (!found || step > iteration.strides[*found]) found = i;
+  }
+  return found;
+}
+
+struct Work {
+  double row = 0, element = 0;
+};
+
+/// `shares_rows`: the elements of a row of the output come from one row of the reduction.
+Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
+  struct Visitor {
+    bool shares_rows;
+    double nodes;
+    Work operator()(const LoopsSpec& loops) const {
+      const double length = static_cast<double>(std::accumulate(loops.extents.begin() + loops.parallel_rank,
+                                                                loops.extents.end(), int64_t{1}, std::multiplies<>()));
+      if (loops.reductions.empty()) return {0, nodes * k_node_work};
+      const double reduced = length * nodes * k_single_work;
+      return shares_rows ? Work{reduced, nodes * k_node_work} : Work{0, reduced};
+    }
+    Work operator()(const GemmSpec& gemm) const { return {0, static_cast<double>(gemm.k) + nodes * k_node_work}; }
+    Work operator()(const AttentionSpec& a) const {
+      const auto products = static_cast<double>(a.head_dim + a.value_dim);
+      return {static_cast<double>(a.k_len) * (products + k_exponential_work), k_node_work};
+    }
+    Work operator()(const AttentionBackwardSpec& backward) const {
+      const Work forward = (*this)(backward.forward);
+      return {2.5 * forward.row, k_node_work};
+    }
+  };
+  return std::visit(Visitor{shares_rows, nodes}, spec.kernel);
+}
+
+}  // namespace
+
+std::vector<int64_t> smallest_tile(const KernelSpec& spec, std::span<const Schedule> schedules) {
+  std::vector<int64_t> smallest;
+  for (const Schedule& schedule : schedules) {
+    const std::vector<int64_t> tile = schedule.tile.empty() ? small_tile(spec) : schedule.tile;
+    if (smallest.empty()) smallest = tile;
+    for (size_t d = 0; d < smallest.size(); ++d) smallest[d] = std::min(smallest[d], tile[d]);
+  }
+  return smallest.empty() ? small_tile(spec) : smallest;
+}
+
+Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_t> dims,
+                 std::span<const int64_t> strides, std::span<const int64_t> tile, size_t nodes) {
+  const auto iteration =
+      std::visit([&](const auto& kernel) { return stored(kernel, buffer); }, spec.kernel).value_or(StoredIteration{});
+  Demand demand;
+  std::vector<int64_t> tiles;
+  std::optional<size_t> before;  // the dim of the iteration that the last dim of the demand goes along
+  int64_t step = 0;
+  bool shares_rows = false;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    const std::optional<size_t> along = dim_along(iteration, strides[d]);
+    const int64_t steps = along ? strides[d] / iteration.strides[*along] : 1;
+    const int64_t extent = along && *along < tile.size() ? std::max<int64_t>(tile[*along] / steps, 1) : 1;
+    if (!demand.dims.empty() && along && along == before && step == strides[d] * dims[d]) {
+      demand.dims.back() *= dims[d];
+      tiles.back() = extent;
+    } else {
+      demand.dims.push_back(dims[d]);
+      tiles.push_back(extent);
+    }
+    before = along, step = strides[d];
+    shares_rows = along && *along >= iteration.first_reduced;
+  }
+  if (!tiles.empty()) demand.tile_columns = tiles.back();
+  if (tiles.size() > 1) demand.tile_rows = tiles[tiles.size() - 2];
+  const Work work = work_of(spec, shares_rows, static_cast<double>(nodes));
+  demand.row_work = work.row;
+  demand.element_work = std::max(work.element, k_node_work);
+  return demand;
+}
+
+}  // namespace kiln
