@@ -45,28 +45,20 @@ Finding check_switches(const Session& session) {
   return {Grade::good, "switches", "on", ""};
 }
 
+Finding check_configuration(const Session& session) {
+  const std::string& notice = session.loaded().notice;
+  return {notice.empty() ? Grade::good : Grade::warning, "configuration", notice.empty() ? "read" : notice, ""};
+}
+
 Finding check_cache_directory(const Session& session) {
   const std::string path = canonical_path(session.config().cache_directory);
-  struct stat facts{};
-  if (lstat(path.c_str(), &facts) != 0) {
-    if (errno != ENOENT) return {Grade::bad, "cache directory", path + ": " + std::strerror(errno), "choose another"};
-    const std::string parent = existing_part(path);
-    if (access(parent.c_str(), W_OK | X_OK) == 0) return {Grade::good, "cache directory", path + ", not made yet", ""};
-    return {Grade::bad, "cache directory", fmt::format("{} cannot be made in {}", path, parent),
-            "set cache.directory to a place of your own"};
-  }
-  if (!S_ISDIR(facts.st_mode)) return {Grade::bad, "cache directory", path + " is no directory", "set cache.directory"};
-  if (facts.st_uid != geteuid()) {
-    return {Grade::bad, "cache directory",
-            fmt::format("{} belongs to user {}, you are {}", path, facts.st_uid, geteuid()),
-            "set cache.directory to a place of your own"};
-  }
-  const unsigned mode = facts.st_mode & 0777U;
-  if ((mode & 077U) != 0) {  // as the daemon sees it
-    return {Grade::bad, "cache directory", fmt::format("{} is open to others (mode {:o})", path, mode),
-            "chmod 700 " + path};
-  }
-  return {Grade::good, "cache directory", fmt::format("{}, mode {:o}", path, mode), ""};
+  const Status status = check_private_directory(path);
+  if (status.ok()) return {Grade::good, "cache directory", path, ""};
+  if (status.code() != StatusCode::not_found) return {Grade::bad, "cache directory", status.message(), ""};
+  const std::string parent = existing_part(path);
+  if (access(parent.c_str(), W_OK | X_OK) == 0) return {Grade::good, "cache directory", path + ", not made yet", ""};
+  return {Grade::bad, "cache directory", fmt::format("{} cannot be made in {}", path, parent),
+          "set cache.directory to a place of your own"};
 }
 
 Finding check_file_system(const Session& session) {
@@ -74,9 +66,6 @@ Finding check_file_system(const Session& session) {
   struct statvfs facts{};
   if (statvfs(path.c_str(), &facts) != 0) {
     return {Grade::bad, "file system", path + ": " + std::strerror(errno), ""};
-  }
-  if (!session.loaded().notice.empty()) {
-    return {Grade::warning, "file system", session.loaded().notice, "set cache.directory to a disk of this host"};
   }
   if (const std::string_view network = network_file_system_of(path); !network.empty()) {
     return {Grade::warning, "file system", fmt::format("{} is on {}: other hosts can disturb it", path, network),
@@ -100,18 +89,6 @@ Finding check_index(const Session& session) {
   return {Grade::good, "mapped index", name, ""};
 }
 
-Finding check_socket(const Session& session) {
-  const auto path = socket_path(canonical_path(session.config().cache_directory));
-  if (!path.ok()) return {Grade::bad, "socket", path.status().message(), "set XDG_RUNTIME_DIR to a shorter path"};
-  const std::string folder = path->substr(0, path->rfind('/'));
-  struct stat facts{};
-  if (lstat(folder.c_str(), &facts) == 0 && (facts.st_uid != geteuid() || (facts.st_mode & 022U) != 0)) {
-    return {Grade::bad, "socket", folder + " is another user's or can be written by others",
-            "remove it, or set XDG_RUNTIME_DIR"};
-  }
-  return {Grade::good, "socket", *path, ""};
-}
-
 Finding check_program(const std::string& name, const std::string& configured, const std::string& key) {
   const auto path = find_program(name, configured);
   if (path.ok()) return {Grade::good, name, *path, ""};
@@ -119,8 +96,12 @@ Finding check_program(const std::string& name, const std::string& configured, co
 }
 
 Finding check_daemon(Session& session) {
-  const auto status = session.ask({.verb = protocol::Verb::status}, Session::Start::never);
-  if (!status.ok()) return {Grade::good, "daemon", status.status().message() + "; one starts when needed", ""};
+  // Started where none runs: whether that works is what people ask the doctor.
+  const auto status = session.ask({.verb = protocol::Verb::status});
+  if (!status.ok()) {
+    const bool is_wanted = session.config().daemon_use && !session.config().disable;
+    return {is_wanted ? Grade::bad : Grade::none, "daemon", status.status().message(), ""};
+  }
   const std::string build = status->value("build_id", "");
   const bool same = build == protocol::build_id();
   return {same ? Grade::good : Grade::warning, "daemon",
@@ -183,10 +164,10 @@ Finding check_python(const Session& session) {
 std::vector<Finding> examine(Session& session) {
   const Config& config = session.config();
   std::vector<Finding> findings = {check_switches(session),
+                                   check_configuration(session),
                                    check_cache_directory(session),
                                    check_file_system(session),
                                    check_index(session),
-                                   check_socket(session),
                                    check_program("kilnd", config.daemon_path, "daemon.path"),
                                    check_program("kiln-worker", config.worker_path, "worker.path"),
                                    check_program("kiln-executor", "", ""),

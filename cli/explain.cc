@@ -7,11 +7,18 @@
 
 #include "cli/command.h"
 #include "cli/entries.h"
+#include "cli/graph_difference.h"
 #include "cli/graph_file.h"
 #include "client/client.h"
+#include "frontend/canonical/canonical.h"
+#include "frontend/infer/bind_symbols.h"
+#include "frontend/wire/wire.h"
 
 namespace kiln::cli {
 namespace {
+
+/// Of what graphs have otherwise, for people; --json has all.
+constexpr size_t k_lines = 12;
 
 struct Options {
   std::string first, second;
@@ -24,7 +31,8 @@ struct Subject {
   std::vector<std::pair<std::string, std::string>> parts;
   uint64_t created_ms = 0;
   bool cached = true;
-  std::string miss;  // why a graph's key was not found in the mapped cache; empty when it was
+  std::optional<Graph> graph;  // of a program, where it is known
+  std::string miss;            // why a graph's key was not found in the mapped cache; empty when it was
 
   std::string part(std::string_view name) const {
     for (const auto& [part, value] : parts) {
@@ -95,6 +103,48 @@ const Subject* nearest_to(const Subject& subject, const std::vector<Subject>& al
   return best;
 }
 
+/// The graph that the daemon keeps beside a program's key; nothing when it keeps none.
+std::optional<Graph> graph_of(Session& session, const Subject& subject) {
+  if (subject.graph) return subject.graph;
+  const auto key = Digest::from_hex(subject.key);
+  if (!key || subject.part("level") != "program") return std::nullopt;
+  const auto answer = session.ask({.verb = protocol::Verb::graph, .key = *key});
+  if (!answer.ok()) return std::nullopt;
+  const std::string text = answer->value("graph", "");
+  std::vector<uint8_t> wire;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    wire.push_back(static_cast<uint8_t>(std::stoul(text.substr(i, 2), nullptr, 16)));
+  }
+  auto graph = from_wire(wire);
+  if (!graph.ok()) return std::nullopt;
+  return std::move(graph).value();
+}
+
+/// Of the keys that differ from `ours` by their graph alone, the one whose graph differs least: more of them than are
+/// looked at differ in other ways, too. Null when no graphs are known.
+const Subject* nearest_graph(Session& session, const Subject& ours, std::vector<Subject>& all) {
+  constexpr size_t k_looked_at = 64;
+  const auto graph = graph_of(session, ours);
+  if (!graph) return nullptr;
+  std::vector<Subject*> candidates;
+  for (Subject& other : all) {
+    if (other.key == ours.key || other.part("level") != "program") continue;
+    const auto differing = differences(ours, other);
+    if (differing.size() == 1 && differing.front().part == "graph") candidates.push_back(&other);
+  }
+  std::ranges::sort(candidates, std::ranges::greater(), &Subject::created_ms);
+  if (candidates.size() > k_looked_at) candidates.resize(k_looked_at);
+  const Subject* best = nullptr;
+  size_t fewest = SIZE_MAX;
+  for (Subject* other : candidates) {
+    other->graph = graph_of(session, *other);
+    if (!other->graph) continue;
+    const size_t count = graph_differences(*graph, *other->graph).size();
+    if (count < fewest) best = other, fewest = count;
+  }
+  return best;
+}
+
 Expected<Subject> subject_of_graph(const Session& session, const Options& options) {
   KILN_ASSIGN_OR_RETURN(const Graph graph, read_graph(options.first));
   KILN_ASSIGN_OR_RETURN(const auto symbols, parse_symbols(options.symbols));
@@ -103,6 +153,8 @@ Expected<Subject> subject_of_graph(const Session& session, const Options& option
   KILN_ASSIGN_OR_RETURN(const auto lookup, client->look_up(graph, extents));
   Subject subject{.key = lookup.key.to_hex(), .parts = parts_of({{"key_parts", Json::parse(lookup.key_parts)}})};
   subject.cached = lookup.program != nullptr;
+  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, extents));
+  subject.graph = canonicalise(bound);
   if (!subject.cached) subject.miss = lookup.detail;
   return subject;
 }
@@ -134,7 +186,8 @@ Expected<Subject> first_subject(Session& session, const Options& options, const 
   return *newest;
 }
 
-void print(const Output& out, const Subject& ours, const Subject* theirs, const std::vector<Difference>& differing) {
+void print(const Output& out, const Subject& ours, const Subject* theirs, const std::vector<Difference>& differing,
+           const std::vector<std::string>& in_graphs) {
   if (out.json) {
     Json answer{{"key", ours.key}, {"cached", ours.cached}, {"parts", Json::object()}, {"nearest", nullptr}};
     if (!ours.miss.empty()) answer["miss"] = ours.miss;
@@ -145,7 +198,7 @@ void print(const Output& out, const Subject& ours, const Subject* theirs, const 
         list.push_back(
             {{"part", each.part}, {"ours", each.ours}, {"theirs", each.theirs}, {"meaning", meaning(each.part)}});
       }
-      answer["nearest"] = {{"key", theirs->key}, {"differs", list}};
+      answer["nearest"] = {{"key", theirs->key}, {"differs", list}, {"graph", in_graphs}};
     }
     return out.print_json(std::move(answer));
   }
@@ -160,18 +213,26 @@ void print(const Output& out, const Subject& ours, const Subject* theirs, const 
     table.add({each.part, each.ours.substr(0, 24), each.theirs.substr(0, 24), std::string(meaning(each.part))});
   }
   out.print_table(table);
+  for (const std::string& each : first_of(in_graphs, k_lines)) out.line(each);
 }
 
 ExitCode explain(Session& session, const Options& options) {
   KILN_CLI_ASSIGN(session, const Json listed, session.ask({.verb = protocol::Verb::list}));
-  const std::vector<Subject> all = subjects_of(listed["entries"]);
+  std::vector<Subject> all = subjects_of(listed["entries"]);
   KILN_CLI_ASSIGN(session, const Subject ours, first_subject(session, options, all));
   std::optional<Subject> second;
   if (!options.second.empty()) {
     KILN_CLI_ASSIGN(session, second, subject_called(session, options.second, all));
   }
-  const Subject* theirs = second ? &*second : nearest_to(ours, all);
-  print(session.out(), ours, theirs, theirs == nullptr ? std::vector<Difference>{} : differences(ours, *theirs));
+  const Subject* theirs = second ? &*second : nearest_graph(session, ours, all);
+  if (theirs == nullptr) theirs = nearest_to(ours, all);
+  std::vector<std::string> in_graphs;
+  if (theirs != nullptr) {
+    const auto mine = graph_of(session, ours), other = graph_of(session, *theirs);
+    if (mine && other) in_graphs = graph_differences(*mine, *other);
+  }
+  print(session.out(), ours, theirs, theirs == nullptr ? std::vector<Difference>{} : differences(ours, *theirs),
+        in_graphs);
   return ExitCode::ok;
 }
 

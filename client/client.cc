@@ -32,12 +32,12 @@ Status check_outputs(const Graph& graph) {
 
 }  // namespace
 
-Client::Client(Config config, std::unique_ptr<Resolver> resolver)
-    : m_config(std::move(config)), m_resolver(std::move(resolver)), m_connection(m_config) {}
+Client::Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted)
+    : m_config(std::move(config)), m_resolver(std::move(resolver)), m_connection(m_config, std::move(interrupted)) {}
 
 Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cache_directory,
                                                  std::optional<std::string> config_file, std::string_view device,
-                                                 std::string_view python) {
+                                                 std::string_view python, Interrupted interrupted) {
   std::vector<std::pair<std::string, std::string>> flags;
   if (cache_directory) flags.emplace_back("cache.directory", *cache_directory);
   KILN_ASSIGN_OR_RETURN(LoadedConfig loaded,
@@ -47,14 +47,15 @@ Expected<std::unique_ptr<Client>> Client::create(std::optional<std::string> cach
   if (!loaded.notice.empty()) {
     std::call_once(said, [&] { std::fprintf(stderr, "kiln: %s\n", loaded.notice.c_str()); });
   }
-  return create(loaded, device);
+  return create(loaded, device, std::move(interrupted));
 }
 
-Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std::string_view device) {
+Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std::string_view device,
+                                                 Interrupted interrupted) {
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
   KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened)));
-  return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver)));
+  return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
 }
 
 Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {

@@ -25,12 +25,14 @@ class Client {
  public:
   /// `cache_directory` and `config_file` override the configuration when given. `device`: whose programs these are, by
   /// name (backends/devices.h); empty is the host. `python`: the running one's program, where the configuration has none.
+  /// `interrupted`: who waits for the daemon looks whether to go on waiting.
   /// Errors: why there is no such device, in its backend's words.
   static Expected<std::unique_ptr<Client>> create(std::optional<std::string> cache_directory,
                                                   std::optional<std::string> config_file, std::string_view device = {},
-                                                  std::string_view python = {});
+                                                  std::string_view python = {}, Interrupted interrupted = {});
   /// With a configuration that is loaded already.
-  static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config, std::string_view device = {});
+  static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config, std::string_view device = {},
+                                                  Interrupted interrupted = {});
 
   struct Compiled {
     std::shared_ptr<const Program> program;
@@ -73,7 +75,7 @@ class Client {
   const Config& config() const { return m_config; }
 
  private:
-  Client(Config config, std::unique_ptr<Resolver> resolver);
+  Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
   Expected<Compiled> ask_daemon(const Graph& canonical, const Resolver::Lookup& miss, const CompileOptions& options);
   Status take_in(protocol::Built& built);

@@ -122,8 +122,9 @@ kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client**
     kiln_client_options given{};  // what the caller's header does not know yet stays zero
     if (options) std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
     KILN_ASSIGN_OR_RETURN(
-        auto client, kiln::Client::create(optional_string(given.cache_directory), optional_string(given.config_file),
-                                          given.device ? given.device : "", given.python ? given.python : ""));
+        auto client,
+        kiln::Client::create(optional_string(given.cache_directory), optional_string(given.config_file),
+                             given.device ? given.device : "", given.python ? given.python : "", given.is_interrupted));
     *out = new kiln_client{std::move(client)};
     return {};
   });

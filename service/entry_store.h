@@ -14,11 +14,11 @@ class EntryStore {
  public:
   virtual ~EntryStore() = default;
 
-  /// Writes artifacts and heads in one batch. When it returns well, every head is to be found in the mapped
-  /// index.
-  virtual Status publish(const BuildResult& result) = 0;
+  /// Writes artifacts and heads in one batch, and beside the heads of programs the graph (wire form) they are of. When it
+  /// returns well, every head is to be found in the index. Errors: resource_exhausted when there is no room.
+  virtual Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) = 0;
 
-  /// Answers the verbs about entries (list, show, verify, gc, clear, pin, capture_put) with JSON.
+  /// Answers the verbs about entries (list, show, graph, verify, gc, clear, pin, capture_put) with JSON.
   virtual Expected<std::string> command(const protocol::Command& command) = 0;
 };
 

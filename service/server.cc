@@ -362,8 +362,8 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
 }
 
 void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {
-  asio::post(m_store_thread, [this, key, result = std::move(result)] {
-    const Status status = guarded([&] { return m_store->publish(*result); });
+  asio::post(m_store_thread, [this, key, result = std::move(result), graph = m_jobs.jobs().at(key).build.graph] {
+    const Status status = guarded([&] { return m_store->publish(*result, graph); });
     asio::post(m_io, [this, key, result, status] { on_published(key, result, status); });
   });
 }

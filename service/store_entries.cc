@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
@@ -10,6 +11,7 @@
 #include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
+#include "jit/run/named_artifacts.h"
 
 namespace kiln {
 namespace {
@@ -35,6 +37,12 @@ Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, con
           .generation = generation,
           .canonical_key = {key_parts.begin(), key_parts.end()},
           .provenance = key_parts};
+}
+
+std::string to_hex(std::span<const uint8_t> bytes) {
+  std::string text;
+  for (const uint8_t byte : bytes) fmt::format_to(std::back_inserter(text), "{:02x}", byte);
+  return text;
 }
 
 json entry_json(const Entry& entry) {
@@ -77,7 +85,7 @@ class StoreEntries final : public EntryStore {
   /// Opens the store unless it is open: on a full disk that works only later.
   Status open();
 
-  Status publish(const BuildResult& result) override;
+  Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) override;
   Expected<std::string> command(const Command& command) override;
 
  private:
@@ -92,6 +100,9 @@ class StoreEntries final : public EntryStore {
   Expected<std::string> verify();
   Expected<std::string> evict(const std::string& capacity);
   Expected<std::string> pin(const Command& command);
+  std::unordered_set<Digest> closure_of(const Digest& root, ArtifactKind kind);
+  Status pin_all(const std::unordered_set<Digest>& artifacts);
+  Status unpin_all(const Entry& root);
   json sizes() const;
 
   const std::string m_directory;
@@ -192,7 +203,7 @@ Status StoreEntries::check_heads(const PublishBatch& batch) const {
   return {};
 }
 
-Status StoreEntries::publish(const BuildResult& result) {
+Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_t>& graph) {
   KILN_RETURN_IF_ERROR(open());
   PublishBatch batch;
   for (const BuiltArtifact& built : result.artifacts) {
@@ -204,6 +215,8 @@ Status StoreEntries::publish(const BuildResult& result) {
   }
   for (const BuiltHead& built : result.heads) {
     batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
+    const json parts = json::parse(built.key_parts, nullptr, false);
+    if (parts.is_object() && parts.value("level", "") == "program") batch.heads.back().content = graph;
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
   return put_readable(batch);
@@ -220,6 +233,11 @@ Expected<std::string> StoreEntries::command(const Command& command) {
     case Verb::show: {
       KILN_ASSIGN_OR_RETURN(const Entry entry, find_one(command));
       return dump({{"schema_version", k_schema_version}, {"entry", entry_json(entry)}});
+    }
+    case Verb::graph: {
+      KILN_ASSIGN_OR_RETURN(const auto graph, m_store->content(command.key));
+      if (!graph) return error(StatusCode::not_found, "no graph is kept of {}", command.key.to_short());
+      return dump({{"schema_version", k_schema_version}, {"graph", to_hex(*graph)}});
     }
     case Verb::verify:
       return verify();
@@ -293,12 +311,48 @@ Expected<std::string> StoreEntries::evict(const std::string& capacity) {
   return dump({{"schema_version", k_schema_version}, {"before", before}, {"after", sizes()}});
 }
 
+/// The artifact and all that it needs to run: a program its plans, a plan its code.
+std::unordered_set<Digest> StoreEntries::closure_of(const Digest& root, ArtifactKind kind) {
+  std::unordered_set<Digest> closure = {root};
+  if (kind != ArtifactKind::program && kind != ArtifactKind::plan) return closure;
+  const auto artifact = m_store->find(root);
+  if (!artifact.ok() || !*artifact) return closure;
+  const bool is_program = kind == ArtifactKind::program;
+  const auto& bytes = (*artifact)->payload;
+  for (const Digest& named : is_program ? plans_named_by(bytes) : codes_named_by(bytes)) {
+    closure.merge(closure_of(named, is_program ? ArtifactKind::plan : ArtifactKind::code));
+  }
+  return closure;
+}
+
+Status StoreEntries::pin_all(const std::unordered_set<Digest>& artifacts) {
+  for (const Digest& digest : artifacts) {
+    const Status status = m_store->pin(digest);
+    if (!status.ok() && status.code() != StatusCode::not_found) return status;  // what is gone already cannot be kept
+  }
+  return {};
+}
+
+/// Lets go of what no other pinned program needs.
+Status StoreEntries::unpin_all(const Entry& root) {
+  std::unordered_set<Digest> needed;
+  for (const Entry& other : m_store->list({.kind = ArtifactKind::program})) {
+    if (other.pinned && other.digest != root.digest) needed.merge(closure_of(other.digest, other.kind));
+  }
+  for (const Digest& digest : closure_of(root.digest, root.kind)) {
+    if (needed.contains(digest)) continue;
+    const Status status = m_store->unpin(digest);
+    if (!status.ok() && status.code() != StatusCode::not_found) return status;
+  }
+  return {};
+}
+
 Expected<std::string> StoreEntries::pin(const Command& command) {
   if (command.text != "on" && command.text != "off") {
     return invalid_argument("pin is '{}', expected on or off", command.text.substr(0, 32));
   }
   KILN_ASSIGN_OR_RETURN(const Entry entry, find_one({.verb = Verb::show, .key = command.key}));
-  KILN_RETURN_IF_ERROR(command.text == "on" ? m_store->pin(entry.digest) : m_store->unpin(entry.digest));
+  KILN_RETURN_IF_ERROR(command.text == "on" ? pin_all(closure_of(entry.digest, entry.kind)) : unpin_all(entry));
   return dump(
       {{"schema_version", k_schema_version}, {"digest", entry.digest.to_hex()}, {"pinned", command.text == "on"}});
 }

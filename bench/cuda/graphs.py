@@ -21,7 +21,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 class Options(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_char_p) for name in
-                                                     ("cache_directory", "config_file", "job_id", "device")]
+                                                     ("cache_directory", "config_file", "device")]
 
 
 class Client:

@@ -102,6 +102,7 @@ class Cursor {
 
 std::string artifact_key(const Digest& digest) { return tagged('a', digest); }
 std::string pin_key(const Digest& digest) { return tagged('p', digest); }
+std::string content_key(const Digest& key) { return tagged('g', key); }
 std::string head_prefix(const Digest& key) { return tagged('h', key); }
 
 std::string head_key(const Digest& key, uint32_t generation) {

@@ -65,11 +65,12 @@ class Catalog {
 };
 
 /// The records of `meta`. Keys: 'a' digest, 'p' digest (pin), 'h' key generation (big endian, so that they
-/// sort).
+/// sort), 'g' key (what the key is of).
 namespace records {
 
 std::string artifact_key(const Digest& digest);
 std::string pin_key(const Digest& digest);
+std::string content_key(const Digest& key);
 std::string head_key(const Digest& key, uint32_t generation);
 std::string head_prefix(const Digest& key);
 

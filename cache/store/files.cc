@@ -84,6 +84,25 @@ Status replace(const std::string& path, std::span<const uint8_t> bytes) {
   return status;
 }
 
+size_t read_at(int fd, std::span<uint8_t> bytes, uint64_t offset) {
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t got = pread(fd, bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(offset + filled));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    filled += static_cast<size_t>(got);
+  }
+  return filled;
+}
+
+Status ensure_sized(const std::string& path, uint64_t size) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return failed(path);
+  const Status status = fchmod(fd, 0600) == 0 && ftruncate(fd, static_cast<off_t>(size)) == 0 ? Status() : failed(path);
+  ::close(fd);
+  return status;
+}
+
 Status link_or_copy(const std::string& from, const std::string& to) {
   ::unlink(to.c_str());
   int code = ::link(from.c_str(), to.c_str()) == 0 ? 0 : errno;

@@ -20,6 +20,10 @@ Expected<std::vector<uint8_t>> read(const std::string& path);
 Status replace(const std::string& path, std::span<const uint8_t> bytes);
 /// Makes `to` another name of the file `from`, in place of what was there; a copy where the file system has no links.
 Status link_or_copy(const std::string& from, const std::string& to);
+/// Reads as much of [offset, offset + bytes.size()) as there is; how much that was.
+size_t read_at(int fd, std::span<uint8_t> bytes, uint64_t offset);
+/// Makes `path` a private file of `size` bytes, with what it has kept. Errors: as of the file system.
+Status ensure_sized(const std::string& path, uint64_t size);
 /// Names in a directory, without "." and "..".
 std::vector<std::string> list(const std::string& path);
 /// True when both names lead to one file.

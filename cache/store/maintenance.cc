@@ -3,15 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 
+#include "base/fd.h"
+#include "cache/format/touch.h"
 #include "cache/store/store_impl.h"
 
 /// What keeps the store in bounds and honest: pins, eviction, erasing, verification.
 ///
-/// Eviction is by file, oldest first: files are never rewritten, so a view that a client holds stays right,
-/// and dropping a file is one unlink. What is pinned gets a second chance: it is written again, to the newest
-/// file, before its old file goes.
+/// Eviction drops files, oldest first: files are never rewritten, and dropping one is one unlink. What is pinned or was in
+/// use lately (the touch map says) gets a second chance: it is written again, to the newest file, before its file goes.
 namespace kiln {
 
 Status CacheStore::Impl::set_pinned(const Digest& digest, bool pinned) {
@@ -41,6 +43,7 @@ Status CacheStore::Impl::forget(const std::vector<Digest>& digests) {
     batch.Delete(m_rocks->meta(), records::pin_key(digest)).PermitUncheckedError();
     for (const Digest& key : artifact->keys) {
       batch.Delete(m_rocks->meta(), records::head_key(key, m_catalog.head(key)->generation)).PermitUncheckedError();
+      batch.Delete(m_rocks->meta(), records::content_key(key)).PermitUncheckedError();
       keys.push_back(key);
     }
   }
@@ -63,10 +66,47 @@ Status CacheStore::Impl::fall_back_to_older_heads(const std::vector<Digest>& key
   return m_rocks->write(dangling);
 }
 
-Status CacheStore::Impl::rewrite_pinned(const LiveFile& file) {
-  rocksdb::WriteBatch batch;
+/// What outlives an eviction to `capacity_bytes`: what is pinned, and of the rest what was in use last, as much as fits.
+std::unordered_set<Digest> CacheStore::Impl::survivors(uint64_t capacity_bytes) {
+  struct Use {
+    Digest digest;
+    uint64_t last_ms, bytes;
+  };
+  std::vector<uint8_t> touched(KILN_TOUCH_BYTES);
+  const std::string path = m_options.directory + "/" KILN_PUBLISHED_FOLDER "/" KILN_TOUCH_FILE;
+  if (const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)); file) {
+    files::read_at(file.get(), touched, 0);
+  }
+  // A file is a little larger than what is in it.
+  uint64_t room = capacity_bytes - capacity_bytes / 16;
+  std::unordered_set<Digest> kept;
+  std::vector<Use> uses;
   for (const auto& [digest, artifact] : m_catalog.artifacts()) {
-    if (!artifact.pinned || !artifact.location || artifact.location->file != file.number) continue;
+    if (!artifact.location) continue;
+    const uint64_t bytes = artifact.location->length;
+    if (artifact.pinned) {
+      kept.insert(digest);
+      room -= std::min(room, bytes);
+      continue;
+    }
+    uint32_t minutes = 0;
+    std::memcpy(&minutes, touched.data() + kiln_touch_offset(digest.bytes.data()), sizeof minutes);
+    uses.push_back({digest, std::max(artifact.created_ms, uint64_t{minutes} * 60'000), bytes});
+  }
+  std::ranges::sort(uses, std::ranges::greater(), &Use::last_ms);
+  for (const Use& use : uses) {
+    if (use.bytes > room) break;
+    room -= use.bytes;
+    kept.insert(use.digest);
+  }
+  return kept;
+}
+
+Status CacheStore::Impl::rewrite(const LiveFile& file, const std::unordered_set<Digest>& kept) {
+  rocksdb::WriteBatch batch;
+  for (const Digest& digest : kept) {
+    const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
+    if (artifact == nullptr || !artifact->location || artifact->location->file != file.number) continue;
     KILN_ASSIGN_OR_RETURN(const auto value, m_rocks->get(m_rocks->artifacts(), slice_of(digest)));
     if (value) batch.Put(m_rocks->artifacts(), slice_of(digest), *value).PermitUncheckedError();
   }
@@ -76,6 +116,10 @@ Status CacheStore::Impl::rewrite_pinned(const LiveFile& file) {
 Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
   const std::scoped_lock evicting(m_evict_mutex);
   KILN_RETURN_IF_ERROR(flush());
+  const std::unordered_set<Digest> kept = [&] {
+    const std::scoped_lock guard(m_mutex);
+    return survivors(capacity_bytes);
+  }();
   // Every file there is now may go once. If that is not enough, only what is pinned remains.
   for (size_t drops = m_rocks->files().size();; --drops) {
     const std::vector<LiveFile> files = m_rocks->files();
@@ -88,9 +132,9 @@ Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
     }
     {
       const std::scoped_lock guard(m_mutex);
-      KILN_RETURN_IF_ERROR(rewrite_pinned(files.front()));
+      KILN_RETURN_IF_ERROR(rewrite(files.front(), kept));
     }
-    KILN_RETURN_IF_ERROR(flush());  // the survivors are in a newer file, and mapped, before the old one goes
+    KILN_RETURN_IF_ERROR(flush());  // the survivors are in a newer file, and found there, before the old one goes
     KILN_RETURN_IF_ERROR(m_rocks->drop_oldest(files.front()));
     const std::scoped_lock guard(m_mutex);
     KILN_RETURN_IF_ERROR(sync());

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "base/fault.h"
+#include "cache/format/touch.h"
 #include "cache/store/files.h"
 #include "cache/store/sst_scan.h"
 
@@ -65,6 +66,8 @@ kiln_index_slot slot_of(const Digest& digest, const Catalog::ArtifactState& arti
 Expected<std::unique_ptr<Publisher>> Publisher::open(const StoreOptions& options, const std::string& directory) {
   const std::string folder = directory + "/" KILN_PUBLISHED_FOLDER;
   KILN_RETURN_IF_ERROR(files::ensure_private_directory(folder));
+  // Only a hint: without it eviction goes by age.
+  static_cast<void>(files::ensure_sized(folder + "/" KILN_TOUCH_FILE, KILN_TOUCH_BYTES));
   std::unique_ptr<Publisher> publisher(new Publisher(options, folder));
   // Above every index that was ever begun: a reader may still have an old one mapped under its name.
   for (const std::string& name : files::list(folder)) {
@@ -219,7 +222,7 @@ Status Publisher::rebuild_index(const Catalog& catalog) {
 /// Removes what is published no more: links, sidecars and indexes of files that went, and remains of a killed
 /// store.
 void Publisher::reap(const std::vector<LiveFile>& live) {
-  std::unordered_set<std::string> keep = {KILN_CURRENT_FILE,
+  std::unordered_set<std::string> keep = {KILN_CURRENT_FILE, KILN_TOUCH_FILE,
                                           fmt::format("{}{}", k_index_prefix, m_index->generation())};
   for (const LiveFile& file : live) {
     keep.insert(file_name(file.number, k_link_suffix));

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/fd.h"
+#include "cache/store/files.h"
 
 /// Where in the file is a value? RocksDB's API gives the bytes of each value but not their place, and its
 /// format is none of our business. So the value's first 128 bytes, our header, which holds its digest and so
@@ -58,25 +59,13 @@ class FileSearch {
 
   void fill(uint64_t from) {
     m_window.resize(k_window_bytes);
-    m_window.resize(read_at(m_window, from));
+    m_window.resize(files::read_at(m_fd.get(), m_window, from));
     m_window_start = from;
   }
 
   bool holds(std::span<const uint8_t> value, uint64_t offset) {
     m_candidate.resize(value.size());
-    return read_at(m_candidate, offset) == value.size() && std::ranges::equal(m_candidate, value);
-  }
-
-  size_t read_at(std::span<uint8_t> bytes, uint64_t offset) const {
-    size_t filled = 0;
-    while (filled < bytes.size()) {
-      const ssize_t got =
-          pread(m_fd.get(), bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(offset + filled));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;
-      filled += static_cast<size_t>(got);
-    }
-    return filled;
+    return files::read_at(m_fd.get(), m_candidate, offset) == value.size() && std::ranges::equal(m_candidate, value);
   }
 
   UniqueFd m_fd;

@@ -206,6 +206,8 @@ Status CacheStore::Impl::publish(const PublishBatch& batch) {
     head.created_ms = now_ms();
     writes.Put(m_rocks->meta(), records::head_key(head.key, head.generation), records::encode_head(head))
         .PermitUncheckedError();
+    if (head.content.empty() || head.content.size() > limits::k_kept_content_bytes) continue;
+    writes.Put(m_rocks->meta(), records::content_key(head.key), slice(head.content)).PermitUncheckedError();
   }
   KILN_RETURN_IF_ERROR(m_rocks->write(writes));
   KILN_FAULT_POINT("cache.publish.written");
@@ -297,6 +299,13 @@ Expected<std::optional<Head>> CacheStore::Impl::head(const Digest& key) {
   return records::decode_head(record_key, *value);
 }
 
+Expected<std::optional<std::vector<uint8_t>>> CacheStore::Impl::content(const Digest& key) {
+  const std::scoped_lock guard(m_mutex);
+  KILN_ASSIGN_OR_RETURN(const auto value, m_rocks->get(m_rocks->meta(), records::content_key(key)));
+  if (!value) return std::optional<std::vector<uint8_t>>();
+  return std::optional(std::vector<uint8_t>(value->begin(), value->end()));
+}
+
 std::vector<Entry> CacheStore::Impl::list(const EntryFilter& filter) {
   const std::scoped_lock guard(m_mutex);
   std::vector<Entry> entries;
@@ -353,6 +362,9 @@ Status CacheStore::flush() { return m_impl->flush(); }
 Status CacheStore::republish() { return m_impl->republish(); }
 Expected<std::optional<Artifact>> CacheStore::find(const Digest& artifact) const { return m_impl->find(artifact); }
 Expected<std::optional<Head>> CacheStore::head(const Digest& key) const { return m_impl->head(key); }
+Expected<std::optional<std::vector<uint8_t>>> CacheStore::content(const Digest& key) const {
+  return m_impl->content(key);
+}
 Expected<std::vector<Head>> CacheStore::history(const Digest& key) const { return m_impl->history(key); }
 std::vector<Entry> CacheStore::list(const EntryFilter& filter) const { return m_impl->list(filter); }
 Status CacheStore::pin(const Digest& artifact) { return m_impl->set_pinned(artifact, true); }

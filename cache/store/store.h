@@ -27,6 +27,7 @@ struct Head {
   std::vector<uint8_t> canonical_key;  // the bytes `key` is the digest of; compared, so a collision is found
   std::string provenance;              // JSON, for people and tools; the store does not look into it
   uint64_t created_ms = 0;             // since 1970; set by publish
+  std::vector<uint8_t> content;  // what the key is of, for explanations; only given to publish (CacheStore::content)
 
   bool operator==(const Head&) const = default;
 };
@@ -106,12 +107,15 @@ class CacheStore {
   Expected<std::vector<Head>> history(const Digest& key) const;
   std::vector<Entry> list(const EntryFilter& filter = {}) const;
 
+  /// What a key is of, as it was published with a head; nothing when it was not, or was too large.
+  Expected<std::optional<std::vector<uint8_t>>> content(const Digest& key) const;
+
   /// Pinned artifacts are not evicted. Errors: not_found.
   Status pin(const Digest& artifact);
   Status unpin(const Digest& artifact);
 
-  /// Drops the oldest files until at most `capacity_bytes` (of the options) remain; what is pinned in them is
-  /// written again first. Errors: resource_exhausted when what is pinned does not fit.
+  /// Drops the oldest files until at most `capacity_bytes` (of the options) remain; what is pinned in them, or was in
+  /// use later than what goes, is written again first. Errors: resource_exhausted when what is pinned does not fit.
   Status evict();
   Status evict(uint64_t capacity_bytes);
   /// Forgets one artifact and the heads that lead to it. Not found is success.

@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <shared_mutex>
+#include <unordered_set>
 
 #include "cache/store/catalog.h"
 #include "cache/store/files.h"
@@ -25,6 +26,7 @@ class CacheStore::Impl {
   Status republish();
   Expected<std::optional<Artifact>> find(const Digest& digest);
   Expected<std::optional<Head>> head(const Digest& key);
+  Expected<std::optional<std::vector<uint8_t>>> content(const Digest& key);
   Expected<std::vector<Head>> history(const Digest& key);
   std::vector<Entry> list(const EntryFilter& filter);
   Status set_pinned(const Digest& digest, bool pinned);
@@ -53,7 +55,8 @@ class CacheStore::Impl {
   Status forget(const std::vector<Digest>& digests);
   Status fall_back_to_older_heads(const std::vector<Digest>& keys);
   std::vector<Head> read_history(const Digest& key);
-  Status rewrite_pinned(const LiveFile& file);
+  std::unordered_set<Digest> survivors(uint64_t capacity_bytes);
+  Status rewrite(const LiveFile& file, const std::unordered_set<Digest>& kept);
   std::optional<std::string> damage_of(const Digest& digest, const Catalog::ArtifactState& artifact);
 
   void files_changed();

@@ -47,9 +47,11 @@ typedef struct kiln_client_options {
   size_t struct_size;
   const char* cache_directory; /* NULL: configuration */
   const char* config_file;     /* NULL: the usual places */
-  const char* job_id;          /* NULL: none. All ranks of a job run the heads its first rank recorded */
   const char* device;          /* whose programs: a backend's name, or name:index; NULL: the host */
   const char* python; /* the program of the running Python, or NULL: used where python.path is not configured */
+  /* Asked about ten times a second, on the waiting thread, while a call waits for the daemon; not 0 ends the wait with
+   * cancelled (1), and the work goes on. For hosts whose signals wait for them to look (Python's Ctrl-C). NULL: never. */
+  int (*is_interrupted)(void);
 } kiln_client_options;
 
 KILN_API kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out);

@@ -59,8 +59,9 @@ enum class Verb : uint8_t {
   pin = 8,          // key, text "on" or "off"
   capture_put = 9,  // key, data: publish a capture
   shutdown = 10,    // drain and leave
+  graph = 11,       // key → JSON: the graph (wire form, in hexadecimal) of a program's key
 };
-inline constexpr uint8_t k_verb_count = 11;
+inline constexpr uint8_t k_verb_count = 12;
 std::string_view to_string(Verb verb);
 
 struct Command {

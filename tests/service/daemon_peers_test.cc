@@ -11,11 +11,10 @@ TEST_F(DaemonTest, another_user_is_refused_before_a_byte_is_read) {
   struct stat info{};
   ASSERT_EQ(stat(socket().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
-  ASSERT_EQ(stat((m_directory + "/run/kiln").c_str(), &info), 0);
+  ASSERT_EQ(stat(m_config.cache_directory.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700U);
   // Open the doors that the file system keeps shut, to stand before the daemon itself.
-  for (const std::string& path : {m_directory, m_directory + "/run", m_directory + "/run/kiln"})
-    chmod(path.c_str(), 0711);
+  for (const std::string& path : {m_directory, m_config.cache_directory}) chmod(path.c_str(), 0711);
   chmod(socket().c_str(), 0666);
   const std::string path = socket();
   const pid_t stranger = fork();

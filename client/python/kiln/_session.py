@@ -17,6 +17,7 @@ class Session:
         self._clients: dict[str, object] = {}  # by device; None is one that could not be had
         self.targets: dict[str, collections.Counter] = {}  # that graphs are built for besides; nodes built, and left
         self._said: set[str] = set()
+        self.causes: set[str] = set()  # of those that say_cause was told
         self.counts: collections.Counter = collections.Counter()
         self.fallback_ops: collections.Counter = collections.Counter()
         self.reasons: list[dict] = []
@@ -35,7 +36,8 @@ class Session:
                     self._clients[device] = _kiln.Client(device=device or None, python=sys.executable)
                 except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                     self._clients[device] = None
-                    self.say(f"client {device}", f"not available, graphs{on(device)} run in torch: {error}")
+                    self.causes.add(str(error))
+                    self.say(f"client {device}", f"not available: {error}; models{on(device)} run in torch")
                     self.note_fallback("client", f"{device or 'host'}: {error}")
             return self._clients[device]
 
@@ -61,6 +63,12 @@ class Session:
         if topic not in self._said:
             self._said.add(topic)
             print(f"kiln: {message}", file=sys.stderr)
+
+    def say_cause(self, error: Exception) -> None:
+        """One line on stderr about what keeps all graphs from Kiln alike, with what to do: the first time for each."""
+        if is_cause(error):
+            self.causes.add(str(error))
+            self.say(str(error), f"{error}; models run in torch")
 
     def note_fallback(self, what: str, why: str) -> None:
         """Records for explain() what ran in torch, and why."""
@@ -90,8 +98,18 @@ def session() -> Session:
     return _session
 
 
+# Of kiln.Error.code: deadline_exceeded, permission_denied, resource_exhausted, failed_precondition, unavailable. They are of
+# Kiln's service, and not of the graph that met them.
+CAUSES = (4, 7, 8, 9, 14)
+
+
+def is_cause(error: Exception) -> bool:
+    return getattr(error, "code", None) in CAUSES
+
+
 def disabled() -> bool:
-    return os.environ.get("KILN_DISABLE", "") not in ("", "0")
+    """As libkiln reads it (base/config/config.cc)."""
+    return os.environ.get("KILN_DISABLE", "").lower() not in ("", "0", "false", "no", "off")
 
 
 DEFAULTS = {

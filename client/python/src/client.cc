@@ -18,13 +18,23 @@ struct ClientObject {
 
 kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*>(object)->client; }
 
+/// Runs what Python has pending for signals, from a call that waits without the GIL. What a handler raises (Ctrl-C's
+/// KeyboardInterrupt) stays set, and is what the call raises.
+int is_interrupted() {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  const int raised = PyErr_CheckSignals();
+  PyGILState_Release(state);
+  return raised != 0;
+}
+
 PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"cache_directory", "config_file", "job_id", "device", "python", nullptr};
+  static const char* k_names[] = {"cache_directory", "config_file", "device", "python", nullptr};
   kiln_client_options options{.struct_size = sizeof(kiln_client_options)};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzzzz", const_cast<char**>(k_names), &options.cache_directory,
-                                   &options.config_file, &options.job_id, &options.device, &options.python)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|zzzz", const_cast<char**>(k_names), &options.cache_directory,
+                                   &options.config_file, &options.device, &options.python)) {
     return nullptr;
   }
+  options.is_interrupted = is_interrupted;
   kiln_client* client = nullptr;
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;

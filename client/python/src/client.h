@@ -4,7 +4,7 @@
 
 namespace kiln::python {
 
-/// The Python type `Client(cache_directory=None, config_file=None, job_id=None, device=None, python=None)`: libkiln's
+/// The Python type `Client(cache_directory=None, config_file=None, device=None, python=None)`: libkiln's
 /// client.
 ///
 ///   compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program

@@ -20,6 +20,10 @@ bool add_error_type(PyObject* module) {
 }
 
 void set_error(kiln_error* error) {
+  if (PyErr_Occurred() != nullptr) {  // a signal's handler raised while the call waited
+    kiln_error_destroy(error);
+    return;
+  }
   if (kiln_error_code(error) == k_out_of_range) {
     PyErr_SetString(PyExc_IndexError, "index out of range in self");
     kiln_error_destroy(error);

@@ -12,7 +12,7 @@ class FakeStore final : public EntryStore {
  public:
   explicit FakeStore(std::string directory) : m_directory(std::move(directory)) {}
 
-  Status publish(const BuildResult& result) override {
+  Status publish(const BuildResult& result, const std::vector<uint8_t>&) override {
     std::ofstream file(m_directory + "/published", std::ios::app);
     for (const BuiltHead& head : result.heads) file << head.key.to_hex() << "\n";
     return {};

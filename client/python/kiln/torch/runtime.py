@@ -66,7 +66,11 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
         raise RuntimeError(f"no client for {place.device}")
     _attach()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory}
-    return client.compile(text, inputs, outputs, **options)
+    try:
+        return client.compile(text, inputs, outputs, **options)
+    except Exception as error:
+        _session.session().say_cause(error)
+        raise
 
 
 _attached = False
@@ -351,8 +355,9 @@ def _count(attributes, outside: list) -> None:
     for op, why in fallback:
         session.fallback_ops[op] += _instances
         session.note_fallback(op, why)
-    if fallback:
-        names = ", ".join(dict.fromkeys(op for op, _ in fallback))
+    unsaid = [op for op, why in fallback if why not in session.causes]
+    if unsaid:
+        names = ", ".join(dict.fromkeys(unsaid))
         session.say("fallback", f"{len(fallback)} of {len(fallback) + compiled} nodes run in torch: {names[:200]}")
 
 

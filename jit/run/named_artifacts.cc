@@ -1,0 +1,32 @@
+#include "jit/run/named_artifacts.h"
+
+#include <algorithm>
+
+#include "jit/run/program_generated.h"
+
+namespace kiln {
+namespace {
+
+template <typename Table>
+std::vector<Digest> named_by(std::span<const uint8_t> bytes,
+                             const flatbuffers::Vector<const fb::ArtifactDigest*>* (Table::*names)() const) {
+  std::vector<Digest> digests;
+  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
+  if (!verifier.VerifyBuffer<Table>(nullptr)) return digests;
+  const auto* list = (flatbuffers::GetRoot<Table>(bytes.data())->*names)();
+  for (uint32_t i = 0; list != nullptr && i < list->size(); ++i) {
+    Digest& digest = digests.emplace_back();
+    std::copy(list->Get(i)->bytes()->begin(), list->Get(i)->bytes()->end(), digest.bytes.begin());
+  }
+  return digests;
+}
+
+}  // namespace
+
+std::vector<Digest> plans_named_by(std::span<const uint8_t> program) {
+  return named_by<fb::Program>(program, &fb::Program::plans);
+}
+
+std::vector<Digest> codes_named_by(std::span<const uint8_t> plan) { return named_by<fb::Plan>(plan, &fb::Plan::codes); }
+
+}  // namespace kiln

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+
+namespace kiln {
+
+/// The plans that a program's bytes name, and the code that a plan's do: what must be kept for it to run. Empty for bytes
+/// that are no such record.
+std::vector<Digest> plans_named_by(std::span<const uint8_t> program);
+std::vector<Digest> codes_named_by(std::span<const uint8_t> plan);
+
+}  // namespace kiln
