@@ -25,7 +25,7 @@ constexpr std::array k_keys = {
     ConfigKey{"cache.directory", &Config::cache_directory, "",
               "Where compiled kernels live; it also names the daemon's socket. Empty: $XDG_CACHE_HOME/kiln."},
     ConfigKey{"cache.size_max_bytes", &Config::cache_size_max_bytes, "bytes",
-              "The cache's size; beyond it the oldest entries go, except what is pinned."},
+              "The cache's size; beyond it goes what was not in use for longest, except what is pinned."},
     ConfigKey{"cache.allow_network", &Config::cache_allow_network, "",
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",

@@ -2,8 +2,11 @@
 
 #include <chrono>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <thread>
 
+#include "cache/format/touch.h"
 #include "tests/cache/cache_testing.h"
 
 namespace kiln::testing {
@@ -55,6 +58,41 @@ TEST(eviction, what_is_pinned_stays) {
   ASSERT_TRUE(store->unpin(plan_batch(2, k_size).heads[0].artifact).ok());
   ASSERT_TRUE(store->evict(1000).ok());
   EXPECT_EQ(store->stats().artifacts, 0u);
+}
+
+TEST(eviction, what_was_in_use_last_stays_however_old_it_is) {
+  TemporaryDirectory directory;
+  const auto store = ten_files(directory.path());
+  {
+    // As a client an hour from now leaves it: what is touched in this minute is no younger than what is written in it.
+    const Digest used = plan_batch(2, k_size).heads[0].artifact;
+    const auto minutes = static_cast<uint32_t>(time(nullptr) / 60 + 60);
+    std::fstream touched(directory.path() + "/pub/touch", std::ios::in | std::ios::out | std::ios::binary);
+    touched.seekp(static_cast<std::streamoff>(kiln_touch_offset(used.bytes.data())));
+    touched.write(reinterpret_cast<const char*>(&minutes), sizeof minutes);
+  }
+  ASSERT_TRUE(store->evict(store->stats().file_bytes * 45 / 100).ok());
+  const Reader reader = open_reader(directory.path());
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    EXPECT_EQ(find_plan(reader.get(), seed, k_size), seed == 2 || seed > 7 ? KILN_HIT : KILN_MISS_ABSENT) << seed;
+  }
+}
+
+TEST(eviction, a_reader_notes_what_it_uses) {
+  TemporaryDirectory directory;
+  const auto store = ten_files(directory.path());
+  const Reader reader = open_reader(directory.path());
+  const auto cell_of = [&](uint64_t seed) {
+    uint32_t minutes = 0;
+    std::ifstream touched(directory.path() + "/pub/touch", std::ios::binary);
+    const Digest artifact = plan_batch(seed, k_size).heads[0].artifact;
+    touched.seekg(static_cast<std::streamoff>(kiln_touch_offset(artifact.bytes.data())));
+    touched.read(reinterpret_cast<char*>(&minutes), sizeof minutes);
+    return minutes;
+  };
+  ASSERT_EQ(find_plan(reader.get(), 3, k_size), KILN_HIT);
+  EXPECT_NEAR(cell_of(3), static_cast<double>(time(nullptr)) / 60, 2);
+  EXPECT_EQ(cell_of(4), 0U);
 }
 
 TEST(eviction, a_mapped_view_outlives_it) {

@@ -81,6 +81,17 @@ TEST(recovery, a_death_or_a_failure_at_any_step_loses_nothing_that_was_acknowled
 }
 #endif
 
+#ifdef KILN_FAULT_POINTS
+TEST(recovery, a_file_system_without_links_publishes_copies) {
+  TemporaryDirectory directory;
+  setenv("KILN_FAULTS", "cache.link=error", 1);
+  const auto seeds = PublisherProcess(directory.path(), 1, 3, PublisherProcess::Manner::exit).wait();
+  unsetenv("KILN_FAULTS");
+  ASSERT_EQ(seeds.size(), 3U);
+  expect_all_kept(directory.path(), seeds);
+}
+#endif
+
 /// A file system of its own, so that it can be full.
 class SmallDisk {
  public:

@@ -1,7 +1,12 @@
 // Each subcommand as people and scripts use it: the program itself, a real daemon, a cache of the test's own.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -394,6 +399,73 @@ TEST_F(Cli, ExplainOfAGraphSaysWhetherItWouldHit) {
   EXPECT_EQ(missing["cached"], false);
   EXPECT_THAT(missing["miss"].get<std::string>(), HasSubstr("absent"));
   EXPECT_EQ(missing["nearest"]["differs"][0]["part"], "graph");
+}
+
+TEST_F(Cli, ExplainSaysWhatIsOtherwiseInTheGraph) {
+  const auto norm = [](int rows, const char* eps) {
+    return "graph(%x: f32[" + std::to_string(rows) + R"(, 65], %w: f32[65], %b: f32[65]) {
+  %y = layer_norm(%x, %w, %b) {dim = 1, eps = )" +
+           eps + R"(}
+  return %y
+}
+)";
+  };
+  const std::string file = m_world.write("norm.kiln", norm(64, "1e-06"));
+  const CliResult warmed = kiln({"warm", file});
+  ASSERT_EQ(warmed.exit_status, 0) << warmed.err << warmed.out;
+  EXPECT_THAT(kiln({"explain", m_world.write("rows.kiln", norm(65, "1e-06"))}).out,
+              HasSubstr("input 0: f32[65, 65] was f32[64, 65]"));
+  EXPECT_THAT(kiln({"explain", m_world.write("eps.kiln", norm(64, "1e-05"))}).out, HasSubstr("eps 1e-05 was 1e-06"));
+  // Also between two programs of the cache, and the nearest is the one that differs least.
+  ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
+  ASSERT_EQ(kiln({"warm", m_world.write("rows.kiln", norm(65, "1e-06"))}).exit_status, 0);
+  const auto nearest = kiln({"explain", "--json"}).json()["nearest"];
+  EXPECT_EQ(nearest["graph"][0], "input 0: f32[65, 65] was f32[64, 65]");
+}
+
+TEST_F(Cli, APinnedProgramKeepsItsPlanAndCode) {
+  ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
+  const std::string program = newest_key("program");
+  ASSERT_EQ(kiln({"pin", program}).exit_status, 0);
+  ASSERT_EQ(kiln({"warm", graph(8)}).exit_status, 0);
+  kiln({"gc", "--size", "1K"});  // fails: what is pinned is larger
+  EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], true);
+  EXPECT_EQ(kiln({"explain", graph(8), "--json"}).json()["cached"], false);
+  ASSERT_EQ(kiln({"unpin", program}).exit_status, 0);
+  EXPECT_EQ(kiln({"gc", "--size", "1K"}).exit_status, 0);
+  EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], false);
+}
+
+TEST_F(Cli, StopSignalsNobodyButTheDaemonThatHoldsTheCache) {
+  std::filesystem::create_directory(m_world.cache());
+  std::filesystem::permissions(m_world.cache(), std::filesystem::perms::owner_all);
+  const pid_t bystander = fork();
+  if (bystander == 0) {
+    pause();
+    _exit(0);
+  }
+  const std::string path = m_world.cache() / "kilnd.lock";
+  const int lock = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  const std::string holder = std::to_string(bystander) + " 1 1\n";  // its number, in another container
+  ASSERT_EQ(write(lock, holder.data(), holder.size()), static_cast<ssize_t>(holder.size()));
+  const CliResult result = kiln({"daemon", "stop"});
+  EXPECT_NE(result.exit_status, 0);
+  EXPECT_THAT(result.err, HasSubstr("another container"));
+  EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0) << "it lives";
+  kill(bystander, SIGKILL);
+  waitpid(bystander, nullptr, 0);
+  close(lock);
+}
+
+TEST_F(Cli, TheCauseIsTheSameSentenceEverywhere) {
+  std::filesystem::create_directory(m_world.cache());
+  std::filesystem::permissions(m_world.cache(), std::filesystem::perms{0755});
+  const std::string path = std::filesystem::canonical(m_world.cache());
+  const std::string sentence = path + " is mode 755, expected 700; chmod 700 " + path;
+  EXPECT_THAT(kiln({"ls"}).err, HasSubstr("no daemon: " + sentence));
+  EXPECT_THAT(kiln({"doctor"}).out, HasSubstr(sentence));
+  std::filesystem::permissions(m_world.cache(), std::filesystem::perms::owner_all);
 }
 
 TEST_F(Cli, StatsCountWhatTheDaemonDid) {

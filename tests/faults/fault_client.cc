@@ -4,6 +4,7 @@
 //   compile N…      each: "N ok STATISTICS", or "N error CODE MESSAGE"; "N wrong …" and exit 3 for a wrong result, or for
 //                   memory that is writable and executable
 //   fork N M        compiles N; parent and child run N and compile M, at once
+//   flight S N…     for S seconds runs what it compiled once, and again what a new client of its finds; then as compile
 //   leave N         exits while another thread compiles N
 //
 // FAULT_UID, when set by root, is whom it becomes first.
@@ -114,6 +115,30 @@ int fork_and_compile(long first, long second) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? result : 4;
 }
 
+/// Every result is right or an error, however the files change meanwhile.
+int fly(double seconds, const std::vector<long>& numbers) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  kiln::api::Client first;
+  std::vector<std::pair<Case, kiln::api::Program>> kept;
+  for (const long number : numbers) kept.emplace_back(Case(number), first.compile(kiln::api::Graph(text_of(number))));
+  int result = 0;
+  size_t runs = 0, errors = 0;
+  while (std::chrono::steady_clock::now() < end && result == 0) {
+    for (const auto& [known, program] : kept) result = known.is_right(program) ? result : k_wrong_result, ++runs;
+    kiln::api::Client fresh;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      try {
+        const kiln::api::Program found = fresh.compile(kiln::api::Graph(text_of(numbers[i])));
+        result = kept[i].first.is_right(found) ? result : k_wrong_result, ++runs;
+      } catch (const kiln::api::Error&) {
+        ++errors;
+      }
+    }
+  }
+  std::printf("%zu runs, %zu errors\n", runs, errors);
+  return result;
+}
+
 [[noreturn]] void leave_while_compiling(long number) {
   static kiln::api::Client client;
   std::thread([number] { (void)compile(client, number); }).detach();
@@ -124,6 +149,11 @@ int fork_and_compile(long first, long second) {
 int run(int argc, char** argv) {
   const std::string verb = argc > 2 ? argv[1] : "";
   if (verb == "fork" && argc == 4) return fork_and_compile(std::atol(argv[2]), std::atol(argv[3]));
+  if (verb == "flight" && argc > 3) {
+    std::vector<long> numbers;
+    for (int i = 3; i < argc; ++i) numbers.push_back(std::atol(argv[i]));
+    return fly(std::atof(argv[2]), numbers);
+  }
   if (verb == "leave") leave_while_compiling(std::atol(argv[2]));
   if (verb != "compile") return 2;
   kiln::api::Client client;

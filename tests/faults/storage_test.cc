@@ -2,12 +2,14 @@
 // wrong result.
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "tests/faults/host.h"
 
@@ -149,6 +151,66 @@ TEST_F(Storage, WhatIsRemovedUnderALivingDaemonIsMadeAgain) {
     host.environment().erase("KILN_NO_DAEMON");
     host.stop_daemon();
   }
+}
+
+/// Eight clients run and compile while every published file is cut, flipped and removed: nobody dies, nothing is wrong,
+/// and afterwards the cache serves as before.
+TEST_F(Storage, UnderRunningClientsNoDamageEndsOneOrReachesAResult) {
+  constexpr double k_seconds = 6;
+  host.environment()["KILN_DAEMON_START_TIMEOUT_MS"] = "20000";
+  std::vector<Child> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(host.start({"flight", std::to_string(k_seconds), "1", "2"}));
+  const Deadline end = deadline_in(static_cast<uint64_t>(k_seconds * 1'000));
+  size_t damages = 0;
+  while (Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::error_code gone;  // others come and go here
+    std::vector<fs::path> published;
+    for (const auto& entry : fs::directory_iterator(host.cache() + "/pub", gone)) published.push_back(entry.path());
+    if (published.empty()) continue;
+    const fs::path& file = published[random() % published.size()];
+    const uintmax_t size = fs::file_size(file, gone);
+    if (gone || size == 0) continue;
+    switch (random() % 3) {
+      case 0:
+        fs::resize_file(file, random() % size, gone);
+        break;
+      case 1:
+        flip(file, random, 64);
+        break;
+      default:
+        fs::remove(file, gone);
+    }
+    ++damages;
+  }
+  EXPECT_GT(damages, 50U);
+  for (Child& client : clients) {
+    const Outcome outcome = client.wait();
+    EXPECT_TRUE(outcome.ended);
+    EXPECT_EQ(outcome.signal, 0);
+    EXPECT_EQ(outcome.exit_code, 0) << (outcome.lines.empty() ? "" : outcome.lines.back());
+  }
+  host.stop_daemon();
+  expect_all_right(host.compile({3, 4}), "a new client with a new daemon");
+}
+
+/// What the disk has no room for serves the process that asked, and is kept once there is room.
+TEST(FullDisk, ServesFromMemoryAndRecovers) {
+  Host host;
+  fs::create_directories(host.cache());
+  if (mount("kiln-test", host.cache().c_str(), "tmpfs", 0, "size=300k,mode=0700") != 0) {
+    GTEST_SKIP() << "needs the right to mount: " << std::strerror(errno);
+  }
+  const Outcome first = host.compile(k_numbers), second = host.compile(k_numbers);
+  expect_all_right(first, "the first client on a full disk");
+  expect_all_right(second, "the second client on a full disk");
+  EXPECT_EQ(counter_in(second.lines.back(), "compilations"), 0) << "the daemon has it still";
+  EXPECT_EQ(mount("kiln-test", host.cache().c_str(), "tmpfs", MS_REMOUNT, "size=64m,mode=0700"), 0);
+  expect_all_right(host.compile(k_numbers), "with room again");
+  host.stop_daemon();
+  host.environment()["KILN_NO_DAEMON"] = "1";
+  expect_all_right(host.compile(k_numbers), "kept");
+  umount(host.cache().c_str());
 }
 
 TEST(CacheDirectory, ThatCannotBeMadeIsATypedErrorInTime) {

@@ -90,6 +90,17 @@ TEST(JobTable, a_full_queue_refuses_new_keys_and_still_joins) {
   EXPECT_TRUE(table.ask(graph("7"), {2, 1}, 2, k_now).ok());
 }
 
+TEST(JobTable, graphs_that_wait_are_bounded_in_bytes) {
+  JobTable table;
+  const auto large = [](char tag) { return graph(std::string(limits::k_held_request_bytes / 4, tag)); };
+  for (const char tag : {'a', 'b', 'c', 'd'}) ASSERT_TRUE(table.ask(large(tag), {1, 1}, 1, k_now).ok());
+  EXPECT_EQ(table.ask(large('e'), {1, 2}, 1, k_now).code(), StatusCode::resource_exhausted);
+  EXPECT_TRUE(table.ask(large('a'), {1, 3}, 1, k_now).ok()) << "who joins adds nothing";
+  const Digest first = table.next()->key;
+  table.finish(first);
+  EXPECT_TRUE(table.ask(large('e'), {1, 4}, 1, k_now).ok());
+}
+
 TEST(JobTable, quarantine_refuses_with_the_cause_until_its_end) {
   JobTable table;
   const auto key = job_key(graph("bad"));

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "client/connection/connection.h"
 
@@ -121,6 +122,23 @@ TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
   EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(60)}).at("stored"),
             true);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
+}
+
+TEST_F(KilndTest, a_capture_that_grows_leaves_no_more_than_its_last_states) {
+  const Digest key = digest_of("capture key");
+  for (size_t size = 50; size < 60; ++size) {
+    ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(size)});
+  }
+  EXPECT_EQ(ask({.verb = Verb::list}).at("entries").size(), limits::k_capture_generations);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 59U);
+}
+
+TEST_F(KilndTest, a_head_that_leads_to_nothing_is_an_error_and_the_daemon_lives_on) {
+  ASSERT_TRUE(build("ok").ok());
+  const auto pid = ask({.verb = Verb::status}).at("pid");
+  EXPECT_EQ(build("astray").status().code(), StatusCode::internal);
+  EXPECT_TRUE(build("ok too").ok());
+  EXPECT_EQ(ask({.verb = Verb::status}).at("pid"), pid);
 }
 
 /// Whoever asks for what is kept could not read it. The answer is something that can be read.

@@ -82,6 +82,11 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactor
     if (!run) return run.status();
   }
   progress("compile", 2, 2, "kernel");
+  if (is("astray")) {  // a head that leads to nothing
+    BuildResult result = result_of(graph, 100);
+    result.heads[0].artifact = digest_of("no artifact of this batch");
+    return result;
+  }
   // A key of its own, and each time other bytes under it.
   if (is("varies")) {
     BuildResult result = result_of(fmt::format("{} {}", graph, getpid()), 5'000);
