@@ -7,7 +7,7 @@ from torch import fx
 from .. import _session
 from . import compat
 from .joint import partition_joint
-from .runtime import compile_graph, waiting_at_most
+from .runtime import CompiledGraph, compile_graph, waiting_at_most
 
 OPTIONS = ("deadline_ms",)
 
@@ -24,15 +24,24 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
+        made = []
         with waiting_at_most(_deadline(options)):
-            return compat.adapter().compile_with_autograd(
-                gm, example_inputs, compiler=compile_or_eager, partition=partition_joint
+            compiled = compat.adapter().compile_with_autograd(
+                gm, example_inputs, compiler=lambda g, i: _noted(made, compile_or_eager(g, i)), partition=partition_joint
             )
+        if made and not any(graph.has_regions for graph in made if isinstance(graph, CompiledGraph)):
+            return gm.forward  # nothing of it is Kiln's, and so nothing is in its way
+        return compiled
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         if compat.adapter().is_control_flow(error):
             raise
         _note_eager("capture", error)
         return gm.forward
+
+
+def _noted(made: list, graph):
+    made.append(graph)
+    return graph
 
 
 def _deadline(options: dict | None) -> int:

@@ -242,6 +242,17 @@ def _describe(region: Region, result: Partition) -> None:
     region.symbols = builder.writer.symbols
 
 
+def describe_alone(node: fx.Node) -> Region:
+    """The node as a region of its own, with the pieces of its result that are read."""
+    pieces = [u for u in node.users if u.target is operator.getitem] if _several_results(node) else []
+    region = Region([node, *pieces], outputs=pieces or [node])
+    builder = Builder(ROWS, lambda n: n in region.nodes)
+    for output in region.outputs:
+        builder.output(output)
+    region.inputs, region.text, region.symbols = builder.inputs, builder.writer.text(), builder.writer.symbols
+    return region
+
+
 def _outputs(region: Region, result: Partition) -> list[fx.Node]:
     """The region's nodes whose tensors somebody else reads, through views or not."""
     inside = set(region.nodes)

@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import functools
 import operator
-import re
 import weakref
 from typing import Callable
 
@@ -17,8 +16,9 @@ from .. import _session
 from . import check, compat
 from .dropout import separate_masks
 from .fallback import fallback_graph
-from .partition import Partition, Region, drop_legacy_empties, is_free, ops_of, partition, resolve_tangents
+from .partition import Partition, Region, drop_legacy_empties, is_free, resolve_tangents
 from .place import Place, place_of
+from .split import UNIMPLEMENTED, split
 from .tensors import relayout
 from .text import DTYPES, Unsupported
 
@@ -35,10 +35,8 @@ def live_programs():
     return [p for r in list(_live) for p in r.programs() if hasattr(p, "relayouts")]
 
 
-# Of kiln.Error.code: no backend has the op; there is no daemon to ask.
-UNIMPLEMENTED, UNAVAILABLE = 12, 14
-# How often a graph is split again around ops that no backend has.
-MAX_ATTEMPTS = 4
+# Of kiln.Error.code: there is no daemon to ask.
+UNAVAILABLE = 14
 
 
 def layout_of(tensor: torch.Tensor) -> tuple:
@@ -118,7 +116,7 @@ class EagerRegion:
         self._code, self._function = code, None
         self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
-        self.reason, self.code_of_error = "", 0  # why it runs in place of the program
+        self.reason, self.code_of_error, self.op_of_error = "", 0, ""  # why it runs in place of the program
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
@@ -150,6 +148,10 @@ class CompiledGraph:
         self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
         _count(attributes.values(), outside)
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
+
+    @property
+    def has_regions(self) -> bool:
+        return any(hasattr(value, "ops") for value in self.attributes.values())
 
     def __call__(self, arguments: list):
         return self._function(arguments)
@@ -189,7 +191,7 @@ def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
             session.client(place.name).build(region.text, target, deadline_ms=_deadline_ms.get())
             return None
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-            left.reason, left.code_of_error = str(error), getattr(error, "code", 0)
+            left.reason, left.code_of_error, left.op_of_error = facts_of(error)
             return left
 
     plan, regions = split(graph, Place(place.device, is_elsewhere=True), build)
@@ -203,37 +205,6 @@ def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
     session.targets[target]["nodes_left"] += len(reasons)
     for node, why in reasons.items():
         session.note_fallback(str(node.target), f"for {target}: {why}")
-
-
-def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dict]:
-    """The graph's partition, and what make(graph, region, place) gives for each region, by level; ops that turn out to be nobody's
-    there are torch's."""
-    lacking: dict[fx.Node, str] = {}
-    for _ in range(MAX_ATTEMPTS):
-        plan = partition(graph, lacking, place)
-        more, regions = {}, {}
-        for level, region in plan.regions.items():
-            try:
-                regions[level] = make(graph, region, place)
-            except Unsupported as reason:
-                more.update(dict.fromkeys(region.nodes, str(reason)))
-        more.update(_unimplemented(plan, regions))
-        if not more:
-            return plan, regions
-        lacking.update(more)
-    raise Unsupported(f"still not to be split after {MAX_ATTEMPTS} attempts")
-
-
-def _unimplemented(plan: Partition, regions: dict) -> dict[fx.Node, str]:
-    """Nodes for which a region could not be had, as no backend implements an op of theirs; the error names it."""
-    lacking = {}
-    for level, region in regions.items():
-        if isinstance(region, EagerRegion) and region.code_of_error == UNIMPLEMENTED:
-            words = set(re.findall(r"[a-z0-9_]+", region.reason))
-            for node in plan.regions[level].nodes:
-                if ops_of(node) & words:
-                    lacking[node] = region.reason
-    return lacking
 
 
 def _stitch(gm: fx.GraphModule, plan: Partition, regions: dict) -> tuple[fx.Graph, dict]:
@@ -302,28 +273,34 @@ def _make_region(graph: fx.Graph, region: Region, place: Place):
         eager.state = (region.text, inputs, outputs, place)
         return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        eager.reason, eager.code_of_error = _judged(region.text, place, error)
+        eager.reason, eager.code_of_error, eager.op_of_error = _judged(region.text, place, error)
         return eager
 
 
-def _judged(text: str, place: Place, error: Exception) -> tuple[str, int]:
-    """(reason, code). That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it
+def facts_of(error: Exception) -> tuple[str, int, str]:
+    """(why, kiln.Error's code or 0, the op that it names or none)."""
+    return str(error), getattr(error, "code", 0), getattr(error, "op", None) or ""
+
+
+def _judged(text: str, place: Place, error: Exception) -> tuple[str, int, str]:
+    """The error's facts. That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it
     from a miss, and would not split the graph as the one before did."""
-    reason, code = str(error), getattr(error, "code", 0)
+    reason, code, op = facts_of(error)
     client = _session.session().client()
     if client is None or code not in (UNIMPLEMENTED, UNAVAILABLE):
-        return reason, code
+        return reason, code, op
     from .. import _kiln
 
     key = "\0".join(("unimplemented", _kiln.version(), place.name, text)).encode()
     try:
         if code == UNIMPLEMENTED:
-            client.capture_put(key, reason.encode())
+            client.capture_put(key, "\0".join((op, reason)).encode())
         elif (kept := client.capture_get(key)) is not None:
-            return kept.decode(), UNIMPLEMENTED
+            op, reason = kept.decode().split("\0", 1)
+            return reason, UNIMPLEMENTED, op
     except Exception:  # noqa: BLE001: the region runs in torch, one way or the other
         pass
-    return reason, code
+    return reason, code, op
 
 
 _instances = 1

@@ -1,0 +1,108 @@
+"""What cannot be built is left to torch, and nothing else with it (kiln/torch/split.py)."""
+
+import torch
+
+import kiln
+from capture import captured
+from kiln.torch import backend, runtime
+from kiln.torch.partition import partition
+from kiln.torch.split import share_of_work
+
+
+class Refused(Exception):
+    """What kiln.Error is of a graph that no backend can build."""
+
+    def __init__(self, op=""):
+        super().__init__(f"no kernel of {op or 'this'}")
+        self.code, self.op = (12, op) if op else (13, "")
+
+
+def refuse(monkeypatch, is_refused):
+    """From now on a program cannot be had of a text for which is_refused(text) gives an op, or "" for an error that names none."""
+    create = runtime.create_program
+
+    def refusing(text, *arguments, **options):
+        op = is_refused(text)
+        if op is not None:
+            raise Refused(op)
+        return create(text, *arguments, **options)
+
+    monkeypatch.setattr(runtime, "create_program", refusing)
+
+
+def outside(function, *inputs):
+    """Ops that ran in torch, and whether results are torch's."""
+    torch._dynamo.reset()
+    before = kiln.stats()["fallback_ops"]
+    results = torch.compile(function, backend=backend)(*inputs)
+    torch.testing.assert_close(results, function(*inputs))
+    return {op: n - before.get(op, 0) for op, n in kiln.stats()["fallback_ops"].items() if n > before.get(op, 0)}
+
+
+def chain(x):
+    y = torch.tanh(x * 2).sum(0)
+    z = torch.sigmoid(y) + torch.tanh(x[0] - 1)
+    return torch.exp(z).cumsum(0), torch.sin(z)
+
+
+def test_a_region_is_split_at_the_op_that_is_missing(monkeypatch):
+    refuse(monkeypatch, lambda text: "cumsum" if "cumsum(" in text else None)
+    assert outside(chain, torch.randn(4, 5)) == {"aten.cumsum.default": 1}
+
+
+def test_only_the_nodes_of_an_op_that_cannot_be_had_are_left(monkeypatch):
+    refuse(monkeypatch, lambda text: "tanh" if "tanh(" in text and "[4, 5]" in text else None)
+    assert outside(lambda x, y: (torch.tanh(x), torch.tanh(y) + 1), torch.randn(4, 5), torch.randn(3)) == {"aten.tanh.default": 1}
+
+
+def test_an_error_that_names_no_op_costs_the_node_alone(monkeypatch):
+    refuse(monkeypatch, lambda text: "" if "sin(" in text else None)
+    assert outside(chain, torch.randn(4, 5)) == {"aten.sin.default": 1}
+
+
+def test_many_missing_ops_cost_no_other_node(monkeypatch):
+    missing = ("tanh", "sin", "exp", "cumsum", "sigmoid", "mul")
+    refuse(monkeypatch, lambda text: next((op for op in missing if f" {op}(" in text), None))
+    left = outside(chain, torch.randn(4, 5))
+    assert sum(left.values()) == 7 and "aten.sub.Tensor" not in left and "aten.add.Tensor" not in left
+
+
+def test_a_missing_daemon_is_no_nodes_fault(monkeypatch):
+    class Unavailable(Exception):
+        code = 14
+
+    def unavailable(*_, **__):
+        raise Unavailable("no daemon")
+
+    asked = []
+    monkeypatch.setattr(runtime, "create_program", lambda text, *_, **__: asked.append(text) or unavailable())
+    outside(chain, torch.randn(4, 5))
+    assert len(asked) == 1
+
+
+def test_a_graph_of_which_little_is_kilns_is_torchs_own():
+    weight = torch.randn(64, 64, 3, 3)
+
+    def convolutions(x):
+        for _ in range(2):
+            x = torch.nn.functional.conv2d(x, weight, padding=1)
+        return x[:, 0, 0, 0] + 1
+
+    calls = []
+
+    def noting(gm, inputs):
+        calls.append((gm, backend(gm, inputs)))
+        return calls[-1][1]
+
+    x = torch.randn(2, 64, 12, 12)
+    torch.testing.assert_close(torch.compile(convolutions, backend=noting)(x), convolutions(x))
+    ((gm, function),) = calls
+    assert function.__self__ is gm and kiln.stats()["nodes_compiled"] == 0
+    assert any("less than" in entry["reason"] for entry in kiln.explain())
+
+
+def test_shares_of_work_follow_products():
+    graph = captured(lambda x, w: torch.nn.functional.conv2d(x, w) + 1, torch.randn(2, 64, 12, 12), torch.randn(64, 64, 3, 3)).graph
+    heavy = share_of_work(partition(graph))
+    graph = captured(lambda x, w: torch.nn.functional.conv2d(x, w) + 1, torch.randn(2, 2, 12, 12), torch.randn(4, 2, 1, 1)).graph
+    assert heavy < 0.1 < share_of_work(partition(graph)) < 1
