@@ -65,7 +65,7 @@ class Chooser {
       count_tiles(all_rows, all_columns, {});
       return std::move(m_result);
     }
-    const int64_t distance = distance_in(m_tile_columns);
+    int64_t distance = distance_in(m_tile_columns);
     const size_t tiles_wide = runs(m_columns, distance, 1).size();
     const std::vector<int64_t> whole_columns = choose_whole_columns(tiles_wide);
     const double left = m_work - work_of_columns(whole_columns.size());
@@ -73,6 +73,9 @@ class Chooser {
     const auto count = static_cast<double>(rows.size());
     const double width =
         (left - count * m_demand.row_work) / (count * static_cast<double>(tiles_wide) * m_demand.element_work);
+    if (width < 1) {
+      distance = std::min(static_cast<int64_t>(static_cast<double>(distance) / std::max(width, 1e-3)), m_columns);
+    }
     const std::vector<int64_t> columns =
         runs(m_columns, distance, std::clamp<int64_t>(static_cast<int64_t>(std::min(width, 1e9)), 1, distance));
     add(rows, columns);
@@ -149,6 +152,8 @@ class Chooser {
 
 }  // namespace
 
-DemandedBlocks demanded_blocks(const Demand& demand, double work) { return Chooser(demand, work).choose(); }
+DemandedBlocks demanded_blocks(const Demand& demand, double share) {
+  return Chooser(demand, share * demand.work).choose();
+}
 
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
@@ -58,25 +59,30 @@ double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result
   return e.dot(row, column);
 }
 
-/// The lines that some elements of a product need on one side, each once, and which one each element needs.
+/// The rows (or columns) that some elements of a product need, each once, and which of them each element needs.
 struct Side {
   std::vector<Line> lines;
   std::vector<size_t> of_element;
+  std::vector<size_t> place;  // of each row: one more than its place in `lines`; 0: not needed yet
 
-  explicit Side(const std::vector<Line>& asked) {
-    lines = asked;
-    const auto place = [](const Line& line) { return line.first; };
-    std::ranges::sort(lines, {}, place);
-    const auto repeated = std::ranges::unique(lines);
-    lines.erase(repeated.begin(), repeated.end());
-    for (const Line& line : asked) {
-      const auto found = std::ranges::lower_bound(lines, line.first, {}, place);
-      of_element.push_back(static_cast<size_t>(found - lines.begin()));
+  explicit Side(int64_t extent) : place(static_cast<size_t>(extent), 0) {}
+  void add(int64_t number, const Line& line) {
+    size_t& known = place[static_cast<size_t>(number)];
+    if (known == 0) {
+      lines.push_back(line);
+      known = lines.size();
     }
+    of_element.push_back(known - 1);
   }
 };
 
-/// Elements of one matrix product, whose rows and columns come again and again: products of blocks of them.
+/// The elements of one matrix product that are asked for.
+struct AskedProduct {
+  Side rows, columns;
+  std::vector<size_t> places;  // in what is asked
+};
+
+/// Where rows and columns come again and again: products of blocks of them.
 void dense_products(ElementEvaluator& e, const Side& left, const Side& right, std::span<double> out) {
   constexpr size_t k_block_elements = size_t{1} << 22;  // 32 MiB
   const auto k = static_cast<size_t>(left.lines.front().count);
@@ -103,29 +109,32 @@ void dense_products(ElementEvaluator& e, const Side& left, const Side& right, st
 
 void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, std::span<const int64_t> indices,
                       std::span<double> out) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> matrices;  // of a batch, by where they begin
-  std::vector<std::pair<Line, Line>> asked;
-  asked.reserve(indices.size());
+  const int64_t m = e.extents(a)[e.extents(a).size() - 2], n = e.extents(b).back();
+  std::map<int64_t, AskedProduct> matrices;  // of the batch
   for (size_t i = 0; i < indices.size(); ++i) {
-    const auto& [row, column] = asked.emplace_back(factors(e, a, b, result, indices[i]));
-    const int64_t a_elements = e.extents(a).back() * e.extents(a)[e.extents(a).size() - 2];
-    const int64_t b_elements = e.extents(b).back() * e.extents(b)[e.extents(b).size() - 2];
-    matrices[{row.first / std::max<int64_t>(a_elements, 1), column.first / std::max<int64_t>(b_elements, 1)}].push_back(
-        i);
+    auto matrix = matrices.find(indices[i] / (m * n));
+    if (matrix == matrices.end()) {
+      matrix = matrices.emplace(indices[i] / (m * n), AskedProduct{Side(m), Side(n), {}}).first;
+    }
+    AskedProduct& asked = matrix->second;
+    const auto [row, column] = factors(e, a, b, result, indices[i]);
+    asked.rows.add(indices[i] / n % m, row);
+    asked.columns.add(indices[i] % n, column);
+    asked.places.push_back(i);
   }
-  for (const auto& [matrix, members] : matrices) {
-    std::vector<Line> rows, columns;
-    for (const size_t i : members) rows.push_back(asked[i].first), columns.push_back(asked[i].second);
-    const Side left(rows), right(columns);
-    std::vector<double> elements(members.size());
+  for (const auto& [matrix, asked] : matrices) {
+    const Side &rows = asked.rows, &columns = asked.columns;
+    std::vector<double> elements(asked.places.size());
     constexpr size_t k_most_in_vain =
         16;  // products that nobody asked for, to one that is: the loop is that much faster
-    if (left.lines.size() * right.lines.size() <= k_most_in_vain * members.size()) {
-      dense_products(e, left, right, elements);
+    if (rows.lines.size() * columns.lines.size() <= k_most_in_vain * elements.size()) {
+      dense_products(e, rows, columns, elements);
     } else {
-      for (size_t i = 0; i < members.size(); ++i) elements[i] = e.dot(rows[i], columns[i]);
+      for (size_t i = 0; i < elements.size(); ++i) {
+        elements[i] = e.dot(rows.lines[rows.of_element[i]], columns.lines[columns.of_element[i]]);
+      }
     }
-    for (size_t i = 0; i < members.size(); ++i) out[members[i]] = elements[i];
+    for (size_t i = 0; i < elements.size(); ++i) out[asked.places[i]] = elements[i];
   }
 }
 

@@ -125,6 +125,7 @@ double within_range(DType dtype, double value) {
 /// The number of the dtype above or below.
 double next_in(DType dtype, double value, bool up) {
   if (!std::isfinite(value)) return value;
+  if (dtype == DType::f32) return std::nextafter(static_cast<float>(value), up ? HUGE_VALF : -HUGE_VALF);
   std::byte bytes[sizeof(double)] = {};
   store_element(dtype, bytes, 0, value);
   uint64_t bits = 0;
@@ -315,12 +316,14 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
   }
   if (common_step == 1 || m_view.rounding_seed != 0) return false;  // each by itself is as good
   const int64_t count = lines.front().count;
-  double side_by_side[k_most];
+  const bool is_f32 = dtype == DType::f32;  // the dtype of most, without the switch
   for (int64_t k = 0; k < count; ++k) {
     for (size_t i = 0; i < lines.size(); ++i) {
-      side_by_side[i] = load_element(dtype, data, addresses[i] + k * common_step);
+      const int64_t address = addresses[i] + k * common_step;
+      float element = 0;
+      if (is_f32) std::memcpy(&element, data + address * int64_t{sizeof element}, sizeof element);
+      out[static_cast<int64_t>(i) * count + k] = is_f32 ? element : load_element(dtype, data, address);
     }
-    for (size_t i = 0; i < lines.size(); ++i) out[static_cast<int64_t>(i) * count + k] = side_by_side[i];
   }
   return true;
 }

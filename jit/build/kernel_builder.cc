@@ -91,7 +91,8 @@ class KernelBuild {
       return claimed.code() == StatusCode::unimplemented ? of_an_op(failure) : failure;
     }
     if (m_job.made_before) {
-      KILN_ASSIGN_OR_RETURN(const bool passed, judge(m_backend.finish(*m_job.made_before, m_target), "made before"));
+      KILN_ASSIGN_OR_RETURN(const bool passed,
+                            judge(m_backend.finish(*m_job.made_before, m_target), "made before", m_schedules));
       if (passed) return std::move(m_built);
     }
     for (const Schedule& schedule : m_schedules) {
@@ -99,7 +100,7 @@ class KernelBuild {
       auto image = m_backend.compile(m_job.spec(), schedule, m_target);
       m_built.compile_ms += milliseconds_since(start);
       ++m_built.compilations;
-      KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description));
+      KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description, {&schedule, 1}));
       if (passed) return std::move(m_built);
     }
     return of_an_op(error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures));
@@ -111,11 +112,11 @@ class KernelBuild {
   }
 
   /// Whether the candidate becomes the kernel; if not, why is noted. Errors: of the reference, not of the candidate.
-  Expected<bool> judge(Expected<Image> image, const std::string& schedule) {
+  Expected<bool> judge(Expected<Image> image, const std::string& schedule, std::span<const Schedule> made_by) {
     if (!image.ok()) return reject(schedule, image.status());
     if (m_runner != nullptr) {
       const auto start = std::chrono::steady_clock::now();
-      KILN_ASSIGN_OR_RETURN(const Verdict verdict, try_in_all_situations(*image));
+      KILN_ASSIGN_OR_RETURN(const Verdict verdict, try_in_all_situations(*image, made_by));
       m_built.verify_ms += milliseconds_since(start);
       if (!verdict.status.ok()) return reject(schedule, verdict.status);
       m_built.run_ms = verdict.seconds * 1e3;
@@ -135,13 +136,15 @@ class KernelBuild {
   }
 
   /// The verdict on ordinary numbers, with what is wrong anywhere. Errors: of the reference.
-  Expected<Verdict> try_in_all_situations(const Image& image) {
+  Expected<Verdict> try_in_all_situations(const Image& image, std::span<const Schedule> made_by) {
     const uint32_t timeout_ms = run_timeout_ms(m_job.spec());
     KILN_RETURN_IF_ERROR(prepare(Situation::plain));
+    m_reference->aim_at(made_by);
     Verdict verdict = m_trial->judge(image, m_reference->outputs(), timeout_ms);
     if (!verdict.status.ok()) return verdict;
 
     KILN_RETURN_IF_ERROR(prepare(Situation::harsh));
+    m_reference->aim_at(made_by);
     const double steps = std::ceil(cost_of(m_job.spec()) / k_harsh_operations);
     const auto step = static_cast<uint32_t>(std::clamp(steps, 1.0, 1e6));
     const Verdict harsh = m_trial->judge(image, m_reference->outputs(), timeout_ms, step);
@@ -166,7 +169,7 @@ class KernelBuild {
     m_trial.reset();
     m_situation = situation;
     KILN_ASSIGN_OR_RETURN(m_trial, CandidateTrial::prepare(m_job.spec(), *m_runner, situation));
-    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial, m_schedules));
+    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial));
     return {};
   }
 

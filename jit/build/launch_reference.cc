@@ -95,8 +95,7 @@ class LaunchReference::Evaluation {
   std::vector<std::unique_ptr<ElementEvaluator>> m_perturbed;  // made when first asked for
 };
 
-Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch& launch, const CandidateTrial& trial,
-                                                  std::span<const Schedule> schedules) {
+Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch& launch, const CandidateTrial& trial) {
   const KernelSpec& spec = plan.specs[launch.spec];
   std::vector<std::span<const std::byte>> inputs;
   std::vector<uint32_t> written;  // buffers, in the order of the graph's outputs
@@ -108,7 +107,6 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
   KILN_ASSIGN_OR_RETURN(reference.m_evaluation, Evaluation::create(reference_graph(plan, launch), std::move(inputs)));
   Evaluation* evaluation = reference.m_evaluation.get();
   const Graph& graph = evaluation->graph();
-  const std::vector<int64_t> tile = smallest_tile(spec, schedules);
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const ValueId value = graph.outputs()[i];
     const std::vector<int64_t> dims = constants(graph.type(value).shape);
@@ -122,17 +120,26 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
          .reduction_length = reduction_length(spec),
          .expected = [=](int64_t flat) { return evaluation->exact().at(value, flat); },
          .sensitivity = [=](int64_t flat) { return evaluation->sensitivity(value, flat); },
-         .demand = demand_of(spec, written[i], dims, strides, tile, graph.nodes().size()),
          .many = [=](Flats flats, std::span<double> out) { evaluation->exact().many(value, flats, out); },
          .within_range = [=](int64_t flat) { return evaluation->within_range(value, flat); }});
   }
+  reference.m_spec = &spec;
+  reference.aim_at({});
   return reference;
 }
 
+void LaunchReference::aim_at(std::span<const Schedule> schedules) {
+  const std::vector<int64_t> tile = smallest_tile(*m_spec, schedules);
+  const size_t nodes = m_evaluation->graph().nodes().size();
+  for (OutputReference& output : m_outputs) {
+    output.demand = demand_of(*m_spec, output.buffer, output.dims, output.strides, tile, nodes);
+  }
+}
+
 bool LaunchReference::finds_bad_index() const {
-  constexpr double k_work = 0x1p22;
+  constexpr double k_share = 0x1p-7;
   for (const OutputReference& output : m_outputs) {
-    for (const DemandedBlock& block : demanded_blocks(output.demand, k_work).blocks) {
+    for (const DemandedBlock& block : demanded_blocks(output.demand, k_share).blocks) {
       for (const int64_t row : block.rows) {
         const int64_t columns = output.demand.dims.empty() ? 1 : output.demand.dims.back();
         output.expected(row * columns + block.columns.front());

@@ -17,9 +17,10 @@ namespace kiln {
 /// Ownership: refers to the trial's data, which must outlive it. Threading: one thread at a time.
 class LaunchReference {
  public:
-  /// `schedules`: the candidates, of whose tiles the verdict sees each (Schedule::tile).
-  static Expected<LaunchReference> create(const Plan& plan, const Launch& launch, const CandidateTrial& trial,
-                                          std::span<const Schedule> schedules = {});
+  static Expected<LaunchReference> create(const Plan& plan, const Launch& launch, const CandidateTrial& trial);
+
+  /// Has the verdict see each tile of kernels that one of these schedules made; small ones of which nothing is known.
+  void aim_at(std::span<const Schedule> schedules);
 
   /// They refer to what this object owns.
   const std::vector<OutputReference>& outputs() const { return m_outputs; }
@@ -32,6 +33,7 @@ class LaunchReference {
 
   std::shared_ptr<Evaluation> m_evaluation;
   std::vector<OutputReference> m_outputs;
+  const KernelSpec* m_spec = nullptr;  // the plan's
 };
 
 }  // namespace kiln

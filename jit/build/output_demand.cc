@@ -1,6 +1,7 @@
 #include "jit/build/output_demand.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -9,10 +10,12 @@ namespace kiln {
 
 namespace {
 
-// In products of a contraction's tight loop: what a node costs for an element in a loop of its own, and when it is asked
-// for one element after another, as the sums of reductions are.
-constexpr double k_node_work = 256, k_single_work = 512;
+// In products of a contraction's tight loop: what finding and comparing an element costs, what a node costs for an element
+// in a loop of its own, and when it is asked for one element after another, as the sums of reductions are.
+constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
 constexpr double k_exponential_work = 128;
+// What the elements of an output may cost: some 20 ms of one core. A count, so that a busy machine looks at no less.
+constexpr double k_most_work = 0x1p29, k_least_work = 0x1p26;
 
 /// The iteration whose points are stored to a buffer, and how far apart in it neighbours along each dim lie.
 struct StoredIteration {
@@ -104,18 +107,20 @@ Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
     Work operator()(const LoopsSpec& loops) const {
       const double length = static_cast<double>(std::accumulate(loops.extents.begin() + loops.parallel_rank,
                                                                 loops.extents.end(), int64_t{1}, std::multiplies<>()));
-      if (loops.reductions.empty()) return {0, nodes * k_node_work};
+      if (loops.reductions.empty()) return {0, k_element_work + nodes * k_node_work};
       const double reduced = length * nodes * k_single_work;
-      return shares_rows ? Work{reduced, nodes * k_node_work} : Work{0, reduced};
+      return shares_rows ? Work{reduced, k_element_work + nodes * k_node_work} : Work{0, k_element_work + reduced};
     }
-    Work operator()(const GemmSpec& gemm) const { return {0, static_cast<double>(gemm.k) + nodes * k_node_work}; }
+    Work operator()(const GemmSpec& gemm) const {
+      return {0, static_cast<double>(gemm.k) + k_element_work + nodes * k_node_work};
+    }
     Work operator()(const AttentionSpec& a) const {
       const auto products = static_cast<double>(a.head_dim + a.value_dim);
-      return {static_cast<double>(a.k_len) * (products + k_exponential_work), k_node_work};
+      return {static_cast<double>(a.k_len) * (products + k_exponential_work), k_element_work};
     }
     Work operator()(const AttentionBackwardSpec& backward) const {
       const Work forward = (*this)(backward.forward);
-      return {2.5 * forward.row, k_node_work};
+      return {2.5 * forward.row, k_element_work};
     }
   };
   return std::visit(Visitor{shares_rows, nodes}, spec.kernel);
@@ -161,7 +166,16 @@ Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_
   if (tiles.size() > 1) demand.tile_rows = tiles[tiles.size() - 2];
   const Work work = work_of(spec, shares_rows, static_cast<double>(nodes));
   demand.row_work = work.row;
-  demand.element_work = std::max(work.element, k_node_work);
+  demand.element_work = work.element;
+  demand.work = k_most_work;
+  if (std::holds_alternative<LoopsSpec>(spec.kernel)) {  // no loop but over rows: an element of each tile says enough
+    double elements = 1.1, rows = 1;
+    for (size_t d = 0; d < demand.dims.size(); ++d) {
+      elements *= std::ceil(static_cast<double>(demand.dims[d]) / std::max(static_cast<double>(tiles[d] - 1), 1.0));
+      if (d + 1 < demand.dims.size()) rows *= static_cast<double>(demand.dims[d]);
+    }
+    demand.work = std::clamp(elements * work.element + rows * work.row, k_least_work, k_most_work);
+  }
   return demand;
 }
 
