@@ -5,6 +5,7 @@
 
 #include "frontend/decompose/decompose.h"
 #include "frontend/fuse/affine.h"
+#include "frontend/fuse/check_plan.h"
 #include "frontend/fuse/copy_points.h"
 #include "frontend/fuse/groups.h"
 #include "frontend/fuse/homes.h"
@@ -134,6 +135,7 @@ Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
     for (const LoweredKernel& kernel : groups[id].kernels) writer.write(kernel);
   }
   KILN_RETURN_IF_ERROR(write_copies(facts, state, groups, writer));
+  KILN_RETURN_IF_ERROR(check_plan(plan));
   return plan;
 }
 

@@ -14,6 +14,7 @@
 
 #include "frontend/fuse/copy_points.h"
 #include "frontend/ops/attributes.h"
+#include "frontend/ops/tensor.h"
 
 namespace kiln {
 
@@ -85,7 +86,7 @@ ExprId BodyLowering::constant(double value, DType dtype) {
   if (is_floating(dtype)) {
     node.immediate = value;
   } else {
-    node.immediate_int = dtype == DType::boolean ? (value != 0 ? 1 : 0) : static_cast<int64_t>(value);
+    node.immediate_int = static_cast<int64_t>(round_to(dtype, value));  // what the dtype holds of it
   }
   return add_node(node);
 }

@@ -26,7 +26,16 @@ Expected<Types> infer_reduced(const OpContext& context) {
 }
 
 Expected<Types> infer_reduced_numbers(const OpContext& context) {
-  if (context.operands[0]->dtype == DType::boolean) return operand_error(context, 0, "a number dtype");
+  const TensorType& x = *context.operands[0];
+  if (x.dtype == DType::boolean) return operand_error(context, 0, "a number dtype");
+  const bool is_extreme = context.op.combiner == Combiner::maximum || context.op.combiner == Combiner::minimum;
+  for (const int64_t dim : integers_of(context.attributes, "dims")) {
+    const bool is_empty =
+        dim >= 0 && dim < static_cast<int64_t>(x.rank()) && x.shape[static_cast<size_t>(dim)] == Dim(0);
+    if (is_extreme && is_empty && !is_floating(x.dtype)) {
+      return operand_error(context, 0, fmt::format("dim {} not to be empty: of no integers none is the largest", dim));
+    }
+  }
   return infer_reduced(context);
 }
 

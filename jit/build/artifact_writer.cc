@@ -81,6 +81,19 @@ MemoryPlan plan_scratch(const Plan& plan) {
   return plan_memory(recorder.lifetimes());
 }
 
+flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& builder, const TensorType& type,
+                                             const std::vector<Dim>& strides) {
+  const auto dims = builder.CreateVector(constants(type.shape));
+  const auto stored_strides = builder.CreateVector(constants(strides));
+  return fb::CreateTensor(builder, static_cast<uint8_t>(type.dtype), dims, stored_strides);
+}
+
+/// A buffer of a plan that is argument `index` of a call.
+flatbuffers::Offset<fb::Buffer> write_argument(flatbuffers::FlatBufferBuilder& builder, fb::Place place, uint32_t index,
+                                               const TensorType& type, const std::vector<Dim>& strides) {
+  return fb::CreateBuffer(builder, place, index, 0, 0, write_layout(builder, type, strides));
+}
+
 /// Where each value of a graph lies in its program.
 class ProgramBuffers {
  public:
@@ -97,13 +110,16 @@ class ProgramBuffers {
   std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder) const {
     std::vector<flatbuffers::Offset<fb::Buffer>> stored;
     for (const Placed& placed : m_placed) {
-      stored.push_back(fb::CreateBuffer(builder, placed.place, placed.index, placed.offset, placed.bytes));
+      const TensorType& type = m_description.graph.type(placed.value);
+      const auto tensor = placed.place == fb::Place::scratch ? write_layout(builder, type, type.strides) : 0;
+      stored.push_back(fb::CreateBuffer(builder, placed.place, placed.index, placed.offset, placed.bytes, tensor));
     }
     return stored;
   }
 
  private:
   struct Placed {
+    ValueId value;
     fb::Place place;
     uint32_t index;
     uint64_t offset = 0, bytes = 0;
@@ -113,7 +129,7 @@ class ProgramBuffers {
   void add(ValueId value, fb::Place place, uint32_t index) {
     if (!m_index.try_emplace(value, static_cast<uint32_t>(m_placed.size())).second) return;
     const TensorType& type = m_description.graph.type(value);
-    m_placed.push_back({place, index, 0, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
+    m_placed.push_back({value, place, index, 0, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
   }
 
   void place_intermediates() {
@@ -141,13 +157,6 @@ class ProgramBuffers {
   std::unordered_map<ValueId, uint32_t> m_index;
   uint64_t m_scratch_bytes = 0;
 };
-
-flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& builder, const TensorType& type,
-                                             const std::vector<Dim>& strides) {
-  const auto dims = builder.CreateVector(constants(type.shape));
-  const auto stored_strides = builder.CreateVector(constants(strides));
-  return fb::CreateTensor(builder, static_cast<uint8_t>(type.dtype), dims, stored_strides);
-}
 
 /// Outputs that are an input: nothing writes them.
 std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBufferBuilder& builder, const Graph& graph) {
@@ -178,10 +187,14 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
     const uint64_t bytes = static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype);
     switch (buffer.kind) {
       case BufferKind::input:
-        buffers.push_back(fb::CreateBuffer(builder, fb::Place::input, buffer.index));
+        buffers.push_back(write_argument(builder, fb::Place::input, buffer.index,
+                                         plan.region.type(plan.region.inputs()[buffer.index]),
+                                         plan.region.type(plan.region.inputs()[buffer.index]).strides));
         break;
       case BufferKind::output:
-        buffers.push_back(fb::CreateBuffer(builder, fb::Place::output, input_count + buffer.index));
+        buffers.push_back(write_argument(builder, fb::Place::output, input_count + buffer.index,
+                                         plan.region.type(plan.region.outputs()[buffer.index]),
+                                         plan.region.output_strides()[buffer.index]));
         break;
       case BufferKind::temporary:
         buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], bytes));
@@ -204,7 +217,10 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   }
   std::vector<flatbuffers::Offset<fb::Launch>> launches;
   for (const Launch& launch : plan.launches) {
-    launches.push_back(fb::CreateLaunch(builder, launch.spec, builder.CreateVector(launch.buffers)));
+    std::vector<uint8_t> roles;
+    for (const BufferSpec& buffer : plan.specs[launch.spec].buffers) roles.push_back(static_cast<uint8_t>(buffer.role));
+    const auto stored_buffers = builder.CreateVector(launch.buffers);
+    launches.push_back(fb::CreateLaunch(builder, launch.spec, stored_buffers, builder.CreateVector(roles)));
   }
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);

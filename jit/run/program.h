@@ -44,7 +44,9 @@ struct TensorLayout {
 /// Cost of run: one OpenMP region for all launches; between two of them threads wait for tasks, not for one another.
 class Program {
  public:
-  /// Checks the bytes (flatbuffer verifier, indices, bounds) before anything is used.
+  /// Checks the bytes before anything is used: flatbuffer verifier, indices, bounds; that launches read what others have
+  /// written and still is there (data_flow.h), in the layout it was written in; that every output is made. Errors:
+  /// data_loss, with what does not fit; the source's.
   static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes, ArtifactSource& source);
 
   const std::vector<TensorLayout>& inputs() const { return m_inputs; }

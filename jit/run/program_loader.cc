@@ -1,11 +1,14 @@
 // Bytes to Program. Everything read here came from a file: the flatbuffer verifier bounds every access, and
 // each index and extent is checked before it is kept, so that run() need check nothing.
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "base/aligned_elements.h"
 #include "frontend/ir/graph.h"
+#include "jit/run/data_flow.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
 
@@ -38,22 +41,40 @@ uint64_t bytes_of(const TensorLayout& layout) {
   return bytes;
 }
 
+Expected<TensorLayout> read_layout(const fb::Tensor* stored) {
+  if (stored == nullptr) return damaged("a buffer without layout");
+  if (stored->dtype() >= k_dtype_count) return damaged("unknown dtype");
+  if (!has_aligned_elements(stored->dims()) || !has_aligned_elements(stored->strides())) {
+    return damaged("sizes are not aligned");
+  }
+  TensorLayout layout{static_cast<DType>(stored->dtype()), {}, {}};
+  if (stored->dims()) layout.dims.assign(stored->dims()->begin(), stored->dims()->end());
+  if (stored->strides()) layout.strides.assign(stored->strides()->begin(), stored->strides()->end());
+  if (!layout.strides.empty() && layout.strides.size() != layout.dims.size()) return damaged("strides of another rank");
+  return layout;
+}
+
 Expected<std::vector<TensorLayout>> read_layouts(const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>* list) {
   std::vector<TensorLayout> layouts;
   for (size_t i = 0; i < size_of_list(list); ++i) {
-    const auto* stored = list->Get(static_cast<uint32_t>(i));
-    if (stored->dtype() >= k_dtype_count) return damaged("unknown dtype");
-    if (!has_aligned_elements(stored->dims()) || !has_aligned_elements(stored->strides())) {
-      return damaged("sizes are not aligned");
-    }
-    TensorLayout layout{static_cast<DType>(stored->dtype()), {}, {}};
-    if (stored->dims()) layout.dims.assign(stored->dims()->begin(), stored->dims()->end());
-    if (stored->strides()) layout.strides.assign(stored->strides()->begin(), stored->strides()->end());
-    if (!layout.strides.empty() && layout.strides.size() != layout.dims.size())
-      return damaged("strides of another rank");
+    KILN_ASSIGN_OR_RETURN(TensorLayout layout, read_layout(list->Get(static_cast<uint32_t>(i))));
     layouts.push_back(std::move(layout));
   }
   return layouts;
+}
+
+/// Whether every element lies at the same place in both.
+bool is_same_layout(const TensorLayout& a, const TensorLayout& b) {
+  if (a.dtype != b.dtype || a.dims != b.dims) return false;
+  if (std::find(a.dims.begin(), a.dims.end(), 0) != a.dims.end()) return true;
+  uint64_t dense = 1;
+  for (size_t d = a.dims.size(); d-- > 0;) {
+    const uint64_t in_a = a.strides.empty() ? dense : static_cast<uint64_t>(a.strides[d]);
+    const uint64_t in_b = b.strides.empty() ? dense : static_cast<uint64_t>(b.strides[d]);
+    if (a.dims[d] != 1 && in_a != in_b) return false;
+    dense *= static_cast<uint64_t>(a.dims[d]);
+  }
+  return true;
 }
 
 }  // namespace
@@ -74,12 +95,14 @@ class ProgramLoader {
     m_program->m_node_count = m_stored.node_count();
     KILN_RETURN_IF_ERROR(read_aliases());
     KILN_RETURN_IF_ERROR(read_buffers());
+    m_flow.emplace(m_program->m_outputs.size());
     for (size_t i = 0; i < size_of_list(m_stored.plans()); ++i) {
       KILN_RETURN_IF_ERROR(read_plan(to_digest(*m_stored.plans()->Get(static_cast<uint32_t>(i)))));
     }
     for (size_t i = 0; i < size_of_list(m_stored.calls()); ++i) {
       KILN_RETURN_IF_ERROR(read_call(*m_stored.calls()->Get(static_cast<uint32_t>(i))));
     }
+    KILN_RETURN_IF_ERROR(check_outputs());
     m_program->m_scratch_bytes = (m_stored.scratch_bytes() + m_plan_scratch_bytes + 63) / 64 * 64;
     m_program->m_workspace_bytes = (m_program->m_workspace_bytes + 63) / 64 * 64;
     if (LaunchProfile::is_wanted()) m_program->m_profile = std::make_unique<LaunchProfile>(m_program->m_steps.size());
@@ -87,6 +110,15 @@ class ProgramLoader {
   }
 
  private:
+  struct ProgramBuffer {
+    Program::Argument argument;
+    TensorLayout layout;
+    uint64_t bytes = 0;  // in scratch
+  };
+  struct BoundBuffer {
+    Program::Argument argument;
+    uint64_t bytes = 0;  // in scratch or the constants
+  };
   struct LoadedPlan {
     const fb::Plan* stored;
     std::vector<const Executable*> executables;
@@ -99,6 +131,9 @@ class ProgramLoader {
       const auto* alias = m_stored.aliases()->Get(static_cast<uint32_t>(i));
       if (alias->output() >= m_program->m_outputs.size() || alias->input() >= m_program->m_inputs.size()) {
         return damaged("alias out of range");
+      }
+      if (!is_same_layout(m_program->m_outputs[alias->output()], m_program->m_inputs[alias->input()])) {
+        return damaged("an output is an input in another layout");
       }
       m_program->m_aliases[alias->output()] = alias->input();
     }
@@ -130,12 +165,19 @@ class ProgramLoader {
   Status read_buffers() {
     if (m_stored.scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
     for (size_t i = 0; i < size_of_list(m_stored.buffers()); ++i) {
-      KILN_ASSIGN_OR_RETURN(auto argument,
-                            read_buffer(*m_stored.buffers()->Get(static_cast<uint32_t>(i)), m_program->m_inputs.size(),
-                                        m_program->m_outputs.size(), m_stored.scratch_bytes(), {}));
-      m_buffers.push_back(argument);
+      const fb::Buffer& buffer = *m_stored.buffers()->Get(static_cast<uint32_t>(i));
+      KILN_ASSIGN_OR_RETURN(auto argument, read_buffer(buffer, m_program->m_inputs.size(), m_program->m_outputs.size(),
+                                                       m_stored.scratch_bytes(), {}));
+      KILN_ASSIGN_OR_RETURN(const TensorLayout layout, layout_of(buffer));
+      m_buffers.push_back({argument, layout, buffer.bytes()});
     }
     return {};
+  }
+
+  Expected<TensorLayout> layout_of(const fb::Buffer& buffer) const {
+    if (buffer.place() == fb::Place::input) return m_program->m_inputs[buffer.index()];
+    if (buffer.place() == fb::Place::output) return m_program->m_outputs[buffer.index()];
+    return read_layout(buffer.tensor());
   }
 
   Status read_plan(const Digest& digest) {
@@ -186,7 +228,7 @@ class ProgramLoader {
 
   /// The argument a plan's buffer is in one call: the caller's, or the plan's own scratch behind the
   /// program's.
-  Expected<Program::Argument> bind(const LoadedPlan& plan, const fb::Call& call, uint32_t buffer_index) {
+  Expected<BoundBuffer> bind(const LoadedPlan& plan, const fb::Call& call, uint32_t buffer_index) {
     if (buffer_index >= size_of_list(plan.stored->buffers())) return damaged("buffer out of range");
     const auto& buffer = *plan.stored->buffers()->Get(buffer_index);
     const std::span<const uint8_t> constant_bytes(plan.constants, constants_of(*plan.stored).size());
@@ -196,17 +238,48 @@ class ProgramLoader {
     if (argument.place == Program::Place::input || argument.place == Program::Place::output) {
       const uint32_t outer = call.arguments()->Get(argument.index);
       if (outer >= m_buffers.size()) return damaged("argument out of range");
-      return m_buffers[outer];
+      KILN_ASSIGN_OR_RETURN(const TensorLayout wanted, read_layout(buffer.tensor()));
+      if (!is_same_layout(wanted, m_buffers[outer].layout)) return damaged("an argument in another layout");
+      return BoundBuffer{m_buffers[outer].argument, m_buffers[outer].bytes};
     }
     if (argument.place == Program::Place::scratch) argument.offset += m_stored.scratch_bytes();
-    return argument;
+    return BoundBuffer{argument, buffer.bytes()};
   }
 
-  /// Of one buffer of a launch; bind() has checked the index.
-  uint64_t bytes_behind(const Program::Argument& argument, const LoadedPlan& plan, uint32_t buffer_index) const {
-    if (argument.place == Program::Place::input) return bytes_of(m_program->m_inputs[argument.index]);
-    if (argument.place == Program::Place::output) return bytes_of(m_program->m_outputs[argument.index]);
-    return plan.stored->buffers()->Get(buffer_index)->bytes();
+  uint64_t bytes_behind(const BoundBuffer& bound) const {
+    if (bound.argument.place == Program::Place::input) return bytes_of(m_program->m_inputs[bound.argument.index]);
+    if (bound.argument.place == Program::Place::output) return bytes_of(m_program->m_outputs[bound.argument.index]);
+    return bound.bytes;
+  }
+
+  /// The arguments of a launch, and whether what it reads is there by then.
+  Status read_arguments(const LoadedPlan& plan, const fb::Call& call, const fb::Launch& launch, Program::Step& step) {
+    const size_t count = size_of_list(launch.buffers());
+    if (size_of_list(launch.roles()) != count) return damaged("a launch without the roles of its buffers");
+    std::vector<DataFlow::Access> accesses;
+    for (uint32_t b = 0; b < count; ++b) {
+      const uint8_t role = launch.roles()->Get(b);
+      if (role > static_cast<uint8_t>(DataFlow::Role::changed)) return damaged("unknown role of a buffer");
+      KILN_ASSIGN_OR_RETURN(const BoundBuffer bound, bind(plan, call, launch.buffers()->Get(b)));
+      const Program::Argument& argument = bound.argument;
+      accesses.push_back({static_cast<DataFlow::Place>(argument.place), static_cast<DataFlow::Role>(role),
+                          argument.index, argument.offset, bound.bytes});
+      m_program->m_arguments.push_back(argument);
+      step.bytes += bytes_behind(bound);
+    }
+    return m_flow->add(accesses);
+  }
+
+  /// Every output is an input or written by some launch, never both.
+  Status check_outputs() const {
+    for (uint32_t i = 0; i < m_program->m_outputs.size(); ++i) {
+      const bool is_alias = m_program->m_aliases[i] != k_none;
+      if (is_alias && m_flow->is_written(i)) return damaged("an output that is an input is written");
+      if (!is_alias && !m_flow->is_written(i) && bytes_of(m_program->m_outputs[i]) > 0) {
+        return damaged("nothing writes an output");
+      }
+    }
+    return {};
   }
 
   Status read_call(const fb::Call& call) {
@@ -227,11 +300,7 @@ class ProgramLoader {
       }
       if (step.host != nullptr) step.tasks = step.host->tasks();
       if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
-      for (size_t b = 0; b < step.argument_count; ++b) {
-        KILN_ASSIGN_OR_RETURN(auto argument, bind(plan, call, launch.buffers()->Get(static_cast<uint32_t>(b))));
-        m_program->m_arguments.push_back(argument);
-        step.bytes += bytes_behind(argument, plan, launch.buffers()->Get(static_cast<uint32_t>(b)));
-      }
+      KILN_RETURN_IF_ERROR(read_arguments(plan, call, launch, step));
       m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
       m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);
       m_program->m_steps.push_back(step);
@@ -244,7 +313,8 @@ class ProgramLoader {
   const fb::Program& m_stored;
   ArtifactSource& m_source;
   std::unique_ptr<Program> m_program = std::make_unique<Program>();
-  std::vector<Program::Argument> m_buffers;
+  std::vector<ProgramBuffer> m_buffers;
+  std::optional<DataFlow> m_flow;
   std::vector<LoadedPlan> m_plans;
   std::unordered_map<Digest, const Executable*> m_executables;
   uint64_t m_plan_scratch_bytes = 0;

@@ -33,20 +33,42 @@ class AddOne : public HostExecutable {
   bool m_fails;
 };
 
+constexpr int64_t k_count = 37;
+
+flatbuffers::Offset<fb::Tensor> tensor_of(flatbuffers::FlatBufferBuilder& b, int64_t stride = 1) {
+  const std::vector<int64_t> dims = {k_count}, strides = {stride};
+  return fb::CreateTensor(b, static_cast<uint8_t>(DType::f32), b.CreateVector(dims),
+                          stride == 1 ? 0 : b.CreateVector(strides));
+}
+
+/// What is wrong with a program between its kernels, each of which is right.
+struct Faults {
+  std::vector<uint32_t> first = {0, 1}, second = {1, 2};  // buffers of the plan's launches
+  std::vector<uint8_t> roles = {0, 1};
+  uint64_t plan_scratch_offset = 64;
+  int64_t argument_stride = 1;  // of what the plan takes
+  std::vector<uint32_t> first_call = {0, 1}, second_call = {1, 2};
+  int64_t alias_stride = 1;  // of the output that is the input
+};
+
 /// One plan of two launches through scratch: out = in + 2.
 class FakeSource : public ArtifactSource {
  public:
-  explicit FakeSource(bool fails = false) : m_fails(fails) {
+  explicit FakeSource(bool fails = false, const Faults& faults = {}) : m_fails(fails) {
     flatbuffers::FlatBufferBuilder b;
     const std::vector<fb::ArtifactDigest> codes(1);
     const std::vector<flatbuffers::Offset<fb::Buffer>> buffers = {
-        fb::CreateBuffer(b, fb::Place::input, 0), fb::CreateBuffer(b, fb::Place::scratch, 0, 64, 4 * k_count),
-        fb::CreateBuffer(b, fb::Place::output, 1)};
-    const std::vector<uint32_t> first = {0, 1}, second = {1, 2};
-    const std::vector<flatbuffers::Offset<fb::Launch>> launches = {fb::CreateLaunch(b, 0, b.CreateVector(first)),
-                                                                   fb::CreateLaunch(b, 0, b.CreateVector(second))};
+        fb::CreateBuffer(b, fb::Place::input, 0, 0, 0, tensor_of(b, faults.argument_stride)),
+        fb::CreateBuffer(b, fb::Place::scratch, 0, faults.plan_scratch_offset, 4 * k_count),
+        fb::CreateBuffer(b, fb::Place::output, 1, 0, 0, tensor_of(b)),
+        fb::CreateBuffer(b, fb::Place::scratch, 0, 0, 4 * k_count)};
+    const auto launch = [&](const std::vector<uint32_t>& used) {
+      const auto stored = b.CreateVector(used);
+      return fb::CreateLaunch(b, 0, stored, b.CreateVector(faults.roles));
+    };
+    const std::vector<flatbuffers::Offset<fb::Launch>> launches = {launch(faults.first), launch(faults.second)};
     b.Finish(fb::CreatePlan(b, k_program_version, b.CreateVectorOfStructs(codes), 0, b.CreateVector(buffers),
-                            b.CreateVector(launches), 64 + 4 * k_count));
+                            b.CreateVector(launches), 512));
     m_plan.assign(b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize());
   }
   Expected<std::span<const uint8_t>> plan(const Digest&) override { return std::span<const uint8_t>(m_plan); }
@@ -55,7 +77,6 @@ class FakeSource : public ArtifactSource {
     return std::shared_ptr<const Executable>(std::make_shared<AddOne>(k_count, 5, m_fails));
   }
 
-  static constexpr int64_t k_count = 37;
   int executables = 0;
   std::vector<uint8_t> m_plan;
 
@@ -63,27 +84,22 @@ class FakeSource : public ArtifactSource {
   bool m_fails;
 };
 
-flatbuffers::Offset<fb::Tensor> vector_of(flatbuffers::FlatBufferBuilder& b) {
-  const std::vector<int64_t> dims = {FakeSource::k_count};
-  return fb::CreateTensor(b, static_cast<uint8_t>(DType::f32), b.CreateVector(dims), 0);
-}
-
 /// Two calls of the plan, the second on the first's result; the second output is the input.
-std::vector<uint8_t> make_program() {
+std::vector<uint8_t> make_program(const Faults& faults = {}) {
   flatbuffers::FlatBufferBuilder b;
   const std::vector<fb::ArtifactDigest> plans(1);
   const std::vector<flatbuffers::Offset<fb::Buffer>> buffers = {
-      fb::CreateBuffer(b, fb::Place::input, 0), fb::CreateBuffer(b, fb::Place::scratch, 0, 0, 4 * FakeSource::k_count),
+      fb::CreateBuffer(b, fb::Place::input, 0),
+      fb::CreateBuffer(b, fb::Place::scratch, 0, 0, 4 * k_count, tensor_of(b)),
       fb::CreateBuffer(b, fb::Place::output, 0)};
-  const std::vector<uint32_t> first = {0, 1}, second = {1, 2};
-  const std::vector<flatbuffers::Offset<fb::Call>> calls = {fb::CreateCall(b, 0, b.CreateVector(first)),
-                                                            fb::CreateCall(b, 0, b.CreateVector(second))};
-  const std::vector<flatbuffers::Offset<fb::Tensor>> inputs = {vector_of(b)};
-  const std::vector<flatbuffers::Offset<fb::Tensor>> outputs = {vector_of(b), vector_of(b)};
+  const std::vector<flatbuffers::Offset<fb::Call>> calls = {fb::CreateCall(b, 0, b.CreateVector(faults.first_call)),
+                                                            fb::CreateCall(b, 0, b.CreateVector(faults.second_call))};
+  const std::vector<flatbuffers::Offset<fb::Tensor>> inputs = {tensor_of(b)};
+  const std::vector<flatbuffers::Offset<fb::Tensor>> outputs = {tensor_of(b), tensor_of(b, faults.alias_stride)};
   const std::vector<flatbuffers::Offset<fb::Alias>> aliases = {fb::CreateAlias(b, 1, 0)};
   b.Finish(fb::CreateProgram(b, k_program_version, b.CreateVectorOfStructs(plans), b.CreateVector(buffers),
-                             b.CreateVector(calls), 4 * FakeSource::k_count, b.CreateVector(inputs),
-                             b.CreateVector(outputs), b.CreateVector(aliases), b.CreateString("test"), 3, 9));
+                             b.CreateVector(calls), 4 * k_count, b.CreateVector(inputs), b.CreateVector(outputs),
+                             b.CreateVector(aliases), b.CreateString("test"), 3, 9));
   return {b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize()};
 }
 
@@ -96,7 +112,7 @@ TEST(Program, CallsOfAPlanRunInOrderOnAnyNumberOfThreads) {
   EXPECT_EQ((*program)->launch_names().size(), 4u);
   EXPECT_EQ((*program)->generation(), 3u);
   EXPECT_EQ((*program)->output_alias(1), 0u);
-  std::vector<float> in(FakeSource::k_count);
+  std::vector<float> in(k_count);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
   for (uint32_t threads : {1u, 2u, 3u, 16u}) {
     std::vector<float> out(in.size(), -1);
@@ -111,10 +127,40 @@ TEST(Program, AnIndexOutOfRangeIsATypedError) {
   FakeSource source(true);
   auto program = Program::load(make_program(), source);
   ASSERT_TRUE(program.ok());
-  std::vector<float> in(FakeSource::k_count), out(FakeSource::k_count);
+  std::vector<float> in(k_count), out(k_count);
   const void* inputs[] = {in.data()};
   void* outputs[] = {out.data(), nullptr};
   EXPECT_EQ((*program)->run(inputs, outputs, 2).code(), StatusCode::out_of_range);
+}
+
+/// What loading a program with a planted fault says.
+std::string refusal(const Faults& faults) {
+  FakeSource source(false, faults);
+  const auto program = Program::load(make_program(faults), source);
+  if (program.ok()) return "it loads";
+  EXPECT_EQ(program.status().code(), StatusCode::data_loss);
+  return program.status().message();
+}
+
+TEST(Program, WhatDoesNotFitTogetherIsRefused) {
+  EXPECT_EQ(refusal({}), "it loads");
+  EXPECT_EQ(refusal({.second = {3, 2}}), "program: a launch reads what nothing wrote");
+  EXPECT_EQ(refusal({.first_call = {1, 2}, .second_call = {0, 1}}), "program: a launch reads what nothing wrote");
+  EXPECT_EQ(refusal({.first = {0, 2}, .second = {2, 1}, .first_call = {0, 1}, .second_call = {0, 2}}), "it loads");
+  EXPECT_EQ(refusal({.roles = {1, 0}}), "program: a launch writes an input");
+  EXPECT_EQ(refusal({.first = {0, 0}}), "program: a launch writes an input");
+  EXPECT_EQ(refusal({.first = {0, 1}, .second = {1, 1}}), "program: a launch writes over its own buffers");
+  EXPECT_EQ(refusal({.second = {1, 3}, .plan_scratch_offset = 32}), "program: a launch writes over its own buffers");
+  EXPECT_EQ(refusal({.roles = {0}}), "program: a launch without the roles of its buffers");
+  EXPECT_EQ(refusal({.argument_stride = 2}), "program: an argument in another layout");
+  EXPECT_EQ(refusal({.alias_stride = 3}), "program: an output is an input in another layout");
+  EXPECT_EQ(refusal({.second_call = {1, 1}}), "program: nothing writes an output");
+  EXPECT_EQ(refusal({.first_call = {0, 0}}), "program: a launch writes an input");
+}
+
+TEST(Program, AnOutputThatNothingWritesIsRefused) {
+  EXPECT_EQ(refusal({.second = {1, 3}, .plan_scratch_offset = 192, .second_call = {0, 2}}),
+            "program: nothing writes an output");
 }
 
 TEST(Program, TheNumberOfTensorsIsChecked) {
