@@ -21,6 +21,7 @@ Action add_stats(CLI::App& app);
 Action add_ls(CLI::App& app);
 Action add_show(CLI::App& app);
 Action add_warm(CLI::App& app);
+Action add_reduce(CLI::App& app);
 Action add_run(CLI::App& app);
 Action add_repro(CLI::App& app);
 Action add_explain(CLI::App& app);

@@ -26,6 +26,7 @@ constexpr CommandRow k_commands[] = {
     {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
     {"repro", "Replay a program that did not agree with torch", add_repro},
+    {"reduce", "Shrink a graph that comes out wrong", add_reduce},
     {"verify", "Read every entry back; damaged ones are dropped", add_verify},
     {"gc", "Drop the oldest entries beyond the cache's size", add_gc},
     {"clear", "Drop every entry", add_clear},

@@ -7,13 +7,12 @@
 #include <random>
 
 #include "base/nearest.h"
-#include "cli/buffer.h"
+#include "cli/check_graph.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "cli/text.h"
 #include "client/client.h"
 #include "frontend/infer/bind_symbols.h"
-#include "frontend/ops/element_evaluator.h"
 
 namespace kiln::cli {
 namespace {
@@ -26,13 +25,6 @@ struct Options {
   bool check = false;
 };
 
-/// Normal numbers; 0 and 1 for integers, which are indices into anything that has two elements.
-void fill_random(Buffer& buffer, std::mt19937_64& random) {
-  std::normal_distribution<double> normal;
-  for (int64_t i = 0; i < buffer.elements(); ++i) {
-    store_element(buffer.dtype(), buffer.data(), i,
-                  is_floating(buffer.dtype()) ? normal(random) : static_cast<double>(random() % 2));
-  }
 }
 
 /// --input name=how: by the input's name, or its number.
@@ -71,25 +63,6 @@ Expected<std::vector<Buffer>> make_inputs(const Graph& graph, const Program& pro
     }
   }
   return buffers;
-}
-
-/// Elements that are compared: both ends, where tails lie, and random ones. An element costs what it depends on.
-std::vector<int64_t> demanded(int64_t count, std::mt19937_64& random) {
-  constexpr int64_t k_ends = 64, k_samples = 512;
-  std::vector<int64_t> indices;
-  for (int64_t i = 0; i < count && (count <= k_ends * 2 + k_samples || i < k_ends); ++i) indices.push_back(i);
-  if (count <= k_ends * 2 + k_samples) return indices;
-  for (int64_t i = count - k_ends; i < count; ++i) indices.push_back(i);
-  for (int64_t i = 0; i < k_samples; ++i)
-    indices.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(count)));
-  return indices;
-}
-
-Comparison compare(ElementEvaluator& reference, ValueId value, const Buffer& got, std::mt19937_64& random) {
-  std::vector<ExpectedAndGot> pairs;
-  for (const int64_t index : demanded(got.count(), random))
-    pairs.push_back({reference.at(value, index), got.at(index)});
-  return compare(pairs, tolerance_of(got.dtype()));
 }
 
 struct Report {
@@ -185,16 +158,7 @@ ExitCode run(Session& session, const Options& options) {
   }
 
   if (options.check) {
-    std::vector<std::span<const std::byte>> bytes;
-    for (const Buffer& buffer : inputs) bytes.emplace_back(buffer.data(), buffer.size_bytes());
-    KILN_CLI_ASSIGN(session, ElementEvaluator reference, ElementEvaluator::create(graph, bytes));
-    std::mt19937_64 random(options.seed + 1);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const uint32_t alias = program.output_alias(i);  // then the output is that input, and is not written
-      const Buffer& got = alias == k_none ? outputs[i] : inputs[alias];
-      report.comparisons.push_back(compare(reference, graph.outputs()[i], got, random));
-    }
-    if (!reference.status().ok()) return session.fail(reference.status());
+    KILN_CLI_ASSIGN(session, report.comparisons, compare_outputs(graph, program, inputs, outputs, options.seed));
   }
   return print_report(session, graph, program, Json::parse(client->stats_json()), report);
 }

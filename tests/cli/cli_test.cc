@@ -63,6 +63,7 @@ TEST_F(Cli, WrongArgumentsAreExitTwoAndSayWhatToDo) {
                                                        {"gc", "--size", "many"},
                                                        {"run"},
                                                        {"run", "a", "--threads", "0"},
+                                                       {"reduce"},
                                                        {"warm"},
                                                        {"warm", "a", "--torch", "b:c"},
                                                        {"status", "--nothing"},

@@ -1,55 +1,122 @@
 // Makes random graphs, builds and runs each, and writes those that come out wrong as text. See tests/fuzz/README.md.
 
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
-#include <map>
 #include <sstream>
 
 #include "frontend/reduce/reduce.h"
 #include "frontend/text/text.h"
+#include "tests/fuzz/graphs/compiled_graphs.h"
 #include "tests/fuzz/graphs/graph_maker.h"
-#include "tests/fuzz/graphs/graph_runner.h"
 
 namespace kiln::fuzz {
 namespace {
 
+// Graphs that one process checks; then a fresh one goes on.
+constexpr uint64_t k_graphs_a_process = 5'000;
+
 struct Options {
-  uint64_t seed = 1, count = 1000;
+  uint64_t seed = 0, count = UINT64_MAX, compiled_every = 0;
   double seconds = 0;
-  std::string replay, reduce, out = ".";
+  std::string replay, reduce, out = ".", executor = KILN_EXECUTOR_PATH;
   bool tolerant = false;
+};
+
+/// Checks graphs as the options say.
+class Checker {
+ public:
+  explicit Checker(const Options& options) : m_options(options) {}
+  ~Checker() {
+    m_compiled.reset();
+    if (!m_directory.empty()) std::filesystem::remove_all(m_directory);
+  }
+
+  /// Graph `number` of a run; every so many are compiled, too.
+  Outcome check(const Graph& graph, uint64_t number) {
+    const Outcome outcome = check_interpreted(graph);
+    const bool compiles = m_options.compiled_every != 0 && number % m_options.compiled_every == 0;
+    return outcome.status.ok() && compiles ? check_compiled(graph) : outcome;
+  }
+
+ private:
+  Outcome check_compiled(const Graph& graph) {
+    if (!m_compiled) {
+      m_directory = (std::filesystem::temp_directory_path() / ("graph_fuzzer_" + std::to_string(getpid()))).string();
+      auto compiled = CompiledGraphs::create(m_directory, m_options.executor);
+      if (!compiled.ok()) return {compiled.status()};
+      m_compiled = std::move(*compiled);
+    }
+    return m_compiled->check(graph);
+  }
+
+  const Options& m_options;
+  std::string m_directory;
+  std::unique_ptr<CompiledGraphs> m_compiled;
+};
+
+/// What the process that checks tells the one that waits, and what is left when it dies.
+struct Progress {
+  uint64_t next = 0;  // the number of the graph at work, or the first one not begun
+  uint64_t nodes = 0, compared = 0, determined = 0, failed = 0;
+  double seconds = 0;
 };
 
 class Session {
  public:
-  explicit Session(const Options& options) : m_options(options) {}
+  explicit Session(const Options& options)
+      : m_options(options),
+        m_progress(new(mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                       Progress) {}
 
-  void run() {
-    for (uint64_t i = 0; i < m_options.count && (m_options.seconds <= 0 || elapsed() < m_options.seconds); ++i) {
-      const uint64_t seed = m_options.seed + i;
+  int run() {
+    std::printf("seed %llu\n", static_cast<unsigned long long>(m_options.seed));
+    while (!is_done()) {
+      std::fflush(stdout);
+      const pid_t child = fork();
+      if (child == 0) {
+        work();
+        std::fflush(stdout);
+        _exit(0);
+      }
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (!WIFSIGNALED(status)) continue;
+      ++m_progress->failed;
+      std::printf("seed %llu: died of signal %d\n", static_cast<unsigned long long>(m_options.seed + m_progress->next),
+                  WTERMSIG(status));
+      ++m_progress->next;
+    }
+    return report();
+  }
+
+ private:
+  double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - m_start).count(); }
+  bool is_done() const {
+    return m_progress->next >= m_options.count || (m_options.seconds > 0 && elapsed() >= m_options.seconds);
+  }
+
+  void work() {
+    Checker checker(m_options);
+    for (uint64_t i = 0; i < k_graphs_a_process && !is_done(); ++i, ++m_progress->next) {
+      const uint64_t seed = m_options.seed + m_progress->next;
       const Graph graph = GraphMaker(seed).make();
-      note(graph, check_interpreted(graph), seed);
+      note(graph, checker.check(graph, m_progress->next), seed);
     }
   }
 
-  int report() const {
-    std::printf(
-        "%llu graphs in %.1f s (%.1f a second), %llu nodes; %llu elements compared, %.1f%% determined; %zu failed\n",
-        static_cast<unsigned long long>(m_graphs), elapsed(), static_cast<double>(m_graphs) / elapsed(),
-        static_cast<unsigned long long>(m_nodes), static_cast<unsigned long long>(m_compared),
-        100.0 * static_cast<double>(m_determined) / static_cast<double>(std::max<uint64_t>(m_compared, 1)), m_failed);
-    return m_failed == 0 || m_options.tolerant ? 0 : 1;
-  }
-
   void note(const Graph& graph, const Outcome& outcome, uint64_t seed) {
-    ++m_graphs;
-    m_nodes += graph.nodes().size();
-    m_compared += outcome.compared;
-    m_determined += outcome.determined;
+    m_progress->nodes += graph.nodes().size();
+    m_progress->compared += outcome.compared;
+    m_progress->determined += outcome.determined;
     if (outcome.status.ok()) return;
-    ++m_failed;
+    ++m_progress->failed;
     const std::string path = m_options.out + "/graph_" + std::to_string(seed) + ".kiln";
     std::ofstream(path) << "# " << outcome.status.to_string() << "\n" << print_text(graph, {.result_types = true});
     std::printf("seed %llu: %s (%s)\n", static_cast<unsigned long long>(seed), outcome.status.to_string().c_str(),
@@ -57,38 +124,48 @@ class Session {
     std::fflush(stdout);
   }
 
- private:
-  double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - m_start).count(); }
+  int report() const {
+    const auto graphs = static_cast<double>(m_progress->next);
+    const auto share = static_cast<double>(m_progress->determined) / static_cast<double>(m_progress->compared + 1);
+    std::printf(
+        "%.0f graphs in %.1f s (%.1f a second), %llu nodes; %llu elements compared, %.1f%% determined; %llu failed\n",
+        graphs, elapsed(), graphs / elapsed(), static_cast<unsigned long long>(m_progress->nodes),
+        static_cast<unsigned long long>(m_progress->compared), 100 * share,
+        static_cast<unsigned long long>(m_progress->failed));
+    return m_progress->failed == 0 || m_options.tolerant ? 0 : 1;
+  }
 
   const Options& m_options;
   const std::chrono::steady_clock::time_point m_start = std::chrono::steady_clock::now();
-  uint64_t m_graphs = 0, m_nodes = 0, m_compared = 0, m_determined = 0;
-  size_t m_failed = 0;
+  Progress* m_progress;  // shared with the process that checks
 };
 
 Expected<Graph> read_graph(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  return parse_text(text.str());
+  auto graph = parse_text(text.str());
+  if (!graph.ok()) std::printf("%s: %s\n", path.c_str(), graph.status().to_string().c_str());
+  return graph;
 }
 
-int reduce_file(const std::string& path) {
-  const auto graph = read_graph(path);
-  if (!graph.ok()) return std::printf("%s: %s\n", path.c_str(), graph.status().to_string().c_str()), 2;
-  const StatusCode wanted = check_interpreted(*graph).status.code();
-  const Graph smaller = reduce(*graph, [&](const Graph& g) { return check_interpreted(g).status.code() == wanted; });
-  std::printf("# %s\n%s", check_interpreted(smaller).status.to_string().c_str(),
+int replay(const Options& options) {
+  const auto graph = read_graph(options.replay);
+  if (!graph.ok()) return 2;
+  const Outcome outcome = Checker(options).check(*graph, 0);
+  std::printf("%s: %s\n", options.replay.c_str(), outcome.status.to_string().c_str());
+  return outcome.status.ok() ? 0 : 1;
+}
+
+int reduce_file(const Options& options) {
+  const auto graph = read_graph(options.reduce);
+  if (!graph.ok()) return 2;
+  Checker checker(options);
+  const StatusCode wanted = checker.check(*graph, 0).status.code();
+  const Graph smaller = reduce(*graph, [&](const Graph& g) { return checker.check(g, 0).status.code() == wanted; });
+  std::printf("# %s\n%s", checker.check(smaller, 0).status.to_string().c_str(),
               print_text(smaller, {.result_types = true}).c_str());
   return 0;
-}
-
-int replay(const std::string& path) {
-  const auto graph = read_graph(path);
-  if (!graph.ok()) return std::printf("%s: %s\n", path.c_str(), graph.status().to_string().c_str()), 2;
-  const Outcome outcome = check_interpreted(*graph);
-  std::printf("%s: %s\n", path.c_str(), outcome.status.to_string().c_str());
-  return outcome.status.ok() ? 0 : 1;
 }
 
 }  // namespace
@@ -97,18 +174,19 @@ int replay(const std::string& path) {
 int main(int argc, char** argv) {
   kiln::fuzz::Options options;
   CLI::App app("Makes random graphs and compares what they compute with the reference");
-  app.add_option("--seed", options.seed, "Of the first graph; the next one has the next number");
+  app.add_option("--seed", options.seed, "Of the first graph; the next one has the next number. 0: a fresh one");
   app.add_option("--count", options.count, "How many graphs");
-  app.add_option("--seconds", options.seconds, "Stops after that long; 0: after --count");
+  app.add_option("--seconds", options.seconds, "Stops after that long");
+  app.add_option("--compiled-every", options.compiled_every,
+                 "Compiles, judges, publishes and maps one graph of so many, besides interpreting all; 0: none");
   app.add_option("--replay", options.replay, "Checks the graph in a file");
-  app.add_option("--reduce", options.reduce,
-                 "Prints a smaller graph than the one in a file, which fails in the same way");
+  app.add_option("--reduce", options.reduce, "Prints a smaller graph than that in a file, which fails in the same way");
   app.add_option("--out", options.out, "Where graphs that fail are written");
+  app.add_option("--executor", options.executor, "kiln-executor");
   app.add_flag("--tolerant", options.tolerant, "Reports what fails and succeeds");
   CLI11_PARSE(app, argc, argv);
-  if (!options.replay.empty()) return kiln::fuzz::replay(options.replay);
-  if (!options.reduce.empty()) return kiln::fuzz::reduce_file(options.reduce);
-  kiln::fuzz::Session session(options);
-  session.run();
-  return session.report();
+  if (!options.replay.empty()) return kiln::fuzz::replay(options);
+  if (!options.reduce.empty()) return kiln::fuzz::reduce_file(options);
+  if (options.seed == 0) options.seed = std::random_device{}();
+  return kiln::fuzz::Session(options).run();
 }

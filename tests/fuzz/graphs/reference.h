@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,15 +31,22 @@ class Reference {
   /// Demanded elements of a value, all when there are few.
   std::vector<int64_t> demanded(ValueId value) const;
   std::vector<Element> elements(ValueId value, std::span<const int64_t> indices);
-  const Status& status() const { return m_exact.status(); }
+  /// Whether `got` may be what a right program gives for an element that it seems to miss: many more roundings are
+  /// tried, so that ties are found out.
+  bool is_possible(ValueId value, int64_t index, double got, const Element& element);
+  const Status& status() const { return m_exact->status(); }
 
  private:
-  Reference(ElementEvaluator exact, std::vector<ElementEvaluator> rounded, const Graph& graph)
-      : m_exact(std::move(exact)), m_rounded(std::move(rounded)), m_graph(&graph) {}
+  explicit Reference(const Graph& graph, const Memory& inputs);
+  Status add_rounded(uint64_t seed);
 
-  ElementEvaluator m_exact;
-  std::vector<ElementEvaluator> m_rounded;
   const Graph* m_graph;
+  std::vector<std::span<const std::byte>> m_inputs;
+  /// The graph with every use of a floating value rounded for itself: two kernels may see one value in two precisions.
+  std::unique_ptr<Graph> m_by_use;
+  std::vector<ValueId> m_values;  // of m_by_use, for each of the graph
+  std::optional<ElementEvaluator> m_exact;
+  std::vector<ElementEvaluator> m_rounded;
 };
 
 /// Of each value: whether most of what is looked at of it is finite and determined, so that comparing it says something.

@@ -1,0 +1,109 @@
+// kiln reduce: a smaller graph that comes out wrong as the one in a file does, or that cannot be had for the same reason.
+
+#include "frontend/reduce/reduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "cli/check_graph.h"
+#include "cli/command.h"
+#include "cli/graph_file.h"
+#include "frontend/infer/bind_symbols.h"
+#include "frontend/text/text.h"
+
+namespace kiln::cli {
+namespace {
+
+struct Options {
+  std::string file, out;
+  std::vector<std::string> symbols;
+  uint32_t seconds = 240;
+  uint64_t seed = 0;
+};
+
+/// What becomes of a graph: right, wrong, or an error.
+struct Finding {
+  StatusCode code = StatusCode::ok;
+  bool is_wrong = false;
+  std::string what = "right";
+  bool operator==(const Finding& other) const { return code == other.code && is_wrong == other.is_wrong; }
+};
+
+Expected<Finding> run_and_compare(const Graph& graph, const Program& program, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Buffer> inputs, outputs;
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (const TensorLayout& layout : program.inputs()) fill_random(inputs.emplace_back(layout), random);
+  for (const TensorLayout& layout : program.outputs()) outputs.emplace_back(layout);
+  for (const Buffer& buffer : inputs) sources.push_back(buffer.data());
+  for (Buffer& buffer : outputs) targets.push_back(buffer.data());
+  KILN_RETURN_IF_ERROR(program.run(sources, targets, 1));
+  KILN_ASSIGN_OR_RETURN(const auto comparisons, compare_outputs(graph, program, inputs, outputs, seed));
+  Finding finding;
+  for (size_t i = 0; i < comparisons.size(); ++i) {
+    if (comparisons[i].good) continue;
+    finding.is_wrong = true;
+    finding.what = fmt::format("output {} is wrong: an error of {:.2e}, {:.0e} is allowed", i, comparisons[i].max_error,
+                               comparisons[i].tolerance);
+  }
+  return finding;
+}
+
+Finding look_at(Client& client, const Graph& graph, uint64_t seed) {
+  const auto compiled = client.compile(graph, {});
+  if (!compiled.ok()) return {compiled.status().code(), false, compiled.status().to_string()};
+  const auto finding = run_and_compare(graph, *compiled->program, seed);
+  return finding.ok() ? *finding : Finding{finding.status().code(), false, finding.status().to_string()};
+}
+
+ExitCode run(Session& session, const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
+  KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
+  KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, symbols));
+  KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
+  KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
+
+  const Finding wanted = look_at(*client, graph, options.seed);
+  if (wanted == Finding{}) {
+    return session.fail(
+        error(StatusCode::failed_precondition, "{} comes out right: there is nothing to reduce", options.file));
+  }
+  const auto end = Clock::now() + std::chrono::seconds(options.seconds);
+  const Graph smaller = reduce(graph, [&](const Graph& candidate) {
+    return Clock::now() < end && look_at(*client, candidate, options.seed) == wanted;
+  });
+  const std::string text = fmt::format("# {}\n{}", look_at(*client, smaller, options.seed).what,
+                                       print_text(smaller, {.result_types = true}));
+  if (options.out.empty()) {
+    session.out().line(text);
+    return ExitCode::ok;
+  }
+  std::ofstream file(options.out);
+  file << text;
+  if (!file.flush()) return session.fail(error(StatusCode::unknown, "{} cannot be written", options.out));
+  session.out().line(fmt::format("{} of {} nodes: {}", smaller.nodes().size(), graph.nodes().size(), options.out));
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+Action add_reduce(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("FILE", options->file, "A graph that comes out wrong, as text or in wire form")->required();
+  app.add_option("--out", options->out, "Where the smaller graph is written; printed if not given")->type_name("FILE");
+  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")
+      ->allow_extra_args(false)
+      ->type_name("s0=N,…");
+  app.add_option("--seconds", options->seconds, "Tries for that long at most")
+      ->check(CLI::Range(1, 86'400))
+      ->type_name("N");
+  app.add_option("--seed", options->seed, "Of the random inputs")->type_name("N");
+  return [options](Session& session) { return run(session, *options); };
+}
+
+}  // namespace kiln::cli
