@@ -152,6 +152,18 @@ def test_expanded_and_overlapping_inputs():
     as_eager(lambda x, y: (x.mul_(2), x + y), base[:20].view(4, 5), base[5:25].view(4, 5))
 
 
+@entries
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_an_expanded_input_may_be_written_in_part(entry, is_trained):
+    class Model(nn.Module):
+        def forward(self, x, y):
+            x[0].view(-1)[1:3].zero_()
+            return torch.tanh(x) * y
+
+    inputs = [torch.randn(4, 1).expand(4, 5), torch.randn(5, requires_grad=is_trained)]
+    alike.check(Model(), inputs, entry(Model()))
+
+
 def test_inplace_on_views_of_intermediates_and_inputs():
     def function(x, y):
         z = x * 1

@@ -12,7 +12,7 @@ from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
-from torch._functorch._aot_autograd import graph_compile
+from torch._functorch._aot_autograd import descriptors, graph_compile
 from torch.autograd import profiler
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import (
@@ -82,6 +82,13 @@ def boxed_code(graph: fx.Graph):
     graph.set_codegen(_BoxedCodeGen())
     code = graph.python_code("self")
     return code.src, dict(code.globals)
+
+
+def written_inputs(graph: fx.Graph) -> list[fx.Node]:
+    """Inputs of a forward or inference graph that torch writes the graph's results to when it is done."""
+    (output,) = graph.find_nodes(op="output")
+    written = {d.mutated_input for d in output.meta.get("desc") or () if isinstance(d, descriptors.InputMutationAOTOutput)}
+    return [n for n in graph.find_nodes(op="placeholder") if n.meta.get("desc") in written] if written else []
 
 
 def symbolic_expression(extent: torch.SymInt) -> sympy.Expr:

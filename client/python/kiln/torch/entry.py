@@ -39,6 +39,19 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
         return gm.forward
 
 
+class Unfit(Exception):
+    """The whole graph is torch's own, before AOTAutograd: what it makes of it is not what eager does."""
+
+
+def _refuse_unfit(graph: fx.Graph) -> None:
+    """An input of which elements share memory is written to piece by piece in eager, and as a whole by AOTAutograd, which torch
+    refuses."""
+    for node in compat.adapter().written_inputs(graph):
+        tensor = node.meta["val"]
+        if any(stride == 0 and extent != 1 for extent, stride in zip(tensor.shape, tensor.stride())):
+            raise Unfit("it writes to an input of which elements share memory")
+
+
 def _noted(made: list, graph):
     made.append(graph)
     return graph
@@ -54,7 +67,8 @@ def _deadline(options: dict | None) -> int:
 
 
 def compile_or_eager(gm: fx.GraphModule, example_inputs):
-    """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch."""
+    """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch. Raises Unfit."""
+    _refuse_unfit(gm.graph)
     try:
         return compile_graph(gm, example_inputs)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail

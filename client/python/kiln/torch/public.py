@@ -59,6 +59,10 @@ def boxed_code(graph: fx.Graph):
     return source + "    return _forward(self, *inputs)\n", dict(code.globals)
 
 
+def written_inputs(graph: fx.Graph) -> list[fx.Node]:
+    return []  # not told
+
+
 def symbolic_expression(extent):
     raise NotAvailable("symbolic extents")
 
