@@ -75,7 +75,7 @@ void expect_recovers(const std::string& directory) {
   EXPECT_EQ(count_hits(directory), k_seeds);
 }
 
-const char* const k_kinds[] = {"sst", "kidx", "index", "CURRENT", "MANIFEST", "log", "OPTIONS", "LOCK", "IDENTITY"};
+const char* const k_kinds[] = {"sst", "kidx", "index", "CURRENT", "touch", "MANIFEST", "log", "OPTIONS", "LOCK", "IDENTITY"};
 
 TEST(damage, every_kind_of_file_is_among_those_damaged) {
   TemporaryDirectory directory;

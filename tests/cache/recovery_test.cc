@@ -181,7 +181,7 @@ TEST(recovery, restarts_and_foreign_files_leave_nothing_behind_in_the_published_
                           directory.path("cache/pub/") + std::to_string(900 + round) + ".sst");
   }
   const auto store = open_store(directory.path());
-  EXPECT_EQ(files_below(directory.path("cache/pub")).size(), 4u) << "CURRENT, index, one link, one sidecar";
+  EXPECT_EQ(files_below(directory.path("cache/pub")).size(), 5u) << "CURRENT, index, touch map, one link, one sidecar";
 }
 
 }  // namespace

@@ -9,18 +9,16 @@ import time
 import pytest
 
 DAEMON = pathlib.Path(os.environ["KILN_DAEMON_PATH"])
-KILN = DAEMON.with_name("kiln")
 
 PROGRAM = """
 import time, torch, kiln, kiln.torch
 model = torch.compile(torch.nn.Sequential(torch.nn.Linear(9, 7), torch.nn.GELU()), backend=kiln.torch.backend)
 x = torch.randn(5, 9)
-start = time.monotonic()
 try:
     assert torch.allclose(model(x), model._orig_mod(x), atol=1e-5)
     print("ran", kiln.stats()["nodes_compiled"])
 except KeyboardInterrupt:
-    print("interrupted after %.2f s" % (time.monotonic() - start))
+    print("interrupted at", time.monotonic())
 """
 
 
@@ -36,7 +34,9 @@ def run(tmp_path):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     yield start
-    subprocess.run([KILN, "daemon", "stop"], env=environment, check=False)
+    lock = tmp_path / "cache" / "kilnd.lock"
+    if lock.exists():
+        os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
 
 
 def lines(process):
@@ -77,6 +77,5 @@ def test_ctrl_c_ends_the_wait_for_a_build(run, tmp_path):
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, _ = lines(process)
-    assert out.startswith("interrupted") or out == "ran 0", out
-    assert time.monotonic() - sent < 3
-    assert out.startswith("interrupted")
+    assert out.startswith("interrupted at"), out
+    assert float(out.split()[-1]) - sent < 2  # a tenth of a second, and what a busy machine adds
