@@ -25,8 +25,6 @@ struct Options {
   bool check = false;
 };
 
-}
-
 /// --input name=how: by the input's name, or its number.
 Expected<std::vector<std::string>> input_sources(const Graph& graph, const std::vector<std::string>& texts) {
   std::vector<std::string> names;
