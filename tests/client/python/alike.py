@@ -10,6 +10,10 @@ import torch
 from kiln.torch.tensors import tensors_in
 
 
+# What tests compute is of the order of 1: less than this, times a tolerance, is rounding wherever it comes from.
+FLOOR = 1e-2
+
+
 class Different(AssertionError):
     """The compiled function did something else than eager, or raised where eager does not."""
 
@@ -99,7 +103,7 @@ def compare(got: Outcome, wanted: Outcome, tolerance: float = 1e-5) -> None:
 
 
 def error_of(mine: torch.Tensor, eagers: torch.Tensor) -> float:
-    """The largest difference, as a share of the element and the tensor's root mean square."""
+    """The largest difference, as a share of the element, the tensor's root mean square and FLOOR."""
     if mine.shape != eagers.shape or mine.dtype != eagers.dtype:
         return float("inf")
     if mine.numel() == 0:
@@ -108,7 +112,7 @@ def error_of(mine: torch.Tensor, eagers: torch.Tensor) -> float:
         mine, eagers = torch.view_as_real(mine.resolve_conj()), torch.view_as_real(eagers.resolve_conj())
     a, b = mine.detach().double(), eagers.detach().double()
     finite = b[b.isfinite()]
-    scale = b.abs() + (finite.square().mean().sqrt() if finite.numel() else 0.0) + 1e-6
+    scale = b.abs() + (finite.square().mean().sqrt() if finite.numel() else 0.0) + FLOOR
     difference = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs() / scale)
     return float(difference.nan_to_num(nan=float("inf")).max())
 

@@ -3,7 +3,7 @@
 A program is a function or a module of repeated blocks, over tensors of odd strides and offsets; it makes views, writes in
 place, and is differentiated. It runs through torch.compile(backend="kiln") and kiln.compile. What differs from eager in value
 or structure (alike.py), or raises where eager does not, is printed with the source that shows it. Exits with 1 if
-anything did. --process runs each module in a second process, too, over the same cache.
+anything did.
 """
 
 from __future__ import annotations
