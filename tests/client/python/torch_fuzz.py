@@ -9,11 +9,14 @@ anything did.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import linecache
 import os
 import random
 import sys
 import time
 import traceback
+import types
 
 os.environ.setdefault("KILN_CLIENT_CHECK", "never")  # a wrong program shall show
 
@@ -119,14 +122,13 @@ def r(shape):
 
 
 def read(source: str) -> dict:
-    """What the source defines. Dynamo reads sources by file."""
-    import linecache
-
-    name = f"<fuzz {abs(hash(source))}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    scope: dict = {"__name__": "fuzzed"}
-    exec(compile(source, name, "exec"), scope)
-    return scope
+    """What the source defines, in a module of its own: Dynamo reads sources by file, and classes by module."""
+    name = f"fuzzed_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    file = f"<{name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, file, "exec"), module.__dict__)
+    return module.__dict__
 
 
 def function_source(seed: int) -> str:
