@@ -383,7 +383,13 @@ Status body_claims(const Body& body) {
 
 /// The spec in the form that is compiled.
 KernelSpec oriented(const KernelSpec& spec, const CpuTarget& target) {
-  return prefers_exchange(spec, target) ? exchanged(spec) : spec;
+  KernelSpec result = prefers_exchange(spec, target) ? exchanged(spec) : spec;
+  auto& gemm = std::get<GemmSpec>(result.kernel);
+  // Lanes are columns. Of a single column only the first lane is there; the others need places beside it.
+  for (const Store& store : gemm.stores) {
+    if (gemm.n == 1) gemm.epilogue.accesses[store.access].strides.back() = 1;
+  }
+  return result;
 }
 
 /// Schedule::tile. m and n are cut into tiles that differ by at most one row and one vector.

@@ -42,7 +42,11 @@ class Checker {
   Outcome check(const Graph& graph, uint64_t number) {
     const Outcome outcome = check_interpreted(graph);
     const bool compiles = m_options.compiled_every != 0 && number % m_options.compiled_every == 0;
-    return outcome.status.ok() && compiles ? check_compiled(graph) : outcome;
+    if (!outcome.status.ok() || !compiles) return outcome;
+    const Outcome compiled = check_compiled(graph);
+    // A graph that the host has no kernel for, and that says of which op, goes on without that op.
+    const bool is_refused = compiled.status.code() == StatusCode::unimplemented && !compiled.status.op().empty();
+    return is_refused ? outcome : compiled;
   }
 
  private:
@@ -61,6 +65,21 @@ class Checker {
   std::unique_ptr<CompiledGraphs> m_compiled;
 };
 
+/// The exit status of a process that runs `body`; 128 and its signal when it dies.
+template <typename Body>
+int in_other_process(const Body& body) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int result = body();
+    std::fflush(stdout);
+    _exit(result);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
 /// What the process that checks tells the one that waits, and what is left when it dies.
 struct Progress {
   uint64_t next = 0;  // the number of the graph at work, or the first one not begun
@@ -78,19 +97,18 @@ class Session {
   int run() {
     std::printf("seed %llu\n", static_cast<unsigned long long>(m_options.seed));
     while (!is_done()) {
-      std::fflush(stdout);
-      const pid_t child = fork();
-      if (child == 0) {
+      const int ended = in_other_process([&] {
         work();
-        std::fflush(stdout);
-        _exit(0);
-      }
-      int status = 0;
-      waitpid(child, &status, 0);
-      if (!WIFSIGNALED(status)) continue;
-      ++m_progress->failed;
-      std::printf("seed %llu: died of signal %d\n", static_cast<unsigned long long>(m_options.seed + m_progress->next),
-                  WTERMSIG(status));
+        return 0;
+      });
+      if (ended < 128) continue;
+      // The graph is made once more; that may be what died.
+      const Status death = error(StatusCode::aborted, "died of signal {}", ended - 128);
+      in_other_process([&] {
+        const uint64_t seed = m_options.seed + m_progress->next;
+        note(GraphMaker(seed).make(), {death}, seed);
+        return 0;
+      });
       ++m_progress->next;
     }
     return report();
@@ -160,10 +178,12 @@ int replay(const Options& options) {
 int reduce_file(const Options& options) {
   const auto graph = read_graph(options.reduce);
   if (!graph.ok()) return 2;
-  Checker checker(options);
-  const StatusCode wanted = checker.check(*graph, 0).status.code();
-  const Graph smaller = reduce(*graph, [&](const Graph& g) { return checker.check(g, 0).status.code() == wanted; });
-  std::printf("# %s\n%s", checker.check(smaller, 0).status.to_string().c_str(),
+  const auto becomes = [&](const Graph& g) {
+    return in_other_process([&] { return static_cast<int>(Checker(options).check(g, 0).status.code()); });
+  };
+  const int wanted = becomes(*graph);
+  const Graph smaller = reduce(*graph, [&](const Graph& g) { return becomes(g) == wanted; });
+  std::printf("# %d, as %s\n%s", becomes(smaller), options.reduce.c_str(),
               print_text(smaller, {.result_types = true}).c_str());
   return 0;
 }

@@ -1,6 +1,7 @@
 // Graphs that once came out wrong: regressions/ has one file for each, named after what was wrong.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,7 +9,7 @@
 #include <sstream>
 
 #include "frontend/text/text.h"
-#include "tests/fuzz/graphs/graph_runner.h"
+#include "tests/fuzz/graphs/compiled_graphs.h"
 
 namespace kiln::fuzz {
 namespace {
@@ -22,15 +23,32 @@ std::vector<std::string> names() {
 
 class Regression : public testing::TestWithParam<std::string> {};
 
-TEST_P(Regression, IsRight) {
-  std::ifstream file(std::string(REGRESSIONS "/") + GetParam() + ".kiln");
+Expected<Graph> read_regression(const std::string& name) {
+  std::ifstream file(REGRESSIONS "/" + name + ".kiln");
   std::stringstream text;
   text << file.rdbuf();
-  const auto graph = parse_text(text.str());
+  return parse_text(text.str());
+}
+
+TEST_P(Regression, IsRight) {
+  const auto graph = read_regression(GetParam());
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   const Outcome outcome = check_interpreted(*graph);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(outcome.compared, outcome.determined);
+}
+
+TEST_P(Regression, IsRightCompiledAndAfterEviction) {
+  const auto graph = read_regression(GetParam());
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  const auto directory = std::filesystem::temp_directory_path() / fmt::format("{}_{}", GetParam(), getpid());
+  {
+    const auto compiled = CompiledGraphs::create(directory, KILN_EXECUTOR_PATH);
+    ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+    const Outcome outcome = (*compiled)->check(*graph);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  }
+  std::filesystem::remove_all(directory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Graphs, Regression, testing::ValuesIn(names()),
