@@ -91,12 +91,8 @@ int64_t wrap(DType dtype, int64_t x) {
   }
 }
 
-int64_t truncated(double x) {
-  if (std::isnan(x)) return 0;
-  if (x >= 0x1p63) return INT64_MAX;
-  if (x < -0x1p63) return INT64_MIN;
-  return static_cast<int64_t>(x);
-}
+/// 0 for NaN and what i64 does not hold.
+int64_t truncated(double x) { return std::fabs(x) < 0x1p63 ? static_cast<int64_t>(x) : 0; }
 
 int64_t apply_integer(ScalarOp op, int64_t a, int64_t b) {
   const auto ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);

@@ -1,5 +1,6 @@
 #include "frontend/fuse/copy_points.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "frontend/ops/attributes.h"
@@ -18,6 +19,14 @@ ValueId add_copy_point(Graph& graph, ValueId value) {
   return graph.node(added).results[0];
 }
 
+/// A scatter begins with its first operand and reads its source: where both come from one value, the kernel has that
+/// value in two buffers, one of which it changes.
+bool changes_what_others_read(const std::vector<std::vector<NodeId>>& users, const Node& node) {
+  if (node.op->kind != OpKind::indexing || node.operands.size() < 2) return false;
+  const bool is_operand_again = std::count(node.operands.begin(), node.operands.end(), node.operands[0]) > 1;
+  return is_operand_again || users[node.operands[0]].size() > 1;
+}
+
 }  // namespace
 
 bool is_copy_point(const Node& node) {
@@ -32,6 +41,7 @@ bool is_copy_point(const Node& node) {
 Graph place_copy_points(const Graph& graph, std::vector<ValueId>& values) {
   Graph result;
   std::vector<ValueId> mapped(graph.values().size(), k_none);
+  const std::vector<std::vector<NodeId>> users = graph.users();
   for (const std::string& symbol : graph.symbols()) result.add_symbol(symbol);
   for (const ValueId input : graph.inputs()) {
     mapped[input] = result.add_input(graph.type(input), graph.value(input).name);
@@ -39,7 +49,9 @@ Graph place_copy_points(const Graph& graph, std::vector<ValueId>& values) {
   for (const Node& node : graph.nodes()) {
     std::vector<ValueId> operands;
     for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped[operand]);
-    if (node.op->name == "reshape") operands[0] = add_copy_point(result, operands[0]);
+    if (node.op->name == "reshape" || changes_what_others_read(users, node)) {
+      operands[0] = add_copy_point(result, operands[0]);
+    }
     std::vector<TensorType> types;
     for (const ValueId value : node.results) types.push_back(graph.type(value));
     const NodeId added = result.add_node(node.op, std::move(operands), node.attributes, std::move(types));

@@ -4,7 +4,8 @@
 
 namespace kiln {
 
-/// The graph with a renaming of nothing (permute by the identity) before every reshape. It costs nothing while it is
+/// The graph with a renaming of nothing (permute by the identity) before every reshape, and between a scatter and a first
+/// operand that others read too. It costs nothing while it is
 /// virtual, and is what gets a dense buffer where the reshape cuts across the layout of what lies before it: an input
 /// or an output in the caller's strides cannot be laid out anew itself.
 /// `values`, of `graph`, become those of the result.

@@ -193,7 +193,7 @@ Status Grouper::place_backwards() {
     const Node& node = graph().node(id);
     if (m_state.group_of[id] != k_no_group) {
       // A product: its users are known now, and with them what it stores.
-      if (node.op->kind == OpKind::contraction) KILN_RETURN_IF_ERROR(settle(m_state.group_of[id]));
+      if (node.op->kind == OpKind::contraction) KILN_RETURN_IF_ERROR(settle_or_dissolve(m_state.group_of[id]));
       continue;
     }
     KILN_RETURN_IF_ERROR(place(id));

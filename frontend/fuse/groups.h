@@ -40,6 +40,7 @@ class Grouper {
   void merge_siblings();
   Status settle_all();
   bool group_pinned_values();
+  /// Settles the group, or what remains of it when its nodes have to part.
   Status settle_or_dissolve(GroupId group);
   void dissolve(GroupId group);
   /// The groups each group reads from.
