@@ -10,6 +10,7 @@ namespace {
 
 constexpr double k_share_of_columns = 0.4;  // of the work, at most, for columns of all rows
 constexpr size_t k_fewest_rows = 16;
+constexpr int64_t k_most_groups = 16;
 constexpr size_t k_block_elements = size_t{1} << 18;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -31,10 +32,9 @@ std::vector<int64_t> thinned(const std::vector<int64_t>& list, size_t most) {
   return kept;
 }
 
-/// Runs of `width` columns, one in every `distance`, and both ends.
-std::vector<int64_t> runs(int64_t extent, int64_t distance, int64_t width) {
+/// Runs of `width` columns, one in every `distance` from `phase` on, and both ends.
+std::vector<int64_t> runs(int64_t extent, int64_t distance, int64_t width, int64_t phase) {
   std::vector<int64_t> list;
-  const int64_t phase = std::min((distance - 1) / 2, extent - 1);
   if (width < distance) list.push_back(0);
   for (int64_t begin = width < distance ? phase : 0; begin < extent; begin += distance) {
     for (int64_t i = begin; i < std::min(begin + std::min(width, distance), extent); ++i) {
@@ -66,7 +66,7 @@ class Chooser {
       return std::move(m_result);
     }
     int64_t distance = distance_in(m_tile_columns);
-    const size_t tiles_wide = runs(m_columns, distance, 1).size();
+    const size_t tiles_wide = runs(m_columns, distance, 1, distance / 2).size();
     const std::vector<int64_t> whole_columns = choose_whole_columns(tiles_wide);
     const double left = m_work - work_of_columns(whole_columns.size());
     const std::vector<int64_t> rows = choose_rows(left / work_of(1, tiles_wide));
@@ -76,11 +76,10 @@ class Chooser {
     if (width < 1) {
       distance = std::min(static_cast<int64_t>(static_cast<double>(distance) / std::max(width, 1e-3)), m_columns);
     }
-    const std::vector<int64_t> columns =
-        runs(m_columns, distance, std::clamp<int64_t>(static_cast<int64_t>(std::min(width, 1e9)), 1, distance));
-    add(rows, columns);
+    const auto wide = std::clamp<int64_t>(static_cast<int64_t>(std::min(width, 1e9)), 1, distance);
+    add_groups(rows, distance, wide);
     add(all_rows, whole_columns);
-    count_tiles(rows, columns, whole_columns);
+    count_tiles(rows, runs(m_columns, distance, wide, 0), whole_columns);
     return std::move(m_result);
   }
 
@@ -95,19 +94,32 @@ class Chooser {
   /// None where every row is looked at anyway, or costs much by itself.
   std::vector<int64_t> choose_whole_columns(size_t tiles_wide) const {
     if (m_tile_rows == 1 || m_demand.row_work > 0) return {};
+    const int64_t distance = distance_in(m_tile_columns);
     const double affordable = k_share_of_columns * m_work / (static_cast<double>(m_rows) * m_demand.element_work);
     const auto most = static_cast<size_t>(std::min(affordable, 1e9));
     if (most < 2) return {};
-    return thinned(runs(m_columns, distance_in(m_tile_columns), 1), std::min(most, tiles_wide));
+    return thinned(runs(m_columns, distance, 1, distance / 2), std::min(most, tiles_wide));
   }
 
   std::vector<int64_t> choose_rows(double affordable) const {
     std::vector<int64_t> rows;
     for (int64_t matrix = 0; matrix < m_rows / m_height; ++matrix) {
-      for (const int64_t row : runs(m_height, distance_in(m_tile_rows), 1)) rows.push_back(matrix * m_height + row);
+      for (const int64_t row : runs(m_height, distance_in(m_tile_rows), 1, distance_in(m_tile_rows) / 2))
+        rows.push_back(matrix * m_height + row);
     }
     const auto most = static_cast<size_t>(std::clamp(affordable, double{k_fewest_rows}, 1e9));
     return thinned(rows, most);
+  }
+
+  /// The rows in turn look at other columns of the tiles, so that what is wrong in one lane of all tiles shows.
+  void add_groups(const std::vector<int64_t>& rows, int64_t distance, int64_t width) {
+    const auto groups = static_cast<size_t>(std::min((distance + width - 1) / width, k_most_groups));
+    for (size_t group = 0; group < std::min(groups, rows.size()); ++group) {
+      std::vector<int64_t> members;
+      for (size_t i = group; i < rows.size(); i += groups) members.push_back(rows[i]);
+      const auto phase = static_cast<int64_t>(group) * distance / static_cast<int64_t>(groups);
+      add(members, runs(m_columns, distance, width, phase));
+    }
   }
 
   /// Cut so that no block is too large to be evaluated at once.

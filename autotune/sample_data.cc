@@ -122,11 +122,24 @@ SamplePool::Kind harsh_kind(const KernelSpec& spec) {
   return SamplePool::Kind::uneven;
 }
 
+std::vector<SamplePool::Kind> kinds_of(const KernelSpec& spec, Situation situation) {
+  using Kind = SamplePool::Kind;
+  std::vector<Kind> kinds(spec.buffers.size(), situation == Situation::harsh ? harsh_kind(spec) : Kind::even);
+  const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
+  if (gemm == nullptr || situation != Situation::plain) return kinds;
+  for (const Access& access : gemm->b.accesses) kinds[access.buffer] = Kind::small;
+  for (const Access& access : gemm->a.accesses) kinds[access.buffer] = Kind::even;
+  return kinds;
+}
+
 }  // namespace
 
 SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situation)
-    : m_spec(&spec), m_seed(seed), m_situation(situation), m_index_bound(spec.buffers.size(), 0) {
-  if (situation == Situation::harsh) m_kind = harsh_kind(spec);
+    : m_spec(&spec),
+      m_seed(seed),
+      m_situation(situation),
+      m_kinds(kinds_of(spec, situation)),
+      m_index_bound(spec.buffers.size(), 0) {
   for (const Body* body : bodies_of(spec)) bound_body(*body, m_index_bound);
 }
 
@@ -173,7 +186,7 @@ void SampleData::spoil(uint32_t buffer, std::span<uint8_t> bytes) const {
 
 Expected<SampleSource> SampleData::source(uint32_t buffer) const {
   SampleSource source;
-  KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(m_spec->buffers[buffer].dtype, m_kind));
+  KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(m_spec->buffers[buffer].dtype, m_kinds[buffer]));
   // 64 bytes apart: buffers of a kernel need no better alignment, and get none.
   source.start_bytes = seed_of(buffer) * 64 % SamplePool::k_bytes + misalignment(buffer);
   return source;

@@ -46,8 +46,8 @@ class SampleData {
   const KernelSpec* m_spec;
   uint64_t m_seed;
   Situation m_situation;
-  SamplePool::Kind m_kind = SamplePool::Kind::even;
-  std::vector<int64_t> m_index_bound;  // per buffer; 0 where it addresses nothing
+  std::vector<SamplePool::Kind> m_kinds;  // per buffer
+  std::vector<int64_t> m_index_bound;     // per buffer; 0 where it addresses nothing
 };
 
 /// Bytes that a kernel seldom writes: a NaN that no operation produces for floats, a rare pattern for integers. A right

@@ -84,7 +84,9 @@ Expected<SamplePool> SamplePool::make(DType dtype, Kind kind) {
   std::vector<std::byte> bytes(k_bytes);
   SplitMix random(1);
   for (int64_t i = 0; i < count; ++i) {
-    store_element(dtype, bytes.data(), i, kind == Kind::even ? nearly_normal(random) : uneven(dtype, kind, random));
+    const bool is_even = kind == Kind::even || kind == Kind::small;
+    const double value = is_even ? nearly_normal(random) : uneven(dtype, kind, random);
+    store_element(dtype, bytes.data(), i, kind == Kind::small ? value / 16 : value);
   }
 
   SamplePool pool;

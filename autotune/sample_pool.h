@@ -22,6 +22,8 @@ class SamplePool {
   enum class Kind : uint8_t {
     /// Nearly normal around 0 with variance 1 (so sums cancel and signs matter), in ±3.5.
     even,
+    /// A sixteenth of that: for one factor of products, so that sums come out where an epilogue's functions bend.
+    small,
     /// Besides those zeros, numbers near the least normal one, and numbers up to 2^12 times as large.
     uneven,
     /// Besides those infinities and NaNs: one in 2^7, 2^11, 2^15, 2^19 elements, so that most sums of so many stay finite.
@@ -30,7 +32,7 @@ class SamplePool {
     special_15,
     special_19
   };
-  static constexpr size_t k_kinds = 6;
+  static constexpr size_t k_kinds = 7;
 
   /// The pool of a floating dtype: made when first asked for, kept for the life of the process and of its forks.
   /// Thread-safe. Errors: resource_exhausted.

@@ -14,8 +14,8 @@ namespace {
 // in a loop of its own, and when it is asked for one element after another, as the sums of reductions are.
 constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
 constexpr double k_exponential_work = 128;
-// What the elements of an output may cost: some 20 ms of one core. A count, so that a busy machine looks at no less.
-constexpr double k_most_work = 0x1p29, k_least_work = 0x1p26;
+// What the elements of an output may cost: some 40 ms of one core at most. A count, so that a busy machine looks at no less.
+constexpr double k_most_work = 0x1.5p29, k_least_work = 0x1p26;
 
 /// The iteration whose points are stored to a buffer, and how far apart in it neighbours along each dim lie.
 struct StoredIteration {

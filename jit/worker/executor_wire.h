@@ -11,7 +11,7 @@
 #define KILN_EXECUTOR_SOCKET 3          /* the descriptor the executor finds its socket at */
 #define KILN_EXECUTOR_BUFFERS 128
 #define KILN_EXECUTOR_REPETITIONS 256
-#define KILN_EXECUTOR_POOLS 24
+#define KILN_EXECUTOR_POOLS 28
 #define KILN_EXECUTOR_MESSAGE_BYTES 512
 
 enum kiln_executor_command {
