@@ -27,6 +27,8 @@ constexpr auto k_poll_interval = std::chrono::milliseconds(10);
 constexpr auto k_follow_interval = std::chrono::milliseconds(200);
 /// Closing the store after the last build: a flush to a slow disk.
 constexpr uint64_t k_close_timeout_ms = 10'000;
+/// A daemon that says nothing, and takes no notice of SIGTERM for so long, hangs. Killing it loses nothing that it answered.
+constexpr uint64_t k_mute_timeout_ms = 5'000;
 
 /// A daemon holds this lock for as long as it lives (docs/protocol.md).
 bool is_held(const std::string& cache_directory) {
@@ -54,7 +56,7 @@ ExitCode start(Session& session) {
 /// For a daemon that holds the cache and cannot be asked (another version, or stuck): the signal its service manager
 /// would send. Only to the very process that wrote the lock: its number may be another's here, in another container or
 /// after it died.
-Status terminate_holder(const std::string& cache_directory) {
+Status signal_holder(const std::string& cache_directory, int signal) {
   std::ifstream file(cache_directory + "/kilnd.lock");
   const auto holder = ProcessIdentity::from_text(std::string(std::istreambuf_iterator<char>(file), {}));
   if (!holder) return error(StatusCode::unavailable, "who holds {} is not known", cache_directory);
@@ -63,7 +65,7 @@ Status terminate_holder(const std::string& cache_directory) {
     return error(StatusCode::failed_precondition, "{} is held by process {} of another container; stop it there",
                  cache_directory, holder->pid);
   }
-  if (syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) {
+  if (syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0) != 0) {
     return error(StatusCode::permission_denied, "signalling process {}: {}", holder->pid, std::strerror(errno));
   }
   return {};
@@ -77,9 +79,12 @@ Expected<bool> stop_and_wait(const Config& configured) {
   Connection connection(config);
   const std::string cache = canonical_path(config.cache_directory);
   const Deadline deadline = deadline_in(config.daemon_drain_timeout_ms + k_close_timeout_ms);
-  if (!connection.open(false).ok()) {
+  const Status opened = connection.open(false);
+  Deadline kill_at = k_no_deadline;
+  if (!opened.ok()) {
     if (!is_held(cache)) return false;
-    KILN_RETURN_IF_ERROR(terminate_holder(cache));
+    KILN_RETURN_IF_ERROR(signal_holder(cache, SIGTERM));
+    if (opened.code() == StatusCode::unavailable) kill_at = deadline_in(k_mute_timeout_ms);
   } else {
     const auto answer = connection.command({.verb = protocol::Verb::shutdown}, deadline, false);
     if (!answer.ok() && answer.status().code() != StatusCode::unavailable) return answer.status();
@@ -88,6 +93,10 @@ Expected<bool> stop_and_wait(const Config& configured) {
     if (Clock::now() > deadline) {
       return error(StatusCode::deadline_exceeded, "the daemon did not leave in {} ms",
                    config.daemon_drain_timeout_ms + k_close_timeout_ms);
+    }
+    if (Clock::now() > kill_at) {
+      KILN_RETURN_IF_ERROR(signal_holder(cache, SIGKILL));
+      kill_at = k_no_deadline;
     }
     std::this_thread::sleep_for(k_poll_interval);
   }

@@ -438,7 +438,10 @@ void Server::Impl::on_command(uint64_t session, protocol::Command command) {
       break;
   }
   if (m_draining) return;  // as for a build
-  if (command.verb == Verb::clear) m_jobs.forgive_all();
+  if (command.verb == Verb::clear) {
+    m_jobs.forgive_all();
+    m_unkept.clear();
+  }
   const size_t bytes = command.data.size();
   if (m_command_bytes > 0 && m_command_bytes + bytes > limits::k_held_request_bytes) {
     return answer_command(session, id,

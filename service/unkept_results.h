@@ -20,6 +20,8 @@ class UnkeptResults {
     return found == m_results.end() ? nullptr : found->second;
   }
 
+  void clear() { m_results.clear(); }
+
   /// In place of what was there under `key`; null: nothing.
   void put(const Digest& key, std::shared_ptr<BuildResult> result) {
     if (const auto found = place_of(key); found != m_results.end()) m_results.erase(found);

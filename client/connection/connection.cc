@@ -145,10 +145,10 @@ Expected<std::unique_ptr<DaemonSocket>> Connection::connect_or_start(bool may_st
       deadline = std::min(request_deadline, deadline_in(m_config.daemon_start_timeout_ms));
       continue;
     }
+    if (!known.ok() && last.code() != StatusCode::deadline_exceeded) return known;
     KILN_RETURN_IF_ERROR(judge(last, socket ? (*socket)->daemon_pid() : 0));
     if (last.code() == StatusCode::not_found) {
       if (!may_start) return error(StatusCode::unavailable, "no daemon runs for {}", m_config.cache_directory);
-      if (!known.ok()) return known;
       if (const Status status = starter.start_if_nobody_does(); !status.ok()) {
         return remember(FailureMemory::Kind::absent, status.message());
       }

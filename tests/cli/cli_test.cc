@@ -439,6 +439,15 @@ TEST_F(Cli, APinnedProgramKeepsItsPlanAndCode) {
   EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], false);
 }
 
+TEST_F(Cli, RestartReplacesADaemonThatHangs) {
+  const auto first = kiln({"daemon", "start", "--json"}).json()["pid"].get<pid_t>();
+  ::kill(first, SIGSTOP);
+  const CliResult restarted = kiln({"daemon", "restart", "--json"});
+  EXPECT_EQ(restarted.exit_status, 0) << restarted.err;
+  EXPECT_NE(restarted.json()["pid"], first);
+  EXPECT_NE(::kill(first, 0), 0);
+}
+
 TEST_F(Cli, StopSignalsNobodyButTheDaemonThatHoldsTheCache) {
   std::filesystem::create_directory(m_world.cache());
   std::filesystem::permissions(m_world.cache(), std::filesystem::perms::owner_all);
