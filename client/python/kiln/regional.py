@@ -9,9 +9,8 @@ always; a miss is captured again, so nothing stale ever runs.
 
 from __future__ import annotations
 
-import hashlib
 import functools
-import inspect
+import hashlib
 import pathlib
 import sys
 import types
@@ -21,6 +20,7 @@ import torch
 from . import _session
 from .torch import compat
 from .torch.between import Between, inside_capture
+from .torch.described import Describer, describe_module, name_of
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
 
@@ -58,22 +58,22 @@ def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name 
 class Entry:
     """Modules, or one function, that share a capture."""
 
-    def __init__(self, role: str, modules: list, owner=None) -> None:
+    def __init__(self, role: str, modules: list, describer: Describer, owner=None) -> None:
         self.role, self.modules, self.owner = role, modules, owner
         first = modules[0]
         self._call = call_module if isinstance(first, torch.nn.Module) else call_function
-        self._key = self._make_key()
+        self._key = self._make_key(describer)
         self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call
 
-    def _make_key(self) -> bytes:
-        """What decides whether an earlier capture is worth looking at; its guards decide whether it fits."""
+    def _make_key(self, describer: Describer) -> bytes:
+        """What decides whether an earlier capture is worth looking at; its guards, and what it says of the code that it was
+        made of, decide whether it fits."""
         first = self.modules[0]
-        target = type(first) if isinstance(first, torch.nn.Module) else first
-        parts = [self.role, target.__module__, target.__qualname__, _source(target), torch.__version__, sys.version]
-        parts.append(_importer())
         if isinstance(first, torch.nn.Module):
-            parts.append(repr(signature(first)))
-        return "\0".join(parts).encode()
+            said = [name_of(type(first)), describe_module(first, describer).hex(), repr(signature(first))]
+        else:
+            said = [name_of(first), describer.lenient(first).hex()]
+        return "\0".join([self.role, *said, torch.__version__, sys.version, _importer()]).encode()
 
     def install(self, packages) -> None:
         self._packages = packages
@@ -92,9 +92,9 @@ class Entry:
         """This process's capture of the key, or the saved one, or a new one."""
         if self._key in _captures:
             return _captures[self._key]
-        saved = _load(self._key)
+        saved = None if _session.session().targets else _stored(self._key)  # a kept graph is not split anew for targets
         for attempt in (saved, None) if saved is not None else (None,):
-            capture = self._packages.Capture(self._name, self._call, compile_or_eager, partition_joint, len(self.modules))
+            capture = self._packages.Capture(self._name, self._call, compile_or_eager, partition_joint, self.modules)
             try:
                 capture.start(attempt)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
@@ -102,9 +102,15 @@ class Entry:
                     raise
                 _session.session().note_fallback(f"capture of {self.role}", f"{type(error).__name__}: {error}")
             else:
+                self._note_loaded(capture)
                 _captures[self._key] = capture
                 return capture
         raise AssertionError("not reached")
+
+    def _note_loaded(self, capture) -> None:
+        _session.session().counts["captures_loaded"] += capture.loaded
+        for why in capture.refused:
+            _session.session().note_fallback(f"capture of {self.role}", f"not loaded: {why}")
 
     def _run_captured(self, target, arguments: tuple, keywords: dict):
         try:
@@ -145,12 +151,21 @@ class Entry:
         return result
 
     def _save(self) -> None:
-        session = _session.session()
+        """Joins what was captured with what is stored by now, by this process or another one."""
+        session, known = _session.session(), len(self._capture.not_kept)
         try:
-            session.client().capture_put(self._key, self._capture.save())
+            data = self._capture.save(_stored(self._key))
+            if data is not None:
+                session.client().capture_put(self._key, data)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             self._capture.changed = False
-            session.note_fallback(f"capture of {self.role}", f"not kept: {type(error).__name__}: {error}")
+            self._note_not_kept(f"{type(error).__name__}: {error}")
+        for why in list(self._capture.not_kept.values())[known:]:
+            self._note_not_kept(why)
+
+    def _note_not_kept(self, why: str) -> None:
+        _session.session().counts["captures_not_kept"] += 1
+        _session.session().note_fallback(f"capture of {self.role}", f"not kept: {why}")
 
 
 # Captures of this process by key: models of any depth share those of their blocks.
@@ -178,31 +193,12 @@ class _Whole:
         return self._between.run(self._model._call_impl, arguments, keywords)
 
 
-def _load(key: bytes) -> bytes | None:
-    session = _session.session()
-    client = session.client()
-    if client is None or session.targets:  # a kept graph is not split anew for other targets
-        return None
+def _stored(key: bytes) -> bytes | None:
+    client = _session.session().client()
     try:
-        return client.capture_get(key)
+        return client.capture_get(key) if client is not None else None
     except Exception:  # noqa: BLE001: Kiln never makes its caller fail
         return None
-
-
-def _source(target) -> str:
-    """A digest of the file that defines the target, or, where none does (a notebook), of its own lines; "" without both.
-
-    The file first: to find a class in it, Python parses it whole, which takes longer than the whole start should."""
-    file = getattr(sys.modules.get(target.__module__), "__file__", None)
-    try:
-        return _file_digest(file) if file else hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
-    except (OSError, TypeError):
-        return ""
-
-
-@functools.cache
-def _file_digest(path: str) -> str:
-    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
 @functools.cache
@@ -224,18 +220,19 @@ def find_entries(model: torch.nn.Module) -> list[Entry]:
     """Repeated siblings share an entry; every largest module without any has one; a loss function too.
 
     What remains, the forwards of the modules that hold the blocks, runs in Python as always."""
-    blocks = repeated_blocks(model)
+    describer = Describer()
+    blocks = repeated_blocks(model, describer)
     held = {module for group in blocks for module in group}
-    entries = [Entry("block", group) for group in blocks]
-    entries += [Entry("part", [module]) for module in _parts(model, held)]
+    entries = [Entry("block", group, describer) for group in blocks]
+    entries += [Entry("part", [module], describer) for module in _parts(model, held)]
     loss = getattr(model, "loss_function", None) if held else None
     if callable(loss) and not isinstance(loss, torch.nn.Module) and hasattr(type(model), "loss_function"):
-        entries.append(Entry("loss_function", [loss], model))
+        entries.append(Entry("loss_function", [loss], describer, model))
     return entries
 
 
-def repeated_blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
-    """Groups of two or more siblings of one class with the same parameters, the outermost first."""
+def repeated_blocks(model: torch.nn.Module, describer: Describer) -> list[list[torch.nn.Module]]:
+    """Groups of two or more siblings of one class with the same parameters and the same code, the outermost first."""
     groups: list[list[torch.nn.Module]] = []
     pending = [model]
     while pending:
@@ -244,10 +241,14 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
         for child in parent.children():
             alike.setdefault((type(child), signature(child)), []).append(child)
         for (_, parameters), modules in alike.items():
-            if len(modules) >= 2 and parameters and any(True for _ in modules[0].children()):
-                groups.append(modules)
-            else:
+            if len(modules) < 2 or not parameters or not any(True for _ in modules[0].children()):
                 pending.extend(modules)
+                continue
+            same: dict[bytes, list] = {}
+            for module in modules:
+                same.setdefault(describe_module(module, describer), []).append(module)
+            for group in same.values():
+                groups.append(group) if len(group) > 1 else pending.extend(group)
     return groups
 
 

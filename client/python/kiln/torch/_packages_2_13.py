@@ -2,15 +2,12 @@
 AOTAutograd captured, guards included, is kept and installed again. compat.py chooses it; without it kiln.compile is
 torch.compile.
 
-Six things a package needs that torch does not do by itself, each found the hard way:
+Things a package needs that torch does not do by itself, each found the hard way:
   - an entry function of our own, in a module of its own: two packages on one code object overwrite one another, and
     functools.wraps'd forwards send globals to the wrong module;
-  - guards that cannot be serialised are dropped (identity of functions, classes, modules, closures). Their place is
-    taken by the checksums of all inlined source, which torch checks on loading;
+  - situations in a form of our own (_situations_2_13.py), each of which is installed where it fits, or left alone;
   - module aliases in the bytecode's globals that torch does not save (ModelOutput's collections);
-  - a counter of unique names that starts where no process's saved names are;
-  - guards built anew in the mode they were made in: those on tensors of inference mode hold nowhere else;
-  - gradients left out of the guards' tensors: torch saves a mark in their place that it cannot load back.
+  - a counter of unique names that starts where no process's saved names are.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import io
 import itertools
 import pathlib
 import pickle
@@ -32,7 +28,7 @@ import uuid
 import warnings
 
 import torch
-from torch._dynamo import bytecode_transformation, exc, guards, optimize, package
+from torch._dynamo import bytecode_transformation, eval_frame, exc, guards, optimize, package
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.precompile_context import PrecompileContext
 from torch._functorch import config as functorch_config
@@ -40,34 +36,16 @@ from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 
+from . import _situations_2_13 as situations
 from . import kept
-from ._private_2_13 import saved_for_many_backwards
-from .runtime import CompiledGraph, count_instances
+from .described import Describer
+from .runtime import CompiledGraph, count_instances, instances
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", module=r"torch\._dynamo\.guards")
 
-# A capture that grew beyond this is kept as it was: loading it would cost more than its latest situation is worth.
+# Of one capture. Beyond it the oldest go: loading them would cost more than the latest is worth.
 MAX_SITUATIONS = 16
-
-_UNSERIALISABLE = set(guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
-_FUNCTION_PARTS = ("__defaults__", "__kwdefaults__", "__closure__", "__code__")
-
-# What a capture may name; where it was defined counts, not where it was found. Nothing else is called while one is read.
-_TRUSTED_CLASSES = (
-    "torch", "torch._C", "torch._dynamo", "torch._functorch", "torch._guards", "torch._subclasses", "torch.fx", "torch.nn",
-    "torch.torch_version", "torch.utils._ordered_set", "torch.utils._traceback", "kiln.torch", "sympy.core", "collections",
-    "functools", "traceback", "types",
-)  # fmt: skip
-_TRUSTED_FUNCTIONS = (
-    "torch._dynamo.guards", "torch._utils", "torch.fx.graph_module", "kiln.torch.runtime", "kiln.torch.dropout", "kiln.torch.partition",
-    "_operator",
-)  # fmt: skip
-_TRUSTED_BUILTINS = frozenset(
-    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type".split()
-)
-_TRUSTED_VALUES = (torch.dtype, torch.memory_format, torch.layout)
-
 
 _CONFIG = {
     "bundled_autograd_cache": True,
@@ -85,7 +63,7 @@ class KeptCode(OutputCode):
     state: dict | None = None
 
     def __post_init__(self) -> None:
-        self._graph = None
+        self._graph, self._instances = None, 1
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
 
     @classmethod
@@ -96,16 +74,16 @@ class KeptCode(OutputCode):
         return code
 
     def __call__(self, inputs: list):
-        if self._graph is None:
-            self._graph = kept.load(self.state)
+        if self._graph is None:  # loaded when it first runs here, if ever
+            with count_instances(self._instances):
+                self._graph = kept.load(self.state)
         return self._graph(inputs)
 
     def prepare_for_serialization(self) -> None:
         pass
 
     def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
-        if self._graph is None:
-            self._graph = kept.load(self.state)
+        self._instances = instances()
 
     def set_triton_bundle(self, bundle) -> None:
         pass
@@ -119,69 +97,11 @@ class KeptCode(OutputCode):
         return copy
 
 
-def _keep_guards(entries) -> list[bool]:
-    return [
-        entry.guard_type not in _UNSERIALISABLE
-        and not _UNSERIALISABLE.intersection(entry.derived_guard_types)
-        and not any(part in entry.name for part in _FUNCTION_PARTS)
-        for entry in entries
-    ]
-
-
-class _GuardsPickler(guards.GuardsStatePickler):
-    def reducer_override(self, value):
-        reduced = super().reducer_override(value)
-        if not isinstance(reduced, tuple) or reduced[0].__name__ != "_unpickle_tensor":
-            return reduced
-        unpickle, (*properties, gradient) = reduced
-        return unpickle, (*properties, gradient if id(gradient) in self.guard_tree_values else None)
-
-
-guards.GuardsStatePickler = _GuardsPickler
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str):
-        if module == "builtins":
-            if name in _TRUSTED_BUILTINS:
-                return getattr(builtins, name)
-            if name == "getattr":
-                return _attribute
-        elif module in sys.modules or module.split(".")[0] in ("torch", "sympy"):
-            found = super().find_class(module, name)
-            if _is_trusted(found):
-                return found
-        raise pickle.UnpicklingError(f"a capture may not name {module}.{name}")
-
-
-def _attribute(owner, name: str):
-    found = getattr(owner, name)
-    if not _is_trusted(found):
-        raise pickle.UnpicklingError(f"a capture may not name {name} of {owner!r}")
-    return found
-
-
-def _is_trusted(found) -> bool:
-    if isinstance(found, _TRUSTED_VALUES):
-        return True
-    home = getattr(found, "__module__", None) or ""
-    if not isinstance(found, type):
-        return callable(found) and home in _TRUSTED_FUNCTIONS
-    if home == "torch" or home.startswith(tuple(f"{name}." for name in _TRUSTED_CLASSES[1:])) or home in _TRUSTED_CLASSES:
-        return True
-    # A class of the user's, imported already: the type of a module or of a configuration.
-    return home.split(".")[0] not in {*sys.stdlib_module_names, "torch", "kiln", "sympy"}
-
-
 @functools.cache
 def _number_names_apart() -> None:
     """From here on, names made in this process do not meet those that captures bring along, which other processes made,
     some of them after they, too, had loaded a capture."""
     bytecode_transformation._unique_id_counter = itertools.count(1 + secrets.randbits(48) << 8)
-
-
-def _read(data: bytes):
-    return _Unpickler(io.BytesIO(data)).load()
 
 
 @contextlib.contextmanager
@@ -215,112 +135,204 @@ def is_torchs_own(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _loading_guards(modes: list[bool]):
-    """Within, torch's packages read guards by our strict list, and build those of each situation in its mode."""
-    read, build = package.load_guards_state, package.load_guard_manager
-    pending = iter(modes)
+def _installing(managers: dict, unfit: set):
+    """Within, torch's packages install guards that are there already, by the situation's bytes, and go on looking at code of
+    which no situation fits."""
+    read, build, skip = package.load_guards_state, package.load_guard_manager, eval_frame.skip_code
 
-    def build_in_mode(*arguments):
-        with torch.inference_mode() if next(pending) else contextlib.nullcontext():
-            return build(*arguments)
+    def as_state(data: bytes):
+        return guards.GuardsState(types.SimpleNamespace(name_of_builtins_dict_key_in_fglobals=None, data=data), None)
 
-    package.load_guards_state, package.load_guard_manager = _read, build_in_mode
+    package.load_guards_state = as_state
+    package.load_guard_manager = lambda state, *_: managers[state.output_graph.data]
+    eval_frame.skip_code = lambda code: None if code in unfit else skip(code)
     try:
         yield
     finally:
-        package.load_guards_state, package.load_guard_manager = read, build
+        package.load_guards_state, package.load_guard_manager, eval_frame.skip_code = read, build, skip
+
+
+class _Package(package.CompilePackage):
+    def add_inlined_source(self, sources) -> None:
+        """Nothing: each situation says for itself what was inlined."""
 
 
 class Capture:
     """One entry, compiled by Dynamo: `capture(module, arguments, keywords)`. Captured when first called, or installed
     from bytes that an earlier process saved; new situations (shapes, modes) are captured beside the old ones.
 
-    `changed` says that there is something to save. Threading: as torch.compile."""
+    `changed` says that there is something to save; `loaded` counts situations of earlier processes that hold here, `refused`
+    says why others do not, `not_kept` why new ones cannot be had in another process. Threading: as torch.compile."""
 
-    def __init__(self, name: str, call, backend_compiler, partition, instances: int) -> None:
-        """instances: how many modules run it, by which its nodes count."""
+    def __init__(self, name: str, call, backend_compiler, partition, targets: list) -> None:
+        """targets: the modules that run it, or a function; by their number its nodes count."""
         self._module = types.ModuleType(f"kiln_capture_{name}")
         self._module.__dict__["__builtins__"] = builtins.__dict__
         sys.modules[self._module.__name__] = self._module
         self._function = types.FunctionType(call.__code__.replace(co_name=name), self._module.__dict__, name)
         self._function.__module__ = self._module.__name__
         self._module.__dict__[name] = self._function
-        self._compiler, self._partition = backend_compiler, partition
+        self._compiler, self._partition, self._targets = backend_compiler, partition, targets
         self._package = self._compiled = None
-        self._instances = instances
         self._backends: dict = {}  # what an earlier process saved
-        self._modes: list[list[bool]] = []  # by code and situation: whether it was captured in inference mode
-        self.changed = False
+        self.changed, self.loaded = False, 0
+        self.refused: list[str] = []
+        self.not_kept: dict[bytes, str] = {}
 
     def start(self, saved: bytes | None = None) -> None:
-        """Raises when `saved` does not fit this process (another torch, changed sources, damage)."""
+        """Raises when `saved` cannot be read."""
         # Else hooks that are added later would not be noticed.
         torch._dynamo.config.skip_nnmodule_hook_guards = False
-        if saved is None:
-            self._package = package.CompilePackage(self._function)
-        else:
-            self._install(saved)
-        wrap = optimize(self._backend, package=self._package, guard_filter_fn=_keep_guards)
-        self._compiled = wrap(self._function)
+        _number_names_apart()
+        if saved is None or not self._install(situations.read(saved)):
+            self._package = _Package(self._function)
+        self._compiled = optimize(self._backend, package=self._package)(self._function)
 
     def __call__(self, module, arguments: tuple, keywords: dict):
-        result = self._compiled(module, arguments, keywords)
-        if self.changed:
-            self._note_modes()
-        return result
+        thread = situations.thread
+        before, thread.target = thread.target, module
+        try:
+            return self._compiled(module, arguments, keywords)
+        finally:
+            thread.target = before
 
-    def _note_modes(self) -> None:
-        codes = self._package.cache_entry().codes
-        self._modes += [[] for _ in codes[len(self._modes) :]]
-        for code, modes in zip(codes, self._modes):
-            modes += [torch.is_inference_mode_enabled()] * (len(code.guarded_codes) - len(modes))
-
-    def save(self) -> bytes:
-        """Raises kept.NotKept for what cannot be saved."""
-        entry = self._package.cache_entry()
-        situations = max(len(code.guarded_codes) for code in entry.codes)
-        if situations > MAX_SITUATIONS:
-            raise kept.NotKept(f"{situations} situations, at most {MAX_SITUATIONS}")
-        backends = {key: self._backends.get(key) or PrecompileContext.serialize_artifact_by_key(key)
-                    for key in entry.backend_ids}  # fmt: skip
-        if None in backends.values():
-            raise kept.NotKept("a graph was not kept by torch")
+    def save(self, stored: bytes | None) -> bytes | None:
+        """Bytes of what this process and earlier ones (`stored`) captured, or None when there is nothing to keep."""
         self.changed = False
-        return pickle.dumps((package.PrecompileCacheEntry(entry, backends), self._module_aliases(entry), self._modes))
+        entry = self._package.cache_entry()
+        aliases: dict = {}
+        codes = [self._kept(entry, code, aliases) for code in entry.codes]
+        wanted = {name for code in codes for name in code.backend_ids}
+        backends = {key: self._backends.get(key) or PrecompileContext.serialize_artifact_by_key(key) for key in wanted}
+        own = Record(codes, backends, aliases)
+        if not codes[0].guarded_codes:
+            return None
+        with contextlib.suppress(Exception):  # what cannot be read is replaced
+            own.join(situations.read(stored))
+        data = pickle.dumps(own)
+        situations.read(data)  # what is stored loads
+        return data
+
+    def _kept(self, entry, code, aliases: dict):
+        """The code with the situations that can be kept, and their graphs."""
+        fit = []
+        for situation in code.guarded_codes:
+            why = situations.why_not_kept(situation.guards_state) or self._add_aliases(entry, situation, aliases)
+            if why is None:
+                fit.append(situation)
+            else:
+                self.not_kept.setdefault(situation.dynamo_code.co_code + situation.guards_state, why)
+        return dataclasses.replace(code, guarded_codes=fit, backend_ids=_named(fit, code.backend_ids))
+
+    def _add_aliases(self, entry, situation, aliases: dict) -> str | None:
+        """Notes globals of the bytecode that torch does not save: modules by their name. Why that cannot be, if it cannot."""
+        scope = self._module.__dict__
+        known = {name for code in entry.codes for name in (*code.import_sources, *code.backend_ids, *code.function_names)}
+        for backend in _named([situation], [name for code in entry.codes for name in code.backend_ids]):
+            if backend not in self._backends and PrecompileContext.serialize_artifact_by_key(backend) is None:
+                return "a graph was not kept by torch"
+        for name in situation.dynamo_code.co_names:
+            if name in known or not name.startswith("__") or name not in scope or name.startswith("__resume"):
+                continue
+            if not isinstance(scope[name], types.ModuleType):
+                return f"the bytecode names {name}, a {type(scope[name]).__name__}"
+            aliases[name] = scope[name].__name__
+        return None
 
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
         compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
-        with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), count_instances(self._instances):
+        with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), count_instances(len(self._targets)):
             wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip
             return wrapped(gm, example_inputs)
 
-    def _install(self, saved: bytes) -> None:
-        entry, aliases, self._modes = _read(saved)
-        self._package = package.CompilePackage(self._function, entry.dynamo)
-        for name, module in aliases.items():
-            self._module.__dict__[name] = importlib.import_module(module)
-        _number_names_apart()
-        self._backends = dict(entry.backends)
-        with _loading_guards(list(itertools.chain(*self._modes))), count_instances(self._instances):
-            self._package.install(entry.backends)
+    def _install(self, record: Record) -> bool:
+        """Whether any situation fits this process."""
+        for name, module in record.aliases.items():
+            self._module.__dict__[name] = _imported(module)
+        describer, managers, unfit = Describer(), {}, set()
+        codes = []
+        for index, code in enumerate(record.codes):
+            own = package.SerializedCode.to_code_object(code.python_code) if index else self._function.__code__
+            fit = [s for s in code.guarded_codes if self._load(s.guards_state, code, own, managers, describer)]
+            if len(fit) < len(code.guarded_codes):
+                unfit.add(own)
+            codes.append(dataclasses.replace(code, guarded_codes=fit, backend_ids=_named(fit, code.backend_ids)))
+        if not codes[0].guarded_codes:
+            return False
+        self.loaded = len(managers)
+        entry = package._DynamoCacheEntry(codes, package.SourceInfo(set()), "cpu")
+        self._package, self._backends = _Package(self._function, entry), record.backends
+        with _installing(managers, unfit), count_instances(len(self._targets)):
+            self._package.install(record.backends)
+        return True
 
-    def _module_aliases(self, entry) -> dict:
-        """Globals of the bytecode that torch does not save: modules by their name."""
-        aliases, scope = {}, self._module.__dict__
-        for code in entry.codes:
-            known = {*code.import_sources, *code.backend_ids, *code.function_names}
-            for guarded in code.guarded_codes:
-                for name in guarded.dynamo_code.co_names:
-                    if name in known or not name.startswith("__") or name not in scope:
-                        continue
-                    if isinstance(scope[name], types.ModuleType):
-                        aliases[name] = scope[name].__name__
-                    elif not name.startswith("__resume"):
-                        raise kept.NotKept(f"the bytecode names {name}, a {type(scope[name]).__name__}")
-        return aliases
+    def _load(self, data: bytes, code, own: types.CodeType, managers: dict, describer: Describer) -> bool:
+        """Whether the situation fits one of the targets; the first is tried last that others have been tried for."""
+        why = ""
+        for target in self._targets:
+            try:
+                scope = sys.modules[code.python_module].__dict__
+                scope.update((alias, _imported(module)) for alias, module in code.import_sources.items())
+                managers[data] = situations.load(data, own, scope, target, describer)
+            except Exception as error:  # noqa: BLE001: it is captured anew
+                why = f"{type(error).__name__}: {error}"
+            else:
+                return True
+        self.refused.append(why)
+        return False
+
+
+@dataclasses.dataclass
+class Record:
+    """What is stored of a capture: codes with their situations, graphs by name, and modules that the bytecode names."""
+
+    codes: list
+    backends: dict
+    aliases: dict
+
+    def join(self, other: Record) -> None:
+        """Adds what the other one has and this one has not."""
+        have = {situations.signature(s.guards_state) for code in self.codes for s in code.guarded_codes}
+        by_code = {code.python_code: code for code in self.codes[1:]}
+        for index, code in enumerate(other.codes):
+            mine = self.codes[0] if index == 0 else by_code.get(code.python_code)
+            more = [s for s in code.guarded_codes if situations.signature(s.guards_state) not in have]
+            if mine is None:
+                mine = dataclasses.replace(code, guarded_codes=[], backend_ids=[], import_sources={}, function_names=list(code.function_names))
+                self.codes.append(mine)
+            mine.guarded_codes[:0] = more
+            mine.backend_ids[:0] = _named(more, code.backend_ids)
+            mine.import_sources.update(code.import_sources)
+        for code in self.codes:
+            del code.guarded_codes[:-MAX_SITUATIONS]
+        self._drop_unreachable()
+        self.aliases = {**other.aliases, **self.aliases}
+        wanted = {name for code in self.codes for name in code.backend_ids}
+        self.backends = {name: graph for name, graph in {**other.backends, **self.backends}.items() if name in wanted}
+
+    def _drop_unreachable(self) -> None:
+        """Continuations that no bytecode names any more."""
+        before = None
+        while before != len(self.codes):
+            before = len(self.codes)
+            named = {n for code in self.codes for s in code.guarded_codes for n in s.dynamo_code.co_names}
+            self.codes = [c for c in self.codes if not c.install_to_global or named.intersection(c.function_names)]
+
+
+def _named(fit: list, backends: list) -> list:
+    """The graphs that the situations' bytecode names."""
+    names = {name for situation in fit for name in situation.dynamo_code.co_names}
+    return [name for name in dict.fromkeys(backends) if name in names]
+
+
+def _imported(module: str):
+    """A module that a capture names: one that is imported, or part of a package that is."""
+    if module.split(".")[0] not in sys.modules:
+        raise pickle.UnpicklingError(f"{module} is not imported")
+    return sys.modules.get(module) or importlib.import_module(module)
 
 
 __all__ = ["Capture", "KeptCode", "is_torchs_own"]

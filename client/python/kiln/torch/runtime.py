@@ -306,6 +306,11 @@ def _judged(text: str, place: Place, error: Exception) -> tuple[str, int, str]:
 _instances = 1
 
 
+def instances() -> int:
+    """How often the nodes of a graph that is made now count."""
+    return _instances
+
+
 @contextlib.contextmanager
 def count_instances(count: int):
     """Within, a graph's nodes count `count` times: so many modules run it, as so many layers of one graph would."""
