@@ -113,19 +113,27 @@ def disabled() -> bool:
 
 
 DEFAULTS = {
-    "compilations": 0, "hits_mapped": 0, "hits_daemon": 0, "joined": 0, "misses": 0, "regions": 0, "generation": 0,
+    "compilations": 0, "hits_mapped": 0, "hits_deferred": 0, "hits_daemon": 0, "joined": 0, "misses": 0, "programs": 0,
+    "regions": 0, "generation": 0, "lookup_ms": 0,
 }  # fmt: skip
+
+
+COUNTED = (
+    "nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "captures_loaded", "captures_not_kept",
+    "checked", "checks_failed",
+)  # fmt: skip
 
 
 def stats() -> dict:
     """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
     (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
-    `checked` and `checks_failed` (first runs beside torch, and those that did not agree), `relayouts` (inputs copied into the layout that a program expects)."""
+    `captures_loaded`, `captures_not_kept`, `checked` and `checks_failed` (first runs beside torch, and those that did not
+    agree), `relayouts` (inputs copied into the layout that a program expects)."""
     counters = dict(DEFAULTS)
     for client in _session.clients():
         add_counters(counters, json.loads(client.stats()))
-    for name in ("nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "checked", "checks_failed"):
+    for name in COUNTED:
         counters[name] = _session.counts[name]
     counters["relayouts"] = sum(p.relayouts for p in _programs())
     counters["fallback_ops"] = dict(_session.fallback_ops)

@@ -1,1 +1,61 @@
-NAMES = frozenset()
+"""What a capture may name: all that is called or made while one is read, name by name, with torch 2.13.
+
+What is not here is refused. Functions and classes that guards look at are no part of it: they are kept as their names, which
+nothing calls (_situations_2_13.py).
+"""
+
+_NAMES = {
+    "builtins": "bytearray complex dict frozenset list range set slice tuple",
+    "collections": "OrderedDict defaultdict deque",
+    "functools": "partial",
+    "kiln.torch._packages_2_13": "KeptCode Record",
+    "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
+    "kiln.torch.runtime": "_run",
+    "sympy.core.mul": "Mul",
+    "sympy.core.numbers": "Integer",
+    "sympy.core.symbol": "Symbol",
+    "torch":
+        "Size Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
+        "float32 float64 int16 int32 int64 int8 preserve_format strided uint8",
+    "torch._C._dynamo.guards": "GlobalStateGuard",
+    "torch._dynamo.guards":
+        "GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS GuardBuilder.BOOL_MATCH GuardBuilder.BUILTIN_MATCH "
+        "GuardBuilder.CLASS_MATCH GuardBuilder.CLOSURE_MATCH GuardBuilder.CONSTANT_MATCH "
+        "GuardBuilder.CONSTANT_SUBCLASS_MATCH GuardBuilder.COUNT_ITERATOR_MATCH GuardBuilder.DEFAULT_DEVICE "
+        "GuardBuilder.DETERMINISTIC_ALGORITHMS GuardBuilder.DICT_CONTAINS GuardBuilder.DICT_KEYS_MATCH "
+        "GuardBuilder.DICT_NOT_CONTAINS GuardBuilder.DISPATCH_KEY_SET_MATCH GuardBuilder.DUAL_LEVEL "
+        "GuardBuilder.DUPLICATE_INPUT GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT GuardBuilder.EQUALS_MATCH "
+        "GuardBuilder.FUNCTION_MATCH GuardBuilder.FUNCTORCH_STACK_MATCH GuardBuilder.GLOBAL_STATE "
+        "GuardBuilder.GRAD_MODE GuardBuilder.HASATTR GuardBuilder.ID_MATCH GuardBuilder.MAPPING_KEYS_CHECK "
+        "GuardBuilder.MODULE_MATCH GuardBuilder.NONE_MATCH GuardBuilder.NOT_NONE_MATCH "
+        "GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT GuardBuilder.RANGE_ITERATOR_MATCH GuardBuilder.SEQUENCE_LENGTH "
+        "GuardBuilder.SET_CONTAINS GuardBuilder.SET_NOT_CONTAINS GuardBuilder.SHAPE_ENV GuardBuilder.TENSOR_MATCH "
+        "GuardBuilder.TORCH_FUNCTION_STATE GuardBuilder.TUPLE_ITERATOR_LEN GuardBuilder.TYPE_MATCH GuardsState "
+        "ShapeCodeParts _Missing",
+    "torch._dynamo.output_graph": "OutputGraphGuardsState",
+    "torch._dynamo.package": "SerializedCode _DynamoCodeCacheEntry _GuardedCodeCacheEntry",
+    "torch._dynamo.source":
+        "AttrSource CallFunctionNoArgsSource CallMethodItemSource CellContentsSource ClosureSource CodeSource "
+        "ConstDictKeySource ConstantSource ConvertIntSource DataclassFieldsSource DefaultsSource DictGetItemSource "
+        "DictSubclassGetItemSource FloatTensorSource GenericAttrSource GetItemSource GlobalSource GlobalStateSource "
+        "GradSource ImportSource ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource "
+        "NegateSource NonSerializableSetGetItemSource ParamBufferSource ShapeEnvSource TensorProperty "
+        "TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource TypeSource "
+        "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource",
+    "torch._functorch._aot_autograd.aot_autograd_result":
+        "BundledAOTAutogradCacheArtifact BundledAOTAutogradResult BundledCompiledBackward BundledCompiledForward",
+    "torch._functorch._aot_autograd.descriptors": "PlainAOTOutput TangentAOTInput",
+    "torch._functorch._aot_autograd.runtime_wrappers": "AOTDedupeWrapper AOTSyntheticBaseWrapper",
+    "torch._functorch._aot_autograd.schemas":
+        "CacheableAOTConfig InputAliasInfo MemoryFormatMeta MutationType OutputAliasInfo OutputType PlainTensorMeta "
+        "ViewAndMutationMeta",
+    "torch._guards": "Guard GuardsSet",
+    "torch._subclasses.functional_tensor": "FunctionalTensor",
+    "torch._utils":
+        "_rebuild_meta_tensor_no_storage _rebuild_parameter_with_state _rebuild_tensor_v2 torch.contiguous_format",
+    "torch.fx.experimental.symbolic_shapes": "_ShapeGuardsHelper",
+    "torch.nn.parameter": "Parameter",
+    "torch.utils._ordered_set": "OrderedSet",
+}
+
+NAMES = frozenset((module, name) for module, names in _NAMES.items() for name in names.split())

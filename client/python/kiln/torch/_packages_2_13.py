@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
@@ -203,12 +204,13 @@ class Capture:
         aliases: dict = {}
         codes = [self._kept(entry, code, aliases) for code in entry.codes]
         wanted = {name for code in codes for name in code.backend_ids}
-        backends = {key: self._backends.get(key) or PrecompileContext.serialize_artifact_by_key(key) for key in wanted}
+        backends = {key: self._backends.get(key) or _bare(PrecompileContext.serialize_artifact_by_key(key)) for key in wanted}
         own = Record(codes, backends, aliases)
         if not codes[0].guarded_codes:
             return None
-        with contextlib.suppress(Exception):  # what cannot be read is replaced
-            own.join(situations.read(stored))
+        if stored is not None:
+            with contextlib.suppress(Exception):  # what cannot be read is replaced
+                own.join(situations.read(stored))
         data = pickle.dumps(own)
         situations.read(data)  # what is stored loads
         return data
@@ -320,6 +322,13 @@ class Record:
             before = len(self.codes)
             named = {n for code in self.codes for s in code.guarded_codes for n in s.dynamo_code.co_names}
             self.codes = [c for c in self.codes if not c.install_to_global or named.intersection(c.function_names)]
+
+
+def _bare(artifact):
+    """Without the backward graph for compiled autograd, which is source that would run when it is read."""
+    artifact = copy.copy(artifact)
+    artifact.content = dataclasses.replace(artifact.content, serialized_bw_module=None)
+    return artifact
 
 
 def _named(fit: list, backends: list) -> list:

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import hashlib
 import inspect
 import io
 import json
@@ -221,8 +222,17 @@ class Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str):
         if (module, name) not in NAMES:
+            if (module, name) == ("builtins", "type"):
+                return _type_of_nothing
             raise pickle.UnpicklingError(f"a capture may not name {module}.{name}")
         return super().find_class(module, name)
+
+
+def _type_of_nothing(value):
+    """As Python pickles the types of None and its like."""
+    if value is None or value is Ellipsis or value is NotImplemented:
+        return type(value)
+    raise pickle.UnpicklingError("a capture may not ask for types")
 
 
 def read(data: bytes):
@@ -240,15 +250,21 @@ def _dump(manager, builder, sorted_guards: list, graph) -> bytes:
     for guard in sorted_guards:
         _place_nameless(guard.originating_source, builder, roots, placed)
     bare = [dataclasses.replace(guard, stack=None, user_stack=None) for guard in sorted_guards]
-    buffer = io.BytesIO()
-    thread.pickle = lambda state: _Pickler(builder, placed, buffer).dump(
-        (dataclasses.replace(state, output_graph=dataclasses.replace(state.output_graph, global_scope={})),
-         facts, traced, roots, torch.is_inference_mode_enabled()))  # fmt: skip
+    buffer, states = io.BytesIO(), []
+
+    def write(state) -> None:
+        states.append(state)
+        bare = dataclasses.replace(state.output_graph, global_scope={})
+        _Pickler(builder, placed, buffer).dump(dataclasses.replace(state, output_graph=bare))
+
+    thread.pickle = write
     try:
         _serialize(manager, builder, bare, graph)
     finally:
         thread.pickle = None
-    return buffer.getvalue()
+    inference = torch.is_inference_mode_enabled()
+    said = _signature(states[0], facts, traced, roots, inference)
+    return pickle.dumps((said, facts, traced, roots, inference, buffer.getvalue()))
 
 
 def _places(target) -> dict[int, str | None]:
@@ -311,6 +327,8 @@ def _traced(graph, own: types.CodeType, describer: Describer) -> list[tuple]:
             continue  # an entry of ours; what follows a graph break, of which the frame before it says what it is
         module = inspect.getmodule(code)
         name = code.co_qualname.split(".<locals>")[0]
+        if module is not None and module.__name__.startswith("torch._dynamo.polyfills"):
+            continue  # stands for what Python itself does, in this version of torch
         if module is not None and "<" not in name:
             with contextlib.suppress(AttributeError):
                 traced.add((module.__name__, name, describer.lenient(_static(module, name))))
@@ -353,11 +371,11 @@ def load(data: bytes, code: types.CodeType, scope: dict, target, describer: Desc
     """The situation's guards, for a target. Raises Changed, or whatever else shows that it does not fit this process."""
     thread.locals, thread.globals = _Locals(target), scope
     try:
-        state, facts, traced, roots, inference = read(data)
-        thread.locals.paths = roots
+        _, facts, traced, thread.locals.paths, inference, values = read(data)
         for module, name, digest in traced:
             if module not in sys.modules or describer.lenient(_static(sys.modules[module], name)) != digest:
                 raise Changed(f"{module}.{name} is not what it was")
+        state = read(values)
         graph = state.output_graph
         local_scope = _found(graph.local_scope)
         if graph.name_of_builtins_dict_key_in_fglobals:
@@ -384,20 +402,24 @@ class _Locals(dict):
         return self._target if path is None else self._target.get_submodule(path)
 
 
-def signature(data: bytes) -> tuple:
-    """Equal for situations that are the same but for the names that a process made up."""
-    state, facts, traced, roots, inference = read(data)
+def signature(data: bytes) -> bytes:
+    """Equal for situations that are the same but for names that a process made up, and for what decides nothing."""
+    return read(data)[0]
+
+
+def _signature(state, *said) -> bytes:
     graph = state.output_graph
-    _for_any_threads(graph.global_state_guard)
-    said = facts, roots, inference, graph.input_source_to_sizes_strides, graph.global_state_guard.__getstate__()
-    return _UNIQUE.sub("", repr(said)), repr(state.shape_code_parts), repr(graph.current_device), tuple(traced)
+    world = {name: value for name, value in json.loads(graph.global_state_guard.__getstate__()).items() if name != _THREADS}
+    said = repr((said, graph.input_source_to_sizes_strides, world, state.shape_code_parts, graph.current_device))
+    return hashlib.blake2b(_UNIQUE.sub("", said).encode(errors="replace"), digest_size=16).digest()
+
+
+# How many threads torch has decides nothing of a graph.
+_THREADS = "num_threads"
 
 
 def _for_any_threads(state) -> None:
-    """How many threads torch has decides nothing of a graph."""
-    known = json.loads(state.__getstate__())
-    known["num_threads"] = torch.get_num_threads()
-    state.__setstate__(json.dumps(known))
+    state.__setstate__(json.dumps({**json.loads(state.__getstate__()), _THREADS: torch.get_num_threads()}))
 
 
 _serialize, _pickle = guards.CheckFunctionManager.serialize_guards, guards.pickle_guards_state

@@ -79,6 +79,8 @@ class Describer:
             return "member", name_of(kind), value.name, self.lenient(value.value)
         if isinstance(value, type):
             return self._class(value)
+        if kind.__module__ == "typing":
+            return "typing", repr(value)
         for types_, describe in self._KINDS:
             if isinstance(value, types_):
                 return describe(self, value)
@@ -119,11 +121,16 @@ class Describer:
 
     def _body(self, value) -> bytes:
         """Of one class without its bases: what it has that can be run."""
-        if value not in self._bodies:
-            body = [(name, self._member(item)) for name, item in sorted(vars(value).items())]
-            said = repr((name_of(value), [item for item in body if item[1]])).encode(errors="replace")
-            self._bodies[value] = hashlib.blake2b(said, digest_size=16).digest()
-        return self._bodies[value]
+        if value in self._bodies:
+            return self._bodies[value]
+        cycles = self._cycles
+        skipped = _DYNAMOS if value is torch.nn.Module else ()
+        body = [(name, self._member(item)) for name, item in sorted(vars(value).items()) if name not in skipped]
+        said = repr((name_of(value), [item for item in body if item[1]])).encode(errors="replace")
+        digest = hashlib.blake2b(said, digest_size=16).digest()
+        if cycles == self._cycles:
+            self._bodies[value] = digest
+        return digest
 
     def _member(self, value) -> bytes:
         if isinstance(value, _RUN):
@@ -164,6 +171,8 @@ class Describer:
 
 _RUN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, staticmethod, classmethod,
         property, functools.cached_property, functools._lru_cache_wrapper, enum.Enum)  # fmt: skip
+# What Dynamo replaces in torch.nn.Module when it first compiles; no forward runs it.
+_DYNAMOS = ("__init__", "__setstate__", "___needs_generation_tag_patch")
 # Whose instances are handles, locks, streams: nothing that another process could have again.
 _OPAQUE = {*sys.stdlib_module_names, "torch"} - {"dataclasses", "__main__"}
 

@@ -11,6 +11,7 @@ import types
 
 import torch
 
+from . import compat
 from .place import Place
 from .runtime import CompiledGraph, EagerRegion, StaticRegion
 from .symbolic import SymbolicRegion
@@ -52,7 +53,8 @@ def _dump_attribute(name: str, value) -> tuple:
         source, names = value.eager.code()
         return "symbolic", (*_dump_state(value), value.ops, source, _dump_names(names))
     if isinstance(value, torch.Tensor):
-        return "tensor", value.detach().clone()
+        with compat.adapter().real_mode():
+            return "tensor", value.detach().clone()
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
