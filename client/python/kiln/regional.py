@@ -20,7 +20,7 @@ import torch
 from . import _session
 from .torch import compat
 from .torch.between import Between, inside_capture
-from .torch.described import Describer, describe_module, name_of
+from .torch.described import RUN, Describer, describe_module, name_of
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
 
@@ -62,7 +62,7 @@ class Entry:
         self.role, self.modules, self.owner = role, modules, owner
         first = modules[0]
         self._call = call_module if isinstance(first, torch.nn.Module) else call_function
-        self._key = self._make_key(describer)
+        self._key, self._code = self._make_key(describer), _code_of(first)
         self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call
 
     def _make_key(self, describer: Describer) -> bytes:
@@ -112,8 +112,17 @@ class Entry:
         for why in capture.refused:
             _session.session().note_fallback(f"capture of {self.role}", f"not loaded: {why}")
 
+    def _start_again(self) -> None:
+        """After methods were replaced on a class, which Dynamo does not guard."""
+        first = self.modules[0]
+        before, self._key, self._code = self._key, self._make_key(Describer()), _code_of(first)
+        if self._key != before:
+            self._capture = self._start()
+
     def _run_captured(self, target, arguments: tuple, keywords: dict):
         try:
+            if any(vars(kind).get(name) is not value for kind, name, value in self._code):
+                self._start_again()
             result = self._capture(target, arguments, keywords)
         except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
             if not self._packages.is_torchs_own(raised):
@@ -166,6 +175,18 @@ class Entry:
     def _note_not_kept(self, why: str) -> None:
         _session.session().counts["captures_not_kept"] += 1
         _session.session().note_fallback(f"capture of {self.role}", f"not kept: {why}")
+
+
+def _code_of(target) -> list[tuple]:
+    """(class, name, function) of what a call of the module may run."""
+    if not isinstance(target, torch.nn.Module):
+        return []
+    kinds = {kind for part in target.modules() for kind in type(part).__mro__ if kind not in torch.nn.Module.__mro__}
+    own = ((kind, name, value) for kind in kinds for name, value in vars(kind).items() if name not in _NEVER_RUN)
+    return [item for item in own if isinstance(item[2], RUN)]
+
+
+_NEVER_RUN = frozenset(("__init__", "__init_subclass__", "extra_repr", "__repr__", "reset_parameters", "__setstate__"))
 
 
 # Captures of this process by key: models of any depth share those of their blocks.

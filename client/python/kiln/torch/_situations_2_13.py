@@ -160,6 +160,10 @@ def _by_our_names(reduced):
     return reduced
 
 
+def _makes_guards(function) -> bool:
+    return getattr(function, "__qualname__", "").startswith("GuardBuilder.")
+
+
 class _Pickler(guards.GuardsStatePickler):
     """Writes the values that guards compare with: functions and classes as names, objects as attributes, gradients and
     whatever no guard looks at not at all."""
@@ -174,6 +178,8 @@ class _Pickler(guards.GuardsStatePickler):
             return NotImplemented
         if isinstance(value, torch.Tensor):
             return self._without_gradient(_by_our_names(super().reducer_override(value)))
+        if kind is functools.partial and not _makes_guards(value.func):
+            return self._reduce_code(value)
         if (kind.__module__, kind.__qualname__) in NAMES or isinstance(value, ATOMS):
             return NotImplemented
         if isinstance(value, _CODE):
@@ -184,8 +190,6 @@ class _Pickler(guards.GuardsStatePickler):
 
     def _reduce_code(self, value):
         if (getattr(value, "__module__", None), getattr(value, "__qualname__", None)) in NAMES:
-            return NotImplemented
-        if type(value) is functools.partial and value.func.__qualname__.startswith("GuardBuilder."):
             return NotImplemented
         named = _name(value)
         if named is not None:

@@ -133,7 +133,7 @@ class Describer:
         return digest
 
     def _member(self, value) -> bytes:
-        if isinstance(value, _RUN):
+        if isinstance(value, RUN):
             return self.lenient(value)
         return b"" if isinstance(value, (*ATOMS, *_SLOTS, type)) else name_of(type(value)).encode()
 
@@ -169,7 +169,8 @@ class Describer:
     )  # fmt: skip
 
 
-_RUN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, staticmethod, classmethod,
+# What can be run, or says what is.
+RUN = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, staticmethod, classmethod,
         property, functools.cached_property, functools._lru_cache_wrapper, enum.Enum)  # fmt: skip
 # What Dynamo replaces in torch.nn.Module when it first compiles; no forward runs it.
 _DYNAMOS = ("__init__", "__setstate__", "___needs_generation_tag_patch")
@@ -205,6 +206,6 @@ def _code_in(value, describer: Describer):
         return [_code_in(item, describer) for item in value]
     if isinstance(value, dict):
         return [(str(name), _code_in(item, describer)) for name, item in value.items()]
-    if isinstance(value, (*_RUN, type)) or inspect.isroutine(value):
+    if isinstance(value, (*RUN, type)) or inspect.isroutine(value):
         return describer.lenient(value)
     return ""
