@@ -7,16 +7,20 @@ nothing calls (_situations_2_13.py).
 _NAMES = {
     "builtins": "bytearray complex dict frozenset list range set slice tuple",
     "collections": "OrderedDict defaultdict deque",
+    "_operator": "add eq floordiv ge getitem gt le lt mod mul ne neg pow sub truediv",
     "functools": "partial",
+    "kiln.torch.dropout": "draw_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
     "kiln.torch.runtime": "_run",
+    "sympy.core.add": "Add",
     "sympy.core.mul": "Mul",
-    "sympy.core.numbers": "Integer",
+    "sympy.core.numbers": "Half Integer NegativeOne One Rational Zero",
+    "sympy.core.power": "Pow",
     "sympy.core.symbol": "Symbol",
     "torch":
         "Size Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
-        "float32 float64 int16 int32 int64 int8 preserve_format strided uint8",
+        "float32 float64 int16 int32 int64 int8 preserve_format strided sym_float sym_int sym_max sym_min sym_not uint8",
     "torch._C._dynamo.guards": "GlobalStateGuard",
     "torch._dynamo.guards":
         "GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS GuardBuilder.BOOL_MATCH GuardBuilder.BUILTIN_MATCH "
@@ -44,18 +48,28 @@ _NAMES = {
         "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource",
     "torch._functorch._aot_autograd.aot_autograd_result":
         "BundledAOTAutogradCacheArtifact BundledAOTAutogradResult BundledCompiledBackward BundledCompiledForward",
-    "torch._functorch._aot_autograd.descriptors": "PlainAOTOutput TangentAOTInput",
-    "torch._functorch._aot_autograd.runtime_wrappers": "AOTDedupeWrapper AOTSyntheticBaseWrapper",
+    "torch._functorch._aot_autograd.descriptors":
+        "AOTInput AOTOutput BackwardTokenAOTInput BackwardTokenAOTOutput BufferAOTInput DifferentiableAOTInput "
+        "DifferentiableAOTOutput DummyAOTInput DummyAOTOutput ForwardTokenAOTInput ForwardTokenAOTOutput GradAOTOutput "
+        "InputMutationAOTOutput IntermediateBaseAOTOutput MetadataMutationAOTOutput ParamAOTInput "
+        "PhiloxBackwardBaseOffsetAOTInput PhiloxBackwardSeedAOTInput PhiloxForwardBaseOffsetAOTInput "
+        "PhiloxForwardSeedAOTInput PhiloxUpdatedBackwardOffsetAOTOutput PhiloxUpdatedForwardOffsetAOTOutput "
+        "PlainAOTInput PlainAOTOutput SavedForBackwardsAOTOutput SavedForBackwardsNoVcCheckAOTOutput "
+        "SubclassGetAttrAOTInput SubclassGetAttrAOTOutput SubclassSizeAOTInput SubclassSizeAOTOutput "
+        "SubclassStrideAOTInput SubclassStrideAOTOutput SyntheticBaseAOTInput TangentAOTInput ViewBaseAOTInput",
+    "torch._functorch._aot_autograd.runtime_wrappers": "AOTDedupeWrapper AOTDispatchSubclassWrapper AOTSyntheticBaseWrapper",
     "torch._functorch._aot_autograd.schemas":
-        "CacheableAOTConfig InputAliasInfo MemoryFormatMeta MutationType OutputAliasInfo OutputType PlainTensorMeta "
-        "ViewAndMutationMeta",
-    "torch._guards": "Guard GuardsSet",
+        "CacheableAOTConfig InputAliasInfo MemoryFormatMeta MutationType OpaqueMeta OutputAliasInfo OutputType "
+        "PlainTensorMeta ViewAndMutationMeta",
+    "torch._functorch._aot_autograd.functional_utils": "ViewMetaSequence",
+    "torch._guards": "DuplicateInputs Guard GuardsSet StorageOverlap",
     "torch._subclasses.functional_tensor": "FunctionalTensor",
     "torch._utils":
         "_rebuild_meta_tensor_no_storage _rebuild_parameter_with_state _rebuild_tensor_v2 torch.contiguous_format",
-    "torch.fx.experimental.symbolic_shapes": "_ShapeGuardsHelper",
+    "torch.fx.experimental.symbolic_shapes": "_CppShapeGuardsHelper _ShapeGuardsHelper",
     "torch.nn.parameter": "Parameter",
     "torch.utils._ordered_set": "OrderedSet",
+    "torch.utils._sympy.functions": "CleanDiv FloorDiv Max Min Mod PythonMod",
 }
 
 NAMES = frozenset((module, name) for module, names in _NAMES.items() for name in names.split())

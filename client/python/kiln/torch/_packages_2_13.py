@@ -272,7 +272,7 @@ class Capture:
         return True
 
     def _load(self, data: bytes, code, own: types.CodeType, managers: dict, describer: Describer) -> bool:
-        """Whether the situation fits one of the targets; the first is tried last that others have been tried for."""
+        """Whether the situation fits one of the targets."""
         why = ""
         for target in self._targets:
             try:
@@ -303,7 +303,7 @@ class Record:
             mine = self.codes[0] if index == 0 else by_code.get(code.python_code)
             more = [s for s in code.guarded_codes if situations.signature(s.guards_state) not in have]
             if mine is None:
-                mine = dataclasses.replace(code, guarded_codes=[], backend_ids=[], import_sources={}, function_names=list(code.function_names))
+                mine = dataclasses.replace(code, guarded_codes=[], backend_ids=[], import_sources={})
                 self.codes.append(mine)
             mine.guarded_codes[:0] = more
             mine.backend_ids[:0] = _named(more, code.backend_ids)

@@ -1,0 +1,157 @@
+"""Blocks of one class and one set of parameters that differ by what guards cannot hold in another process; and small models of
+the architectures that people run. A file of its own, so that each process of a test names the same classes."""
+
+import dataclasses
+import enum
+import functools
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WIDTH = 16
+
+
+class Kind(enum.Enum):
+    SUM = 1
+    DIFFERENCE = 2
+
+
+@dataclasses.dataclass
+class Configuration:
+    activation: object
+    factors: dict
+
+
+class Block(nn.Module):
+    """Does with its first argument what the attribute says."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.linear, self.what = nn.Linear(WIDTH, WIDTH), what
+
+    def forward(self, x):
+        y, what = self.linear(x), self.what
+        if isinstance(what, Kind):
+            return x + y if what is Kind.SUM else x - y
+        if isinstance(what, Configuration):
+            return what.activation(y) * what.factors["k"][0]
+        if isinstance(what, list):
+            return what[1](what[0](y))
+        return what(y)
+
+
+class Overridden(Block):
+    def forward(self, x):
+        return self.then(super().forward(x))
+
+    def then(self, x):
+        return x
+
+
+class Tripled(Overridden):
+    def then(self, x):
+        return 3 * x
+
+
+class Scaling:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def apply(self, x):
+        return x * self.factor
+
+
+def scaling(factor):
+    return lambda x: x * factor
+
+
+def with_default(factor):
+    def scale(x, k=factor):
+        return x * k
+
+    return scale
+
+
+def with_keyword_default(factor):
+    def scale(x, *, k=factor):
+        return x * k
+
+    return scale
+
+
+def scale_by(x, k):
+    return x * k
+
+
+def hooked(factor):
+    block = Block(functional.relu)
+    block.linear.register_forward_hook(lambda module, inputs, output: output * factor)
+    return block
+
+
+def encoder(activation):
+    return nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, activation=activation, batch_first=True)
+
+
+PAIRS = {
+    "function": (lambda: Block(functional.relu), lambda: Block(functional.silu)),
+    "builtin": (lambda: Block(torch.tanh), lambda: Block(torch.sigmoid)),
+    "enum": (lambda: Block(Kind.SUM), lambda: Block(Kind.DIFFERENCE)),
+    "closure": (lambda: Block(scaling(2.0)), lambda: Block(scaling(3.0))),
+    "default": (lambda: Block(with_default(2.0)), lambda: Block(with_default(3.0))),
+    "keyword_default": (lambda: Block(with_keyword_default(2.0)), lambda: Block(with_keyword_default(3.0))),
+    "partial": tuple(lambda k=k: Block(functools.partial(scale_by, k=k)) for k in (2.0, 3.0)),
+    "method": (lambda: Block(Scaling(2.0).apply), lambda: Block(Scaling(3.0).apply)),
+    "list": (lambda: Block([torch.tanh, scaling(2.0)]), lambda: Block([torch.tanh, scaling(3.0)])),
+    "dataclass": tuple(lambda k=k: Block(Configuration(functional.relu, {"k": [k]})) for k in (2.0, 3.0)),
+    "subclass": (lambda: Overridden(torch.tanh), lambda: Tripled(torch.tanh)),
+    "hook": (lambda: hooked(2.0), lambda: hooked(3.0)),
+    "encoder": (lambda: encoder("relu"), lambda: encoder("gelu")),
+}
+
+
+class Stack(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def make(kind, which):
+    """Of blocks alike ("A", "B"), or of both ("MIX")."""
+    torch.manual_seed(1)
+    first, second = PAIRS[kind]
+    return Stack([{"A": first, "B": second, "MIX": first}[which](), {"A": first, "B": second, "MIX": second}[which]()])
+
+
+def make_architecture(name):
+    """(model, inputs), small and with random weights."""
+    torch.manual_seed(1)
+    if name == "encoder":
+        layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, activation="gelu")
+        return nn.TransformerEncoder(layer, 2), {"src": torch.randn(2, 5, 32)}
+    import transformers as t
+
+    ids = torch.randint(1, 100, (2, 16))
+    text = {"input_ids": ids, "labels": ids}
+    wide = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    still = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    if name == "gpt2":
+        sizes = dict(n_embd=32, n_layer=2, n_head=2, vocab_size=100, n_positions=64, bos_token_id=0, eos_token_id=0)
+        still = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        return t.GPT2LMHeadModel(t.GPT2Config(**sizes, **still)), text
+    if name == "llama":
+        return t.LlamaForCausalLM(t.LlamaConfig(**wide, vocab_size=100)), text
+    if name == "bert":
+        return t.BertForMaskedLM(t.BertConfig(**wide, **still, vocab_size=100)), text
+    if name == "t5":
+        sizes = dict(d_model=32, num_layers=2, num_heads=2, d_ff=64, d_kv=16, vocab_size=100, decoder_start_token_id=0)
+        return t.T5ForConditionalGeneration(t.T5Config(**sizes, dropout_rate=0.0)), text
+    assert name == "vit"
+    pixels = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.randint(0, 2, (2,))}
+    return t.ViTForImageClassification(t.ViTConfig(**wide, **still, image_size=32, patch_size=8)), pixels

@@ -1,0 +1,42 @@
+"""One process of test_captures.py: `captured_process.py ARCHITECTURE` runs a forward, then a step of training, and prints what
+was counted and how long the first of each took beside eager's, as one line of JSON."""
+
+import copy
+import json
+import sys
+import time
+
+import torch
+from captured_models import make_architecture
+
+import kiln
+
+
+def step(model, inputs, trains):
+    model.train(trains)
+    with torch.set_grad_enabled(trains):
+        output = model(**inputs)
+        output = getattr(output, "loss", output)
+        if trains:
+            output.sum().backward()
+    return output.detach()
+
+
+def timed(function, *arguments):
+    start = time.perf_counter()
+    return function(*arguments), time.perf_counter() - start
+
+
+model, inputs = make_architecture(sys.argv[1])
+twin = copy.deepcopy(model)
+_, call = timed(kiln.compile, model)
+report = {"call_s": call, "error": 0.0}
+for name, trains in (("forward", False), ("training", True)):
+    step(twin, inputs, trains)
+    twin.zero_grad()
+    expected, eager = timed(step, twin, inputs, trains)
+    got, first = timed(step, model, inputs, trains)
+    report[f"{name}_s"] = first - eager
+    report["error"] = max(report["error"], ((got - expected).abs().max() / expected.abs().max()).item())
+report |= {"frames": torch._dynamo.utils.counters["frames"]["ok"], "stats": kiln.stats(), "explain": kiln.explain()}
+print(json.dumps(report))

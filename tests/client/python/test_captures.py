@@ -1,0 +1,205 @@
+"""Captures fit only what they were made of: in one process, in the next, and with whatever a block can read changed between."""
+
+import collections
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import captured_models as models
+import pytest
+import torch
+from conftest import OVER_DOUBLE
+from torch.nn import functional
+
+import kiln
+from kiln import _session, regional
+from kiln.torch.described import Describer, Undescribed
+
+pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+
+HERE = pathlib.Path(__file__).parent
+TOLERANCE = 1e-5
+
+
+def forget():
+    """As in a new process."""
+    regional._captures.clear()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_captures():
+    forget()
+
+
+def frames():
+    return torch._dynamo.utils.counters["frames"]["ok"]
+
+
+def check(model, twin, trains=True):
+    x = torch.randn(2, 5, models.WIDTH, generator=torch.Generator().manual_seed(2))
+    results = []
+    for each in (model, twin):
+        each.zero_grad()
+        with torch.set_grad_enabled(trains):
+            output = each(x)
+            if trains:
+                output.square().sum().backward()
+        results.append([output.detach(), *(p.grad.clone() for p in each.parameters() if p.grad is not None)])
+    for got, expected in zip(*results, strict=True):
+        assert (got - expected).abs().max() <= TOLERANCE * expected.abs().max().clamp_min(1e-3)
+
+
+def compiled(kind, which="A"):
+    model = models.make(kind, which)
+    return kiln.compile(copy.deepcopy(model)), model
+
+
+# ---- what guards cannot hold in another process
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["forward", "training"])
+@pytest.mark.parametrize("kind", models.PAIRS)
+def test_blocks_that_differ_by_what_they_can_read_share_nothing(kind, trains):
+    for which in ("A", "B", "MIX"):
+        forget()
+        check(*compiled(kind, which), trains)
+    for which in ("A", "B", "MIX"):
+        forget()
+        check(*compiled(kind, which), trains)
+        assert frames() == 0, kiln.explain()  # each found its own
+
+
+def test_models_of_one_process_that_differ_by_a_function_share_nothing():
+    for which in ("A", "B", "A"):
+        check(*compiled("function", which))
+
+
+def test_a_library_function_replaced_before_the_start_is_seen(monkeypatch):
+    check(*compiled("encoder"))
+    original = functional.linear
+    forget()
+    with monkeypatch.context() as patched:
+        patched.setattr(functional, "linear", lambda *arguments: original(*arguments) * 0.5)
+        check(*compiled("function"))
+    forget()
+    check(*compiled("function"))
+
+
+def test_a_method_replaced_on_a_class_is_seen_in_the_running_process_and_in_the_next(monkeypatch):
+    model, twin = compiled("subclass")
+    check(model, twin)
+    monkeypatch.setattr(models.Overridden, "then", lambda self, x: x - 7)
+    check(model, twin)
+    forget()
+    check(*compiled("subclass"))
+    monkeypatch.undo()
+    forget()
+    check(*compiled("subclass"))
+
+
+def test_changes_after_a_capture_was_loaded_are_seen():
+    check(*compiled("function"))
+    forget()
+    model, twin = compiled("function")
+    check(model, twin)
+    assert frames() == 0
+    for change in (torch.tanh, models.scaling(5.0), models.scaling(6.0), models.Kind.SUM):
+        for each in (model, twin):
+            each.blocks[1].what = change
+        check(model, twin)
+
+
+def test_what_only_its_address_tells_is_not_kept_and_counted():
+    class Local:
+        def __call__(self, x):
+            return x * 2
+
+    model = models.Stack([models.Block(Local()), models.Block(Local())])
+    check(kiln.compile(copy.deepcopy(model)), model)
+    assert kiln.stats()["captures_not_kept"] > 0
+    assert any("not kept" in entry["reason"] for entry in kiln.explain() if "node" in entry)
+
+
+# ---- what joins
+
+
+def test_a_capture_is_found_with_another_number_of_threads():
+    check(*compiled("builtin"))
+    threads = torch.get_num_threads()
+    forget()
+    torch.set_num_threads(threads + 1)
+    try:
+        check(*compiled("builtin"))
+        assert frames() == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_is_warmed_for_a_target_joins_what_was_warmed_in_training(monkeypatch):
+    check(*compiled("enum"), trains=True)
+    forget()
+    targets = {"x86-64-v2": collections.Counter(nodes_compiled=0, nodes_left=0)}
+    monkeypatch.setattr(_session.session(), "targets", targets)
+    check(*compiled("enum"), trains=False)
+    assert frames() > 0 and targets["x86-64-v2"]["nodes_compiled"] > 0
+    monkeypatch.undo()
+    for trains in (True, False):
+        forget()
+        check(*compiled("enum"), trains)
+        assert frames() == 0, kiln.explain()
+
+
+def test_graphs_that_do_not_run_here_are_not_counted(monkeypatch):
+    check(*compiled("default"), trains=False)
+    alone = kiln.stats()["nodes_compiled"]
+    check(*compiled("default"), trains=True)
+    forget()
+    monkeypatch.setattr(_session, "_session", _session.Session())
+    check(*compiled("default"), trains=False)
+    assert frames() == 0 and kiln.stats()["nodes_compiled"] == alone
+
+
+def test_counters_are_there_before_anything_ran(monkeypatch):
+    monkeypatch.setattr(_session, "_session", _session.Session())
+    assert kiln.stats()["programs"] == 0 and kiln.stats()["captures_not_kept"] == 0
+
+
+# ---- digests
+
+
+def test_digests_tell_code_and_values_apart_and_nothing_else():
+    digest = lambda value: Describer().digest(value)  # noqa: E731
+    assert digest(models.scaling(2.0)) == digest(models.scaling(2.0)) != digest(models.scaling(3.0))
+    assert digest(models.with_default(2.0)) != digest(models.with_default(3.0))
+    assert digest(models.Kind.SUM) != digest(models.Kind.DIFFERENCE)
+    assert digest({"a", "b", "c"}) == digest({"c", "b", "a"})
+    assert digest(models.Overridden) != digest(models.Tripled)
+    assert digest(0.0) != digest(-0.0)
+    with pytest.raises(Undescribed):
+        digest(object())
+
+
+# ---- between processes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "t5", "encoder"])
+def test_a_second_process_captures_and_compiles_nothing(name, tmp_path):
+    if name != "encoder":
+        pytest.importorskip("transformers")
+
+    def run(**variables):
+        environment = {**os.environ, "KILN_CACHE_DIR": str(tmp_path), **variables}
+        done = subprocess.run([sys.executable, HERE / "captured_process.py", name], env=environment, text=True,
+                              capture_output=True, timeout=600)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    cold, warm = run(), run(KILN_NO_DAEMON="1")
+    assert cold["frames"] > 0 and max(cold["error"], warm["error"]) < TOLERANCE
+    assert warm["frames"] == 0 and warm["stats"]["compilations"] == 0, warm["explain"]
+    assert warm["stats"]["captures_not_kept"] == 0
