@@ -12,6 +12,7 @@ _NAMES = {
     "kiln.torch.dropout": "draw_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
+    "kiln.torch.partition": "resolve_negative",
     "kiln.torch.runtime": "_run",
     "sympy.core.add": "Add",
     "sympy.core.mul": "Mul",

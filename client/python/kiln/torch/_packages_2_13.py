@@ -39,6 +39,7 @@ from torch._inductor.output_code import OutputCode
 
 from . import _situations_2_13 as situations
 from . import kept
+from ._private_2_13 import saved_for_many_backwards
 from .described import Describer
 from .runtime import CompiledGraph, count_instances, instances
 

@@ -12,6 +12,7 @@ situation is loaded for. What can be had neither way is not kept, and said (NotK
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -134,8 +135,8 @@ def _found(value):
     """The value with objects in the place of their names."""
     if isinstance(value, (Named, Placed)):
         return value.find()
-    if type(value) is dict:
-        return {_found(key): _found(item) for key, item in value.items()}
+    if type(value) in (dict, collections.OrderedDict):
+        return type(value)((_found(key), _found(item)) for key, item in value.items())
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(_found(item) for item in value)
     return value
