@@ -208,6 +208,8 @@ class _Pickler(guards.GuardsStatePickler):
         return unpickle, (*properties, gradient if id(gradient) in self.guard_tree_values else None)
 
     def _reduce_object(self, value):
+        if type(value).__module__.startswith(("torch._dynamo", "torch._guards")):
+            raise NotKept(f"{type(value).__module__}.{type(value).__qualname__} is not among the names of captures")
         if id(value) not in self.guard_tree_values:
             return guards._Missing, ("no guard",)
         kind = _name(type(value))
@@ -233,10 +235,10 @@ class Reader(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _type_of_nothing(value):
+def _type_of_nothing(*values):
     """As Python pickles the types of None and its like."""
-    if value is None or value is Ellipsis or value is NotImplemented:
-        return type(value)
+    if values in ((None,), (Ellipsis,), (NotImplemented,)):
+        return type(values[0])
     raise pickle.UnpicklingError("a capture may not ask for types")
 
 
