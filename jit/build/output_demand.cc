@@ -149,7 +149,8 @@ Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_
   bool shares_rows = false;
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
-    const std::optional<size_t> along = dim_along(iteration, strides[d]);
+    // Along a dim of stride 0 (an output that the caller wants expanded) the kernel goes nowhere.
+    const std::optional<size_t> along = strides[d] == 0 ? std::nullopt : dim_along(iteration, strides[d]);
     const int64_t steps = along ? strides[d] / iteration.strides[*along] : 1;
     const int64_t extent = along && *along < tile.size() ? std::max<int64_t>(tile[*along] / steps, 1) : 1;
     if (!demand.dims.empty() && along && along == before && step == strides[d] * dims[d]) {
