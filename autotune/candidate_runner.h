@@ -27,6 +27,12 @@ struct CandidateBuffer {
   uint64_t offset_bytes = 0;
 };
 
+/// Where an argument of a launch lies: `bytes` bytes of prepared buffer `buffer`, from byte `offset` on.
+struct LaunchArgument {
+  uint32_t buffer = 0;
+  uint64_t offset = 0, bytes = 0;
+};
+
 /// Runs candidates away from the caller: in a process that may hang, crash or scribble without harm. The
 /// caller never maps the candidate's code; it shares only the data.
 ///
@@ -45,6 +51,17 @@ class CandidateRunner {
   /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal); the next run works.
   virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
                                      uint32_t task_step = 1) = 0;
+
+  /// Runs every task of `image` once, a launch of a program that has one prepared buffer for each of its tensors. Red
+  /// zones are not looked at: a program asks once, when it has ended.
+  /// Errors: as run; invalid_argument for an argument outside its buffer; unimplemented by a runner of single kernels.
+  virtual Expected<CandidateRun> launch([[maybe_unused]] const Image& image,
+                                        [[maybe_unused]] std::span<const LaunchArgument> arguments,
+                                        [[maybe_unused]] uint32_t timeout_ms) {
+    return error(StatusCode::unimplemented, "this runner runs no programs");
+  }
+  /// Whether all that lies between the buffers is as it was prepared.
+  virtual bool red_zones_intact() const { return true; }
 };
 
 }  // namespace kiln

@@ -34,6 +34,8 @@ class SampleData {
   uint64_t misalignment(uint32_t buffer) const;
   /// Whether some element addresses memory wrongly.
   bool has_bad_index() const;
+  /// How many values an integer buffer may choose from where they address memory; 0 where they address nothing.
+  int64_t index_bound(uint32_t buffer) const { return m_index_bound[buffer]; }
   /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.
   Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 

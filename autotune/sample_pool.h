@@ -30,7 +30,9 @@ class SamplePool {
     special_7,
     special_11,
     special_15,
-    special_19
+    special_19,
+    /// As even, of 1/16 the size: 1/√K for K = 256, so that products of products neither fade nor explode.
+    small
   };
   static constexpr size_t k_kinds = 7;
 

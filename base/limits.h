@@ -59,6 +59,10 @@ inline constexpr size_t k_client_streams = 256;
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;
 
+// The verdict over a program keeps outputs, scratch and what launches made until its last reader, beside a model that
+// trains: a larger program is published on its kernels' verdicts alone, and the report says so.
+inline constexpr uint64_t k_program_verdict_bytes = uint64_t{6} << 30;
+
 // The cache.
 inline constexpr size_t k_artifact_bytes = size_t{256} << 20;  // 16x the largest code; one RocksDB value
 inline constexpr size_t k_batch_artifacts = 65'536;            // a 48-layer program names a few hundred

@@ -2,6 +2,7 @@
 
 #include "jit/build/build.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "jit/build/artifact_writer.h"
 #include "jit/build/kernel_builder.h"
 #include "jit/build/missing_op.h"
+#include "jit/build/program_verdict.h"
 #include "jit/build/published.h"
 #include "jit/resolve/key.h"
 
@@ -44,21 +46,25 @@ struct PlannedRegion {
   Graph graph;
   Key key;
   std::optional<Digest> artifact;  // from the start when the cache has it, kernels included
-  Plan plan;                       // empty then
-  std::vector<Digest> codes;       // per plan.specs
+  Plan plan;
+  std::vector<Digest> codes;  // per plan.specs
 };
 
 /// Builds the program of one target into `result`.
 class ProgramBuild {
  public:
-  ProgramBuild(const Graph& graph, const CompileBackend& backend, const Target& target, Published& published,
-               const RunnerFactory& make_runner, Proof proof, const ProgressFunction& progress, BuildResult& result)
-      : m_graph(graph),
+  /// `client` is the graph as it was asked for, `graph` its canonical form. Without a `runner` verdicts are deferred.
+  ProgramBuild(const Graph& client, const Graph& graph, const CompileBackend& backend, const Target& target,
+               Published& published, const RunnerFactory& make_runner, CandidateRunner* runner,
+               const ProgressFunction& progress, BuildResult& result)
+      : m_client(client),
+        m_graph(graph),
         m_backend(backend),
         m_target(target),
         m_published(published),
         m_make_runner(make_runner),
-        m_proof(proof),
+        m_runner(runner),
+        m_proof(runner != nullptr ? Proof::verified : Proof::deferred),
         m_progress(progress),
         m_result(result) {}
 
@@ -71,11 +77,17 @@ class ProgramBuild {
     KILN_RETURN_IF_ERROR(make_code());
     m_clock.finish("kernels");
     write_plans();
-    write_program(settled, partition);
+    BuiltArtifact program = write_program(settled, partition);
     m_clock.finish("write");
+    Json judged = nullptr;
+    if (m_runner != nullptr) {
+      KILN_ASSIGN_OR_RETURN(judged, judge(program, settled, partition));
+      m_clock.finish("program_verdict");
+    }
+    publish(std::move(program));
     return Json{{"target", m_target.name},     {"driver", m_target.driver},   {"verified", m_proof == Proof::verified},
                 {"stages_ms", m_clock.json()}, {"regions", m_regions.size()}, {"calls", partition.regions.size()},
-                {"kernels", m_kernels}};
+                {"program", judged},           {"kernels", m_kernels}};
   }
 
  private:
@@ -84,12 +96,13 @@ class ProgramBuild {
     for (const RegionClass& region_class : partition.classes) {
       PlannedRegion region{region_class.graph, {}, {}, {}, {}};
       region.key = plan_key(region.graph, m_target, m_proof);
+      // What was published is not built again, but its plan is: the verdict over the program holds each launch against it.
+      auto plan = fuse(region.graph, traits);
+      if (!plan.ok()) return plan.status().with_op(missing_op(region.graph, m_backend, m_target));
+      region.plan = std::move(plan).value();
       if (auto known = m_published.complete_plan(region.key.digest())) {
-        region.artifact = *known;
-      } else {
-        auto plan = fuse(region.graph, traits);
-        if (!plan.ok()) return plan.status().with_op(missing_op(region.graph, m_backend, m_target));
-        region.plan = std::move(plan).value();
+        region.artifact = known->digest;
+        region.codes = std::move(known->codes);
       }
       m_regions.push_back(std::move(region));
       m_progress("fuse", m_regions.size(), partition.classes.size(), {});
@@ -104,6 +117,7 @@ class ProgramBuild {
     std::unordered_map<Digest, size_t> job_of;
     std::unordered_map<Digest, Digest> code_of;
     for (PlannedRegion& region : m_regions) {
+      if (region.artifact) continue;
       for (const Launch& launch : region.plan.launches) {
         const Key key = key_of(region.plan.specs[launch.spec]);
         const Digest digest = key.digest();
@@ -125,6 +139,7 @@ class ProgramBuild {
       m_result.artifacts.push_back(std::move(kernels[i].artifact));
     }
     for (PlannedRegion& region : m_regions) {
+      if (region.artifact) continue;
       for (const KernelSpec& spec : region.plan.specs) region.codes.push_back(code_of.at(key_of(spec).digest()));
     }
     return {};
@@ -164,23 +179,78 @@ class ProgramBuild {
     }
   }
 
-  void write_program(const Graph& settled, const RegionPartition& partition) {
+  BuiltArtifact write_program(const Graph& settled, const RegionPartition& partition) const {
     ProgramDescription description{settled, {}, {}, m_target.name, 0};
     for (const PlannedRegion& region : m_regions) description.plans.push_back(*region.artifact);
     for (const Region& region : partition.regions) {
       description.calls.push_back({region.class_index, region.inputs, region.outputs});
     }
-    BuiltArtifact artifact = program_artifact(description);
-    const Key key = program_key(m_graph, m_target, m_proof);
-    m_result.heads.push_back({key.digest(), artifact.digest, 0, key.to_json()});
-    m_result.artifacts.push_back(std::move(artifact));
+    return program_artifact(description);
   }
 
+  /// The program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
+  Expected<Json> judge(const BuiltArtifact& program, const Graph& settled, const RegionPartition& partition) {
+    m_progress("verify", 0, 1, "program");
+    std::vector<const Plan*> plans;
+    for (const PlannedRegion& region : m_regions) plans.push_back(&region.plan);
+    const LinkedProgram linked{program.payload, [&](const Digest& digest) { return plan_named(digest); },
+                               [&](const Digest& digest) { return kernel_named(digest); }};
+    const ProgramVerdict verdict = judge_program({m_client, m_graph, settled, partition, plans}, linked, *m_runner);
+    KILN_RETURN_IF_ERROR(verdict.status);
+    m_progress("verify", 1, 1, "program");
+    return Json{{"not_judged", verdict.not_judged},
+                {"launches", verdict.launches},
+                {"values", verdict.values},
+                {"elements", verdict.elements},
+                {"beyond_range", verdict.beyond_range},
+                {"bytes", verdict.bytes},
+                {"error_of_tolerance", verdict.max_error},
+                {"run_ms", verdict.run_ms},
+                {"reference_ms", verdict.reference_ms}};
+  }
+
+  const BuiltArtifact* built(const Digest& digest) const {
+    const auto found = std::ranges::find(m_result.artifacts, digest, &BuiltArtifact::digest);
+    return found == m_result.artifacts.end() ? nullptr : &*found;
+  }
+
+  Expected<std::span<const uint8_t>> plan_named(const Digest& digest) const {
+    if (const BuiltArtifact* artifact = built(digest)) return std::span<const uint8_t>(artifact->payload);
+    if (const auto known = m_published.plan_named(digest)) return *known;
+    return error(StatusCode::not_found, "plan {} is gone from the cache", digest.to_short());
+  }
+
+  Expected<LinkedProgram::Kernel> kernel_named(const Digest& digest) const {
+    const KernelSpec* spec = nullptr;
+    for (const PlannedRegion& region : m_regions) {
+      for (size_t i = 0; i < region.codes.size(); ++i) {
+        if (region.codes[i] == digest) spec = &region.plan.specs[i];
+      }
+    }
+    if (spec == nullptr)
+      return error(StatusCode::internal, "the program names code {} that its plans do not", digest.to_short());
+    const auto buffers = static_cast<uint32_t>(spec->buffers.size());
+    if (const BuiltArtifact* code = built(digest)) {
+      const Image image{code->payload, code->entry, code->tasks, code->workspace_bytes, code->features};
+      return LinkedProgram::Kernel{image, buffers};
+    }
+    if (auto known = m_published.image_named(digest)) return LinkedProgram::Kernel{std::move(*known), buffers};
+    return error(StatusCode::not_found, "code {} is gone from the cache", digest.to_short());
+  }
+
+  void publish(BuiltArtifact program) {
+    const Key key = program_key(m_graph, m_target, m_proof);
+    m_result.heads.push_back({key.digest(), program.digest, 0, key.to_json()});
+    m_result.artifacts.push_back(std::move(program));
+  }
+
+  const Graph& m_client;
   const Graph& m_graph;
   const CompileBackend& m_backend;
   const Target& m_target;
   Published& m_published;
   const RunnerFactory& m_make_runner;
+  CandidateRunner* const m_runner;
   const Proof m_proof;
   const ProgressFunction& m_progress;
   BuildResult& m_result;
@@ -203,8 +273,7 @@ Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& ma
     const CompileBackend* backend = find_compile_backend(target.backend);
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
     KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
-    const Proof proof = runner ? Proof::verified : Proof::deferred;
-    ProgramBuild program(graph, *backend, target, published, make_runner, proof, progress, result);
+    ProgramBuild program(received, graph, *backend, target, published, make_runner, runner.get(), progress, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
   }

@@ -53,10 +53,6 @@ double cost_of(const KernelSpec& spec) {
   return std::visit(Visitor{}, spec.kernel);
 }
 
-uint32_t run_timeout_ms(const KernelSpec& spec) {
-  return static_cast<uint32_t>(std::min(k_hang_ms_least + cost_of(spec) * k_hang_ms_per_operation, 600e3));
-}
-
 /// First failure of several threads.
 class FirstFailure {
  public:
@@ -186,6 +182,10 @@ class KernelBuild {
 };
 
 }  // namespace
+
+uint32_t run_timeout_ms(const KernelSpec& spec) {
+  return static_cast<uint32_t>(std::min(k_hang_ms_least + cost_of(spec) * k_hang_ms_per_operation, 600e3));
+}
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner) {

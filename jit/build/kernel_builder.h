@@ -11,6 +11,9 @@
 
 namespace kiln {
 
+/// How long a launch may take before it is held to hang.
+uint32_t run_timeout_ms(const KernelSpec& spec);
+
 /// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the
 /// region graph is the reference the verdict uses.
 struct KernelJob {

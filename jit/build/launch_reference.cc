@@ -13,22 +13,6 @@ namespace {
 
 constexpr uint64_t k_perturbations = 2;
 
-/// Terms that are summed into one element, at most.
-int64_t reduction_length(const KernelSpec& spec) {
-  struct Visitor {
-    int64_t operator()(const LoopsSpec& loops) const {
-      return std::accumulate(loops.extents.begin() + loops.parallel_rank, loops.extents.end(), int64_t{1},
-                             std::multiplies<>());
-    }
-    int64_t operator()(const GemmSpec& gemm) const { return gemm.k; }
-    int64_t operator()(const AttentionSpec& attention) const { return attention.k_len + attention.head_dim; }
-    int64_t operator()(const AttentionBackwardSpec& backward) const {
-      return std::max(backward.forward.k_len, backward.forward.q_len) + backward.forward.head_dim;
-    }
-  };
-  return std::visit(Visitor{}, spec.kernel);
-}
-
 std::vector<int64_t> constants(const std::vector<Dim>& dims) {
   std::vector<int64_t> values;
   values.reserve(dims.size());
@@ -43,6 +27,21 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& dims) {
 }
 
 }  // namespace
+
+int64_t reduction_length(const KernelSpec& spec) {
+  struct Visitor {
+    int64_t operator()(const LoopsSpec& loops) const {
+      return std::accumulate(loops.extents.begin() + loops.parallel_rank, loops.extents.end(), int64_t{1},
+                             std::multiplies<>());
+    }
+    int64_t operator()(const GemmSpec& gemm) const { return gemm.k; }
+    int64_t operator()(const AttentionSpec& attention) const { return attention.k_len + attention.head_dim; }
+    int64_t operator()(const AttentionBackwardSpec& backward) const {
+      return std::max(backward.forward.k_len, backward.forward.q_len) + backward.forward.head_dim;
+    }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
 
 /// The fragment's values for the inputs as they are and, once asked for, for inputs that are rounded differently, and as
 /// a kernel's range would have them.

@@ -11,6 +11,9 @@
 
 namespace kiln {
 
+/// Terms that a kernel sums into one element, at most.
+int64_t reduction_length(const KernelSpec& spec);
+
 /// The f64 reference of a launch over a trial's inputs: the fragment of the region graph that the launch computes,
 /// evaluated where the verdict asks, and remembered from one candidate to the next.
 ///

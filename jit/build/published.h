@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,16 @@ class Published {
   std::optional<Digest> code(const Digest& key);
   /// The same, whole.
   std::optional<Image> image(const Digest& key);
+  /// The code artifact of this digest, whole.
+  std::optional<Image> image_named(const Digest& digest);
+  /// The plan artifact of this digest; its bytes are valid as long as this.
+  std::optional<std::span<const uint8_t>> plan_named(const Digest& digest);
+  struct CompletePlan {
+    Digest digest;
+    std::vector<Digest> codes;  // per spec of the plan
+  };
   /// The plan artifact that this plan key leads to, when every kernel it names is there too.
-  std::optional<Digest> complete_plan(const Digest& key);
+  std::optional<CompletePlan> complete_plan(const Digest& key);
 
  private:
   kiln_reader* m_reader;

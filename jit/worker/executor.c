@@ -254,7 +254,9 @@ static void do_all_tasks(void) {
 
 static int launch(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
   if (map_buffers(request) != 0 || prepare_workspaces(request->workspace_bytes) != 0) return -1;
-  if (g_data.address) madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+  if (g_data.address && request->used_bytes) {
+    madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+  }
   struct memory code = {0};
   if (map_guarded(&code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
   const uint8_t* address = code.address + request->entry;

@@ -75,9 +75,6 @@ ProcessRunner::~ProcessRunner() {
 }
 
 Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const CandidateBuffer> buffers) {
-  if (buffers.size() > limits::k_kernel_buffers) {
-    return error(StatusCode::out_of_range, "{} buffers, at most {}", buffers.size(), limits::k_kernel_buffers);
-  }
   m_buffers.clear();
   m_used_bytes = k_red_zone_bytes;
   for (const CandidateBuffer& wanted : buffers) {
@@ -118,11 +115,20 @@ Status ProcessRunner::ensure_capacity() {
   return {};
 }
 
-Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, uint32_t repetitions,
-                                                           uint32_t task_step) {
+uint32_t ProcessRunner::pool_number(const SamplePool* pool) {
+  const auto found = std::ranges::find(m_pools, pool);
+  if (found == m_pools.end()) m_pools.push_back(pool);
+  return static_cast<uint32_t>(std::ranges::find(m_pools, pool) - m_pools.begin());
+}
+
+Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
+                                                           std::span<const LaunchArgument> arguments) {
   if (m_data == nullptr) return error(StatusCode::failed_precondition, "run before prepare");
   if (image.entry >= image.code.size()) {
     return invalid_argument("entry {} is outside the code's {} bytes", image.entry, image.code.size());
+  }
+  if (arguments.size() > limits::k_kernel_buffers) {
+    return error(StatusCode::out_of_range, "{} buffers, at most {}", arguments.size(), limits::k_kernel_buffers);
   }
   kiln_executor_request request{};
   request.magic = KILN_EXECUTOR_MAGIC;
@@ -132,26 +138,45 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image, u
   request.tasks = image.tasks;
   request.workspace_bytes = image.workspace_bytes;
   request.features = image.features;
-  request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
-  request.task_step = std::max(task_step, 1u);
-  request.used_bytes = m_used_bytes;
-  request.buffer_count = static_cast<uint32_t>(m_buffers.size());
-  for (size_t i = 0; i < m_buffers.size(); ++i) {
-    const Buffer& buffer = m_buffers[i];
-    uint32_t pool = KILN_EXECUTOR_NO_POOL;
-    if (buffer.pool != nullptr) {
-      const auto found = std::ranges::find(m_pools, buffer.pool);
-      pool = static_cast<uint32_t>(found - m_pools.begin());
-      if (found == m_pools.end()) m_pools.push_back(buffer.pool);
+  request.repetitions = 1;
+  request.task_step = 1;
+  request.buffer_count = static_cast<uint32_t>(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const LaunchArgument& argument = arguments[i];
+    if (argument.buffer >= m_buffers.size()) return invalid_argument("no buffer {}", argument.buffer);
+    const Buffer& buffer = m_buffers[argument.buffer];
+    if (argument.offset > buffer.size_bytes || argument.bytes > buffer.size_bytes - argument.offset) {
+      return invalid_argument("argument {} ends outside its buffer", i);
     }
-    request.buffers[i] = {buffer.offset, buffer.size_bytes, pool, 0};
+    const uint32_t pool = buffer.pool != nullptr ? pool_number(buffer.pool) : KILN_EXECUTOR_NO_POOL;
+    const uint64_t offset = buffer.offset + argument.offset;
+    request.buffers[i] = {buffer.pool != nullptr ? offset % SamplePool::k_bytes : offset, argument.bytes, pool, 0};
   }
   return request;
 }
 
 Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
                                           uint32_t task_step) {
-  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, repetitions, task_step));
+  std::vector<LaunchArgument> all;
+  for (uint32_t i = 0; i < m_buffers.size(); ++i) all.push_back({i, 0, m_buffers[i].size_bytes});
+  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(image, all));
+  request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
+  request.task_step = std::max(task_step, 1u);
+  request.used_bytes = m_used_bytes;
+  KILN_ASSIGN_OR_RETURN(CandidateRun result, execute(request, image, timeout_ms));
+  result.red_zones_intact = red_zones_intact();
+  if (!result.red_zones_intact) paint_red_zones();  // the next candidate is judged for itself
+  return result;
+}
+
+Expected<CandidateRun> ProcessRunner::launch(const Image& image, std::span<const LaunchArgument> arguments,
+                                             uint32_t timeout_ms) {
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, arguments));
+  return execute(request, image, timeout_ms);
+}
+
+Expected<CandidateRun> ProcessRunner::execute(const kiln_executor_request& request, const Image& image,
+                                              uint32_t timeout_ms) {
   KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_memfd("kiln-candidate", image.code, true));
   // The worker may have died since (with the thread that started it): that is not this candidate's fault.
   bool sent = m_pid > 0 && send_memory().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());
@@ -175,8 +200,6 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
   }
   CandidateRun result;
   result.status = static_cast<LaunchStatus>(reply->launch_status);
-  result.red_zones_intact = red_zones_intact();
-  if (!result.red_zones_intact) paint_red_zones();  // the next candidate is judged for itself
   for (uint32_t i = 0; i < reply->repetitions; ++i) {
     result.seconds.push_back(static_cast<double>(reply->nanoseconds[i]) * 1e-9);
   }

@@ -33,6 +33,9 @@ class ProcessRunner final : public CandidateRunner {
   Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override;
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
                              uint32_t task_step = 1) override;
+  Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
+                                uint32_t timeout_ms) override;
+  bool red_zones_intact() const override;
 
  private:
   explicit ProcessRunner(Options options) : m_options(std::move(options)) {}
@@ -49,13 +52,14 @@ class ProcessRunner final : public CandidateRunner {
   Status receive_greeting();
   void stop();
   Status died(std::string_view who, std::string_view when);
-  Expected<kiln_executor_request> request_for(const Image& image, uint32_t repetitions, uint32_t task_step);
+  Expected<kiln_executor_request> request_for(const Image& image, std::span<const LaunchArgument> arguments);
+  Expected<CandidateRun> execute(const kiln_executor_request& request, const Image& image, uint32_t timeout_ms);
+  uint32_t pool_number(const SamplePool* pool);
   Status ensure_capacity();
   Status send_memory();
   Status send_descriptor(kiln_executor_request request, int fd);
   void unmap();
   void paint_red_zones();
-  bool red_zones_intact() const;
   template <typename Visit>
   void for_each_red_zone(const Visit& visit) const;
 

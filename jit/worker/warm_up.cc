@@ -1,5 +1,6 @@
 #include "jit/worker/warm_up.h"
 
+#include "autotune/sample_pool.h"
 #include "backends/compile_registry.h"
 
 namespace kiln {
@@ -22,6 +23,13 @@ KernelSpec small_kernel() {
 }
 
 }  // namespace
+
+Status warm_up_samples() {
+  for (const SamplePool::Kind kind : {SamplePool::Kind::even, SamplePool::Kind::uneven, SamplePool::Kind::small}) {
+    if (const auto pool = SamplePool::of(DType::f32, kind); !pool.ok()) return pool.status();
+  }
+  return {};
+}
 
 Status warm_up_compilers() {
   const KernelSpec spec = small_kernel();

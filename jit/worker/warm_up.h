@@ -9,4 +9,7 @@ namespace kiln {
 /// Starts no thread. Errors: what a backend said; the process is usable all the same.
 Status warm_up_compilers();
 
+/// Makes the sample pools that nearly every build needs, which forks share. Errors: resource_exhausted.
+Status warm_up_samples();
+
 }  // namespace kiln

@@ -8,8 +8,9 @@ namespace {
 
 /// A cold compiler is slower, not wrong: the worker goes on.
 void warm_up() {
-  const kiln::Status status = kiln::warm_up_compilers();
-  if (!status.ok()) std::fprintf(stderr, "kiln-worker: warm-up: %s\n", status.to_string().c_str());
+  for (const kiln::Status& status : {kiln::warm_up_compilers(), kiln::warm_up_samples()}) {
+    if (!status.ok()) std::fprintf(stderr, "kiln-worker: warm-up: %s\n", status.to_string().c_str());
+  }
 }
 
 }  // namespace

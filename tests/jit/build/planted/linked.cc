@@ -1,0 +1,103 @@
+#include "tests/jit/build/planted/linked.h"
+
+#include <gtest/gtest.h>
+
+#include "backends/cpu/compile/backend.h"
+#include "backends/cpu/features.h"
+#include "frontend/canonical/canonical.h"
+#include "jit/build/artifact_writer.h"
+
+namespace kiln::planted {
+
+namespace {
+
+const cpu::CpuCompileBackend& backend() {
+  static const cpu::CpuCompileBackend compile_backend;
+  return compile_backend;
+}
+
+Target host_target() {
+  for (const cpu::CpuTarget& target : cpu::ladder()) {
+    if ((target.features & ~cpu::host_features()) == 0) return {"cpu", std::string(target.name), {}};
+  }
+  return {};
+}
+
+template <typename Table, typename Native>
+std::vector<uint8_t> packed(const Native& native) {
+  flatbuffers::FlatBufferBuilder builder;
+  builder.ForceDefaults(false);
+  builder.Finish(Table::Pack(builder, &native));
+  return {builder.GetBufferPointer(), builder.GetBufferPointer() + builder.GetSize()};
+}
+
+}  // namespace
+
+Linked::Linked(std::string name, Graph client) : m_name(std::move(name)), m_client(std::move(client)) {
+  m_canonical = canonicalise(m_client);
+  m_settled = settle_layouts(sink_views(m_canonical));
+  m_partition = find_regions(m_settled);
+  ProgramDescription description{m_settled, {}, {}, host_target().name, 0};
+  for (const RegionClass& region_class : m_partition.classes) {
+    auto plan = fuse(region_class.graph, backend().traits(host_target()));
+    EXPECT_TRUE(plan.ok()) << m_name << ": " << plan.status().to_string();
+    m_plans.push_back(std::move(plan).value());
+    std::vector<Digest> codes;
+    for (const KernelSpec& spec : m_plans.back().specs) codes.push_back(compile(spec));
+    m_plan_artifacts.push_back(
+        plan_artifact(m_plans.back(), static_cast<uint32_t>(region_class.graph.inputs().size()), codes));
+    description.plans.push_back(m_plan_artifacts.back().digest);
+  }
+  for (const Region& region : m_partition.regions) {
+    description.calls.push_back({region.class_index, region.inputs, region.outputs});
+  }
+  m_program = program_artifact(description);
+}
+
+Digest Linked::compile(const KernelSpec& spec) {
+  auto [known, is_new] = m_compiled.try_emplace(canonical_bytes(spec));
+  if (!is_new) return known->second;
+  auto image = backend().compile(spec, backend().candidates(spec, host_target()).front(), host_target());
+  EXPECT_TRUE(image.ok()) << m_name << ": " << image.status().to_string();
+  if (!image.ok()) return {};
+  known->second = code_artifact(*image, "cpu").digest;
+  m_kernels[known->second] = {std::move(*image), static_cast<uint32_t>(spec.buffers.size())};
+  return known->second;
+}
+
+fb::PlanT Linked::link(const Plan& plan, size_t inputs) {
+  std::vector<Digest> codes;
+  for (const KernelSpec& spec : plan.specs) codes.push_back(compile(spec));
+  const BuiltArtifact artifact = plan_artifact(plan, static_cast<uint32_t>(inputs), codes);
+  fb::PlanT parts;
+  flatbuffers::GetRoot<fb::Plan>(artifact.payload.data())->UnPackTo(&parts);
+  return parts;
+}
+
+Parts Linked::parts() const {
+  Parts parts;
+  flatbuffers::GetRoot<fb::Program>(m_program.payload.data())->UnPackTo(&parts.program);
+  for (const BuiltArtifact& artifact : m_plan_artifacts) {
+    flatbuffers::GetRoot<fb::Plan>(artifact.payload.data())->UnPackTo(&parts.plans.emplace_back());
+  }
+  return parts;
+}
+
+ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner) const {
+  const std::vector<uint8_t> program = packed<fb::Program>(parts.program);
+  std::map<Digest, std::vector<uint8_t>> plans;
+  for (size_t i = 0; i < parts.plans.size(); ++i) {
+    plans[m_plan_artifacts[i].digest] = packed<fb::Plan>(parts.plans[i]);
+  }
+  std::vector<const Plan*> said;
+  for (const Plan& plan : m_plans) said.push_back(&plan);
+  const LinkedProgram linked{
+      program,
+      [&](const Digest& digest) -> Expected<std::span<const uint8_t>> {
+        return std::span<const uint8_t>(plans.at(digest));
+      },
+      [&](const Digest& digest) -> Expected<LinkedProgram::Kernel> { return m_kernels.at(digest); }};
+  return judge_program({m_client, m_canonical, m_settled, m_partition, said}, linked, runner);
+}
+
+}  // namespace kiln::planted

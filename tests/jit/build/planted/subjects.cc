@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+
+#include "frontend/autodiff/gradient.h"
+#include "frontend/infer/builder.h"
+#include "tests/jit/build/planted/linked.h"
+
+namespace kiln::planted {
+
+namespace {
+
+/// A graph in the making.
+struct Draft {
+  Graph graph;
+  GraphBuilder b{graph};
+
+  ValueId in(Shape shape, DType dtype = DType::f32) { return graph.add_input({dtype, std::move(shape), {}}); }
+  ValueId strided(Shape shape, std::vector<Dim> strides) {
+    return graph.add_input({DType::f32, std::move(shape), std::move(strides)});
+  }
+  ValueId gelu(ValueId x) { return b.op("gelu", {x}, {{"approximate", std::string("tanh")}}); }
+  ValueId layer_norm(ValueId x, int64_t width) {
+    const std::vector<ValueId> operands{x, in({width}), in({width})};
+    return b.ops("layer_norm", operands, {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}}).front();
+  }
+  ValueId linear(ValueId x, int64_t from, int64_t to) { return b.op("addmm", {in({to}), x, in({from, to})}); }
+  ValueId mlp(ValueId x, int64_t width) {
+    const ValueId hidden = gelu(linear(layer_norm(x, width), width, 2 * width));
+    return b.add(x, linear(hidden, 2 * width, width));
+  }
+  std::vector<ValueId> gradients_of(ValueId loss, std::vector<ValueId> wrt) {
+    auto grads = gradients(b, loss, wrt);
+    EXPECT_TRUE(grads.ok()) << grads.status().to_string();
+    return grads.ok() ? *grads : std::vector<ValueId>{};
+  }
+};
+
+/// Four equal blocks; what stands between them is returned, one result twice, one with its rows as columns.
+Graph repeated_blocks() {
+  Draft d;
+  ValueId x = d.in({24, 24});
+  std::vector<ValueId> outputs;
+  for (int block = 0; block < 4; ++block) outputs.push_back(x = d.mlp(x, 24));
+  outputs.push_back(x);
+  outputs.push_back(d.b.transpose(outputs[1]));
+  d.graph.set_outputs(outputs);
+  d.graph.set_output_strides(2, {1, 24});
+  return std::move(d.graph);
+}
+
+/// Two blocks of attention over padded and transposed inputs, trained.
+Graph attention_training() {
+  Draft d;
+  const int64_t heads = 2, length = 16, width = 16;
+  ValueId x = d.strided({length, heads * width}, {40, 1});
+  std::vector<ValueId> weights;
+  for (int block = 0; block < 2; ++block) {
+    std::vector<ValueId> split;
+    for (int i = 0; i < 3; ++i) {
+      weights.push_back(d.strided({heads * width, heads * width}, {1, heads * width}));
+      const ValueId product = d.b.matmul(x, weights.back());
+      split.push_back(d.b.permute(d.b.reshape(product, {1, length, heads, width}), {0, 2, 1, 3}));
+    }
+    const std::vector<ValueId> operands{split[0], split[1], split[2], k_none};
+    const ValueId attended = d.b.ops("attention", operands, {{"causal", true}, {"scale", 0.25}}).front();
+    x = d.b.add(x, d.b.reshape(d.b.permute(attended, {0, 2, 1, 3}), {length, heads * width}));
+  }
+  const ValueId loss = d.b.mean(d.b.square(x), {0, 1});
+  std::vector<ValueId> outputs{loss, x};
+  for (const ValueId gradient : d.gradients_of(loss, weights)) outputs.push_back(gradient);
+  d.graph.set_outputs(outputs);
+  d.graph.set_output_strides(1, {1, length});
+  return std::move(d.graph);
+}
+
+/// Two tables, two indices, rows added to where the other index says; the base is an input that is returned, too.
+Graph scatters() {
+  Draft d;
+  const ValueId first = d.in({50, 12}), second = d.in({50, 12});
+  const ValueId from = d.in({30}, DType::i64), to = d.in({30}, DType::i64);
+  const ValueId rows = d.b.op("embedding", {first, from});
+  const ValueId others = d.b.op("embedding", {second, to});
+  const ValueId scaled = d.b.mul(d.b.sub(rows, others), 0.75);
+  const ValueId one = d.b.op("index_add", {second, to, scaled}, {{"dim", int64_t{0}}});
+  const ValueId two = d.b.op("index_add", {d.b.exp(one), from, others}, {{"dim", int64_t{0}}});
+  d.graph.set_outputs({one, two, first, second, scaled, scaled});
+  d.graph.set_output_strides(5, {1, 30});
+  return std::move(d.graph);
+}
+
+/// A network that is trained: forward, loss over classes, all gradients.
+Graph classifier_training() {
+  Draft d;
+  const ValueId x = d.in({20, 16}), target = d.in({20}, DType::i64);
+  std::vector<ValueId> weights;
+  ValueId h = x;
+  for (int layer = 0; layer < 3; ++layer) {
+    weights.push_back(d.in({16, 16}));
+    h = d.b.op("tanh", {d.b.matmul(h, weights.back())});
+  }
+  const ValueId loss = d.b.op("cross_entropy", {h, target}, {{"reduction", std::string("mean")}});
+  std::vector<ValueId> outputs{loss};
+  const auto gradients = d.gradients_of(loss, weights);
+  for (size_t i = 0; i < gradients.size(); ++i) outputs.push_back(d.b.sub(weights[i], d.b.mul(gradients[i], 0.125)));
+  outputs.push_back(d.b.slice(h, 0, 4, 12));
+  outputs.push_back(d.b.permute(h, {1, 0}));
+  outputs.push_back(weights[2]);
+  d.graph.set_outputs(outputs);
+  return std::move(d.graph);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Linked>> subjects() {
+  std::vector<std::unique_ptr<Linked>> all;
+  all.push_back(std::make_unique<Linked>("repeated blocks", repeated_blocks()));
+  all.push_back(std::make_unique<Linked>("attention in training", attention_training()));
+  all.push_back(std::make_unique<Linked>("scatters", scatters()));
+  all.push_back(std::make_unique<Linked>("classifier in training", classifier_training()));
+  return all;
+}
+
+}  // namespace kiln::planted

@@ -1,0 +1,63 @@
+// Faults between kernels, planted in the bytes that clients would load: every one must be rejected, and what is linked
+// right must pass. Each kind plants only where the graph says that it matters: a value that something reads or returns.
+
+#include "jit/build/program_verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "jit/worker/process_runner.h"
+#include "tests/jit/build/planted/faults.h"
+#include "tests/jit/build/planted/linked.h"
+
+namespace kiln::planted {
+namespace {
+
+class ProgramVerdictTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { s_subjects = subjects(); }
+  static void TearDownTestSuite() { s_subjects.clear(); }
+  ProgramVerdictTest() { m_runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}).value(); }
+
+  static std::vector<std::unique_ptr<Linked>> s_subjects;
+  std::unique_ptr<CandidateRunner> m_runner;
+};
+
+std::vector<std::unique_ptr<Linked>> ProgramVerdictTest::s_subjects;
+
+TEST_F(ProgramVerdictTest, WhatIsLinkedRightPasses) {
+  for (const auto& subject : s_subjects) {
+    const ProgramVerdict verdict = subject->judge(subject->parts(), *m_runner);
+    EXPECT_TRUE(verdict.status.ok()) << subject->name() << ": " << verdict.status.to_string();
+    EXPECT_EQ(verdict.not_judged, "") << subject->name();
+    EXPECT_GT(verdict.values, 5U) << subject->name();
+    EXPECT_LT(verdict.max_error, 0.9) << subject->name();
+  }
+}
+
+TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {
+  size_t kinds = 0;
+  for (const FaultKind& kind : fault_kinds()) {
+    size_t planted = 0, rejected = 0;
+    for (const auto& subject : s_subjects) {
+      for (const Fault& fault : kind.plant(*subject)) {
+        Parts parts = subject->parts();
+        fault.apply(parts);
+        const ProgramVerdict verdict = subject->judge(parts, *m_runner);
+        ++planted;
+        rejected += verdict.status.ok() ? 0 : 1;
+        EXPECT_FALSE(verdict.status.ok()) << kind.name << " in " << subject->name() << ": " << fault.what;
+        EXPECT_EQ(verdict.not_judged, "") << kind.name << " in " << subject->name() << ": " << fault.what;
+      }
+    }
+    std::printf("%-45s %3zu of %3zu rejected\n", kind.name, rejected, planted);
+    EXPECT_GT(planted, 0U) << kind.name;
+    ++kinds;
+  }
+  EXPECT_GE(kinds, 12U);
+}
+
+}  // namespace
+}  // namespace kiln::planted
