@@ -152,7 +152,9 @@ class Executor {
     }
     for (uint32_t i = 0; i < request.buffer_count; ++i) {
       const kiln_executor_buffer& buffer = request.buffers[i];
-      if (buffer.pool == KILN_EXECUTOR_NO_POOL && buffer.offset > request.used_bytes) {
+      const bool is_alone = request.used_bytes == 0;  // a launch of a program: only its buffers travel
+      const uint64_t end = is_alone ? m_data.size() : request.used_bytes, bytes = is_alone ? buffer.bytes : 0;
+      if (buffer.pool == KILN_EXECUTOR_NO_POOL && (buffer.offset > end || bytes > end - buffer.offset)) {
         return invalid_argument("buffer {} is out of bounds", i);
       }
     }
@@ -177,6 +179,14 @@ class Executor {
     uint8_t* address() const { return memory.get() + shift; }
   };
 
+  /// A buffer of a program's launch, apart from the rest of the program's memory.
+  struct Alone {
+    kiln_executor_buffer buffer;
+    uint32_t index;
+    DeviceMemory memory;
+    uint8_t* address() const { return memory.get() + buffer.offset % k_alignment; }
+  };
+
   Status run(const kiln_executor_request& request, const DeviceExecutable& kernel, kiln_executor_reply& reply) {
     constexpr uint8_t k_poison = 0xff;  // NaN in every float format; an index far outside
     const LaunchStatus good = LaunchStatus::ok;
@@ -185,6 +195,7 @@ class Executor {
     KILN_ASSIGN_OR_RETURN(const auto workspace, DeviceMemory::allocate(*m_device, request.workspace_bytes));
     KILN_ASSIGN_OR_RETURN(const auto status, DeviceMemory::allocate(*m_device, sizeof good));
     KILN_ASSIGN_OR_RETURN(const std::vector<Input> inputs, upload_inputs(request));
+    KILN_ASSIGN_OR_RETURN(const std::vector<Alone> alone, upload_alone(request));
     KILN_RETURN_IF_ERROR(m_queue->upload(data.get(), m_data.get(), request.used_bytes));
     KILN_RETURN_IF_ERROR(m_queue->upload(workspace.get(), poison.data(), poison.size()));
     KILN_RETURN_IF_ERROR(m_queue->upload(status.get(), &good, sizeof good));
@@ -192,6 +203,7 @@ class Executor {
     void* buffers[KILN_EXECUTOR_BUFFERS];
     for (uint32_t i = 0; i < request.buffer_count; ++i) buffers[i] = data.get() + request.buffers[i].offset;
     for (const Input& input : inputs) buffers[input.index] = input.address();
+    for (const Alone& each : alone) buffers[each.index] = each.address();
     for (uint32_t i = 0; i < request.repetitions; ++i) {
       const auto begin = Clock::now();
       KILN_RETURN_IF_ERROR(kernel.launch(*m_queue, buffers, workspace.get(), status.get()));
@@ -200,9 +212,26 @@ class Executor {
     }
     reply.repetitions = request.repetitions;
     KILN_RETURN_IF_ERROR(m_queue->download(m_data.get(), data.get(), request.used_bytes));
+    for (const Alone& each : alone) {
+      const kiln_executor_buffer& buffer = each.buffer;
+      KILN_RETURN_IF_ERROR(m_queue->download(m_data.get() + buffer.offset, each.address(), buffer.bytes));
+    }
     KILN_RETURN_IF_ERROR(m_queue->download(&reply.launch_status, status.get(), sizeof reply.launch_status));
     KILN_RETURN_IF_ERROR(m_queue->synchronise());
     return check_inputs(inputs);
+  }
+
+  /// Nothing for a single candidate, whose buffers travel with all that lies between them.
+  Expected<std::vector<Alone>> upload_alone(const kiln_executor_request& request) {
+    std::vector<Alone> alone;
+    for (uint32_t i = 0; request.used_bytes == 0 && i < request.buffer_count; ++i) {
+      const kiln_executor_buffer& buffer = request.buffers[i];
+      if (buffer.pool != KILN_EXECUTOR_NO_POOL) continue;
+      KILN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::allocate(*m_device, buffer.bytes + k_alignment));
+      alone.push_back({buffer, i, std::move(memory)});
+      KILN_RETURN_IF_ERROR(m_queue->upload(alone.back().address(), m_data.get() + buffer.offset, buffer.bytes));
+    }
+    return alone;
   }
 
   Expected<std::vector<Input>> upload_inputs(const kiln_executor_request& request) {

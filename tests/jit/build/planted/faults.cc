@@ -33,12 +33,11 @@ class Uses {
   /// Whether a kernel of the call reads the argument.
   bool is_read(uint32_t call, size_t argument) const {
     const Plan& plan = m_subject.plan(m_parts.program.calls[call]->plan);
-    const bool is_alias = std::ranges::any_of(plan.aliases, [&](const auto& alias) { return alias.input == argument; });
-    return is_alias || std::ranges::any_of(plan.launches, [&](const Launch& launch) {
-             return std::ranges::any_of(launch.buffers, [&](uint32_t buffer) {
-               return plan.buffers[buffer].kind == BufferKind::input && plan.buffers[buffer].index == argument;
-             });
-           });
+    return std::ranges::any_of(plan.launches, [&](const Launch& launch) {
+      return std::ranges::any_of(launch.buffers, [&](uint32_t buffer) {
+        return plan.buffers[buffer].kind == BufferKind::input && plan.buffers[buffer].index == argument;
+      });
+    });
   }
   size_t inputs_of(uint32_t call) const { return m_subject.partition().regions[call].inputs.size(); }
   const std::vector<uint32_t>& arguments(uint32_t call) const { return m_parts.program.calls[call]->arguments; }
