@@ -20,6 +20,12 @@ class Uses {
       const auto& arguments = m_parts.program.calls[call]->arguments;
       for (size_t i = 0; i < arguments.size(); ++i) {
         const bool is_input = i < regions[call].inputs.size();
+        const ValueId value =
+            is_input ? regions[call].inputs[i] : regions[call].outputs[i - regions[call].inputs.size()];
+        const NodeId producer = subject.settled().value(value).producer;
+        if (producer != k_none && subject.settled().node(producer).op->kind == OpKind::creation) {
+          m_constants.insert(arguments[i]);
+        }
         if (is_input && !is_read(static_cast<uint32_t>(call), i)) continue;
         (is_input ? m_reads : m_writes)[arguments[i]].push_back(static_cast<uint32_t>(call));
       }
@@ -54,6 +60,12 @@ class Uses {
   }
   /// Something behind the call that makes it reads it, or it is the caller's.
   bool matters(uint32_t index) const { return buffer(index).place == fb::Place::output || !read_by(index).empty(); }
+  /// A constant: another one may well be equal.
+  bool is_constant(uint32_t index) const { return m_constants.contains(index); }
+  bool is_same_place(uint32_t a, uint32_t b) const {
+    return buffer(a).place == buffer(b).place && buffer(a).index == buffer(b).index &&
+           buffer(a).offset == buffer(b).offset;
+  }
   DType dtype_of(uint32_t call, size_t argument) const {
     const Region& region = m_subject.partition().regions[call];
     const size_t inputs = region.inputs.size();
@@ -64,6 +76,7 @@ class Uses {
  private:
   const Linked& m_subject;
   Parts m_parts;
+  std::set<uint32_t> m_constants;
   std::map<uint32_t, std::vector<uint32_t>> m_reads, m_writes;  // calls, by buffer
 };
 
@@ -110,6 +123,7 @@ std::vector<Fault> stale_buffer(Linked& subject) {
       if (!uses.is_read(call, a)) continue;
       const uint32_t right = uses.arguments(call)[a];
       for (uint32_t stale = 0; stale < uses.buffers(); ++stale) {
+        if (uses.is_same_place(stale, right) || uses.is_constant(stale)) continue;
         if (stale == right || uses.buffer(stale).bytes != uses.buffer(right).bytes) continue;
         if (uses.made_by(stale) == k_none || uses.made_by(stale) >= call) continue;
         faults.push_back({fmt::format("call {}, argument {}: buffer {}", call, a, stale),
@@ -154,7 +168,7 @@ std::vector<Fault> overlapping_values(Linked& subject) {
     if (!uses.is_scratch(kept) || uses.read_by(kept).empty()) continue;
     const uint32_t first = uses.made_by(kept), last = uses.read_by(kept).back();
     for (uint32_t other = 0; other < uses.buffers(); ++other) {
-      if (other == kept || !uses.is_scratch(other) || !uses.matters(other)) continue;
+      if (other == kept || !uses.is_scratch(other) || !uses.matters(other) || uses.is_constant(other)) continue;
       if (uses.made_by(other) < first || uses.made_by(other) >= last) continue;
       const uint64_t bytes = uses.buffer(other).bytes;
       const uint64_t offset = uses.buffer(kept).offset;
@@ -176,7 +190,7 @@ std::vector<Fault> wrong_offset(Linked& subject) {
     for (size_t a = 0; a < uses.inputs_of(call); ++a) {
       if (!uses.is_read(call, a)) continue;
       const uint32_t right = uses.arguments(call)[a];
-      if (!uses.is_scratch(right)) continue;
+      if (!uses.is_scratch(right) || uses.is_constant(right)) continue;
       for (const int64_t shift : {64, 4, -64}) {
         const auto offset = static_cast<int64_t>(uses.buffer(right).offset) + shift;
         if (offset < 0) continue;
