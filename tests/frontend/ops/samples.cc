@@ -306,8 +306,9 @@ Graph graph_of(const Sample& sample) {
         operand ? graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}}) : k_none);
   }
   GraphBuilder builder(graph);
-  graph.set_outputs(builder.ops(sample.op, operands, sample.attributes));
+  const std::vector<ValueId> results = builder.ops(sample.op, operands, sample.attributes);
   if (!builder.status().ok()) throw std::runtime_error(sample.op + ": " + builder.status().message());
+  graph.set_outputs(results);
   return graph;
 }
 

@@ -1,0 +1,195 @@
+// What the situations of the verdict are for: kernels that are right on ordinary numbers only are rejected, and the right
+// kernels of every op are accepted in all of them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "backends/cpu/compile/backend.h"
+#include "backends/cpu/features.h"
+#include "frontend/infer/builder.h"
+#include "jit/build/kernel_builder.h"
+#include "jit/worker/process_runner.h"
+#include "tests/autotune/mutants/body_rewrite.h"
+#include "tests/frontend/ops/samples.h"
+
+namespace kiln {
+namespace {
+
+const cpu::CpuCompileBackend& real_backend() {
+  static const cpu::CpuCompileBackend backend;
+  return backend;
+}
+
+Target host_target() {
+  for (const cpu::CpuTarget& target : cpu::ladder()) {
+    if ((target.features & ~cpu::host_features()) == 0) return {"cpu", std::string(target.name)};
+  }
+  return {};
+}
+
+using Compile = std::function<Expected<Image>(const KernelSpec&)>;
+
+Expected<Image> real_image(const KernelSpec& spec) {
+  return real_backend().compile(spec, real_backend().candidates(spec, host_target()).front(), host_target());
+}
+
+/// One candidate, made by a function.
+class OneCandidate final : public CompileBackend {
+ public:
+  explicit OneCandidate(Compile compile) : m_compile(std::move(compile)) {}
+  std::string_view name() const override { return "cpu"; }
+  std::vector<Target> targets() const override { return {host_target()}; }
+  TargetTraits traits(const Target& target) const override { return real_backend().traits(target); }
+  std::string toolchain() const override { return "one"; }
+  Status claims(const KernelSpec& spec, const Target& target) const override {
+    return real_backend().claims(spec, target);
+  }
+  std::vector<Schedule> candidates(const KernelSpec&, const Target&) const override { return {{{0}, "the one"}}; }
+  Expected<Image> compile(const KernelSpec& spec, const Schedule&, const Target&) const override {
+    return m_compile(spec);
+  }
+
+ private:
+  Compile m_compile;
+};
+
+class SituationsTest : public testing::Test {
+ protected:
+  SituationsTest() : m_runner(ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}).value()) {}
+
+  /// The first failure of a kernel of the graph.
+  Status build(const Graph& graph, const Compile& compile = real_image) {
+    const auto plan = fuse(graph, real_backend().traits(host_target()));
+    KILN_RETURN_IF_ERROR(plan.status());
+    const OneCandidate backend(compile);
+    for (const Launch& launch : plan->launches) {
+      const KernelJob job{{}, "{}", &*plan, &launch};
+      KILN_RETURN_IF_ERROR(build_kernel(job, backend, host_target(), m_runner.get()).status());
+    }
+    return {};
+  }
+
+  std::unique_ptr<CandidateRunner> m_runner;
+};
+
+Graph exponential() {
+  Graph graph;
+  GraphBuilder b(graph);
+  graph.set_outputs({b.exp(graph.add_input({DType::f32, {61, 129}, {}}))});
+  return graph;
+}
+
+Graph embedding() {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId table = graph.add_input({DType::f32, {90, 33}, {}});
+  graph.set_outputs({b.op("embedding", {table, graph.add_input({DType::i64, {7, 11}, {}})})});
+  return graph;
+}
+
+void expect_rejected(const Status& status, std::string_view why) {
+  EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
+}
+
+/// The sample in a dtype, its last dims `times` as long: many elements meet what is rare in the data.
+std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times) {
+  for (auto& operand : sample.operands) {
+    if (!operand) continue;
+    std::vector<int64_t> dims = operand->dims;
+    if (!dims.empty() && dims.back() > 1) dims.back() *= times;
+    operand = Tensor::zeros(is_floating(operand->dtype) ? dtype : operand->dtype, dims);
+  }
+  try {
+    return graph_of(sample);
+  } catch (const std::exception&) {
+    return std::nullopt;  // an attribute says how long the last dim is
+  }
+}
+
+TEST_F(SituationsTest, KernelsOfEveryOpAreAccepted) {
+  std::set<std::string> seen;
+  size_t wide = 0;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    for (const Sample& sample : op_samples()) {
+      for (const int64_t times : {1, 211}) {
+        const auto graph = graph_in(sample, dtype, times);
+        if (!graph) continue;
+        const Status status = build(*graph);
+        if (status.code() == StatusCode::unimplemented) continue;  // no kernel form in this dtype
+        EXPECT_TRUE(status.ok()) << sample.op << " in " << to_string(dtype) << ": " << status.to_string();
+        seen.insert(sample.op);
+        wide += times > 1;
+      }
+    }
+  }
+  EXPECT_GT(seen.size(), 100U);
+  EXPECT_GT(wide, 300U);
+}
+
+TEST_F(SituationsTest, AnOutputMayEqualThePoison) {
+  for (const DType dtype : {DType::u8, DType::i8, DType::boolean, DType::i32}) {
+    Graph graph;
+    GraphBuilder b(graph);
+    const ValueId x = graph.add_input({dtype, {100, 1'000}, {}});
+    graph.set_outputs({b.op("bitwise_or", {x, graph.add_input({dtype, {100, 1'000}, {}})})});
+    const Status status = build(graph);
+    EXPECT_TRUE(status.ok()) << to_string(dtype) << ": " << status.to_string();
+  }
+}
+
+TEST_F(SituationsTest, AKernelThatIsWrongForLargeNumbersIsRejected) {
+  const Status status = build(exponential(), [](KernelSpec spec) {
+    Body& body = std::get<LoopsSpec>(spec.kernel).body;
+    const auto load = std::ranges::find(body.exprs, ScalarOp::load, &ScalarNode::op) - body.exprs.begin();
+    mutants::Rewritten clamped =
+        mutants::rewrite(body, static_cast<ExprId>(load), [](mutants::Appender& out, ExprId copy) {
+          return out.op(ScalarOp::minimum, DType::f32, copy, out.number(DType::f32, 4));
+        });
+    for (Stage& stage : std::get<LoopsSpec>(spec.kernel).stages) {
+      for (Store& store : stage.stores) store.value = clamped.map[store.value];
+    }
+    body = std::move(clamped.body);
+    return real_image(spec);
+  });
+  expect_rejected(status, "on zeros, tiny and large numbers");
+}
+
+TEST_F(SituationsTest, AKernelThatNeedsAlignmentIsRejected) {
+  const Status status = build(exponential(), [](const KernelSpec& spec) -> Expected<Image> {
+    KILN_ASSIGN_OR_RETURN(Image image, real_image(spec));
+    // mov rax, [rdi]; movaps xmm0, [rax]; jmp entry
+    const uint8_t prefix[] = {0x48, 0x8b, 0x07, 0x0f, 0x28, 0x00, 0xe9};
+    const auto start = image.code.size();
+    image.code.insert(image.code.end(), std::begin(prefix), std::end(prefix));
+    const auto distance = static_cast<int32_t>(static_cast<int64_t>(image.entry) -
+                                               static_cast<int64_t>(image.code.size() + sizeof(int32_t)));
+    for (int byte = 0; byte < 4; ++byte) image.code.push_back(static_cast<uint8_t>(distance >> (8 * byte)));
+    image.entry = start;
+    return image;
+  });
+  expect_rejected(status, "nothing aligned: candidate died of signal 11");
+}
+
+TEST_F(SituationsTest, AKernelWithoutTheRightBoundsCheckIsRejected) {
+  EXPECT_TRUE(build(embedding()).ok()) << build(embedding()).to_string();
+  for (const int64_t too_far : {int64_t{1}, int64_t{1} << 20}) {
+    const Status status = build(embedding(), [&](KernelSpec spec) {
+      for (BufferSpec& buffer : spec.buffers) {
+        if (buffer.elements == 90 * 33) buffer.elements += too_far * 33;
+      }
+      for (Access& access : std::get<LoopsSpec>(spec.kernel).body.accesses) {
+        for (IndirectTerm& term : access.indirect) term.bound += too_far;
+      }
+      return real_image(spec);
+    });
+    expect_rejected(status, "on a bad index");
+  }
+}
+
+}  // namespace
+}  // namespace kiln
