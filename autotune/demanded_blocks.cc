@@ -9,6 +9,7 @@ namespace kiln {
 namespace {
 
 constexpr double k_share_of_columns = 0.4;  // of the work, at most, for columns of all rows
+constexpr double k_least_share = 0.1;       // of what rows cost, for their elements
 constexpr size_t k_fewest_rows = 16;
 constexpr int64_t k_most_groups = 16;
 constexpr size_t k_block_elements = size_t{1} << 18;
@@ -67,12 +68,12 @@ class Chooser {
     }
     int64_t distance = distance_in(m_tile_columns);
     const size_t tiles_wide = runs(m_columns, distance, 1, distance / 2).size();
-    const std::vector<int64_t> whole_columns = choose_whole_columns(tiles_wide);
-    const double left = m_work - work_of_columns(whole_columns.size());
-    const std::vector<int64_t> rows = choose_rows(left / work_of(1, tiles_wide));
-    const auto count = static_cast<double>(rows.size());
-    const double width =
-        (left - count * m_demand.row_work) / (count * static_cast<double>(tiles_wide) * m_demand.element_work);
+    const std::vector<int64_t> rows = choose_rows(m_work / work_of(1, tiles_wide));
+    const double one_a_tile = work_of(rows.size(), tiles_wide);
+    const std::vector<int64_t> whole_columns = choose_whole_columns(m_work - one_a_tile);
+    const double of_rows = static_cast<double>(rows.size()) * m_demand.row_work;
+    const double left = std::max(m_work - work_of_columns(whole_columns.size()) - of_rows, k_least_share * of_rows);
+    const double width = left / (one_a_tile - of_rows);
     if (width < 1) {
       distance = std::min(static_cast<int64_t>(static_cast<double>(distance) / std::max(width, 1e-3)), m_columns);
     }
@@ -92,13 +93,13 @@ class Chooser {
   }
 
   /// None where every row is looked at anyway, or costs much by itself.
-  std::vector<int64_t> choose_whole_columns(size_t tiles_wide) const {
+  std::vector<int64_t> choose_whole_columns(double left) const {
     if (m_tile_rows == 1 || m_demand.row_work > 0) return {};
     const int64_t distance = distance_in(m_tile_columns);
-    const double affordable = k_share_of_columns * m_work / (static_cast<double>(m_rows) * m_demand.element_work);
+    const double affordable =
+        std::clamp(left, 0.0, k_share_of_columns * m_work) / (static_cast<double>(m_rows) * m_demand.element_work);
     const auto most = static_cast<size_t>(std::min(affordable, 1e9));
-    if (most < 2) return {};
-    return thinned(runs(m_columns, distance, 1, distance / 2), std::min(most, tiles_wide));
+    return most < 2 ? std::vector<int64_t>{} : thinned(runs(m_columns, distance, 1, distance / 2), most);
   }
 
   std::vector<int64_t> choose_rows(double affordable) const {

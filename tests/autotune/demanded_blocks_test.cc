@@ -54,7 +54,7 @@ TEST(DemandedBlocks, OfASmallOutputAreAll) {
 }
 
 TEST(DemandedBlocks, MeetEachTileWhereverItLiesItsRowsAndItsColumns) {
-  const Demand demand{{512, 3'072}, 6, 64, 0, 1'792, 0x1p29};
+  const Demand demand{{512, 3'072}, 6, 64, 0, 1'792, 0x1p30};
   const DemandedBlocks chosen = demanded_blocks(demand);
   const auto elements = elements_of(demand, chosen);
   EXPECT_EQ(chosen.tiles, 86U * 48);
