@@ -44,7 +44,8 @@ _NAMES = {
         "ConstDictKeySource ConstantSource ConvertIntSource DataclassFieldsSource DefaultsSource DictGetItemSource "
         "DictSubclassGetItemSource FloatTensorSource GenericAttrSource GetItemSource GlobalSource GlobalStateSource "
         "GradSource ImportSource ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource "
-        "NegateSource NonSerializableSetGetItemSource ParamBufferSource ShapeEnvSource TensorProperty "
+        "NegateSource NonSerializableSetGetItemSource ParamBufferSource ShapeEnvSource SkipGuardSource "
+        "TensorProperty "
         "TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource TypeSource "
         "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource",
     "torch._functorch._aot_autograd.aot_autograd_result":

@@ -208,6 +208,8 @@ class _Pickler(guards.GuardsStatePickler):
         return unpickle, (*properties, gradient if id(gradient) in self.guard_tree_values else None)
 
     def _reduce_object(self, value):
+        if id(value) in self._placed:
+            return Placed, (self._placed[id(value)],)
         if type(value).__module__.startswith(("torch._dynamo", "torch._guards")):
             raise NotKept(f"{type(value).__module__}.{type(value).__qualname__} is not among the names of captures")
         if id(value) not in self.guard_tree_values:
@@ -255,7 +257,7 @@ def _dump(manager, builder, sorted_guards: list, graph) -> bytes:
     roots = {name: places[id(value)] for name, value in graph.local_scope.items() if id(value) in places}
     placed: dict = {}
     for guard in sorted_guards:
-        _place_nameless(guard.originating_source, builder, roots, placed)
+        _place_nameless(guard, builder, roots, placed)
     bare = [dataclasses.replace(guard, stack=None, user_stack=None) for guard in sorted_guards]
     buffer, states = io.BytesIO(), []
 
@@ -281,8 +283,10 @@ def _places(target) -> dict[int, str | None]:
     return {id(module): path for path, module in target.named_modules(remove_duplicate=False)}
 
 
-def _place_nameless(source, builder, roots: dict, placed: dict) -> None:
-    """Notes the sources of nameless objects on the way to a guarded one."""
+def _place_nameless(guard, builder, roots: dict, placed: dict) -> None:
+    """Notes the sources of nameless objects on the way to a guarded one, and of that one if its identity is guarded."""
+    source = guard.originating_source
+    guarded = source if guard.create_fn_name() in _IDENTITIES else None
     while source is not None:
         root = source
         while isinstance(root, ChainedSource):
@@ -291,7 +295,7 @@ def _place_nameless(source, builder, roots: dict, placed: dict) -> None:
             return
         with contextlib.suppress(Exception):
             value = builder.get(source)
-            if isinstance(value, _CODE) and _name(value) is None:
+            if (isinstance(value, _CODE) or source is guarded) and _name(value) is None:
                 placed.setdefault(id(value), source)
         source = source.base if isinstance(source, ChainedSource) else None
 

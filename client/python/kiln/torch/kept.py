@@ -54,8 +54,18 @@ def _dump_attribute(name: str, value) -> tuple:
         return "symbolic", (*_dump_state(value), value.ops, source, _dump_names(names))
     if isinstance(value, torch.Tensor):
         with compat.adapter().real_mode():
-            return "tensor", value.detach().clone()
+            return "tensor", _dump_tensor(name, value.detach())
     raise NotKept(f"{name} is a {type(value).__name__}")
+
+
+def _dump_tensor(name: str, value: torch.Tensor) -> tuple:
+    if not value.is_contiguous() or value.numel() == 0:
+        raise NotKept(f"{name} is a tensor that is empty or not contiguous")
+    return value.dtype, tuple(value.shape), str(value.device), value.cpu().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _load_tensor(dtype: torch.dtype, shape: tuple, device: str, data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape).to(device)
 
 
 def _dump_state(region) -> tuple:
@@ -77,4 +87,4 @@ def _load_attribute(kind: str, value):
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             eager.reason = str(error)
             return eager
-    return value
+    return _load_tensor(*value)
