@@ -257,6 +257,8 @@ def _dump(manager, builder, sorted_guards: list, graph) -> bytes:
     roots = {name: places[id(value)] for name, value in graph.local_scope.items() if id(value) in places}
     placed: dict = {}
     for guard in sorted_guards:
+        if re.match(r"G\['_\d+_c\d+'\]|.*G\['_\d{6,}", guard.name):
+            raise NotKept(f"{guard.name} is a global that this process made up")
         _place_nameless(guard, builder, roots, placed)
     bare = [dataclasses.replace(guard, stack=None, user_stack=None) for guard in sorted_guards]
     buffer, states = io.BytesIO(), []

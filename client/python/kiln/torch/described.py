@@ -116,7 +116,8 @@ class Describer:
     def _class(self, value) -> tuple:
         if issubclass(value, enum.Enum):
             return "enum", name_of(value), [(m.name, self.lenient(m.value)) for m in value]
-        bases = [base if base.__module__ == "builtins" else self._body(base) for base in value.__mro__]
+        plain = (torch.Tensor, torch._C.TensorBase)  # torch's compiler replaces methods of theirs while it traces
+        bases = [name_of(b) if b.__module__ == "builtins" or b in plain else self._body(b) for b in value.__mro__]
         return "class", bases
 
     def _body(self, value) -> bytes:
