@@ -97,11 +97,6 @@ Expected<std::span<uint8_t>> LaunchDevice::range(const void* pointer, uint64_t b
   return m_spans[place.allocation].subspan(place.offset, bytes);
 }
 
-uint32_t LaunchDevice::number_of(const void* memory) const {
-  const auto place = find(memory, 0);
-  return place.ok() ? place->allocation : UINT32_MAX;
-}
-
 Status LaunchDevice::launch(const Image& image, std::span<void* const> pointers) {
   std::vector<LaunchObserver::Argument> arguments;
   std::vector<LaunchArgument> places;

@@ -57,7 +57,6 @@ class LaunchDevice final : public Device {
   /// Makes what was allocated so far. Errors: of CandidateRunner::prepare.
   Status commit();
   std::span<uint8_t> bytes(uint32_t allocation) const { return m_spans[allocation]; }
-  uint32_t number_of(const void* memory) const;
 
   Status launch(const Image& image, std::span<void* const> pointers);
   Status upload(void* to, const void* from, size_t bytes);

@@ -174,6 +174,8 @@ class Judge final : public LaunchObserver {
   void set_inputs(std::vector<std::span<uint8_t>> inputs) { m_inputs = std::move(inputs); }
   /// Memory that launches may write to.
   void allow_writing(uint32_t allocation) { m_writable.insert(allocation); }
+  /// Memory that holds poison and nothing else.
+  void set_poisoned(uint32_t allocation) { m_poisoned.insert(allocation); }
   size_t steps_done() const { return m_step; }
   bool is_inconclusive() const { return m_inconclusive; }
 
@@ -186,6 +188,7 @@ class Judge final : public LaunchObserver {
  private:
   ScriptStep& step() { return m_script.steps[m_step]; }
   std::span<const uint8_t> bytes_of(uint32_t storage) const {
+    if (const auto here = m_here.find(storage); here != m_here.end()) return here->second;
     return storage < m_inputs.size() ? std::span<const uint8_t>(m_inputs[storage]) : m_kept[storage];
   }
   Status wrong(std::string what) const;
@@ -203,6 +206,8 @@ class Judge final : public LaunchObserver {
   ProgramVerdict& m_verdict;
   std::vector<std::span<uint8_t>> m_inputs;
   std::set<uint32_t> m_writable;                           // allocations
+  std::set<uint32_t> m_poisoned;                           // allocations that nothing has written to yet
+  std::map<uint32_t, std::span<uint8_t>> m_here;           // storages that nothing reads later: not kept
   std::vector<std::vector<uint8_t>> m_kept;                // by storage; empty before and after
   std::map<uint32_t, std::vector<uint32_t>> m_outputs_of;  // by storage
   /// An output when it was made: all of it, and some of its elements by name.
@@ -284,6 +289,7 @@ Status Judge::check_reads() {
 void Judge::poison_outputs() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
+    if (said.role == BufferRole::input || m_poisoned.erase(m_arguments[i].allocation) > 0) continue;
     if (said.role != BufferRole::output) continue;
     const uint8_t integer_poison = m_step % 2 == 0 ? 0xa5 : 0x5a;
     const uint8_t poison = is_floating(said.layout.dtype) ? k_float_poison : integer_poison;
@@ -307,6 +313,7 @@ Status Judge::end(LaunchStatus reported) {
     tame_what_was_made();
     remember_outputs();
   }
+  m_here.clear();
   for (const uint32_t storage : m_released[m_step]) m_kept[storage] = {};
   ++m_step;
   return {};
@@ -321,7 +328,11 @@ Status Judge::keep_what_was_made() {
       const int64_t place = find_poison(said.layout.dtype, bytes);
       if (place >= 0) return wrong(fmt::format("leaves argument {} ({}) unwritten at offset {}", i, said.name, place));
     }
-    m_kept[said.written].assign(bytes.begin(), bytes.end());
+    if (m_script.storages[said.written].last_step == m_step) {
+      m_here[said.written] = bytes;
+    } else {
+      m_kept[said.written].assign(bytes.begin(), bytes.end());
+    }
     if (!said.copied) continue;
     const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
     if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));
@@ -334,8 +345,10 @@ Status Judge::keep_what_was_made() {
 void Judge::tame_what_was_made() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
-    if (said.written == k_none || !tame(said.layout.dtype, m_kept[said.written])) continue;
-    std::ranges::copy(m_kept[said.written], m_arguments[i].bytes.begin());
+    if (said.written == k_none) continue;
+    const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
+    const bool is_kept = !m_here.contains(said.written);
+    if (tame(said.layout.dtype, bytes) && is_kept) std::ranges::copy(bytes, m_kept[said.written].begin());
   }
 }
 
@@ -405,7 +418,7 @@ void Judge::remember_outputs() {
     const auto found = m_outputs_of.find(said.written);
     if (said.written == k_none || found == m_outputs_of.end()) continue;
     for (const uint32_t output : found->second) {
-      m_outputs[output] = remember(m_script.outputs[output].layout, m_kept[said.written]);
+      m_outputs[output] = remember(m_script.outputs[output].layout, bytes_of(said.written));
     }
   }
 }
@@ -548,8 +561,11 @@ void ProgramTrial::fill() {
     inputs.push_back(bytes);
   }
   m_judge.set_inputs(std::move(inputs));
-  for (const uint32_t allocation : m_outputs) std::ranges::fill(m_device.bytes(allocation), k_float_poison);
-  std::ranges::fill(m_device.bytes(m_device.number_of(m_scratch)), k_float_poison);
+  // Scratch is poisoned where a launch is about to write.
+  for (const uint32_t allocation : m_outputs) {
+    std::ranges::fill(m_device.bytes(allocation), k_float_poison);
+    m_judge.set_poisoned(allocation);
+  }
 }
 
 Status ProgramTrial::check_end() const {
