@@ -22,7 +22,8 @@ class SamplePool {
   enum class Kind : uint8_t {
     /// Nearly normal around 0 with variance 1 (so sums cancel and signs matter), in ±3.5.
     even,
-    /// A sixteenth of that: for one factor of products, so that sums come out where an epilogue's functions bend.
+    /// A sixteenth of that, 1/√K for K = 256: for one factor of products, so that sums come out where an epilogue's functions
+    /// bend, and products of products neither fade nor explode.
     small,
     /// Besides those zeros, numbers near the least normal one, and numbers up to 2^12 times as large.
     uneven,
@@ -30,9 +31,7 @@ class SamplePool {
     special_7,
     special_11,
     special_15,
-    special_19,
-    /// As even, of 1/16 the size: 1/√K for K = 256, so that products of products neither fade nor explode.
-    small
+    special_19
   };
   static constexpr size_t k_kinds = 7;
 
