@@ -62,6 +62,9 @@ Expected<Plan> fuse(const Graph& region, const TargetTraits& traits);
 /// the strides they have in their buffers.
 Graph reference_graph(const Plan& plan, const Launch& launch);
 
+/// The same always as the part of Plan::graph: whose intermediate values are those that the kernel has, too.
+Graph primitive_graph(const Plan& plan, const Launch& launch);
+
 /// Whether the op has a kernel form at all.
 bool is_fusible(const OpDef& op);
 

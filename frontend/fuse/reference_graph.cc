@@ -151,8 +151,9 @@ class WholeOps {
   std::map<ValueId, ValueId> m_mapped;        // of Plan::region, in the fragment
 };
 
-/// From the decomposed graph.
-Graph take_primitives(const Plan& plan, const Launch& launch) {
+}  // namespace
+
+Graph primitive_graph(const Plan& plan, const Launch& launch) {
   Fragment fragment(plan, launch);
   std::map<ValueId, ValueId> mapped = fragment.read();
   const auto here = [&](ValueId value) {
@@ -169,11 +170,9 @@ Graph take_primitives(const Plan& plan, const Launch& launch) {
   return fragment.finish(here);
 }
 
-}  // namespace
-
 Graph reference_graph(const Plan& plan, const Launch& launch) {
   if (auto whole = WholeOps(plan, launch).take()) return std::move(*whole);
-  return take_primitives(plan, launch);
+  return primitive_graph(plan, launch);
 }
 
 }  // namespace kiln

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "jit/build/output_demand.h"
@@ -73,13 +74,14 @@ class LaunchReference::Evaluation {
     return largest;
   }
 
-  double within_range(ValueId value, int64_t flat) {
+  /// The graph's output `output`, its intermediate values kept in range.
+  double within_range(size_t output, int64_t flat) {
     if (m_within_range == nullptr) {
       auto evaluator = look({.within_range = true});
-      if (!evaluator.ok()) return m_evaluator->at(value, flat);
+      if (!evaluator.ok()) return std::numeric_limits<double>::quiet_NaN();
       m_within_range = std::move(evaluator).value();
     }
-    return m_within_range->at(value, flat);
+    return m_within_range->at(m_graph.outputs()[output], flat);
   }
 
  private:
@@ -103,7 +105,9 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
     if (spec.buffers[i].role != BufferRole::input) written.push_back(i);
   }
   LaunchReference reference;
+  reference.m_primitives = std::make_shared<Evaluation>(primitive_graph(plan, launch), inputs);
   KILN_ASSIGN_OR_RETURN(reference.m_evaluation, Evaluation::create(reference_graph(plan, launch), std::move(inputs)));
+  Evaluation* primitives = reference.m_primitives.get();
   Evaluation* evaluation = reference.m_evaluation.get();
   const Graph& graph = evaluation->graph();
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
@@ -120,7 +124,7 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
          .expected = [=](int64_t flat) { return evaluation->exact().at(value, flat); },
          .sensitivity = [=](int64_t flat) { return evaluation->sensitivity(value, flat); },
          .many = [=](Flats flats, std::span<double> out) { evaluation->exact().many(value, flats, out); },
-         .within_range = [=](int64_t flat) { return evaluation->within_range(value, flat); }});
+         .within_range = [=](int64_t flat) { return primitives->within_range(i, flat); }});
   }
   reference.m_spec = &spec;
   reference.aim_at({});

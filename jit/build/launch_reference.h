@@ -35,6 +35,7 @@ class LaunchReference {
   class Evaluation;
 
   std::shared_ptr<Evaluation> m_evaluation;
+  std::shared_ptr<Evaluation> m_primitives;  // what overflows between them does so in the kernel
   std::vector<OutputReference> m_outputs;
   const KernelSpec* m_spec = nullptr;  // the plan's
 };
