@@ -34,7 +34,7 @@ class Client:
                      "queue_finish"):
             getattr(self.c, f"kiln_{name}").restype = ctypes.c_void_p
         self.on_host, self.handle = device is None, ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), cache.encode(), None, None, device and device.encode())
+        options = Options(ctypes.sizeof(Options), cache.encode(), None, device and device.encode())
         self.check(self.c.kiln_client_create(ctypes.byref(options), ctypes.byref(self.handle)))
 
     def check(self, error):

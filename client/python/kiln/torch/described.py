@@ -166,7 +166,7 @@ class Describer:
          lambda self, v: (name_of(type(v)), [(self.digest(k), self.digest(item)) for k, item in v.items()])),
         ((set, frozenset), lambda self, v: (name_of(type(v)), self._unordered(v))),
         ((range, slice), lambda self, v: (type(v).__name__, repr(v))),
-        ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), lambda self, v: ("op", str(v))),
+        ((type(torch.ops.aten.add.Tensor), type(torch.ops.aten.add)), lambda self, v: ("op", str(v))),
     )  # fmt: skip
 
 

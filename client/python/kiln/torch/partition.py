@@ -93,12 +93,21 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
+def _as_dtype(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    if node.meta["val"].dtype == dtype:
+        return node
+    copy = graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
+    copy.meta["val"] = node.meta["val"].to(dtype)
+    return copy
+
+
 def drop_legacy_empties(graph: fx.Graph) -> None:
-    """cat ignores operands of shape (0,), whatever the others' rank: takes them out."""
+    """cat ignores operands of shape (0,), whatever the others' rank, but for their dtype: takes them out."""
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):
         kept = [n for n in node.args[0] if tuple(n.meta["val"].shape) != (0,)]
         if kept and len(kept) < len(node.args[0]):
-            node.args = (kept, *node.args[1:])
+            with graph.inserting_before(node):
+                node.args = ([_as_dtype(graph, n, node.meta["val"].dtype) for n in kept], *node.args[1:])
     graph.eliminate_dead_code()
 
 
