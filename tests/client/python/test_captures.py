@@ -187,7 +187,10 @@ def test_digests_tell_code_and_values_apart_and_nothing_else():
 # ---- between processes
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "t5", "encoder"])
+OF_THIS_PROCESS = pytest.mark.xfail(strict=True, reason="Dynamo names globals by object ids here, which no other process has")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", pytest.param("t5", marks=OF_THIS_PROCESS), "encoder"])
 def test_a_second_process_captures_and_compiles_nothing(name, tmp_path):
     if name != "encoder":
         pytest.importorskip("transformers")
