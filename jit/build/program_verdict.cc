@@ -166,7 +166,8 @@ class Judge final : public LaunchObserver {
     m_outputs.resize(script.outputs.size());
     m_released.resize(script.steps.size());
     for (uint32_t i = 0; i < script.storages.size(); ++i) {
-      if (i >= origin.client.inputs().size()) m_released[script.storages[i].last_step].push_back(i);
+      const uint32_t last = script.storages[i].last_step;  // beyond all steps for what has no elements: nothing makes it
+      if (i >= origin.client.inputs().size() && last < m_released.size()) m_released[last].push_back(i);
     }
   }
 
