@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "jit/run/program.h"
+#include "client/client.h"
 
 namespace kiln::cli {
 

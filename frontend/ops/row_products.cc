@@ -16,7 +16,7 @@ namespace narrow {
 
 namespace wide {
 #define KILN_VECTOR_BYTES 32
-#define KILN_VECTOR_TARGET __attribute__((target("avx2,fma")))
+#define KILN_VECTOR_TARGET __attribute__((target("arch=x86-64-v3")))
 #include "frontend/ops/row_products_loops.h"
 #undef KILN_VECTOR_BYTES
 #undef KILN_VECTOR_TARGET
@@ -24,7 +24,7 @@ namespace wide {
 
 namespace widest {
 #define KILN_VECTOR_BYTES 64
-#define KILN_VECTOR_TARGET __attribute__((target("avx512f,fma")))
+#define KILN_VECTOR_TARGET __attribute__((target("arch=x86-64-v4")))
 #include "frontend/ops/row_products_loops.h"
 #undef KILN_VECTOR_BYTES
 #undef KILN_VECTOR_TARGET
@@ -37,10 +37,8 @@ struct Loops {
 
 const Loops& loops() {
   static const Loops chosen = [] {
-    if (__builtin_cpu_supports("avx512f")) return Loops{widest::add_products, widest::add_weighted};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-      return Loops{wide::add_products, wide::add_weighted};
-    }
+    if (__builtin_cpu_supports("x86-64-v4")) return Loops{widest::add_products, widest::add_weighted};
+    if (__builtin_cpu_supports("x86-64-v3")) return Loops{wide::add_products, wide::add_weighted};
     return Loops{narrow::add_products, narrow::add_weighted};
   }();
   return chosen;

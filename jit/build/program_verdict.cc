@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/tensor.h"
+#include "jit/build/fragment_reference.h"
 #include "jit/build/kernel_builder.h"
 #include "jit/build/launch_device.h"
 #include "jit/build/launch_reference.h"
@@ -60,55 +61,6 @@ double beyond_range(DType dtype, double value) {
   const double stored = is_floating(dtype) ? round_to(dtype, value) : value;
   return std::isinf(stored) ? stored : value;
 }
-
-/// The f64 values of a fragment over what was made before; how far they move when inputs are rounded differently; and
-/// what they are where each step keeps to its dtype's range.
-class Reference {
- public:
-  static Expected<std::unique_ptr<Reference>> create(Graph graph, std::vector<std::span<const std::byte>> inputs) {
-    auto reference = std::make_unique<Reference>(std::move(graph), std::move(inputs));
-    KILN_ASSIGN_OR_RETURN(reference->m_exact, reference->look({}));
-    return reference;
-  }
-  Reference(Graph graph, std::vector<std::span<const std::byte>> inputs)
-      : m_graph(std::move(graph)), m_inputs(std::move(inputs)) {}
-
-  const Status& status() const { return m_exact->status(); }
-  double at(ValueId value, int64_t flat) { return m_exact->at(value, flat); }
-  double sensitivity(ValueId value, int64_t flat) {
-    for (uint64_t seed = m_perturbed.size() + 1; seed <= k_perturbations; ++seed) {
-      auto perturbed = look({.rounding_seed = seed});
-      if (!perturbed.ok()) break;  // one was created from the same graph before
-      m_perturbed.push_back(std::move(*perturbed));
-    }
-    double largest = 0;
-    for (const auto& perturbed : m_perturbed) {
-      const double change = std::abs(perturbed->at(value, flat) - at(value, flat));
-      if (change > largest) largest = change;
-    }
-    return largest;
-  }
-  double within_range(ValueId value, int64_t flat) {
-    if (m_within_range == nullptr) {
-      auto evaluator = look({.within_range = true});
-      if (!evaluator.ok()) return at(value, flat);
-      m_within_range = std::move(*evaluator);
-    }
-    return m_within_range->at(value, flat);
-  }
-
- private:
-  static constexpr uint64_t k_perturbations = 2;
-  Expected<std::unique_ptr<ElementEvaluator>> look(ElementEvaluator::View view) const {
-    KILN_ASSIGN_OR_RETURN(auto evaluator, ElementEvaluator::create(m_graph, m_inputs, view));
-    return std::make_unique<ElementEvaluator>(std::move(evaluator));
-  }
-
-  const Graph m_graph;
-  const std::vector<std::span<const std::byte>> m_inputs;
-  std::unique_ptr<ElementEvaluator> m_exact, m_within_range;
-  std::vector<std::unique_ptr<ElementEvaluator>> m_perturbed;  // made when first asked for
-};
 
 /// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
 template <typename Word>
@@ -166,7 +118,8 @@ class Judge final : public LaunchObserver {
     m_outputs.resize(script.outputs.size());
     m_released.resize(script.steps.size());
     for (uint32_t i = 0; i < script.storages.size(); ++i) {
-      const uint32_t last = script.storages[i].last_step;  // beyond all steps for what has no elements: nothing makes it
+      const uint32_t last =
+          script.storages[i].last_step;  // beyond all steps for what has no elements: nothing makes it
       if (i >= origin.client.inputs().size() && last < m_released.size()) m_released[last].push_back(i);
     }
   }
@@ -199,7 +152,8 @@ class Judge final : public LaunchObserver {
   Status keep_what_was_made();
   void tame_what_was_made();
   Status check_fragment(ScriptFragment& fragment);
-  Status check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment, Reference& reference);
+  Status check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment,
+                      FragmentReference& reference);
   void remember_outputs();
 
   const ProgramOrigin& m_origin;
@@ -356,14 +310,15 @@ void Judge::tame_what_was_made() {
 Status Judge::check_fragment(ScriptFragment& fragment) {
   std::vector<std::span<const std::byte>> inputs;
   for (const uint32_t storage : fragment.inputs) inputs.push_back(std::as_bytes(bytes_of(storage)));
-  KILN_ASSIGN_OR_RETURN(const auto reference, Reference::create(std::move(fragment.graph), std::move(inputs)));
+  KILN_ASSIGN_OR_RETURN(const auto reference, FragmentReference::create(std::move(fragment.graph), std::move(inputs)));
   for (const ScriptFragment::Target& target : fragment.targets) {
     KILN_RETURN_IF_ERROR(check_target(target, fragment, *reference));
   }
   return {};
 }
 
-Status Judge::check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment, Reference& reference) {
+Status Judge::check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment,
+                           FragmentReference& reference) {
   const ValueLayout& layout = target.made.layout;
   const auto* made = reinterpret_cast<const std::byte*>(bytes_of(target.made.storage).data());
   if (layout.elements() == 0) return {};
