@@ -94,6 +94,7 @@ bool ValueLayout::is_packed() const {
 
 bool ValueLayout::lies_as(const ValueLayout& other) const {
   if (dtype != other.dtype || dims != other.dims) return false;
+  if (elements() == 0) return true;
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] != 1 && strides[d] != other.strides[d]) return false;
   }
