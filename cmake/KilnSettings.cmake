@@ -8,7 +8,7 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-set(KILN_SANITIZE "" CACHE STRING "empty, 'address' (with undefined, and with Clang libFuzzer's coverage), or 'thread'")
+set(KILN_SANITIZE "" CACHE STRING "empty, 'address' (with undefined), 'thread', or with Clang 'fuzzer' (coverage for libFuzzer, address, undefined)")
 
 add_library(kiln_settings INTERFACE)
 target_include_directories(kiln_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
@@ -23,8 +23,10 @@ if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_definitions(kiln_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:_Bool=bool>)
 endif()
 if(KILN_SANITIZE STREQUAL "address")
-  target_compile_options(kiln_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-    $<$<CXX_COMPILER_ID:Clang>:-fsanitize=fuzzer-no-link>)
+  target_compile_options(kiln_settings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(kiln_settings INTERFACE -fsanitize=address,undefined)
+elseif(KILN_SANITIZE STREQUAL "fuzzer")
+  target_compile_options(kiln_settings INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(kiln_settings INTERFACE -fsanitize=address,undefined)
 elseif(KILN_SANITIZE STREQUAL "thread")
   # TSan does not model the fences in Asio's reference counts, and GCC warns of each.

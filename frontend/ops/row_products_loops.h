@@ -1,7 +1,8 @@
 // The loops of row_products.cc, included once for each width of vectors, in a namespace of its own: KILN_VECTOR_BYTES,
 // and KILN_VECTOR_TARGET, the attribute that lets a function use them. No include guard, for that reason.
 
-using Vector = double __attribute__((vector_size(KILN_VECTOR_BYTES), aligned(8), may_alias));
+using AlignedVector = double __attribute__((vector_size(KILN_VECTOR_BYTES)));
+typedef AlignedVector Vector __attribute__((aligned(8), may_alias));
 inline constexpr size_t k_lanes = KILN_VECTOR_BYTES / sizeof(double);
 
 /// Adds the products of `rows` rows of a and `columns` rows of b over k in [0, length) to out. `stride`: from one row to

@@ -113,7 +113,7 @@ class LinkedSource final : public ArtifactSource {
 class Judge final : public LaunchObserver {
  public:
   Judge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict)
-      : m_origin(origin), m_script(script), m_verdict(verdict), m_kept(script.storages.size()) {
+      : m_script(script), m_verdict(verdict), m_kept(script.storages.size()) {
     for (uint32_t i = 0; i < script.outputs.size(); ++i) m_outputs_of[script.outputs[i].storage].push_back(i);
     m_outputs.resize(script.outputs.size());
     m_released.resize(script.steps.size());
@@ -156,7 +156,6 @@ class Judge final : public LaunchObserver {
                       FragmentReference& reference);
   void remember_outputs();
 
-  const ProgramOrigin& m_origin;
   ProgramScript& m_script;
   ProgramVerdict& m_verdict;
   std::vector<std::span<uint8_t>> m_inputs;
