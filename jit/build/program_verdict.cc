@@ -47,7 +47,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims, uint64_t turn) {
-  const std::vector<int64_t> all = demanded_elements(dims, k_candidate_elements, 17);
+  std::vector<int64_t> all = demanded_elements(dims, k_candidate_elements, 17);
   if (all.size() <= k_elements_per_value) return all;
   std::vector<int64_t> chosen;
   for (size_t i = 0; i < k_elements_per_value; ++i) {
@@ -487,7 +487,7 @@ Status ProgramTrial::allocate() {
                                                                   m_script.becomes_float[i], i + 1));
     if (sample.buffer().source.pool == nullptr) m_verdict.bytes += sample.buffer().size_bytes;
     m_input_pointers.push_back(m_device.allocate_input(sample.buffer(), &m_inputs.emplace_back()));
-    m_samples.push_back(std::move(sample));
+    m_samples.push_back(sample);
   }
   const auto allocate_written = [&](uint64_t bytes, uint64_t shift) {
     uint32_t allocation = 0;
