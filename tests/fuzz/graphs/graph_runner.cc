@@ -33,9 +33,9 @@ class Buffer {
 
   std::byte* data() { return m_bytes.data() + k_guard_bytes; }
   const std::byte* data() const { return m_bytes.data() + k_guard_bytes; }
-  void fill(const std::vector<std::byte>& content) { std::memcpy(data(), content.data(), content.size()); }
+  void fill(const std::vector<std::byte>& content) { std::copy(content.begin(), content.end(), data()); }
   bool holds(const std::vector<std::byte>& content) const {
-    return std::memcmp(data(), content.data(), content.size()) == 0;
+    return std::equal(content.begin(), content.end(), data());
   }
   double at(int64_t flat) const { return load_element(m_layout.dtype, data(), place(flat)); }
 
