@@ -5,6 +5,7 @@
 
 #include <boost/asio.hpp>
 #include <deque>
+#include <optional>
 
 #include "base/limits.h"
 #include "service/protocol/server_connection.h"
@@ -126,17 +127,14 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
   void watch_the_clock(bool restart) {
     if (m_ended) return;
     const auto timeout_ms = m_closing ? std::optional(limits::k_greeting_timeout_ms) : m_connection.timeout_ms();
-    if (!timeout_ms) {
-      m_patience.cancel();
-      m_watching = false;
-      return;
-    }
-    if (m_watching && !restart && !m_closing) return;
-    m_watching = true;
+    const bool same = m_watched_ms == timeout_ms && !restart && !m_closing;
+    m_watched_ms = timeout_ms;
+    if (!timeout_ms) m_patience.cancel();
+    if (!timeout_ms || same) return;
     m_patience.expires_after(std::chrono::milliseconds(*timeout_ms));
     m_patience.async_wait([self = shared_from_this()](error_code failure) {
       if (failure || self->m_ended) return;
-      self->m_watching = false;
+      self->m_watched_ms.reset();
       if (self->m_closing) return self->end(self->m_reason);
       self->act(self->m_connection.timeout());
     });
@@ -168,7 +166,7 @@ class SocketSession final : public Session, public std::enable_shared_from_this<
   size_t m_queued_bytes = 0;
   bool m_closing = false;  // when the queue is empty
   bool m_ended = false;
-  bool m_watching = false;
+  std::optional<uint64_t> m_watched_ms;  // what the peer was given when the timer was armed
   Status m_reason;
 };
 

@@ -1,5 +1,6 @@
 // Peers that misbehave.
 
+#include "base/limits.h"
 #include "tests/service/daemon_testing.h"
 
 namespace kiln {
@@ -95,6 +96,22 @@ TEST_F(DaemonTest, a_client_that_sends_byte_by_byte_and_one_that_says_nothing_bl
       EXPECT_TRUE(build("ok meanwhile").ok());
     }
   }
+  shutdown(slow.get(), SHUT_WR);
+  const auto messages = read_to_end(slow.get());
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<protocol::Answer>(messages[1]));
+}
+
+TEST_F(DaemonTest, a_frame_has_a_time_of_its_own_though_it_began_with_the_greeting) {
+  ASSERT_TRUE(build("ok").ok());
+  const UniqueFd slow = raw();
+  auto bytes = protocol::encode(protocol::Hello{});
+  const auto request = protocol::encode(Command{1, Verb::stats, {}, "", {}});
+  bytes.insert(bytes.end(), request.begin(), request.end());
+  const std::span<const uint8_t> all(bytes);
+  ASSERT_TRUE(send_all(slow.get(), all.first(all.size() - 1), deadline_in(1'000)).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(limits::k_greeting_timeout_ms + 500));
+  ASSERT_TRUE(send_all(slow.get(), all.last(1), deadline_in(1'000)).ok());
   shutdown(slow.get(), SHUT_WR);
   const auto messages = read_to_end(slow.get());
   ASSERT_EQ(messages.size(), 2U);
