@@ -42,8 +42,8 @@ class CandidateRunner {
  public:
   virtual ~CandidateRunner() = default;
 
-  /// Shared memory for buffers, 64-byte aligned where nothing else is asked for: what has a source is read-only, the rest lies between red zones and
-  /// holds nothing defined. Valid until the next prepare.
+  /// Shared memory for buffers, 64-byte aligned where nothing else is asked for: what has a source is read-only, the rest
+  /// lies between red zones and holds nothing defined. Valid until the next prepare.
   virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) = 0;
 
   /// Runs every task of `image` `repetitions` times over the prepared buffers, on as many threads as the runner has; or

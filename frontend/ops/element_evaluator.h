@@ -48,7 +48,7 @@ class ElementEvaluator {
   }
 
   /// Many elements of one value: each node once for all of them, products in the tight loops of row_products.h where
-  /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements. Not for a view within range.
+  /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements.
   void many(ValueId value, std::span<const int64_t> indices, std::span<double> out);
 
   const Status& status() const { return m_status; }
