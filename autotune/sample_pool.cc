@@ -54,40 +54,49 @@ int special_bits(SamplePool::Kind kind) {
   }
 }
 
-double uneven(DType dtype, SamplePool::Kind kind, SplitMix& random) {
-  constexpr double k_infinity = std::numeric_limits<double>::infinity();
-  const double value = nearly_normal(random);
-  const uint64_t word = random.next();
-  const int bits = special_bits(kind);
-  if (bits != 0 && word >> (64 - bits) == 0) {
-    const double specials[] = {k_infinity, -k_infinity, std::numeric_limits<double>::quiet_NaN()};
-    return specials[word % 3];
+/// Replaces one element in sixteen: by zero half the time, else by one that is tiny or large.
+void unsettle(DType dtype, std::byte* bytes, int64_t count, SplitMix& random) {
+  for (int64_t i = 0; i + 16 <= count; i += 16) {
+    const uint64_t word = random.next();
+    const int64_t place = i + static_cast<int64_t>(word & 15);
+    const int power = static_cast<int>(word >> 8 & 15);
+    double factor = 0;
+    if ((word >> 4 & 3) == 1) factor = std::ldexp(least_normal(dtype), power - 4);  // some have lost bits
+    if ((word >> 4 & 3) == 2) factor = std::ldexp(1.0, dtype == DType::f16 ? power / 2 : std::min(power, 12));
+    store_element(dtype, bytes, place, factor * load_element(dtype, bytes, place));
   }
-  const int power = static_cast<int>(word >> 8 & 15);
-  switch (word % 64) {
-    case 0:
-    case 1:
-      return 0;
-    case 2:
-      return value * std::ldexp(least_normal(dtype), power - 4);  // some have lost bits
-    case 3:
-      return value * std::ldexp(1.0, dtype == DType::f16 ? power / 2 : std::min(power, 12));
-    default:
-      return value;
+}
+
+/// One infinity or NaN in every `distance` elements.
+void add_specials(DType dtype, std::byte* bytes, int64_t count, int64_t distance, SplitMix& random) {
+  constexpr double k_infinity = std::numeric_limits<double>::infinity();
+  constexpr double k_specials[] = {k_infinity, -k_infinity, std::numeric_limits<double>::quiet_NaN()};
+  for (int64_t i = 0; i < count; i += distance) {
+    const int64_t place =
+        i + static_cast<int64_t>(random.next() % static_cast<uint64_t>(std::min(distance, count - i)));
+    store_element(dtype, bytes, place, k_specials[random.next() % 3]);
   }
 }
 
 }  // namespace
 
-Expected<SamplePool> SamplePool::make(DType dtype, Kind kind) {
+/// The other kinds are made of the even one.
+Expected<SamplePool> SamplePool::make(DType dtype, Kind kind, std::span<const uint8_t> even) {
   const auto count = static_cast<int64_t>(k_bytes / size_of(dtype));
   std::vector<std::byte> bytes(k_bytes);
-  SplitMix random(1);
-  for (int64_t i = 0; i < count; ++i) {
-    const bool is_even = kind == Kind::even || kind == Kind::small;
-    const double value = is_even ? nearly_normal(random) : uneven(dtype, kind, random);
-    store_element(dtype, bytes.data(), i, kind == Kind::small ? value / 16 : value);
+  std::byte* data = bytes.data();
+  SplitMix random(1 + static_cast<uint64_t>(kind));
+  if (kind == Kind::even) {
+    for (int64_t i = 0; i < count; ++i) store_element(dtype, data, i, nearly_normal(random));
+  } else {
+    std::ranges::copy(std::as_bytes(even), data);
   }
+  if (kind == Kind::small) {
+    for (int64_t i = 0; i < count; ++i) store_element(dtype, data, i, load_element(dtype, data, i) / 16);
+  } else if (kind != Kind::even) {
+    unsettle(dtype, data, count, random);
+  }
+  if (const int bits = special_bits(kind); bits > 0) add_specials(dtype, data, count, int64_t{1} << bits, random);
 
   SamplePool pool;
   KILN_ASSIGN_OR_RETURN(pool.m_fd,
@@ -104,12 +113,16 @@ Expected<const SamplePool*> SamplePool::of(DType dtype, Kind kind) {
   static std::mutex mutex;
   static std::map<std::pair<DType, Kind>, SamplePool> pools;
   std::lock_guard lock(mutex);
-  auto found = pools.find({dtype, kind});
-  if (found == pools.end()) {
-    KILN_ASSIGN_OR_RETURN(SamplePool pool, make(dtype, kind));
-    found = pools.emplace(std::pair(dtype, kind), std::move(pool)).first;
-  }
-  return &found->second;
+  const auto get = [&](Kind wanted, std::span<const uint8_t> even) -> Expected<const SamplePool*> {
+    auto found = pools.find({dtype, wanted});
+    if (found == pools.end()) {
+      KILN_ASSIGN_OR_RETURN(SamplePool pool, make(dtype, wanted, even));
+      found = pools.emplace(std::pair(dtype, wanted), std::move(pool)).first;
+    }
+    return &found->second;
+  };
+  KILN_ASSIGN_OR_RETURN(const SamplePool* even, get(Kind::even, {}));
+  return get(kind, even->bytes());
 }
 
 Expected<SampleMapping> SampleMapping::create(const SampleSource& source, uint64_t size_bytes) {

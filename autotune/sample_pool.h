@@ -43,7 +43,7 @@ class SamplePool {
   std::span<const uint8_t> bytes() const { return m_bytes; }
 
  private:
-  static Expected<SamplePool> make(DType dtype, Kind kind);
+  static Expected<SamplePool> make(DType dtype, Kind kind, std::span<const uint8_t> even);
 
   UniqueFd m_fd;
   std::span<const uint8_t> m_bytes;

@@ -58,13 +58,19 @@ BatchEvaluation::Elements BatchEvaluation::pointwise(const Node& node, ListId li
   return elements;
 }
 
-/// Most ops without a loop of their own need the same elements of an operand of the same shape: these are computed first.
+/// Most ops without a loop of their own need the same elements of an operand of the same shape: these are computed first,
+/// behind views too.
 BatchEvaluation::Elements BatchEvaluation::one_by_one(ValueId value, const Node& node, ListId list) {
-  for (const ValueId operand : node.operands) {
-    if (operand == k_none || m_evaluator.is_input(operand)) continue;
-    if (m_graph.node(m_graph.value(operand).producer).op->kind == OpKind::view) continue;
-    if (m_evaluator.extents(operand) != m_evaluator.extents(value)) continue;
-    m_evaluator.remember(operand, m_lists[list], at(operand, list));
+  for (ValueId operand : node.operands) {
+    if (operand == k_none || m_evaluator.extents(operand) != m_evaluator.extents(value)) continue;
+    ListId wanted = list;
+    while (!m_evaluator.is_input(operand)) {
+      const Node& producer = m_graph.node(m_graph.value(operand).producer);
+      if (producer.op->kind != OpKind::view) break;
+      wanted = behind_view(producer, operand, wanted);
+      operand = producer.operands[0];
+    }
+    if (!m_evaluator.is_input(operand)) m_evaluator.remember(operand, m_lists[wanted], at(operand, wanted));
   }
   Elements elements;
   elements.reserve(m_lists[list].size());

@@ -61,6 +61,29 @@ Expected<Types> infer_index_add(const OpContext& context) {
   return infer_same(context);
 }
 
+/// Which elements of a line of indices name `row`, in their order: where each row's begin and end, and the elements row by
+/// row, are found for all rows when the first is asked for.
+std::span<const double> naming(ElementEvaluator& e, NodeId id, const ElementEvaluator::Line& line, int64_t extent,
+                               int64_t row) {
+  const auto size = static_cast<size_t>(extent + 1 + line.count);
+  const auto sorted = e.scratch(id, line.first, size, [&](std::span<double> out) {
+    std::vector<std::vector<int64_t>> named(static_cast<size_t>(extent));
+    for (int64_t i = 0; i < line.count; ++i) {
+      const auto each = e.checked_index(id, e.at(line.value, line.first + i * line.step), extent);
+      if (each) named[static_cast<size_t>(*each)].push_back(i);
+    }
+    size_t count = 0;
+    for (size_t each = 0; each < named.size(); ++each) {
+      out[each] = static_cast<double>(count);
+      for (const int64_t i : named[each]) out[named.size() + 1 + count++] = static_cast<double>(i);
+    }
+    out[named.size()] = static_cast<double>(count);
+  });
+  const auto begin = static_cast<size_t>(sorted[static_cast<size_t>(row)]);
+  const auto end = static_cast<size_t>(sorted[static_cast<size_t>(row) + 1]);
+  return sorted.subspan(static_cast<size_t>(extent) + 1 + begin, end - begin);
+}
+
 double index_add_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
   const Node& node = graph.node(id);
   const size_t dim = dim_of(node);
@@ -68,9 +91,8 @@ double index_add_element(ElementEvaluator& e, const Graph& graph, NodeId id, uin
   const int64_t extent = e.extents(x)[dim], inner = e.strides(x)[dim], rows = e.elements(indices);
   const Split split = split_at(index, extent, inner);
   double total = e.at(x, index);
-  for (int64_t i = 0; i < rows; ++i) {
-    const auto row = e.checked_index(id, e.at(indices, i), extent);
-    if (row == split.at) total += e.at(source, (split.outer * rows + i) * inner + split.rest);
+  for (const double i : naming(e, id, {indices, 0, 1, rows}, extent, split.at)) {
+    total += e.at(source, (split.outer * rows + static_cast<int64_t>(i)) * inner + split.rest);
   }
   return total;
 }
@@ -138,10 +160,10 @@ void for_each_scattered(ElementEvaluator& e, const Node& node, NodeId id, int64_
     if (at >= e.extents(indices)[d]) return;
     base += at * e.strides(indices)[d];
   }
-  for (int64_t i = 0; i < e.extents(indices)[dim]; ++i) {
-    const int64_t from = base + i * e.strides(indices)[dim];
-    const auto row = e.checked_index(id, e.at(indices, from), e.extents(x)[dim]);
-    if (row == coordinate(e, x, index, dim)) visit(e.at(node.operands[2], from));
+  const int64_t step = e.strides(indices)[dim];
+  const ElementEvaluator::Line line{indices, base, step, e.extents(indices)[dim]};
+  for (const double i : naming(e, id, line, e.extents(x)[dim], coordinate(e, x, index, dim))) {
+    visit(e.at(node.operands[2], base + static_cast<int64_t>(i) * step));
   }
 }
 
@@ -217,9 +239,9 @@ double embedding_backward_element(ElementEvaluator& e, const Graph& graph, NodeI
   const int64_t rows = e.extents(node.results[0])[0], width = e.extents(node.results[0])[1];
   if (index / width == integer_of(node.attributes, "padding_idx")) return 0;
   double total = 0;
-  for (int64_t i = 0; i < e.elements(node.operands[1]); ++i) {
-    const auto row = e.checked_index(id, e.at(node.operands[1], i), rows);
-    if (row == index / width) total += e.at(node.operands[0], i * width + index % width);
+  const ElementEvaluator::Line line{node.operands[1], 0, 1, e.elements(node.operands[1])};
+  for (const double i : naming(e, id, line, rows, index / width)) {
+    total += e.at(node.operands[0], static_cast<int64_t>(i) * width + index % width);
   }
   return total;
 }
