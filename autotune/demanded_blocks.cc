@@ -9,7 +9,8 @@ namespace kiln {
 namespace {
 
 constexpr double k_share_of_columns = 0.4;  // of the work, at most, for columns of all rows
-constexpr double k_least_share = 0.1;       // of what rows cost, for their elements
+constexpr double k_share_without_lines = 0.25;
+constexpr double k_least_share = 0.1;  // of what rows cost, for their elements
 constexpr size_t k_fewest_rows = 16;
 constexpr int64_t k_most_groups = 16;
 constexpr size_t k_block_elements = size_t{1} << 18;
@@ -60,14 +61,15 @@ class Chooser {
 
   DemandedBlocks choose() {
     if (m_rows == 0) return {};
-    const std::vector<int64_t> all_rows = from_to(0, m_rows), all_columns = from_to(0, m_columns);
-    if (work_of(all_rows.size(), all_columns.size()) <= m_work) {
+    if (work_of(static_cast<size_t>(m_rows), static_cast<size_t>(m_columns)) <= m_work) {
+      const std::vector<int64_t> all_rows = from_to(0, m_rows), all_columns = from_to(0, m_columns);
       add(all_rows, all_columns);
       count_tiles(all_rows, all_columns, {});
       return std::move(m_result);
     }
     int64_t distance = distance_in(m_tile_columns);
     const size_t tiles_wide = runs(m_columns, distance, 1, distance / 2).size();
+    m_work = affordable_work(tiles_wide);
     const std::vector<int64_t> rows = choose_rows(m_work / work_of(1, tiles_wide));
     const double one_a_tile = work_of(rows.size(), tiles_wide);
     const std::vector<int64_t> whole_columns = choose_whole_columns(m_work - one_a_tile);
@@ -79,7 +81,7 @@ class Chooser {
     }
     const auto wide = std::clamp<int64_t>(static_cast<int64_t>(std::min(width, 1e9)), 1, distance);
     add_groups(rows, distance, wide);
-    add(all_rows, whole_columns);
+    if (!whole_columns.empty()) add(from_to(0, m_rows), whole_columns);
     count_tiles(rows, runs(m_columns, distance, wide, 0), whole_columns);
     return std::move(m_result);
   }
@@ -90,6 +92,17 @@ class Chooser {
   }
   double work_of_columns(size_t columns) const {
     return columns == 0 ? 0 : work_of(static_cast<size_t>(m_rows), columns);
+  }
+
+  /// All of it where it buys what is looked for, whole rows and columns; else enough for an element of each tile, and a
+  /// share.
+  double affordable_work(size_t tiles_wide) const {
+    const size_t rows = choose_rows(1e9).size();
+    const bool by_rows = m_demand.row_work > 0;
+    const double lines = by_rows ? work_of(static_cast<size_t>(m_rows), tiles_wide)
+                                 : work_of(rows, static_cast<size_t>(m_columns)) + work_of_columns(tiles_wide);
+    if (lines <= m_work) return m_work;
+    return std::min(std::max(work_of(rows, tiles_wide), k_share_without_lines * m_work), m_work);
   }
 
   /// None where every row is looked at anyway, or costs much by itself.
@@ -112,12 +125,15 @@ class Chooser {
     return thinned(rows, most);
   }
 
-  /// The rows in turn look at other columns of the tiles, so that what is wrong in one lane of all tiles shows.
+  /// Parts of the rows look at other columns of the tiles, so that what is wrong in one lane of all tiles shows. Neighbours
+  /// stay together: what the reference needs for a row often serves the next one.
   void add_groups(const std::vector<int64_t>& rows, int64_t distance, int64_t width) {
-    const auto groups = static_cast<size_t>(std::min((distance + width - 1) / width, k_most_groups));
-    for (size_t group = 0; group < std::min(groups, rows.size()); ++group) {
-      std::vector<int64_t> members;
-      for (size_t i = group; i < rows.size(); i += groups) members.push_back(rows[i]);
+    const auto wanted = static_cast<size_t>(std::min((distance + width - 1) / width, k_most_groups));
+    const size_t groups = std::min(wanted, rows.size());
+    for (size_t group = 0; group < groups; ++group) {
+      const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(group * rows.size() / groups);
+      const auto end = rows.begin() + static_cast<std::ptrdiff_t>((group + 1) * rows.size() / groups);
+      const std::vector<int64_t> members(begin, end);
       const auto phase = static_cast<int64_t>(group) * distance / static_cast<int64_t>(groups);
       add(members, runs(m_columns, distance, width, phase));
     }
@@ -158,7 +174,7 @@ class Chooser {
   }
 
   const Demand& m_demand;
-  const double m_work;
+  double m_work;
   int64_t m_rows = 0, m_columns = 1, m_height = 1, m_tile_rows = 1, m_tile_columns = 1;
   DemandedBlocks m_result;
 };

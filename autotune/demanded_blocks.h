@@ -36,7 +36,7 @@ struct DemandedBlocks {
 /// elements and its every row by a column of them where the work lasts; tails too, because first and last rows and
 /// columns are always there. Where even one element a tile is too much, rows and then columns are left out evenly, and
 /// `tiles_met` says so. A row or column lies elsewhere in each tile, as the distance is one less than the tile's extent,
-/// and rows in turn look at other columns.
+/// and parts of the rows look at other columns.
 /// Equal arguments give equal blocks, in the order of their columns; a block has at most 2^18 elements.
 DemandedBlocks demanded_blocks(const Demand& demand, double share = 1);
 

@@ -100,8 +100,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
 }
 
 Status CandidateTrial::judge_refusal(const Image& image, bool must_report, uint32_t timeout_ms) {
-  set_outputs(Poison::first);
-  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, run(image, timeout_ms, 1));
+  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, run(image, timeout_ms, 1));  // whatever its outputs hold
   if (must_report && ran.status != LaunchStatus::index_out_of_range) {
     return error(StatusCode::internal, "candidate did not report an index out of range");
   }

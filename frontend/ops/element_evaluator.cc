@@ -1,6 +1,7 @@
 #include "frontend/ops/element_evaluator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -125,7 +126,10 @@ double within_range(DType dtype, double value) {
 /// The number of the dtype above or below.
 double next_in(DType dtype, double value, bool up) {
   if (!std::isfinite(value)) return value;
-  if (dtype == DType::f32) return std::nextafter(static_cast<float>(value), up ? HUGE_VALF : -HUGE_VALF);
+  if (dtype == DType::f32) {
+    const auto next = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(value)) + (up ? 1 : -1));
+    return std::isfinite(next) ? next : value;
+  }
   std::byte bytes[sizeof(double)] = {};
   store_element(dtype, bytes, 0, value);
   uint64_t bits = 0;
@@ -163,7 +167,7 @@ Status ElementEvaluator::bind_values(std::span<const std::span<const std::byte>>
     state.elements = 1;
     for (const int64_t extent : state.extents) state.elements *= extent;
     if (value.producer != k_none) {
-      state.pages.resize((static_cast<size_t>(state.elements) + k_page_elements - 1) / k_page_elements);
+      state.chapters.resize((static_cast<size_t>(state.elements) + k_chapter_elements - 1) / k_chapter_elements);
       continue;
     }
     KILN_ASSIGN_OR_RETURN(state.memory_strides, constants_of(value.type.strides, "strides", id));
@@ -221,7 +225,9 @@ double ElementEvaluator::as_held(ValueId value, int64_t index, double element) c
 }
 
 void ElementEvaluator::keep(ValueId value, int64_t index, double element) {
-  std::unique_ptr<Page>& page = m_states[value].pages[static_cast<size_t>(index) / k_page_elements];
+  std::unique_ptr<Chapter>& chapter = m_states[value].chapters[static_cast<size_t>(index) / k_chapter_elements];
+  if (chapter == nullptr) chapter = std::make_unique<Chapter>();
+  std::unique_ptr<Page>& page = chapter->pages[static_cast<size_t>(index) % k_chapter_elements / k_page_elements];
   if (page == nullptr) page.reset(new Page);  // leaves the values as they are, make_unique would clear them
   const size_t slot = static_cast<size_t>(index) % k_page_elements;
   page->values[slot] = element;

@@ -40,7 +40,7 @@ class ElementEvaluator {
   double at(ValueId value, int64_t index) {
     State& state = m_states[value];
     if (state.data != nullptr) return load(state, index);
-    if (Page* page = state.pages[static_cast<size_t>(index) / k_page_elements].get()) {
+    if (const Page* page = state.page_of(static_cast<size_t>(index))) {
       const size_t slot = static_cast<size_t>(index) % k_page_elements;
       if (page->known[slot]) return page->values[slot];
     }
@@ -111,11 +111,15 @@ class ElementEvaluator {
   std::optional<int64_t> checked_index(NodeId node, double value, int64_t extent);
 
  private:
-  // Few elements are demanded of large values: most pages hold one. Smaller ones would make the tables of pages large.
+  // Few elements are demanded of large values: most pages hold one, and most chapters of pages are not there.
   static constexpr size_t k_page_elements = 16;
+  static constexpr size_t k_chapter_elements = 256 * k_page_elements;
   struct Page {
     bool known[k_page_elements] = {};
     double values[k_page_elements];
+  };
+  struct Chapter {
+    std::unique_ptr<Page> pages[k_chapter_elements / k_page_elements];
   };
   struct State {
     DType dtype = DType::f32;
@@ -124,7 +128,11 @@ class ElementEvaluator {
     std::vector<int64_t> extents, strides;
     std::vector<int64_t> memory_strides;  // graph inputs that are not dense
     int64_t elements = 0;
-    std::vector<std::unique_ptr<Page>> pages;
+    std::vector<std::unique_ptr<Chapter>> chapters;  // computed values
+    const Page* page_of(size_t index) const {
+      const Chapter* chapter = chapters[index / k_chapter_elements].get();
+      return chapter ? chapter->pages[index % k_chapter_elements / k_page_elements].get() : nullptr;
+    }
   };
 
   explicit ElementEvaluator(const Graph& graph) : m_graph(&graph), m_scratch(graph.nodes().size()) {}

@@ -15,13 +15,13 @@ namespace {
 constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
 constexpr double k_exponential_work = 128;
 // What the elements of an output may cost: some 40 ms of one core at most. A count, so that a busy machine looks at no less.
-constexpr double k_most_work = 0x1.5p29, k_least_work = 0x1p26;
+constexpr double k_most_work = 0x1.5p29, k_most_loops_work = 0x1.5p28, k_least_work = 0x1p25;
 
 /// The iteration whose points are stored to a buffer, and how far apart in it neighbours along each dim lie.
 struct StoredIteration {
   std::vector<int64_t> extents;
   std::vector<int64_t> strides;  // empty: the kernel does not store to the buffer
-  size_t first_reduced = 0;      // dims from here on are reduced for each point of those before
+  size_t first_shared = 0;  // what the reference computes for a point of the dims before serves all along the others
 };
 
 std::optional<StoredIteration> stored(const LoopsSpec& loops, uint32_t buffer) {
@@ -51,7 +51,7 @@ std::optional<StoredIteration> stored(const GemmSpec& gemm, uint32_t buffer) {
 std::optional<StoredIteration> rows_of(const Access& access, uint32_t buffer, std::vector<int64_t> extents) {
   if (access.buffer != buffer) return std::nullopt;
   extents.resize(access.strides.size());
-  return StoredIteration{extents, access.strides, extents.size()};
+  return StoredIteration{extents, access.strides, 3};  // a query's or a key's features
 }
 
 std::optional<StoredIteration> stored(const AttentionSpec& a, uint32_t buffer) {
@@ -99,7 +99,7 @@ struct Work {
   double row = 0, element = 0;
 };
 
-/// `shares_rows`: the elements of a row of the output come from one row of the reduction.
+/// `shares_rows`: what the reference computes for one element of a row of the output serves the others.
 Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
   struct Visitor {
     bool shares_rows;
@@ -115,12 +115,13 @@ Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
       return {0, static_cast<double>(gemm.k) + k_element_work + nodes * k_node_work};
     }
     Work operator()(const AttentionSpec& a) const {
-      const auto products = static_cast<double>(a.head_dim + a.value_dim);
-      return {static_cast<double>(a.k_len) * (products + k_exponential_work), k_element_work};
+      const double work =
+          static_cast<double>(a.k_len) * (static_cast<double>(a.head_dim + a.value_dim) + k_exponential_work);
+      return shares_rows ? Work{work, k_element_work} : Work{0, work};
     }
     Work operator()(const AttentionBackwardSpec& backward) const {
       const Work forward = (*this)(backward.forward);
-      return {2.5 * forward.row, k_element_work};
+      return {2.5 * forward.row, forward.element};
     }
   };
   return std::visit(Visitor{shares_rows, nodes}, spec.kernel);
@@ -161,7 +162,7 @@ Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_
       tiles.push_back(extent);
     }
     before = along, step = strides[d];
-    shares_rows = along && *along >= iteration.first_reduced;
+    shares_rows = along && *along >= iteration.first_shared;
   }
   if (!tiles.empty()) demand.tile_columns = tiles.back();
   if (tiles.size() > 1) demand.tile_rows = tiles[tiles.size() - 2];
@@ -175,7 +176,7 @@ Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_
       elements *= std::ceil(static_cast<double>(demand.dims[d]) / std::max(static_cast<double>(tiles[d] - 1), 1.0));
       if (d + 1 < demand.dims.size()) rows *= static_cast<double>(demand.dims[d]);
     }
-    demand.work = std::clamp(elements * work.element + rows * work.row, k_least_work, k_most_work);
+    demand.work = std::clamp(elements * work.element + rows * work.row, k_least_work, k_most_loops_work);
   }
   return demand;
 }
