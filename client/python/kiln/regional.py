@@ -43,11 +43,14 @@ def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name 
         return model
     try:
         packages = compat.packages()
-    except compat.NotAvailable as error:
-        _session.session().say("regional", f"torch {torch.__version__} is compiled by torch.compile instead: {error}")
+        entries = find_entries(model)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        known = isinstance(error, compat.NotAvailable)
+        what = f"torch {torch.__version__}" if known else name_of(type(model))
+        cause = str(error) if known else f"{type(error).__name__}: {error}"
+        _session.session().say(what, f"{what} is compiled by torch.compile instead: {cause}")
         model.compile(backend="kiln")
         return model
-    entries = find_entries(model)
     for entry in entries:
         entry.install(packages)
     if not any(model in entry.modules for entry in entries):

@@ -257,6 +257,32 @@ def plant(kind, change):
             time.sleep(0.05)
 
 
+class Lazy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.LazyLinear(9), torch.nn.LazyLinear(5)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_model_whose_parameters_are_not_known_yet_is_compiled_by_torch_compile(capsys):
+    model = kiln.compile(Lazy())
+    x = torch.randn(4, 7)
+    got = model(x)
+    torch.testing.assert_close(got, torch.relu(x @ model.first.weight.T + model.first.bias) @ model.second.weight.T
+                               + model.second.bias, rtol=0, atol=TOLERANCE)  # fmt: skip
+    assert capsys.readouterr().err.count("Lazy is compiled by torch.compile instead") == 1
+
+
+def test_an_attribute_may_be_named_like_a_dict_of_hooks():
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.GELU(), torch.nn.Linear(9, 5))
+    model[0].output_hooks_installed = True
+    twin = copy.deepcopy(model)
+    x = torch.randn(4, 7)
+    torch.testing.assert_close(kiln.compile(model)(x), twin(x), rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:100] + b"\xff" * 40 + b[140:], lambda b: b"junk"])
 def test_a_damaged_capture_is_captured_anew(damage):
     check(*compiled_pair())

@@ -193,11 +193,12 @@ def describe_module(module: torch.nn.Module, describer: Describer) -> bytes:
 
 
 _STATE = frozenset(vars(torch.nn.Module()))
+_HOOKS = sorted(name for name in _STATE if "_hooks" in name)  # torch's dicts of them, by handle
 
 
 def _attributes(module: torch.nn.Module, describer: Describer) -> list:
     own = sorted((name, value) for name, value in vars(module).items() if name not in _STATE)
-    hooks = [(name, list(value.values())) for name, value in sorted(vars(module).items()) if "_hooks" in name and value]
+    hooks = [(name, list(vars(module)[name].values())) for name in _HOOKS if vars(module).get(name)]
     return [(name, _code_in(value, describer)) for name, value in own + hooks]
 
 
