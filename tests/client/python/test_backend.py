@@ -148,6 +148,17 @@ def test_training_with_a_symbolic_extent_agrees_with_eager():
     assert kiln.stats()["nodes_compiled"] > 5
 
 
+def test_what_has_an_extent_that_the_data_tells_stays_in_torch_and_the_rest_does_not():
+    def some(x):
+        return torch.nonzero(x > 0).float().tanh(), (x * 2).exp()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        x = torch.randn(6, 5)
+        before = kiln.stats()["nodes_compiled"]
+        agree(torch.compile(some, backend=backend, fullgraph=True)(x), some(x))
+    assert kiln.stats()["nodes_compiled"] > before
+
+
 def test_strided_and_sliced_inputs_are_right():
     model = perceptron()
     compiled = torch.compile(model, backend=backend)

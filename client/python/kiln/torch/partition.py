@@ -73,7 +73,9 @@ def is_free(node: fx.Node) -> bool:
     if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask, resolve_negative):
         return True
     value = node.meta.get("val")
-    return isinstance(value, (int, torch.SymInt)) or (isinstance(value, torch.Tensor) and 0 in value.shape)
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(extent, int) and extent == 0 for extent in value.shape)  # what is only known in the run may not be asked
+    return isinstance(value, (int, torch.SymInt, torch.SymBool))
 
 
 def resolve_negative(tensor: torch.Tensor) -> torch.Tensor:
