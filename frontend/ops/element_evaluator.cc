@@ -336,6 +336,7 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
 
 void ElementEvaluator::read_lines(std::span<const Line> lines, double* out) {
   constexpr size_t k_together = 16;
+  if (lines.empty() || lines.front().count == 0) return;  // of values without elements there is no address
   for (size_t begin = 0; begin < lines.size(); begin += k_together) {
     const auto group = lines.subspan(begin, std::min(k_together, lines.size() - begin));
     const auto count = static_cast<size_t>(group.front().count);
