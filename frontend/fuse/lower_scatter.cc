@@ -28,14 +28,16 @@ class ScatterLowering {
   LoweringResult run() {
     LoweringResult result;
     if (!lower(result, m_node.operands[0], &ScatterLowering::initialise)) return lowering_failed(m_failure);
-    const ValueId source = m_node.operands.back();
-    if (m_state.facts->elements[source] == 0) return result;
-    if (!lower(result, source, &ScatterLowering::scatter)) return lowering_failed(m_failure);
+    if (is_finished_at_once()) return result;
+    if (!lower(result, m_node.operands.back(), &ScatterLowering::scatter)) return lowering_failed(m_failure);
     return result;
   }
 
  private:
   using Emit = bool (ScatterLowering::*)(BodyLowering&, const Index&, LoopsSpec&);
+
+  /// With nothing to scatter, what it starts as is the result.
+  bool is_finished_at_once() const { return m_state.facts->elements[m_node.operands.back()] == 0; }
 
   // One kernel over the elements of `iterated`.
   bool lower(LoweringResult& result, ValueId iterated, Emit emit) {
@@ -70,7 +72,7 @@ class ScatterLowering {
     loops.stages = {
         {false, {}, {lowering.store_expr(value, m_result, 0, index, StoreMode::assign, BufferRole::output)}}};
     for (KernelBuffers::Entry& entry : m_buffers.entries) {
-      if (entry.role == BufferRole::output) entry.holds = m_node.operands[0];
+      if (entry.role == BufferRole::output && !is_finished_at_once()) entry.holds = m_node.operands[0];
     }
     return true;
   }
