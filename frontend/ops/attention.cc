@@ -2,8 +2,8 @@
 //
 // score[b, h, q, k] = scale * (Q[b, h, q, :] · K[b, h / group, k, :]) + bias, kept where k <= q + causal_offset if
 // causal. out = softmax_k(score) V, lse = log Σ_k exp(score) in natural logarithms, -inf (and out 0) for a row that
-// keeps no key. Backward recomputes the probabilities as exp(score - lse): FlashAttention-2 (Dao, arXiv 2307.08691),
-// algorithm 2. Forward and backward therefore must agree on lse: both read `scores` below, in the reference and in
+// keeps no key. Backward recomputes the probabilities as exp(score - lse), 0 where lse is -inf: FlashAttention-2 (Dao,
+// arXiv 2307.08691), algorithm 2. Both therefore must agree on lse: both read `scores` below, in the reference and in
 // the decomposition, so that taking one whole and the other apart gives the same gradients.
 
 #include <cmath>
@@ -190,9 +190,9 @@ double delta_of(const Problem& p, const Node& node, int64_t row) {
 
 /// From Q · K and grad_out · V.
 Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key, double product, double from_value) {
-  const double score = p.score(row, key, product);
-  if (score == -k_infinity) return {0, 0};
-  const double probability = std::exp(score - p.e.at(node.operands[5], row));
+  const double score = p.score(row, key, product), lse = p.e.at(node.operands[5], row);
+  if (score == -k_infinity || lse == -k_infinity) return {0, 0};
+  const double probability = std::exp(score - lse);
   return {probability, probability * (from_value - delta_of(p, node, row))};
 }
 
@@ -301,8 +301,9 @@ ScoreGradient score_gradient(GraphBuilder& b, const Node& node, Values grad_q_k_
   result.k = repeat_heads(b, b.widen(in[2]), heads);
   const ValueId v = repeat_heads(b, b.widen(in[3]), heads);
   const ValueId score = scores(b, node, result.q, result.k, bias);
-  const ValueId dropped = b.compare("eq", score, -k_infinity);
-  const ValueId safe = b.select(dropped, b.constant(0, score), b.sub(score, b.unsqueeze(in[5], 3)));
+  const ValueId lse = b.unsqueeze(in[5], 3);
+  const ValueId dropped = b.op("bitwise_or", {b.compare("eq", score, -k_infinity), b.compare("eq", lse, -k_infinity)});
+  const ValueId safe = b.select(dropped, b.constant(0, score), b.sub(score, lse));
   result.probability = b.select(dropped, b.constant(0, score), b.exp(safe));
   const ValueId grad = b.widen(in[0]);
   ValueId delta = b.sum(b.mul(grad, b.widen(in[4])), {3}, true);
