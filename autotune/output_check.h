@@ -22,7 +22,7 @@ class OutputCheck {
  private:
   std::vector<std::vector<double>> expected_blocks() const;
   Status compare_element(int64_t flat, double got, double exact, double scale, Verdict& verdict) const;
-  bool agrees(int64_t flat, double got, double exact, double scale, Verdict& verdict) const;
+  bool agrees(double got, double exact, double scale, double uncertain, Verdict& verdict) const;
 
   const OutputReference& m_output;
   const DType m_dtype;

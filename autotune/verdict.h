@@ -19,8 +19,8 @@ struct OutputReference {
   std::vector<int64_t> dims, strides;
   int64_t reduction_length = 1;  // terms that are summed into one element, at most; for the tolerance
   std::function<double(int64_t flat)> expected;
-  /// How far `expected` moves when every floating input is off by its dtype's rounding; asked only of elements that
-  /// miss the tolerance. May be empty.
+  /// How far `expected` moves when every floating input, and every value computed on the way, is off by its dtype's
+  /// rounding; infinite where that decides whether it is finite. Asked only of elements that miss the tolerance. May be empty.
   std::function<double(int64_t flat)> sensitivity;
   /// What decides which elements are looked at; without dims those of the output, with a small tile.
   Demand demand = {};
@@ -47,10 +47,10 @@ struct Verdict {
 /// §2.8).
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale);
 
-/// How often an input's rounding error may come back in an element that misses the tolerance. Where a difference nearly
-/// cancels before a square root or a division, the result is as wrong as its inputs are uncertain, in any arithmetic:
-/// such an element passes when it is the exact result for inputs this many roundings away (backward stability: Higham,
-/// §1.5). A wrong kernel is off by far more.
+/// How often a rounding error may come back in an element that misses the tolerance. Where a difference nearly cancels
+/// before a square root or a division, the result is as wrong as its terms are uncertain, in any arithmetic: such an
+/// element passes when it is the exact result for inputs and intermediate values this many roundings away (mixed
+/// stability: Higham, §1.5). A wrong kernel is off by far more.
 inline constexpr double k_sensitivity_factor = 64;
 
 /// Runs `image` on random inputs and poisoned outputs and compares what it left with the reference: red zones

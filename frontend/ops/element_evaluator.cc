@@ -123,6 +123,12 @@ double within_range(DType dtype, double value) {
   return static_cast<double>(static_cast<float>(value));
 }
 
+bool coin(uint64_t seed, uint64_t place) {
+  uint64_t mixed = (place + seed * 0x10001) * 0xbf58476d1ce4e5b9U;
+  mixed = (mixed ^ (mixed >> 29)) * 0x94d049bb133111ebU;
+  return (mixed >> 40 & 1) != 0;
+}
+
 /// The number of the dtype above or below.
 double next_in(DType dtype, double value, bool up) {
   if (!std::isfinite(value)) return value;
@@ -196,9 +202,7 @@ int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
 double ElementEvaluator::load_at(const State& state, int64_t address) const {
   const double element = load_element(state.dtype, state.data, address);
   if (m_view.rounding_seed == 0 || !is_floating(state.dtype)) return element;
-  uint64_t mixed = (static_cast<uint64_t>(address) + m_view.rounding_seed * 0x10001) * 0xbf58476d1ce4e5b9U;
-  mixed = (mixed ^ (mixed >> 29)) * 0x94d049bb133111ebU;
-  return next_in(state.dtype, element, (mixed >> 40 & 1) != 0);
+  return next_in(state.dtype, element, coin(m_view.rounding_seed, static_cast<uint64_t>(address)));
 }
 
 double ElementEvaluator::compute(ValueId value, int64_t index) {
@@ -215,6 +219,10 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
   if (m_view.within_range) element = within_range(dtype, element);
+  if (m_view.rounding_seed != 0 && is_floating(dtype)) {
+    const uint64_t place = value * 0x94d049bb133111ebU + static_cast<uint64_t>(index);
+    element = next_in(dtype, round_to(dtype, element), coin(m_view.rounding_seed, place));
+  }
   if (m_rounding_seed) {
     const uint64_t place = value * 0x94d049bb133111ebull + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull;
     element = rounded_at_random(dtype, element, *m_rounding_seed, place);

@@ -23,7 +23,7 @@ class ElementEvaluator {
  public:
   /// How the values are looked at.
   struct View {
-    /// Not 0: every floating element of an input is taken one rounding of its dtype higher or lower, at random.
+    /// Not 0: every floating element of an input or a result is taken one rounding of its dtype higher or lower, at random.
     uint64_t rounding_seed = 0;
     /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
     bool within_range = false;

@@ -202,7 +202,7 @@ class ProgramBuild {
                 {"launches", verdict.launches},
                 {"values", verdict.values},
                 {"elements", verdict.elements},
-                {"beyond_range", verdict.beyond_range},
+                {"undetermined", verdict.undetermined},
                 {"bytes", verdict.bytes},
                 {"error_of_tolerance", verdict.max_error},
                 {"run_ms", verdict.run_ms},

@@ -7,7 +7,7 @@
 #include "backends/backend.h"
 #include "base/expected.h"
 #include "frontend/fuse/plan.h"
-#include "frontend/ops/element_evaluator.h"
+#include "jit/build/fragment_reference.h"
 
 namespace kiln {
 
@@ -32,10 +32,8 @@ class LaunchReference {
   bool finds_bad_index() const;
 
  private:
-  class Evaluation;
-
-  std::shared_ptr<Evaluation> m_evaluation;
-  std::shared_ptr<Evaluation> m_primitives;  // what overflows between them does so in the kernel
+  std::unique_ptr<FragmentReference> m_whole;
+  std::unique_ptr<FragmentReference> m_primitives;  // what overflows between them does so in the kernel
   std::vector<OutputReference> m_outputs;
   const KernelSpec* m_spec = nullptr;  // the plan's
 };

@@ -50,6 +50,10 @@ double beyond_range(DType dtype, double value) {
   return std::isinf(stored) ? stored : value;
 }
 
+double allowed_error(DType dtype, const ScriptFragment& fragment, double want, double scale) {
+  return tolerance(is_floating(dtype) ? fragment.coarsest : dtype, fragment.reduction_length, want, scale);
+}
+
 /// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
 template <typename Word>
 bool tame(std::span<uint8_t> bytes, Word exponent, Word limit, Word replacement) {
@@ -229,14 +233,12 @@ Status ProgramJudge::check_fragment(ScriptFragment& fragment) {
   std::vector<std::span<const std::byte>> inputs;
   for (const uint32_t storage : fragment.inputs) inputs.push_back(std::as_bytes(bytes_of(storage)));
   KILN_ASSIGN_OR_RETURN(const auto reference, FragmentReference::create(std::move(fragment.graph), std::move(inputs)));
-  for (const ScriptFragment::Target& target : fragment.targets) {
-    KILN_RETURN_IF_ERROR(check_target(target, fragment, *reference));
-  }
+  for (size_t i = 0; i < fragment.targets.size(); ++i) KILN_RETURN_IF_ERROR(check_target(i, fragment, *reference));
   return {};
 }
 
-Status ProgramJudge::check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment,
-                                  FragmentReference& reference) {
+Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference) {
+  const ScriptFragment::Target& target = fragment.targets[index];
   const ValueLayout& layout = target.made.layout;
   const auto* made = reinterpret_cast<const std::byte*>(bytes_of(target.made.storage).data());
   if (layout.elements() == 0) return {};
@@ -246,7 +248,7 @@ Status ProgramJudge::check_target(const ScriptFragment::Target& target, const Sc
   double squares = 0;
   size_t finite = 0;
   for (const int64_t element : elements) {
-    expected.push_back(reference.at(target.value, element));
+    expected.push_back(reference.exact().at(target.value, element));
     if (std::isfinite(expected.back())) squares += expected.back() * expected.back(), ++finite;
     if (expected.size() >= k_least_elements && thread_seconds() - start > k_seconds_per_value) break;
   }
@@ -257,24 +259,28 @@ Status ProgramJudge::check_target(const ScriptFragment::Target& target, const Sc
     const double got = load_element(layout.dtype, made, layout.place_of(elements[i]));
     const double want = beyond_range(layout.dtype, expected[i]);
     ++m_verdict.elements;
-    if (got == want || (std::isnan(got) && std::isnan(want))) continue;
-    if (std::isfinite(got) && std::isfinite(want)) {
-      const DType dtype = is_floating(layout.dtype) ? fragment.coarsest : layout.dtype;
-      double allowed = tolerance(dtype, fragment.reduction_length, want, scale);
-      const double difference = std::abs(got - want);
-      if (difference > allowed) allowed += k_sensitivity_factor * reference.sensitivity(target.value, elements[i]);
-      if (allowed > 0) m_verdict.max_error = std::max(m_verdict.max_error, difference / allowed);
-      if (difference <= allowed) continue;
-    }
-    // A step on the way may have left its dtype's range, which f64 does not: then no kernel is to blame.
-    const double kept = reference.within_range(target.value, elements[i]);
-    if (!std::isfinite(kept) && std::isfinite(want)) {
-      ++m_verdict.beyond_range;
-      continue;
-    }
+    const auto sensitivity = [&] { return reference.sensitivity(index, elements[i]); };
+    if (agrees(got, want, allowed_error(layout.dtype, fragment, want, scale), sensitivity)) continue;
     return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, elements[i], got, want));
   }
   return {};
+}
+
+/// Where rounding decides whether the element is finite, or a step on the way leaves its dtype's range, no kernel is to
+/// blame.
+template <typename Sensitivity>
+bool ProgramJudge::agrees(double got, double want, double allowed, const Sensitivity& sensitivity) {
+  if (got == want || (std::isnan(got) && std::isnan(want))) return true;
+  const bool is_finite = std::isfinite(got) && std::isfinite(want);
+  const double difference = std::abs(got - want);
+  if (!is_finite || difference > allowed) {
+    const double uncertain = k_sensitivity_factor * sensitivity();
+    if (std::isinf(uncertain)) ++m_verdict.undetermined;
+    if (!is_finite || std::isinf(uncertain)) return std::isinf(uncertain);
+    allowed += uncertain;
+  }
+  if (allowed > 0) m_verdict.max_error = std::max(m_verdict.max_error, difference / allowed);
+  return difference <= allowed;
 }
 
 ProgramJudge::Remembered ProgramJudge::remember(const ValueLayout& layout, std::span<const uint8_t> bytes) const {

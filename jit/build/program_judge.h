@@ -49,8 +49,9 @@ class ProgramJudge final : public LaunchObserver {
   Status keep_what_was_made();
   void tame_what_was_made();
   Status check_fragment(ScriptFragment& fragment);
-  Status check_target(const ScriptFragment::Target& target, const ScriptFragment& fragment,
-                      FragmentReference& reference);
+  Status check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference);
+  template <typename Sensitivity>
+  bool agrees(double got, double want, double allowed, const Sensitivity& sensitivity);
   void remember_outputs();
 
   ProgramScript& m_script;

@@ -46,7 +46,7 @@ struct ScriptFragment {
   std::vector<uint32_t> inputs;  // storages
   std::vector<Target> targets;
   int64_t reduction_length = 1;  // terms that are summed into an element, through all launches between
-  DType coarsest = DType::f64;   // of the values that stand between inputs and targets, and of the targets
+  DType coarsest = DType::f64;   // of the targets, and of values between that no op of the client's stands for
 };
 
 /// What one argument of a launch is said to hold.

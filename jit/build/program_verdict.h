@@ -28,7 +28,7 @@ struct ProgramVerdict {
   uint64_t launches = 0;      // run
   uint64_t values = 0;        // held against the reference
   uint64_t elements = 0;      // of them
-  uint64_t beyond_range = 0;  // of the elements: left out, a number on the way to them leaves its dtype's range
+  uint64_t undetermined = 0;  // of the elements: left out, rounding or a dtype's range decides whether they are finite
   uint64_t bytes = 0;         // memory that was needed
   double max_error = 0;       // largest error found, as a share of the tolerance
   double run_ms = 0;          // in the worker
