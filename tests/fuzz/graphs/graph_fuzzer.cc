@@ -1,5 +1,6 @@
 // Makes random graphs, builds and runs each, and writes those that come out wrong as text. See tests/fuzz/README.md.
 
+#include <fmt/chrono.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ constexpr uint64_t k_graphs_a_process = 5'000;
 struct Options {
   uint64_t seed = 0, count = UINT64_MAX, compiled_every = 0;
   double seconds = 0;
-  std::string replay, reduce, out = ".", executor = KILN_EXECUTOR_PATH;
+  std::string replay, reduce, out = ".", executor = KILN_EXECUTOR_PATH, record, label;
   bool tolerant = false;
 };
 
@@ -46,8 +47,10 @@ class Checker {
     const Outcome compiled = check_compiled(graph);
     // A graph that the host has no kernel for, and that says of which op, goes on without that op.
     const bool is_refused = compiled.status.code() == StatusCode::unimplemented && !compiled.status.op().empty();
+    m_compiled_count += is_refused ? 0 : 1;
     return is_refused ? outcome : compiled;
   }
+  uint64_t compiled_count() const { return m_compiled_count; }
 
  private:
   Outcome check_compiled(const Graph& graph) {
@@ -63,7 +66,16 @@ class Checker {
   const Options& m_options;
   std::string m_directory;
   std::unique_ptr<CompiledGraphs> m_compiled;
+  uint64_t m_compiled_count = 0;
 };
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
 
 /// The exit status of a process that runs `body`; 128 and its signal when it dies.
 template <typename Body>
@@ -83,7 +95,7 @@ int in_other_process(const Body& body) {
 /// What the process that checks tells the one that waits, and what is left when it dies.
 struct Progress {
   uint64_t next = 0;  // the number of the graph at work, or the first one not begun
-  uint64_t nodes = 0, compared = 0, determined = 0, failed = 0;
+  uint64_t compiled = 0, nodes = 0, compared = 0, determined = 0, failed = 0;
   double seconds = 0;
 };
 
@@ -125,7 +137,10 @@ class Session {
     for (uint64_t i = 0; i < k_graphs_a_process && !is_done(); ++i, ++m_progress->next) {
       const uint64_t seed = m_options.seed + m_progress->next;
       const Graph graph = GraphMaker(seed).make();
-      note(graph, checker.check(graph, m_progress->next), seed);
+      const uint64_t compiled_before = checker.compiled_count();
+      const Outcome outcome = checker.check(graph, m_progress->next);
+      m_progress->compiled += checker.compiled_count() - compiled_before;
+      note(graph, outcome, seed);
     }
   }
 
@@ -143,14 +158,26 @@ class Session {
   }
 
   int report() const {
-    const auto graphs = static_cast<double>(m_progress->next);
-    const auto share = static_cast<double>(m_progress->determined) / static_cast<double>(m_progress->compared + 1);
-    std::printf(
-        "%.0f graphs in %.1f s (%.1f a second), %llu nodes; %llu elements compared, %.1f%% determined; %llu failed\n",
-        graphs, elapsed(), graphs / elapsed(), static_cast<unsigned long long>(m_progress->nodes),
-        static_cast<unsigned long long>(m_progress->compared), 100 * share,
-        static_cast<unsigned long long>(m_progress->failed));
-    return m_progress->failed == 0 || m_options.tolerant ? 0 : 1;
+    const Progress& p = *m_progress;
+    const double share = static_cast<double>(p.determined) / static_cast<double>(p.compared + 1);
+    fmt::print(
+        "{} graphs in {:.1f} s ({:.1f} a second), {} compiled too, {} nodes; {} elements compared, {:.1f}% "
+        "determined; {} failed\n",
+        p.next, elapsed(), static_cast<double>(p.next) / elapsed(), p.compiled, p.nodes, p.compared, 100 * share,
+        p.failed);
+    if (!m_options.record.empty()) append_record(share);
+    return p.failed == 0 || m_options.tolerant ? 0 : 1;
+  }
+
+  /// One line of JSON a run.
+  void append_record(double share) const {
+    const Progress& p = *m_progress;
+    std::ofstream(m_options.record, std::ios::app) << fmt::format(
+        R"({{"build": "{}", "machine": "{}", "date": "{:%Y-%m-%d}", "first_seed": {}, "graphs": {}, "compiled": {}, )"
+        R"("nodes": {}, "elements": {}, "determined": {:.4f}, "seconds": {:.0f}, "failed": {}}})"
+        "\n",
+        m_options.label, processor_name(), fmt::gmtime(std::time(nullptr)), m_options.seed, p.next, p.compiled, p.nodes,
+        p.compared, share, elapsed(), p.failed);
   }
 
   const Options& m_options;
@@ -203,6 +230,8 @@ int main(int argc, char** argv) {
   app.add_option("--reduce", options.reduce, "Prints a smaller graph than that in a file, which fails in the same way");
   app.add_option("--out", options.out, "Where graphs that fail are written");
   app.add_option("--executor", options.executor, "kiln-executor");
+  app.add_option("--record", options.record, "Appends a line of JSON to this file: what was run and how it went");
+  app.add_option("--label", options.label, "What the record calls this build");
   app.add_flag("--tolerant", options.tolerant, "Reports what fails and succeeds");
   CLI11_PARSE(app, argc, argv);
   if (!options.replay.empty()) return kiln::fuzz::replay(options);

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "frontend/infer/builder.h"
+#include "frontend/decompose/decompose.h"
+#include "frontend/decompose/uses_apart.h"
 
 namespace kiln::fuzz {
 namespace {
@@ -33,46 +34,33 @@ int kind_of(double x) { return std::isnan(x) ? 3 : std::isinf(x) ? (x > 0 ? 1 : 
 
 }  // namespace
 
-Reference::Reference(const Graph& graph, const Memory& inputs)
-    : m_graph(&graph), m_inputs(inputs.begin(), inputs.end()), m_by_use(std::make_unique<Graph>()) {
-  m_values.assign(graph.values().size(), k_none);
-  for (const ValueId input : graph.inputs()) m_values[input] = m_by_use->add_input(graph.type(input));
-  GraphBuilder builder(*m_by_use);
-  for (const Node& node : graph.nodes()) {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) {
-      ValueId use = operand == k_none ? k_none : m_values[operand];
-      if (use != k_none && is_floating(graph.type(operand).dtype)) use = builder.mul(use, 1.0);
-      operands.push_back(use);
-    }
-    std::vector<TensorType> types;
-    for (const ValueId result : node.results) types.push_back(graph.type(result));
-    const NodeId added = m_by_use->add_node(node.op, std::move(operands), node.attributes, std::move(types));
-    for (size_t i = 0; i < node.results.size(); ++i) m_values[node.results[i]] = m_by_use->node(added).results[i];
-  }
-}
-
-Status Reference::add_rounded(uint64_t seed) {
-  KILN_ASSIGN_OR_RETURN(ElementEvaluator evaluator, ElementEvaluator::create(*m_by_use, m_inputs));
-  evaluator.round_at_random(seed);
-  m_rounded.push_back(std::move(evaluator));
-  return {};
-}
-
 Expected<Reference> Reference::create(const Graph& graph, const Memory& inputs) {
   Reference reference(graph, inputs);
   KILN_ASSIGN_OR_RETURN(reference.m_exact, ElementEvaluator::create(graph, reference.m_inputs));
-  for (uint64_t i = 0; i < k_roundings; ++i) KILN_RETURN_IF_ERROR(reference.add_rounded(i));
+  KILN_RETURN_IF_ERROR(reference.round(graph, k_roundings, reference.m_rounded));
   return reference;
 }
 
-bool Reference::is_possible(ValueId value, int64_t index, double got, const Element& element) {
-  double least = element.expected, most = element.expected;
-  while (m_rounded.size() < k_roundings_of_doubt) {
-    if (!add_rounded(m_rounded.size()).ok()) return false;
+Status Reference::round(const Graph& graph, uint64_t times, std::vector<ElementEvaluator>& rounded) const {
+  for (uint64_t seed = 0; seed < times; ++seed) {
+    KILN_ASSIGN_OR_RETURN(ElementEvaluator evaluator, ElementEvaluator::create(graph, m_inputs));
+    evaluator.round_at_random(seed);
+    rounded.push_back(std::move(evaluator));
   }
-  for (ElementEvaluator& rounded : m_rounded) {
-    const double other = rounded.at(m_values[value], index);
+  return {};
+}
+
+Status Reference::take_apart() {
+  KILN_ASSIGN_OR_RETURN(const Graph parts, decompose(*m_graph, [](const Graph&, const Node&) { return false; }));
+  m_apart = std::make_unique<Graph>(with_uses_apart(parts));
+  return round(*m_apart, k_roundings_of_doubt, m_rounded_apart);
+}
+
+bool Reference::is_possible(size_t output, int64_t index, double got, const Element& element) {
+  if (m_apart == nullptr && !take_apart().ok()) return false;
+  double least = element.expected, most = element.expected;
+  for (ElementEvaluator& rounded : m_rounded_apart) {
+    const double other = rounded.at(m_apart->outputs()[output], index);
     if (kind_of(other) != kind_of(element.expected)) return true;
     least = std::min(least, other);
     most = std::max(most, other);
@@ -81,15 +69,16 @@ bool Reference::is_possible(ValueId value, int64_t index, double got, const Elem
   return got >= element.expected - room && got <= element.expected + room;
 }
 
-std::vector<int64_t> Reference::demanded(ValueId value) const {
-  const int64_t count = m_exact->elements(value);
+std::vector<int64_t> Reference::demanded(size_t output) const {
+  const int64_t count = m_exact->elements(m_graph->outputs()[output]);
   std::vector<int64_t> indices;
   const int64_t step = std::max<int64_t>(1, count / k_demanded);
   for (int64_t i = 0; i < count; i += step == 1 || i + step >= count ? 1 : step) indices.push_back(i);
   return indices;
 }
 
-std::vector<Reference::Element> Reference::elements(ValueId value, std::span<const int64_t> indices) {
+std::vector<Reference::Element> Reference::elements(size_t output, std::span<const int64_t> indices) {
+  const ValueId value = m_graph->outputs()[output];
   const DType dtype = m_graph->type(value).dtype;
   std::vector<Element> elements;
   double squares = 0;
@@ -97,7 +86,7 @@ std::vector<Reference::Element> Reference::elements(ValueId value, std::span<con
     Element element{m_exact->at(value, index), 0, true};
     if (std::isfinite(element.expected)) squares += element.expected * element.expected;
     for (ElementEvaluator& rounded : m_rounded) {
-      const double other = rounded.at(m_values[value], index);
+      const double other = rounded.at(value, index);
       if (kind_of(other) != kind_of(element.expected)) element.is_determined = false;
       if (std::isfinite(other)) element.allowed = std::max(element.allowed, std::fabs(other - element.expected));
     }

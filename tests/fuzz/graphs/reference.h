@@ -28,25 +28,26 @@ class Reference {
     double allowed = 0;
     bool is_determined = true;  // else nothing can be said of it
   };
-  /// Demanded elements of a value, all when there are few.
-  std::vector<int64_t> demanded(ValueId value) const;
-  std::vector<Element> elements(ValueId value, std::span<const int64_t> indices);
+  /// Demanded elements of an output, all when there are few.
+  std::vector<int64_t> demanded(size_t output) const;
+  std::vector<Element> elements(size_t output, std::span<const int64_t> indices);
   /// Whether `got` may be what a right program gives for an element that it seems to miss: many more roundings are
-  /// tried, so that ties are found out.
-  bool is_possible(ValueId value, int64_t index, double got, const Element& element);
+  /// tried, of composites taken apart and of each use, so that ties are found out.
+  bool is_possible(size_t output, int64_t index, double got, const Element& element);
   const Status& status() const { return m_exact->status(); }
 
  private:
-  explicit Reference(const Graph& graph, const Memory& inputs);
-  Status add_rounded(uint64_t seed);
+  Reference(const Graph& graph, const Memory& inputs) : m_graph(&graph), m_inputs(inputs.begin(), inputs.end()) {}
+  Status round(const Graph& graph, uint64_t times, std::vector<ElementEvaluator>& rounded) const;
+  Status take_apart();
 
   const Graph* m_graph;
   std::vector<std::span<const std::byte>> m_inputs;
-  /// The graph with every use of a floating value rounded for itself: two kernels may see one value in two precisions.
-  std::unique_ptr<Graph> m_by_use;
-  std::vector<ValueId> m_values;  // of m_by_use, for each of the graph
+  /// The graph taken apart, its uses apart too: two kernels may see one value in two precisions.
+  std::unique_ptr<Graph> m_apart;
   std::optional<ElementEvaluator> m_exact;
-  std::vector<ElementEvaluator> m_rounded;
+  std::vector<ElementEvaluator> m_rounded;        // of the graph
+  std::vector<ElementEvaluator> m_rounded_apart;  // of m_apart, when first asked for
 };
 
 /// Of each value: whether most of what is looked at of it is finite and determined, so that comparing it says something.
