@@ -312,6 +312,34 @@ Graph graph_of(const Sample& sample) {
   return graph;
 }
 
+Graph graph_around(const Sample& sample) {
+  Graph graph;
+  GraphBuilder b(graph);
+  std::vector<ValueId> operands, outputs;
+  for (const std::optional<Tensor>& operand : sample.operands) {
+    if (!operand) {
+      operands.push_back(k_none);
+      continue;
+    }
+    const ValueId input = graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}});
+    operands.push_back(is_floating(operand->dtype) ? b.add(b.mul(input, 1.0), 0.0) : input);
+  }
+  for (const ValueId result : b.ops(sample.op, operands, sample.attributes)) {
+    std::vector<int64_t> reversed;
+    Dim count(1);
+    for (size_t d = b.shape(result).size(); d-- > 0;) {
+      reversed.push_back(static_cast<int64_t>(d));
+      count = count * b.shape(result)[d];
+    }
+    ValueId value = b.permute(result, reversed);
+    if (is_floating(b.dtype(result))) value = b.mul(value, 2.0);
+    outputs.push_back(b.reshape(value, {count}));
+  }
+  if (!b.status().ok()) throw std::runtime_error(sample.op + ": " + b.status().message());
+  graph.set_outputs(outputs);
+  return graph;
+}
+
 std::vector<Tensor> inputs_of(const Sample& sample) {
   std::vector<Tensor> inputs;
   for (const std::optional<Tensor>& operand : sample.operands) {

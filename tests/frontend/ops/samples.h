@@ -25,6 +25,8 @@ std::vector<Sample> special_samples();
 
 /// The sample as a graph with its operands as inputs and all results as outputs. Throws, saying why, when it is not accepted.
 Graph graph_of(const Sample& sample);
+/// The same between other ops: operands are computed, results computed with, their dims in reverse, and flattened.
+Graph graph_around(const Sample& sample);
 /// The operands that are given, in order: the graph's inputs.
 std::vector<Tensor> inputs_of(const Sample& sample);
 
