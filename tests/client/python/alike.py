@@ -39,7 +39,8 @@ def clone_inputs(inputs: list) -> list:
 class Outcome:
     """What one run left: outputs, inputs, gradients; and what shares memory with what."""
 
-    def __init__(self, function, inputs: list, module=None, backward: bool = True) -> None:
+    def __init__(self, function, inputs: list, module=None, backward: bool = True, twice: bool = False) -> None:
+        """twice: with the gradients of gradients."""
         versions = [t._version for t in tensors_in(inputs)]
         torch.manual_seed(11)
         self.outputs = list(tensors_in(function(*inputs)))
@@ -49,10 +50,12 @@ class Outcome:
         self.shared = [[_where(t, other) for other in (*self.outputs, *self.inputs)] for t in self.outputs]
         self.state = [t.detach().clone() for t in module.buffers()] if module is not None else []
         self.gradients: list = []
+        self.differentiable: list = []
+        self.gradients_of_gradients: list = []
         if backward:
-            self._backward(module)
+            self._backward(module, twice)
 
-    def _backward(self, module) -> None:
+    def _backward(self, module, twice: bool) -> None:
         trained = [t for t in self.outputs if t.requires_grad]
         leaves = [t for t in self.inputs if t.requires_grad and t.is_leaf]
         leaves += list(module.parameters()) if module is not None else []
@@ -60,13 +63,18 @@ class Outcome:
             return
         random = torch.Generator().manual_seed(3)
         cotangents = [torch.randn(t.shape, generator=random, dtype=torch.float64).to(t.dtype) for t in trained]
-        self.gradients = list(torch.autograd.grad(trained, leaves, cotangents, allow_unused=True))
+        self.gradients = list(torch.autograd.grad(trained, leaves, cotangents, allow_unused=True, create_graph=twice))
+        self.differentiable = [g is not None and g.requires_grad for g in self.gradients]
+        again = [g for g, is_differentiable in zip(self.gradients, self.differentiable) if is_differentiable]
+        if again:
+            self.gradients_of_gradients = list(torch.autograd.grad([g.square().sum() for g in again], leaves, allow_unused=True))
 
     def values(self) -> list:
-        return [*self.outputs, *self.inputs, *self.state, *self.gradients]
+        return [*self.outputs, *self.inputs, *self.state, *self.gradients, *self.gradients_of_gradients]
 
     def names(self) -> list[str]:
-        groups = (("output", self.outputs), ("input", self.inputs), ("buffer", self.state), ("gradient", self.gradients))
+        groups = (("output", self.outputs), ("input", self.inputs), ("buffer", self.state), ("gradient", self.gradients),
+                  ("gradient of gradients", self.gradients_of_gradients))
         return [f"{name} {i}" for name, group in groups for i in range(len(group))]
 
 
@@ -91,6 +99,8 @@ def compare(got: Outcome, wanted: Outcome, tolerance: float = 1e-5) -> None:
     for i, (mine, eagers) in enumerate(zip(got.structure, wanted.structure)):
         if mine != eagers:
             raise Different(f"output {i} is {mine}, eager's {eagers}")
+    if got.differentiable != wanted.differentiable:
+        raise Different(f"gradients have gradients: {got.differentiable}, eager's: {wanted.differentiable}")
     if got.shared != wanted.shared:
         raise Different(f"outputs share memory as {got.shared}, eager's as {wanted.shared}")
     if got.written != wanted.written:
@@ -117,11 +127,12 @@ def error_of(mine: torch.Tensor, eagers: torch.Tensor) -> float:
     return float(difference.nan_to_num(nan=float("inf")).max())
 
 
-def check(function, inputs: list, compiled, module=None, twin=None, backward: bool = True, tolerance: float = 1e-5) -> None:
+def check(function, inputs: list, compiled, module=None, twin=None, backward: bool = True, tolerance: float = 1e-5,
+          twice: bool = False) -> None:  # fmt: skip
     """Raises Different unless compiled(*inputs) does as function(*inputs). What raises in eager is no case."""
-    wanted = Outcome(function, clone_inputs(inputs), module, backward)
+    wanted = Outcome(function, clone_inputs(inputs), module, backward, twice)
     try:
-        got = Outcome(compiled, clone_inputs(inputs), twin, backward)
+        got = Outcome(compiled, clone_inputs(inputs), twin, backward, twice)
     except Exception as error:
         raise Different(f"raised {type(error).__name__}: {error}") from error
     compare(got, wanted, tolerance)

@@ -229,3 +229,14 @@ def test_retain_graph_and_hooks(entry):
 
     for mine, eagers in zip(run(entry(twin), twin), run(model, model)):
         torch.testing.assert_close(mine, eagers, atol=1e-5, rtol=1e-5)
+
+
+def test_a_view_of_a_written_input_has_its_place_where_extents_are_symbols():
+    def function(x):
+        y = x.unbind(0)[-1]
+        x.clamp_(-2, 2)
+        return y.reshape(-1), y * 2
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for rows in (3, 4):
+        alike.check(function, [torch.randn(rows, 16, 8)[..., 1::2]], compiled)

@@ -1,289 +1,98 @@
-"""Random torch programs, compiled and in eager: python torch_fuzz.py [--seed N] [--count N] [--seconds S] [--show].
+"""Random torch programs, compiled and in eager: python torch_fuzz.py [--seed N] [--count N] [--seconds S] [--processes N].
 
 A program is a function or a module of repeated blocks, over tensors of odd strides and offsets; it makes views, writes in
-place, and is differentiated. It runs through torch.compile(backend="kiln") and kiln.compile. What differs from eager in value
-or structure (alike.py), or raises where eager does not, is printed with the source that shows it. Exits with 1 if
-anything did.
+place, and is differentiated, some of them twice. It runs through torch.compile(backend="kiln"), kiln.compile, or both.
+What differs from eager in value or structure (alike.py), or raises where eager does not, is printed with the source that
+shows it. Programs whose seed is a multiple of 8 less 3 or 5 run once more in a second process, over the captures that the
+first one kept. Most run with client.check at never, that wrong values be seen; the others with first, where a check that
+finds something counts as wrong. Exits with 1 if anything did.
+
+--record FILE adds what was run to FILE (bench/results/torch_fuzz.json): seeds, programs, findings, commit, versions.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import linecache
-import os
-import random
+import collections
+import json
+import pathlib
+import subprocess
 import sys
-import time
-import traceback
-import types
+import tempfile
 
-os.environ.setdefault("KILN_CLIENT_CHECK", "never")  # a wrong program shall show
-
-import alike  # noqa: E402
-import torch  # noqa: E402
-
-import kiln  # noqa: E402
-from kiln.torch import backend  # noqa: E402
-
-# Differences that eager itself has, for inputs changed in their last places, times this are no failure.
-SENSITIVITY = 20.0
-MOST_STATEMENTS, MOST_ELEMENTS = 14, 4000
-
-UNARY = ["torch.tanh({a})", "torch.relu({a})", "F.gelu({a})", "torch.sigmoid({a})", "F.silu({a})", "-{a}", "{a}.abs()",
-         "torch.exp(-{a}.abs())", "{a} * 2.5", "{a} - 0.5", "{a} / 3", "torch.sqrt({a}.abs() + 1)", "{a}.clamp(-1, 1)",
-         "{a} ** 2", "F.softplus({a})", "{a}.sin()", "torch.where({a} > 0, {a}, {a} * 0.1)", "F.leaky_relu({a}, 0.2)",
-         "torch.zeros_like({a}) + {a}.mean()", "F.hardswish({a})", "{a}.detach() * {a}", "torch.log1p({a}.abs())"]  # fmt: skip
-BINARY = ["{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})", "{a} @ {b}",
-          "torch.where({a} > {b}, {a}, {b})", "{a}.lerp({b}, 0.3)", "torch.addcmul({a}, {a}, {b}, value=0.5)",
-          "torch.outer({a}.reshape(-1)[:7], {b}.reshape(-1)[:5])", "torch.cat([{a}, {b}], {d})", "torch.stack([{a}, {b}], {d})",
-          "{a} * ({b} > 0)", "F.mse_loss({a}, {b}, reduction='none')", "{a}.masked_fill({b} > 0.5, 0.25)"]  # fmt: skip
-VIEW = ["{a}.transpose({d}, {e})", "{a}.reshape(-1)", "{a}.unsqueeze({d})", "{a}.squeeze()", "{a}[..., ::2]", "{a}[1:]",
-        "{a}.select({d}, 0)", "{a}.movedim({d}, {e})", "{a}.expand(2, *{a}.shape)", "{a}.chunk(2, {d})[0]", "{a}.narrow({d}, 0, 1)",
-        "{a}.unbind({d})[-1]", "{a}.contiguous()", "{a}.clone()", "{a}.flip({d})", "{a}.flatten()", "{a}.diagonal()",
-        "{a}.view(-1)", "torch.roll({a}, 1, {d})", "F.pad({a}, (1, 2))", "{a}.repeat(2, *[1] * {a}.dim())[1:]",
-        "{a}.transpose({d}, {e}).contiguous()", "{a}.tril()"]  # fmt: skip
-REDUCE = ["{a}.sum({d})", "{a}.mean({d}, keepdim=True)", "{a}.amax({d})", "{a}.var({d}, correction=0)", "F.softmax({a}, {d})",
-          "F.log_softmax({a}, {d})", "{a}.cumsum({d})", "F.layer_norm({a}, {a}.shape[-1:])", "{a}.sum()", "{a}.std()",
-          "torch.logsumexp({a}, {d})", "{a}.norm(dim={d})", "F.normalize({a}, dim={d})", "({a} - {a}.mean({d}, True)) * 2",
-          "F.rms_norm({a}, {a}.shape[-1:])"]  # fmt: skip
-WRITE = ["{a}.mul_(0.5)", "{a}.add_({b})", "{a}.relu_()", "{a}[0] = 0.25", "{a}[..., 1:].mul_(2)", "{a}.copy_({b})",
-         "{a}.clamp_(-2, 2)", "{a}.transpose({d}, {e}).add_(1)", "{a}.view(-1)[1:3].zero_()", "{a}.sin_()"]  # fmt: skip
-INDEX = ["{a}[torch.tensor([0, -1, 0])]", "{a}.index_select({d}, torch.tensor([0, 0]))", "{a}.gather({d}, {a}.argsort({d}) * 0)",
-         "{a}.index_add({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))", "F.embedding(torch.tensor([[0, 1], [1, 0]]), {a})",
-         "{a}.scatter_add({d}, ({a} > 0).long() * 0, {a})", "F.one_hot({a}.argmax({d}).clamp(0, 3), 4).float()"]  # fmt: skip
-GROUPS = [(UNARY, 6), (BINARY, 6), (VIEW, 7), (REDUCE, 4), (WRITE, 2), (INDEX, 1)]
+HERE = pathlib.Path(__file__).resolve().parent
+SECOND = (3, 5)  # of 8: modules by both entries, functions by kiln.compile with the check of first runs
+# A second process does not trace anew.
+SECOND_SECONDS = 3600.0
 
 
-class Writer:
-    """Statements that eager runs, found by trying; names of what they made."""
-
-    def __init__(self, choose: random.Random, scope: dict) -> None:
-        self.choose, self.scope, self.lines, self.names = choose, dict(scope), [], list(scope)
-        self.scope.update(torch=torch, F=torch.nn.functional)
-
-    def add_some(self, count: int) -> None:
-        for _ in range(count * 3):
-            if len(self.lines) < count:
-                self._try()
-
-    def _try(self) -> None:
-        group = self.choose.choices([g for g, _ in GROUPS], [w for _, w in GROUPS])[0]
-        names = [n for n in self.names if n not in ("self",)]
-        a = self.choose.choice(names[-4:] if self.choose.random() < 0.7 else names)
-        rank = max(self.scope[a].dim(), 1)
-        fill = {"a": a, "b": self.choose.choice(names), "d": self.choose.randrange(rank), "e": self.choose.randrange(rank)}
-        name, line = f"v{len(self.lines)}", self.choose.choice(group).format(**fill)
-        is_write = group is WRITE
-        trial = dict(self.scope)
-        try:
-            exec(line if is_write else f"{name} = {line}", trial)
-        except Exception:
-            return
-        if not is_write:
-            result = trial[name]
-            if not isinstance(result, torch.Tensor) or not 0 < result.numel() <= MOST_ELEMENTS or not result.isfinite().all():
-                return
-            self.names.append(name)
-        self.scope = trial
-        self.lines.append(line if is_write else f"{name} = {line}")
-
-    def results(self) -> list[str]:
-        made = [n for n in self.names if n.startswith("v")] or self.names
-        return self.choose.sample(made, min(len(made), self.choose.randrange(1, 4)))
+def run_workers(jobs: list[list[str]]) -> list[dict]:
+    """What the workers wrote; one that died is a finding."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder, str(i)) for i in range(len(jobs))]
+        command = [sys.executable, HERE / "torch_fuzz_worker.py"]
+        workers = [subprocess.Popen([*command, "--tally", file, *job]) for file, job in zip(files, jobs)]
+        for worker, file, job in zip(workers, files, jobs):
+            if worker.wait() == 0:
+                results.append(json.loads(file.read_text()))
+            else:
+                said = f"the process of {' '.join(job)} exited with {worker.returncode}"
+                results.append({"tally": {}, "findings": [{"seed": None, "said": said}], "seeds": []})
+    return results
 
 
-def random_input(choose: random.Random, number: int) -> str:
-    """An expression of a tensor: dense, strided, with an offset, expanded, overlapping; a leaf or none."""
-    shape = [choose.choice([1, 2, 3, 4, 5, 7, 8, 16, 17]) for _ in range(choose.choice([1, 2, 2, 3, 4]))]
-    grown = [e + choose.choice([0, 0, 1, 3]) for e in shape]
-    form = choose.randrange(6)
-    dims = list(range(len(shape)))
-    choose.shuffle(dims)
-    text = {
-        0: f"r({shape})", 1: f"r({grown})[{', '.join(f'{g - e}:' for e, g in zip(shape, grown))}]",
-        2: f"r({[shape[d] for d in dims]}).permute({[dims.index(i) for i in range(len(dims))]})",
-        3: f"r({shape[:-1] + [shape[-1] * 2]})[..., 1::2]", 4: f"r({shape[:-1] + [1]}).expand({shape})", 5: f"r({shape})",
-    }[form]  # fmt: skip
-    return f"{text}.requires_grad_()" if choose.random() < 0.5 else text
+def fuzz(options) -> tuple[dict, list, dict]:
+    """(what was counted, findings, versions)."""
+    end, step = options.seed + options.count, options.processes
+    extra = ["--show"] if options.show else []
+    first = run_workers([["--seeds", f"{options.seed + i}:{end}:{step}", "--seconds", str(options.seconds), *extra]
+                         for i in range(step)])  # fmt: skip
+    seeds = sorted(seed for result in first for seed in result["seeds"])
+    jobs = [["--seeds", f"{seeds[0] + (kind - seeds[0]) % 8}:{seeds[-1] + 1}:8", "--again",
+             "--seconds", str(SECOND_SECONDS), *extra] for kind in SECOND] if seeds else []  # fmt: skip
+    second = run_workers(jobs)
+    tally = sum((collections.Counter(result["tally"]) for result in first), collections.Counter())
+    for result in second:
+        tally["in a second process"] += result["tally"].get("programs", 0)
+        tally["captures that it loaded"] += result["tally"].get("captures_loaded", 0)
+    tally["seeds"] = len(seeds)
+    findings = [{**found, "process": 1} for result in first for found in result["findings"]]
+    findings += [{**found, "process": 2} for result in second for found in result["findings"]]
+    return tally, findings, {"torch": next((r["torch"] for r in first if "torch" in r), "")}
 
 
-HEAD = '''import torch
-import torch.nn as nn
-import torch.nn.functional as F
+def record(file: pathlib.Path, seed: int, tally: dict, findings: list, versions: dict) -> None:
+    """Adds a piece to the file, and its counts to the file's rows."""
+    sys.path.insert(0, str(HERE.parents[2] / "bench"))
+    import common
 
-_generator = torch.Generator().manual_seed({seed})
-
-
-def r(shape):
-    return torch.randn(shape, generator=_generator)
-
-'''
-
-
-def read(source: str) -> dict:
-    """What the source defines, in a module of its own: Dynamo reads sources by file, and classes by module."""
-    name = f"fuzzed_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    file = f"<{name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(source, file, "exec"), module.__dict__)
-    return module.__dict__
-
-
-def function_source(seed: int) -> str:
-    choose = random.Random(seed)
-    inputs = [random_input(choose, i) for i in range(choose.randrange(1, 4))]
-    head = HEAD.format(seed=seed) + f"\ndef inputs():\n    return [{', '.join(inputs)}]\n\n\n"
-    tensors = read(head)["inputs"]()
-    names = [f"x{i}" for i in range(len(tensors))]
-    writer = Writer(choose, dict(zip(names, alike.clone_inputs(tensors))))
-    writer.add_some(choose.randrange(2, MOST_STATEMENTS))
-    body = "".join(f"    {line}\n" for line in writer.lines)
-    return head + f"def function({', '.join(names)}):\n{body}    return {', '.join(writer.results())},\n"
-
-
-def module_source(seed: int) -> str:
-    """Blocks that differ in attributes that are no parameters, in a model around them."""
-    choose = random.Random(seed)
-    width, blocks = choose.choice([4, 8, 9]), choose.randrange(2, 5)
-    activations = ["torch.relu", "F.gelu", "torch.tanh", "F.silu", "nn.ReLU(inplace=True)", "lambda t: t * 0.5"]
-    is_varied = choose.random() < 0.5
-    chosen = [choose.choice(activations) for _ in range(blocks)] if is_varied else [choose.choice(activations)] * blocks
-    norms = ["nn.LayerNorm({w})", "nn.BatchNorm1d({w})", "nn.Identity()", "nn.LayerNorm({w}, eps=0.1)"]
-    made = [f"Block({a}, {choose.choice([0.5, 1.0]) if is_varied else 0.5})" for a in chosen]
-    x = torch.randn(6, width)
-    writer = Writer(choose, {"x": x, "y": x * 1})
-    writer.add_some(choose.randrange(1, 5))
-    keep = [line for line in writer.lines if not line.startswith("x")]  # blocks' inputs are others' outputs: some are written
-    lines = "".join(f"        {line}\n" for line in (writer.lines if choose.random() < 0.3 else keep))
-    last = next((n for n in reversed(writer.names) if writer.scope[n].shape == x.shape), "y")
-    if any(n not in lines + "xy" for n in [last]):
-        lines, last = "", "y"
-    return HEAD.format(seed=seed) + f'''
-class Block(nn.Module):
-    def __init__(self, act, scale):
-        super().__init__()
-        self.norm, self.up, self.down = {choose.choice(norms).format(w=width)}, nn.Linear({width}, {width * 2}), nn.Linear({width * 2}, {width})
-        self.act, self.scale = act, scale
-        self.register_buffer("seen", torch.zeros({width}))
-
-    def forward(self, x):
-        y = self.down(self.act(self.up(self.norm(x))))
-{lines}        {choose.choice(["self.seen.add_(x.detach().mean(0))", "pass", "y = y - self.seen; self.seen.mul_(0.5).add_(0.1)"])}
-        return x + {last} * self.scale
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks, self.head = nn.ModuleList([{", ".join(made)}]), nn.Linear({width}, 3)
-
-    def forward(self, x):
-        x = x * 1.5
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x), x{choose.choice(["", "[1:]", ".t()"])}
-
-
-def inputs():
-    return [r([6, {width}])]
-'''
-
-
-def is_sensitive(function, inputs: list, wanted, got, module) -> bool:
-    """Whether eager itself goes as far from its result for inputs that hardly differ."""
-    largest = 0.0
-    for seed in range(3):
-        torch.manual_seed(seed)
-        near = alike.clone_inputs(inputs)
-        with torch.no_grad():
-            for tensor in near:
-                if tensor.is_floating_point() and 0 not in tensor.stride():
-                    tensor.mul_(1 + (torch.rand(tensor.shape) - 0.5) * 4e-7)
-        other = alike.Outcome(function, near, module)
-        pairs = zip(other.values(), wanted.values())
-        largest = max([largest, *(alike.error_of(a, b) for a, b in pairs if a is not None and b is not None)])
-    return all(a is None or b is None or alike.error_of(a, b) <= max(1e-4, SENSITIVITY * largest)
-               for a, b in zip(got.values(), wanted.values()))  # fmt: skip
-
-
-def run_function(seed: int, options) -> None:
-    source = function_source(seed)
-    options.source = source
-    scope = read(source)
-    function, inputs = scope["function"], scope["inputs"]()
-    wanted = alike.Outcome(function, alike.clone_inputs(inputs))
-    compiled = torch.compile(function, backend=backend, dynamic=seed % 7 == 0)
-    _compare(function, compiled, inputs, wanted, None, None)
-
-
-def run_module(seed: int, options) -> None:
-    source = module_source(seed)
-    options.source = source
-    scope = read(source)
-    torch.manual_seed(seed)
-    module = scope["Model"]()
-    inputs = scope["inputs"]()
-    entries = {"torch.compile": lambda m: torch.compile(m, backend=backend), "kiln.compile": kiln.compile}
-    for name, entry in entries.items():
-        torch.manual_seed(seed)
-        eager, twin = scope["Model"](), scope["Model"]()
-        twin.load_state_dict(eager.state_dict())
-        del module
-        module = eager
-        compiled = entry(twin)
-        options.entry = name
-        for _ in range(2):
-            wanted = alike.Outcome(eager, alike.clone_inputs(inputs), eager)
-            _compare(eager, compiled, inputs, wanted, twin, eager)
-
-
-def _compare(function, compiled, inputs, wanted, twin, eager) -> None:
-    try:
-        got = alike.Outcome(compiled, alike.clone_inputs(inputs), twin)
-    except Exception as error:
-        raise alike.Different(f"raised {type(error).__name__}: {str(error)[:600]}") from error
-    try:
-        alike.compare(got, wanted, 1e-4)
-    except alike.Different as difference:
-        if "wrong by" not in str(difference) or eager is not None or not is_sensitive(function, inputs, wanted, got, eager):
-            raise
-
-
-def run(seed: int, options) -> bool:
-    """Whether the program did as in eager; eager's own errors make no program."""
-    torch._dynamo.reset()
-    options.source, options.entry = "", "torch.compile"
-    runner = run_module if seed % 4 == 3 else run_function
-    try:
-        runner(seed, options)
-    except alike.Different as difference:
-        print(f"\n=== seed {seed}, {options.entry}: {difference}\n{options.source}\n===", flush=True)
-        return False
-    except Exception:
-        if options.show:
-            traceback.print_exc()
-    return True
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    state = json.loads(file.read_text()) if file.exists() else {"bench": "torch_fuzz", "pieces": []}
+    state["host"] = {**common.host(), **versions}
+    state["pieces"].append({"first_seed": seed, "commit": git.stdout.strip(), **versions, "counts": dict(sorted(tally.items())),
+                            "findings": findings})  # fmt: skip
+    totals = sum((collections.Counter(piece["counts"]) for piece in state["pieces"]), collections.Counter())
+    totals["findings"] = sum(len(piece["findings"]) for piece in state["pieces"])
+    state["rows"] = [{"case": name, "unit": "", "ours": count} for name, count in sorted(totals.items())]
+    file.write_text(json.dumps(state, indent=1) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--count", type=int, default=1 << 30, help="how many programs")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no program is begun later")
-    parser.add_argument("--show", action="store_true", help="programs that eager does not run either")
+    parser.add_argument("--seconds", type=float, default=60.0, help="no program is begun later, but by the second process")
+    parser.add_argument("--processes", type=int, default=1, help="that run programs side by side, over one cache")
+    parser.add_argument("--show", action="store_true", help="why programs do not run in eager")
+    parser.add_argument("--record", type=pathlib.Path, help="a file to add the run to")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    start, failed, seed = time.monotonic(), [], options.seed
-    while seed < options.seed + options.count and time.monotonic() - start < options.seconds:
-        if not run(seed, options):
-            failed.append(seed)
-        seed += 1
-    stats = kiln.stats()
-    print(f"{seed - options.seed - len(failed)} passed, {len(failed)} failed {failed[:50]}; "
-          f"{stats['nodes_compiled']} nodes in Kiln, {stats['nodes_fallback']} in torch")  # fmt: skip
-    return 1 if failed else 0
+    tally, findings, versions = fuzz(options)
+    if options.record:
+        record(options.record, options.seed, tally, findings, versions)
+    print(f"{len(findings)} findings {[found['seed'] for found in findings][:50]}; "
+          + ", ".join(f"{name}: {count}" for name, count in sorted(tally.items())))  # fmt: skip
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

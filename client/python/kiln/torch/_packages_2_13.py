@@ -39,7 +39,8 @@ from torch._inductor.output_code import OutputCode
 
 from . import _situations_2_13 as situations
 from . import kept
-from ._private_2_13 import saved_for_many_backwards
+from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards
+from .again import Again
 from .described import Describer
 from .runtime import CompiledGraph, count_instances, instances
 
@@ -75,6 +76,13 @@ class KeptCode(OutputCode):
         code._time_taken_ns = 0
         return code
 
+    @property
+    def again(self) -> Again | None:
+        """Of a forward with a backward."""
+        if self._graph is not None:
+            return self._graph.again
+        return kept.load_again(self.state) if self.state["again"] else None
+
     def __call__(self, inputs: list):
         if self._graph is None:  # loaded when it first runs here, if ever
             with count_instances(self._instances):
@@ -97,6 +105,10 @@ class KeptCode(OutputCode):
         copy = KeptCode(self.state)
         copy.__dict__.update(self.__getstate__())
         return copy
+
+
+def _keeping(compiler) -> SerializableAOTDispatchCompiler:
+    return SerializableAOTDispatchCompiler(KeptCode, lambda graph, inputs: KeptCode.of(compiler(graph, inputs)))
 
 
 @functools.cache
@@ -244,9 +256,10 @@ class Capture:
 
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
-        compiler = SerializableAOTDispatchCompiler(KeptCode, lambda g, i: KeptCode.of(self._compiler(g, i)))
+        let_backwards_be_differentiated()
+        forward, other = _keeping(Again.of(gm).attached(self._compiler)), _keeping(self._compiler)
         with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), count_instances(len(self._targets)):
-            wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
+            wrapped = aot_autograd(fw_compiler=forward, bw_compiler=other, inference_compiler=other,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip
             return wrapped(gm, example_inputs)
@@ -268,6 +281,7 @@ class Capture:
         self.loaded = len(managers)
         entry = package._DynamoCacheEntry(codes, package.SourceInfo(set()), "cpu")
         self._package, self._backends = _Package(self._function, entry), record.backends
+        let_backwards_be_differentiated()
         with _installing(managers, unfit), count_instances(len(self._targets)):
             self._package.install(record.backends)
         return True

@@ -4,6 +4,7 @@ torch._*, torch.fx.experimental or torch.utils._*; compat.py chooses this file o
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import sympy
 import torch
@@ -12,7 +13,9 @@ from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
-from torch._functorch._aot_autograd import descriptors, graph_compile
+from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._guards import TracingContext
 from torch.autograd import profiler
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import (
@@ -21,6 +24,8 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _len_torch_dispatch_stack,
 )
+
+from . import again
 
 VERSION = "2.13"
 
@@ -40,9 +45,10 @@ def saved_for_many_backwards():
 def compile_with_autograd(gm, example_inputs, *, compiler, partition):
     """Runs AOTAutograd: `compiler(gm, inputs)` is called for the forward, the backward and the inference graph, and
     `partition(joint, inputs, num_fwd_outputs=…)` splits the joint graph."""
+    let_backwards_be_differentiated()
     with functorch_config.patch(force_non_lazy_backward_lowering=True), saved_for_many_backwards():
         wrapped = aot_autograd(
-            fw_compiler=compiler,
+            fw_compiler=again.Again.of(gm).attached(compiler),
             bw_compiler=compiler,
             inference_compiler=compiler,
             partition_fn=partition,
@@ -50,6 +56,59 @@ def compile_with_autograd(gm, example_inputs, *, compiler, partition):
             keep_inference_input_mutations=False,
         )
         return wrapped(gm, example_inputs)
+
+
+@functools.cache
+def let_backwards_be_differentiated() -> None:
+    """From here on, backwards of compiled forwards that have an `again` use it where gradients are recorded."""
+    factory = runtime_wrappers._AOTDispatchAutogradFunctionFactory
+    build = factory.build
+
+    def build_differentiable(self):
+        function, known = build(self), getattr(self.spec.compiled_fw_func, "again", None)
+        if known is not None and self.spec.maybe_subclass_meta is None and not self.spec.backward_state_indices:
+            _differentiate(function, known, self.spec.fw_metadata)
+        return function
+
+    factory.build = build_differentiable
+
+
+def _differentiate(function: type[torch.autograd.Function], known: again.Again, metadata) -> None:
+    """Has the function note its calls, and its backward give gradients that have gradients."""
+    forward, backward = function.forward, function.backward
+    written = metadata.mutated_inp_runtime_indices
+
+    def noting(ctx, *inputs):
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # as of checkpoints: what is saved is theirs
+        ctx.kiln_note = again.Note(known, inputs, written) if hooks is None else None
+        return forward(ctx, *inputs)
+
+    def differentiable(ctx, incoming: list):
+        if not torch.is_grad_enabled():
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.kiln_note = None
+            return backward(ctx, incoming)
+        ctx.saved_tensors  # raises where eager does: they were written to, or let go
+        tangents = list(incoming)
+        return again.gradients(ctx.kiln_note, tangents, ctx.needs_input_grad, lambda i, o: _results(metadata, i, o),
+                               lambda: backward(ctx, incoming))  # fmt: skip
+
+    function.forward, function.backward = staticmethod(noting), staticmethod(differentiable)
+
+
+_WITH_GRADIENT = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
+def _results(metadata, inputs: list, outputs: list) -> list[tuple]:
+    """What AOTAutograd's forward returns, each with whether its gradient comes in."""
+    if len(outputs) != len(metadata.output_info):
+        raise ValueError(f"{len(outputs)} outputs, expected {len(metadata.output_info)}")
+    written = [(i, metadata.input_info[i]) for i in metadata.mutated_inp_runtime_indices]
+    results = [(inputs[i], info.mutates_data and info.requires_grad) for i, info in written]
+    results += [(output, info.output_type in _WITH_GRADIENT and isinstance(output, torch.Tensor) and info.requires_grad_for_backward)
+                for output, info in zip(outputs, metadata.output_info)]  # fmt: skip
+    saved_bases = OutputType.alias_of_intermediate_save_as_output
+    return results + [(o._base, True) for o, info in zip(outputs, metadata.output_info) if info.output_type == saved_bases]
 
 
 def default_partition(joint, inputs, **options):
@@ -89,6 +148,20 @@ def written_inputs(graph: fx.Graph) -> list[fx.Node]:
     (output,) = graph.find_nodes(op="output")
     written = {d.mutated_input for d in output.meta.get("desc") or () if isinstance(d, descriptors.InputMutationAOTOutput)}
     return [n for n in graph.find_nodes(op="placeholder") if n.meta.get("desc") in written] if written else []
+
+
+def has_misplaced_outputs() -> bool:
+    """Whether torch would look for an output of the graph that is being compiled, a view of an input that it writes to, by the
+    place that it has in the functional copy. So it does where it cannot do the views again, as their extents are symbols."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    views = [info for info in metadata.output_info if info.output_type is OutputType.alias_of_input] if metadata else []
+    return any(metadata.input_info[info.base_idx].mutates_data and not _can_be_viewed_again(info) for info in views)
+
+
+def _can_be_viewed_again(info) -> bool:
+    views = info.view_meta_sequence
+    return views is not None and not any(view.has_symbolic_inputs for view in views.sequence)
 
 
 def symbolic_expression(extent: torch.SymInt) -> sympy.Expr:

@@ -45,11 +45,13 @@ class Unfit(Exception):
 
 def _refuse_unfit(graph: fx.Graph) -> None:
     """An input of which elements share memory is written to piece by piece in eager, and as a whole by AOTAutograd, which torch
-    refuses."""
+    refuses. A view of an input that is written to may come out as a view of something else."""
     for node in compat.adapter().written_inputs(graph):
         tensor = node.meta["val"]
         if any(stride == 0 and extent != 1 for extent, stride in zip(tensor.shape, tensor.stride())):
             raise Unfit("it writes to an input of which elements share memory")
+    if compat.adapter().has_misplaced_outputs():
+        raise Unfit("an output is a view of an input that it writes to, and extents are not known")
 
 
 def _noted(made: list, graph):

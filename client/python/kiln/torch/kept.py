@@ -12,6 +12,7 @@ import types
 import torch
 
 from . import compat
+from .again import Again
 from .place import Place
 from .runtime import CompiledGraph, EagerRegion, StaticRegion
 from .symbolic import SymbolicRegion
@@ -28,7 +29,19 @@ def dump(graph: CompiledGraph) -> dict:
         "names": _dump_names(graph.names),
         "attributes": {name: _dump_attribute(name, value) for name, value in graph.attributes.items()},
         "outside": graph.outside,
+        "again": _dump_again(graph.again) if graph.again else None,
     }
+
+
+def load_again(state: dict) -> Again:
+    source, names, *rest = state["again"]
+    return Again(source, _load_names(names), {}, *rest)
+
+
+def _dump_again(again: Again) -> tuple:
+    if not again.why_not and not again.is_plain:
+        return "", {}, [], False, "it holds what only the process has that captured it"
+    return again.source, {} if again.why_not else _dump_names(again.names), again.autocast, again.draws, again.why_not
 
 
 def load(state: dict) -> CompiledGraph:

@@ -14,6 +14,7 @@ from torch import fx
 
 from .. import _session
 from . import check, compat
+from .again import Again
 from .dropout import separate_masks
 from .fallback import fallback_graph
 from .partition import Partition, Region, drop_legacy_empties, is_free, resolve_tangents
@@ -148,6 +149,7 @@ class CompiledGraph:
         self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
         _count(attributes.values(), outside)
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
+        self.again: Again | None = None  # of a forward with a backward
 
     @property
     def has_regions(self) -> bool:
