@@ -19,6 +19,7 @@ TITLES = {
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
     "coverage": "Coverage", "gemm": "Matrix products", "attention": "Attention",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
+    "torch_fuzz": "Random torch programs",
 }  # fmt: skip
 
 

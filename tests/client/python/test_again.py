@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kiln
+from conftest import OVER_DOUBLE
+from kiln import regional
 from kiln.torch import backend
 
 ENTRIES = {"torch.compile": lambda m: torch.compile(m, backend=backend), "kiln.compile": kiln.compile}
@@ -139,6 +141,20 @@ def test_a_gradient_penalty_trains(entry):
         assert (mine.grad is None) == (eagers.grad is None)
         if mine.grad is not None:
             torch.testing.assert_close(mine.grad, eagers.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")
+@pytest.mark.parametrize("between", [nn.GELU(), nn.Dropout(0.4), nn.BatchNorm1d(9)])
+def test_a_capture_brings_gradients_of_gradients_along(between):
+    def run():
+        alike.check_module(Stack(between).train(), [leaf(5, 6)], kiln.compile, twice=True, tolerance=1e-3)
+
+    run()
+    torch._dynamo.reset()
+    regional._captures.clear()
+    loaded = kiln.stats()["captures_loaded"]
+    run()
+    assert kiln.stats()["captures_loaded"] > loaded
 
 
 def test_inputs_are_let_go_by_an_ordinary_backward():

@@ -8,6 +8,7 @@ first one kept. Most run with client.check at never, that wrong values be seen; 
 finds something counts as wrong. Exits with 1 if anything did.
 
 --record FILE adds what was run to FILE (bench/results/torch_fuzz.json): seeds, programs, findings, commit, versions.
+--recheck FILE runs its open findings again, and notes the commit at which they are mended.
 """
 
 from __future__ import annotations
@@ -67,15 +68,39 @@ def record(file: pathlib.Path, seed: int, tally: dict, findings: list, versions:
     sys.path.insert(0, str(HERE.parents[2] / "bench"))
     import common
 
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     state = json.loads(file.read_text()) if file.exists() else {"bench": "torch_fuzz", "pieces": []}
     state["host"] = {**common.host(), **versions}
-    state["pieces"].append({"first_seed": seed, "commit": git.stdout.strip(), **versions, "counts": dict(sorted(tally.items())),
+    state["pieces"].append({"first_seed": seed, "commit": commit(), **versions, "counts": dict(sorted(tally.items())),
                             "findings": findings})  # fmt: skip
-    totals = sum((collections.Counter(piece["counts"]) for piece in state["pieces"]), collections.Counter())
-    totals["findings"] = sum(len(piece["findings"]) for piece in state["pieces"])
+    write(file, state)
+
+
+def commit() -> str:
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    return git.stdout.strip()
+
+
+def write(file: pathlib.Path, state: dict) -> None:
+    """With the counts of all pieces as rows."""
+    totals = dict(sum((collections.Counter(piece["counts"]) for piece in state["pieces"]), collections.Counter()))
+    found = [found for piece in state["pieces"] for found in piece["findings"]]
+    totals |= {"findings": len(found), "findings that are open": sum("mended" not in f for f in found)}
     state["rows"] = [{"case": name, "unit": "", "ours": count} for name, count in sorted(totals.items())]
     file.write_text(json.dumps(state, indent=1) + "\n")
+
+
+def recheck(file: pathlib.Path) -> list:
+    """Runs the open findings of the file again, and notes which are mended, at which commit. Gives those that are open still."""
+    state = json.loads(file.read_text())
+    found = [found for piece in state["pieces"] for found in piece["findings"] if "mended" not in found]
+    seeds = sorted({f["seed"] for f in found if f["seed"] is not None})
+    jobs = [["--seeds", f"{seed}:{seed + 1}:1", "--seconds", "600"] for seed in seeds]
+    failing = {f["seed"] for job in jobs for again in ([], ["--again"]) for r in run_workers([[*job, *again]]) for f in r["findings"]}
+    for finding in found:
+        if finding["seed"] in seeds and finding["seed"] not in failing:
+            finding["mended"] = commit()
+    write(file, state)
+    return [f for f in found if "mended" not in f]
 
 
 def main() -> int:
@@ -86,7 +111,12 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="that run programs side by side, over one cache")
     parser.add_argument("--show", action="store_true", help="why programs do not run in eager")
     parser.add_argument("--record", type=pathlib.Path, help="a file to add the run to")
+    parser.add_argument("--recheck", type=pathlib.Path, help="a file whose open findings to run again")
     options = parser.parse_args()
+    if options.recheck:
+        left = recheck(options.recheck)
+        print(f"open: {left}")
+        return 1 if left else 0
     tally, findings, versions = fuzz(options)
     if options.record:
         record(options.record, options.seed, tally, findings, versions)

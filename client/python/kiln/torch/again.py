@@ -100,24 +100,27 @@ class Note:
             with torch.enable_grad():  # a copy is a function of what the input was a function of before it was written to
                 for i in written:
                     self._inputs[i] = inputs[i].clone()
-        self._versions = [_version(t) for t in self._inputs]
+        self._versions = _versions(self._inputs)
         self._random = _random_state(inputs) if again.draws else None
 
     def run(self) -> tuple[list, list, list]:
         """(sources, inputs, outputs): the graph run again. Sources stand for the forward's inputs, as what may be differentiated
         by; inputs are what the graph may have written to."""
-        for i, (tensor, version) in enumerate(zip(self._inputs, self._versions)):
-            if _version(tensor) != version:
-                raise RuntimeError(f"its input {i}, of shape {tuple(tensor.shape)}, was modified after the forward")
+        for i, (before, now) in enumerate(zip(self._versions, _versions(self._inputs))):
+            if before != now:
+                raise RuntimeError(f"its input {i}, of shape {tuple(self._inputs[i].shape)}, was modified after the forward")
         sources = [t.view_as(t) if isinstance(t, torch.Tensor) and t.requires_grad else t for t in self._inputs]
         inputs = [t.clone() if i in self._written else t for i, t in enumerate(sources)]
         with _drawing_from(self._random) if self._random else contextlib.nullcontext():
             return sources, inputs, self.again(list(inputs))
 
 
-def _version(value) -> int:
-    """Tensors of inference mode have none, and autograd saves none of them."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+def _versions(inputs: list) -> list[int]:
+    """0 of what has none: sizes, tensors of inference mode."""
+    try:
+        return [t._version for t in inputs]
+    except (AttributeError, RuntimeError):
+        return [t._version if isinstance(t, torch.Tensor) and not t.is_inference() else 0 for t in inputs]
 
 
 def _random_state(inputs: tuple) -> dict:
