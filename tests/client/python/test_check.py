@@ -268,3 +268,21 @@ def test_ops_between_captures_are_checked(spoilt):
         wanted = Model()(x)
         torch.testing.assert_close(kiln.compile(Model())(x), wanted)
     assert kiln.stats()["checks_failed"] >= 2
+
+
+def test_what_cancels_but_for_rounding_is_no_difference():
+    def direction(x):
+        return torch.nn.functional.normalize((x * 3.7).sum(), dim=0)  # its gradient is none, in exact numbers
+
+    for seed in range(12):
+        x = torch.randn(160, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+        torch.compile(direction, backend=backend)(x).backward()
+    assert kiln.stats()["checks_failed"] == 0 < kiln.stats()["checked"]
+
+
+def test_what_hardly_differs_by_rounding_is_a_difference_all_the_same(spoilt):
+    spoilt(lambda results: [r + 1e-2 for r in results])
+    x = torch.randn(50, 50)
+    for function in (lambda x: torch.tanh(x @ x).exp().sin() @ x, lambda x: torch.softmax(x, 1) - 0.02):
+        torch.compile(function, backend=backend)(x)
+    assert kiln.stats()["checks_failed"] == 2

@@ -69,7 +69,7 @@ class Again:
     def is_plain(self) -> bool:
         """Whether it can be had in another process: modules, by name, and plain values are all that it holds."""
         values = [v for name, v in self.names.items() if name != "__builtins__"]
-        return not self.attributes and all(isinstance(v, (types.ModuleType, *ATOMS)) or v in _TYPES for v in values)
+        return not self.attributes and all(isinstance(v, (types.ModuleType, *ATOMS)) or any(v is t for t in _TYPES) for v in values)
 
     def __call__(self, inputs: list) -> list:
         if self._function is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -26,15 +27,18 @@ from dataclasses import dataclass
 import torch
 
 from .. import _session
+from . import compat
+from .partition import VIEWS
 from .place import Place
 from .tensors import span_of
 from .text import DTYPES
 
 # What a right program stays below, as a share of the element plus its tensor's root mean square; integers are exact.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-# Where a difference is beyond it, torch's own sensitivity decides: results of inputs that are changed by so many units in
-# the last place, how much farther from them a right program may be, and how many more elements may jump (comparisons do).
-PERTURBATION, PERTURBED_RUNS, MARGIN = 4.0, 2, 16.0
+# Where a difference is beyond it, torch's own sensitivity decides: results where inputs, and what each op gives, are changed
+# by so many units in the last place, how much farther from them a right program may be, and how many more elements may jump
+# (comparisons do).
+PERTURBATION, ROUNDING, PERTURBED_RUNS, MARGIN = 4.0, 2.0, 4, 16.0
 # Memory that a check may need, in times of the region's inputs and outputs: torch's result and what it makes on the way.
 MEMORY_FACTOR = 4
 # Bundles are written up to so many bytes each, and so many in all.
@@ -129,7 +133,7 @@ class Checked:
             self._settle(self.program)
             return self.program(tensors)
         got = self.program(tensors)
-        difference = differ(got, wanted, lambda: self._by_torch(_perturbed(tensors)))
+        difference = differ(got, wanted, lambda: self._by_torch_otherwise_rounded(tensors))
         session.counts["checked"] += 1
         if difference:
             self._reject(difference, tensors, wanted, got)
@@ -146,6 +150,12 @@ class Checked:
             return None
         with torch.no_grad():
             return self._eager(tensors)
+
+    def _by_torch_otherwise_rounded(self, tensors: list) -> list:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(compat.adapter().NotAvailable):
+                stack.enter_context(compat.adapter().OpInterceptor(_rounded))
+            return self._by_torch(_perturbed(tensors))
 
     def _settle(self, function) -> None:
         """From now on the owner runs the function; nothing of this remains in the way."""
@@ -219,7 +229,7 @@ def _error(mine: torch.Tensor, torchs: torch.Tensor) -> torch.Tensor:
 def _noise(wanted: torch.Tensor, others: list):
     """How far torch's own results go, of each element."""
     errors = [_error(other, wanted) for other in others if (other.dtype, other.shape) == (wanted.dtype, wanted.shape)]
-    return sum(errors, torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)) if errors else 0.0
+    return functools.reduce(torch.maximum, errors).expand(wanted.shape) if errors else 0.0
 
 
 def _errors(mine: torch.Tensor, torchs: torch.Tensor) -> str:
@@ -234,17 +244,26 @@ def _perturbed(tensors: list) -> list:
     return [_perturb(t) if t.is_floating_point() and t.numel() else t for t in tensors]
 
 
-_random = None
+def _rounded(op, arguments: tuple, keywords: dict):
+    """What the op gives, as if it had been rounded otherwise: operands that cancel no longer do so exactly."""
+    result = op(*arguments, **keywords)
+    if op in VIEWS or not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        return result
+    units = torch.rand(result.shape, generator=_generator()) * 2 - 1
+    return result * (1 + (units * (ROUNDING * torch.finfo(result.dtype).eps)).to(result.device, result.dtype))
+
+
+@functools.cache
+def _generator() -> torch.Generator:
+    """Not torch's own, which is left alone."""
+    return torch.Generator().manual_seed(0)
 
 
 def _perturb(tensor: torch.Tensor) -> torch.Tensor:
     """In the tensor's strides, also where elements share memory."""
-    global _random
-    if _random is None:
-        _random = torch.Generator().manual_seed(0)
     span = span_of(tensor.shape, tensor.stride())
     memory = tensor.detach().resolve_neg().as_strided((span,), (1,))
-    signs = torch.randint(-1, 2, (span,), generator=_random, dtype=torch.int8).to(tensor.device)
+    signs = torch.randint(-1, 2, (span,), generator=_generator(), dtype=torch.int8).to(tensor.device)
     changed = memory * (1 + signs.to(tensor.dtype) * (PERTURBATION * torch.finfo(tensor.dtype).eps))
     return changed.as_strided(tensor.shape, tensor.stride())
 
