@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import kiln
@@ -108,6 +109,20 @@ def test_a_hessian_is_eagers():
     x = torch.randn(6)
     torch.testing.assert_close(torch.autograd.functional.hessian(torch.compile(energy, backend=backend), x),
                                torch.autograd.functional.hessian(energy, x))  # fmt: skip
+
+
+def test_forward_differentiation_is_eagers():
+    def energy(x):
+        return torch.sin(x) * x.square().sum()
+
+    compiled, x, direction = torch.compile(energy, backend=backend), torch.randn(6), torch.randn(6)
+    tangents = []
+    for function in (energy, compiled):
+        with forward_ad.dual_level():
+            tangents.append(forward_ad.unpack_dual(function(forward_ad.make_dual(x, direction))).tangent)
+    torch.testing.assert_close(*tangents)
+    for transform in (torch.func.hessian, torch.func.jacfwd, torch.func.vmap):
+        torch.testing.assert_close(transform(compiled)(x), transform(energy)(x))
 
 
 def test_gradients_have_gradients_of_any_order():

@@ -16,7 +16,7 @@ from torch._functorch import partitioners
 from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
-from torch.autograd import profiler
+from torch.autograd import forward_ad, profiler
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -166,6 +166,11 @@ def _can_be_viewed_again(info) -> bool:
 
 def symbolic_expression(extent: torch.SymInt) -> sympy.Expr:
     return extent.node.expr
+
+
+def differentiates_forward() -> bool:
+    """Whether tensors may have tangents, of forward-mode differentiation."""
+    return forward_ad._current_level >= 0
 
 
 def draws_random_numbers(target) -> bool:

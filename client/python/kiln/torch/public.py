@@ -76,6 +76,10 @@ def symbolic_expression(extent):
     raise NotAvailable("symbolic extents")
 
 
+def differentiates_forward() -> bool:
+    return False  # not told
+
+
 def draws_random_numbers(target) -> bool:
     tags = getattr(target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
