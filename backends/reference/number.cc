@@ -91,8 +91,11 @@ int64_t wrap(DType dtype, int64_t x) {
   }
 }
 
-/// 0 for NaN and what i64 does not hold.
-int64_t truncated(double x) { return std::fabs(x) < 0x1p63 ? static_cast<int64_t>(x) : 0; }
+/// To i64, or to i32 for narrower integers; the least of these for NaN and what they do not hold.
+int64_t truncated(double x, DType to) {
+  const double limit = to == DType::i64 ? 0x1p63 : 0x1p31;
+  return static_cast<int64_t>(std::fabs(x) < limit ? x : -limit);
+}
 
 int64_t apply_integer(ScalarOp op, int64_t a, int64_t b) {
   const auto ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);
@@ -211,7 +214,7 @@ void store_number(DType dtype, void* base, int64_t element, Number value) {
 Number cast_number(Number value, DType from, DType to) {
   if (to == DType::boolean) return {0, !is_zero(from, value)};
   if (is_floating(to)) return {round_to(to, is_floating(from) ? value.real : static_cast<double>(value.integer)), 0};
-  return {0, wrap(to, is_floating(from) ? truncated(value.real) : value.integer)};
+  return {0, wrap(to, is_floating(from) ? truncated(value.real, to) : value.integer)};
 }
 
 Number apply(ScalarOp op, DType dtype, Number a, Number b, Number c) {

@@ -141,11 +141,20 @@ double floating(ScalarOp op, double a, double b) {
   return k_nan;
 }
 
+/// A number that becomes an integer by way of i64, or of i32 where it is narrower: NaN, and what these do not hold, is their
+/// least.
+double least_where_none_fits(DType dtype, double a) {
+  const double limit = dtype == DType::i64 ? 0x1p63 : 0x1p31;
+  return std::fabs(a) < limit ? a : -limit;
+}
+
 }  // namespace
 
 double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b, double c) {
   switch (op) {  // the same for every dtype
     case ScalarOp::cast:
+      if (is_floating(operand) && !is_floating(result) && result != DType::boolean)
+        a = least_where_none_fits(result, a);
       return result == DType::f64 ? a : round_to(result, a);
     case ScalarOp::logical_not:
       return a == 0 ? 1 : 0;

@@ -25,7 +25,7 @@ void write(std::byte* data, int64_t index, T value) {
 /// Truncated and wrapped to T; 0 for NaN and what i64 cannot hold.
 template <typename T>
 T to_integer(double value) {
-  if (!(std::fabs(value) < 0x1p63)) return 0;
+  if (!(value >= -0x1p63 && value < 0x1p63)) return 0;
   return static_cast<T>(static_cast<int64_t>(value));
 }
 

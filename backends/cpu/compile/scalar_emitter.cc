@@ -149,10 +149,11 @@ llvm::Value* ScalarEmitter::cast(llvm::Value* value, DType from, DType to) {
   if (is_floating(from)) {
     // Narrow integers by way of i32, which every target converts in vectors.
     llvm::Type* middle = to == DType::i64 ? type : Emitter::like(value, e.i32());
-    // NaN, and what the integer does not hold, give 0: LLVM's conversion says nothing of them.
-    llvm::Value* limit = Emitter::real(value->getType(), to == DType::i64 ? 0x1p63 : 0x1p31);
-    llvm::Value* fits = e.ir.CreateFCmpOLT(e.unary(llvm::Intrinsic::fabs, value), limit);
-    value = e.ir.CreateSelect(fits, value, llvm::Constant::getNullValue(value->getType()));
+    // NaN, and what the integer does not hold, give its least, as in torch: LLVM's conversion says nothing of them.
+    const double limit = to == DType::i64 ? 0x1p63 : 0x1p31;
+    llvm::Value* fits =
+        e.ir.CreateFCmpOLT(e.unary(llvm::Intrinsic::fabs, value), Emitter::real(value->getType(), limit));
+    value = e.ir.CreateSelect(fits, value, Emitter::real(value->getType(), -limit));
     return e.ir.CreateTrunc(e.ir.CreateFPToSI(value, middle), type);
   }
   return is_unsigned ? e.ir.CreateZExtOrTrunc(value, type) : e.ir.CreateSExtOrTrunc(value, type);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+
+#include "frontend/ops/scalar_math.h"
 
 namespace kiln {
 namespace {
@@ -52,6 +55,18 @@ TEST(Number, NanWinsInMaximumAndMinimum) {
   EXPECT_TRUE(std::isnan(apply(ScalarOp::maximum, DType::f32, {NAN, 0}, {1, 0}, {}).real));
   EXPECT_TRUE(std::isnan(apply(ScalarOp::minimum, DType::f32, {1, 0}, {NAN, 0}, {}).real));
   EXPECT_TRUE(std::isnan(combine(Combiner::maximum, DType::f32, identity_of(Combiner::maximum), {NAN, 0}).real));
+}
+
+TEST(Number, CastsOfWhatNoIntegerHoldsGiveTheLeast) {
+  for (const double x : {-HUGE_VAL, HUGE_VAL, double{NAN}, 1e30, -1e30}) {
+    for (const auto& [to, least] :
+         {std::pair{DType::i64, INT64_MIN}, {DType::i32, int64_t{INT32_MIN}}, {DType::i8, 0}}) {
+      EXPECT_EQ(cast_number({x, 0}, DType::f32, to).integer, least);
+      EXPECT_EQ(apply_scalar(ScalarOp::cast, DType::f32, to, x, 0, 0), static_cast<double>(least));
+    }
+  }
+  EXPECT_EQ(cast_number({3e9, 0}, DType::f64, DType::i32).integer, INT32_MIN);
+  EXPECT_EQ(apply_scalar(ScalarOp::cast, DType::f64, DType::i32, 3e9, 0, 0), INT32_MIN);
 }
 
 TEST(Number, CastsTruncateAndCompareWithZero) {

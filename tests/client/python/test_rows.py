@@ -47,6 +47,8 @@ CASES = {
     "integers through a floating function": (lambda x: aten.exp(x), lambda: [i64(9)]),
     "floor of integers": (lambda x: aten.floor(x + 1), lambda: [i64(9)]),
     "isnan": (lambda x: (aten.isnan(x), aten.isinf(x)), lambda: [torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])]),
+    "what no integer holds": (lambda x: tuple(aten._to_copy(x, dtype=t) for t in (torch.int64, torch.int32, torch.int8, torch.uint8)),
+        lambda: [torch.tensor([1.5, float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 3e9, -3e9])]),
     "isnan of integers": (lambda x: aten.isnan(x), lambda: [i64(5)]),
     "not": (lambda x, b: (aten.bitwise_not(x), aten.bitwise_not(b), aten.logical_not(x), aten.logical_not(b)), lambda: [i64(9), flag(9)]),
     **{n: (of_two(n), lambda: [f32(*X), f32(*Y)]) for n in "add sub mul div minimum maximum atan2".split()},
