@@ -1,6 +1,7 @@
 """Blocks of one class and one set of parameters that differ by what guards cannot hold in another process; and small models of
 the architectures that people run. A file of its own, so that each process of a test names the same classes."""
 
+import collections
 import dataclasses
 import enum
 import functools
@@ -111,6 +112,32 @@ PAIRS = {
 }
 
 
+class Naming(nn.Module):
+    """Has bytecode and guards name a module, a class and a builtin that none of its own globals is."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        y = self.linear(x)
+        factor = 2.0 if isinstance(y, type(x)) else 3.0
+        return collections.OrderedDict(y=y * factor, size=len)
+
+
+class Names(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Naming(), Naming()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            found = block(x)
+            x = found["y"]
+            assert found["size"] is len
+        return x
+
+
 class Stack(nn.Module):
     def __init__(self, blocks):
         super().__init__()
@@ -132,6 +159,8 @@ def make(kind, which):
 def make_architecture(name):
     """(model, inputs), small and with random weights."""
     torch.manual_seed(1)
+    if name == "names":
+        return Names(), {"x": torch.randn(2, 5, WIDTH)}
     if name == "encoder":
         layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, activation="gelu")
         return nn.TransformerEncoder(layer, 2), {"src": torch.randn(2, 5, 32)}

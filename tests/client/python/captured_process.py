@@ -1,7 +1,9 @@
-"""One process of test_captures.py: `captured_process.py ARCHITECTURE` runs a forward, then a step of training, and prints what
+"""One process of test_captures.py: `captured_process.py ARCHITECTURE [--whole]` compiles with kiln.compile, or as a whole with
+torch.compile(backend="kiln"), runs a forward, then a step of training, and prints what
 was counted and how long the first of each took beside eager's, as one line of JSON."""
 
 import copy
+import functools
 import json
 import sys
 import time
@@ -29,7 +31,10 @@ def timed(function, *arguments):
 
 model, inputs = make_architecture(sys.argv[1])
 twin = copy.deepcopy(model)
-_, call = timed(kiln.compile, model)
+if "--whole" in sys.argv:
+    model, call = timed(functools.partial(torch.compile, backend="kiln"), model)
+else:
+    model, call = timed(kiln.compile, model)
 report = {"call_s": call, "error": 0.0}
 for name, trains in (("forward", False), ("training", True)):
     step(twin, inputs, trains)

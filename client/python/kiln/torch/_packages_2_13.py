@@ -6,7 +6,7 @@ Things a package needs that torch does not do by itself, each found the hard way
   - an entry function of our own, in a module of its own: two packages on one code object overwrite one another, and
     functools.wraps'd forwards send globals to the wrong module;
   - situations in a form of our own (_situations_2_13.py), each of which is installed where it fits, or left alone;
-  - module aliases in the bytecode's globals that torch does not save (ModelOutput's collections);
+  - globals by which bytecode and guards name objects, which Dynamo calls by addresses (_globals_2_13.py);
   - a counter of unique names that starts where no process's saved names are.
 """
 
@@ -17,7 +17,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import importlib
 import itertools
 import pathlib
 import pickle
@@ -37,6 +36,7 @@ from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 
+from . import _globals_2_13 as made_globals
 from . import _situations_2_13 as situations
 from . import kept
 from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards
@@ -214,11 +214,11 @@ class Capture:
         """Bytes of what this process and earlier ones (`stored`) captured, or None when there is nothing to keep."""
         self.changed = False
         entry = self._package.cache_entry()
-        aliases: dict = {}
-        codes = [self._kept(entry, code, aliases) for code in entry.codes]
+        references: dict = {}
+        codes = [self._kept(entry, code, references) for code in entry.codes]
         wanted = {name for code in codes for name in code.backend_ids}
         backends = {key: self._backends.get(key) or _bare(PrecompileContext.serialize_artifact_by_key(key)) for key in wanted}
-        own = Record(codes, backends, aliases)
+        own = Record(codes, backends, references)
         if not codes[0].guarded_codes:
             return None
         if stored is not None:
@@ -228,31 +228,27 @@ class Capture:
         situations.read(data)  # what is stored loads
         return data
 
-    def _kept(self, entry, code, aliases: dict):
+    def _kept(self, entry, code, references: dict):
         """The code with the situations that can be kept, and their graphs."""
+        scope = sys.modules[code.python_module].__dict__
+        references |= made_globals.made_for(scope)
         fit = []
         for situation in code.guarded_codes:
-            why = situations.why_not_kept(situation.guards_state) or self._add_aliases(entry, situation, aliases)
+            why = situations.why_not_kept(situation.guards_state) or self._why_not_found(entry, situation.dynamo_code, scope)
             if why is None:
                 fit.append(situation)
             else:
                 self.not_kept.setdefault(situation.dynamo_code.co_code + situation.guards_state, why)
         return dataclasses.replace(code, guarded_codes=fit, backend_ids=_named(fit, code.backend_ids))
 
-    def _add_aliases(self, entry, situation, aliases: dict) -> str | None:
-        """Notes globals of the bytecode that torch does not save: modules by their name. Why that cannot be, if it cannot."""
-        scope = self._module.__dict__
-        known = {name for code in entry.codes for name in (*code.import_sources, *code.backend_ids, *code.function_names)}
-        for backend in _named([situation], [name for code in entry.codes for name in code.backend_ids]):
+    def _why_not_found(self, entry, bytecode, scope: dict) -> str | None:
+        """Why another process could not find what the bytecode names; None if it could."""
+        backends = {name for code in entry.codes for name in code.backend_ids}
+        for backend in backends.intersection(bytecode.co_names):
             if backend not in self._backends and PrecompileContext.serialize_artifact_by_key(backend) is None:
                 return "a graph was not kept by torch"
-        for name in situation.dynamo_code.co_names:
-            if name in known or not name.startswith("__") or name not in scope or name.startswith("__resume"):
-                continue
-            if not isinstance(scope[name], types.ModuleType):
-                return f"the bytecode names {name}, a {type(scope[name]).__name__}"
-            aliases[name] = scope[name].__name__
-        return None
+        known = {name for code in entry.codes for name in (*code.import_sources, *code.function_names)}
+        return made_globals.why_not_found(bytecode, scope, known | backends)
 
     def _backend(self, gm, example_inputs, **_options):
         self.changed = True
@@ -266,13 +262,11 @@ class Capture:
 
     def _install(self, record: Record) -> bool:
         """Whether any situation fits this process."""
-        for name, module in record.aliases.items():
-            self._module.__dict__[name] = _imported(module)
         describer, managers, unfit = Describer(), {}, set()
         codes = []
         for index, code in enumerate(record.codes):
             own = package.SerializedCode.to_code_object(code.python_code) if index else self._function.__code__
-            fit = [s for s in code.guarded_codes if self._load(s.guards_state, code, own, managers, describer)]
+            fit = [s for s in code.guarded_codes if self._load(s, code, own, record.references, managers, describer)]
             if len(fit) < len(code.guarded_codes):
                 unfit.add(own)
             codes.append(dataclasses.replace(code, guarded_codes=fit, backend_ids=_named(fit, code.backend_ids)))
@@ -286,13 +280,14 @@ class Capture:
             self._package.install(record.backends)
         return True
 
-    def _load(self, data: bytes, code, own: types.CodeType, managers: dict, describer: Describer) -> bool:
+    def _load(self, situation, code, own, references: dict, managers: dict, describer: Describer) -> bool:
         """Whether the situation fits one of the targets."""
-        why = ""
+        why, data = "", situation.guards_state
         for target in self._targets:
             try:
                 scope = sys.modules[code.python_module].__dict__
-                scope.update((alias, _imported(module)) for alias, module in code.import_sources.items())
+                scope.update((alias, made_globals.imported(module)) for alias, module in code.import_sources.items())
+                made_globals.make(references, situation.dynamo_code, scope)
                 managers[data] = situations.load(data, own, scope, target, describer)
             except Exception as error:  # noqa: BLE001: it is captured anew
                 why = f"{type(error).__name__}: {error}"
@@ -304,11 +299,11 @@ class Capture:
 
 @dataclasses.dataclass
 class Record:
-    """What is stored of a capture: codes with their situations, graphs by name, and modules that the bytecode names."""
+    """What is stored of a capture: codes with their situations, graphs by name, and what the globals are that Dynamo made."""
 
     codes: list
     backends: dict
-    aliases: dict
+    references: dict
 
     def join(self, other: Record) -> None:
         """Adds what the other one has and this one has not."""
@@ -326,7 +321,7 @@ class Record:
         for code in self.codes:
             del code.guarded_codes[:-MAX_SITUATIONS]
         self._drop_unreachable()
-        self.aliases = {**other.aliases, **self.aliases}
+        self.references = {**other.references, **self.references}
         wanted = {name for code in self.codes for name in code.backend_ids}
         self.backends = {name: graph for name, graph in {**other.backends, **self.backends}.items() if name in wanted}
 
@@ -350,13 +345,6 @@ def _named(fit: list, backends: list) -> list:
     """The graphs that the situations' bytecode names."""
     names = {name for situation in fit for name in situation.dynamo_code.co_names}
     return [name for name in dict.fromkeys(backends) if name in names]
-
-
-def _imported(module: str):
-    """A module that a capture names: one that is imported, or part of a package that is."""
-    if module.split(".")[0] not in sys.modules:
-        raise pickle.UnpicklingError(f"{module} is not imported")
-    return sys.modules.get(module) or importlib.import_module(module)
 
 
 __all__ = ["Capture", "KeptCode", "is_torchs_own"]

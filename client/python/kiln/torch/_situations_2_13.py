@@ -48,6 +48,8 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.
 # Where a function without a module of its own is looked for.
 _HOMES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "builtins")
 _UNIQUE = re.compile(r"___\d+")
+# A global that Dynamo calls by an address, as what it holds has no name (_globals_2_13.py).
+_MADE_UP = re.compile(r"G\['[^']*_\d+_c\d")
 
 _NOT_KEPT = b"not kept: "
 
@@ -96,7 +98,10 @@ class Placed:
         return self.source.get_value(scope, guards._get_closure_vars(), {})
 
 
-def _name(value) -> Named | None:
+def reference_to(value) -> Named | None:
+    """By which a function, class, module or Enum's member is found again; None where it has no name."""
+    if value is builtins.__dict__:
+        return Named("builtins", "__dict__")
     if isinstance(value, types.ModuleType):
         return Named(value.__name__, "") if sys.modules.get(value.__name__) is value else None
     member = value.name if isinstance(value, enum.Enum) else None
@@ -192,7 +197,7 @@ class _Pickler(guards.GuardsStatePickler):
     def _reduce_code(self, value):
         if (getattr(value, "__module__", None), getattr(value, "__qualname__", None)) in NAMES:
             return NotImplemented
-        named = _name(value)
+        named = reference_to(value)
         if named is not None:
             return Named, (named.module, named.name, named.member)
         if id(value) in self._placed:
@@ -214,7 +219,7 @@ class _Pickler(guards.GuardsStatePickler):
             raise NotKept(f"{type(value).__module__}.{type(value).__qualname__} is not among the names of captures")
         if id(value) not in self.guard_tree_values:
             return guards._Missing, ("no guard",)
-        kind = _name(type(value))
+        kind = reference_to(type(value))
         if kind is None:
             raise NotKept(f"class {type(value).__qualname__} has no name")
         plain = next((base(value) for base in (dict, list, tuple, int, float, str) if isinstance(value, base)), None)
@@ -257,7 +262,7 @@ def _dump(manager, builder, sorted_guards: list, graph) -> bytes:
     roots = {name: places[id(value)] for name, value in graph.local_scope.items() if id(value) in places}
     placed: dict = {}
     for guard in sorted_guards:
-        if re.match(r"G\['_\d+_c\d+'\]|.*G\['_\d{6,}", guard.name):
+        if _MADE_UP.search(guard.name):
             raise NotKept(f"{guard.name} is a global that this process made up")
         _place_nameless(guard, builder, roots, placed)
     bare = [dataclasses.replace(guard, stack=None, user_stack=None) for guard in sorted_guards]
@@ -297,7 +302,7 @@ def _place_nameless(guard, builder, roots: dict, placed: dict) -> None:
             return
         with contextlib.suppress(Exception):
             value = builder.get(source)
-            if (isinstance(value, _CODE) or source is guarded) and _name(value) is None:
+            if (isinstance(value, _CODE) or source is guarded) and reference_to(value) is None:
                 placed.setdefault(id(value), source)
         source = source.base if isinstance(source, ChainedSource) else None
 
