@@ -48,6 +48,13 @@ void bound_sources(const Body& body, ExprId index, int64_t bound, std::vector<in
   }
 }
 
+/// Whether anything but casts stands between a load and the value.
+bool is_computed(const Body& body, ExprId index) {
+  const ScalarNode* node = &body.exprs[index];
+  while (node->op == ScalarOp::cast) node = &body.exprs[node->operands[0]];
+  return node->op != ScalarOp::load;
+}
+
 void bound_body(const Body& body, std::vector<int64_t>& bounds) {
   for (const Access& access : body.accesses) {
     for (const IndirectTerm& term : access.indirect) bound_sources(body, term.index, term.bound, bounds);
@@ -134,10 +141,16 @@ std::vector<SamplePool::Kind> kinds_of(const KernelSpec& spec, Situation situati
 
 }  // namespace
 
-SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situation)
+std::pair<int64_t, int64_t> IndexWindow::range(int64_t bound) const {
+  const auto low = static_cast<int64_t>(begin * static_cast<double>(bound));
+  return {low, std::max(static_cast<int64_t>(end * static_cast<double>(bound)) - 1, low)};
+}
+
+SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situation, IndexWindow window)
     : m_spec(&spec),
       m_seed(seed),
       m_situation(situation),
+      m_window(window),
       m_kinds(kinds_of(spec, situation)),
       m_index_bound(spec.buffers.size(), 0) {
   for (const Body* body : bodies_of(spec)) bound_body(*body, m_index_bound);
@@ -145,6 +158,15 @@ SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situatio
 
 uint64_t SampleData::misalignment(uint32_t buffer) const {
   return m_situation == Situation::harsh ? size_of(m_spec->buffers[buffer].dtype) : 0;
+}
+
+bool SampleData::computes_indices() const {
+  return std::ranges::any_of(bodies_of(*m_spec), [](const Body* body) {
+    return std::ranges::any_of(body->accesses, [&](const Access& access) {
+      return std::ranges::any_of(access.indirect,
+                                 [&](const IndirectTerm& term) { return is_computed(*body, term.index); });
+    });
+  });
 }
 
 bool SampleData::has_bad_index() const {
@@ -205,16 +227,17 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   }
   const uint64_t seed = seed_of(buffer);
   const int64_t bound = m_index_bound[buffer];
-  const int64_t low = bound > 0 ? 0 : -100, high = bound > 0 ? bound - 1 : 100;
+  const auto [low, high] = bound > 0 ? m_window.range(bound) : std::pair<int64_t, int64_t>(-100, 100);
   switch (dtype) {
     case DType::boolean:
       fill_with_integers<uint8_t>(bytes, seed, 0, 1);
       break;
     case DType::u8:
-      fill_with_integers<uint8_t>(bytes, seed, 0, bound > 0 ? std::min<int64_t>(high, 255) : 255);
+      fill_with_integers<uint8_t>(bytes, seed, bound > 0 ? std::min<int64_t>(low, 255) : 0,
+                                  bound > 0 ? std::min<int64_t>(high, 255) : 255);
       break;
     case DType::i8:
-      fill_with_integers<int8_t>(bytes, seed, low, std::min<int64_t>(high, 127));
+      fill_with_integers<int8_t>(bytes, seed, std::min<int64_t>(low, 127), std::min<int64_t>(high, 127));
       break;
     case DType::i32:
       fill_with_integers<int32_t>(bytes, seed, low, high);

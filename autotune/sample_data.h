@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "autotune/sample_pool.h"
@@ -20,13 +21,23 @@ enum class Situation : uint8_t {
   far_index,       // every seventh is as large as its dtype allows
 };
 
+/// Which of the values that an index may have are drawn for integers that indices are computed from, as shares of how many
+/// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them.
+struct IndexWindow {
+  double begin = 0, end = 1;
+  /// Least and greatest of the values for a dimension of `bound`.
+  std::pair<int64_t, int64_t> range(int64_t bound) const;
+};
+/// To be tried in turn until all indices that are computed are valid.
+inline constexpr IndexWindow k_index_windows[] = {{0, 1}, {0, 0.5}, {0.5, 1}, {0.25, 0.5}, {0, 0.125}, {0, 0}};
+
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
-/// in [-100, 100] unless they address memory: those stay inside every bound that they are checked against, but for the
-/// situations that are about them.
-/// Equal (spec, seed, situation) give equal bytes.
+/// in [-100, 100] unless they address memory: those stay inside the window of every bound that they are checked against, but
+/// for the situations that are about them.
+/// Equal (spec, seed, situation, window) give equal bytes.
 class SampleData {
  public:
-  SampleData(const KernelSpec& spec, uint64_t seed, Situation situation = Situation::plain);
+  SampleData(const KernelSpec& spec, uint64_t seed, Situation situation = Situation::plain, IndexWindow window = {});
 
   /// Where a floating buffer's contents begin.
   Expected<SampleSource> source(uint32_t buffer) const;
@@ -36,6 +47,8 @@ class SampleData {
   bool has_bad_index() const;
   /// How many values an integer buffer may choose from where they address memory; 0 where they address nothing.
   int64_t index_bound(uint32_t buffer) const { return m_index_bound[buffer]; }
+  /// Whether some index is not an element as it was loaded, but computed of elements.
+  bool computes_indices() const;
   /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.
   Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 
@@ -48,6 +61,7 @@ class SampleData {
   const KernelSpec* m_spec;
   uint64_t m_seed;
   Situation m_situation;
+  IndexWindow m_window;
   std::vector<SamplePool::Kind> m_kinds;  // per buffer
   std::vector<int64_t> m_index_bound;     // per buffer; 0 where it addresses nothing
 };

@@ -22,11 +22,12 @@ bool is_filled_input(const BufferSpec& buffer) {
 
 }  // namespace
 
-CandidateTrial::CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation)
-    : m_spec(&spec), m_runner(&runner), m_situation(situation), m_data(spec, k_seed, situation) {}
+CandidateTrial::CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window)
+    : m_spec(&spec), m_runner(&runner), m_situation(situation), m_data(spec, k_seed, situation, window) {}
 
-Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, CandidateRunner& runner, Situation situation) {
-  CandidateTrial trial(spec, runner, situation);
+Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, CandidateRunner& runner, Situation situation,
+                                                 IndexWindow window) {
+  CandidateTrial trial(spec, runner, situation, window);
   const SampleData& data = trial.m_data;
   std::vector<CandidateBuffer> requested;
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
@@ -91,6 +92,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
   }
   verdict.seconds = ran->seconds.empty() ? 0 : ran->seconds.front();
   if (ran->status != LaunchStatus::ok) {
+    verdict.reported_bad_index = true;
     verdict.status = error(StatusCode::internal, "candidate reported an index out of range on valid indices");
     return verdict;
   }

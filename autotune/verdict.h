@@ -39,6 +39,7 @@ struct Verdict {
   uint64_t tiles = 0,
            tiles_met = 0;  // of all outputs: pieces of the schedule, and those of which an element was compared
   double seconds = 0;      // of the run
+  bool reported_bad_index = false;
 };
 
 /// Allowed |got - expected|: eps(dtype) * (8 + 4 sqrt(reduction_length)) * (|expected| + scale), where scale
@@ -60,7 +61,7 @@ class CandidateTrial {
  public:
   /// Lays out and fills the buffers of `spec`. All must outlive the trial; a runner has one trial at a time.
   static Expected<CandidateTrial> prepare(const KernelSpec& spec, CandidateRunner& runner,
-                                          Situation situation = Situation::plain);
+                                          Situation situation = Situation::plain, IndexWindow window = {});
 
   /// What the candidates read and write, one span per buffer of the spec.
   const std::vector<std::span<uint8_t>>& buffers() const { return m_buffers; }
@@ -78,7 +79,7 @@ class CandidateTrial {
   Status judge_refusal(const Image& image, bool must_report, uint32_t timeout_ms);
 
  private:
-  CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation);
+  CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window);
   void set_outputs(Poison which);
   /// The run's status, what became of its red zones and inputs.
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t task_step);

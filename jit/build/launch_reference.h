@@ -28,8 +28,9 @@ class LaunchReference {
   /// They refer to what this object owns.
   const std::vector<OutputReference>& outputs() const { return m_outputs; }
 
-  /// Whether elements of the outputs need an index that is out of range, first and last ones among those tried.
-  bool finds_bad_index() const;
+  /// Whether elements of the outputs need an index that is out of range, first and last ones among those tried: in one column
+  /// of few rows, or `thoroughly`, wherever candidates are compared.
+  bool finds_bad_index(bool thoroughly) const;
 
  private:
   std::unique_ptr<FragmentReference> m_whole;

@@ -27,7 +27,8 @@ int64_t greatest(DType dtype) {
 
 }  // namespace
 
-Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t index_bound, bool is_mask, uint64_t seed) {
+Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t index_bound, IndexWindow window,
+                                          bool is_mask, uint64_t seed) {
   ProgramSample sample;
   sample.m_buffer.size_bytes = layout.bytes();
   sample.m_dtype = layout.dtype;
@@ -42,10 +43,11 @@ Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t ind
     return sample;
   }
   const bool is_signed = layout.dtype != DType::boolean && layout.dtype != DType::u8;
-  const bool is_small = index_bound > 0 || is_mask;
-  sample.m_low = is_small || !is_signed ? 0 : -100;
-  const int64_t high = index_bound > 0 ? index_bound - 1 : is_mask ? 1 : 100;
-  sample.m_high = std::min(high, greatest(layout.dtype));
+  std::pair<int64_t, int64_t> range(is_signed ? -100 : 0, 100);
+  if (is_mask) range = {0, 1};
+  if (index_bound > 0) range = window.range(index_bound);
+  sample.m_low = std::min(range.first, greatest(layout.dtype));
+  sample.m_high = std::min(range.second, greatest(layout.dtype));
   return sample;
 }
 

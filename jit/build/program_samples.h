@@ -3,17 +3,19 @@
 #include <vector>
 
 #include "autotune/candidate_runner.h"
+#include "autotune/sample_data.h"
 #include "jit/build/value_layout.h"
 
 namespace kiln {
 
 /// Sample data for one input of a whole program. Floats repeat a pool, those of rank two and more small numbers of it:
-/// products of products stay finite. Integers that address memory stay below `index_bound`; those that
+/// products of products stay finite. Integers that address memory stay in the window of `index_bound`; those that
 /// become floats are 0 or 1, as masks are; others are in [-100, 100].
 class ProgramSample {
  public:
   /// `seed` tells inputs apart. Errors: resource_exhausted.
-  static Expected<ProgramSample> of(const ValueLayout& layout, int64_t index_bound, bool is_mask, uint64_t seed);
+  static Expected<ProgramSample> of(const ValueLayout& layout, int64_t index_bound, IndexWindow window, bool is_mask,
+                                    uint64_t seed);
 
   const CandidateBuffer& buffer() const { return m_buffer; }
   /// For memory that has no source.

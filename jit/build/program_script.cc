@@ -363,6 +363,7 @@ class ScriptWriter {
   void follow_indices(const Call& call, ScriptStep& step) {
     const Launch& launch = call.plan.launches[step.launch];
     const SampleData data(step.spec(), 0);
+    step.computes_indices = data.computes_indices();
     for (uint32_t i = 0; i < launch.buffers.size(); ++i) {
       const int64_t bound = data.index_bound(i);
       if (bound == 0) continue;

@@ -36,11 +36,12 @@ class LinkedSource final : public ArtifactSource {
 class ProgramTrial {
  public:
   ProgramTrial(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner, ProgramScript& script,
-               ProgramVerdict& verdict)
+               IndexWindow window, ProgramVerdict& verdict)
       : m_origin(origin),
         m_linked(linked),
         m_runner(runner),
         m_script(script),
+        m_window(window),
         m_verdict(verdict),
         m_judge(origin, script, verdict),
         m_device(runner, m_judge) {}
@@ -82,6 +83,7 @@ class ProgramTrial {
   const LinkedProgram& m_linked;
   CandidateRunner& m_runner;
   ProgramScript& m_script;
+  const IndexWindow m_window;
   ProgramVerdict& m_verdict;
   ProgramJudge m_judge;
   LaunchDevice m_device;
@@ -121,7 +123,7 @@ Status ProgramTrial::check_signature() const {
 
 Status ProgramTrial::allocate() {
   for (size_t i = 0; i < m_origin.client.inputs().size(); ++i) {
-    KILN_ASSIGN_OR_RETURN(ProgramSample sample, ProgramSample::of(input_layout(i), m_script.index_bounds[i],
+    KILN_ASSIGN_OR_RETURN(ProgramSample sample, ProgramSample::of(input_layout(i), m_script.index_bounds[i], m_window,
                                                                   m_script.becomes_float[i], i + 1));
     if (sample.buffer().source.pool == nullptr) m_verdict.bytes += sample.buffer().size_bytes;
     m_input_pointers.push_back(m_device.allocate_input(sample.buffer(), &m_inputs.emplace_back()));
@@ -190,10 +192,14 @@ Status ProgramTrial::check_end() const {
 
 ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner) {
   ProgramVerdict verdict;
-  auto script = ProgramScript::write(origin);
-  verdict.status = script.status();
-  if (!script.ok()) return verdict;
-  verdict.status = ProgramTrial(origin, linked, runner, *script, verdict).run();
+  for (const IndexWindow window : k_index_windows) {
+    verdict = {};
+    auto script = ProgramScript::write(origin);
+    verdict.status = script.status();
+    if (!script.ok()) return verdict;
+    verdict.status = ProgramTrial(origin, linked, runner, *script, window, verdict).run();
+    if (!verdict.status.ok() || verdict.not_judged.empty()) break;
+  }
   // Without memory nothing is known of the program: it is not called wrong.
   const StatusCode code = verdict.status.code();
   if (code == StatusCode::resource_exhausted || code == StatusCode::unimplemented) {

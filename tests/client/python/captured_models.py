@@ -18,6 +18,11 @@ class Kind(enum.Enum):
     DIFFERENCE = 2
 
 
+class Way(str, enum.Enum):
+    SUM = "sum"
+    DIFFERENCE = "difference"
+
+
 @dataclasses.dataclass
 class Configuration:
     activation: object
@@ -35,6 +40,8 @@ class Block(nn.Module):
         y, what = self.linear(x), self.what
         if isinstance(what, Kind):
             return x + y if what is Kind.SUM else x - y
+        if isinstance(what, Way):
+            return x + y if what is Way.SUM else x - y
         if isinstance(what, Configuration):
             return what.activation(y) * what.factors["k"][0]
         if isinstance(what, list):
@@ -99,6 +106,7 @@ PAIRS = {
     "function": (lambda: Block(functional.relu), lambda: Block(functional.silu)),
     "builtin": (lambda: Block(torch.tanh), lambda: Block(torch.sigmoid)),
     "enum": (lambda: Block(Kind.SUM), lambda: Block(Kind.DIFFERENCE)),
+    "enum_of_strings": (lambda: Block(Way.SUM), lambda: Block(Way.DIFFERENCE)),
     "closure": (lambda: Block(scaling(2.0)), lambda: Block(scaling(3.0))),
     "default": (lambda: Block(with_default(2.0)), lambda: Block(with_default(3.0))),
     "keyword_default": (lambda: Block(with_keyword_default(2.0)), lambda: Block(with_keyword_default(3.0))),

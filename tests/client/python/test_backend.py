@@ -138,6 +138,14 @@ def test_a_symbolic_extent_is_one_text_for_all_batches():
     assert stats["graphs"] == 1 and stats["nodes_fallback"] == 0, kiln.explain()
 
 
+def test_a_symbolic_stride_is_read_from_the_tensor():
+    compiled = torch.compile(lambda x: x.exp() * 2, backend=backend, dynamic=True)
+    for rows, columns, room in ((3, 5, 9), (4, 6, 11), (2, 8, 13)):
+        x = torch.randn(rows, room)[:, :columns]
+        agree(compiled(x), x.exp() * 2)
+    assert kiln.stats()["nodes_fallback"] == 0, kiln.explain()
+
+
 def test_training_with_a_symbolic_extent_agrees_with_eager():
     model = perceptron()
     twin = copy.deepcopy(model)

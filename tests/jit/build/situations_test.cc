@@ -92,6 +92,18 @@ Graph embedding() {
   return graph;
 }
 
+/// Rows of a table by numbers that are computed: a sum, a difference.
+Graph computed_rows() {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId table = graph.add_input({DType::f32, {32, 5}, {}});
+  const ValueId first = graph.add_input({DType::i64, {70}, {}}), second = graph.add_input({DType::i64, {70}, {}});
+  const ValueId far = b.mul(first, 2);
+  graph.set_outputs({b.op("embedding", {table, b.add(first, second)}), b.op("embedding", {table, b.sub(first, 2)}),
+                     b.op("embedding", {table, b.sub(far, second)})});
+  return graph;
+}
+
 void expect_rejected(const Status& status, std::string_view why) {
   EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
 }
@@ -109,6 +121,11 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
   } catch (const std::exception&) {
     return std::nullopt;  // an attribute says how long the last dim is
   }
+}
+
+TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
+  const Status built = build(computed_rows());
+  EXPECT_TRUE(built.ok()) << built.to_string();
 }
 
 TEST_F(SituationsTest, KernelsOfEveryOpAreAccepted) {

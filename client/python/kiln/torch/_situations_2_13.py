@@ -186,7 +186,7 @@ class _Pickler(guards.GuardsStatePickler):
             return self._without_gradient(_by_our_names(super().reducer_override(value)))
         if kind is functools.partial and not _makes_guards(value.func):
             return self._reduce_code(value)
-        if (kind.__module__, kind.__qualname__) in NAMES or isinstance(value, ATOMS):
+        if (kind.__module__, kind.__qualname__) in NAMES or kind in ATOMS:  # a member of an Enum may be a string, too
             return NotImplemented
         if isinstance(value, _CODE):
             return self._reduce_code(value)

@@ -59,6 +59,9 @@ def _load_names(names: dict) -> dict:
 
 
 def _dump_attribute(name: str, value) -> tuple:
+    if isinstance(value, EagerRegion) and value.is_final:
+        source, names = value.code()
+        return "eager", (value.ops, value.reason, source, _dump_names(names))
     if isinstance(value, (StaticRegion, EagerRegion)) and value.state is not None:
         source, names = (value if isinstance(value, EagerRegion) else value.eager).code()
         return "region", (*_dump_state(value), value.ops, source, _dump_names(names))
@@ -100,4 +103,9 @@ def _load_attribute(kind: str, value):
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             eager.reason = str(error)
             return eager
+    if kind == "eager":
+        ops, reason, source, names = value
+        eager = EagerRegion(None, None, (source, _load_names(names)))
+        eager.ops, eager.reason, eager.is_final = ops, reason, True
+        return eager
     return _load_tensor(*value)

@@ -120,6 +120,7 @@ class EagerRegion:
         self.state: tuple | None = None  # of the StaticRegion it stands for, so that a later process tries again
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
         self.reason, self.code_of_error, self.op_of_error = "", 0, ""  # why it runs in place of the program
+        self.is_final = False  # whether that holds in all processes
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
@@ -278,6 +279,7 @@ def _make_region(graph: fx.Graph, region: Region, place: Place):
         return StaticRegion(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         eager.reason, eager.code_of_error, eager.op_of_error = _judged(region.text, place, error)
+        eager.is_final = isinstance(error, Unsupported)
         return eager
 
 

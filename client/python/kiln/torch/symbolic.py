@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 import sympy
+import torch
 
 from .. import _session
 from . import runtime
@@ -18,7 +19,7 @@ MAX_BINDINGS = 64
 
 
 class SymbolicRegion:
-    """As runtime.StaticRegion, but its program is chosen by the extents of the tensors it is called with.
+    """As runtime.StaticRegion, but its program is chosen by the extents and strides of the tensors it is called with.
 
     Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
 
@@ -37,15 +38,16 @@ class SymbolicRegion:
     def programs(self):
         return list(self._programs.values())
 
-    def _source(self, symbol: sympy.Symbol) -> tuple[int, int]:
-        """The input and dim whose extent is the symbol."""
-        for i, (_, shape, _) in enumerate(self._inputs):
-            if symbol in shape:
-                return i, shape.index(symbol)
-        raise Unsupported(f"no input has the extent {symbol}")
+    def _source(self, symbol: sympy.Symbol) -> tuple[int, Callable, int]:
+        """The input, and the dim whose extent or stride the symbol is."""
+        for get, place in ((torch.Tensor.size, 1), (torch.Tensor.stride, 2)):
+            for i, layout in enumerate(self._inputs):
+                if symbol in layout[place]:
+                    return i, get, layout[place].index(symbol)
+        raise Unsupported(f"no input has the extent or stride {symbol}")
 
     def __call__(self, tensors: list) -> list:
-        binding = tuple(tensors[i].shape[dim] for i, dim in self._sources)
+        binding = tuple(get(tensors[i], dim) for i, get, dim in self._sources)
         program = self._programs.get(binding)
         if program is None:
             program = self._add(binding)

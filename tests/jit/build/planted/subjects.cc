@@ -87,6 +87,18 @@ Graph scatters() {
   return std::move(d.graph);
 }
 
+/// Words, and places that are computed of two numbers, as rows of tables.
+Graph words_at_places() {
+  Draft d;
+  const ValueId words = d.in({50, 12}), places = d.in({40, 12});
+  const ValueId word = d.in({30}, DType::i64), begin = d.in({30}, DType::i64), offset = d.in({30}, DType::i64);
+  const ValueId x = d.b.add(d.b.op("embedding", {words, word}), d.b.op("embedding", {places, d.b.add(begin, offset)}));
+  const ValueId h = d.b.op("tanh", {d.b.matmul(x, d.in({12, 12}))});
+  d.graph.set_outputs({d.b.matmul(h, d.in({12, 7})), d.b.permute(h, {1, 0}), d.b.mean(d.b.square(h), {0, 1}),
+                       d.b.exp(d.b.matmul(h, d.in({12, 3})))});
+  return std::move(d.graph);
+}
+
 /// A network that is trained: forward, loss over classes, all gradients.
 Graph classifier_training() {
   Draft d;
@@ -116,6 +128,7 @@ std::vector<std::unique_ptr<Linked>> subjects() {
   all.push_back(std::make_unique<Linked>("attention in training", attention_training()));
   all.push_back(std::make_unique<Linked>("scatters", scatters()));
   all.push_back(std::make_unique<Linked>("classifier in training", classifier_training()));
+  all.push_back(std::make_unique<Linked>("words at places", words_at_places()));
   return all;
 }
 
