@@ -152,6 +152,10 @@ class ScriptWriter {
   Status name_values() {
     KILN_ASSIGN_OR_RETURN(const auto canonical, same_values(m_origin.settled, m_origin.canonical));
     KILN_ASSIGN_OR_RETURN(const auto client, same_values(m_origin.canonical, m_origin.client));
+    KILN_ASSIGN_OR_RETURN(const auto merged, same_values(m_origin.client, m_origin.canonical));
+    for (ValueId value = 0; value < merged.size(); ++value) {
+      if (merged[value] != k_none && client[merged[value]] != k_none) m_twins[client[merged[value]]].push_back(value);
+    }
     m_client_of.assign(canonical.size(), k_none);
     for (ValueId value = 0; value < canonical.size(); ++value) {
       if (canonical[value] != k_none) m_client_of[value] = client[canonical[value]];
@@ -352,11 +356,16 @@ class ScriptWriter {
     call.contents[{made.buffer, made.value}] = made.cell;
     call.made[made.value] = made.cell;
     if (const auto names = call.names.find(made.value); names != call.names.end()) {
-      for (const ValueId name : names->second) m_client[name] = made.cell;
+      for (const ValueId name : names->second) know(name, made.cell);
     }
     if (!made.output) return;
     m_settled[made.output->first] = made.output->second;
-    if (m_client_of[made.output->first] != k_none) m_client[m_client_of[made.output->first]] = made.output->second;
+    if (m_client_of[made.output->first] != k_none) know(m_client_of[made.output->first], made.output->second);
+  }
+
+  /// What the client has computed several times is made once, and all of these are known then.
+  void know(ValueId value, const ScriptCell& cell) {
+    for (const ValueId twin : m_twins.at(value)) m_client[twin] = cell;
   }
 
   /// Which of the client's inputs the launch takes indices from, and how large these may be.
@@ -434,6 +443,8 @@ class ScriptWriter {
   const ProgramOrigin& m_origin;
   ProgramScript m_script;
   std::vector<ValueId> m_client_of;  // of the settled graph
+  std::map<ValueId, std::vector<ValueId>>
+      m_twins;  // of the client's graph: equal values, by the one that stands for them
   Cells m_settled, m_client;
 };
 
