@@ -222,6 +222,17 @@ TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
   EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, AKernelThatWouldWaitForItselfIsCutWhereItDoes) {
+  // The sum shares a kernel with n, which the product reads; t shares one with g, which the sum reads as a view; and t
+  // waits for the product.
+  const ValueId n = b.exp(input({6, 8})), g = b.exp(input({8}));
+  const ValueId view = b.op("flip", {g}, {{"dims", std::vector<int64_t>{0}}});
+  const ValueId product = b.matmul(n, input({8, 8}));
+  const ValueId sum = b.add(n, view);
+  const ValueId t = b.add(b.sum(product, {0}), g);
+  EXPECT_EQ(fused({sum, t}).launches.size(), 4U);
+}
+
 TEST_F(FusedModel, EqualGraphsGiveEqualPlans) {
   graph.set_outputs({layer(input({k_batch, k_seq, k_width}))});
   const auto a = fuse(graph, {}), c = fuse(graph, {});
