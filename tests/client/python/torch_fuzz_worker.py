@@ -32,7 +32,7 @@ ENTRIES = {"torch.compile": lambda module: torch.compile(module, backend=backend
 
 
 class NoProgram(Exception):
-    """Eager does not run it either."""
+    """Eager does not run it either, or Dynamo does not, whatever the backend."""
 
 
 class Program:
@@ -68,7 +68,7 @@ class Runner:
         try:
             program = Program(seed)
         except Exception:  # noqa: BLE001: no source, no program
-            return self._skip()
+            return self._skip("eager raises")
         _session.session().check = program.check
         for entry in program.entries:
             if not self._again or entry == "kiln.compile":  # only its captures outlive a process
@@ -81,8 +81,8 @@ class Runner:
             _run(program, entry)
             if kiln.stats()["checks_failed"] > failed:
                 raise alike.Different("the check of a first run found a program wrong")
-        except NoProgram:
-            return self._skip()
+        except NoProgram as reason:
+            return self._skip(str(reason))
         except alike.Different as difference:
             self.findings.append({"seed": program.seed, "entry": entry, "said": str(difference)[:300]})
             print(f"\n=== seed {program.seed}, {entry}: {difference}\n{program.source}\n===", flush=True)
@@ -92,8 +92,8 @@ class Runner:
         self.tally["differentiated twice"] += program.differentiates_twice
         self.tally["with the check of first runs"] += program.check == "first"
 
-    def _skip(self) -> None:
-        self.tally["skipped: eager raises"] += 1
+    def _skip(self, why: str) -> None:
+        self.tally[f"skipped: {why}"] += 1
         if self._show:
             traceback.print_exc()
 
@@ -115,12 +115,24 @@ def _run(program: Program, entry: str) -> None:
         try:
             got = alike.Outcome(compiled, alike.clone_inputs(inputs), twin, twice=twice)
         except Exception as error:
+            if entry == "torch.compile" and _dynamo_raises(eager, inputs):
+                raise NoProgram("Dynamo raises") from error
             raise alike.Different(f"raised {type(error).__name__}: {str(error)[:600]}") from error
         try:
             alike.compare(got, wanted, TOLERANCE)
         except alike.Different as difference:
             if "wrong by" not in str(difference) or not is_sensitive(before, inputs, wanted, got, twice):
                 raise
+
+
+def _dynamo_raises(module, inputs: list) -> bool:
+    """Before it asks any backend: without one, too."""
+    torch._dynamo.reset()
+    try:
+        torch.compile(module, backend="eager")(*alike.clone_inputs(inputs))
+        return False
+    except Exception:  # noqa: BLE001: whatever it is, no backend can help
+        return True
 
 
 def _eager_outcome(program: Program, module, inputs: list) -> tuple[bool, alike.Outcome]:
@@ -132,7 +144,7 @@ def _eager_outcome(program: Program, module, inputs: list) -> tuple[bool, alike.
         except Exception as error:  # noqa: BLE001: whatever it is, eager says it
             raised = error
             module.load_state_dict(before)
-    raise NoProgram from raised
+    raise NoProgram("eager raises") from raised
 
 
 def is_sensitive(module, inputs: list, wanted: alike.Outcome, got: alike.Outcome, twice: bool) -> bool:
