@@ -98,6 +98,8 @@ CASES = {
     "sums": (lambda x, n, b: (aten.sum(x, [0, -1]), aten.sum(x, [1], True), aten.sum(x), aten.sum(n, [0]), aten.sum(b), aten.sum(n, [0], dtype=torch.float32)), lambda: [f32(3, 4, 5), i64(4, 3), flag(30)]),
     "other reductions": (lambda x: (aten.mean(x, [1], True), aten.mean(x), aten.amax(x, [0]), aten.amin(x, [0, 1], True), aten.prod(x, 2), aten.logsumexp(x, [1]),
                          aten.linalg_vector_norm(x, 2, [0, 2]), aten.var(x, [1], correction=0, keepdim=True), aten.var(x, [0, 1], correction=1)), lambda: [f32(3, 4, 5)]),
+    "reductions of a scalar": (lambda x: (aten.sum(x), aten.mean(x), aten.amax(x, [0]), aten.prod(x, 0), aten.logsumexp(x, [0]), aten.linalg_vector_norm(x, 2, [0]),
+                               aten.norm(x, 2, [0], True), aten.var(x, [0], correction=0)), lambda: [torch.tensor(-1.7)]),
     "any and all": (lambda b: (aten.any(b, 1), aten.any(b), aten.all(b, 0, True), aten.any(b, [0, 1])), lambda: [flag(4, 5)]),
     "extremes": (lambda x: (*aten.max(x, 1), *aten.min(x, 0, True), aten.argmax(x, 1), aten.argmin(x)), lambda: [torch.randperm(20).float().view(4, 5)]),
     "cumsum": (lambda x, b: (aten.cumsum(x, 1), aten.cumsum(b, 0)), lambda: [f32(3, 9), flag(7)]),

@@ -172,6 +172,7 @@ class Builder:
         return self.view("slice", value, shape, dim=dim, start=start, end=end, step=step)
 
     def reduce(self, name: str, value: Value, dims: Sequence[int], keep: bool, **attributes) -> Value:
+        """Over no dims, of a scalar, it is the value but for a variance; callers say a norm otherwise."""
         dims = sorted(dims)
         if not dims and name != "var":
             return value

@@ -42,7 +42,8 @@ def logsumexp(b, node):
 def norm(b, node):
     require(arg(node, 1, "ord" if "linalg" in node.target._schema.name else "p", 2) in (2, 2.0, None), "a norm other than 2")
     x = operand(b, node.args[0], result_type(node)[0])
-    return b.reduce("norm2", x, dims_of(arg(node, 2, "dim"), len(x.shape)), bool(arg(node, 3, "keepdim", False)))
+    dims = dims_of(arg(node, 2, "dim"), len(x.shape))
+    return b.reduce("norm2", x, dims, bool(arg(node, 3, "keepdim", False))) if dims else b.pointwise("abs", x)
 
 
 @row("var.correction")
