@@ -7,7 +7,7 @@ shows it. One in eight runs once more in a second process, over the captures tha
 finds something counts as wrong. Exits with 1 if anything did.
 
 --record FILE adds what was run to FILE (bench/results/torch_fuzz.json): seeds, programs, findings, commit, versions.
---recheck FILE runs its open findings again, and notes the commit at which they are mended.
+--recheck FILE runs its open findings again, and notes the commit at which they no longer show.
 """
 
 from __future__ import annotations
@@ -83,23 +83,23 @@ def write(file: pathlib.Path, state: dict) -> None:
     """With the counts of all pieces as rows."""
     totals = dict(sum((collections.Counter(piece["counts"]) for piece in state["pieces"]), collections.Counter()))
     found = [found for piece in state["pieces"] for found in piece["findings"]]
-    totals |= {"findings": len(found), "findings that are open": sum("mended" not in f for f in found)}
+    totals |= {"findings": len(found), "findings that are open": sum("closed" not in f for f in found)}
     state["rows"] = [{"case": name, "unit": "", "ours": count} for name, count in sorted(totals.items())]
     file.write_text(json.dumps(state, indent=1) + "\n")
 
 
 def recheck(file: pathlib.Path) -> list:
-    """Runs the open findings of the file again, and notes which are mended, at which commit. Gives those that are open still."""
+    """Runs the open findings of the file again, and notes at which commit they no longer show. Gives those that still do."""
     state = json.loads(file.read_text())
-    found = [found for piece in state["pieces"] for found in piece["findings"] if "mended" not in found]
+    found = [found for piece in state["pieces"] for found in piece["findings"] if "closed" not in found]
     seeds = sorted({f["seed"] for f in found if f["seed"] is not None})
     jobs = [["--seeds", f"{seed}:{seed + 1}:1", "--seconds", "600"] for seed in seeds]
     failing = {f["seed"] for job in jobs for again in ([], ["--again"]) for r in run_workers([[*job, *again]]) for f in r["findings"]}
     for finding in found:
         if finding["seed"] in seeds and finding["seed"] not in failing:
-            finding["mended"] = commit()
+            finding["closed"] = commit()
     write(file, state)
-    return [f for f in found if "mended" not in f]
+    return [f for f in found if "closed" not in f]
 
 
 def main() -> int:
