@@ -15,6 +15,7 @@ import traceback
 import warnings
 
 os.environ.setdefault("KILN_CLIENT_CHECK", "never")
+os.environ.setdefault("KILN_DAEMON_START_TIMEOUT_MS", "20000")
 
 import alike  # noqa: E402
 import torch  # noqa: E402
@@ -74,6 +75,8 @@ class Runner:
             if not self._again or entry == "kiln.compile":  # only its captures outlive a process
                 self._run_entry(program, entry)
         torch_programs.forget(program.source)
+        if _session.session().causes:
+            raise SystemExit(f"programs run in torch: {_session.session().causes}")
 
     def _run_entry(self, program: Program, entry: str) -> None:
         failed = kiln.stats()["checks_failed"]

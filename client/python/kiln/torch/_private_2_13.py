@@ -105,7 +105,7 @@ def _results(metadata, inputs: list, outputs: list) -> list[tuple]:
         raise ValueError(f"{len(outputs)} outputs, expected {len(metadata.output_info)}")
     written = [(i, metadata.input_info[i]) for i in metadata.mutated_inp_runtime_indices]
     results = [(inputs[i], info.mutates_data and info.requires_grad) for i, info in written]
-    results += [(output, info.output_type in _WITH_GRADIENT and isinstance(output, torch.Tensor) and info.requires_grad_for_backward)
+    results += [(output, info.output_type in _WITH_GRADIENT and info.requires_grad_for_backward)
                 for output, info in zip(outputs, metadata.output_info)]  # fmt: skip
     saved_bases = OutputType.alias_of_intermediate_save_as_output
     return results + [(o._base, True) for o, info in zip(outputs, metadata.output_info) if info.output_type == saved_bases]

@@ -158,8 +158,9 @@ class _NoDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *_):
-        raise RuntimeError(f"kiln: the gradients of a compiled graph cannot be differentiated as the graph cannot run again: {ctx.why}; let torch run what is "
-                           "differentiated twice, under torch.compiler.disable or in a process with KILN_DISABLE=1")  # fmt: skip
+        raise RuntimeError("kiln: the gradients of a compiled graph cannot be differentiated as the graph cannot run again: "
+                           f"{ctx.why}; let torch run what is differentiated twice, under torch.compiler.disable or in a process "
+                           "with KILN_DISABLE=1")  # fmt: skip
 
 
 def gradients(note: Note | None, incoming: list, wanted: tuple, outputs_of, compiled) -> tuple:
