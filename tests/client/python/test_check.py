@@ -270,13 +270,13 @@ def test_ops_between_captures_are_checked(spoilt):
     assert kiln.stats()["checks_failed"] >= 2
 
 
-def test_what_cancels_but_for_rounding_is_no_difference():
-    def direction(x):
-        return torch.nn.functional.normalize((x * 3.7).sum(), dim=0)  # its gradient is none, in exact numbers
+def test_what_is_nothing_but_rounding_is_no_difference():
+    def norm_of_equals(x):
+        equal = torch.zeros_like(x) + x.mean()
+        return torch.nn.functional.layer_norm(equal, equal.shape[-1:])  # zeros, or what rounding the mean leaves, large
 
-    for seed in range(12):
-        x = torch.randn(160, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-        torch.compile(direction, backend=backend)(x).backward()
+    for extent in (3, 5, 7, 11, 13):
+        torch.compile(norm_of_equals, backend=backend)(torch.randn(extent, extent))
     assert kiln.stats()["checks_failed"] == 0 < kiln.stats()["checked"]
 
 

@@ -23,11 +23,12 @@ import torch_programs  # noqa: E402
 
 import kiln  # noqa: E402
 from kiln import _session, regional  # noqa: E402
-from kiln.torch import backend  # noqa: E402
+from kiln.torch import backend, check, compat  # noqa: E402
 
 TOLERANCE = 1e-4
 PROGRAMS_PER_COLLECTION = 20
-# Differences that eager itself has, for inputs and parameters changed in their last places, times this are no failure.
+# Differences that eager itself has, for inputs, parameters and results of ops changed in their last places, times this are no
+# failure.
 SENSITIVITY, NEAR_RUNS = 20.0, 4
 ENTRIES = {"torch.compile": lambda module: torch.compile(module, backend=backend), "kiln.compile": kiln.compile}
 
@@ -151,14 +152,15 @@ def _eager_outcome(program: Program, module, inputs: list) -> tuple[bool, alike.
 
 
 def is_sensitive(module, inputs: list, wanted: alike.Outcome, got: alike.Outcome, twice: bool) -> bool:
-    """Whether each value lies about as far from eager's as eager's own do for inputs that hardly differ."""
+    """Whether each value lies about as far from eager's as eager's own do for inputs and roundings that hardly differ."""
     largest = [0.0] * len(wanted.values())
     for seed in range(NEAR_RUNS):
         torch.manual_seed(seed)
         # By turns, what shares memory goes on sharing it, as its equal values may be what results depend on, or not.
         near, twin = (alike.clone_inputs if seed % 2 else _unshared)(inputs), copy.deepcopy(module)
         _disturb([*near, *twin.parameters()])
-        other = alike.Outcome(twin, near, twin, twice=twice)
+        with compat.adapter().OpInterceptor(check.rounded_otherwise):
+            other = alike.Outcome(twin, near, twin, twice=twice)
         for i, (a, b) in enumerate(zip(other.values(), wanted.values())):
             if a is not None and b is not None:
                 largest[i] = max(largest[i], alike.error_of(a, b))

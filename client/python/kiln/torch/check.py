@@ -28,7 +28,6 @@ import torch
 
 from .. import _session
 from . import compat
-from .partition import VIEWS
 from .place import Place
 from .tensors import span_of
 from .text import DTYPES
@@ -154,7 +153,7 @@ class Checked:
     def _by_torch_otherwise_rounded(self, tensors: list) -> list:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(compat.adapter().NotAvailable):
-                stack.enter_context(compat.adapter().OpInterceptor(_rounded))
+                stack.enter_context(compat.adapter().OpInterceptor(rounded_otherwise))
             return self._by_torch(_perturbed(tensors))
 
     def _settle(self, function) -> None:
@@ -244,10 +243,11 @@ def _perturbed(tensors: list) -> list:
     return [_perturb(t) if t.is_floating_point() and t.numel() else t for t in tensors]
 
 
-def _rounded(op, arguments: tuple, keywords: dict):
+def rounded_otherwise(op, arguments: tuple, keywords: dict):
     """What the op gives, as if it had been rounded otherwise: operands that cancel no longer do so exactly."""
     result = op(*arguments, **keywords)
-    if op in VIEWS or not isinstance(result, torch.Tensor) or not result.is_floating_point():
+    is_alias = any(r.alias_info is not None for r in op._schema.returns)
+    if is_alias or not isinstance(result, torch.Tensor) or not result.is_floating_point():
         return result
     units = torch.rand(result.shape, generator=_generator()) * 2 - 1
     return result * (1 + (units * (ROUNDING * torch.finfo(result.dtype).eps)).to(result.device, result.dtype))
