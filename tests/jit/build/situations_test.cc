@@ -98,8 +98,8 @@ Graph computed_rows() {
   GraphBuilder b(graph);
   const ValueId table = graph.add_input({DType::f32, {32, 5}, {}});
   const ValueId first = graph.add_input({DType::i64, {70}, {}}), second = graph.add_input({DType::i64, {70}, {}});
-  const ValueId far = b.mul(first, 2);
-  graph.set_outputs({b.op("embedding", {table, b.add(first, second)}), b.op("embedding", {table, b.sub(first, 2)}),
+  const ValueId far = b.mul(first, 2.0);
+  graph.set_outputs({b.op("embedding", {table, b.add(first, second)}), b.op("embedding", {table, b.sub(first, 2.0)}),
                      b.op("embedding", {table, b.sub(far, second)})});
   return graph;
 }
