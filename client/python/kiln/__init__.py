@@ -4,12 +4,14 @@
     model = torch.compile(model, backend="kiln")   # or as a backend of torch.compile
     kiln.stats()      # what was compiled, found and left to torch
     kiln.explain()    # why
+    kiln.report(model)  # of one model: its share of nodes and of time in Kiln, and what keeps the rest in torch
     kiln.profile()    # where compiled programs' time goes, in a process started with KILN_PROFILE=1
 """
 
+from ._report import report
 from ._session import explain, profile, stats
 
-__all__ = ["compile", "explain", "profile", "stats"]
+__all__ = ["compile", "explain", "profile", "report", "stats"]
 
 
 def __getattr__(name):

@@ -14,6 +14,7 @@ import hashlib
 import pathlib
 import sys
 import types
+import weakref
 
 import torch
 
@@ -23,6 +24,7 @@ from .torch.between import Between, inside_capture
 from .torch.described import RUN, Describer, describe_module, name_of
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
+from .torch.tally import tally_of
 
 
 def call_module(module, arguments, keywords):
@@ -67,6 +69,9 @@ class Entry:
         self._call = call_module if isinstance(first, torch.nn.Module) else call_function
         self._key, self._code = self._make_key(describer), _code_of(first)
         self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call
+        self._capture = self._own = None
+        self._reference = weakref.ref(self)
+        self._left: list[str] = []  # why it has no captures
 
     def _make_key(self, describer: Describer) -> bytes:
         """What decides whether an earlier capture is worth looking at; its guards, and what it says of the code that it was
@@ -126,6 +131,7 @@ class Entry:
         try:
             if any(vars(kind).get(name) is not value for kind, name, value in self._code):
                 self._start_again()
+            self._capture.user = self._reference
             result = self._capture(target, arguments, keywords)
         except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
             if not self._packages.is_torchs_own(raised):
@@ -143,10 +149,11 @@ class Entry:
         """From now on by torch.compile, in each process."""
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         _session.session().note_fallback(f"capture of {self.role}", why)
+        self._left.append(f"captured, but compiled by torch.compile: {why}")
         _session.session().say(self._name, f"a {self.role} is compiled by torch.compile instead: {why}")
         code = self._call.__code__.replace(co_name=f"{self._name}_compiled")
         own = types.FunctionType(code, self._call.__globals__)  # Dynamo counts and caches by code object
-        self._compiled = torch.compile(own, backend=backend)
+        self._own, self._compiled = own, torch.compile(own, backend=backend)
         self.run = self._run_compiled
 
     def _run_compiled(self, target, arguments: tuple, keywords: dict):
@@ -159,8 +166,26 @@ class Entry:
         result = self._call(target, arguments, keywords)
         _session.session().note_fallback(f"torch.compile of {self.role}", f"{type(error).__name__}: {error}")
         _session.session().say(f"{self._name} eager", f"a {self.role} runs in torch: {type(error).__name__}")
+        self._left.append(f"compiled: {type(error).__name__}: {error}")
         self.run = self._call
         return result
+
+    def owners(self) -> list:
+        """Of the graphs that its calls made."""
+        return [self] if self._own is None else [self, self._own]
+
+    def capture_counts(self) -> dict[str, int]:
+        """Situations: loaded from the cache, kept there, not kept, and refused when they were to be loaded."""
+        capture = self._capture
+        if capture is None:
+            return {}
+        return {"loaded": capture.loaded, "kept": capture.kept, "not_kept": len(capture.not_kept), "refused": len(capture.refused)}
+
+    def capture_causes(self) -> list[str]:
+        """Why it is not what it could be."""
+        capture = self._capture
+        causes = [] if capture is None else [f"kept: {why}" for why in capture.not_kept.values()]
+        return self._left + causes + ([] if capture is None else [f"loaded: {why}" for why in capture.refused])
 
     def _save(self) -> None:
         """Joins what was captured with what is stored by now, by this process or another one."""
@@ -200,21 +225,31 @@ class _Bound:
     """An entry on one module or function. Not a closure, so that modules stay picklable and copyable."""
 
     def __init__(self, entry: Entry, target) -> None:
-        self._entry, self._target = entry, target
+        self.entry, self._target = entry, target
+        self._time = tally_of(target).time
 
     def __call__(self, *arguments, **keywords):
+        return self._time.run(self._run, arguments, keywords)
+
+    def _run(self, arguments: tuple, keywords: dict):
         with inside_capture():
-            return self._entry.run(self._target, arguments, keywords)
+            return self.entry.run(self._target, arguments, keywords)
 
 
 class _Whole:
     """The whole model: ops that run between captures go to Kiln one by one."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._between = model, Between()
+        tally = tally_of(model)
+        self._model, self._between, self._time = model, Between(tally), tally.time
 
     def __call__(self, *arguments, **keywords):
-        return self._between.run(self._model._call_impl, arguments, keywords)
+        return self._time.run(self._between.run, self._model._call_impl, arguments, keywords)
+
+
+def entry_of(value) -> Entry | None:
+    """Of what stands on a module that was compiled."""
+    return value.entry if isinstance(value, _Bound) else None
 
 
 def _stored(key: bytes) -> bytes | None:

@@ -38,11 +38,15 @@ PyObject* normalise(PyObject*, PyObject* text) {
 
 PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(kiln_version()); }
 
+PyObject* time_in_programs(PyObject*, PyObject*) { return PyLong_FromLongLong(nanoseconds_in_programs()); }
+
 PyMethodDef k_functions[] = {
     {"attach", attach, METH_VARARGS,
      "attach(tensor_type, relayout): exchange tensors of this type; relayout(tensor, strides) copies one "
      "into strides."},
     {"normalise", normalise, METH_O, "normalise(text) -> text: a graph's text form, read and printed again."},
+    {"time_in_programs", time_in_programs, METH_NOARGS,
+     "How long this thread was in calls of programs, in nanoseconds; on a device a call ends before its work does."},
     {"version", version, METH_NOARGS, "libkiln's version."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 #include <structmember.h>
+#include <time.h>
 
 #include <algorithm>
 #include <new>
@@ -39,6 +40,26 @@ struct ProgramObject {
 };
 
 PyTypeObject* g_program_type = nullptr;
+
+int64_t now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+thread_local int64_t t_nanoseconds = 0;  // in calls of programs
+
+/// Adds its lifetime to what this thread spent in programs.
+class Stopwatch {
+ public:
+  Stopwatch() = default;
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { t_nanoseconds += now() - m_start; }
+
+ private:
+  const int64_t m_start = now();
+};
 
 /// The tensors and addresses of one call. Keeps copies made for it alive until it ends.
 struct Call {
@@ -136,6 +157,7 @@ bool launch_on_device(const ProgramObject* self, const Call& call, kiln_error** 
 }
 
 PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* keywords) {
+  const Stopwatch stopwatch;
   auto* self = reinterpret_cast<ProgramObject*>(object);
   const Contract& contract = *self->contract;
   if (PyVectorcall_NARGS(flags) != 1 || keywords != nullptr || !PyList_Check(arguments[0])) {
@@ -260,6 +282,8 @@ bool add_program_type(PyObject* module) {
   g_program_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&k_spec));
   return g_program_type != nullptr && PyModule_AddType(module, g_program_type) == 0;
 }
+
+int64_t nanoseconds_in_programs() { return t_nanoseconds; }
 
 bool attach_tensors(PyObject* tensor_type, PyObject* relayout_function) {
   if (!g_exchange.attach(tensor_type)) return false;

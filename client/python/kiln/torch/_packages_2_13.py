@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -26,6 +27,7 @@ import traceback
 import types
 import uuid
 import warnings
+import weakref
 
 import torch
 from torch._dynamo import bytecode_transformation, eval_frame, exc, guards, optimize, package
@@ -42,7 +44,8 @@ from . import kept
 from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards
 from .again import Again
 from .described import Describer
-from .runtime import CompiledGraph, count_instances, instances
+from .runtime import CompiledGraph, count_instances
+from .tally import owned_by
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", module=r"torch\._dynamo\.guards")
@@ -66,7 +69,7 @@ class KeptCode(OutputCode):
     state: dict | None = None
 
     def __post_init__(self) -> None:
-        self._graph, self._instances = None, 1
+        self._graph, self._capture = None, None
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
 
     @classmethod
@@ -85,7 +88,7 @@ class KeptCode(OutputCode):
 
     def __call__(self, inputs: list):
         if self._graph is None:  # loaded when it first runs here, if ever
-            with count_instances(self._instances):
+            with self._capture().for_its_user():
                 self._graph = kept.load(self.state)
         return self._graph(inputs)
 
@@ -93,13 +96,13 @@ class KeptCode(OutputCode):
         pass
 
     def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
-        self._instances = instances()
+        self._capture = weakref.ref(Capture.current.get())
 
     def set_triton_bundle(self, bundle) -> None:
         pass
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_graph": None}
+        return {**self.__dict__, "_graph": None, "_capture": None}
 
     def __deepcopy__(self, memo) -> KeptCode:  # torch copies artifacts to keep them; ours are immutable
         copy = KeptCode(self.state)
@@ -175,11 +178,13 @@ class Capture:
     """One entry, compiled by Dynamo: `capture(module, arguments, keywords)`. Captured when first called, or installed
     from bytes that an earlier process saved; new situations (shapes, modes) are captured beside the old ones.
 
-    `changed` says that there is something to save; `loaded` counts situations of earlier processes that hold here, `refused`
-    says why others do not, `not_kept` why new ones cannot be had in another process. Threading: as torch.compile."""
+    `changed` says that there is something to save; `loaded` counts situations of earlier processes that hold here, `kept` new
+    ones that were saved; `refused` says why others do not hold, `not_kept` why new ones cannot be had in another process. Threading: as torch.compile."""
+
+    current: contextvars.ContextVar = contextvars.ContextVar("current")
 
     def __init__(self, name: str, call, backend_compiler, partition, targets: list) -> None:
-        """targets: the modules that run it, or a function; by their number its nodes count."""
+        """targets: the modules that run it first, or a function."""
         self._module = types.ModuleType(f"kiln_capture_{name}")
         self._module.__dict__["__builtins__"] = builtins.__dict__
         sys.modules[self._module.__name__] = self._module
@@ -189,7 +194,8 @@ class Capture:
         self._compiler, self._partition, self._targets = backend_compiler, partition, targets
         self._package = self._compiled = None
         self._backends: dict = {}  # what an earlier process saved
-        self.changed, self.loaded = False, 0
+        self.changed, self.loaded, self.kept = False, 0, 0
+        self.user = lambda: None
         self.refused: list[str] = []
         self.not_kept: dict[bytes, str] = {}
 
@@ -210,6 +216,22 @@ class Capture:
         finally:
             thread.target = before
 
+    @contextlib.contextmanager
+    def for_its_user(self):
+        """Within, graphs are made for whoever called last: `user`, a reference to something with `modules` that run it."""
+        user = self.user()
+        with owned_by(user), count_instances(len(user.modules) if user is not None else 1):
+            yield
+
+    @contextlib.contextmanager
+    def _at_work(self):
+        """Within, what torch makes is of this capture."""
+        token = Capture.current.set(self)
+        try:
+            yield
+        finally:
+            Capture.current.reset(token)
+
     def save(self, stored: bytes | None) -> bytes | None:
         """Bytes of what this process and earlier ones (`stored`) captured, or None when there is nothing to keep."""
         self.changed = False
@@ -219,6 +241,7 @@ class Capture:
         wanted = {name for code in codes for name in code.backend_ids}
         backends = {key: self._backends.get(key) or _bare(PrecompileContext.serialize_artifact_by_key(key)) for key in wanted}
         own = Record(codes, backends, references)
+        self.kept = sum(len(code.guarded_codes) for code in codes) - self.loaded
         if not codes[0].guarded_codes:
             return None
         if stored is not None:
@@ -254,7 +277,7 @@ class Capture:
         self.changed = True
         let_backwards_be_differentiated()
         forward, other = _keeping(Again.of(gm).attached(self._compiler)), _keeping(self._compiler)
-        with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), count_instances(len(self._targets)):
+        with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), self.for_its_user(), self._at_work():
             wrapped = aot_autograd(fw_compiler=forward, bw_compiler=other, inference_compiler=other,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=False)  # fmt: skip
@@ -276,7 +299,7 @@ class Capture:
         entry = package._DynamoCacheEntry(codes, package.SourceInfo(set()), "cpu")
         self._package, self._backends = _Package(self._function, entry), record.backends
         let_backwards_be_differentiated()
-        with _installing(managers, unfit), count_instances(len(self._targets)):
+        with _installing(managers, unfit), self._at_work():
             self._package.install(record.backends)
         return True
 

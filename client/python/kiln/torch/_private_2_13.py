@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import sys
+import types
 
 import sympy
 import torch
 from torch import fx
+from torch._dynamo import eval_frame
 from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
@@ -180,6 +184,19 @@ def draws_random_numbers(target) -> bool:
 def is_higher_order(target) -> bool:
     """Whether the operator takes graphs."""
     return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def compiled_callable():
+    """What the innermost torch.compile that is at work on this thread was given: a module or a function; None if none is."""
+    frame = sys._getframe()
+    while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("compile_wrapper", eval_frame.__file__):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    function = frame.f_locals.get("fn")
+    cells = inspect.getclosurevars(function).nonlocals if isinstance(function, types.FunctionType) else {}
+    module = getattr(function, "__self__", cells.get("fn"))  # torch's wrap_inline holds it so
+    return module if isinstance(module, torch.nn.Module) else function
 
 
 def is_control_flow(error: Exception) -> bool:

@@ -22,6 +22,7 @@ from .partition import partition
 from .place import place_of
 from .rows import CONSTANT, ROWS
 from .runtime import layout_of
+from .tally import Tally
 from .tensors import tensors_in
 from .text import Unsupported
 
@@ -40,7 +41,9 @@ _thread = threading.local()
 class Between:
     """Enters around one model's calls. Threading: any; each thread that runs the model has its own interception."""
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None = None) -> None:
+        """tally: what it counts by, besides the session."""
+        self._tally = tally or Tally()
         self._programs: dict[tuple, _Program | str] = {}  # by op, numbers and types; a string is why there is none
         self._variants: collections.Counter = collections.Counter()
         self._is_counting = True
@@ -92,6 +95,7 @@ class Between:
             self._variants[op] += 1
             try:
                 program = _Program(op, arguments, keywords)
+                self._tally.checked.add(program)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 program = str(error)
             self._programs[key] = program
@@ -101,6 +105,7 @@ class Between:
         """Only in the model's first call."""
         if self._is_counting and not is_free(op):
             _session.session().count_between(str(op), why)
+            self._tally.add(int(why is None), [] if why is None else [(str(op), f"between captures: {why}")], ())
 
 
 @contextlib.contextmanager
@@ -179,10 +184,14 @@ class _Program:
         self._program = runtime.create_program(region.text, inputs, outputs, plan.place)
         check.on_first_run(self, self._program, runtime.EagerRegion(graph, region),
                            check.Facts(region.text, inputs, outputs, plan.place))  # fmt: skip
+        self.ops = (str(op),)
         runtime.note_live(self)
 
     def programs(self):
         return [self._program]
+
+    def checks(self) -> list[str]:
+        return [self.check]
 
     def __call__(self, arguments: tuple, keywords: dict):
         tensors = list(tensors_in((arguments, keywords)))

@@ -29,6 +29,7 @@ import torch
 from .. import _session
 from . import compat
 from .place import Place
+from .tally import note_disturbance
 from .tensors import span_of
 from .text import DTYPES
 
@@ -44,6 +45,8 @@ MEMORY_FACTOR = 4
 BUNDLE_BYTES, BUNDLES = 1 << 30, 16
 
 WRONG, AGREED, UNKNOWN = "wrong", "agreed", "unknown"
+# What became of a program's first run, besides: it was another process's, it is to come, it was not checked.
+BEFORE, WAITING, SKIPPED = "before", "waiting", "skipped"
 
 
 class Quarantined(Exception):
@@ -97,16 +100,18 @@ class Facts:
 
 def on_first_run(owner, program, eager, facts: Facts) -> None:
     """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first;
-    `eager` gives torch's results. Raises Quarantined."""
+    `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
     session = _session.session()
-    owner.run = program
+    owner.run, owner.check = program, SKIPPED
     if session.check == "never":
         return
     record = Record(program)
     state = record.read()
     if state == WRONG and not session.is_forced:
         raise Quarantined(f"it did not agree with torch when it first ran; `kiln repro` replays that ({record.name})")
+    owner.check = BEFORE
     if session.check == "always" or state != AGREED or session.is_forced:
+        owner.check = WAITING
         owner.run = Checked(owner, program, eager, facts, record, session.check == "always")
 
 
@@ -121,6 +126,7 @@ class Checked:
 
     def __call__(self, tensors: list) -> list:
         session = _session.session()
+        note_disturbance()
         try:
             wanted = self._by_torch(tensors)
         except IndexError:
@@ -129,7 +135,7 @@ class Checked:
             session.say("check", f"a program could not be checked against torch: {error}")
             wanted = None
         if wanted is None:
-            self._settle(self.program)
+            self._settle(self.program, SKIPPED)
             return self.program(tensors)
         got = self.program(tensors)
         difference = differ(got, wanted, lambda: self._by_torch_otherwise_rounded(tensors))
@@ -156,21 +162,20 @@ class Checked:
                 stack.enter_context(compat.adapter().OpInterceptor(rounded_otherwise))
             return self._by_torch(_perturbed(tensors))
 
-    def _settle(self, function) -> None:
+    def _settle(self, function, check: str) -> None:
         """From now on the owner runs the function; nothing of this remains in the way."""
         if (owner := self._owner()) is not None:
-            owner.run = function
+            owner.run, owner.check = function, check
 
     def _agree(self) -> None:
-        if not self._always:
-            self._settle(self.program)
+        self._settle(self if self._always else self.program, AGREED)
         if not self._kept:
             self._kept = True
             self._record.write(AGREED)
 
     def _reject(self, difference: str, tensors: list, wanted: list, got: list) -> None:
         session = _session.session()
-        self._settle(self._eager)
+        self._settle(self._eager, WRONG)
         session.counts["checks_failed"] += 1
         self._record.write(WRONG)
         bundle = _write_bundle(self._facts, self._record, difference, tensors, wanted, got)

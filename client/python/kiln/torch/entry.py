@@ -7,7 +7,9 @@ from torch import fx
 from .. import _session
 from . import compat
 from .joint import partition_joint
+from .partition import is_free
 from .runtime import CompiledGraph, compile_graph, waiting_at_most
+from .tally import current_owner, owned_by, tally_of
 
 OPTIONS = ("deadline_ms",)
 
@@ -20,6 +22,11 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     """
     if _session.disabled():
         return gm.forward
+    with owned_by(compat.adapter().compiled_callable()):
+        return _compile(gm, example_inputs, options)
+
+
+def _compile(gm: fx.GraphModule, example_inputs, options: dict | None):
     for name in options or ():
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
@@ -35,7 +42,7 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         if compat.adapter().is_control_flow(error):
             raise
-        _note_eager("capture", error)
+        _note_eager("capture", error, gm.graph)
         return gm.forward
 
 
@@ -74,7 +81,7 @@ def compile_or_eager(gm: fx.GraphModule, example_inputs):
     try:
         return compile_graph(gm, example_inputs)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        _note_eager("compile", error)
+        _note_eager("compile", error, gm.graph)
         gm.recompile()  # what was rewritten so far means the same
         return _boxed(gm)
 
@@ -89,8 +96,10 @@ def _boxed(gm: fx.GraphModule):
     return run
 
 
-def _note_eager(stage: str, error: Exception) -> None:
+def _note_eager(stage: str, error: Exception, graph: fx.Graph) -> None:
     session = _session.session()
+    ops = [str(n.target) for n in graph.nodes if n.op.startswith("call_") and not is_free(n)]
+    tally_of(current_owner()).add(0, [(op, f"{stage}: {error}") for op in ops], ())
     session.counts["graphs_eager"] += 1
     session.note_fallback("graph", f"{stage}: {type(error).__name__}: {error}")
     session.say(stage, f"a graph runs in torch: {type(error).__name__}: {error}")

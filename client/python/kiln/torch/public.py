@@ -89,5 +89,9 @@ def is_higher_order(target) -> bool:
     return callable(target) and not hasattr(target, "_schema") and type(target).__module__.startswith("torch")
 
 
+def compiled_callable():
+    return None  # not told
+
+
 def is_control_flow(error: Exception) -> bool:
     return any(base.__name__ == "RestartAnalysis" for base in type(error).__mro__)

@@ -21,6 +21,7 @@ from .partition import Partition, Region, drop_legacy_empties, is_free, resolve_
 from .place import Place, place_of
 from .split import UNIMPLEMENTED, split
 from .tensors import relayout
+from .tally import current_owner, note_disturbance, tally_of
 from .text import DTYPES, Unsupported
 
 _live: weakref.WeakSet = weakref.WeakSet()
@@ -64,6 +65,7 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
     if client is None:
         raise RuntimeError(f"no client for {place.device}")
     _attach()
+    note_disturbance()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory}
     try:
         return client.compile(text, inputs, outputs, **options)
@@ -97,6 +99,10 @@ class StaticRegion:
     def programs(self):
         return [self._program]
 
+    def checks(self) -> list[str]:
+        """What became of its programs' first runs, in check.py's words."""
+        return [self.check]
+
     def __call__(self, tensors: list) -> list:
         if compat.adapter().differentiates_forward():  # a program would lose what goes along with the tensors
             return self.eager(tensors)
@@ -121,6 +127,9 @@ class EagerRegion:
         self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
         self.reason, self.code_of_error, self.op_of_error = "", 0, ""  # why it runs in place of the program
         self.is_final = False  # whether that holds in all processes
+
+    def checks(self) -> list[str]:
+        return []
 
     def __call__(self, tensors: list) -> list:
         if self._function is None:
@@ -150,7 +159,9 @@ class CompiledGraph:
         exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
         self._function = scope["forward"].__get__(_Attributes(attributes))
         self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
-        _count(attributes.values(), outside)
+        tally = tally_of(current_owner())
+        _count(attributes.values(), outside, tally)
+        self._time = tally.time
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
         self.again: Again | None = None  # of a forward with a backward
 
@@ -159,7 +170,7 @@ class CompiledGraph:
         return any(hasattr(value, "ops") for value in self.attributes.values())
 
     def __call__(self, arguments: list):
-        return self._function(arguments)
+        return self._time.run(self._function, arguments)
 
 
 class _Attributes:
@@ -312,11 +323,6 @@ def _judged(text: str, place: Place, error: Exception) -> tuple[str, int, str]:
 _instances = 1
 
 
-def instances() -> int:
-    """How often the nodes of a graph that is made now count."""
-    return _instances
-
-
 @contextlib.contextmanager
 def count_instances(count: int):
     """Within, a graph's nodes count `count` times: so many modules run it, as so many layers of one graph would."""
@@ -328,8 +334,9 @@ def count_instances(count: int):
         _instances = before
 
 
-def _count(attributes, outside: list) -> None:
-    """Adds a graph to what stats() and explain() say."""
+def _count(attributes, outside: list, tally) -> None:
+    """Adds a graph to what stats(), explain() and report() say."""
+    note_disturbance()
     session = _session.session()
     regions = [a for a in attributes if hasattr(a, "ops")]
     fallback = list(outside)
@@ -337,6 +344,7 @@ def _count(attributes, outside: list) -> None:
         if isinstance(region, EagerRegion):
             fallback += [(op, region.reason) for op in region.ops]
     compiled = sum(len(r.ops) for r in regions if not isinstance(r, EagerRegion))
+    tally.add(compiled, fallback, regions, _instances)
     session.counts["nodes_compiled"] += compiled * _instances
     session.counts["nodes_fallback"] += len(fallback) * _instances
     session.counts["graphs"] += 1

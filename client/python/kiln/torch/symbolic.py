@@ -38,6 +38,9 @@ class SymbolicRegion:
     def programs(self):
         return list(self._programs.values())
 
+    def checks(self) -> list[str]:
+        return [check for program in self.programs() for check in program.checks()]
+
     def _source(self, symbol: sympy.Symbol) -> tuple[int, Callable, int]:
         """The input, and the dim whose extent or stride the symbol is."""
         for get, place in ((torch.Tensor.size, 1), (torch.Tensor.stride, 2)):

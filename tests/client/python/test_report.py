@@ -1,0 +1,134 @@
+"""kiln.report: of each model what is its own, whichever way it was compiled."""
+
+import time
+import timeit
+
+import pytest
+import torch
+from conftest import OVER_DOUBLE
+from torch import nn
+
+import kiln
+from kiln.torch.tally import Stopwatch
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    """With an op that Kiln has no kernel for, if `special`."""
+
+    def __init__(self, special=False):
+        super().__init__()
+        self.linear, self.special = nn.Linear(WIDTH, WIDTH), special
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x))
+        return torch.special.i0(y) * 2 + x if self.special else y * 2 + x
+
+
+def model(special=False, blocks=2):
+    return nn.Sequential(*(nn.Sequential(Block(special)) for _ in range(blocks)))
+
+
+def run(compiled, times=3):
+    x = torch.randn(4, WIDTH)
+    for _ in range(times):
+        compiled(x).sum().backward()
+
+
+def whole(model):
+    return torch.compile(model, backend="kiln")
+
+
+ENTRIES = [whole, pytest.param(kiln.compile, marks=pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln"))]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_two_models_of_one_process_are_told_apart(entry):
+    plain, special = entry(model()), entry(model(True, blocks=3))
+    assert kiln.report(plain).nodes_in_kiln == 0
+    run(plain)
+    run(special)
+    first, second = kiln.report(plain), kiln.report(special)
+    assert first.nodes_in_torch == 0 and first.causes == () and first.share_of_nodes == 1
+    assert second.nodes_in_kiln > 0 and second.nodes_in_torch > 0
+    (cause,) = [c for c in second.causes if c.op == "aten.i0.default"]
+    assert cause.nodes % 3 == 0 and cause.why == "no row" and cause.advice in str(second)
+    counted = kiln.stats()
+    assert first.nodes_in_kiln + second.nodes_in_kiln == counted["nodes_compiled"]
+    assert first.nodes_in_torch + second.nodes_in_torch == counted["nodes_fallback"]
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="time is libkiln's")
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_time_is_that_of_calls_in_which_nothing_is_compiled(entry):
+    compiled = entry(model())
+    start = time.perf_counter()
+    run(compiled, 1)
+    assert kiln.report(compiled).seconds < 0.3 * (time.perf_counter() - start)
+    run(compiled, 5)
+    report = kiln.report(compiled)
+    assert report.calls >= 5 and 0 < report.seconds_in_kiln < report.seconds < 1
+    assert 0 < report.share_of_time < 1
+
+
+@pytest.mark.parametrize("of", [lambda m, c: m, lambda m, c: c], ids=["the model", "what torch.compile gave"])
+def test_the_model_and_what_torch_compile_gave_are_one(of):
+    plain = model()
+    compiled = whole(plain)
+    run(compiled)
+    assert kiln.report(of(plain, compiled)).nodes_in_kiln == kiln.stats()["nodes_compiled"] > 0
+
+
+def test_compiled_in_place_and_with_hooks():
+    for hooked in (False, True):
+        compiled = model()
+        if hooked:
+            compiled.register_forward_hook(lambda module, inputs, output: output * 1.5)
+        before = kiln.stats()["nodes_compiled"]
+        compiled.compile(backend="kiln")
+        run(compiled)
+        assert kiln.report(compiled).nodes_in_kiln == kiln.stats()["nodes_compiled"] - before > 0
+
+
+def test_a_function():
+    def function(x):
+        return torch.tanh(x) * 2 + torch.special.i0(x)
+
+    compiled = whole(function)
+    compiled(torch.randn(64))
+    assert kiln.report(compiled).nodes_in_kiln == 3 and kiln.report(compiled).nodes_in_torch == 1
+    assert kiln.report(lambda x: x).nodes_in_kiln == 0
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+def test_captures_and_first_runs_are_counted():
+    compiled = kiln.compile(model())
+    run(compiled)
+    report = kiln.report(compiled)
+    assert report.captures["kept"] + report.captures["loaded"] >= 1 and report.captures["refused"] == 0
+    assert report.programs["agreed"] + report.programs["before"] > 0 and report.programs["waiting"] == 0
+    assert "agreed with torch" in str(report)
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+def test_why_captures_are_not_kept_is_said():
+    class Local:
+        def __call__(self, x):
+            return x * 2
+
+    compiled = model()
+    for block in compiled:
+        block[0].local = Local()
+        block[0].forward = lambda x, block=block[0]: block.local(block.linear(x))
+    compiled = kiln.compile(compiled)
+    run(compiled)
+    report = kiln.report(compiled)
+    assert report.captures["not_kept"] > 0 and any("not kept" in cause for cause in report.capture_causes)
+
+
+def test_a_call_is_timed_in_less_than_two_microseconds():
+    watch, calls = Stopwatch(), 20_000
+    bare = min(timeit.repeat(lambda: len([]), number=calls, repeat=5))
+    timed = min(timeit.repeat(lambda: watch.run(len, []), number=calls, repeat=5))
+    assert (timed - bare) / calls < 2e-6
