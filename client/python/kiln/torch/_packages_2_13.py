@@ -27,7 +27,6 @@ import traceback
 import types
 import uuid
 import warnings
-import weakref
 
 import torch
 from torch._dynamo import bytecode_transformation, eval_frame, exc, guards, optimize, package
@@ -88,7 +87,7 @@ class KeptCode(OutputCode):
 
     def __call__(self, inputs: list):
         if self._graph is None:  # loaded when it first runs here, if ever
-            with self._capture().for_its_user():
+            with self._capture.for_its_user() if self._capture else contextlib.nullcontext():
                 self._graph = kept.load(self.state)
         return self._graph(inputs)
 
@@ -96,7 +95,7 @@ class KeptCode(OutputCode):
         pass
 
     def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
-        self._capture = weakref.ref(Capture.current.get())
+        self._capture = Capture.current.get(None)
 
     def set_triton_bundle(self, bundle) -> None:
         pass
