@@ -6,6 +6,8 @@
 /// concat, pad and slice_scatter choose by position: every part is loaded under the predicate that the index lies in
 /// it (outside, the load touches nothing and gives 0), and selects put the parts together. Predicates compare bare
 /// iteration dims with constants, which is what lets validate() prove the loads in bounds.
+#include <algorithm>
+
 #include "frontend/fuse/lowering.h"
 #include "frontend/ops/attributes.h"
 
@@ -33,7 +35,7 @@ ExprId BodyLowering::emit_take(ValueId value, const Index& index, ExprId predica
   Index from(index.begin(), index.begin() + dim);
   from.push_back(indirect(row, extents_of(node.operands[0])[static_cast<size_t>(dim)]));
   from.insert(from.end(), index.begin() + dim + rank, index.end());
-  return emit(node.operands[0], from, predicate);
+  return emit_chosen(node.operands[0], from, predicate, row);
 }
 
 ExprId BodyLowering::emit_gather(ValueId value, const Index& index, ExprId predicate) {
@@ -43,7 +45,15 @@ ExprId BodyLowering::emit_gather(ValueId value, const Index& index, ExprId predi
   if (at == k_no_expr) return k_no_expr;
   Index from = index;
   from[dim] = indirect(at, extents_of(node.operands[0])[dim]);
-  return emit(node.operands[0], from, predicate);
+  return emit_chosen(node.operands[0], from, predicate, at);
+}
+
+ExprId BodyLowering::emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data) {
+  const ExprId chosen = emit(value, index, predicate);
+  const bool is_checked = std::ranges::any_of(m_body.accesses, [&](const Access& access) {
+    return std::ranges::find(access.indirect, from_data, &IndirectTerm::index) != access.indirect.end();
+  });
+  return chosen == k_no_expr || is_checked ? chosen : fail(value, "no address depends on the index: nothing checks it");
 }
 
 ExprId BodyLowering::both(ExprId a, ExprId b) {
