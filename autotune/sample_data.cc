@@ -182,7 +182,8 @@ std::optional<int64_t> SampleData::bad_index(uint32_t buffer) const {
   const DType dtype = m_spec->buffers[buffer].dtype;
   if (bound == 0 || dtype == DType::boolean) return std::nullopt;
   const bool is_signed = dtype != DType::u8;
-  const int64_t most = std::numeric_limits<int64_t>::max() >> (64 - 8 * size_of(dtype)) | (is_signed ? 0 : 0x80);
+  int64_t most = std::numeric_limits<int64_t>::max() >> (64 - 8 * size_of(dtype)) | (is_signed ? 0 : 0x80);
+  if (dtype == DType::i64) most -= 1'023;  // the reference's f64 hold it
   switch (m_situation) {
     case Situation::negative_index:
       return is_signed ? std::optional<int64_t>(-1) : std::nullopt;

@@ -18,7 +18,7 @@ enum class Situation : uint8_t {
   harsh,           // zeros, tiny and large numbers, infinities and NaNs where they have a meaning; no buffer aligned
   negative_index,  // the first element that addresses memory is -1
   index_at_end,    // the last one is the first that is too large
-  far_index,       // every seventh is as large as its dtype allows
+  far_index,       // every seventh is about as large as its dtype allows
 };
 
 /// Which of the values that an index may have are drawn for integers that indices are computed from, as shares of how many

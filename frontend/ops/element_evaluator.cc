@@ -106,7 +106,8 @@ double smallest_of(DType dtype) {
 double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t place) {
   if (!is_floating(dtype)) {
     const double largest = dtype == DType::i64 ? 0x1p53 : std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)));
-    return std::fabs(element) <= largest ? element : std::numeric_limits<double>::quiet_NaN();
+    const bool is_least = element == -0x1p63;  // what a cast makes of what no integer holds: exact
+    return is_least || std::fabs(element) <= largest ? element : std::numeric_limits<double>::quiet_NaN();
   }
   if (seed == 0) return round_to(dtype, element);
   uint64_t random = seed * 0x9e3779b97f4a7c15ull + place;
@@ -219,6 +220,7 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
   if (m_view.within_range) element = within_range(dtype, element);
+  if (is_floating(dtype)) element = m_view.held(element);
   if (m_view.rounding_seed != 0 && is_floating(dtype)) {
     const uint64_t place = value * 0x94d049bb133111ebU + static_cast<uint64_t>(index);
     element = next_in(dtype, round_to(dtype, element), coin(m_view.rounding_seed, place));

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +29,9 @@ class ElementEvaluator {
     uint64_t rounding_seed = 0;
     /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
     bool within_range = false;
+    /// What is computed and is not below this is 1/2: a verdict replaces such values where they are stored.
+    double limit = std::numeric_limits<double>::infinity();
+    double held(double element) const { return limit < HUGE_VAL && !(std::fabs(element) < limit) ? 0.5 : element; }
   };
 
   /// `inputs[i]` holds graph input i in its own dtype and strides. Errors: wrong count or size, symbols not bound.

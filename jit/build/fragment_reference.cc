@@ -55,6 +55,16 @@ double FragmentReference::sensitivity(size_t output, int64_t flat) {
   return largest;
 }
 
+double FragmentReference::tamed(size_t output, int64_t flat, double limit) {
+  const ValueId value = m_graph->outputs()[output];
+  if (!m_tamed) {
+    auto evaluator = ElementEvaluator::create(*m_graph, m_inputs, {.limit = limit});
+    if (!evaluator.ok()) return m_exact->at(value, flat);  // one was created from the same graph before
+    m_tamed = std::move(*evaluator);
+  }
+  return m_tamed->at(value, flat);
+}
+
 double FragmentReference::within_range(size_t output, int64_t flat) {
   const ValueId value = m_graph->outputs()[output];
   if (!m_within_range) {

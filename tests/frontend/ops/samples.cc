@@ -324,7 +324,9 @@ Graph graph_around(const Sample& sample) {
     const ValueId input = graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}});
     operands.push_back(is_floating(operand->dtype) ? b.add(b.mul(input, 1.0), 0.0) : input);
   }
-  for (const ValueId result : b.ops(sample.op, operands, sample.attributes)) {
+  const std::vector<ValueId> results = b.ops(sample.op, operands, sample.attributes);
+  if (!b.status().ok()) throw std::runtime_error(sample.op + ": " + b.status().message());
+  for (const ValueId result : results) {
     std::vector<int64_t> reversed;
     Dim count(1);
     for (size_t d = b.shape(result).size(); d-- > 0;) {
