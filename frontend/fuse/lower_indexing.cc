@@ -33,9 +33,10 @@ ExprId BodyLowering::emit_take(ValueId value, const Index& index, ExprId predica
   const ExprId row = cast(emit(node.operands[1], at, predicate), DType::i64);
   if (row == k_no_expr) return k_no_expr;
   Index from(index.begin(), index.begin() + dim);
-  from.push_back(indirect(row, extents_of(node.operands[0])[static_cast<size_t>(dim)]));
+  const int64_t bound = extents_of(node.operands[0])[static_cast<size_t>(dim)];
+  from.push_back(indirect(row, bound));
   from.insert(from.end(), index.begin() + dim + rank, index.end());
-  return emit_chosen(node.operands[0], from, predicate, row);
+  return emit_chosen(node.operands[0], from, predicate, row, bound);
 }
 
 ExprId BodyLowering::emit_gather(ValueId value, const Index& index, ExprId predicate) {
@@ -45,15 +46,20 @@ ExprId BodyLowering::emit_gather(ValueId value, const Index& index, ExprId predi
   if (at == k_no_expr) return k_no_expr;
   Index from = index;
   from[dim] = indirect(at, extents_of(node.operands[0])[dim]);
-  return emit_chosen(node.operands[0], from, predicate, at);
+  return emit_chosen(node.operands[0], from, predicate, at, extents_of(node.operands[0])[dim]);
 }
 
-ExprId BodyLowering::emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data) {
+ExprId BodyLowering::emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data, int64_t bound) {
   const ExprId chosen = emit(value, index, predicate);
   const bool is_checked = std::ranges::any_of(m_body.accesses, [&](const Access& access) {
     return std::ranges::find(access.indirect, from_data, &IndirectTerm::index) != access.indirect.end();
   });
-  return chosen == k_no_expr || is_checked ? chosen : fail(value, "no address depends on the index: nothing checks it");
+  if (chosen == k_no_expr || is_checked) return chosen;
+  ExprId load = chosen;
+  while (m_body.exprs[load].op == ScalarOp::cast) load = m_body.exprs[load].operands[0];  // of halves
+  if (m_body.exprs[load].op != ScalarOp::load) return fail(value, "no address depends on the index: nothing checks it");
+  m_body.accesses[m_body.exprs[load].slot].indirect.push_back({from_data, 0, bound});
+  return chosen;
 }
 
 ExprId BodyLowering::both(ExprId a, ExprId b) {

@@ -93,9 +93,9 @@ class BodyLowering {
   ExprId emit_indexing(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_take(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_gather(ValueId value, const Index& index, ExprId predicate);
-  /// `value` at an index of which a part comes from data, which a load must check: a value that is expanded along it is
-  /// not loaded from where it lies.
-  ExprId emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data);
+  /// `value` at an index of which a part comes from data, which a load must check against `bound`: so does the load of what
+  /// is expanded along it, whose address does not depend on that part; what else does not is to be laid out first.
+  ExprId emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data, int64_t bound);
   ExprId emit_concat(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_pad(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_slice_scatter(ValueId value, const Index& index, ExprId predicate);
