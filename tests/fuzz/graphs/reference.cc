@@ -10,7 +10,7 @@ namespace kiln::fuzz {
 namespace {
 
 constexpr uint64_t k_roundings = 3;
-constexpr uint64_t k_roundings_of_doubt = 20;
+constexpr uint64_t k_roundings_of_doubt = 200;
 constexpr int64_t k_demanded = 400;
 constexpr double k_room = 64;  // for what several roundings in a row do beyond the two tries
 
