@@ -94,6 +94,15 @@ def test_outputs_that_are_inputs_or_none_pass_through():
     assert same is x and nothing is None
 
 
+def test_empty_parts_of_a_cat_take_nothing_from_it():
+    def some(x, y):
+        return torch.cat([x[..., :8].tanh() * 2, x[..., 8:], x[..., 1:3]], -1) * y
+
+    got, expected, stats = compiled(some, torch.randn(2, 3, 8), torch.randn(10))
+    assert_close(got, expected)
+    assert stats["nodes_fallback"] == 0, kiln.explain()
+
+
 def test_empty_tensors_stay_in_torch_and_cost_nothing():
     got, expected, stats = compiled(lambda x: (x + 1, x.sum()), torch.empty(0, 4))
     assert_close(got, expected)

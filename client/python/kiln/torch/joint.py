@@ -27,7 +27,7 @@ from torch import fx
 from . import compat
 from .builder import tensor_operands
 from .dropout import separate_masks
-from .partition import drop_legacy_empties, is_view
+from .partition import drop_empties, is_view
 from .rows import CONSTANT, ROWS
 from .rows.pointwise import BINARY, COMPARISONS, LOGICAL, PREDICATES, ROUNDING, UNARY, UNARY_FLOATING
 
@@ -153,7 +153,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     try:
         if _is_static(joint):
             separate_masks(joint.graph)
-            drop_legacy_empties(joint.graph)
+            drop_empties(joint.graph)
             saved = saved_values(joint, num_fwd_outputs)
             joint.recompile()
             return adapter.extract_forward_backward(

@@ -24,7 +24,7 @@ from .builder import Builder, dim_of, meta_of, tensor_operands, type_of
 from .dropout import draw_mask
 from .place import Place, place_of
 from .rows import ROWS
-from .tensors import tensors_in
+from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
 
 aten = torch.ops.aten
@@ -74,7 +74,7 @@ def is_free(node: fx.Node) -> bool:
         return True
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
-        return any(isinstance(extent, int) and extent == 0 for extent in value.shape)  # what is only known in the run may not be asked
+        return is_empty(value)
     return isinstance(value, (int, torch.SymInt, torch.SymBool))
 
 
@@ -103,10 +103,11 @@ def _as_dtype(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
     return copy
 
 
-def drop_legacy_empties(graph: fx.Graph) -> None:
-    """cat ignores operands of shape (0,), whatever the others' rank, but for their dtype: takes them out."""
+def drop_empties(graph: fx.Graph) -> None:
+    """cat ignores operands without elements but for their dtype, those of shape (0,) whatever the others' rank: takes them
+    out."""
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):
-        kept = [n for n in node.args[0] if tuple(n.meta["val"].shape) != (0,)]
+        kept = [n for n in node.args[0] if not is_empty(n.meta["val"])]
         if kept and len(kept) < len(node.args[0]):
             with graph.inserting_before(node):
                 node.args = ([_as_dtype(graph, n, node.meta["val"].dtype) for n in kept], *node.args[1:])

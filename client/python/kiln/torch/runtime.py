@@ -17,7 +17,7 @@ from . import check, compat
 from .again import Again
 from .dropout import separate_masks
 from .fallback import fallback_graph
-from .partition import Partition, Region, drop_legacy_empties, is_free, resolve_tangents
+from .partition import Partition, Region, drop_empties, is_free, resolve_tangents
 from .place import Place, place_of
 from .split import UNIMPLEMENTED, split
 from .tensors import relayout
@@ -183,7 +183,7 @@ class _Attributes:
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Regions that cannot be had run in torch."""
     separate_masks(gm.graph)
-    drop_legacy_empties(gm.graph)
+    drop_empties(gm.graph)
     resolve_tangents(gm.graph)
     place = place_of(gm.graph)
     for target in _session.session().targets:

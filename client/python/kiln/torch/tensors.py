@@ -28,3 +28,8 @@ def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
 def span_of(shape, strides) -> int:
     """Elements of memory from a tensor's first element to its last, gaps included."""
     return 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+
+
+def is_empty(tensor: torch.Tensor) -> bool:
+    """Whether an extent is 0. Extents that only the run tells may not be asked: they are not."""
+    return any(isinstance(extent, int) and extent == 0 for extent in tensor.shape)
