@@ -220,7 +220,8 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
   if (m_view.within_range) element = within_range(dtype, element);
-  if (is_floating(dtype)) element = m_view.held(element);
+  const bool is_limited = m_view.limit < HUGE_VAL && is_floating(dtype) && !(std::fabs(element) < m_view.limit);
+  if (is_limited && (m_view.limit_seed == 0 || coin(m_view.limit_seed, value))) element = 0.5;
   if (m_view.rounding_seed != 0 && is_floating(dtype)) {
     const uint64_t place = value * 0x94d049bb133111ebU + static_cast<uint64_t>(index);
     element = next_in(dtype, round_to(dtype, element), coin(m_view.rounding_seed, place));

@@ -29,9 +29,10 @@ class ElementEvaluator {
     uint64_t rounding_seed = 0;
     /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
     bool within_range = false;
-    /// What is computed and is not below this is 1/2: a verdict replaces such values where they are stored.
+    /// What is computed and is not below this is 1/2 in some of the values, chosen by the seed (0: in all): a verdict
+    /// replaces such elements where values are stored, and fusion stores some and computes others again.
     double limit = std::numeric_limits<double>::infinity();
-    double held(double element) const { return limit < HUGE_VAL && !(std::fabs(element) < limit) ? 0.5 : element; }
+    uint64_t limit_seed = 0;
   };
 
   /// `inputs[i]` holds graph input i in its own dtype and strides. Errors: wrong count or size, symbols not bound.

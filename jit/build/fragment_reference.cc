@@ -14,6 +14,9 @@ namespace {
 // So many tries seldom miss that rounding decides a comparison.
 constexpr uint64_t k_perturbations = 8;
 
+// Which values were stored, and which computed again: few matter.
+constexpr uint64_t k_tamings = 32;
+
 // One element of attention taken apart would cost all of its products.
 bool stays_whole(const Graph&, const Node& node) { return node.op->kind == OpKind::attention; }
 
@@ -32,9 +35,15 @@ Expected<std::unique_ptr<FragmentReference>> FragmentReference::create(Graph gra
   return reference;
 }
 
-Status FragmentReference::perturb() {
+Status FragmentReference::take_apart() {
+  if (m_apart) return {};
   KILN_ASSIGN_OR_RETURN(const Graph parts, decompose(*m_graph, stays_whole));
   m_apart = std::make_unique<Graph>(with_uses_apart(parts));
+  return {};
+}
+
+Status FragmentReference::perturb() {
+  KILN_RETURN_IF_ERROR(take_apart());
   for (uint64_t seed = 1; seed <= k_perturbations; ++seed) {
     KILN_ASSIGN_OR_RETURN(ElementEvaluator perturbed,
                           ElementEvaluator::create(*m_apart, m_inputs, {.rounding_seed = seed}));
@@ -55,14 +64,16 @@ double FragmentReference::sensitivity(size_t output, int64_t flat) {
   return largest;
 }
 
-double FragmentReference::tamed(size_t output, int64_t flat, double limit) {
-  const ValueId value = m_graph->outputs()[output];
-  if (!m_tamed) {
-    auto evaluator = ElementEvaluator::create(*m_graph, m_inputs, {.limit = limit});
-    if (!evaluator.ok()) return m_exact->at(value, flat);  // one was created from the same graph before
-    m_tamed = std::move(*evaluator);
+std::vector<double> FragmentReference::tamed(size_t output, int64_t flat, double limit) {
+  if (m_tamed.empty() && !take_apart().ok()) return {};
+  for (uint64_t seed = m_tamed.size(); seed < k_tamings; ++seed) {
+    auto evaluator = ElementEvaluator::create(*m_apart, m_inputs, {.limit = limit, .limit_seed = seed});
+    if (!evaluator.ok()) return {};
+    m_tamed.push_back(std::move(*evaluator));
   }
-  return m_tamed->at(value, flat);
+  std::vector<double> elements;
+  for (ElementEvaluator& evaluator : m_tamed) elements.push_back(evaluator.at(m_apart->outputs()[output], flat));
+  return elements;
 }
 
 double FragmentReference::within_range(size_t output, int64_t flat) {

@@ -30,17 +30,19 @@ class FragmentReference {
   double sensitivity(size_t output, int64_t flat);
   /// The output's element where intermediate values are kept in range.
   double within_range(size_t output, int64_t flat);
-  /// The output's element where values on the way that are not below `limit` are replaced by 1/2.
-  double tamed(size_t output, int64_t flat, double limit);
+  /// What the output's element may be where elements that are not below `limit` were replaced by 1/2 in some of the values
+  /// on the way, composites taken apart: several choices of these.
+  std::vector<double> tamed(size_t output, int64_t flat, double limit);
 
  private:
   FragmentReference() = default;
+  Status take_apart();
   Status perturb();
 
   std::vector<std::span<const std::byte>> m_inputs;
   std::unique_ptr<const Graph> m_graph, m_apart;  // as given, and with its uses apart
-  std::optional<ElementEvaluator> m_exact, m_within_range, m_tamed;
-  std::vector<ElementEvaluator> m_perturbed;
+  std::optional<ElementEvaluator> m_exact, m_within_range;
+  std::vector<ElementEvaluator> m_perturbed, m_tamed;
 };
 
 }  // namespace kiln

@@ -264,7 +264,8 @@ Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, 
     const double allowed = allowed_error(layout.dtype, fragment, want, scale);
     if (agrees(got, want, allowed, sensitivity)) continue;
     // What was stored on the way, under another name than the client's, may have been tamed.
-    if (agrees(got, reference.tamed(index, elements[i], k_tame), allowed, sensitivity)) continue;
+    const std::vector<double> tamed = reference.tamed(index, elements[i], k_tame);
+    if (std::ranges::any_of(tamed, [&](double each) { return agrees(got, each, allowed, sensitivity); })) continue;
     return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, elements[i], got, want));
   }
   return {};
