@@ -44,7 +44,7 @@ class Checker {
     const Outcome outcome = check_interpreted(graph);
     const bool compiles = m_options.compiled_every != 0 && number % m_options.compiled_every == 0;
     if (!outcome.status.ok() || !compiles) return outcome;
-    const Outcome compiled = check_compiled(graph);
+    Outcome compiled = check_compiled(graph);
     // A graph that the host has no kernel for, and that says of which op, goes on without that op.
     const bool is_refused = compiled.status.code() == StatusCode::unimplemented && !compiled.status.op().empty();
     m_compiled_count += is_refused ? 0 : 1;
