@@ -41,7 +41,7 @@ class Checker {
 
   /// Graph `number` of a run; every so many are compiled, too.
   Outcome check(const Graph& graph, uint64_t number) {
-    const Outcome outcome = check_interpreted(graph);
+    Outcome outcome = check_interpreted(graph);
     const bool compiles = m_options.compiled_every != 0 && number % m_options.compiled_every == 0;
     if (!outcome.status.ok() || !compiles) return outcome;
     Outcome compiled = check_compiled(graph);
