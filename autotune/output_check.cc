@@ -4,27 +4,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "frontend/ops/precision.h"
+
 namespace kiln {
 
 namespace {
 
 // Of what the elements of an output may cost: what is wrong in harsh situations is wrong in many places.
 constexpr double k_harsh_share = 0x1p-5;
-
-double epsilon_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f64:
-      return 0x1p-53;
-    default:
-      return 0;  // integers and booleans are exact
-  }
-}
 
 int64_t count_of(const std::vector<int64_t>& dims) {
   int64_t count = 1;
@@ -57,28 +44,10 @@ void for_each_run(const OutputReference& output, const Visit& visit) {
   }
 }
 
-/// What the reference's value is once stored: infinity where the dtype ends, for which no kernel can be blamed.
-double beyond_range(DType dtype, double value) {
-  double limit = HUGE_VAL;  // the least that rounds to infinity
-  if (dtype == DType::f32) limit = 0x1.ffffffp127;
-  if (dtype == DType::bf16) limit = 0x1.ffp127;
-  if (dtype == DType::f16) limit = 65520;
-  return std::abs(value) >= limit ? std::copysign(HUGE_VAL, value) : value;
-}
-
 /// The error of what has no room for all its bits: the least normal number, or what is computed in f32.
 double lost_below(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-23;
-    case DType::f32:
-    case DType::bf16:
-      return 0x1p-126;
-    case DType::f64:
-      return 0x1p-1022;
-    default:
-      return 0;
-  }
+  if (dtype == DType::f16) return 0x1p-23;
+  return is_floating(dtype) ? least_normal(dtype) : 0;
 }
 
 /// Of what is finite.
@@ -100,7 +69,15 @@ class RootMeanSquare {
 
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale) {
   const double growth = 8 + 4 * std::sqrt(static_cast<double>(std::max<int64_t>(reduction_length, 1)));
-  return epsilon_of(dtype) * growth * (std::abs(expected) + scale);
+  return step_of(dtype) / 2 * growth * (std::abs(expected) + scale);
+}
+
+double beyond_range(DType dtype, double value) {
+  double limit = HUGE_VAL;  // the least that rounds to infinity
+  if (dtype == DType::f32) limit = 0x1.ffffffp127;
+  if (dtype == DType::bf16) limit = 0x1.ffp127;
+  if (dtype == DType::f16) limit = 65520;
+  return std::abs(value) >= limit ? std::copysign(HUGE_VAL, value) : value;
 }
 
 int64_t place_of(const OutputReference& output, int64_t flat) {

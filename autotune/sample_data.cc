@@ -160,6 +160,10 @@ uint64_t SampleData::misalignment(uint32_t buffer) const {
   return m_situation == Situation::harsh ? size_of(m_spec->buffers[buffer].dtype) : 0;
 }
 
+bool SampleData::has_window() const {
+  return std::ranges::any_of(m_index_bound, [](int64_t bound) { return bound > 0; });
+}
+
 bool SampleData::computes_indices() const {
   return std::ranges::any_of(bodies_of(*m_spec), [](const Body* body) {
     return std::ranges::any_of(body->accesses, [&](const Access& access) {

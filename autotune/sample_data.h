@@ -47,6 +47,8 @@ class SampleData {
   bool has_bad_index() const;
   /// How many values an integer buffer may choose from where they address memory; 0 where they address nothing.
   int64_t index_bound(uint32_t buffer) const { return m_index_bound[buffer]; }
+  /// Whether the window decides any of the contents.
+  bool has_window() const;
   /// Whether some index is not an element as it was loaded, but computed of elements.
   bool computes_indices() const;
   /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.

@@ -13,6 +13,7 @@
 
 #include "autotune/split_mix.h"
 #include "base/memfd.h"
+#include "frontend/ops/precision.h"
 #include "frontend/ops/tensor.h"
 
 namespace kiln {
@@ -25,17 +26,6 @@ double nearly_normal(SplitMix& random) {
   const uint64_t word = random.next();
   const uint64_t sum = (word & 0xffff) + (word >> 16 & 0xffff) + (word >> 32 & 0xffff) + (word >> 48);
   return (static_cast<double>(sum) - k_mean) * k_scale;
-}
-
-double least_normal(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-14;
-    case DType::f64:
-      return 0x1p-1022;
-    default:
-      return 0x1p-126;
-  }
 }
 
 /// One element in 2^this is infinite or NaN; 0: none is.

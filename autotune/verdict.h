@@ -48,6 +48,9 @@ struct Verdict {
 /// §2.8).
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale);
 
+/// What the reference's value is once stored: infinity where the dtype ends, for which no kernel can be blamed.
+double beyond_range(DType dtype, double value);
+
 /// How often a rounding error may come back in an element that misses the tolerance. Where a difference nearly cancels
 /// before a square root or a division, the result is as wrong as its terms are uncertain, in any arithmetic: such an
 /// element passes when it is the exact result for inputs and intermediate values this many roundings away (mixed
@@ -70,6 +73,8 @@ class CandidateTrial {
 
   /// Whether some element of an input addresses memory wrongly: what judge_refusal is for.
   bool has_bad_index() const { return m_data.has_bad_index(); }
+  /// Whether the inputs would be others in another window.
+  bool has_window() const { return m_data.has_window(); }
 
   /// May be called for one candidate after another. With a `task_step` above 1 only one of so many tasks is run (where the
   /// host's grid is cut into tasks), and what was left as it was is not compared.

@@ -9,6 +9,7 @@
 
 #include "frontend/ops/batch_evaluation.h"
 #include "frontend/ops/op.h"
+#include "frontend/ops/precision.h"
 #include "frontend/ops/row_products.h"
 
 namespace kiln {
@@ -75,34 +76,6 @@ bool stays_in_one_dim(const std::vector<int64_t>& extents, const std::vector<int
   return false;
 }
 
-/// The significand's step, as a share of the number.
-double rounding_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-10;
-    case DType::bf16:
-      return 0x1p-7;
-    case DType::f32:
-      return 0x1p-23;
-    default:
-      return 0x1p-52;
-  }
-}
-
-/// The least number above 0.
-double smallest_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-24;
-    case DType::bf16:
-      return 0x1p-133;
-    case DType::f32:
-      return 0x1p-149;
-    default:
-      return 0x1p-1074;
-  }
-}
-
 double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t place) {
   if (!is_floating(dtype)) {
     const double largest = dtype == DType::i64 ? 0x1p53 : std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)));
@@ -114,7 +87,8 @@ double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t pl
   random = (random ^ (random >> 30)) * 0xbf58476d1ce4e5b9ull;
   random = (random ^ (random >> 27)) * 0x94d049bb133111ebull;
   const double share = static_cast<double>(static_cast<int64_t>(random)) * 0x1p-62;  // in [-2, 2)
-  const double moved = element * (1 + share * rounding_of(dtype)) + share * smallest_of(dtype);
+  const double least = least_normal(dtype) * step_of(dtype);                         // above 0
+  const double moved = element * (1 + share * step_of(dtype)) + share * least;
   return round_to(dtype, moved);
 }
 

@@ -160,7 +160,7 @@ class KernelBuild {
       KILN_RETURN_IF_ERROR(prepare(situation));
       m_reference->aim_at(made_by);
       Verdict verdict = m_trial->judge(image, m_reference->outputs(), run_timeout_ms(m_job.spec()), task_step);
-      const bool is_last = m_window + 1 == std::size(k_index_windows);
+      const bool is_last = m_window + 1 == std::size(k_index_windows) || !m_trial->has_window();
       if (!verdict.reported_bad_index || is_last || !m_reference->finds_bad_index(true)) return verdict;
       ++m_window;
       m_reference.reset();

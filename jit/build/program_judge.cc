@@ -45,12 +45,6 @@ std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims, uint64_t 
   return chosen;
 }
 
-/// The value as its dtype would hold it where that is infinite.
-double beyond_range(DType dtype, double value) {
-  const double stored = is_floating(dtype) ? round_to(dtype, value) : value;
-  return std::isinf(stored) ? stored : value;
-}
-
 double allowed_error(DType dtype, const ScriptFragment& fragment, double want, double scale) {
   return tolerance(is_floating(dtype) ? fragment.coarsest : dtype, fragment.reduction_length, want, scale);
 }

@@ -198,7 +198,8 @@ ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& l
     verdict.status = script.status();
     if (!script.ok()) return verdict;
     verdict.status = ProgramTrial(origin, linked, runner, *script, window, verdict).run();
-    if (!verdict.status.ok() || verdict.not_judged.empty()) break;
+    const bool has_window = std::ranges::any_of(script->index_bounds, [](int64_t bound) { return bound > 0; });
+    if (!verdict.status.ok() || verdict.not_judged.empty() || !has_window) break;
   }
   // Without memory nothing is known of the program: it is not called wrong.
   const StatusCode code = verdict.status.code();

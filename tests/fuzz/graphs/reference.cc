@@ -5,6 +5,7 @@
 
 #include "frontend/decompose/decompose.h"
 #include "frontend/decompose/uses_apart.h"
+#include "frontend/ops/precision.h"
 
 namespace kiln::fuzz {
 namespace {
@@ -13,21 +14,6 @@ constexpr uint64_t k_roundings = 3;
 constexpr uint64_t k_roundings_of_doubt = 200;
 constexpr int64_t k_demanded = 400;
 constexpr double k_room = 64;  // for what several roundings in a row do beyond the two tries
-
-double step_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-10;
-    case DType::bf16:
-      return 0x1p-7;
-    case DType::f32:
-      return 0x1p-23;
-    case DType::f64:
-      return 0x1p-52;
-    default:
-      return 0;
-  }
-}
 
 /// One number for all of a kind: finite numbers, each infinity, NaN.
 int kind_of(double x) { return std::isnan(x) ? 3 : std::isinf(x) ? (x > 0 ? 1 : 2) : 0; }
