@@ -178,7 +178,8 @@ class Capture:
     from bytes that an earlier process saved; new situations (shapes, modes) are captured beside the old ones.
 
     `changed` says that there is something to save; `loaded` counts situations of earlier processes that hold here, `kept` new
-    ones that were saved; `refused` says why others do not hold, `not_kept` why new ones cannot be had in another process. Threading: as torch.compile."""
+    ones that were saved; `refused` says why others do not hold, `not_kept` why new ones cannot be had in another process.
+    Threading: as torch.compile."""
 
     current: contextvars.ContextVar = contextvars.ContextVar("current")
 

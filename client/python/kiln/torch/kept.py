@@ -60,18 +60,27 @@ def _load_names(names: dict) -> dict:
 
 def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, EagerRegion) and value.is_final:
-        source, names = value.code()
-        return "eager", (value.ops, value.reason, source, _dump_names(names))
-    if isinstance(value, (StaticRegion, EagerRegion)) and value.state is not None:
-        source, names = (value if isinstance(value, EagerRegion) else value.eager).code()
-        return "region", (*_dump_state(value), value.ops, source, _dump_names(names))
-    if isinstance(value, SymbolicRegion):
-        source, names = value.eager.code()
-        return "symbolic", (*_dump_state(value), value.ops, source, _dump_names(names))
+        return "eager", (value.reason, *_dump_eager(value))
+    if isinstance(value, EagerRegion) and value.state is not None:
+        return "region", (*_dump_state(value), *_dump_eager(value))
+    if isinstance(value, (StaticRegion, SymbolicRegion)):
+        kind = "region" if isinstance(value, StaticRegion) else "symbolic"
+        return kind, (*_dump_state(value), *_dump_eager(value.eager))
     if isinstance(value, torch.Tensor):
         with compat.adapter().real_mode():
             return "tensor", _dump_tensor(name, value.detach())
     raise NotKept(f"{name} is a {type(value).__name__}")
+
+
+def _dump_eager(eager: EagerRegion) -> tuple:
+    source, names = eager.code()
+    return eager.ops, source, _dump_names(names)
+
+
+def _load_eager(ops: tuple, source: str, names: dict) -> EagerRegion:
+    eager = EagerRegion(None, None, (source, _load_names(names)))
+    eager.ops = ops
+    return eager
 
 
 def _dump_tensor(name: str, value: torch.Tensor) -> tuple:
@@ -93,8 +102,7 @@ def _load_attribute(kind: str, value):
     if kind in ("region", "symbolic"):
         text, inputs, outputs, device, *symbols, ops, source, names = value
         state = (text, inputs, outputs, Place(torch.device(device)), *symbols)
-        eager = EagerRegion(None, None, (source, _load_names(names)))
-        eager.ops = ops
+        eager = _load_eager(ops, source, names)
         if kind == "symbolic":
             return SymbolicRegion(*state, eager)
         eager.state = state
@@ -104,8 +112,8 @@ def _load_attribute(kind: str, value):
             eager.reason = str(error)
             return eager
     if kind == "eager":
-        ops, reason, source, names = value
-        eager = EagerRegion(None, None, (source, _load_names(names)))
-        eager.ops, eager.reason, eager.is_final = ops, reason, True
+        reason, *code = value
+        eager = _load_eager(*code)
+        eager.reason, eager.is_final = reason, True
         return eager
     return _load_tensor(*value)
