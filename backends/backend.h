@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "backends/device.h"
+#include "backends/machine.h"
 #include "base/expected.h"
-#include "frontend/fuse/kernel_spec.h"
-#include "frontend/fuse/plan.h"
+#include "frontend/kernel/kernel_spec.h"
 
 /// A backend is two tables: how to compile (workers link it) and how to run (clients link only that).
 /// Adding one: docs/adding_a_backend.md. The conformance suite (tests/conformance) says whether it is right.
 namespace kiln {
 
-/// The choices for one kernel spec on one target, as the backend encodes them: canonical bytes for the key, and a
-/// sentence for people ("tile 6x64 kc384 pack b").
+/// The choices for one kernel spec on one target. A schedule stands for itself: compile() takes any that fits the spec,
+/// from candidates(), from a record or from a tuner.
 struct Schedule {
-  std::vector<uint8_t> bytes;
-  std::string description;
+  std::vector<uint8_t> bytes;  // which implementation and its choices (schedule_bytes.h); part of no key
+  std::string description;     // for people: "tile 6x64 k 768 slab 320 parts 8 b-panels"
   /// The smallest piece that is computed at a time, tails apart: an extent for each dim of the iteration whose points are
   /// stored (loops: extents; gemm: batch…, m, n; attention: batch, heads, queries, features). The verdict looks into each
   /// such piece. Empty: not said, and taken to be small.
@@ -48,7 +48,8 @@ class CompileBackend {
   /// The targets this build can generate code for, best first, without a driver: whether or not such a device, or the
   /// compiler for it, is on this host.
   virtual std::vector<Target> targets() const = 0;
-  virtual TargetTraits traits(const Target& target) const = 0;
+  /// What schedules assume of the machine where nobody has asked one: a usual one of the target, as its row states it.
+  virtual Machine default_machine(const Target& target) const = 0;
   /// Everything outside the source tree that decides the bytes besides spec, schedule and target: the compiler's
   /// version. Part of the keys of code.
   virtual std::string toolchain() const = 0;
@@ -57,15 +58,23 @@ class CompileBackend {
 
   /// Why not, when the spec cannot be compiled; ok otherwise. unavailable when the compiler is not on this host.
   virtual Status claims(const KernelSpec& spec, const Target& target) const = 0;
-  /// Best first by the analytic model; 1 to 16. The first one is generation 0.
-  virtual std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const = 0;
+  /// Best first by the analytic model of `machine`; 1 to 16. The first one is generation 0.
+  virtual std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
+                                           const Machine& machine) const = 0;
   /// With a driver in `target`: native code for it, and the portable form beside. Without: what can be made without.
-  /// Errors: resource_exhausted when registers spill in a hot loop, internal when the compiler fails.
+  /// Errors: invalid_argument for bytes that are no schedule, of another version, or none that fits the spec;
+  /// resource_exhausted when registers spill in a hot loop; internal when the compiler fails.
   virtual Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const = 0;
   /// Code that was compiled without target.driver, made native for it where that saves loading time. No code
   /// generation of ours: the driver finishes the portable form.
   virtual Expected<Image> finish(Image image, [[maybe_unused]] const Target& target) const { return image; }
 };
+
+/// Candidates where no machine has been asked.
+inline std::vector<Schedule> default_candidates(const CompileBackend& backend, const KernelSpec& spec,
+                                                const Target& target) {
+  return backend.candidates(spec, target, backend.default_machine(target));
+}
 
 /// Light: find, load and launch. No compiler, no vendor library but the driver, opened at run time.
 /// Threading: any thread at once.

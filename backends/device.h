@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/machine.h"
 #include "base/expected.h"
 
 /// Where kernels run: a device, its memory, its queues, and kernels loaded on it. The host is a device too, the one
@@ -62,10 +63,10 @@ class Executable {
 class HostExecutable : public Executable {
  public:
   virtual uint64_t tasks() const = 0;
-  /// Runs tasks [first, last): buffers in KernelSpec order, workspace for one task. Sets *status on a data error,
-  /// never clears it.
-  virtual void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first,
-                   uint64_t last) const = 0;
+  /// Runs tasks [first, last): buffers in KernelSpec order, workspace for one task, the extents that the launch carries.
+  /// Sets *status on a data error, never clears it.
+  virtual void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last,
+                   std::span<const int64_t> extents) const = 0;
   const HostExecutable* host() const final { return this; }
 };
 
@@ -75,9 +76,10 @@ class DeviceExecutable : public Executable {
   /// How many buffers launch() takes.
   virtual uint32_t buffer_count() const = 0;
   /// Puts the whole grid on `queue`. All pointers are device memory: buffers in KernelSpec order, workspace (null where
-  /// the kernel needs none), and a LaunchStatus that the kernel sets on a data error and never clears. `buffers` itself
-  /// is read before this returns.
-  virtual Status launch(Queue& queue, void* const* buffers, void* workspace, void* status) const = 0;
+  /// the kernel needs none), and a LaunchStatus that the kernel sets on a data error and never clears. `extents` are the
+  /// sizes that the launch carries, values and not addresses. `buffers` and `extents` are read before this returns.
+  virtual Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
+                        std::span<const int64_t> extents) const = 0;
   const DeviceExecutable* device() const final { return this; }
 };
 
@@ -112,6 +114,7 @@ struct DeviceDescription {
   std::string name;             // its maker's
   std::vector<Target> targets;  // what it runs, best first; none: nothing of this build
   uint64_t memory_bytes = 0;
+  Machine machine = {};  // as the driver or the system describes it
 };
 
 /// What there is on this host, and why not more.

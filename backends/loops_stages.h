@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 /// What backends ask of a loops kernel's stages.
 namespace kiln {

@@ -14,8 +14,7 @@ namespace kiln {
 
 /// The 32-byte name of something: of a key (hash over its canonical bytes) or of an artifact (hash over its
 /// bytes). Two 128-bit XXH3 hashes with different seeds. They find damage and tell entries apart; they prove
-/// no origin (SHA-256 and signatures do, in packs). Where a collision would run wrong code, the canonical key
-/// is compared too.
+/// no origin. The store compares the canonical bytes too when a key is published again; readers go by the digest.
 struct Digest {
   std::array<uint8_t, 32> bytes{};
 

@@ -39,7 +39,7 @@ class FrameReader {
 
   /// Is a frame begun and not whole?
   bool in_frame() const { return m_header_size > 0; }
-  /// Of its payload, so far.
+  /// How much of that frame's payload has come so far.
   size_t bytes_held() const { return m_payload.size(); }
 
  private:

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Every bound of the system, in one place, with its reason. Hitting one is a typed error (resource_exhausted
-/// or invalid_argument), never a crash. Sizes in bytes, times in milliseconds.
+/// Every bound of the system, in one place, with its reason. Hitting one is a typed error, never a crash. Sizes in
+/// bytes, times in milliseconds.
 namespace kiln::limits {
 
 // Graphs. GPT-2 with 48 layers in training has about 5,000 nodes; 20x that is still parsed in milliseconds.
@@ -20,15 +20,15 @@ inline constexpr size_t k_text_bytes = size_t{64} << 20;
 
 // Kernels.
 inline constexpr size_t k_kernel_buffers = 128;
+inline constexpr size_t k_launch_extents = 64;  // beside the buffers they fit a device's argument of 4 KiB
 inline constexpr size_t k_code_bytes = size_t{16} << 20;
 inline constexpr size_t k_task_workspace_bytes = size_t{256} << 20;
 
 // The wire.
 inline constexpr size_t k_frame_bytes = size_t{256} << 20;  // a graph with its constants
-inline constexpr size_t k_frame_descriptors = 4;
-inline constexpr size_t k_greeting_bytes = 4'096;    // before the greeting nobody may make us hold more
-inline constexpr size_t k_connections = 1'024;       // 8 ranks x 16 jobs on a big host, times 8
-inline constexpr size_t k_connection_requests = 64;  // in flight; a client that has more waits for answers
+inline constexpr size_t k_greeting_bytes = 4'096;           // before the greeting nobody may make us hold more
+inline constexpr size_t k_connections = 1'024;              // 8 ranks x 16 jobs on a big host, times 8
+inline constexpr size_t k_connection_requests = 64;         // in flight; a client that has more waits for answers
 inline constexpr size_t k_connection_output_bytes = size_t{64} << 20;  // a reader slower than this is dropped
 inline constexpr size_t k_queued_jobs = 4'096;                         // builds waiting for a worker
 inline constexpr size_t k_request_targets = 16;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does a call cost? A compiled region with 20 tensors (19 in, 1 out, 64 elements each) called from Python, without
+"""What does a call cost? A compiled subgraph with 20 tensors (19 in, 1 out, 64 elements each) called from Python, without
 gradients: microseconds above the same call through torch.compile with a backend that does nothing (it hands out the same
 result each time), so guards and torch's wrapper are in both, and the kernel's own time is in ours.
 
@@ -41,8 +41,8 @@ def no_op(gm, example_inputs):
 
 
 def program_of(module, tensors):
-    """The region's program, as the generated code calls it. The first module of this process that Kiln compiles."""
-    from kiln.torch.runtime import live_programs
+    """The subgraph's program, as the generated code calls it. The first module of this process that Kiln compiles."""
+    from kiln._session import live_programs
 
     module(*tensors)
     return live_programs()[0]

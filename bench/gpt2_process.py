@@ -32,9 +32,9 @@ def main():
     torch.set_num_threads(2)
     if arguments.compiler in ("kiln", "backend"):
         import kiln.regional  # noqa: F401
-        from kiln.torch import compat
+        from kiln.torch import captures
 
-        compat.packages()
+        captures.adapter()
     model = gpt2.make_model(arguments.layers, arguments.width, arguments.heads, arguments.vocabulary, arguments.dropout)
     ids = gpt2.tokens(sequence=arguments.sequence, vocabulary=arguments.vocabulary)
 

@@ -52,7 +52,7 @@ void run_share(void* argument) {
   const uint64_t tasks = call.executable->tasks();
   LaunchStatus status = LaunchStatus::ok;
   call.executable->run(call.buffers, (*call.workspaces)[thread], &status, tasks * thread / threads,
-                       tasks * (thread + 1) / threads);
+                       tasks * (thread + 1) / threads, {});
 }
 
 BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int candidate) {
@@ -62,7 +62,7 @@ BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int ca
     s_error = status.to_string();
     return nullptr;
   }
-  const auto candidates = backend.candidates(spec, target);
+  const auto candidates = default_candidates(backend, spec, target);
   if (candidate < 0 || static_cast<size_t>(candidate) >= candidates.size()) {
     s_error = "no such candidate";
     return nullptr;
@@ -108,7 +108,7 @@ KILN_BENCH void* kiln_bench_gemm(const char* target, int64_t m, int64_t n, int64
 KILN_BENCH int kiln_bench_gemm_candidates(const char* target, int64_t m, int64_t n, int64_t k, int a_transposed,
                                           int b_transposed, int bias) {
   const auto spec = bench::gemm_spec(m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
-  return static_cast<int>(cpu::CpuCompileBackend().candidates(spec, {"cpu", target}).size());
+  return static_cast<int>(default_candidates(cpu::CpuCompileBackend(), spec, {"cpu", target}).size());
 }
 
 /// Dense [batch, heads, length, dim]. Buffers as in bench/kernel_specs.h.
@@ -148,7 +148,7 @@ KILN_BENCH void kiln_bench_run(void* handle, void* const* buffers, int threads) 
   }
   if (threads == 1 || parallel == nullptr || kernel.image.tasks == 1) {
     LaunchStatus status = LaunchStatus::ok;
-    kernel.executable->run(buffers, kernel.workspaces[0], &status, 0, kernel.image.tasks);
+    kernel.executable->run(buffers, kernel.workspaces[0], &status, 0, kernel.image.tasks, {});
     return;
   }
   PoolCall call{kernel.executable.get(), buffers, &kernel.workspaces, thread_number, threads};

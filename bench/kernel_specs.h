@@ -1,6 +1,6 @@
 #pragma once
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::bench {
 

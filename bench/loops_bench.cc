@@ -150,7 +150,7 @@ class Runner {
       const auto work = [&] {
         auto status = LaunchStatus::ok;
         for (uint64_t t = next++; t < m_loaded.executable().tasks(); t = next++) {
-          m_loaded.executable().run(m_buffers.data(), nullptr, &status, t, t + 1);
+          m_loaded.executable().run(m_buffers.data(), nullptr, &status, t, t + 1, {});
         }
       };
       // The helper spins until it may begin, as a pool's threads do that worked a moment ago.
@@ -184,7 +184,7 @@ class Runner {
 void bench(std::string_view name, const KernelSpec& spec, bool all_candidates) {
   const cpu::CpuCompileBackend backend;
   const Target target = cpu::host_targets().front();
-  for (const Schedule& schedule : backend.candidates(spec, target)) {
+  for (const Schedule& schedule : default_candidates(backend, spec, target)) {
     cpu::ImageReport report;
     const auto start = Clock::now();
     const auto image = backend.compile(spec, schedule, target, &report);

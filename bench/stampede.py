@@ -31,9 +31,9 @@ def capture(file, compiler):
 
     class Recorder:
         def compile(self, text, inputs, outputs, **keywords):
-            if (text, inputs, outputs, keywords) not in asked:  # a region that failed is asked for again
+            if (text, inputs, outputs, keywords) not in asked:  # a subgraph that failed is asked for again
                 asked.append((text, inputs, outputs, keywords))
-            raise RuntimeError("recorded only")  # the region runs in torch
+            raise RuntimeError("recorded only")  # the subgraph runs in torch
 
         def __getattr__(self, name):
             return getattr(client, name)
@@ -48,7 +48,7 @@ def capture(file, compiler):
 def client(file):
     import torch
     from kiln import _kiln
-    from kiln.torch.runtime import relayout
+    from kiln.torch.tensors import relayout
 
     asked = pickle.loads(pathlib.Path(file).read_bytes())
     _kiln.attach(torch.Tensor, relayout)

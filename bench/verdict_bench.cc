@@ -8,7 +8,7 @@
 #include "backends/cpu/compile/backend.h"
 #include "backends/cpu/features.h"
 #include "frontend/infer/builder.h"
-#include "jit/build/launch_reference.h"
+#include "jit/build/kernels/launch_reference.h"
 #include "jit/worker/process_runner.h"
 
 namespace kiln {
@@ -22,10 +22,10 @@ double cpu_ms() {
 
 void measure(const Graph& graph, const Target& target, CandidateRunner& runner) {
   const cpu::CpuCompileBackend backend;
-  const Plan plan = fuse(graph, backend.traits(target)).value();
+  const Plan plan = fuse(graph).value();
   for (const Launch& launch : plan.launches) {
     const KernelSpec& spec = plan.specs[launch.spec];
-    const std::vector<Schedule> schedules = backend.candidates(spec, target);
+    const std::vector<Schedule> schedules = default_candidates(backend, spec, target);
     const Image image = backend.compile(spec, schedules.front(), target).value();
     for (const Situation situation : {Situation::plain, Situation::harsh}) {
       double start = cpu_ms();

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 
+#include "cli/command_line.h"
 #include "cli/session.h"
 
 namespace kiln::cli {
@@ -10,29 +11,26 @@ namespace kiln::cli {
 /// What runs when a subcommand was chosen.
 using Action = std::function<ExitCode(Session& session)>;
 
-/// Adds a subcommand's options to `app`. One function per file; main.cc has the table.
-using AddCommand = Action (*)(CLI::App& app);
+/// Declares what a subcommand takes. One function per file; main.cc has the table.
+using AddCommand = Action (*)(CommandLine& line);
 
-/// Checks a KEY argument: 1 to 64 hexadecimal digits.
-CLI::Validator entry_name();
-
-Action add_status(CLI::App& app);
-Action add_stats(CLI::App& app);
-Action add_ls(CLI::App& app);
-Action add_show(CLI::App& app);
-Action add_warm(CLI::App& app);
-Action add_reduce(CLI::App& app);
-Action add_run(CLI::App& app);
-Action add_repro(CLI::App& app);
-Action add_explain(CLI::App& app);
-Action add_verify(CLI::App& app);
-Action add_gc(CLI::App& app);
-Action add_clear(CLI::App& app);
-Action add_pin(CLI::App& app);
-Action add_unpin(CLI::App& app);
-Action add_config(CLI::App& app);
-Action add_daemon(CLI::App& app);
-Action add_doctor(CLI::App& app);
-Action add_version(CLI::App& app);
+Action add_status(CommandLine& line);
+Action add_stats(CommandLine& line);
+Action add_ls(CommandLine& line);
+Action add_show(CommandLine& line);
+Action add_warm(CommandLine& line);
+Action add_reduce(CommandLine& line);
+Action add_run(CommandLine& line);
+Action add_repro(CommandLine& line);
+Action add_explain(CommandLine& line);
+Action add_verify(CommandLine& line);
+Action add_gc(CommandLine& line);
+Action add_clear(CommandLine& line);
+Action add_pin(CommandLine& line);
+Action add_unpin(CommandLine& line);
+Action add_config(CommandLine& line);
+Action add_daemon(CommandLine& line);
+Action add_doctor(CommandLine& line);
+Action add_version(CommandLine& line);
 
 }  // namespace kiln::cli

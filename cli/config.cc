@@ -40,9 +40,9 @@ ExitCode show(const Session& session, bool with_origin) {
 }
 
 /// The files that are read, in order; a later one wins.
-ExitCode path(const Session& session, const std::string& config_file) {
-  const ConfigSources sources =
-      ConfigSources::from_process({}, config_file.empty() ? std::nullopt : std::optional(config_file));
+ExitCode path(const Session& session) {
+  const std::string& given = session.config_file();
+  const ConfigSources sources = ConfigSources::from_process({}, given.empty() ? std::nullopt : std::optional(given));
   Json files = Json::array();
   Table table({"LAYER", "FILE", "EXISTS"});
   for (const auto& [layer, file] : {std::pair(ConfigLayer::system_file, sources.system_file),
@@ -61,16 +61,13 @@ ExitCode path(const Session& session, const std::string& config_file) {
 
 }  // namespace
 
-Action add_config(CLI::App& app) {
-  app.require_subcommand(1);
-  CLI::App* show_command = app.add_subcommand("show", "Every key with its value")->fallthrough();
+Action add_config(CommandLine& line) {
+  CommandLine show_line = line.command("show", "Every key with its value");
   auto with_origin = std::make_shared<bool>(false);
-  show_command->add_flag("--origin", *with_origin, "Also where each value came from");
-  app.add_subcommand("path", "The files that are read")->fallthrough();
-  const CLI::Option* config_file = app.get_parent()->get_option("--config");
-  return [show_command, with_origin, config_file](Session& session) {
-    if (show_command->parsed()) return show(session, *with_origin);
-    return path(session, config_file->count() == 0 ? "" : config_file->as<std::string>());
+  show_line.flag("--origin", *with_origin, "Also where each value came from");
+  line.command("path", "The files that are read");
+  return [show_line, with_origin](Session& session) {
+    return show_line.is_chosen() ? show(session, *with_origin) : path(session);
   };
 }
 

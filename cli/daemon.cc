@@ -175,21 +175,19 @@ ExitCode logs(Session& session, size_t count, bool following) {
 
 }  // namespace
 
-Action add_daemon(CLI::App& app) {
-  app.require_subcommand(1);
-  const CLI::App* start_command = app.add_subcommand("start", "Start it; nothing when it runs")->fallthrough();
-  const CLI::App* stop_command =
-      app.add_subcommand("stop", "Let it finish its builds and leave; nothing when none runs")->fallthrough();
-  const CLI::App* restart_command = app.add_subcommand("restart", "Stop it, then start it")->fallthrough();
-  CLI::App* logs_command = app.add_subcommand("logs", "What it wrote last")->fallthrough();
+Action add_daemon(CommandLine& line) {
+  const CommandLine start_line = line.command("start", "Start it; nothing when it runs");
+  const CommandLine stop_line = line.command("stop", "Let it finish its builds and leave; nothing when none runs");
+  const CommandLine restart_line = line.command("restart", "Stop it, then start it");
+  CommandLine logs_line = line.command("logs", "What it wrote last");
   auto count = std::make_shared<size_t>(100);
   auto following = std::make_shared<bool>(false);
-  logs_command->add_option("-n,--lines", *count, "How many lines")->type_name("N");
-  logs_command->add_flag("-f,--follow", *following, "Go on with what is written from now on");
+  logs_line.option("-n,--lines", *count, "How many lines", {.name = "N"});
+  logs_line.flag("-f,--follow", *following, "Go on with what is written from now on");
   return [=](Session& session) {
-    if (start_command->parsed()) return start(session);
-    if (stop_command->parsed()) return stop(session);
-    if (restart_command->parsed()) return restart(session);
+    if (start_line.is_chosen()) return start(session);
+    if (stop_line.is_chosen()) return stop(session);
+    if (restart_line.is_chosen()) return restart(session);
     return logs(session, *count, *following);
   };
 }

@@ -202,6 +202,6 @@ ExitCode doctor(Session& session) {
 
 }  // namespace
 
-Action add_doctor(CLI::App&) { return doctor; }
+Action add_doctor(CommandLine&) { return doctor; }
 
 }  // namespace kiln::cli

@@ -154,7 +154,7 @@ Expected<Subject> subject_of_graph(const Session& session, const Options& option
   Subject subject{.key = lookup.key.to_hex(), .parts = parts_of({{"key_parts", Json::parse(lookup.key_parts)}})};
   subject.cached = lookup.program != nullptr;
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, extents));
-  subject.graph = canonicalise(bound);
+  subject.graph = canonicalise(bound).graph;
   if (!subject.cached) subject.miss = lookup.detail;
   return subject;
 }
@@ -238,14 +238,12 @@ ExitCode explain(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_explain(CLI::App& app) {
+Action add_explain(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("KEY", options->first,
-                 "First digits of a key or digest, or a graph's file; the newest program if not given");
-  app.add_option("OTHER", options->second, "The key to compare with; the nearest if not given")->check(entry_name());
-  app.add_option("--symbols", options->symbols, "Extents of the graph's symbolic dimensions")
-      ->allow_extra_args(false)
-      ->type_name("s0=N,…");
+  line.option("KEY", options->first,
+              "First digits of a key or digest, or a graph's file; the newest program if not given");
+  line.option("OTHER", options->second, "The key to compare with; the nearest if not given", {.check = entry_name()});
+  line.option("--symbols", options->symbols, "Extents of the graph's symbolic dimensions", {.name = "s0=N,…"});
   return [options](Session& session) { return explain(session, *options); };
 }
 

@@ -31,18 +31,17 @@ std::string check_size(const std::string& text) {
 
 }  // namespace
 
-Action add_gc(CLI::App& app) {
+Action add_gc(CommandLine& line) {
   auto size = std::make_shared<std::string>();
-  app.add_option("--size", *size, "Bytes to keep; cache.size_max_bytes if not given")
-      ->check(CLI::Validator(check_size, "", "size"))
-      ->type_name("N[K|M|G|T]");
+  line.option("--size", *size, "Bytes to keep; cache.size_max_bytes if not given",
+              {.name = "N[K|M|G|T]", .check = {check_size, ""}});
   return [size](Session& session) {
     const std::string bytes = size->empty() ? "" : std::to_string(*parse_bytes(*size));
     return drop(session, {.verb = protocol::Verb::gc, .text = bytes});
   };
 }
 
-Action add_clear(CLI::App&) {
+Action add_clear(CommandLine&) {
   return [](Session& session) { return drop(session, {.verb = protocol::Verb::clear}); };
 }
 

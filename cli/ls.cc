@@ -62,13 +62,13 @@ ExitCode list(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_ls(CLI::App& app) {
+Action add_ls(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("--kind", options->kind, "Only this kind")
-      ->check(CLI::IsMember({"code", "plan", "program", "capture"}))
-      ->type_name("code|plan|program|capture");
-  app.add_option("--target", options->target, "Only what was made for this target")->type_name("NAME");
-  app.add_option("--limit", options->limit, "At most so many; 0 is all")->type_name("N");
+  line.option(
+      "--kind", options->kind, "Only this kind",
+      {.name = "code|plan|program|capture|record", .check = one_of({"code", "plan", "program", "capture", "record"})});
+  line.option("--target", options->target, "Only what was made for this target", {.name = "NAME"});
+  line.option("--limit", options->limit, "At most so many; 0 is all", {.name = "N"});
   return [options](Session& session) { return list(session, *options); };
 }
 

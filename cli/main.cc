@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "backends/libraries.h"
@@ -122,7 +123,8 @@ int run(int argc, char** argv) {
   for (const CommandRow& row : k_commands) {
     CLI::App* command = app.add_subcommand(row.name, row.sentence);
     command->fallthrough();
-    actions.emplace_back(command, row.add(*command));
+    CommandLine line(*command);
+    actions.emplace_back(command, row.add(line));
   }
   try {
     app.parse(argc, argv);
@@ -137,7 +139,7 @@ int run(int argc, char** argv) {
   }
   if (!config->notice.empty()) output.note(config->notice);
   set_library_hints({config->values.libraries_path, config->values.python_path});
-  Session session(std::move(*config), output);
+  Session session(std::move(*config), options.config_file, output);
   for (const auto& [command, action] : actions) {
     if (command->parsed()) return static_cast<int>(action(session));
   }
@@ -145,13 +147,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-
-CLI::Validator entry_name() {
-  return {[](const std::string& text) {
-            return is_entry_name(text) ? "" : fmt::format("'{}' is no key: expected 1 to 64 hexadecimal digits", text);
-          },
-          "", "key"};
-}
 
 }  // namespace kiln::cli
 

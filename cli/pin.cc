@@ -21,15 +21,15 @@ ExitCode set_pin(Session& session, const std::string& name, bool on) {
   return ExitCode::ok;
 }
 
-Action add(CLI::App& app, bool on) {
+Action add(CommandLine& line, bool on) {
   auto name = std::make_shared<std::string>();
-  app.add_option("KEY", *name, "First digits of a key or digest")->required()->check(entry_name());
+  line.option("KEY", *name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
   return [name, on](Session& session) { return set_pin(session, *name, on); };
 }
 
 }  // namespace
 
-Action add_pin(CLI::App& app) { return add(app, true); }
-Action add_unpin(CLI::App& app) { return add(app, false); }
+Action add_pin(CommandLine& line) { return add(line, true); }
+Action add_unpin(CommandLine& line) { return add(line, false); }
 
 }  // namespace kiln::cli

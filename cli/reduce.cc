@@ -92,17 +92,14 @@ ExitCode run(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_reduce(CLI::App& app) {
+Action add_reduce(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("FILE", options->file, "A graph that comes out wrong, as text or in wire form")->required();
-  app.add_option("--out", options->out, "Where the smaller graph is written; printed if not given")->type_name("FILE");
-  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")
-      ->allow_extra_args(false)
-      ->type_name("s0=N,…");
-  app.add_option("--seconds", options->seconds, "Tries for that long at most")
-      ->check(CLI::Range(1, 86'400))
-      ->type_name("N");
-  app.add_option("--seed", options->seed, "Of the random inputs")->type_name("N");
+  line.option("FILE", options->file, "A graph that comes out wrong, as text or in wire form", {.is_required = true});
+  line.option("--out", options->out, "Where the smaller graph is written; printed if not given", {.name = "FILE"});
+  line.option("--symbols", options->symbols, "Extents of symbolic dimensions", {.name = "s0=N,…"});
+  line.option("--seconds", options->seconds, "Tries for that long at most",
+              {.name = "N", .check = in_range(1, 86'400)});
+  line.option("--seed", options->seed, "Of the random inputs", {.name = "N"});
   return [options](Session& session) { return run(session, *options); };
 }
 

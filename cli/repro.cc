@@ -147,12 +147,12 @@ ExitCode repro(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_repro(CLI::App& app) {
+Action add_repro(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("BUNDLE", options->bundle, "The folder that was named when a program did not agree with torch")
-      ->required();
-  app.add_option("--threads", options->threads, "Threads to run on")->check(CLI::Range(1, 1'024))->type_name("N");
-  app.add_flag("--lift", options->lift, "Where it agrees now: let clients use the program again");
+  line.option("BUNDLE", options->bundle, "The folder that was named when a program did not agree with torch",
+              {.is_required = true});
+  line.option("--threads", options->threads, "Threads to run on", {.name = "N", .check = in_range(1, 1'024)});
+  line.flag("--lift", options->lift, "Where it agrees now: let clients use the program again");
   return [options](Session& session) { return repro(session, *options); };
 }
 

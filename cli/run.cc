@@ -163,19 +163,16 @@ ExitCode run(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_run(CLI::App& app) {
+Action add_run(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("FILE", options->file, "A graph, as text or in wire form")->required();
-  app.add_option("--input", options->inputs, "NAME=random, zeros or a file of raw elements; random if not given")
-      ->allow_extra_args(false)
-      ->type_name("NAME=HOW");
-  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")
-      ->allow_extra_args(false)
-      ->type_name("s0=N,…");
-  app.add_option("--threads", options->threads, "Threads to run on")->check(CLI::Range(1, 1'024))->type_name("N");
-  app.add_option("--repeat", options->repeat, "Runs to time")->check(CLI::Range(1, 1'000'000))->type_name("N");
-  app.add_option("--seed", options->seed, "Of the random inputs")->type_name("N");
-  app.add_flag("--check", options->check, "Compare with the f64 reference");
+  line.option("FILE", options->file, "A graph, as text or in wire form", {.is_required = true});
+  line.option("--input", options->inputs, "NAME=random, zeros or a file of raw elements; random if not given",
+              {.name = "NAME=HOW"});
+  line.option("--symbols", options->symbols, "Extents of symbolic dimensions", {.name = "s0=N,…"});
+  line.option("--threads", options->threads, "Threads to run on", {.name = "N", .check = in_range(1, 1'024)});
+  line.option("--repeat", options->repeat, "Runs to time", {.name = "N", .check = in_range(1, 1'000'000)});
+  line.option("--seed", options->seed, "Of the random inputs", {.name = "N"});
+  line.flag("--check", options->check, "Compare with the f64 reference");
   return [options](Session& session) { return run(session, *options); };
 }
 

@@ -16,10 +16,13 @@ bool is_entry_name(std::string_view text);
 /// What every command works with: the configuration, the daemon, and where to write.
 class Session {
  public:
-  Session(LoadedConfig config, Output output) : m_config(std::move(config)), m_output(output) {}
+  /// `config_file`: the one that the command line names instead of the user's; may be empty.
+  Session(LoadedConfig config, std::string config_file, Output output)
+      : m_config(std::move(config)), m_config_file(std::move(config_file)), m_output(output) {}
 
   const LoadedConfig& loaded() const { return m_config; }
   const Config& config() const { return m_config.values; }
+  const std::string& config_file() const { return m_config_file; }
   const Output& out() const { return m_output; }
 
   enum class Start : uint8_t { may, never };
@@ -36,6 +39,7 @@ class Session {
   Status connect(Start start);
 
   LoadedConfig m_config;
+  std::string m_config_file;
   Output m_output;
   std::unique_ptr<Connection> m_connection;
 };

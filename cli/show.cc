@@ -25,17 +25,39 @@ void print_entry(const Output& out, const Json& entry) {
   }
 }
 
+/// What was measured of a kernel's candidates, as they raced.
+void print_record(const Output& out, const Json& record) {
+  out.line("");
+  out.print_pairs({{"kernel", record.value("kernel", "")}, {"machine", record.value("machine", "")}});
+  const auto winner = record.value("winner", size_t{0});
+  Table table({"", "MEDIAN", "SPREAD", "SAMPLES", "CANDIDATE"});
+  const Json candidates = record.value("candidates", Json::array());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Json& candidate = candidates[i];
+    const auto seconds = candidate.value("seconds", std::vector<double>{});
+    const std::string dropped = candidate.value("dropped", "");
+    const std::string state = i == winner ? "winner" : candidate.value("is_finalist", false) ? "final" : "";
+    table.add({state, seconds.empty() ? "-" : fmt::format("{:.1f} us", candidate.value("median", 0.0) * 1e6),
+               seconds.empty() ? "-" : fmt::format("{:.1f} %", candidate.value("spread", 0.0) * 100),
+               std::to_string(seconds.size()),
+               candidate.value("description", "") + (dropped.empty() ? "" : ": " + dropped)});
+  }
+  out.line("");
+  out.print_table(table);
+}
+
 }  // namespace
 
-Action add_show(CLI::App& app) {
+Action add_show(CommandLine& line) {
   auto name = std::make_shared<std::string>();
-  app.add_option("KEY", *name, "First digits of a key or digest")->required()->check(entry_name());
+  line.option("KEY", *name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
   return [name](Session& session) {
     KILN_CLI_ASSIGN(session, const Json entry, session.find_entry(*name));
     if (session.out().json) {
       session.out().print_json({{"entry", entry}});
     } else {
       print_entry(session.out(), entry);
+      if (entry.contains("record")) print_record(session.out(), entry["record"]);
     }
     return ExitCode::ok;
   };

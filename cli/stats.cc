@@ -2,7 +2,7 @@
 
 namespace kiln::cli {
 
-Action add_stats(CLI::App&) {
+Action add_stats(CommandLine&) {
   return [](Session& session) {
     KILN_CLI_ASSIGN(session, Json stats, session.ask({.verb = protocol::Verb::stats}, Session::Start::never));
     if (session.out().json) {

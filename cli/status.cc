@@ -62,9 +62,9 @@ ExitCode print_absent(const Session& session, const Status& why, bool required) 
 
 }  // namespace
 
-Action add_status(CLI::App& app) {
+Action add_status(CommandLine& line) {
   auto required = std::make_shared<bool>(false);
-  app.add_flag("--require", *required, "Exit with 3 when no daemon runs");
+  line.flag("--require", *required, "Exit with 3 when no daemon runs");
   return [required](Session& session) {
     auto status = session.ask({.verb = protocol::Verb::status}, Session::Start::never);
     if (status.ok()) return print_running(session, std::move(*status));

@@ -4,7 +4,7 @@
 
 namespace kiln::cli {
 
-Action add_verify(CLI::App&) {
+Action add_verify(CommandLine&) {
   return [](Session& session) {
     session.out().note("reading every entry back");
     KILN_CLI_ASSIGN(session, Json answer, session.ask({.verb = protocol::Verb::verify}));

@@ -8,7 +8,7 @@
 
 namespace kiln::cli {
 
-Action add_version(CLI::App&) {
+Action add_version(CommandLine&) {
   return [](Session& session) {
     const Json versions{{"version", KILN_VERSION},
                         {"generator", generator_build_id()},

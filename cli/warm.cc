@@ -17,13 +17,14 @@ namespace {
 
 struct Options {
   std::vector<std::string> files, targets, symbols;
+  bool tune = false;
   WarmTorch torch;
 };
 
 struct Outcome {
   std::string file;
   Status status;
-  std::string how;  // "mapped hit", "built", "joined", "daemon hit"
+  std::string how;  // "mapped hit", "built", "tuned", "joined", "daemon hit"
   uint64_t compilations = 0;
   double milliseconds = 0;
 };
@@ -34,6 +35,7 @@ Expected<Outcome> warm_one(Client& client, const std::string& file, const Option
   KILN_ASSIGN_OR_RETURN(const auto extents, symbol_values(graph, symbols));
   const Client::CompileOptions how_to{.symbol_values = extents,
                                       .priority = protocol::Priority::warming,
+                                      .tune = options.tune,
                                       .progress = [&](const protocol::Progress& step) {
                                         progress.update(step.done, step.total,
                                                         step.item.empty() ? step.stage : step.item);
@@ -127,22 +129,18 @@ ExitCode warm(Session& session, const Options& options) {
 
 }  // namespace
 
-Action add_warm(CLI::App& app) {
+Action add_warm(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  app.add_option("FILE", options->files, "Graphs, as text or in wire form");
-  app.add_option("--target", options->targets,
-                 "Targets to build for, of this host or not; the best of this host if not given")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAME,…");
-  app.add_option("--symbols", options->symbols, "Extents of symbolic dimensions")
-      ->allow_extra_args(false)
-      ->type_name("s0=N,…");
-  app.add_option("--torch", options->torch.source, "A function that gives a torch module and example inputs")
-      ->type_name("MODULE:FUNCTION");
-  app.add_flag("--train", options->torch.train, "With --torch: the backward too");
-  app.add_flag("--whole", options->torch.whole,
-               "With --torch: torch.compile(backend=\"kiln\") instead of kiln.compile");
+  line.option("FILE", options->files, "Graphs, as text or in wire form");
+  line.option("--target", options->targets,
+              "Targets to build for, of this host or not; the best of this host if not given",
+              {.name = "NAME,…", .delimiter = ','});
+  line.option("--symbols", options->symbols, "Extents of symbolic dimensions", {.name = "s0=N,…"});
+  line.flag("--tune", options->tune, "Race candidates for matrix products and attention on this machine");
+  line.option("--torch", options->torch.source, "A function that gives a torch module and example inputs",
+              {.name = "MODULE:FUNCTION"});
+  line.flag("--train", options->torch.train, "With --torch: the backward too");
+  line.flag("--whole", options->torch.whole, "With --torch: torch.compile(backend=\"kiln\") instead of kiln.compile");
   return [options](Session& session) { return warm(session, *options); };
 }
 

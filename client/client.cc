@@ -7,7 +7,6 @@
 #include "backends/libraries.h"
 #include "base/limits.h"
 #include "base/process_mutex.h"
-#include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
 
@@ -76,11 +75,12 @@ Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOpti
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, options.symbol_values));
-  const Graph canonical = canonicalise(bound);
-  Resolver::Lookup lookup = m_resolver->find(canonical);
+  const Canonical canonical = canonicalise(bound);
+  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   if (lookup.program) {
     ++m_stats.hits_mapped;
+    if (!lookup.program->is_tuned() && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
     return found(std::move(lookup), "mapped hit");
   }
   ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
@@ -92,13 +92,34 @@ Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string ho
   return Compiled{std::move(lookup.program), std::move(how), lookup.key};
 }
 
+/// What is found serves where nobody can be asked for better.
+Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lookup untuned,
+                                        const CompileOptions& options) {
+  auto built = m_connection.build(request_for(canonical.graph, options), deadline_of(options), options.progress);
+  if (!built.ok() || !take_in(*built).ok()) return found(std::move(untuned), "mapped hit");
+  m_stats.compilations += built->compilations;
+  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
+  return lookup.program ? found(std::move(lookup), "tuned") : found(std::move(untuned), "mapped hit");
+}
+
+protocol::Build Client::request_for(const Graph& canonical, const CompileOptions& options) const {
+  protocol::Build request;
+  request.graph = to_wire(canonical);
+  const Target& target = device().targets.front();
+  request.targets = {{target.backend, target.name, target.driver}};
+  request.priority = options.priority;
+  request.tune = wants_tuning(options);
+  return request;
+}
+
 Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vector<std::string>& targets,
                                             const CompileOptions& options) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, options.symbol_values));
   protocol::Build request;
-  request.graph = to_wire(canonicalise(bound));
+  request.graph = to_wire(canonicalise(bound).graph);
   request.priority = options.priority;
+  request.tune = wants_tuning(options);
   for (const std::string& name : targets) {
     KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
     request.targets.push_back({target.backend, target.name, target.driver});
@@ -111,23 +132,18 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
 Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, symbol_values));
-  return m_resolver->find(canonicalise(bound));
+  return m_resolver->find(canonicalise(bound).digest);
 }
 
 Deadline Client::deadline_of(const CompileOptions& options) const {
   return deadline_in(options.deadline_ms ? options.deadline_ms : m_config.client_deadline_ms);
 }
 
-Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, const Resolver::Lookup& miss,
+Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,
                                               const CompileOptions& options) {
   MissRecord record{
       miss.key, miss.key_parts, miss.is_deferred ? "deferred" : kiln_miss_name(miss.miss), miss.detail, {}};
-  protocol::Build request;
-  request.graph = to_wire(canonical);
-  const Target& target = device().targets.front();
-  request.targets = {{target.backend, target.name, target.driver}};
-  request.priority = options.priority;
-  auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
+  auto built = m_connection.build(request_for(canonical.graph, options), deadline_of(options), options.progress);
   if (!built.ok()) {
     record.outcome = built.status().to_string();
     m_misses.add(std::move(record));
@@ -141,7 +157,7 @@ Expected<Client::Compiled> Client::ask_daemon(const Graph& canonical, const Reso
 
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(take_in(*built));
-  Resolver::Lookup lookup = m_resolver->find(canonical);
+  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
   m_misses.add(std::move(record));

@@ -11,7 +11,7 @@
 #include "base/expected.h"
 #include "client/connection/connection.h"
 #include "client/stats.h"
-#include "frontend/ir/graph.h"
+#include "frontend/canonical/canonical.h"
 #include "jit/resolve/resolver.h"
 
 namespace kiln {
@@ -30,13 +30,13 @@ class Client {
   static Expected<std::unique_ptr<Client>> create(std::optional<std::string> cache_directory,
                                                   std::optional<std::string> config_file, std::string_view device = {},
                                                   std::string_view python = {}, Interrupted interrupted = {});
-  /// With a configuration that is loaded already.
+  /// Creates a client over a configuration that is loaded already.
   static Expected<std::unique_ptr<Client>> create(const LoadedConfig& config, std::string_view device = {},
                                                   Interrupted interrupted = {});
 
   struct Compiled {
     std::shared_ptr<const Program> program;
-    std::string how;  // "mapped hit", "checked", "built", "joined", "daemon hit"
+    std::string how;  // "mapped hit", "checked", "built", "tuned", "joined", "daemon hit"
     Digest key;       // of the program
   };
 
@@ -44,6 +44,7 @@ class Client {
     std::span<const int64_t> symbol_values;
     uint32_t deadline_ms = 0;  // 0: the configuration's
     protocol::Priority priority = protocol::Priority::waiting;
+    bool tune = false;                      // wait until its kernels have raced on this machine
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
   };
 
@@ -57,10 +58,10 @@ class Client {
                                       const CompileOptions& options);
 
   const OpenDevice& device() const { return m_resolver->device(); }
-  /// Of the device, for memory that callers hold on it; null: the host.
+  /// The stream of the client's device, for memory that callers hold on it; null on the host.
   DeviceStream* stream() { return m_resolver->stream(); }
-  /// Over a queue of the caller's (Device::adopt_queue), which is kept for the next time, as long as there are not too
-  /// many. Errors: failed_precondition on the host.
+  /// A stream over a queue of the caller's (Device::adopt_queue). It is kept for the next call with the same queue; beyond
+  /// limits::k_client_streams another one is dropped for it. Errors: failed_precondition on the host.
   Expected<std::shared_ptr<DeviceStream>> stream_over(void* native);
 
   /// Where a graph stands in the mapped cache; nothing is built and nothing is counted.
@@ -77,7 +78,11 @@ class Client {
  private:
   Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted);
   Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
-  Expected<Compiled> ask_daemon(const Graph& canonical, const Resolver::Lookup& miss, const CompileOptions& options);
+  bool wants_tuning(const CompileOptions& options) const { return options.tune || m_config.autotune_mode == "max"; }
+  Expected<Compiled> tune(const Canonical& canonical, Resolver::Lookup untuned, const CompileOptions& options);
+  protocol::Build request_for(const Graph& canonical, const CompileOptions& options) const;
+  Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,
+                                const CompileOptions& options);
   Status take_in(protocol::Built& built);
   Deadline deadline_of(const CompileOptions& options) const;
 

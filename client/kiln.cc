@@ -78,7 +78,9 @@ kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size
 
 kiln::Client::CompileOptions how_to(const kiln_compile_options* options) {
   if (options == nullptr) return {};
-  return {.symbol_values = {options->symbol_values, options->symbol_count}, .deadline_ms = options->deadline_ms};
+  return {.symbol_values = {options->symbol_values, options->symbol_count},
+          .deadline_ms = options->deadline_ms,
+          .tune = options->struct_size >= offsetof(kiln_compile_options, tune) + sizeof options->tune && options->tune};
 }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {
@@ -103,6 +105,12 @@ nlohmann::ordered_json describe_profile(const kiln::Program& program) {
 
 extern "C" {
 
+static_assert(KILN_DATA_LOSS == static_cast<int>(kiln::StatusCode::data_loss), "codes cross the ABI as they are");
+
+const char* kiln_code_name(int32_t code) {
+  const bool known = code >= KILN_OK && code <= KILN_DATA_LOSS;
+  return kiln::to_string(known ? static_cast<kiln::StatusCode>(code) : kiln::StatusCode::unknown).data();
+}
 int32_t kiln_error_code(const kiln_error* error) { return error ? static_cast<int32_t>(error->status.code()) : 0; }
 const char* kiln_error_message(const kiln_error* error) { return error ? error->status.message().c_str() : ""; }
 const char* kiln_error_op(const kiln_error* error) { return error ? error->status.op().c_str() : ""; }

@@ -16,11 +16,12 @@ class Stats {
  public:
   std::atomic<uint64_t> compilations{0};  // code generations the workers did for this process's requests
   std::atomic<uint64_t> hits_mapped{0};   // found in the mapped cache, no daemon asked
-  std::atomic<uint64_t> hits_deferred{
-      0};                                // found in the mapped cache, but checked by the daemon before their first run
-  std::atomic<uint64_t> hits_daemon{0};  // published by another process between our look and our question
-  std::atomic<uint64_t> joined{0};       // waited for a build that another process had asked for
-  std::atomic<uint64_t> misses{0};       // not in the mapped cache when first looked for
+  // found in the mapped cache, but checked by the daemon before their first run
+  std::atomic<uint64_t> hits_deferred{0};
+  // given by the daemon without compiling: published since our look, or linked from kernels that were there
+  std::atomic<uint64_t> hits_daemon{0};
+  std::atomic<uint64_t> joined{0};  // waited for a build that another process had asked for
+  std::atomic<uint64_t> misses{0};  // not in the mapped cache when first looked for
   std::atomic<uint64_t> programs{0};
   std::atomic<uint64_t> lookup_ns{0};  // time spent in finding, mapping, checking and binding
 
@@ -40,9 +41,9 @@ class Stats {
 struct MissRecord {
   Digest key;
   std::string key_parts;  // JSON
-  std::string reason;     // name of a kiln_miss
+  std::string reason;     // name of a kiln_miss, or "deferred"
   std::string detail;
-  std::string outcome;  // "built", "joined", "daemon hit", or the error
+  std::string outcome;  // Client::Compiled::how, or the error
 };
 
 /// The last misses of this process, oldest dropped first.

@@ -84,7 +84,7 @@ void leave_callers_limits() {
   }
 }
 
-/// Between the daemon and its launcher: how the start went, and a sentence when it went wrong.
+/// Tells the launcher how the start went, with a sentence when it went wrong.
 void tell_launcher(UniqueFd& ready, char code, std::string_view why) {
   if (!ready) return;
   std::string text(1, code);
@@ -154,7 +154,7 @@ void open_log(const Config& config, const std::string& path, bool also_terminal)
   spdlog::set_default_logger(std::move(logger));
 }
 
-/// Beside this program, or what the configuration names.
+/// The worker's program: what the configuration names, else the one beside this program.
 std::string worker_program(const Config& config) {
   if (!config.worker_path.empty()) return config.worker_path;
   std::error_code failure;

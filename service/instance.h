@@ -11,8 +11,9 @@ namespace kiln {
 /// however the process ends. The file tells people its holder's pid.
 class Instance {
  public:
-  /// While another holds it: already_exists once that one answers at `socket_path`; else (it is starting, or leaving)
-  /// waits, and takes over. Errors: already_exists; unavailable after `timeout_ms`; permission_denied.
+  /// Takes the lock. While another process holds it and does not answer at `socket_path` (it is starting, or leaving),
+  /// this waits, and takes over. Errors: already_exists once the other one answers; unavailable after `timeout_ms`;
+  /// permission_denied.
   static Expected<Instance> acquire(const std::string& cache_directory, const std::string& socket_path,
                                     uint64_t timeout_ms);
 

@@ -17,6 +17,7 @@ Digest job_key(const protocol::Build& build) {
     writer.write(std::string_view(target.name));
     writer.write(std::string_view(target.driver));
   }
+  writer.write(static_cast<uint8_t>(build.tune));
   // The graph by its digest: no copy of megabytes, and no way to shift bytes between the parts.
   for (const uint8_t byte : digest_of(build.graph).bytes) writer.write(byte);
   return digest_of(writer.bytes());

@@ -317,6 +317,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job.build.graph.size(),
                   job.build.targets.size());
   BuildRequest request{job.build.graph, {}, m_options.config.cache_directory};
+  request.tune = job.build.tune;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver});
   // Both callbacks come on the pool's threads; only what is posted touches the server.

@@ -37,7 +37,7 @@ class Session {
   virtual void answer(const protocol::Message& message) = 0;
   /// Tells a peer that waits for something that the daemon lives; `anyway`, also one that does not.
   virtual void heartbeat(bool anyway) = 0;
-  /// Of what the peer has sent and not finished.
+  /// How much is held of a frame that the peer has begun and not finished.
   virtual size_t bytes_held() const = 0;
   /// Closes once `why` is said.
   virtual void refuse(const Status& why) = 0;

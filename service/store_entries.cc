@@ -100,6 +100,7 @@ class StoreEntries final : public EntryStore {
   Expected<std::string> verify();
   Expected<std::string> evict(const std::string& capacity);
   Expected<std::string> pin(const Command& command);
+  json record_of(const Digest& digest) const;
   std::unordered_set<Digest> closure_of(const Digest& root, ArtifactKind kind);
   Status pin_all(const std::unordered_set<Digest>& artifacts);
   Status unpin_all(const Entry& root);
@@ -142,8 +143,8 @@ std::vector<Digest> StoreEntries::unreadable(const std::vector<Artifact>& artifa
   return keys;
 }
 
-/// Before something is published: so the cache is larger than it may be by one publication at most, and what was just
-/// answered is not what goes. A fifth goes at once, so that this is rare.
+/// Is called before something is published: so the cache is larger than it may be by one publication at most, and what
+/// was just answered is not what goes. A fifth goes at once, so that this is rare.
 void StoreEntries::make_room() {
   if (m_store->stats().file_bytes <= m_size_max_bytes) return;
   if (const Status status = m_store->evict(m_size_max_bytes / 5 * 4); !status.ok()) {
@@ -161,8 +162,8 @@ Status StoreEntries::put(PublishBatch& batch, const std::vector<Head>& heads) {
   return m_store->flush();
 }
 
-/// Publishes, and looks whether clients find it: who asks for what is kept already could not read it. Then the
-/// published folder is made anew; what is unreadable even so makes room for what `batch` brings.
+/// Publishes, and looks whether clients find it. Where the store has it already, and clients do not find it, the published
+/// folder is damaged and made anew; an entry that is unreadable even then makes room for what `batch` brings.
 Status StoreEntries::put_readable(PublishBatch batch) {
   make_room();
   const std::vector<Head> heads = std::move(batch.heads);
@@ -232,7 +233,9 @@ Expected<std::string> StoreEntries::command(const Command& command) {
     }
     case Verb::show: {
       KILN_ASSIGN_OR_RETURN(const Entry entry, find_one(command));
-      return dump({{"schema_version", k_schema_version}, {"entry", entry_json(entry)}});
+      json shown = entry_json(entry);
+      if (entry.kind == ArtifactKind::record) shown["record"] = record_of(entry.digest);
+      return dump({{"schema_version", k_schema_version}, {"entry", std::move(shown)}});
     }
     case Verb::graph: {
       KILN_ASSIGN_OR_RETURN(const auto graph, m_store->content(command.key));
@@ -258,7 +261,7 @@ Expected<std::string> StoreEntries::command(const Command& command) {
   }
 }
 
-/// By text (the first digits of a key or digest) or else by the whole key. Errors: not_found,
+/// Finds an entry by text (the first digits of a key or digest) or else by the whole key. Errors: not_found,
 /// invalid_argument when several fit.
 Expected<Entry> StoreEntries::find_one(const Command& command) {
   const std::string name = command.text.empty() ? command.key.to_hex() : command.text;
@@ -312,6 +315,14 @@ Expected<std::string> StoreEntries::evict(const std::string& capacity) {
 }
 
 /// The artifact and all that it needs to run: a program its plans, a plan its code.
+/// What a tuning record says; null for one that cannot be read.
+json StoreEntries::record_of(const Digest& digest) const {
+  const auto kept = m_store->find(digest);
+  if (!kept.ok() || !*kept) return nullptr;
+  json record = json::parse((*kept)->payload, nullptr, false);
+  return record.is_discarded() ? json(nullptr) : record;
+}
+
 std::unordered_set<Digest> StoreEntries::closure_of(const Digest& root, ArtifactKind kind) {
   std::unordered_set<Digest> closure = {root};
   if (kind != ArtifactKind::program && kind != ArtifactKind::plan) return closure;

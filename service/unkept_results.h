@@ -22,7 +22,7 @@ class UnkeptResults {
 
   void clear() { m_results.clear(); }
 
-  /// In place of what was there under `key`; null: nothing.
+  /// Keeps `result` in place of what was there under `key`; null forgets that.
   void put(const Digest& key, std::shared_ptr<BuildResult> result) {
     if (const auto found = place_of(key); found != m_results.end()) m_results.erase(found);
     if (result) m_results.emplace_back(key, std::move(result));

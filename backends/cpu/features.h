@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "backends/machine.h"
+
 namespace kiln::cpu {
 
 /// What an x86-64 processor can do, as far as kernels care. The numbers are bits of Image::features and on
@@ -27,9 +29,10 @@ inline constexpr uint64_t bit(Feature feature) { return uint64_t{1} << static_ca
 /// A named, explicit set of features that code is compiled for. The name is Target::name.
 struct CpuTarget {
   std::string_view name;
-  uint64_t features = 0;      // Feature bits
-  int vector_bytes = 16;      // of the widest vectors code for it uses
-  std::string_view llvm_cpu;  // whose scheduling model is used; its features are listed explicitly as well
+  uint64_t features = 0;            // Feature bits
+  int vector_bytes = 16;            // of the widest vectors code for it uses
+  std::string_view llvm_cpu;        // whose scheduling model is used; its features are listed explicitly as well
+  uint64_t second_level_bytes = 0;  // a core's second-level cache, on usual processors of the target
 
   bool has(Feature feature) const { return (features & bit(feature)) != 0; }
 };
@@ -38,6 +41,9 @@ struct CpuTarget {
 std::span<const CpuTarget> ladder();
 /// Null for a name that is not on the ladder.
 const CpuTarget* find_target(std::string_view name);
+
+/// What schedules for the target assume where no processor has been asked.
+Machine default_machine(const CpuTarget& target);
 
 /// The features of this host that the operating system has enabled, taken from the C library's table (CPUID
 /// traps in guests: 8 µs each). KILN_CPU_FEATURES=<target name>, read once, masks them to that target's: how

@@ -15,7 +15,7 @@
 ///     code   = magic:u32  version:u32  record_bytes:u32  record  cubins
 ///
 /// All kernels take one argument, by value (and __grid_constant__): one pointer for each of the spec's buffers, a pointer
-/// to the launch's status, then, 64-byte aligned, the tensor maps.
+/// to the launch's status, then, 64-byte aligned, the tensor maps, then the extents (i64) that the launch carries.
 namespace kiln::cuda {
 
 /// How a tensor map is encoded once the buffer's address is known (cuTensorMapEncodeTiled): three dims, the adjacent one
@@ -64,7 +64,7 @@ struct LaunchRecord {
   bool operator==(const LaunchRecord&) const = default;
 };
 
-/// Bytes of the argument: pointers and maps.
+/// Bytes of the argument up to its extents: pointers and maps.
 size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel);
 /// Where the maps begin in it.
 size_t maps_offset(const LaunchRecord& record);

@@ -12,8 +12,13 @@ namespace {
 constexpr uint64_t k_common = bit(Feature::fp16) | bit(Feature::sub_groups_of_16);
 
 constexpr std::array<DeviceFamily, 2> k_families{{
-    {"pvc", k_common | bit(Feature::fp64), 128 << 10, {{0x0bd0, 0x0bdb}, {0x0b69, 0x0b6e}}},
-    {"dg2", k_common, 64 << 10, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}},
+    {"pvc",
+     k_common | bit(Feature::fp64),
+     128 << 10,
+     {{0x0bd0, 0x0bdb}, {0x0b69, 0x0b6e}},
+     "Intel Data Center GPU Max 1550",
+     128},
+    {"dg2", k_common, 64 << 10, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}, "Intel Arc A770", 32},
 }};
 
 constexpr std::array<std::string_view, 3> k_names{"fp16", "fp64", "sub-groups of 16"};
@@ -39,6 +44,10 @@ const DeviceFamily* find_family(std::string_view name) {
     if (family.name == name) return &family;
   }
   return nullptr;
+}
+
+Machine default_machine(const DeviceFamily& family) {
+  return {.model = std::string(family.device), .cores = family.cores};
 }
 
 const DeviceFamily* family_of_device(uint32_t device_id) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/machine.h"
 #include "base/expected.h"
 
 namespace kiln::level_zero {
@@ -27,12 +28,16 @@ struct DeviceFamily {
   uint64_t features = 0;
   int64_t local_memory_bytes = 0;  // of a work-group
   IdRange ids[2];                  // on PCI
+  std::string_view device;         // a usual one, and its Xe cores
+  uint32_t cores = 0;
 };
 
 /// Every family there is, best first. One is added here and nowhere else.
 std::span<const DeviceFamily> families();
 /// Null for a name that is not there.
 const DeviceFamily* find_family(std::string_view name);
+/// What schedules for the family assume where no device has been asked.
+Machine default_machine(const DeviceFamily& family);
 /// The family a device belongs to, or null.
 const DeviceFamily* family_of_device(uint32_t device_id);
 

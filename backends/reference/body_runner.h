@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backends/reference/number.h"
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "frontend/fuse/scalar.h"
+#include "frontend/kernel/scalar.h"
 
 namespace kiln {
 

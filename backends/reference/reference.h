@@ -3,7 +3,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
 

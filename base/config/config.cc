@@ -35,6 +35,9 @@ constexpr std::array k_keys = {
         "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "
         "first call on this machine), never or always.",
         "first,never,always"},
+    ConfigKey{"autotune.mode", &Config::autotune_mode, "",
+              "max: programs are handed out when candidates for their products and attention have raced; off: at once.",
+              "off,max"},
     ConfigKey{"daemon.use", &Config::daemon_use, "", "Off: mapped hits only, the daemon is neither asked nor started."},
     ConfigKey{"daemon.path", &Config::daemon_path, "",
               "The kilnd program. Empty: beside the library or program that asks, else in PATH."},

@@ -33,6 +33,8 @@ struct Config {
   uint64_t client_deadline_ms = 120'000;
   std::string client_check = "first";
 
+  std::string autotune_mode = "off";
+
   bool daemon_use = true;
   std::string daemon_path;
   uint64_t daemon_start_timeout_ms = 2'000;
@@ -67,7 +69,8 @@ struct ConfigKey {
   std::string_view choices = {};  // of a text, with commas between; empty: any
 };
 
-/// All keys, in the order configs/kiln.yaml shows them. Adding a setting: a member above and a row here.
+/// All keys, in the order configs/kiln.yaml shows them. Adding a setting: a member above, a row in config.cc and a line in
+/// configs/kiln.yaml.
 std::span<const ConfigKey> config_keys();
 
 /// "KILN_CACHE_DIRECTORY" for "cache.directory".

@@ -16,7 +16,7 @@ std::string default_cache_directory();
 std::string default_state_directory();
 /// A directory of this host in place of `cache_directory`, which is on a network file system.
 std::string local_cache_directory(const std::string& cache_directory);
-/// In place of default_state_directory() where that cannot be written.
+/// The directory that takes the place of default_state_directory() where that cannot be written.
 std::string fallback_state_directory();
 
 /// Creates `path` with its parents, mode 0700. What is there already must pass check_private_directory.

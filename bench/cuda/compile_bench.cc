@@ -75,7 +75,7 @@ int print_source(std::string_view name, const std::string& target_name) {
   const Target target{"cuda", target_name};
   for (const cuda::NamedSpec& named : chosen_set()) {
     if (named.name != name) continue;
-    const auto schedules = cuda::CudaCompileBackend().candidates(named.spec, target);
+    const auto schedules = default_candidates(cuda::CudaCompileBackend(), named.spec, target);
     const auto sources = cuda::CudaCompileBackend::sources(named.spec, schedules.front(), target);
     if (!sources.ok()) {
       std::cerr << sources.status().to_string() << "\n";
@@ -102,7 +102,7 @@ int run(const char* path) {
   size_t refused = 0;
   for (const cuda::NamedSpec& named : specs) {
     for (const Target& target : backend.targets()) {
-      const Schedule schedule = backend.candidates(named.spec, target).front();
+      const Schedule schedule = default_candidates(backend, named.spec, target).front();
       const Timed timed = compile_timed(backend, named.spec, schedule, target);
       if (!timed.image.ok()) {
         std::cerr << named.name << " " << target.name << ": " << timed.image.status().to_string() << "\n";

@@ -36,7 +36,7 @@ Expected<std::unique_ptr<DeviceKernel>> make_kernel(const KernelSpec& spec, int 
   const cuda::CudaCompileBackend backend;
   KILN_RETURN_IF_ERROR(validate(spec));
   KILN_RETURN_IF_ERROR(backend.claims(spec, s_target));
-  const auto candidates = backend.candidates(spec, s_target);
+  const auto candidates = default_candidates(backend, spec, s_target);
   if (candidate < 0 || static_cast<size_t>(candidate) >= candidates.size()) {
     return error(StatusCode::out_of_range, "candidate {} of {}", candidate, candidates.size());
   }
@@ -96,7 +96,7 @@ KILN_EXPORT int kiln_device_launch(void* kernel, void* const* pointers, void* st
   const auto queue = s_device->adopt_queue(stream);
   if (!queue.ok()) return failed(queue.status(), 1);
   const Status launched =
-      static_cast<DeviceKernel*>(kernel)->executable->device()->launch(**queue, pointers, nullptr, s_status);
+      static_cast<DeviceKernel*>(kernel)->executable->device()->launch(**queue, pointers, nullptr, s_status, {});
   return launched.ok() ? 0 : failed(launched, 1);
 }
 

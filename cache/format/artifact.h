@@ -6,7 +6,7 @@
  *   artifact  = header padding payload
  *   header    = 128 bytes, below; all integers little endian
  *   padding   = zeros up to payload_offset
- *   payload   = payload_size bytes; code starts page aligned in the store when it can (docs/cache_format.md)
+ *   payload   = payload_size bytes
  *
  * Launch data are the header's last 64 bytes. The digest covers kind, launch data and payload
  * (artifact_bytes.h says how); the checksum is XXH3-64 of the payload, seeded with XXH3-64 of the launch data
@@ -23,8 +23,9 @@
 enum kiln_artifact_kind {
   KILN_ARTIFACT_CODE = 1,    /* machine code of one kernel */
   KILN_ARTIFACT_PLAN = 2,    /* a region's plan (flatbuffer) */
-  KILN_ARTIFACT_PROGRAM = 3, /* an executable graph with its guards (flatbuffer) */
-  KILN_ARTIFACT_CAPTURE = 4  /* a framework's capture, opaque to the cache */
+  KILN_ARTIFACT_PROGRAM = 3, /* an executable graph (flatbuffer) */
+  KILN_ARTIFACT_CAPTURE = 4, /* a framework's capture, opaque to the cache */
+  KILN_ARTIFACT_RECORD = 5   /* what was measured of a kernel's candidates (JSON) */
 };
 
 struct kiln_artifact_header {

@@ -49,6 +49,8 @@ std::string_view to_string(ArtifactKind kind) {
       return "program";
     case ArtifactKind::capture:
       return "capture";
+    case ArtifactKind::record:
+      return "record";
   }
   return "unknown";
 }

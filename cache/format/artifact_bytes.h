@@ -19,9 +19,10 @@ enum class ArtifactKind : uint16_t {
   plan = KILN_ARTIFACT_PLAN,
   program = KILN_ARTIFACT_PROGRAM,
   capture = KILN_ARTIFACT_CAPTURE,
+  record = KILN_ARTIFACT_RECORD,
 };
 
-/// "code", "plan", "program", "capture"; "unknown" for a value outside the enum.
+/// "code", "plan", "program", "capture", "record"; "unknown" for a value outside the enum.
 std::string_view to_string(ArtifactKind kind);
 
 /// What a launch needs besides the code; all zero for other kinds. Units as in kiln_artifact_header.

@@ -332,8 +332,6 @@ const char* kiln_miss_name(enum kiln_miss miss) {
       return "corrupt";
     case KILN_MISS_OWNER:
       return "owner";
-    case KILN_MISS_FEATURES:
-      return "features";
     case KILN_MISS_UNMAPPABLE:
       return "unmappable";
   }

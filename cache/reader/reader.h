@@ -21,7 +21,7 @@ extern "C" {
 
 typedef struct kiln_reader kiln_reader;
 
-/* Why a key was not found; in logs, `kiln explain` and tests. Append only. */
+/* Why a key was not found; in logs, `kiln explain` and tests. Append only: 6 is not used again. */
 enum kiln_miss {
   KILN_HIT = 0,
   KILN_MISS_NO_CACHE = 1,  /* no directory, no index, or an index of another version */
@@ -29,7 +29,6 @@ enum kiln_miss {
   KILN_MISS_EVICTED = 3,   /* the index names a file that is gone */
   KILN_MISS_CORRUPT = 4,   /* bounds, magic, digest or checksum wrong */
   KILN_MISS_OWNER = 5,     /* directory or file of another user, or writable by others */
-  KILN_MISS_FEATURES = 6,  /* code for features this host lacks */
   KILN_MISS_UNMAPPABLE = 7 /* no memory, or none that may be executed */
 };
 

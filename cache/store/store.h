@@ -92,7 +92,7 @@ class CacheStore {
   /// resource_exhausted.
   Status publish(const PublishBatch& batch);
 
-  /// Returns once everything published before is visible in the mapped index. Costs a file: callers debounce.
+  /// Returns once everything published before is visible in the mapped index. Costs a file.
   Status flush();
 
   /// Makes the published folder anew: for when somebody damaged or removed it under the store. Views that clients hold

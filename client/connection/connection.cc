@@ -77,7 +77,7 @@ Expected<protocol::Message> Connection::ask(const protocol::Message& request, bo
   return last.with_context(fmt::format("after {} attempts", k_reconnects + 1));
 }
 
-/// Until when nothing may come: a daemon that lives says so every second.
+/// The time until which nothing may come: a daemon that lives says so every second.
 Deadline Connection::until_silence(Deadline deadline) {
   return std::min(deadline, deadline_in(limits::k_daemon_silence_ms));
 }

@@ -16,7 +16,7 @@
 namespace kiln {
 namespace {
 
-/// Between two looks at whether somebody wants the wait to end.
+/// The time between two looks at whether somebody wants the wait to end.
 constexpr auto k_slice = std::chrono::milliseconds(100);
 
 Status check_interrupted(const Interrupted& interrupted) {

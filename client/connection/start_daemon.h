@@ -44,7 +44,8 @@ class Starter {
  public:
   Starter(const Config& config, const std::string& socket_path) : m_config(config), m_socket_path(socket_path) {}
 
-  /// To be called again as long as nobody listens. Errors: why there can be no daemon, and what to do.
+  /// Takes one step; the caller calls it again as long as nobody listens. Errors: why there can be no daemon, and what
+  /// to do.
   Status start_if_nobody_does();
 
  private:

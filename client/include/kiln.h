@@ -27,8 +27,30 @@ typedef struct kiln_program kiln_program;
 typedef struct kiln_error kiln_error;
 typedef struct kiln_bytes kiln_bytes; /* an owned byte string */
 
-/* kiln_error: NULL means success. Codes are Abseil's canonical ones (invalid_argument = 3, …). */
+/* What kind of failure an error is: Abseil's canonical codes. */
+enum kiln_code {
+  KILN_OK = 0,
+  KILN_CANCELLED = 1,
+  KILN_UNKNOWN = 2,
+  KILN_INVALID_ARGUMENT = 3,
+  KILN_DEADLINE_EXCEEDED = 4,
+  KILN_NOT_FOUND = 5,
+  KILN_ALREADY_EXISTS = 6,
+  KILN_PERMISSION_DENIED = 7,
+  KILN_RESOURCE_EXHAUSTED = 8,
+  KILN_FAILED_PRECONDITION = 9,
+  KILN_ABORTED = 10,
+  KILN_OUT_OF_RANGE = 11,
+  KILN_UNIMPLEMENTED = 12,
+  KILN_INTERNAL = 13,
+  KILN_UNAVAILABLE = 14,
+  KILN_DATA_LOSS = 15
+};
+
+/* kiln_error: NULL means success. The code is one of kiln_code. */
 KILN_API int32_t kiln_error_code(const kiln_error* error);
+/* The code by name: "invalid_argument" and so on; "unknown" for a number that is no kiln_code. */
+KILN_API const char* kiln_code_name(int32_t code);
 KILN_API const char* kiln_error_message(const kiln_error* error);
 /* The op of the graph that no backend implements, or whose kernel could not be had, by its name in the text form: a graph
  * without it may be. Empty when the failure is not one op's. */
@@ -93,13 +115,14 @@ typedef struct kiln_compile_options {
   uint32_t deadline_ms;         /* 0: configuration. Ends the waiting, not the work */
   const int64_t* symbol_values; /* extents bound to the graph's symbols, in order; NULL when it has none */
   size_t symbol_count;
+  int tune; /* not 0: waits until candidates for its matrix products and attention have raced on this machine */
 } kiln_compile_options;
 
 /* Mapped cache first, then the daemon. Errors: unavailable (no daemon, or KILN_NO_DAEMON), deadline_exceeded,
  * unimplemented (names the op), what the compiler reported. */
 KILN_API kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph,
                                          const kiln_compile_options* options, kiln_program** out);
-/* Of a device: when what was launched is done (kiln_queue_finish). */
+/* A program of a device may be destroyed only when what was launched of it is done (kiln_queue_finish). */
 KILN_API void kiln_program_destroy(kiln_program* program);
 
 /* Has the graph built into the cache for targets by name, with commas between, whether or not this host has such

@@ -21,7 +21,7 @@ class Error : public std::runtime_error {
  public:
   Error(int32_t code, const std::string& message, std::string op = {})
       : std::runtime_error(message), m_code(code), m_op(std::move(op)) {}
-  /// Abseil's canonical codes.
+  /// One of kiln_code.
   int32_t code() const { return m_code; }
   /// kiln_error_op: the op that could not be had; empty when the failure is not one op's.
   const std::string& op() const { return m_op; }
@@ -64,7 +64,7 @@ class Graph {
     m_graph.reset(graph);
   }
 
-  /// With the gradients of scalar output `loss` with respect to `inputs` as further outputs.
+  /// The graph with the gradients of scalar output `loss` with respect to `inputs` as further outputs.
   Graph differentiate(size_t loss, const std::vector<size_t>& inputs) const {
     kiln_graph* graph = nullptr;
     detail::check(kiln_graph_differentiate(m_graph.get(), loss, inputs.data(), inputs.size(), &graph));
@@ -190,7 +190,7 @@ class Client {
   }
 
   Program compile(const Graph& graph, uint32_t deadline_ms = 0) {
-    kiln_compile_options options{sizeof options, deadline_ms, nullptr, 0};
+    kiln_compile_options options{sizeof options, deadline_ms, nullptr, 0, 0};
     kiln_program* program = nullptr;
     detail::check(kiln_program_create(m_client.get(), graph.get(), &options, &program));
     return Program(program);
@@ -203,7 +203,7 @@ class Client {
     detail::check(kiln_memory_allocate(m_client.get(), bytes, &memory));
     return Memory(memory, [client = m_client.get()](void* held) { kiln_memory_release(client, held); });
   }
-  /// Of that size, with a copy of `bytes` bytes of the host.
+  /// Memory of `bytes` bytes that holds a copy of the host's.
   Memory upload(const void* from_host, size_t bytes) {
     Memory memory = allocate(bytes);
     detail::check(kiln_memory_upload(m_client.get(), memory.get(), from_host, bytes));

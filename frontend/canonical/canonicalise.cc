@@ -19,7 +19,7 @@
 namespace kiln {
 namespace {
 
-/// For each value the value that stands for it after merging.
+/// The value that stands for each value after merging.
 std::vector<ValueId> merge_equal_nodes(const Graph& graph) {
   std::vector<ValueId> merged(graph.values().size());
   for (ValueId id = 0; id < merged.size(); ++id) merged[id] = id;
@@ -97,7 +97,7 @@ void add_guards(Graph& to, const Graph& from) {
 
 }  // namespace
 
-Graph canonicalise(const Graph& graph) {
+Canonical canonicalise(const Graph& graph) {
   const std::vector<ValueId> merged = merge_equal_nodes(graph);
   const std::vector<NodeId> order = structural_order(graph, merged);
 
@@ -129,7 +129,9 @@ Graph canonicalise(const Graph& graph) {
     const Shape& shape = graph.type(graph.outputs()[i]).shape;
     canonical.set_output_strides(i, canonical_strides(shape, graph.output_strides()[i]));
   }
-  return canonical;
+  std::vector<uint8_t> bytes = canonical_bytes(canonical);
+  const Digest digest = digest_of(bytes);
+  return {std::move(canonical), std::move(bytes), digest};
 }
 
 }  // namespace kiln

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/facts.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/kernel/affine.h"
 #include "frontend/ops/op.h"
 
 namespace kiln {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frontend/fuse/affine.h"
+#include "frontend/kernel/affine.h"
 
 namespace kiln {
 

@@ -4,13 +4,13 @@
 #include <set>
 
 #include "frontend/decompose/decompose.h"
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/check_plan.h"
 #include "frontend/fuse/copy_points.h"
 #include "frontend/fuse/groups.h"
 #include "frontend/fuse/homes.h"
 #include "frontend/fuse/plan.h"
 #include "frontend/fuse/split_reductions.h"
+#include "frontend/kernel/affine.h"
 #include "frontend/ops/op.h"
 
 namespace kiln {
@@ -36,7 +36,10 @@ class PlanWriter {
  private:
   uint32_t spec_index(const KernelSpec& spec) {
     const auto [found, is_new] = m_specs.try_emplace(canonical_bytes(spec), static_cast<uint32_t>(m_plan.specs.size()));
-    if (is_new) m_plan.specs.push_back(spec);
+    if (is_new) {
+      m_plan.specs.push_back(spec);
+      m_plan.digests.push_back(digest_of(found->first));
+    }
     return found->second;
   }
 
@@ -113,7 +116,7 @@ bool has_own_kernel(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
+Expected<Plan> fuse(const Graph& region) {
   Plan plan;
   plan.region = region;
   KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
@@ -137,15 +140,6 @@ Expected<Plan> fuse(const Graph& region, const TargetTraits&) {
   KILN_RETURN_IF_ERROR(write_copies(facts, state, groups, writer));
   KILN_RETURN_IF_ERROR(check_plan(plan));
   return plan;
-}
-
-bool is_fusible(const OpDef& op) {
-  switch (op.kind) {
-    case OpKind::composite:
-      return op.decompose != nullptr;
-    default:
-      return true;
-  }
 }
 
 }  // namespace kiln

@@ -19,7 +19,7 @@
 #include <map>
 #include <set>
 
-#include "frontend/fuse/expensive.h"
+#include "frontend/kernel/expensive.h"
 #include "frontend/ops/attributes.h"
 
 namespace kiln {

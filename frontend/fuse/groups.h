@@ -25,11 +25,11 @@ class Grouper {
  public:
   explicit Grouper(FusionState& state);
 
-  /// After it every live node is in one group or virtual, every pinned value has a group, no group waits for itself, and
-  /// each group's kernels are those of the final state.
+  /// Groups all nodes. Afterwards every live node is in one group or virtual, every pinned value has a group, no group
+  /// waits for itself, and each group's kernels are those of the final state.
   Status run();
   std::vector<Group> take_groups() { return std::move(m_groups); }
-  /// Of the groups with nodes: dependencies first, else as in the graph.
+  /// The groups that have nodes: dependencies first, else as in the graph.
   const std::vector<GroupId>& execution_order() const { return m_order; }
 
  private:
@@ -92,7 +92,7 @@ class Grouper {
   std::vector<uint32_t> m_virtual_depth;  // of each node: virtual nodes between it and a kernel
 };
 
-/// Cost more than a few cycles an element: not computed twice.
+/// Whether the op costs more than a few cycles an element, so that it is not computed twice.
 bool is_expensive(const OpDef& op);
 
 }  // namespace kiln

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "frontend/fuse/affine.h"
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/affine.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
 

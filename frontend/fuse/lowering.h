@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/fusion_state.h"
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/affine.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
 
@@ -59,8 +59,9 @@ class BodyLowering {
   /// One store of an expression to a home of a value, at any index.
   Store store_expr(ExprId expr, ValueId value, uint32_t home, const Index& index, StoreMode mode, BufferRole role);
 
-  /// The matrix product is not computed but a leaf; where it was met.
+  /// Makes `value`, a matrix product, a leaf that is not computed here.
   void set_accumulator(ValueId value) { m_accumulator = value; }
+  /// The index at which that leaf was met; nothing before it is.
   const std::optional<Index>& accumulator_index() const { return m_accumulator_index; }
 
   /// An index whose dims name every element of the value once, at which it was emitted; or nothing.
@@ -108,7 +109,7 @@ class BodyLowering {
   ExprId add_reduction(Combiner combiner, ExprId value, DType dtype);
 
   ExprId load(ValueId value, const Affine& address, ExprId predicate);
-  /// The flat index of `value` when it can be loaded without cutting it up.
+  /// Whether the value is loaded, and lies densely: then its flat index is its address, whatever cuts across its dims.
   bool is_dense_leaf(ValueId value) const;
   uint32_t add_access(uint32_t buffer, const Affine& address);
   /// low ≤ affine < high, within `outer`: an expression, always, never, or failure.

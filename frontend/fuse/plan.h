@@ -3,18 +3,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/expected.h"
-#include "frontend/fuse/kernel_spec.h"
 #include "frontend/ir/graph.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
-
-/// Facts about a target that fusion may use. Plain numbers: fusion knows no vendor.
-struct TargetTraits {
-  int64_t vector_bytes = 64;
-  int64_t fast_memory_bytes = 2 << 20;  // a core's private cache, or shared memory
-  bool operator==(const TargetTraits&) const = default;
-};
 
 /// Where a plan's buffer comes from.
 enum class BufferKind : uint8_t { input = 0, output = 1, temporary = 2, constant = 3 };
@@ -33,9 +27,9 @@ struct Launch {
   std::vector<uint32_t> buffers;  // index into Plan::buffers, one per KernelSpec::buffers
   /// The nodes of Plan::graph this launch computes, ascending.
   std::vector<NodeId> nodes;
-  /// For each kernel buffer: the value of Plan::graph it holds, after the launch where it is stored to.
+  /// The value of Plan::graph that each kernel buffer holds, after the launch where it is stored to.
   std::vector<ValueId> values;
-  /// For each inout buffer: the value it holds before; k_none for the others.
+  /// The value that each inout buffer holds before the launch; k_none for other buffers.
   std::vector<ValueId> initial;
 };
 
@@ -46,15 +40,16 @@ struct Plan {
   Graph region;                   // as it was given
   std::vector<ValueId> values;    // of `region`: the value of `graph` that each is; k_none where it is gone
   std::vector<KernelSpec> specs;  // distinct
+  std::vector<Digest> digests;    // of the canonical bytes of each spec: what keys hold
   std::vector<PlanBuffer> buffers;
   std::vector<Launch> launches;
   std::vector<std::vector<uint8_t>> constants;
 };
 
 /// Makes kernels of a region graph: every symbol bound (all dims constant); composites are decomposed here.
-/// Deterministic: equal graphs and traits give equal plans.
-/// Errors: unimplemented, naming the op, when a node has no kernel form (callers check `is_fusible` first).
-Expected<Plan> fuse(const Graph& region, const TargetTraits& traits);
+/// Deterministic: equal graphs give equal plans.
+/// Errors: unimplemented, naming the op, when a node has no kernel form.
+Expected<Plan> fuse(const Graph& region);
 
 /// What one launch computes, for judging its kernel: as the caller's own ops (Plan::region) where the launch computes
 /// whole ones, so that a wrong decomposition is found too; else as the part of Plan::graph. Its inputs are the launch's
@@ -64,8 +59,5 @@ Graph reference_graph(const Plan& plan, const Launch& launch);
 
 /// The same always as the part of Plan::graph: whose intermediate values are those that the kernel has, too.
 Graph primitive_graph(const Plan& plan, const Launch& launch);
-
-/// Whether the op has a kernel form at all.
-bool is_fusible(const OpDef& op);
 
 }  // namespace kiln

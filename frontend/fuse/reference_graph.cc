@@ -31,7 +31,7 @@ class Fragment {
     }
   }
 
-  /// Of Plan::graph: which input of the fragment holds it, for those that are read.
+  /// The input of the fragment that holds each value of Plan::graph, for those that are read.
   const std::map<ValueId, ValueId>& read() const { return m_read; }
 
   /// A copy of `node` over values of the fragment; its results.
@@ -73,7 +73,7 @@ class Fragment {
   std::map<ValueId, ValueId> m_read;
 };
 
-/// From the region as it was given.
+/// Makes the fragment of ops of the region as it was given.
 class WholeOps {
  public:
   WholeOps(const Plan& plan, const Launch& launch) : m_plan(plan), m_launch(launch), m_fragment(plan, launch) {

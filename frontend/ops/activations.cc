@@ -74,7 +74,7 @@ double hard_sigmoid(const Node&, double x) { return std::isnan(x) ? x : std::cla
 double hard_swish(const Node& node, double x) { return x * hard_sigmoid(node, x); }
 double log_sigmoid_of(const Node&, double x) { return log_sigmoid(x); }
 double mish(const Node&, double x) { return x * std::tanh(-log_sigmoid(-x)); }
-/// As in torch, where a power of a half is a root: NaN for -inf, and -0 stays.
+/// x to the exponent as torch has it, where a power of a half is a root: NaN for -inf, and -0 stays.
 double pow_scalar(const Node& node, double x) {
   const double exponent = number_of(node.attributes, "exponent");
   if (std::fabs(exponent) != 0.5) return std::pow(x, exponent);

@@ -188,7 +188,7 @@ double delta_of(const Problem& p, const Node& node, int64_t row) {
   })[0];
 }
 
-/// From Q · K and grad_out · V.
+/// The probability of a key and the gradient of its score, from `product` (Q · K) and `from_value` (grad_out · V).
 Pair backward_pair(const Problem& p, const Node& node, int64_t row, int64_t key, double product, double from_value) {
   const double score = p.score(row, key, product), lse = p.e.at(node.operands[5], row);
   if (score == -k_infinity || lse == -k_infinity) return {0, 0};

@@ -82,7 +82,7 @@ struct AskedProduct {
   std::vector<size_t> places;  // in what is asked
 };
 
-/// Where rows and columns come again and again: products of blocks of them.
+/// Computes products of blocks of rows and columns: for where these come again and again.
 void dense_products(ElementEvaluator& e, const Side& left, const Side& right, std::span<double> out) {
   constexpr size_t k_block_elements = size_t{1} << 22;  // 32 MiB
   const auto k = static_cast<size_t>(left.lines.front().count);

@@ -98,6 +98,12 @@ double within_range(DType dtype, double value) {
   return static_cast<double>(static_cast<float>(value));
 }
 
+/// The integer, or a large one of either sign where f64 does not hold it and arithmetic in it is wrong.
+double known_integer(double element, bool up) {
+  if (std::fabs(element) <= 0x1p53 || element == -0x1p63) return element;  // the least is exact: casts make it
+  return up ? 0x1p62 : -0x1p62;
+}
+
 bool coin(uint64_t seed, uint64_t place) {
   uint64_t mixed = (place + seed * 0x10001) * 0xbf58476d1ce4e5b9U;
   mixed = (mixed ^ (mixed >> 29)) * 0x94d049bb133111ebU;
@@ -176,8 +182,9 @@ int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
 
 double ElementEvaluator::load_at(const State& state, int64_t address) const {
   const double element = load_element(state.dtype, state.data, address);
-  if (m_view.rounding_seed == 0 || !is_floating(state.dtype)) return element;
-  return next_in(state.dtype, element, coin(m_view.rounding_seed, static_cast<uint64_t>(address)));
+  if (m_view.rounding_seed == 0) return element;
+  const bool up = coin(m_view.rounding_seed, static_cast<uint64_t>(address));
+  return is_floating(state.dtype) ? next_in(state.dtype, element, up) : known_integer(element, up);
 }
 
 double ElementEvaluator::compute(ValueId value, int64_t index) {
@@ -194,11 +201,9 @@ double ElementEvaluator::compute(ValueId value, int64_t index) {
 double ElementEvaluator::as_held(ValueId value, int64_t index, double element) const {
   const DType dtype = m_graph->value(value).type.dtype;
   if (m_view.within_range) element = within_range(dtype, element);
-  const bool is_limited = m_view.limit < HUGE_VAL && is_floating(dtype) && !(std::fabs(element) < m_view.limit);
-  if (is_limited && (m_view.limit_seed == 0 || coin(m_view.limit_seed, value))) element = 0.5;
-  if (m_view.rounding_seed != 0 && is_floating(dtype)) {
-    const uint64_t place = value * 0x94d049bb133111ebU + static_cast<uint64_t>(index);
-    element = next_in(dtype, round_to(dtype, element), coin(m_view.rounding_seed, place));
+  if (m_view.rounding_seed != 0) {
+    const bool up = coin(m_view.rounding_seed, value * 0x94d049bb133111ebU + static_cast<uint64_t>(index));
+    element = is_floating(dtype) ? next_in(dtype, round_to(dtype, element), up) : known_integer(element, up);
   }
   if (m_rounding_seed) {
     const uint64_t place = value * 0x94d049bb133111ebull + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull;

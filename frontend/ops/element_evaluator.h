@@ -25,14 +25,11 @@ class ElementEvaluator {
  public:
   /// How the values are looked at.
   struct View {
-    /// Not 0: every floating element of an input or a result is taken one rounding of its dtype higher or lower, at random.
+    /// Not 0: every floating element of an input or a result is taken one rounding of its dtype higher or lower, at random,
+    /// and an integer that f64 does not hold is any large one.
     uint64_t rounding_seed = 0;
     /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
     bool within_range = false;
-    /// What is computed and is not below this is 1/2 in some of the values, chosen by the seed (0: in all): a verdict
-    /// replaces such elements where values are stored, and fusion stores some and computes others again.
-    double limit = std::numeric_limits<double>::infinity();
-    uint64_t limit_seed = 0;
   };
 
   /// `inputs[i]` holds graph input i in its own dtype and strides. Errors: wrong count or size, symbols not bound.
@@ -68,7 +65,7 @@ class ElementEvaluator {
   // --- for rows ----------------------------------------------------------------------------------------------------
 
   const std::vector<int64_t>& extents(ValueId value) const { return m_states[value].extents; }
-  /// Of the flat row-major index.
+  /// How far neighbours along each dim are apart in the flat row-major index.
   const std::vector<int64_t>& strides(ValueId value) const { return m_states[value].strides; }
   int64_t elements(ValueId value) const { return m_states[value].elements; }
 

@@ -66,7 +66,7 @@ struct Moments {
   double mean, rstd;
 };
 
-/// Of `count` consecutive elements from `row * count` on.
+/// Mean and rstd of `count` consecutive elements from `row * count` on.
 Moments moments(ElementEvaluator& e, const Node& node, NodeId id, int64_t row, int64_t count) {
   const auto numbers = e.scratch(id, row, 2, [&](std::span<double> out) {
     const ValueId x = node.operands[0];
@@ -135,8 +135,8 @@ Gradients decompose_layer_norm(GraphBuilder& b, const Node& node, Values in) {
 
 ValueId add_present(GraphBuilder& b, ValueId a, ValueId c) { return a == k_none ? c : c == k_none ? a : b.add(a, c); }
 
-/// Through out by the backward op. Where mean and rstd are read too (by a second derivative), d mean = 1 / N and
-/// d rstd = -rstd^3 (x - mean) / N.
+/// The gradient through `out` is the backward op's. Where mean and rstd are read too (by a second derivative),
+/// d mean = 1 / N and d rstd = -rstd^3 (x - mean) / N.
 Gradients layer_norm_gradient(GraphBuilder& b, const Node& node, Values in, Values out, Values g) {
   const size_t normalized = normalized_rank(node);
   std::vector<ValueId> gradients(3, k_none);

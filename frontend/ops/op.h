@@ -7,16 +7,13 @@
 #include <vector>
 
 #include "base/expected.h"
-#include "frontend/fuse/scalar.h"
 #include "frontend/ir/graph.h"
+#include "frontend/kernel/scalar.h"
 
 namespace kiln {
 
 class GraphBuilder;
 class ElementEvaluator;
-
-/// The table's part of a key. Raise it when an existing row comes to mean something else.
-inline constexpr uint32_t k_op_table_version = 1;
 
 enum class OperandKind : uint8_t { required, optional, variadic };
 

@@ -157,7 +157,7 @@ Gradients decompose_logsumexp(GraphBuilder& b, const Node& node, Values in) {
   return b.finish({b.cast(b.reshape(out, shape), b.dtype(in[0]))});
 }
 
-/// Through the softmax, not through the maximum.
+/// The gradient goes through the softmax, not through the maximum.
 Gradients logsumexp_gradient(GraphBuilder& b, const Node& node, Values in, Values out, Values g) {
   const ValueId weights = b.exp(b.sub(in[0], spread(b, node, out[0], in[0])));
   return b.finish({b.mul(spread(b, node, g[0], in[0]), weights)});

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "frontend/fuse/scalar.h"
+#include "frontend/kernel/scalar.h"
 
 namespace kiln {
 

@@ -80,7 +80,7 @@ std::vector<SymbolId> symbols_of(const Graph& graph, const Region& region) {
   return symbols;
 }
 
-Graph extract(const Graph& graph, const Region& region) {
+Canonical extract(const Graph& graph, const Region& region) {
   const Renumbering renumber(graph, region);
   Graph part;
   for (size_t i = 0; i < region.symbols.size(); ++i) part.add_symbol({});

@@ -4,8 +4,7 @@
 
 namespace kiln {
 
-/// The graph's symbols that the region's types and attributes name, by first appearance. What Region::symbols
-/// holds.
+/// The graph's symbols that the region's types and attributes name, by first appearance: what Region::symbols holds.
 std::vector<SymbolId> symbols_of(const Graph& graph, const Region& region);
 
 }  // namespace kiln

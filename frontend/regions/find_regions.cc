@@ -35,7 +35,7 @@ namespace kiln {
 namespace {
 
 constexpr size_t k_rounds = 6;
-/// For each radius, how many numbers of copies are tried, and for each of them how many seeds.
+/// How many numbers of copies are tried for each radius, and how many seeds for each of them.
 constexpr size_t k_tried_counts = 3;
 constexpr size_t k_tried_seeds = 3;
 /// A region is worth its call with this much arithmetic in it, or when it belongs to something that repeats
@@ -183,10 +183,9 @@ class Classes {
  public:
   void add(const Graph& graph, Region region, RegionPartition& partition) {
     region.symbols = symbols_of(graph, region);
-    Graph part = extract(graph, region);
-    std::vector<uint8_t> bytes = canonical_bytes(part);
-    const auto [known, is_new] = m_known.try_emplace(bytes, static_cast<uint32_t>(partition.classes.size()));
-    if (is_new) partition.classes.push_back({{}, std::move(part), std::move(bytes)});
+    Canonical part = extract(graph, region);
+    const auto [known, is_new] = m_known.try_emplace(part.bytes, static_cast<uint32_t>(partition.classes.size()));
+    if (is_new) partition.classes.push_back({std::move(part), {}});
     region.class_index = known->second;
     partition.classes[known->second].regions.push_back(static_cast<uint32_t>(partition.regions.size()));
     partition.regions.push_back(std::move(region));

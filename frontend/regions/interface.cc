@@ -9,8 +9,8 @@
 // with what the second knows, so that values read through two uses are told from two values. Results are
 // sorted by their producers' hashes. Results that stay alike (two experts of a mixture) are either symmetric,
 // then any order gives the same graph, or not told apart, then two equal regions may miss each other, which
-// costs a compilation and breaks nothing. The first is marked and the sweeps run again, so that what hangs
-// together stays together. Parameters follow by a depth-first walk from the results.
+// costs a compilation and breaks nothing. The first is marked and the sweeps run again, so that nodes which
+// the marked one is connected with are told apart too. Parameters follow by a depth-first walk from the results.
 //
 // Hashes are taken without attributes first: a layer whose epsilon differs keeps the order of its siblings.
 
@@ -170,7 +170,7 @@ class Interface {
     }
   }
 
-  /// By a depth-first walk from the outputs over the operands, without recursion.
+  /// Orders inputs by a depth-first walk from the outputs over the operands, without recursion.
   void order_inputs() {
     struct Visit {
       uint32_t index;

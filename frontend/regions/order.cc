@@ -93,7 +93,7 @@ void give_up_one(std::vector<Copies>& parts, const Grouping& grouping, const std
   parts.erase(parts.begin() + static_cast<ptrdiff_t>(smallest));
 }
 
-/// For each group how often the way to it left a copy for a node in none. What one level holds can run together: what
+/// How often the way to each group left a copy for a node in none. What one level holds can run together: what
 /// it needs from copies needs lower levels only.
 std::vector<uint32_t> levels_of(const Condensed& condensed, const Grouping& grouping,
                                 const std::vector<uint32_t>& order) {

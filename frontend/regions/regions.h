@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "frontend/canonical/canonical.h"
 #include "frontend/ir/graph.h"
 
 namespace kiln {
@@ -10,25 +11,23 @@ namespace kiln {
 /// One part of a graph that is hashed, planned and called as one.
 struct Region {
   uint32_t class_index = 0;
-  /// In topological order. Entry i corresponds to entry i of the other regions of the class.
+  /// The region's nodes in topological order. Entry i corresponds to entry i of the other regions of the class.
   std::vector<NodeId> nodes;
   /// Values of the graph, in the order of the region's parameters. A value may appear twice where another
   /// region of the class reads two different ones.
   std::vector<ValueId> inputs;
   /// Values that other regions or the graph's caller read, in the order of the region's results.
   std::vector<ValueId> outputs;
-  /// For each operand of each node, in order: which of `inputs` it reads; k_none when its producer is in the
-  /// region or it is absent.
+  /// Which of `inputs` each operand of each node reads, in order; k_none when its producer is in the region or it is
+  /// absent.
   std::vector<uint32_t> operand_inputs;
   /// symbols[i] is the graph's symbol that the region's symbol i stands for.
   std::vector<SymbolId> symbols;
 };
 
-/// Regions with the same meaning: extract() gives the same canonical bytes for each.
-struct RegionClass {
+/// What extract() gives for each of some regions: they have the same meaning.
+struct RegionClass : Canonical {
   std::vector<uint32_t> regions;  // indices, ascending
-  Graph graph;                    // canonical
-  std::vector<uint8_t> bytes;     // canonical_bytes(graph)
 };
 
 /// Every node is in exactly one region. Regions are in executable order: each reads only graph inputs and
@@ -46,8 +45,8 @@ struct RegionPartition {
 /// Cost: about 20 µs a node.
 RegionPartition find_regions(const Graph& graph);
 
-/// The region as a graph of its own, canonical: its inputs and outputs lie as their types in `graph` say. Guards over
+/// The region as a graph of its own: its inputs and outputs lie as their types in `graph` say. Guards over
 /// the region's symbols come along.
-Graph extract(const Graph& graph, const Region& region);
+Canonical extract(const Graph& graph, const Region& region);
 
 }  // namespace kiln

@@ -24,8 +24,7 @@ class CopySets {
   std::vector<uint64_t> m_bits;
 };
 
-/// By index: whether a path leaves a copy and comes back to the node, or to one it depends on within the
-/// copy.
+/// Whether a path leaves a copy and comes back to the node of each index, or to one it depends on within the copy.
 std::vector<bool> find_returns(const Wiring& wiring, const Copies& copies, const Places& places) {
   CopySets left(wiring.size(),
                 copies.count());  // the copies from which a path leads here that was outside since

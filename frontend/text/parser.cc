@@ -210,8 +210,7 @@ class Parser {
   Place place() const { return {m_lexer, m_token}; }
   void go_to(const Place& place) { m_lexer = place.lexer, m_token = place.token; }
 
-  /// To behind the parenthesis that closes the inputs; whether they are well formed is seen when they are
-  /// read.
+  /// Moves behind the parenthesis that closes the inputs; whether they are well formed is seen when they are read.
   void skip_inputs() {
     while (m_token.kind != TokenKind::end && !m_token.is(")")) advance();
     advance();

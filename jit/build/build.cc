@@ -4,21 +4,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
 
-#include "backends/compile_registry.h"
-#include "cache/reader/reader.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/regions/regions.h"
 #include "frontend/wire/wire.h"
-#include "jit/build/artifact_writer.h"
-#include "jit/build/kernel_builder.h"
-#include "jit/build/missing_op.h"
-#include "jit/build/program_verdict.h"
+#include "jit/build/kernels/choose_kernels.h"
+#include "jit/build/kernels/tune_kernels.h"
+#include "jit/build/link/link.h"
+#include "jit/build/plan/plan_regions.h"
+#include "jit/build/program_verdict/program_verdict.h"
 #include "jit/build/published.h"
-#include "jit/resolve/key.h"
 
 namespace kiln {
 
@@ -41,163 +38,64 @@ class StageClock {
   Json m_stages = Json::object();
 };
 
-/// A distinct region of the graph on its way to a plan artifact.
-struct PlannedRegion {
-  Graph graph;
-  Key key;
-  std::optional<Digest> artifact;  // from the start when the cache has it, kernels included
-  Plan plan;
-  std::vector<Digest> codes;  // per plan.specs
-};
-
 /// Builds the program of one target into `result`.
 class ProgramBuild {
  public:
-  /// `client` is the graph as it was asked for, `graph` its canonical form. Without a `runner` verdicts are deferred.
-  ProgramBuild(const Graph& client, const Graph& graph, const CompileBackend& backend, const Target& target,
-               Published& published, const RunnerFactory& make_runner, CandidateRunner* runner,
-               const ProgressFunction& progress, BuildResult& result)
+  /// `client` is the graph as it was asked for, `canonical` its canonical form. Without a `runner` verdicts are deferred.
+  ProgramBuild(const Graph& client, const Canonical& canonical, const BuildTarget& target, Published& published,
+               CandidateRunner* runner, bool is_tuned, const BuildEnvironment& environment, BuildResult& result)
       : m_client(client),
-        m_graph(graph),
-        m_backend(backend),
+        m_canonical(canonical),
         m_target(target),
         m_published(published),
-        m_make_runner(make_runner),
         m_runner(runner),
-        m_proof(runner != nullptr ? Proof::verified : Proof::deferred),
-        m_progress(progress),
+        m_is_tuned(is_tuned),
+        m_environment(environment),
         m_result(result) {}
 
   Expected<Json> run() {
-    const Graph settled = settle_layouts(sink_views(m_graph));
+    const Graph settled = settle_layouts(sink_views(m_canonical.graph));
     const RegionPartition partition = find_regions(settled);
     m_clock.finish("regions");
-    KILN_RETURN_IF_ERROR(plan_regions(partition));
+    KILN_ASSIGN_OR_RETURN(m_plans, plan_regions(partition, m_target, m_environment.progress));
     m_clock.finish("fuse");
-    KILN_RETURN_IF_ERROR(make_code());
+    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_plans, m_target, m_published, m_environment));
     m_clock.finish("kernels");
-    write_plans();
-    BuiltArtifact program = write_program(settled, partition);
-    m_clock.finish("write");
+    if (m_is_tuned) {
+      KILN_RETURN_IF_ERROR(tune_kernels(m_plans, m_target, m_published, m_environment, m_kernels));
+      m_clock.finish("tune");
+    }
+    m_linked = link(m_canonical, settled, partition, m_plans, m_kernels, m_target);
+    m_clock.finish("link");
     Json judged = nullptr;
     if (m_runner != nullptr) {
-      KILN_ASSIGN_OR_RETURN(judged, judge(program, settled, partition));
+      KILN_ASSIGN_OR_RETURN(judged, judge(settled, partition));
       m_clock.finish("program_verdict");
     }
-    publish(std::move(program));
-    return Json{{"target", m_target.name},     {"driver", m_target.driver},   {"verified", m_proof == Proof::verified},
-                {"stages_ms", m_clock.json()}, {"regions", m_regions.size()}, {"calls", partition.regions.size()},
-                {"program", judged},           {"kernels", m_kernels}};
+    Json report{{"target", m_target.target.name},
+                {"driver", m_target.target.driver},
+                {"verified", m_target.proof == Proof::verified},
+                {"stages_ms", m_clock.json()},
+                {"regions", m_plans.size()},
+                {"calls", partition.regions.size()},
+                {"program", judged},
+                {"kernels", m_kernels.report}};
+    publish();
+    return report;
   }
 
  private:
-  Status plan_regions(const RegionPartition& partition) {
-    const TargetTraits traits = m_backend.traits(m_target);
-    for (const RegionClass& region_class : partition.classes) {
-      PlannedRegion region{region_class.graph, {}, {}, {}, {}};
-      region.key = plan_key(region.graph, m_target, m_proof);
-      // What was published is not built again, but its plan is: the verdict over the program holds each launch against it.
-      auto plan = fuse(region.graph, traits);
-      if (!plan.ok()) return plan.status().with_op(missing_op(region.graph, m_backend, m_target));
-      region.plan = std::move(plan).value();
-      if (auto known = m_published.complete_plan(region.key.digest())) {
-        region.artifact = known->digest;
-        region.codes = std::move(known->codes);
-      }
-      m_regions.push_back(std::move(region));
-      m_progress("fuse", m_regions.size(), partition.classes.size(), {});
-    }
-    return {};
-  }
-
-  /// Code for every spec that has none: specs are shared across regions, and with everything published
-  /// before.
-  Status make_code() {
-    std::vector<KernelJob> jobs;
-    std::unordered_map<Digest, size_t> job_of;
-    std::unordered_map<Digest, Digest> code_of;
-    for (PlannedRegion& region : m_regions) {
-      if (region.artifact) continue;
-      for (const Launch& launch : region.plan.launches) {
-        const Key key = key_of(region.plan.specs[launch.spec]);
-        const Digest digest = key.digest();
-        if (code_of.contains(digest) || job_of.contains(digest)) continue;
-        if (auto known = m_published.code(digest)) {
-          code_of[digest] = *known;
-        } else {
-          job_of[digest] = jobs.size();
-          jobs.push_back({digest, key.to_json(), &region.plan, &launch, deferred_code(region.plan.specs[launch.spec])});
-        }
-      }
-    }
-    KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, m_backend, m_target, m_make_runner, m_progress));
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      code_of[jobs[i].key] = kernels[i].artifact.digest;
-      report(jobs[i], kernels[i]);
-      m_result.compilations += kernels[i].compilations;
-      m_result.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
-      m_result.artifacts.push_back(std::move(kernels[i].artifact));
-    }
-    for (PlannedRegion& region : m_regions) {
-      if (region.artifact) continue;
-      for (const KernelSpec& spec : region.plan.specs) region.codes.push_back(code_of.at(key_of(spec).digest()));
-    }
-    return {};
-  }
-
-  Key key_of(const KernelSpec& spec) const { return code_key(spec, m_target, m_backend.toolchain(), m_proof); }
-
-  /// What was compiled for the spec where its verdict had to be deferred.
-  std::optional<Image> deferred_code(const KernelSpec& spec) {
-    if (m_proof == Proof::deferred) return std::nullopt;
-    return m_published.image(code_key(spec, m_target, {}, Proof::deferred).digest());
-  }
-
-  void report(const KernelJob& job, const BuiltKernel& kernel) {
-    m_kernels.push_back({{"name", kernel_name(job.spec())},
-                         {"key", job.key.to_hex()},
-                         {"schedule", kernel.schedule},
-                         {"compilations", kernel.compilations},
-                         {"code_bytes", kernel.artifact.payload.size()},
-                         {"compile_ms", kernel.compile_ms},
-                         {"verify_ms", kernel.verify_ms},
-                         {"run_ms", kernel.run_ms},
-                         {"error_of_tolerance", kernel.max_error},
-                         {"elements_checked", kernel.checked},
-                         {"tiles", kernel.tiles},
-                         {"tiles_checked", kernel.tiles_met}});
-  }
-
-  void write_plans() {
-    for (PlannedRegion& region : m_regions) {
-      if (region.artifact) continue;
-      BuiltArtifact artifact =
-          plan_artifact(region.plan, static_cast<uint32_t>(region.graph.inputs().size()), region.codes);
-      region.artifact = artifact.digest;
-      m_result.heads.push_back({region.key.digest(), artifact.digest, 0, region.key.to_json()});
-      m_result.artifacts.push_back(std::move(artifact));
-    }
-  }
-
-  BuiltArtifact write_program(const Graph& settled, const RegionPartition& partition) const {
-    ProgramDescription description{settled, {}, {}, m_target.name, 0};
-    for (const PlannedRegion& region : m_regions) description.plans.push_back(*region.artifact);
-    for (const Region& region : partition.regions) {
-      description.calls.push_back({region.class_index, region.inputs, region.outputs});
-    }
-    return program_artifact(description);
-  }
-
   /// The program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
-  Expected<Json> judge(const BuiltArtifact& program, const Graph& settled, const RegionPartition& partition) {
-    m_progress("verify", 0, 1, "program");
+  Expected<Json> judge(const Graph& settled, const RegionPartition& partition) {
+    m_environment.progress("verify", 0, 1, "program");
     std::vector<const Plan*> plans;
-    for (const PlannedRegion& region : m_regions) plans.push_back(&region.plan);
-    const LinkedProgram linked{program.payload, [&](const Digest& digest) { return plan_named(digest); },
+    for (const Plan& plan : m_plans) plans.push_back(&plan);
+    const LinkedProgram linked{m_linked.program.payload, [&](const Digest& digest) { return plan_named(digest); },
                                [&](const Digest& digest) { return kernel_named(digest); }};
-    const ProgramVerdict verdict = judge_program({m_client, m_graph, settled, partition, plans}, linked, *m_runner);
+    const ProgramVerdict verdict =
+        judge_program({m_client, m_canonical.graph, settled, partition, plans}, linked, *m_runner);
     KILN_RETURN_IF_ERROR(verdict.status);
-    m_progress("verify", 1, 1, "program");
+    m_environment.progress("verify", 1, 1, "program");
     return Json{{"not_judged", verdict.not_judged},
                 {"launches", verdict.launches},
                 {"values", verdict.values},
@@ -209,75 +107,76 @@ class ProgramBuild {
                 {"reference_ms", verdict.reference_ms}};
   }
 
-  const BuiltArtifact* built(const Digest& digest) const {
-    const auto found = std::ranges::find(m_result.artifacts, digest, &BuiltArtifact::digest);
-    return found == m_result.artifacts.end() ? nullptr : &*found;
-  }
-
   Expected<std::span<const uint8_t>> plan_named(const Digest& digest) const {
-    if (const BuiltArtifact* artifact = built(digest)) return std::span<const uint8_t>(artifact->payload);
-    if (const auto known = m_published.plan_named(digest)) return *known;
-    return error(StatusCode::not_found, "plan {} is gone from the cache", digest.to_short());
+    const auto found = std::ranges::find(m_linked.plans, digest, &BuiltArtifact::digest);
+    if (found != m_linked.plans.end()) return std::span<const uint8_t>(found->payload);
+    return error(StatusCode::internal, "the program names plan {} that it was not linked with", digest.to_short());
   }
 
   Expected<LinkedProgram::Kernel> kernel_named(const Digest& digest) const {
-    const KernelSpec* spec = nullptr;
-    for (const PlannedRegion& region : m_regions) {
-      for (size_t i = 0; i < region.codes.size(); ++i) {
-        if (region.codes[i] == digest) spec = &region.plan.specs[i];
-      }
-    }
+    const KernelSpec* spec = spec_of(digest);
     if (spec == nullptr)
       return error(StatusCode::internal, "the program names code {} that its plans do not", digest.to_short());
     const auto buffers = static_cast<uint32_t>(spec->buffers.size());
-    if (const BuiltArtifact* code = built(digest)) {
-      const Image image{code->payload, code->entry, code->tasks, code->workspace_bytes, code->features};
-      return LinkedProgram::Kernel{image, buffers};
-    }
-    if (auto known = m_published.image_named(digest)) return LinkedProgram::Kernel{std::move(*known), buffers};
-    return error(StatusCode::not_found, "code {} is gone from the cache", digest.to_short());
+    KILN_ASSIGN_OR_RETURN(Image image, image_of(digest, m_kernels, m_published));
+    return LinkedProgram::Kernel{std::move(image), buffers};
   }
 
-  void publish(BuiltArtifact program) {
-    const Key key = program_key(m_graph, m_target, m_proof);
-    m_result.heads.push_back({key.digest(), program.digest, 0, key.to_json()});
-    m_result.artifacts.push_back(std::move(program));
+  const KernelSpec* spec_of(const Digest& code) const {
+    for (size_t p = 0; p < m_plans.size(); ++p) {
+      const auto found = std::ranges::find(m_kernels.of_plans[p], code, &KernelChoice::code);
+      if (found != m_kernels.of_plans[p].end()) return &m_plans[p].specs[found - m_kernels.of_plans[p].begin()];
+    }
+    return nullptr;
+  }
+
+  void publish() {
+    std::ranges::move(m_kernels.artifacts, std::back_inserter(m_result.artifacts));
+    std::ranges::move(m_kernels.heads, std::back_inserter(m_result.heads));
+    m_result.compilations += m_kernels.compilations;
+    for (size_t i = 0; i < m_linked.plans.size(); ++i) {
+      if (m_published.has_plan(m_linked.plan_heads[i].key, m_linked.plans[i].digest)) continue;
+      m_result.artifacts.push_back(std::move(m_linked.plans[i]));
+      m_result.heads.push_back(std::move(m_linked.plan_heads[i]));
+    }
+    m_result.artifacts.push_back(std::move(m_linked.program));
+    m_result.heads.push_back(std::move(m_linked.program_head));
   }
 
   const Graph& m_client;
-  const Graph& m_graph;
-  const CompileBackend& m_backend;
-  const Target& m_target;
+  const Canonical& m_canonical;
+  const BuildTarget& m_target;
   Published& m_published;
-  const RunnerFactory& m_make_runner;
   CandidateRunner* const m_runner;
-  const Proof m_proof;
-  const ProgressFunction& m_progress;
+  const bool m_is_tuned;
+  const BuildEnvironment& m_environment;
   BuildResult& m_result;
-  std::vector<PlannedRegion> m_regions;
-  Json m_kernels = Json::array();
+  std::vector<Plan> m_plans;
+  ChosenKernels m_kernels;
+  LinkedArtifacts m_linked;
   StageClock m_clock;
 };
 
 }  // namespace
 
-Expected<BuildResult> build(const BuildRequest& request, const RunnerFactory& make_runner,
-                            const ProgressFunction& progress) {
+Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& find_backend,
+                            const BuildEnvironment& environment) {
   KILN_ASSIGN_OR_RETURN(const Graph received, from_wire(request.graph_wire));
   if (!received.symbols().empty()) return invalid_argument("graph has {} unbound symbols", received.symbols().size());
-  const Graph graph = canonicalise(received);
+  const Canonical canonical = canonicalise(received);
   Published published(request.cache_directory);
   BuildResult result;
   Json programs = Json::array();
   for (const Target& target : request.targets) {
-    const CompileBackend* backend = find_compile_backend(target.backend);
+    const CompileBackend* backend = find_backend(target.backend);
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
-    KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
-    ProgramBuild program(received, graph, *backend, target, published, make_runner, runner.get(), progress, result);
+    KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target));
+    const BuildTarget asked{*backend, target, runner ? Proof::verified : Proof::deferred};
+    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tune, environment, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
   }
-  result.report = Json{{"nodes", graph.nodes().size()}, {"programs", std::move(programs)}}.dump();
+  result.report = Json{{"nodes", canonical.graph.nodes().size()}, {"programs", std::move(programs)}}.dump();
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include "jit/build/published.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "jit/run/program_generated.h"
@@ -28,10 +29,10 @@ Image image_in(const kiln_view& view) {
 Published::Published(const std::string& cache_directory) : m_reader(kiln_reader_open(cache_directory.c_str())) {}
 Published::~Published() { kiln_reader_close(m_reader); }
 
-std::optional<Digest> Published::code(const Digest& key) {
+std::optional<KernelChoice> Published::code(const Digest& key) {
   kiln_view view;
   if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_CODE, &view) != KILN_HIT) return std::nullopt;
-  return digest_in(view);
+  return KernelChoice{digest_in(view), view.generation};
 }
 
 std::optional<Image> Published::image(const Digest& key) {
@@ -46,30 +47,22 @@ std::optional<Image> Published::image_named(const Digest& digest) {
   return miss == KILN_HIT ? std::optional(image_in(view)) : std::nullopt;
 }
 
-std::optional<std::span<const uint8_t>> Published::plan_named(const Digest& digest) {
+bool Published::has_record(const Digest& key) {
   kiln_view view;
-  const kiln_miss miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_PLAN, &view);
-  if (miss != KILN_HIT) return std::nullopt;
-  return std::span<const uint8_t>(view.payload, view.header.payload_size);
+  return kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) == KILN_HIT;
 }
 
-std::optional<Published::CompletePlan> Published::complete_plan(const Digest& key) {
+bool Published::has_plan(const Digest& key, const Digest& artifact) {
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return std::nullopt;
+  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return false;
+  if (digest_in(view) != artifact) return false;
   flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
-  if (!verifier.VerifyBuffer<fb::Plan>(nullptr)) return std::nullopt;
-  const auto* plan = flatbuffers::GetRoot<fb::Plan>(view.payload);
-  CompletePlan complete{digest_in(view), {}};
-  if (plan->codes()) {
-    for (const fb::ArtifactDigest* code : *plan->codes()) {
-      kiln_view kernel;
-      if (kiln_reader_find_digest(m_reader, code->bytes()->data(), KILN_ARTIFACT_CODE, &kernel) != KILN_HIT) {
-        return std::nullopt;
-      }
-      complete.codes.push_back(digest_in(kernel));
-    }
-  }
-  return complete;
+  if (!verifier.VerifyBuffer<fb::Plan>(nullptr)) return false;
+  const auto* codes = flatbuffers::GetRoot<fb::Plan>(view.payload)->codes();
+  return codes == nullptr || std::ranges::all_of(*codes, [&](const fb::ArtifactDigest* code) {
+           kiln_view kernel;
+           return kiln_reader_find_digest(m_reader, code->bytes()->data(), KILN_ARTIFACT_CODE, &kernel) == KILN_HIT;
+         });
 }
 
 }  // namespace kiln

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "cache/reader/reader.h"
-#include "frontend/fuse/plan.h"
+#include "jit/build/kernel_choice.h"
 
 namespace kiln {
 
@@ -20,20 +18,16 @@ class Published {
   Published(const Published&) = delete;
   Published& operator=(const Published&) = delete;
 
-  /// The code artifact that this code key leads to.
-  std::optional<Digest> code(const Digest& key);
-  /// The same, whole.
+  /// What this code key leads to.
+  std::optional<KernelChoice> code(const Digest& key);
+  /// The code artifact that this code key leads to, whole.
   std::optional<Image> image(const Digest& key);
   /// The code artifact of this digest, whole.
   std::optional<Image> image_named(const Digest& digest);
-  /// The plan artifact of this digest; its bytes are valid as long as this.
-  std::optional<std::span<const uint8_t>> plan_named(const Digest& digest);
-  struct CompletePlan {
-    Digest digest;
-    std::vector<Digest> codes;  // per spec of the plan
-  };
-  /// The plan artifact that this plan key leads to, when every kernel it names is there too.
-  std::optional<CompletePlan> complete_plan(const Digest& key);
+  /// Whether this tuning key leads to a record.
+  bool has_record(const Digest& key);
+  /// Whether this plan key leads to this artifact, and every kernel that it names is there too.
+  bool has_plan(const Digest& key, const Digest& artifact);
 
  private:
   kiln_reader* m_reader;

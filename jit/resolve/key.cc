@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/build_id.h"
-#include "frontend/canonical/canonical.h"
 #include "jit/run/program.h"
 
 namespace kiln {
@@ -11,13 +10,12 @@ namespace kiln {
 namespace {
 
 /// What every level shares: what is keyed, for which target, by which generator.
-Key make_key(std::string level, std::string content_name, std::span<const uint8_t> content, const Target& target,
-             Proof proof) {
+Key make_key(std::string level, std::string content_name, const Digest& content, const Target& target, Proof proof) {
   Key key{{{"level", std::move(level)},
-           {std::move(content_name), digest_of(content).to_hex()},
+           {std::move(content_name), content.to_hex()},
            {"backend", target.backend},
            {"target", target.name},
-           {"generator", std::string(generator_build_id())},
+           {"generator", std::string(generator_build_id(target.backend))},
            {"program_version", std::to_string(k_program_version)}}};
   if (proof == Proof::deferred) {
     key.parts.push_back({"proof", "deferred"});
@@ -37,18 +35,24 @@ std::string Key::to_json() const {
   return json.dump();
 }
 
-Key program_key(const Graph& graph, const Target& target, Proof proof) {
-  return make_key("program", "graph", canonical_bytes(graph), target, proof);
+Key program_key(const Digest& graph, const Target& target, Proof proof) {
+  return make_key("program", "graph", graph, target, proof);
 }
 
-Key plan_key(const Graph& region, const Target& target, Proof proof) {
-  return make_key("plan", "region", canonical_bytes(region), target, proof);
+Key plan_key(const Digest& region, const Target& target, Proof proof) {
+  return make_key("plan", "region", region, target, proof);
 }
 
-Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain, Proof proof) {
-  Key key = make_key("code", "spec", canonical_bytes(spec), target, proof);
+Key code_key(const Digest& spec, const Target& target, const std::string& toolchain, Proof proof) {
+  Key key = make_key("code", "spec", spec, target, proof);
   // Deferred code is checked before it counts: whoever made it.
   if (proof == Proof::verified) key.parts.push_back({"toolchain", toolchain});
+  return key;
+}
+
+Key tuning_key(const Digest& spec, const Target& target, const std::string& machine) {
+  Key key = make_key("tuning", "spec", spec, target, Proof::verified);
+  key.parts.push_back({"machine", machine});
   return key;
 }
 

@@ -5,7 +5,6 @@
 
 #include "backends/backend.h"
 #include "base/digest.h"
-#include "frontend/ir/graph.h"
 
 namespace kiln {
 
@@ -20,7 +19,7 @@ struct Key {
   };
   std::vector<Part> parts;
 
-  /// Of to_json(), which are thus the key's canonical bytes.
+  /// The digest of to_json(): that text is the key's canonical bytes.
   Digest digest() const;
   /// {"level":"program",…} in the order of the parts.
   std::string to_json() const;
@@ -30,12 +29,14 @@ struct Key {
 /// was made. Such an entry is bound to no driver, and runs only when it has been checked after all (docs/keys.md).
 enum class Proof : uint8_t { verified, deferred };
 
-/// graph → program. `graph` is canonical with every symbol bound.
-Key program_key(const Graph& graph, const Target& target, Proof proof = Proof::verified);
-/// region → plan. `region` is as extract gives it: canonical.
-Key plan_key(const Graph& region, const Target& target, Proof proof = Proof::verified);
-/// kernel spec → code. `toolchain`: CompileBackend::toolchain().
-Key code_key(const KernelSpec& spec, const Target& target, const std::string& toolchain, Proof proof = Proof::verified);
+/// graph → program. `graph` is Canonical::digest of the graph with every symbol bound.
+Key program_key(const Digest& graph, const Target& target, Proof proof = Proof::verified);
+/// region → plan. `region` is RegionClass::digest.
+Key plan_key(const Digest& region, const Target& target, Proof proof = Proof::verified);
+/// kernel spec → code. `spec` is one of Plan::digests, `toolchain` CompileBackend::toolchain().
+Key code_key(const Digest& spec, const Target& target, const std::string& toolchain, Proof proof = Proof::verified);
+/// kernel spec on a machine → the record of its candidates' race. `machine`: to_string(Machine).
+Key tuning_key(const Digest& spec, const Target& target, const std::string& machine);
 /// Opaque bytes of a framework → capture.
 Key capture_key(std::span<const uint8_t> bytes);
 

@@ -26,15 +26,15 @@ Resolver::~Resolver() {
   kiln_reader_close(m_reader);
 }
 
-Resolver::Lookup Resolver::find(const Graph& canonical) {
+Resolver::Lookup Resolver::find(const Digest& graph) {
   Lookup best;
   for (const Target& target : m_device.targets) {
-    Lookup lookup = look_up(program_key(canonical, target));
+    Lookup lookup = look_up(program_key(graph, target));
     if (lookup.program) return lookup;
     if (best.key_parts.empty()) best = std::move(lookup);
   }
   // The best target alone is asked of the daemon.
-  const Digest deferred = program_key(canonical, m_device.targets.front(), Proof::deferred).digest();
+  const Digest deferred = program_key(graph, m_device.targets.front(), Proof::deferred).digest();
   kiln_view view;
   if (kiln_reader_find_key(m_reader, deferred.bytes.data(), KILN_ARTIFACT_PROGRAM, &view) == KILN_HIT) {
     best.is_deferred = true;

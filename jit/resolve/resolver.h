@@ -17,7 +17,7 @@ namespace kiln {
 using CarriedArtifact = std::pair<Digest, Artifact>;
 using CarriedHead = std::pair<Digest, Digest>;
 
-/// Graphs to mapped programs, without a daemon: canonicalise, key, find, check, bind.
+/// Graphs to mapped programs, without a daemon: key, find, check, bind.
 ///
 /// Ownership: programs it gives use code mapped here; it must outlive them.
 /// Threading: any thread at once.
@@ -38,8 +38,8 @@ class Resolver : public ArtifactSource {
     bool is_deferred = false;
   };
 
-  /// `canonical`: canonicalise(bound graph). Walks the device's targets, best first.
-  Lookup find(const Graph& canonical);
+  /// `graph` is Canonical::digest of the graph with every symbol bound. Walks the device's targets, best first.
+  Lookup find(const Digest& graph);
 
   /// The bytes of a capture, or nothing.
   std::optional<std::span<const uint8_t>> find_capture(const Key& key);
@@ -59,7 +59,7 @@ class Resolver : public ArtifactSource {
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);
-  /// In the cache, else among what was carried.
+  /// Looks for the key in the cache, else among what was carried.
   kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view);
 
   const OpenDevice m_device;

@@ -16,9 +16,9 @@ namespace kiln {
 /// Errors: the queue's; those of kernels come out at finish().
 class DeviceStream {
  public:
-  /// On a queue of its own.
+  /// A stream on a queue of its own.
   static Expected<std::unique_ptr<DeviceStream>> create(Device& device);
-  /// On one that the caller owns and keeps alive (Device::adopt_queue).
+  /// A stream on a queue that the caller owns and keeps alive (Device::adopt_queue).
   static Expected<std::unique_ptr<DeviceStream>> adopt(Device& device, void* native);
   /// Waits for what is in flight.
   ~DeviceStream();

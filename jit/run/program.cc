@@ -25,7 +25,7 @@ uint32_t threads_after_fork(uint32_t wanted) {
   return 1;
 }
 
-/// As Device::allocate does.
+/// The bytes rounded up to a multiple of what Device::allocate aligns to.
 uint64_t aligned_for_device(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 }  // namespace
 
@@ -90,7 +90,7 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
       const uint64_t start_ns = m_profile ? LaunchProfile::now_ns() : 0;
       while (const auto piece = work.take(s, thread, step.tasks)) {
         auto status = LaunchStatus::ok;
-        step.host->run(pointers + step.first_argument, workspace, &status, piece->first, piece->last);
+        step.host->run(pointers + step.first_argument, workspace, &status, piece->first, piece->last, extents_of(step));
         if (status != LaunchStatus::ok) failure.store(static_cast<uint32_t>(status), std::memory_order_relaxed);
         work.finish(s, piece->last - piece->first);
       }
@@ -124,8 +124,8 @@ Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs
     std::vector<void*> pointers(m_arguments.size());
     bind(pointers.data(), inputs, outputs, memory);
     for (const Step& step : m_steps) {
-      KILN_RETURN_IF_ERROR(
-          step.device->launch(turn.queue, pointers.data() + step.first_argument, workspace, turn.status));
+      KILN_RETURN_IF_ERROR(step.device->launch(turn.queue, pointers.data() + step.first_argument, workspace,
+                                               turn.status, extents_of(step)));
     }
     return {};
   });

@@ -9,13 +9,14 @@
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "base/expected.h"
+#include "frontend/ir/graph.h"
 #include "jit/run/device_stream.h"
 #include "jit/run/launch_profile.h"
 
 namespace kiln {
 
 /// Version of the meaning of program.fbs; part of every plan and program key.
-inline constexpr uint32_t k_program_version = 2;
+inline constexpr uint32_t k_program_version = 3;
 
 /// Where a program's plans and kernels come from: the mapped cache, or a test.
 class ArtifactSource {
@@ -25,7 +26,7 @@ class ArtifactSource {
   virtual Expected<std::span<const uint8_t>> plan(const Digest& digest) = 0;
   /// The kernel, ready to launch; shared by all programs of the source.
   virtual Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) = 0;
-  /// Of the device the kernels are for, for callers who bring no stream of their own; null: the host.
+  /// The stream of the device that kernels are for, for callers who bring none of their own; null on the host.
   virtual DeviceStream* stream() { return nullptr; }
 };
 
@@ -55,15 +56,17 @@ class Program {
   uint32_t output_alias(size_t index) const { return m_aliases[index]; }
   const std::string& target() const { return m_target; }
   uint32_t generation() const { return m_generation; }
+  /// Whether each of its products and attentions has raced, so that tuning has nothing to add.
+  bool is_tuned() const { return m_is_tuned; }
   uint32_t node_count() const { return m_node_count; }
   /// Kernel names in launch order, for profiles.
   const std::vector<std::string>& launch_names() const { return m_launch_names; }
   /// What launches took so far, in their order; null unless LaunchProfile::is_wanted() when this was loaded.
   const LaunchProfile* profile() const { return m_profile.get(); }
-  /// Of the buffers that launch `index` names.
+  /// Bytes of the buffers that launch `index` names.
   uint64_t launch_bytes(size_t index) const { return m_steps[index].bytes; }
   size_t kernel_count() const { return m_executables.size(); }
-  /// Of the distinct region plans it calls.
+  /// Digests of the distinct region plans that it calls.
   const std::vector<Digest>& plans() const { return m_plans; }
   uint64_t scratch_bytes() const { return m_scratch_bytes; }
   /// Whether a kernel may find an index outside its tensor; without one there is nothing to wait for.
@@ -94,11 +97,15 @@ class Program {
     const HostExecutable* host;  // one of the two is null
     const DeviceExecutable* device;
     uint32_t first_argument, argument_count;
+    uint32_t first_extent, extent_count;
     uint64_t tasks;
     uint64_t bytes;  // of its buffers, for profiles
   };
   friend class ProgramLoader;
 
+  std::span<const int64_t> extents_of(const Step& step) const {
+    return std::span(m_extents).subspan(step.first_extent, step.extent_count);
+  }
   Status check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const;
   /// One pointer for each argument.
   void bind(void** pointers, std::span<const void* const> inputs, std::span<void* const> outputs,
@@ -109,6 +116,7 @@ class Program {
   std::vector<uint32_t> m_aliases;
   std::vector<uint64_t> m_output_bytes;
   std::vector<Argument> m_arguments;
+  std::vector<int64_t> m_extents;
   std::vector<Step> m_steps;
   std::vector<std::shared_ptr<const Executable>> m_executables;
   std::vector<DeviceMemory> m_constants;  // of the plans, where they cannot be read in place
@@ -120,6 +128,7 @@ class Program {
   uint64_t m_workspace_bytes = 0;  // per thread of the host, or of a device's one launch at a time
   uint64_t m_max_tasks = 1;
   uint32_t m_generation = 0, m_node_count = 0;
+  bool m_is_tuned = false;
   bool m_checks_indices = false;
 };
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/aligned_elements.h"
+#include "base/limits.h"
 #include "frontend/ir/graph.h"
 #include "jit/run/data_flow.h"
 #include "jit/run/program.h"
@@ -92,6 +93,7 @@ class ProgramLoader {
     for (const TensorLayout& layout : m_program->m_outputs) m_program->m_output_bytes.push_back(bytes_of(layout));
     m_program->m_target = m_stored.target() ? m_stored.target()->str() : "";
     m_program->m_generation = m_stored.generation();
+    m_program->m_is_tuned = m_stored.is_tuned();
     m_program->m_node_count = m_stored.node_count();
     KILN_RETURN_IF_ERROR(read_aliases());
     KILN_RETURN_IF_ERROR(read_buffers());
@@ -270,6 +272,17 @@ class ProgramLoader {
     return m_flow->add(accesses);
   }
 
+  Status read_extents(const fb::Launch& launch) {
+    if (size_of_list(launch.extents()) > limits::k_launch_extents) return damaged("a launch with too many extents");
+    if (!has_aligned_elements(launch.extents())) return damaged("sizes are not aligned");
+    for (uint32_t i = 0; i < size_of_list(launch.extents()); ++i) {
+      const int64_t extent = launch.extents()->Get(i);
+      if (extent < 0 || extent > limits::k_tensor_elements) return damaged("an extent that no tensor has");
+      m_program->m_extents.push_back(extent);
+    }
+    return {};
+  }
+
   /// Every output is an input or written by some launch, never both.
   Status check_outputs() const {
     for (uint32_t i = 0; i < m_program->m_outputs.size(); ++i) {
@@ -293,6 +306,8 @@ class ProgramLoader {
                          executable->device(),
                          static_cast<uint32_t>(m_program->m_arguments.size()),
                          static_cast<uint32_t>(size_of_list(launch.buffers())),
+                         static_cast<uint32_t>(m_program->m_extents.size()),
+                         static_cast<uint32_t>(size_of_list(launch.extents())),
                          0,
                          0};
       if (step.device != nullptr && step.device->buffer_count() != step.argument_count) {
@@ -301,6 +316,7 @@ class ProgramLoader {
       if (step.host != nullptr) step.tasks = step.host->tasks();
       if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
       KILN_RETURN_IF_ERROR(read_arguments(plan, call, launch, step));
+      KILN_RETURN_IF_ERROR(read_extents(launch));
       m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
       m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);
       m_program->m_steps.push_back(step);

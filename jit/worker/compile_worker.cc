@@ -1,6 +1,7 @@
 #include "jit/worker/compile_worker.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <mutex>
 #include <new>
 
@@ -89,6 +91,9 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
   if (const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score) {
     [[maybe_unused]] const ssize_t wrote = write(score.get(), "500", 3);
   }
+  // A build asks for the same megabytes again and again: they stay with the process instead of being mapped anew.
+  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   enter_sandbox();
 }
 
@@ -115,8 +120,13 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
   const RuntimeBackend* backend = find_runtime_backend(target.backend);
   if (backend == nullptr) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
   if (backend == &host_backend()) {
-    if (!device_for(*backend, target)) return std::unique_ptr<CandidateRunner>();
-    return ProcessRunner::create({.memory_max_bytes = limits.memory_max_bytes});
+    const auto index = device_for(*backend, target);
+    if (!index) return std::unique_ptr<CandidateRunner>();
+    const DeviceDescription& host = backend->discover().devices[*index];
+    ProcessRunner::Options options{.memory_max_bytes = limits.memory_max_bytes};
+    // Code for a lesser target than the best is made for other processors.
+    if (host.targets.front() == target) options.machine = host.machine;
+    return ProcessRunner::create(std::move(options));
   }
   auto runner = ProcessRunner::create({.target = target});
   // A driver in the target says that the asker has such a device: then it has to be there for us too.
@@ -134,7 +144,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
   };
   const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits); };
   try {
-    return build(request, make_runner, progress);
+    return build(request, {make_runner, progress});
   } catch (const std::bad_alloc&) {
     return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",
                  limits.memory_max_bytes);

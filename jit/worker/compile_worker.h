@@ -7,9 +7,8 @@
 
 namespace kiln {
 
-/// kiln::build, or what a test puts in its place.
-using BuildFunction =
-    std::function<Expected<BuildResult>(const BuildRequest&, const RunnerFactory&, const ProgressFunction&)>;
+/// kiln::build with the backends of this program, or what a test puts in its place.
+using BuildFunction = std::function<Expected<BuildResult>(const BuildRequest&, const BuildEnvironment&)>;
 
 /// Bounds of one compile worker; 0 is none.
 struct WorkerLimits {

@@ -21,13 +21,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
-#include "autotune/repeated_mapping.h"
 #include "backends/devices.h"
 #include "base/fd.h"
 #include "jit/run/device_memory.h"
 #include "jit/worker/executor_wire.h"
 #include "jit/worker/send_struct.h"
+#include "verdict/repeated_mapping.h"
 
 namespace kiln {
 namespace {
@@ -88,7 +89,7 @@ class Mapping {
   size_t m_bytes = 0;
 };
 
-/// A file repeated behind itself (autotune/repeated_mapping.h), mapped as long as this lives.
+/// A file repeated behind itself (verdict/repeated_mapping.h), mapped as long as this lives.
 class Repeated {
  public:
   static Expected<Repeated> create(int fd, uint64_t file_bytes, const kiln_executor_buffer& buffer) {
@@ -131,8 +132,13 @@ class Executor {
     Executor executor;
     KILN_ASSIGN_OR_RETURN(executor.m_device, backend->open(*index));
     KILN_ASSIGN_OR_RETURN(executor.m_queue, executor.m_device->create_queue());
+    const DeviceDescription& description = backend->discover().devices[*index];
+    if (description.targets.front() == target) executor.m_machine = description.machine;
     return executor;
   }
+
+  /// Of the device, where the target is the best it runs: code for a lesser one is made for others.
+  const std::optional<Machine>& machine() const { return m_machine; }
 
   Status set_data(const kiln_executor_request& request, const UniqueFd& fd) {
     m_data = Mapping(fd.get(), request.bytes, PROT_READ | PROT_WRITE, MAP_SHARED);
@@ -146,8 +152,8 @@ class Executor {
   }
 
   Status run(const kiln_executor_request& request, const UniqueFd& fd, kiln_executor_reply& reply) {
-    if (request.buffer_count > KILN_EXECUTOR_BUFFERS || request.repetitions > KILN_EXECUTOR_REPETITIONS ||
-        request.used_bytes > m_data.size()) {
+    if (request.buffer_count > KILN_EXECUTOR_BUFFERS || request.extent_count > KILN_EXECUTOR_EXTENTS ||
+        request.repetitions > KILN_EXECUTOR_REPETITIONS || request.used_bytes > m_data.size()) {
       return invalid_argument("request out of bounds");
     }
     for (uint32_t i = 0; i < request.buffer_count; ++i) {
@@ -204,9 +210,10 @@ class Executor {
     for (uint32_t i = 0; i < request.buffer_count; ++i) buffers[i] = data.get() + request.buffers[i].offset;
     for (const Input& input : inputs) buffers[input.index] = input.address();
     for (const Alone& each : alone) buffers[each.index] = each.address();
+    const std::span extents(request.extents, request.extent_count);
     for (uint32_t i = 0; i < request.repetitions; ++i) {
       const auto begin = Clock::now();
-      KILN_RETURN_IF_ERROR(kernel.launch(*m_queue, buffers, workspace.get(), status.get()));
+      KILN_RETURN_IF_ERROR(kernel.launch(*m_queue, buffers, workspace.get(), status.get(), extents));
       KILN_RETURN_IF_ERROR(m_queue->synchronise());
       reply.nanoseconds[i] = static_cast<uint64_t>((Clock::now() - begin).count());
     }
@@ -264,6 +271,7 @@ class Executor {
     return {};
   }
 
+  std::optional<Machine> m_machine;
   std::unique_ptr<Device> m_device;
   std::unique_ptr<Queue> m_queue;
   struct Pool {
@@ -318,6 +326,9 @@ int main(int argc, char** argv) {
   auto executor = kiln::Executor::open({argv[2], argv[3], argv[4]});
   kiln_executor_reply greeting{};
   greeting.magic = KILN_EXECUTOR_MAGIC;
+  if (executor.ok() && executor->machine()) {
+    std::snprintf(greeting.message, sizeof greeting.message, "%s", to_string(*executor->machine()).c_str());
+  }
   if (!executor.ok()) {
     const bool absent = executor.status().code() == kiln::StatusCode::not_found;
     kiln::say(greeting, absent ? KILN_EXECUTOR_ABSENT : KILN_EXECUTOR_REFUSED, executor.status());

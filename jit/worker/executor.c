@@ -11,8 +11,9 @@
  * code written to deceive, which could forge times. Our compiler is buggy at worst, not malicious. */
 
 #define _GNU_SOURCE
-#include "autotune/repeated_mapping.h"
+#include "backends/cpu/runtime/entry.h"
 #include "jit/worker/executor_wire.h"
+#include "verdict/repeated_mapping.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,8 +37,6 @@
 #define CHUNKS_PER_THREAD 8
 #define POISON 0xff /* NaN in every float format; an index far outside */
 
-typedef void (*entry_point)(void* const* buffers, void* workspace, uint32_t* status, int64_t first, int64_t last);
-
 struct memory {
   uint8_t* address;
   uint64_t bytes;
@@ -45,17 +44,21 @@ struct memory {
 
 /* The launch that the threads work on. */
 struct launch {
-  entry_point entry;
+  kiln_entry_point entry;
   void* buffers[KILN_EXECUTOR_BUFFERS];
+  const int64_t* extents;
   uint32_t* status;
   uint64_t tasks; /* of those that are run */
   uint64_t last_task;
-  uint64_t step;
+  uint64_t step; /* 0: no launch, caches are swept */
+  uint64_t swept_bytes;
   uint64_t chunk;
   atomic_uint_fast64_t next;
 };
 
 static struct memory g_data;
+static struct memory g_own[KILN_EXECUTOR_BUFFERS]; /* copies of buffers, for timing */
+static struct memory g_swept[MAX_THREADS];
 static struct memory g_workspaces[MAX_THREADS];
 static uint64_t g_workspace_bytes;
 static struct {
@@ -93,9 +96,9 @@ static void unmap_guarded(struct memory* memory) {
 static int enter_sandbox(void) {
   scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
   if (!filter) return -1;
-  const int plain[] = {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg),         SCMP_SYS(munmap),
-                       SCMP_SYS(close),   SCMP_SYS(clock_gettime),   SCMP_SYS(exit_group),
-                       SCMP_SYS(exit),    SCMP_SYS(restart_syscall), SCMP_SYS(futex)};
+  const int plain[] = {SCMP_SYS(recvmsg),         SCMP_SYS(sendmsg),   SCMP_SYS(munmap),     SCMP_SYS(close),
+                       SCMP_SYS(clock_gettime),   SCMP_SYS(getrusage), SCMP_SYS(exit_group), SCMP_SYS(exit),
+                       SCMP_SYS(restart_syscall), SCMP_SYS(futex)};
   int failed = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1); /* the threads that have begun, too */
   for (size_t i = 0; i < sizeof plain / sizeof *plain; ++i)
     failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, plain[i], 0);
@@ -157,8 +160,8 @@ static int keep_pool(const struct kiln_executor_request* request, int fd) {
   return 0;
 }
 
-/* Where each thread's workspace begins: pushed against the upper guard page, the likelier end to overrun. 64-byte aligned
- * as the contract says. */
+/* Where a thread's workspace begins: pushed against the upper guard page, the likelier end to overrun, and 64-byte
+ * aligned as the contract says. */
 static uint8_t* workspace_of(int thread) {
   const struct memory* memory = &g_workspaces[thread];
   return memory->address ? memory->address + (memory->bytes - g_workspace_bytes) / 64 * 64 : NULL;
@@ -200,6 +203,46 @@ static void unmap_buffers(void) {
   for (int i = 0; i < KILN_EXECUTOR_BUFFERS; ++i) kiln_unmap_repeated(&g_inputs[i]);
 }
 
+/* Copies of the buffers, so that a kernel is timed over memory like a program's: what it is judged on is a pool mapped
+ * again and again, which stays in a cache. They are kept from one candidate to the next. */
+static int copy_buffers(const struct kiln_executor_request* request) {
+  for (int i = 0; request->is_fresh && i < KILN_EXECUTOR_BUFFERS; ++i) unmap_guarded(&g_own[i]);
+  for (uint32_t i = 0; i < request->buffer_count; ++i) {
+    struct memory* own = &g_own[i];
+    const uint64_t bytes = request->buffers[i].bytes;
+    if (own->address && own->bytes < bytes) return errno = EINVAL, -1;
+    if (!own->address) {
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+      if (map_guarded(own, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+      memcpy(own->address, g_launch.buffers[i], bytes);
+    }
+    g_launch.buffers[i] = own->address;
+  }
+  return 0;
+}
+
+static int prepare_sweep(uint64_t bytes) {
+  for (int thread = 0; thread < g_threads; ++thread) {
+    struct memory* memory = &g_swept[thread];
+    if (bytes <= memory->bytes) continue;
+    unmap_guarded(memory);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (map_guarded(memory, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+  }
+  return 0;
+}
+
+/* Drives what the last repetition left out of the caches that a core has for itself, as the kernels in between do. */
+static void sweep(int thread) {
+  for (uint64_t i = 0; i < g_launch.swept_bytes; i += 64) ++*(volatile uint8_t*)(g_swept[thread].address + i);
+}
+
+/* How often a thread of this process had to wait for a processor. */
+static long lost_processor(void) {
+  struct rusage usage;
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
 static void do_tasks(int thread) {
   uint8_t* workspace = workspace_of(thread);
   for (;;) {
@@ -208,12 +251,12 @@ static void do_tasks(int thread) {
     const uint64_t left = g_launch.tasks - first;
     const uint64_t last = first + (left < g_launch.chunk ? left : g_launch.chunk);
     if (g_launch.step == 1) {
-      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last);
+      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last, g_launch.extents);
       continue;
     }
     for (uint64_t i = first; i < last; ++i) {
       const uint64_t each = i + 1 == g_launch.tasks ? g_launch.last_task : i * g_launch.step;
-      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)each, (int64_t)each + 1);
+      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)each, (int64_t)each + 1, g_launch.extents);
     }
   }
 }
@@ -227,7 +270,7 @@ static void* help(void* thread) {
   sem_post(&g_done); /* begun: from here on it needs no system call but futex */
   for (;;) {
     wait_for(&g_begin);
-    do_tasks((int)(intptr_t)thread);
+    g_launch.step == 0 ? sweep((int)(intptr_t)thread) : do_tasks((int)(intptr_t)thread);
     sem_post(&g_done);
   }
   return NULL;
@@ -252,33 +295,66 @@ static void do_all_tasks(void) {
   for (int i = 0; i < helpers; ++i) wait_for(&g_done);
 }
 
+/* Pages of what may be written to, all at once instead of one by one while time is taken. */
+static void populate(const struct kiln_executor_request* request) {
+  if (!g_data.address) return;
+  if (request->used_bytes) madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+  for (uint32_t i = 0; !request->used_bytes && i < request->buffer_count; ++i) {
+    const struct kiln_executor_buffer* buffer = &request->buffers[i];
+    if (buffer->pool != KILN_EXECUTOR_NO_POOL) continue;
+    const uint64_t first = buffer->offset / g_page_bytes * g_page_bytes;
+    madvise(g_data.address + first, round_up(buffer->offset + buffer->bytes - first), MADV_POPULATE_WRITE_);
+  }
+}
+
+static void sweep_all(void) {
+  const uint64_t step = g_launch.step;
+  g_launch.step = 0;
+  for (int i = 1; i < g_threads; ++i) sem_post(&g_begin);
+  sweep(0);
+  for (int i = 1; i < g_threads; ++i) wait_for(&g_done);
+  g_launch.step = step;
+}
+
+static void repeat(const struct kiln_executor_request* request, struct kiln_executor_reply* reply) {
+  g_launch.swept_bytes = request->swept_bytes;
+  for (uint32_t i = 0; i < request->repetitions; ++i) {
+    if (request->swept_bytes) sweep_all();
+    const long lost = lost_processor();
+    const uint64_t begin = now_ns();
+    do_all_tasks();
+    reply->nanoseconds[i] = now_ns() - begin;
+    /* One turn of another process in so long does not matter. */
+    reply->was_disturbed[i] = (uint64_t)(lost_processor() - lost) > reply->nanoseconds[i] / 20000000u;
+  }
+  reply->repetitions = request->repetitions;
+}
+
 static int launch(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
   if (map_buffers(request) != 0 || prepare_workspaces(request->workspace_bytes) != 0) return -1;
-  if (g_data.address && request->used_bytes) {
-    madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
-  }
+  if (request->command == KILN_EXECUTOR_TIME &&
+      (copy_buffers(request) != 0 || prepare_sweep(request->swept_bytes) != 0))
+    return -1;
+  populate(request);
   struct memory code = {0};
   if (map_guarded(&code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
   const uint8_t* address = code.address + request->entry;
   memcpy(&g_launch.entry, &address, sizeof g_launch.entry);
+  g_launch.extents = request->extents;
   g_launch.status = &reply->launch_status;
   g_launch.step = request->task_step;
   g_launch.last_task = request->tasks - 1;
   g_launch.tasks = request->tasks == 0 ? 0 : (request->tasks - 1 + g_launch.step - 1) / g_launch.step + 1;
   g_launch.chunk = 1 + g_launch.tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
-  for (uint32_t i = 0; i < request->repetitions; ++i) {
-    const uint64_t begin = now_ns();
-    do_all_tasks();
-    reply->nanoseconds[i] = now_ns() - begin;
-  }
-  reply->repetitions = request->repetitions;
+  repeat(request, reply);
   unmap_guarded(&code);
   return 0;
 }
 
 static int run(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
-  if (request->buffer_count > KILN_EXECUTOR_BUFFERS || request->repetitions > KILN_EXECUTOR_REPETITIONS ||
-      request->entry >= request->bytes || request->task_step == 0 || request->used_bytes > g_data.bytes) {
+  if (request->buffer_count > KILN_EXECUTOR_BUFFERS || request->extent_count > KILN_EXECUTOR_EXTENTS ||
+      request->repetitions > KILN_EXECUTOR_REPETITIONS || request->entry >= request->bytes || request->task_step == 0 ||
+      request->used_bytes > g_data.bytes) {
     return errno = EINVAL, -1;
   }
   const int failed = launch(request, fd, reply);

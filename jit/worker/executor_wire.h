@@ -3,13 +3,15 @@
 
 /* What the compile worker and its execution worker say to each other: one struct per SOCK_SEQPACKET message,
  * each request with one descriptor. Both come from one build, so there is no version. C, because the executor
- * of the host is. The executor of a device speaks first: one reply, once it has opened the device. */
+ * of the host is. The executor of a device speaks first: one reply, once it has opened the device, whose message
+ * is the machine (backends/machine.h) where schedules for the target should be made for it. */
 
 #include <stdint.h>
 
 #define KILN_EXECUTOR_MAGIC 0x4358454bu /* "KEXC" */
 #define KILN_EXECUTOR_SOCKET 3          /* the descriptor the executor finds its socket at */
 #define KILN_EXECUTOR_BUFFERS 128
+#define KILN_EXECUTOR_EXTENTS 64
 #define KILN_EXECUTOR_REPETITIONS 256
 #define KILN_EXECUTOR_POOLS 28
 #define KILN_EXECUTOR_MESSAGE_BYTES 512
@@ -17,7 +19,8 @@
 enum kiln_executor_command {
   KILN_EXECUTOR_DATA = 1, /* descriptor: memfd with the buffers; replaces the one before */
   KILN_EXECUTOR_POOL = 2, /* descriptor: sealed memfd that inputs repeat; kept as number `pool` */
-  KILN_EXECUTOR_RUN = 3   /* descriptor: sealed memfd with the code */
+  KILN_EXECUTOR_RUN = 3,  /* descriptor: sealed memfd with the code */
+  KILN_EXECUTOR_TIME = 4  /* the same, over copies of the buffers in memory of the worker's own */
 };
 
 #define KILN_EXECUTOR_NO_POOL 0xffffffffu
@@ -44,6 +47,10 @@ struct kiln_executor_request {
   uint64_t features;
   uint32_t repetitions;
   uint32_t buffer_count;
+  uint32_t extent_count;
+  uint32_t is_fresh;    /* TIME: the buffers hold something else than at the last one */
+  uint64_t swept_bytes; /* TIME: of other memory, touched by each thread before each repetition */
+  int64_t extents[KILN_EXECUTOR_EXTENTS];
   struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];
 };
 
@@ -61,7 +68,9 @@ struct kiln_executor_reply {
   uint32_t repetitions;
   uint32_t reserved;
   uint64_t nanoseconds[KILN_EXECUTOR_REPETITIONS];
-  char message[KILN_EXECUTOR_MESSAGE_BYTES]; /* why, when not OK and there is no errno; ends with a zero */
+  uint8_t was_disturbed[KILN_EXECUTOR_REPETITIONS]; /* TIME: a thread lost its processor meanwhile */
+  char message
+      [KILN_EXECUTOR_MESSAGE_BYTES]; /* why, when not OK and there is no errno; the greeting's; ends with a zero */
 };
 
 #endif /* KILN_JIT_WORKER_EXECUTOR_WIRE_H */

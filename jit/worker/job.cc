@@ -40,11 +40,13 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   }
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
-  return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory)).Union();
+  return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory), request.tune)
+      .Union();
 }
 Status read(const wire::Job& table, BuildRequest& request) {
   request.graph_wire = read_bytes(table.graph());
   request.cache_directory = read_text(table.cache_directory());
+  request.tune = table.tune();
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver())});

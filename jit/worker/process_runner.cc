@@ -28,6 +28,7 @@ constexpr uint32_t k_start_timeout_ms = 10'000;
 constexpr uint32_t k_device_start_timeout_ms = 60'000;  // a driver that meets its device for the first time
 
 static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
+static_assert(KILN_EXECUTOR_EXTENTS >= limits::k_launch_extents);
 static_assert(KILN_EXECUTOR_POOLS >= 4 * SamplePool::k_kinds, "of each floating dtype");
 static_assert(KILN_EXECUTOR_REPETITIONS >= limits::k_candidate_repetitions);
 
@@ -57,6 +58,15 @@ std::string default_executor(bool is_device) {
   std::error_code failure;
   const char* name = is_device ? "kiln-device-executor" : "kiln-executor";
   return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename(name).string();
+}
+
+CandidateRun run_in(const kiln_executor_reply& reply) {
+  CandidateRun run;
+  run.status = static_cast<LaunchStatus>(reply.launch_status);
+  for (uint32_t i = 0; i < reply.repetitions; ++i) {
+    run.seconds.push_back(static_cast<double>(reply.nanoseconds[i]) * 1e-9);
+  }
+  return run;
 }
 
 }  // namespace
@@ -122,13 +132,17 @@ uint32_t ProcessRunner::pool_number(const SamplePool* pool) {
 }
 
 Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
-                                                           std::span<const LaunchArgument> arguments) {
+                                                           std::span<const LaunchArgument> arguments,
+                                                           std::span<const int64_t> extents) {
   if (m_data == nullptr) return error(StatusCode::failed_precondition, "run before prepare");
   if (image.entry >= image.code.size()) {
     return invalid_argument("entry {} is outside the code's {} bytes", image.entry, image.code.size());
   }
   if (arguments.size() > limits::k_kernel_buffers) {
     return error(StatusCode::out_of_range, "{} buffers, at most {}", arguments.size(), limits::k_kernel_buffers);
+  }
+  if (extents.size() > limits::k_launch_extents) {
+    return error(StatusCode::out_of_range, "{} extents, at most {}", extents.size(), limits::k_launch_extents);
   }
   kiln_executor_request request{};
   request.magic = KILN_EXECUTOR_MAGIC;
@@ -140,6 +154,8 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
   request.features = image.features;
   request.repetitions = 1;
   request.task_step = 1;
+  request.extent_count = static_cast<uint32_t>(extents.size());
+  std::ranges::copy(extents, request.extents);
   request.buffer_count = static_cast<uint32_t>(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     const LaunchArgument& argument = arguments[i];
@@ -155,28 +171,50 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
   return request;
 }
 
-Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
-                                          uint32_t task_step) {
+/// For a launch over all buffers as they were prepared.
+Expected<kiln_executor_request> ProcessRunner::request_for_all(const Image& image, std::span<const int64_t> extents) {
   std::vector<LaunchArgument> all;
   for (uint32_t i = 0; i < m_buffers.size(); ++i) all.push_back({i, 0, m_buffers[i].size_bytes});
-  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(image, all));
+  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(image, all, extents));
+  request.used_bytes = m_used_bytes;
+  return request;
+}
+
+Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
+                                          uint32_t task_step, std::span<const int64_t> extents) {
+  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for_all(image, extents));
   request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
   request.task_step = std::max(task_step, 1u);
-  request.used_bytes = m_used_bytes;
-  KILN_ASSIGN_OR_RETURN(CandidateRun result, execute(request, image, timeout_ms));
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, image, timeout_ms));
+  CandidateRun result = run_in(reply);
   result.red_zones_intact = red_zones_intact();
   if (!result.red_zones_intact) paint_red_zones();  // the next candidate is judged for itself
   return result;
 }
 
 Expected<CandidateRun> ProcessRunner::launch(const Image& image, std::span<const LaunchArgument> arguments,
-                                             uint32_t timeout_ms) {
-  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, arguments));
-  return execute(request, image, timeout_ms);
+                                             std::span<const int64_t> extents, uint32_t timeout_ms) {
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, arguments, extents));
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, image, timeout_ms));
+  return run_in(reply);
 }
 
-Expected<CandidateRun> ProcessRunner::execute(const kiln_executor_request& request, const Image& image,
-                                              uint32_t timeout_ms) {
+Expected<CandidateTimes> ProcessRunner::time(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
+                                             uint64_t swept_bytes, bool is_fresh) {
+  if (is_device()) return error(StatusCode::unimplemented, "kernels of a device are not timed");
+  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for_all(image, {}));
+  request.command = KILN_EXECUTOR_TIME;
+  request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
+  request.swept_bytes = swept_bytes;
+  request.is_fresh = is_fresh ? 1 : 0;
+  KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, image, timeout_ms));
+  CandidateTimes times{run_in(reply).seconds, {}};
+  times.was_disturbed.assign(reply.was_disturbed, reply.was_disturbed + reply.repetitions);
+  return times;
+}
+
+Expected<kiln_executor_reply> ProcessRunner::execute(const kiln_executor_request& request, const Image& image,
+                                                     uint32_t timeout_ms) {
   KILN_ASSIGN_OR_RETURN(const UniqueFd code, sealed_memfd("kiln-candidate", image.code, true));
   // The worker may have died since (with the thread that started it): that is not this candidate's fault.
   bool sent = m_pid > 0 && send_memory().ok() && send_struct(m_socket.get(), &request, sizeof request, code.get());
@@ -187,7 +225,7 @@ Expected<CandidateRun> ProcessRunner::execute(const kiln_executor_request& reque
   }
   if (!sent) return died("candidate", "before it ran");
 
-  const auto reply = receive_reply(m_socket.get(), deadline_in(timeout_ms));
+  auto reply = receive_reply(m_socket.get(), deadline_in(timeout_ms));
   if (!reply) {
     if (reply.status().code() == StatusCode::deadline_exceeded) {
       stop();
@@ -198,12 +236,7 @@ Expected<CandidateRun> ProcessRunner::execute(const kiln_executor_request& reque
   if (reply->result != KILN_EXECUTOR_OK) {
     return error(StatusCode::resource_exhausted, "execution worker refused: {}", why(*reply));
   }
-  CandidateRun result;
-  result.status = static_cast<LaunchStatus>(reply->launch_status);
-  for (uint32_t i = 0; i < reply->repetitions; ++i) {
-    result.seconds.push_back(static_cast<double>(reply->nanoseconds[i]) * 1e-9);
-  }
-  return result;
+  return reply;
 }
 
 Status ProcessRunner::start() {
@@ -238,7 +271,10 @@ Status ProcessRunner::start() {
 
 Status ProcessRunner::receive_greeting() {
   const auto reply = receive_reply(m_socket.get(), deadline_in(k_device_start_timeout_ms));
-  if (reply.ok() && reply->result == KILN_EXECUTOR_OK) return {};
+  if (reply.ok() && reply->result == KILN_EXECUTOR_OK) {
+    if (auto machine = parse_machine(reply->message); machine.ok()) m_options.machine = std::move(machine).value();
+    return {};
+  }
   if (reply.ok()) {
     stop();
     return error(reply->result == KILN_EXECUTOR_ABSENT ? StatusCode::not_found : StatusCode::unavailable, "{}",

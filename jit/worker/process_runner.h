@@ -3,11 +3,12 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "autotune/candidate_runner.h"
 #include "base/fd.h"
 #include "jit/worker/executor_wire.h"
+#include "verdict/candidate_runner.h"
 
 namespace kiln {
 
@@ -24,6 +25,8 @@ class ProcessRunner final : public CandidateRunner {
     std::string executor_path;      // empty: kiln-executor or kiln-device-executor, beside this program
     Target target;                  // of a device; empty: the host's
     uint64_t memory_max_bytes = 0;  // address space of the worker; 0: no limit
+    /// Of the host, where its processor is what schedules are for. The executor of a device says what its device is.
+    std::optional<Machine> machine = {};
   };
 
   /// Errors: not_found when this host has no device of the target, with the reason.
@@ -31,11 +34,14 @@ class ProcessRunner final : public CandidateRunner {
   ~ProcessRunner() override;
 
   Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override;
-  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
-                             uint32_t task_step = 1) override;
+  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint32_t task_step = 1,
+                             std::span<const int64_t> extents = {}) override;
+  Expected<CandidateTimes> time(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint64_t swept_bytes,
+                                bool is_fresh) override;
   Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
-                                uint32_t timeout_ms) override;
+                                std::span<const int64_t> extents, uint32_t timeout_ms) override;
   bool red_zones_intact() const override;
+  const Machine* machine() const override { return m_options.machine ? &*m_options.machine : nullptr; }
 
  private:
   explicit ProcessRunner(Options options) : m_options(std::move(options)) {}
@@ -52,8 +58,10 @@ class ProcessRunner final : public CandidateRunner {
   Status receive_greeting();
   void stop();
   Status died(std::string_view who, std::string_view when);
-  Expected<kiln_executor_request> request_for(const Image& image, std::span<const LaunchArgument> arguments);
-  Expected<CandidateRun> execute(const kiln_executor_request& request, const Image& image, uint32_t timeout_ms);
+  Expected<kiln_executor_request> request_for(const Image& image, std::span<const LaunchArgument> arguments,
+                                              std::span<const int64_t> extents);
+  Expected<kiln_executor_request> request_for_all(const Image& image, std::span<const int64_t> extents);
+  Expected<kiln_executor_reply> execute(const kiln_executor_request& request, const Image& image, uint32_t timeout_ms);
   uint32_t pool_number(const SamplePool* pool);
   Status ensure_capacity();
   Status send_memory();

@@ -1,7 +1,7 @@
 #include "jit/worker/warm_up.h"
 
-#include "autotune/sample_pool.h"
 #include "backends/compile_registry.h"
+#include "verdict/sample_pool.h"
 
 namespace kiln {
 namespace {
@@ -38,7 +38,7 @@ Status warm_up_compilers() {
     if (!backend->is_fork_safe()) continue;
     const std::vector<Target> targets = backend->targets();
     if (targets.empty() || !backend->claims(spec, targets.front()).ok()) continue;
-    const std::vector<Schedule> schedules = backend->candidates(spec, targets.front());
+    const std::vector<Schedule> schedules = default_candidates(*backend, spec, targets.front());
     if (schedules.empty()) continue;
     const auto image = backend->compile(spec, schedules.front(), targets.front());
     if (!image.ok()) return image.status().with_context(backend->name());

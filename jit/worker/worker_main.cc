@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "backends/compile_registry.h"
 #include "jit/build/build.h"
 #include "jit/worker/warm_up.h"
 #include "jit/worker/zygote.h"
@@ -13,6 +14,10 @@ void warm_up() {
   }
 }
 
+kiln::Expected<kiln::BuildResult> build(const kiln::BuildRequest& request, const kiln::BuildEnvironment& environment) {
+  return kiln::build(request, kiln::find_compile_backend, environment);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, warm_up, kiln::build); }
+int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, warm_up, build); }

@@ -44,6 +44,7 @@ struct Build {
   std::vector<uint8_t> graph;  // wire form, symbols bound
   std::vector<TargetName> targets;
   Priority priority = Priority::waiting;
+  bool tune = false;  // race candidates of what has not raced on this machine
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.
@@ -52,10 +53,10 @@ enum class Verb : uint8_t {
   stats = 1,        // → JSON: counters
   events = 2,       // → JSON: the flight recorder
   list = 3,         // → JSON: entries
-  show = 4,         // key → JSON: one entry
+  show = 4,         // key, or text with its first digits → JSON: one entry
   verify = 5,       // → JSON: entries checked and damaged
-  gc = 6,           // → JSON: what was dropped
-  clear = 7,        // → JSON: what was dropped
+  gc = 6,           // text: how many bytes may stay, or "" for the configured size → JSON: sizes before and after
+  clear = 7,        // → JSON: sizes before and after
   pin = 8,          // key, text "on" or "off"
   capture_put = 9,  // key, data: publish a capture
   shutdown = 10,    // drain and leave

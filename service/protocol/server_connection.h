@@ -59,7 +59,7 @@ class ServerConnection {
 
   bool closed() const { return m_state == State::closed; }
   size_t requests_in_flight() const { return m_requests.size(); }
-  /// Of the frame in progress.
+  /// How much is held of the frame in progress.
   size_t bytes_held() const { return m_reader.bytes_held(); }
 
  private:

@@ -218,6 +218,20 @@ TEST_F(Cli, WhatWasWarmedRunsWithTheDaemonStoppedAndNothingCompiled) {
   EXPECT_EQ(kiln({"warm", graph(37), "--json"}).json()["graphs"][0]["result"], "mapped hit");
 }
 
+TEST_F(Cli, WhatWasTunedIsRecordedAndShown) {
+  EXPECT_EQ(kiln({"warm", graph(33), "--json"}).json()["graphs"][0]["result"], "built");
+  const auto tuned = kiln({"warm", graph(33), "--tune", "--json"}).json();
+  EXPECT_EQ(tuned["graphs"][0]["result"], "tuned");
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+  const CliResult shown = kiln({"show", newest_key("record")});
+  EXPECT_EQ(shown.exit_status, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("winner"));
+  EXPECT_THAT(shown.out, HasSubstr("MEDIAN"));
+  const CliResult run = kiln({"run", graph(33), "--check", "--json"});
+  EXPECT_EQ(run.json()["found"], "mapped hit");
+  EXPECT_EQ(run.json()["outputs"][0]["right"], true);
+}
+
 TEST_F(Cli, WarmingSomeOfSeveralIsExitFive) {
   const std::string bad = m_world.write("bad.kiln", "graph(%x: f32[4]) { %y = adds(%x, %x) return %y }");
   const CliResult some = kiln({"warm", bad, graph(5)});

@@ -119,7 +119,7 @@ LaunchStatus run_in_slices(const HostExecutable& executable, const std::vector<v
   }
   std::shuffle(slices.begin(), slices.end(), random);
   auto status = LaunchStatus::ok;
-  for (const auto& [first, last] : slices) executable.run(buffers.data(), aligned, &status, first, last);
+  for (const auto& [first, last] : slices) executable.run(buffers.data(), aligned, &status, first, last, {});
   return status;
 }
 
@@ -180,7 +180,8 @@ LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, c
     pointers.push_back(copies.back()->data());
   }
   DeviceBuffer device_workspace(device, **queue, workspace), device_status(device, **queue, status);
-  const Status launched = executable.launch(**queue, pointers.data(), device_workspace.data(), device_status.data());
+  const Status launched =
+      executable.launch(**queue, pointers.data(), device_workspace.data(), device_status.data(), {});
   EXPECT_TRUE(launched.ok()) << launched.to_string();
   for (const auto& copy : copies) copy->fetch();
   device_workspace.fetch();
@@ -242,7 +243,7 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
   EXPECT_TRUE(reference.ok() || reference.code() == StatusCode::out_of_range) << reference.to_string();
   const LaunchStatus wanted = reference.ok() ? LaunchStatus::ok : LaunchStatus::index_out_of_range;
 
-  const std::vector<Schedule> schedules = backend.compile->candidates(spec, backend.target);
+  const std::vector<Schedule> schedules = default_candidates(*backend.compile, spec, backend.target);
   EXPECT_FALSE(schedules.empty());
   for (const Schedule& schedule : schedules) {
     SCOPED_TRACE(kernel_name(spec) + ", " + schedule.description);

@@ -3,7 +3,7 @@
 #include <random>
 #include <string>
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 #include "tests/conformance/backend_under_test.h"
 
 namespace kiln::conformance {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::conformance {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::conformance {
 

@@ -13,7 +13,7 @@ CODE = (".cc", ".h", ".hpp", ".c", ".py", ".fbs")
 # Code of others, kept as it came.
 FOREIGN = ("client/python/third_party/",)
 # Above the backends nothing knows a vendor or one of its instruction sets.
-NEUTRAL = ("frontend/", "autotune/", "jit/", "cache/", "service/", "client/", "cli/")
+NEUTRAL = ("frontend/", "verdict/", "autotune/", "jit/", "cache/", "service/", "client/", "cli/")
 VENDORS = re.compile(r"\b(nvidia|cuda\w*|nvrtc\w*|cudnn\w*|cublas\w*|cubin|ptx|sm_\d+a?|wgmma|h100|h200|intel|ocloc|level[ _]?zero|"
                      r"spir-?v|(?-i:ze[A-Z])\w+|pvc|dg2|opencl|amd|rocm|hip|avx\w*|amx\w*)\b", re.IGNORECASE)
 # torch names its devices so; the sandbox asks for what candidates may need before its door closes.
@@ -94,7 +94,7 @@ def problems():
 def test_itself():
     assert list(check_code("jit/a.cc", "// as cuda does"))
     assert list(check_code("cli/a.cc", 'if (target == "sm_90a")'))
-    assert list(check_code("autotune/a.cc", "// SPIR-V beside"))
+    assert list(check_code("verdict/a.cc", "// SPIR-V beside"))
     assert not list(check_code("jit/a.cc", "// the size of a zebra"))
     assert not list(check_code("backends/a.cc", "// as cuda does"))
     assert list(check_code("base/a.cc", "// " + "TODO"))

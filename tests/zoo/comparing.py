@@ -87,6 +87,8 @@ def differences(got: Outcome, eager: Outcome, exact: Outcome) -> list[str]:
             is_right = (ours.double() - right).abs().max() < 1e-5 * scale
         else:
             is_right = distance(ours, right) <= max(TOLERANCE, FACTOR * distance(theirs, right))
+            # What nearly cancels is left with the roundings of what it was made of.
+            is_right |= "gradient" in name and (ours.double() - right).abs().max() <= torch.finfo(torch.float32).eps * scale
         if not is_right:
             found.append(f"{name}: off by {distance(ours, right):.2e}, eager by {distance(theirs, right):.2e}")
     return found

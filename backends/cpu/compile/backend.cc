@@ -3,35 +3,37 @@
 #include <llvm/Config/llvm-config.h>
 #include <llvm/IR/LLVMContext.h>
 
+#include <algorithm>
 #include <array>
 
-#include "backends/cpu/compile/attention.h"
-#include "backends/cpu/compile/emitter.h"
-#include "backends/cpu/compile/gemm.h"
-#include "backends/cpu/compile/loops.h"
+#include "backends/cpu/compile/attention/attention.h"
+#include "backends/cpu/compile/emit/emitter.h"
+#include "backends/cpu/compile/gemm/implementations.h"
+#include "backends/cpu/compile/loops/loops.h"
+#include "backends/schedule_bytes.h"
+#include "base/limits.h"
 
 namespace kiln::cpu {
 namespace {
 
-/// Bump when any emitter changes the code it writes for an unchanged spec and schedule.
-constexpr int k_generator_version = 2;
-
-struct KernelKind {
-  Status (*claims)(const KernelSpec&, const CpuTarget&);
-  std::vector<Schedule> (*candidates)(const KernelSpec&, const CpuTarget&);
-  Expected<LaunchShape> (*emit)(Emitter&, const KernelSpec&, const Schedule&);
-};
+constexpr size_t k_most_candidates = 12;
 
 // In the order of KernelSpec::kernel's alternatives.
-constexpr std::array<KernelKind, 4> k_kinds{{
-    {loops_claims, loops_candidates, emit_loops},
-    {gemm_claims, gemm_candidates, emit_gemm},
-    {attention_claims, attention_candidates, emit_attention},
-    {attention_backward_claims, attention_backward_candidates, emit_attention_backward},
-}};
-static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
+constexpr std::array k_implementations{loops_implementations, gemm_implementations, attention_implementations,
+                                       attention_backward_implementations};
+static_assert(k_implementations.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
-const KernelKind& kind_of(const KernelSpec& spec) { return k_kinds[spec.kernel.index()]; }
+std::span<const Implementation> implementations_of(const KernelSpec& spec) {
+  return k_implementations[spec.kernel.index()]();
+}
+
+Expected<const Implementation*> find_implementation(const KernelSpec& spec, std::span<const uint8_t> schedule) {
+  KILN_ASSIGN_OR_RETURN(const ScheduleBytes bytes, open_schedule(schedule));
+  for (const Implementation& implementation : implementations_of(spec)) {
+    if (implementation.name == bytes.implementation) return &implementation;
+  }
+  return invalid_argument("cpu: no implementation \"{}\" of {}", bytes.implementation, kind_name(spec));
+}
 
 Expected<const CpuTarget*> resolve(const Target& target) {
   const CpuTarget* found = target.backend == "cpu" ? find_target(target.name) : nullptr;
@@ -47,24 +49,34 @@ std::vector<Target> CpuCompileBackend::targets() const {
   return result;
 }
 
-TargetTraits CpuCompileBackend::traits(const Target& target) const {
-  TargetTraits traits;
-  if (const auto found = resolve(target); found.ok()) traits.vector_bytes = found.value()->vector_bytes;
-  return traits;
+Machine CpuCompileBackend::default_machine(const Target& target) const {
+  const auto cpu = resolve(target);
+  return cpu.ok() ? cpu::default_machine(**cpu) : Machine();
 }
 
-std::string CpuCompileBackend::toolchain() const {
-  return fmt::format("llvm {} generator {}", LLVM_VERSION_STRING, k_generator_version);
-}
+std::string CpuCompileBackend::toolchain() const { return "llvm " LLVM_VERSION_STRING; }
 
 Status CpuCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
-  return kind_of(spec).claims(spec, *cpu);
+  Status why;
+  for (const Implementation& implementation : implementations_of(spec)) {
+    why = implementation.claims(spec, *cpu);
+    if (why.ok()) break;
+  }
+  return why;
 }
 
-std::vector<Schedule> CpuCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
+std::vector<Schedule> CpuCompileBackend::candidates(const KernelSpec& spec, const Target& target,
+                                                    const Machine& machine) const {
   const auto cpu = resolve(target);
-  return cpu.ok() ? kind_of(spec).candidates(spec, **cpu) : std::vector<Schedule>{};
+  std::vector<Schedule> schedules;
+  if (!cpu.ok()) return schedules;
+  for (const Implementation& implementation : implementations_of(spec)) {
+    if (!implementation.claims(spec, **cpu).ok()) continue;
+    std::ranges::move(implementation.schedules(spec, **cpu, machine), std::back_inserter(schedules));
+  }
+  if (schedules.size() > k_most_candidates) schedules.resize(k_most_candidates);
+  return schedules;
 }
 
 Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
@@ -75,24 +87,20 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
 Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
                                            ImageReport* report) const {
   KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
+  KILN_ASSIGN_OR_RETURN(const Implementation* implementation, find_implementation(spec, schedule.bytes));
+  KILN_RETURN_IF_ERROR(implementation->claims(spec, *cpu));
   llvm::LLVMContext context;
   llvm::Module module("kernel", context);
   Emitter emitter(module, *cpu);
-  KILN_ASSIGN_OR_RETURN(const LaunchShape shape, kind_of(spec).emit(emitter, spec, schedule));
+  KILN_ASSIGN_OR_RETURN(const LaunchShape shape, implementation->emit(emitter, spec, schedule.bytes));
+  if (shape.workspace_bytes > limits::k_task_workspace_bytes) {
+    return error(StatusCode::resource_exhausted, "cpu: {}: workspace is {} bytes, limit {}", schedule.description,
+                 shape.workspace_bytes, limits::k_task_workspace_bytes);
+  }
   KILN_ASSIGN_OR_RETURN(Image image, make_image(module, *cpu, {.max_hot_spills = shape.max_hot_spills}, report));
   image.tasks = shape.tasks;
   image.workspace_bytes = shape.workspace_bytes;
   return image;
-}
-
-Expected<std::string> CpuCompileBackend::disassemble(const KernelSpec& spec, const Schedule& schedule,
-                                                     const Target& target) const {
-  KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
-  llvm::LLVMContext context;
-  llvm::Module module("kernel", context);
-  Emitter emitter(module, *cpu);
-  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const LaunchShape shape, kind_of(spec).emit(emitter, spec, schedule));
-  return assembly(module, *cpu);
 }
 
 }  // namespace kiln::cpu

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/backend.h"
-#include "backends/cpu/compile/image.h"
+#include "backends/cpu/compile/emit/image.h"
 
 namespace kiln::cpu {
 
@@ -11,18 +11,16 @@ class CpuCompileBackend final : public CompileBackend {
  public:
   std::string_view name() const override { return "cpu"; }
   std::vector<Target> targets() const override;
-  TargetTraits traits(const Target& target) const override;
+  Machine default_machine(const Target& target) const override;
   std::string toolchain() const override;
   bool is_fork_safe() const override { return true; }
   Status claims(const KernelSpec& spec, const Target& target) const override;
-  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 
   /// compile(), with what it showed.
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
                           ImageReport* report) const;
-  /// The assembly of a kernel, for people.
-  Expected<std::string> disassemble(const KernelSpec& spec, const Schedule& schedule, const Target& target) const;
 };
 
 }  // namespace kiln::cpu

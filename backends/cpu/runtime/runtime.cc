@@ -19,18 +19,19 @@ static_assert(std::is_same_v<std::underlying_type_t<LaunchStatus>, uint32_t>, "g
 
 class CpuExecutable final : public HostExecutable {
  public:
-  CpuExecutable(EntryPoint entry, uint64_t tasks, uint64_t workspace_bytes)
+  CpuExecutable(kiln_entry_point entry, uint64_t tasks, uint64_t workspace_bytes)
       : m_entry(entry), m_tasks(tasks), m_workspace_bytes(workspace_bytes) {}
 
   uint64_t tasks() const override { return m_tasks; }
   uint64_t workspace_bytes() const override { return m_workspace_bytes; }
-  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last) const override {
+  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last,
+           std::span<const int64_t> extents) const override {
     m_entry(buffers, workspace, reinterpret_cast<uint32_t*>(status), static_cast<int64_t>(first),
-            static_cast<int64_t>(last));
+            static_cast<int64_t>(last), extents.data());
   }
 
  private:
-  EntryPoint m_entry;
+  kiln_entry_point m_entry;
   uint64_t m_tasks;
   uint64_t m_workspace_bytes;
 };
@@ -78,18 +79,35 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+/// As the C library knows it from CPUID; what that does not tell is as usual for the best target.
+Machine describe_host(const std::string& name) {
+  const std::vector<Target> targets = host_targets();
+  Machine machine = targets.empty() ? Machine() : default_machine(*find_target(targets.front().name));
+  machine.model = name;
+  const auto ask = [](int what, auto& value) {
+    if (const long answer = sysconf(what); answer > 0)
+      value = static_cast<std::remove_reference_t<decltype(value)>>(answer);
+  };
+  ask(_SC_NPROCESSORS_ONLN, machine.cores);
+  ask(_SC_LEVEL1_DCACHE_SIZE, machine.first_level_bytes);
+  ask(_SC_LEVEL2_CACHE_SIZE, machine.second_level_bytes);
+  ask(_SC_LEVEL3_CACHE_SIZE, machine.third_level_bytes);
+  return machine;
+}
+
 Discovery discover_host() {
+  const std::string name = processor_name();
   Discovery discovery;
   std::vector<Target> targets = host_targets();
   const bool usable = !targets.empty();
-  discovery.components.push_back({"processor", processor_name() + ": " + describe(host_features()), usable});
+  discovery.components.push_back({"processor", name + ": " + describe(host_features()), usable});
   if (!usable) {
     discovery.status = error(StatusCode::unavailable, "cpu: the processor runs no target; kernels need SSE4.2");
     return discovery;
   }
   const auto memory_bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  discovery.devices.push_back({processor_name(), std::move(targets), memory_bytes});
+  discovery.devices.push_back({name, std::move(targets), memory_bytes, describe_host(name)});
   return discovery;
 }
 
@@ -135,7 +153,7 @@ Expected<std::unique_ptr<HostExecutable>> load_image(const Image& launch_data, s
     return invalid_argument("cpu: the code wants {} bytes of workspace, the limit is {}", launch_data.workspace_bytes,
                             limits::k_task_workspace_bytes);
   }
-  const auto entry = reinterpret_cast<EntryPoint>(reinterpret_cast<uintptr_t>(code.data()) + launch_data.entry);
+  const auto entry = reinterpret_cast<kiln_entry_point>(const_cast<uint8_t*>(code.data()) + launch_data.entry);
   return std::unique_ptr<HostExecutable>(
       std::make_unique<CpuExecutable>(entry, launch_data.tasks, launch_data.workspace_bytes));
 }

@@ -13,22 +13,19 @@
 namespace kiln::cuda {
 namespace {
 
-// Bump when any writer changes the text for an unchanged spec and schedule.
-constexpr int k_generator_version = 2;
-
 // Ten times what the largest kernel takes on a busy machine.
 constexpr uint64_t k_compile_deadline_ms = 30'000;
 
 struct KernelKind {
   Status (*claims)(const KernelSpec&, const CudaTarget&);
-  std::vector<Schedule> (*candidates)(const KernelSpec&, const CudaTarget&);
+  std::vector<Schedule> (*candidates)(const KernelSpec&, const CudaTarget&, const Machine&);
   Expected<std::vector<KernelSource>> (*sources)(const KernelSpec&, const Schedule&, const CudaTarget&);
 };
 
 Status claims_nothing(const KernelSpec& spec, const CudaTarget&) {
   return error(StatusCode::unimplemented, "cuda: no kernel for {}", kind_name(spec));
 }
-std::vector<Schedule> no_candidates(const KernelSpec&, const CudaTarget&) { return {}; }
+std::vector<Schedule> no_candidates(const KernelSpec&, const CudaTarget&, const Machine&) { return {}; }
 Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Schedule&, const CudaTarget& target) {
   return claims_nothing(spec, target);
 }
@@ -58,25 +55,22 @@ std::vector<Target> CudaCompileBackend::targets() const {
   return result;
 }
 
-TargetTraits CudaCompileBackend::traits(const Target& target) const {
-  TargetTraits traits;
-  traits.vector_bytes = 16;  // the widest access of a thread
-  if (const auto found = resolve(target); found.ok()) traits.fast_memory_bytes = found.value()->shared_bytes;
-  return traits;
+Machine CudaCompileBackend::default_machine(const Target& target) const {
+  const auto cuda = resolve(target);
+  return cuda.ok() ? cuda::default_machine(**cuda) : Machine();
 }
 
-std::string CudaCompileBackend::toolchain() const {
-  return fmt::format("{} generator {}", nvrtc().ok() ? nvrtc()->identity() : "no nvrtc", k_generator_version);
-}
+std::string CudaCompileBackend::toolchain() const { return nvrtc().ok() ? nvrtc()->identity() : "no nvrtc"; }
 
 Status CudaCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
   return kind_of(spec).claims(spec, *cuda);
 }
 
-std::vector<Schedule> CudaCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
+std::vector<Schedule> CudaCompileBackend::candidates(const KernelSpec& spec, const Target& target,
+                                                     const Machine& machine) const {
   const auto cuda = resolve(target);
-  return cuda.ok() ? kind_of(spec).candidates(spec, **cuda) : std::vector<Schedule>{};
+  return cuda.ok() ? kind_of(spec).candidates(spec, **cuda, machine) : std::vector<Schedule>{};
 }
 
 Expected<std::vector<KernelSource>> CudaCompileBackend::sources(const KernelSpec& spec, const Schedule& schedule,

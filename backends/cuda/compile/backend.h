@@ -13,10 +13,10 @@ class CudaCompileBackend : public CompileBackend {
 
   std::string_view name() const override { return "cuda"; }
   std::vector<Target> targets() const override;
-  TargetTraits traits(const Target& target) const override;
+  Machine default_machine(const Target& target) const override;
   std::string toolchain() const override;
   Status claims(const KernelSpec& spec, const Target& target) const override;
-  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 
   /// The kernels of a schedule as text, best first: the later ones are for addresses the earlier ones cannot take.

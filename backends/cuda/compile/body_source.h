@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 /// Expressions of kernel specs as C++ text over prelude.cuh and scalar.cuh.
 namespace kiln::cuda {

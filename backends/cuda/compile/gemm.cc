@@ -5,48 +5,47 @@
 #include <algorithm>
 
 #include "backends/cuda/compile/body_source.h"
-#include "backends/cuda/compile/gemm_form.h"
 #include "backends/cuda/compile/gemm_problem.h"
-#include "backends/cuda/compile/loops_form.h"
+#include "backends/cuda/compile/gemm_schedule.h"
+#include "backends/cuda/compile/loops_schedule.h"
 #include "backends/cuda/compile/texts.h"
 
-// Gemm kernels: gemm_common.cuh and one of the templates, after what is written here for one spec and form: constants, the
+// Gemm kernels: gemm_common.cuh and one of the templates, after what is written here for one spec and schedule: constants, the
 // operands as structs, the epilogue as functions.
 namespace kiln::cuda {
 namespace {
 
-using Kind = GemmForm::Kind;
+using Kind = GemmSchedule::Kind;
 
 class GemmWriter {
  public:
-  GemmWriter(const GemmProblem& problem, const GemmForm& form)
+  GemmWriter(const GemmProblem& problem, const GemmSchedule& schedule)
       : m_problem(problem),
         m_gemm(*problem.gemm),
-        m_form(form),
-        m_run(form.kind == Kind::simple ? std::min(problem.run, 4u) : problem.run) {}
+        m_schedule(schedule),
+        m_run(schedule.kind == Kind::simple ? std::min(problem.run, 4u) : problem.run) {}
 
   int64_t tiles_m() const { return across(m_gemm.m, unit_m()); }
-  int64_t tiles_n() const { return across(m_gemm.n, m_form.tile_n); }
+  int64_t tiles_n() const { return across(m_gemm.n, m_schedule.tile_n); }
 
   std::string run() {
-    m_text = "namespace kiln {\n\n" + arguments_struct(*m_problem.spec, m_form.kind == Kind::wgmma ? 2 : 0);
+    m_text = "namespace kiln {\n\n" + arguments_struct(*m_problem.spec, m_schedule.kind == Kind::wgmma ? 2 : 0);
     write_constants();
     write_operand("A", "k_m", m_problem.a);
     write_operand("B", "k_n", m_problem.b);
     if (m_run > 1) write_finish(m_run);
     write_finish(1);
     m_text += "\n}  // namespace kiln\n";
-    const std::string_view templates[] = {gemm_simple_text, gemm_mma_text, gemm_wgmma_text};
-    return fmt::format("{}{}{}", m_text, gemm_common_text, templates[static_cast<size_t>(m_form.kind)]);
+    return fmt::format("{}{}{}", m_text, gemm_common_text, *implementation_of(m_schedule).text);
   }
 
  private:
   static int64_t across(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
-  int64_t unit_m() const { return static_cast<int64_t>(m_form.tile_m) * m_form.cluster; }
+  int64_t unit_m() const { return static_cast<int64_t>(m_schedule.tile_m) * m_schedule.cluster; }
 
   void write_constants() {
     const std::string_view accumulator = register_type(accumulator_of(m_gemm.dtype));
-    const std::string_view element = m_form.kind == Kind::simple ? accumulator : memory_type(m_gemm.dtype);
+    const std::string_view element = m_schedule.kind == Kind::simple ? accumulator : memory_type(m_gemm.dtype);
     m_text += fmt::format("\nusing Accumulator = {};\nusing Element = {};\n", accumulator, element);
     const auto constant = [&](std::string_view type, std::string_view name, int64_t value) {
       m_text += fmt::format("constexpr {} {} = {};\n", type, name, value);
@@ -55,17 +54,17 @@ class GemmWriter {
     constant("i32", "k_n", m_gemm.n);
     constant("i32", "k_k", m_gemm.k);
     constant("u32", "k_batches", m_problem.batches);
-    constant("i32", "k_tile_m", m_form.tile_m);
-    constant("i32", "k_tile_n", m_form.tile_n);
+    constant("i32", "k_tile_m", m_schedule.tile_m);
+    constant("i32", "k_tile_n", m_schedule.tile_n);
     constant("u32", "k_tiles_m", tiles_m());
     constant("u32", "k_tiles_n", tiles_n());
     constant("u32", "k_unit_m", unit_m());
-    constant("i32", "k_threads", m_form.threads());
-    constant("i32", "k_blocks", m_form.blocks_of_sm());
-    constant("i32", "k_stages", m_form.stages);
-    constant("i32", "k_warps_m", m_form.warps_m);
-    constant("i32", "k_warps_n", m_form.warps_n);
-    constant("u32", "k_cluster", m_form.cluster);
+    constant("i32", "k_threads", m_schedule.threads());
+    constant("i32", "k_blocks", m_schedule.blocks_of_sm());
+    constant("i32", "k_stages", m_schedule.stages);
+    constant("i32", "k_warps_m", m_schedule.warps_m);
+    constant("i32", "k_warps_n", m_schedule.warps_n);
+    constant("u32", "k_cluster", m_schedule.cluster);
     constant("i32", "k_run", m_run);
   }
 
@@ -183,7 +182,7 @@ class GemmWriter {
 
   const GemmProblem& m_problem;
   const GemmSpec& m_gemm;
-  const GemmForm m_form;
+  const GemmSchedule m_schedule;
   const uint32_t m_run;
   std::string m_text;
 };
@@ -204,19 +203,20 @@ TensorMapRecord map_of(const GemmProblem& problem, const GemmOperand& operand, u
   return map;
 }
 
-KernelSource source_of(const GemmProblem& problem, const GemmForm& form) {
-  GemmWriter writer(problem, form);
+KernelSource source_of(const GemmProblem& problem, const GemmSchedule& schedule) {
+  GemmWriter writer(problem, schedule);
   KernelSource source;
   source.text = writer.run();
   KernelRecord& record = source.record;
   record.entry = k_entry;
-  record.blocks = static_cast<uint64_t>(writer.tiles_m() * form.cluster * writer.tiles_n() * problem.batches);
-  record.threads = form.threads();
-  record.cluster = form.cluster;
-  record.shared_bytes = form.shared_bytes(accumulator_of(problem.gemm->dtype));
-  if (form.kind == Kind::wgmma) {
+  record.blocks = static_cast<uint64_t>(writer.tiles_m() * schedule.cluster * writer.tiles_n() * problem.batches);
+  record.threads = schedule.threads();
+  record.cluster = schedule.cluster;
+  record.shared_bytes = schedule.shared_bytes(accumulator_of(problem.gemm->dtype));
+  if (schedule.kind == Kind::wgmma) {
     record.is_persistent = true;
-    record.maps = {map_of(problem, problem.a, form.tile_m), map_of(problem, problem.b, form.tile_n / form.cluster)};
+    record.maps = {map_of(problem, problem.a, schedule.tile_m),
+                   map_of(problem, problem.b, schedule.tile_n / schedule.cluster)};
     for (const TensorMapRecord& map : record.maps) record.aligned_buffers.push_back(map.buffer);
   }
   return source;
@@ -235,22 +235,22 @@ Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
   return {};
 }
 
-std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& target) {
+std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine) {
   std::vector<Schedule> schedules;
-  for (const GemmForm& form : gemm_forms(problem_of(spec), target)) schedules.push_back(to_schedule(form));
+  for (const auto& schedule : ranked_schedules(problem_of(spec), target, machine)) {
+    schedules.push_back(to_schedule(schedule));
+  }
   return schedules;
 }
 
 Expected<std::vector<KernelSource>> gemm_source(const KernelSpec& spec, const Schedule& schedule,
                                                 const CudaTarget& target) {
-  KILN_ASSIGN_OR_RETURN(const GemmForm form, gemm_form_of(schedule));
   const GemmProblem problem = problem_of(spec);
-  const std::vector<GemmForm> forms = gemm_forms(problem, target);
-  if (std::find(forms.begin(), forms.end(), form) == forms.end()) {
-    return invalid_argument("cuda gemm: \"{}\" is no schedule of this spec", to_schedule(form).description);
+  KILN_ASSIGN_OR_RETURN(const GemmSchedule choices, gemm_schedule_of(schedule.bytes, problem, target));
+  std::vector<KernelSource> sources{source_of(problem, choices)};
+  if (!implementation_of(choices).takes_any_address) {
+    sources.push_back(source_of(problem, schedule_for_any_address(problem, target)));
   }
-  std::vector<KernelSource> sources{source_of(problem, form)};
-  if (form.kind == Kind::wgmma) sources.push_back(source_of(problem, form_for_any_address(problem, target)));
   return sources;
 }
 

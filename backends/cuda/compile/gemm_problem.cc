@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backends/cuda/compile/loops_form.h"
-#include "frontend/fuse/affine.h"
+#include "backends/cuda/compile/loops_schedule.h"
+#include "frontend/kernel/affine.h"
 
 namespace kiln::cuda {
 namespace {

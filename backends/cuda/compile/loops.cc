@@ -7,16 +7,17 @@
 #include <set>
 
 #include "backends/cuda/compile/body_source.h"
-#include "backends/cuda/compile/loops_form.h"
+#include "backends/cuda/compile/loops_schedule.h"
 #include "backends/loops_stages.h"
+#include "backends/schedule_bytes.h"
 #include "backends/simplified_loops.h"
-#include "frontend/fuse/affine.h"
+#include "frontend/kernel/affine.h"
 
 // Loops kernels: pointwise, reductions, normalisations, gathers, scatters.
 //
-// A block makes `columns` parallel points, each with `members` threads (loops_form.h). Every stage is a loop over the
+// A block makes `columns` parallel points, each with `members` threads (loops_schedule.h). Every stage is a loop over the
 // reduced points, shared out among the members, then the totals are combined and known to every member. Values are
-// computed again in each stage: what was read once is in a cache. A floating sum's order is fixed by the form.
+// computed again in each stage: what was read once is in a cache. A floating sum's order is fixed by the schedule.
 namespace kiln::cuda {
 namespace {
 
@@ -24,26 +25,26 @@ constexpr std::string_view k_indent[] = {"  ", "    ", "      "};
 
 class LoopsWriter {
  public:
-  LoopsWriter(const KernelSpec& spec, const LoopsSpec& loops, const LoopsForm& form)
+  LoopsWriter(const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule)
       : m_spec(spec),
         m_loops(loops),
-        m_form(form),
+        m_schedule(schedule),
         m_body(spec, loops.body, loops.extents),
         m_parallel(std::span(m_loops.extents).first(loops.parallel_rank)),
         m_reduced(std::span(m_loops.extents).subspan(loops.parallel_rank)) {
     for (size_t d = 0; d < loops.extents.size(); ++d) m_names.dims.push_back(fmt::format("d{}", d));
     for (size_t r = 0; r < loops.reductions.size(); ++r) m_names.reduced.push_back(fmt::format("r{}", r));
-    if (form.run > 1) m_run_dim = (m_reduced.empty() ? m_parallel.size() : loops.extents.size()) - 1;
+    if (schedule.run > 1) m_run_dim = (m_reduced.empty() ? m_parallel.size() : loops.extents.size()) - 1;
   }
 
-  int64_t rows() const { return product(m_parallel) / (m_reduced.empty() ? m_form.run : 1); }
-  int64_t blocks() const { return (rows() + m_form.columns - 1) / m_form.columns; }
-  uint32_t scratch_bytes() const { return needs_scratch() ? m_form.threads() * 8 : 0; }
+  int64_t rows() const { return product(m_parallel) / (m_reduced.empty() ? m_schedule.run : 1); }
+  int64_t blocks() const { return (rows() + m_schedule.columns - 1) / m_schedule.columns; }
+  uint32_t scratch_bytes() const { return needs_scratch() ? m_schedule.threads() * 8 : 0; }
 
   std::string run() {
     m_text = "namespace kiln {\n\n" + arguments_struct(m_spec);
     m_text += fmt::format("\nextern \"C\" KILN_KERNEL({}, {}) {}(KILN_ARGUMENTS(Arguments) args) {{\n",
-                          m_form.threads(), m_form.threads() <= 512 ? 2 : 1, k_entry);
+                          m_schedule.threads(), m_schedule.threads() <= 512 ? 2 : 1, k_entry);
     write_point();
     if (needs_scratch()) m_text += "  u8* const scratch = shared_memory();\n";
     for (const Reduction& reduction : m_loops.reductions) {
@@ -57,9 +58,10 @@ class LoopsWriter {
 
  private:
   bool needs_scratch() const {
-    return m_form.members > 1 && (!m_form.members_are_neighbours || m_form.members > 32) && !m_loops.reductions.empty();
+    return m_schedule.members > 1 && (!m_schedule.members_are_neighbours || m_schedule.members > 32) &&
+           !m_loops.reductions.empty();
   }
-  bool is_in_warp() const { return m_form.members_are_neighbours && m_form.members <= 32; }
+  bool is_in_warp() const { return m_schedule.members_are_neighbours && m_schedule.members <= 32; }
 
   /// Coordinates of a dim that extents of 2^31 and more need in i64.
   static std::string_view coordinate_type(int64_t extent) { return extent <= INT32_MAX ? "i32" : "i64"; }
@@ -73,7 +75,7 @@ class LoopsWriter {
     m_text += fmt::format("{}{} rest{} = {};\n", indent, count_type(count), first, from);
     for (size_t i = extents.size(); i-- > 0;) {
       const size_t dim = first + i;
-      const uint32_t run = dim == m_run_dim ? m_form.run : 1;
+      const uint32_t run = dim == m_run_dim ? m_schedule.run : 1;
       const int64_t extent = extents[i] / run;
       const std::string_view type = coordinate_type(extents[i]);
       const std::string value = i == 0 ? fmt::format("rest{}", first) : fmt::format("rest{} % {}u", first, extent);
@@ -85,20 +87,20 @@ class LoopsWriter {
 
   void write_point() {
     const int64_t count = rows();
-    const std::string_view type = count_type(blocks() * m_form.columns);
-    if (m_form.members == 1) {
+    const std::string_view type = count_type(blocks() * m_schedule.columns);
+    if (m_schedule.members == 1) {
       m_text += fmt::format("  const {0} row = static_cast<{0}>(block_index()) * {1}u + thread_index();\n", type,
-                            m_form.columns);
+                            m_schedule.columns);
       m_text += fmt::format("  if (row >= {}u) return;\n", count);
     } else {
-      const auto [point, member] = m_form.members_are_neighbours
-                                       ? std::pair(fmt::format("thread_index() / {}u", m_form.members),
-                                                   fmt::format("thread_index() % {}u", m_form.members))
-                                       : std::pair(fmt::format("thread_index() % {}u", m_form.columns),
-                                                   fmt::format("thread_index() / {}u", m_form.columns));
+      const auto [point, member] = m_schedule.members_are_neighbours
+                                       ? std::pair(fmt::format("thread_index() / {}u", m_schedule.members),
+                                                   fmt::format("thread_index() % {}u", m_schedule.members))
+                                       : std::pair(fmt::format("thread_index() % {}u", m_schedule.columns),
+                                                   fmt::format("thread_index() / {}u", m_schedule.columns));
       m_text += fmt::format("  const u32 column = {};\n  const u32 member = {};\n", point, member);
       m_text +=
-          fmt::format("  const {0} at = static_cast<{0}>(block_index()) * {1}u + column;\n", type, m_form.columns);
+          fmt::format("  const {0} at = static_cast<{0}>(block_index()) * {1}u + column;\n", type, m_schedule.columns);
       // Members of points that are none stay for the barriers, repeating the last point without its stores.
       m_text += fmt::format("  const bool is_live = at < {}u;\n", count);
       m_text += fmt::format("  const {} row = is_live ? at : {}u;\n", type, count - 1);
@@ -116,13 +118,13 @@ class LoopsWriter {
       for (const uint32_t r : stage.reductions) write_combination(r);
     }
     const auto number = static_cast<size_t>(&stage - m_loops.stages.data());
-    if (m_form.members > 1 && conflicts_later(m_loops, number)) {
+    if (m_schedule.members > 1 && conflicts_later(m_loops, number)) {
       m_text += is_in_warp() ? "  warp_barrier();\n" : "  block_barrier();\n";
     }
   }
 
   void write_row_stage(const Stage& stage, const std::vector<ExprId>& order) {
-    m_text += m_form.members > 1 ? "  if (member == 0 && is_live) {\n" : "  {\n";
+    m_text += m_schedule.members > 1 ? "  if (member == 0 && is_live) {\n" : "  {\n";
     write_origin();
     m_text += m_body.evaluate(order, m_names, k_indent[1]);
     for (const Store& store : stage.stores) m_text += m_body.store(store, m_names, "", k_indent[1]);
@@ -140,13 +142,13 @@ class LoopsWriter {
     if (m_reduced.empty()) {
       m_text += "  {\n";
     } else {
-      const uint32_t run = m_form.run;
-      const std::string start = m_form.members == 1 ? "0" : run == 1 ? "member" : fmt::format("member * {}u", run);
-      m_text += fmt::format("  for ({} q = {}; q < {}u; q += {}u) {{\n", count_type(points + m_form.members * run),
-                            start, points, m_form.members * run);
+      const uint32_t run = m_schedule.run;
+      const std::string start = m_schedule.members == 1 ? "0" : run == 1 ? "member" : fmt::format("member * {}u", run);
+      m_text += fmt::format("  for ({} q = {}; q < {}u; q += {}u) {{\n", count_type(points + m_schedule.members * run),
+                            start, points, m_schedule.members * run);
       write_coordinates(run == 1 ? "q" : fmt::format("q / {}u", run), m_parallel.size(), m_reduced, k_indent[1]);
     }
-    if (m_form.run == 1) {
+    if (m_schedule.run == 1) {
       write_point_of(stage, order, m_names, k_indent[1]);
     } else {
       write_run(stage, order);
@@ -165,7 +167,7 @@ class LoopsWriter {
         value = fmt::format("cast_to<i32>(cast_to<bool>({}))", BodySource::value_name(reduction.value));
       m_text += fmt::format("{}r{} = {}::combine(r{}, {});\n", indent, r, total.combiner, r, value);
     }
-    const std::string_view guard = m_form.members > 1 ? "is_live" : "";
+    const std::string_view guard = m_schedule.members > 1 ? "is_live" : "";
     for (const Store& store : stage.stores) m_text += m_body.store(store, names, guard, indent);
   }
 
@@ -183,11 +185,11 @@ class LoopsWriter {
       inside.stored[store.access] = fmt::format("s{}.items[j]", store.access);
       m_text += fmt::format("    {} s{};\n", run_type(store.access), store.access);
     }
-    m_text += fmt::format("    KILN_UNROLL for (i32 j = 0; j < {}; ++j) {{\n      const {} e = d{} + j;\n", m_form.run,
-                          coordinate_type(m_loops.extents[m_run_dim]), m_run_dim);
+    m_text += fmt::format("    KILN_UNROLL for (i32 j = 0; j < {}; ++j) {{\n      const {} e = d{} + j;\n",
+                          m_schedule.run, coordinate_type(m_loops.extents[m_run_dim]), m_run_dim);
     write_point_of(stage, order, inside, k_indent[2]);
     m_text += "    }\n";
-    const std::string_view guard = m_form.members > 1 ? "if (is_live) " : "";
+    const std::string_view guard = m_schedule.members > 1 ? "if (is_live) " : "";
     for (const auto& [access, name] : inside.stored) {
       const uint32_t buffer = m_loops.body.accesses[access].buffer;
       m_text += fmt::format("    {}store_run({} + {}, s{}, {});\n", guard, buffer_name(buffer),
@@ -195,7 +197,7 @@ class LoopsWriter {
     }
   }
 
-  bool is_run(uint32_t access) const { return is_run_of(m_loops.body.accesses[access], m_run_dim, m_form.run); }
+  bool is_run(uint32_t access) const { return is_run_of(m_loops.body.accesses[access], m_run_dim, m_schedule.run); }
 
   std::set<uint32_t> loaded_in_runs(const std::vector<ExprId>& order) const {
     std::set<uint32_t> runs, others;
@@ -210,10 +212,10 @@ class LoopsWriter {
 
   std::string run_type(uint32_t access) const {
     const DType dtype = m_spec.buffers[m_loops.body.accesses[access].buffer].dtype;
-    return fmt::format("Run<{}, {}>", memory_type(dtype), m_form.run);
+    return fmt::format("Run<{}, {}>", memory_type(dtype), m_schedule.run);
   }
   std::string alignment_of(uint32_t buffer) const {
-    const size_t bytes = size_of(m_spec.buffers[buffer].dtype) * m_form.run;
+    const size_t bytes = size_of(m_spec.buffers[buffer].dtype) * m_schedule.run;
     return fmt::format("is_aligned({}, {})", buffer_name(buffer), bytes);
   }
   std::string run_address(uint32_t access) const {
@@ -223,24 +225,24 @@ class LoopsWriter {
   }
 
   void write_combination(uint32_t r) {
-    if (m_form.members == 1) return;
+    if (m_schedule.members == 1) return;
     const Reduction& reduction = m_loops.reductions[r];
     const Total total = total_of(reduction.combiner, m_loops.body.exprs[reduction.value].dtype);
     if (is_in_warp()) {
-      m_text += fmt::format("  r{} = combine_lanes<{}, {}>(r{});\n", r, total.combiner, m_form.members, r);
-    } else if (m_form.members_are_neighbours) {
+      m_text += fmt::format("  r{} = combine_lanes<{}, {}>(r{});\n", r, total.combiner, m_schedule.members, r);
+    } else if (m_schedule.members_are_neighbours) {
       m_text += fmt::format("  r{} = combine_warps<{}, {}>(r{}, reinterpret_cast<{}*>(scratch));\n", r, total.combiner,
-                            m_form.members, r, total.type);
+                            m_schedule.members, r, total.type);
     } else {
       m_text +=
           fmt::format("  r{} = combine_members<{}, {}, {}>(r{}, member, column, reinterpret_cast<{}*>(scratch));\n", r,
-                      total.combiner, m_form.members, m_form.columns, r, total.type);
+                      total.combiner, m_schedule.members, m_schedule.columns, r, total.type);
     }
   }
 
   const KernelSpec& m_spec;
   const LoopsSpec& m_loops;
-  const LoopsForm m_form;
+  const LoopsSchedule m_schedule;
   BodySource m_body;
   std::span<const int64_t> m_parallel, m_reduced;
   LeafNames m_names;
@@ -254,35 +256,32 @@ const LoopsSpec& loops_of(const KernelSpec& spec) { return std::get<LoopsSpec>(s
 
 Status loops_claims(const KernelSpec& spec, const CudaTarget&) {
   const LoopsSpec loops = simplified(loops_of(spec));
-  // A grid has 2^31 - 1 blocks; the form with the fewest points in a block has one.
+  // A grid has 2^31 - 1 blocks; the schedule with the fewest points in a block has one.
   if (product(std::span(loops.extents).first(loops.parallel_rank)) > INT32_MAX) {
     return error(StatusCode::unimplemented, "cuda loops: more than {} parallel points", INT32_MAX);
   }
   return {};
 }
 
-std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CudaTarget&) {
+std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CudaTarget&, const Machine&) {
   constexpr size_t k_most_candidates = 8;
   std::vector<Schedule> schedules;
-  for (const LoopsForm& form : loops_forms(spec, simplified(loops_of(spec)))) {
-    if (schedules.size() < k_most_candidates) schedules.push_back(to_schedule(form));
+  for (const LoopsSchedule& schedule : ranked_schedules(spec, simplified(loops_of(spec)))) {
+    if (schedules.size() < k_most_candidates) schedules.push_back({encode_choices(schedule), schedule.describe()});
   }
   return schedules;
 }
 
 Expected<std::vector<KernelSource>> loops_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget&) {
-  KILN_ASSIGN_OR_RETURN(const LoopsForm form, form_of(schedule));
+  KILN_ASSIGN_OR_RETURN(const auto choices, parse_choices<LoopsSchedule>(schedule.bytes));
   const LoopsSpec loops = simplified(loops_of(spec));
-  const std::vector<LoopsForm> forms = loops_forms(spec, loops);
-  if (std::find(forms.begin(), forms.end(), form) == forms.end()) {
-    return invalid_argument("cuda loops: \"{}\" is no schedule of this spec", to_schedule(form).description);
-  }
-  LoopsWriter writer(spec, loops, form);
+  KILN_RETURN_IF_ERROR(choices.validate(spec, loops));
+  LoopsWriter writer(spec, loops, choices);
   KernelSource source;
   source.text = writer.run();
   source.record.entry = k_entry;
   source.record.blocks = static_cast<uint64_t>(writer.blocks());
-  source.record.threads = form.threads();
+  source.record.threads = choices.threads();
   source.record.shared_bytes = writer.scratch_bytes() == 0 ? 0 : writer.scratch_bytes() + 1024;
   return std::vector<KernelSource>{std::move(source)};
 }

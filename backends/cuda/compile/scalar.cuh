@@ -1,4 +1,4 @@
-// What the scalar operations of kernel specs (frontend/fuse/scalar.h) are, in C++ over the prelude: one function an
+// What the scalar operations of kernel specs (frontend/kernel/scalar.h) are, in C++ over the prelude: one function an
 // operation, named after it, for values in registers. f16 and bf16 are held as f32.
 
 namespace kiln {

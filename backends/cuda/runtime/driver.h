@@ -21,6 +21,7 @@ using DevicePointer = uint64_t;
 /// CUdevice_attribute.
 enum class Attribute : int {
   multiprocessors = 16,
+  second_level_bytes = 38,
   capability_major = 75,
   capability_minor = 76,
   shared_bytes_of_block = 97,

@@ -69,13 +69,15 @@ class CudaExecutable final : public DeviceExecutable {
     return {};
   }
 
-  Status launch(Queue& queue, void* const* buffers, void*, void* status) const override {
+  Status launch(Queue& queue, void* const* buffers, void*, void* status,
+                std::span<const int64_t> extents) const override {
     const ContextScope scope(m_context->driver(), m_context->handle());
     KILN_RETURN_IF_ERROR(scope.status());
     const LoadedKernel& kernel =
         *std::find_if(m_kernels.begin(), m_kernels.end() - 1,
                       [&](const LoadedKernel& candidate) { return takes(candidate.record, buffers); });
-    const size_t bytes = argument_bytes(m_record, kernel.record);
+    const size_t extents_offset = argument_bytes(m_record, kernel.record),
+                 bytes = extents_offset + extents.size_bytes();
     std::vector<EncodedMap> memory((bytes + sizeof(EncodedMap) - 1) / sizeof(EncodedMap));  // aligned as maps are
     auto* argument = reinterpret_cast<uint8_t*>(memory.data());
     std::memcpy(argument, static_cast<const void*>(buffers), m_record.buffers * sizeof(void*));
@@ -85,6 +87,7 @@ class CudaExecutable final : public DeviceExecutable {
       KILN_RETURN_IF_ERROR(encode(kernel.record.maps[i], buffers, map));
       std::memcpy(argument + maps_offset(m_record) + i * sizeof map, &map, sizeof map);
     }
+    std::ranges::copy(std::as_bytes(extents), reinterpret_cast<std::byte*>(argument + extents_offset));
     void* arguments[] = {argument};
     const Result result =
         m_context->api().launch(kernel.function, blocks_of(kernel.record), 1, 1, kernel.record.threads, 1, 1,

@@ -13,21 +13,25 @@ struct DeviceFacts {
   uint64_t memory_bytes = 0;
   int capability = 0;
   uint32_t shared_bytes = 0;
+  Machine machine;
 };
 
 Expected<DeviceFacts> facts_of(const Driver& driver, DeviceNumber number) {
   const DriverFunctions& api = driver.api();
   char name[256] = {};
   size_t memory = 0;
-  int major = 0, minor = 0, shared = 0;
+  int major = 0, minor = 0, shared = 0, cores = 0, second_level = 0;
   KILN_RETURN_IF_ERROR(driver.status_of(api.device_name(name, sizeof name - 1, number), "cuDeviceGetName"));
   KILN_RETURN_IF_ERROR(driver.status_of(api.device_memory(&memory, number), "cuDeviceTotalMem"));
   for (const auto& [attribute, value] :
        {std::pair(Attribute::capability_major, &major), std::pair(Attribute::capability_minor, &minor),
-        std::pair(Attribute::shared_bytes_of_block, &shared)}) {
+        std::pair(Attribute::shared_bytes_of_block, &shared), std::pair(Attribute::multiprocessors, &cores),
+        std::pair(Attribute::second_level_bytes, &second_level)}) {
     KILN_RETURN_IF_ERROR(driver.status_of(api.device_attribute(value, attribute, number), "cuDeviceGetAttribute"));
   }
-  return DeviceFacts{name, memory, 10 * major + minor, static_cast<uint32_t>(shared)};
+  const Machine machine{
+      .model = name, .cores = static_cast<uint32_t>(cores), .second_level_bytes = static_cast<uint64_t>(second_level)};
+  return DeviceFacts{name, memory, 10 * major + minor, static_cast<uint32_t>(shared), machine};
 }
 
 /// The targets that a device runs, best first.
@@ -70,7 +74,7 @@ std::vector<DeviceNumber> all_devices(const Driver& driver, Discovery& discovery
          fmt::format("{}, capability {}.{}, {} KiB of shared memory a block", facts->name, facts->capability / 10,
                      facts->capability % 10, facts->shared_bytes >> 10),
          !targets.empty()});
-    discovery.devices.push_back({facts->name, std::move(targets), facts->memory_bytes});
+    discovery.devices.push_back({facts->name, std::move(targets), facts->memory_bytes, facts->machine});
   }
   if (discovery.status.ok() && !is_any_usable) {
     discovery.status = error(StatusCode::unavailable, "cuda: none of {} devices runs a target of this build", count);

@@ -10,10 +10,6 @@
 namespace kiln::level_zero {
 namespace {
 
-/// Bump when an emitter changes what it writes for an unchanged spec and schedule.
-constexpr int k_generator_version = 2;
-
-constexpr int64_t k_vector_bytes = int64_t{k_sub_group_size} * 4;
 
 Expected<const DeviceFamily*> resolve(const Target& target) {
   const DeviceFamily* family = target.backend == "level_zero" ? find_family(target.name) : nullptr;
@@ -39,24 +35,22 @@ std::vector<Target> LevelZeroCompileBackend::targets() const {
   return result;
 }
 
-TargetTraits LevelZeroCompileBackend::traits(const Target& target) const {
-  TargetTraits traits{.vector_bytes = k_vector_bytes};
-  if (const auto family = resolve(target); family.ok()) traits.fast_memory_bytes = family.value()->local_memory_bytes;
-  return traits;
+Machine LevelZeroCompileBackend::default_machine(const Target& target) const {
+  const auto family = resolve(target);
+  return family.ok() ? level_zero::default_machine(**family) : Machine();
 }
 
-std::string LevelZeroCompileBackend::toolchain() const {
-  return fmt::format("{} generator {}", spvSoftwareVersionString(), k_generator_version);
-}
+std::string LevelZeroCompileBackend::toolchain() const { return spvSoftwareVersionString(); }
 
 Status LevelZeroCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const DeviceFamily* family, resolve(target));
   return level_zero::claims(spec, *family);
 }
 
-std::vector<Schedule> LevelZeroCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
+std::vector<Schedule> LevelZeroCompileBackend::candidates(const KernelSpec& spec, const Target& target,
+                                                          const Machine& machine) const {
   const auto family = resolve(target);
-  return family.ok() ? level_zero::candidates(spec, **family) : std::vector<Schedule>{};
+  return family.ok() ? level_zero::candidates(spec, **family, machine) : std::vector<Schedule>{};
 }
 
 Expected<Image> LevelZeroCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,

@@ -10,10 +10,10 @@ class LevelZeroCompileBackend final : public CompileBackend {
  public:
   std::string_view name() const override { return "level_zero"; }
   std::vector<Target> targets() const override;
-  TargetTraits traits(const Target& target) const override;
+  Machine default_machine(const Target& target) const override;
   std::string toolchain() const override;
   Status claims(const KernelSpec& spec, const Target& target) const override;
-  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
   Expected<Image> finish(Image image, const Target& target) const override;
 };

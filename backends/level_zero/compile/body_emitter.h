@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/level_zero/compile/scalar_emitter.h"
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::level_zero {
 

@@ -2,7 +2,7 @@
 
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
-#include "base/bytes.h"
+#include "backends/schedule_bytes.h"
 
 // Matrix products. A work-group makes a tile of C; its sub-groups lie one above the other in it.
 //
@@ -20,16 +20,26 @@ using spv::Op;
 
 constexpr uint32_t k_step = k_sub_group_size;  // of k
 
-struct GemmForm {
+struct GemmSchedule {
+  static constexpr std::string_view k_implementation = "gemm";
+  static constexpr uint32_t k_version = 1;
+
   uint8_t sub_groups = 8;  // of a work-group
   uint8_t rows = 8;        // of a sub-group
   uint8_t columns = 4;     // of a lane
+
+  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns); }
   int64_t tile_m() const { return int64_t{sub_groups} * rows; }
   int64_t tile_n() const { return int64_t{columns} * k_sub_group_size; }
   uint32_t group_size() const { return sub_groups * k_sub_group_size; }
+  std::string describe() const {
+    return fmt::format("tile {}x{}, {} sub-groups of {} rows", tile_m(), tile_n(), sub_groups, rows);
+  }
 };
 
-constexpr GemmForm k_forms[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
+constexpr GemmSchedule k_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
+constexpr int k_most_sums = 64;  // of a lane, in registers
+constexpr uint8_t k_most_sub_groups = 16;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -39,59 +49,59 @@ int64_t batches_of(const GemmSpec& gemm) {
   return batches;
 }
 
-int64_t groups_of(const GemmSpec& gemm, const GemmForm& form) {
-  return batches_of(gemm) * ceil_div(gemm.m, form.tile_m()) * ceil_div(gemm.n, form.tile_n());
+int64_t groups_of(const GemmSpec& gemm, const GemmSchedule& schedule) {
+  return batches_of(gemm) * ceil_div(gemm.m, schedule.tile_m()) * ceil_div(gemm.n, schedule.tile_n());
 }
 
-int64_t local_bytes(const GemmSpec& gemm, const GemmForm& form) {
-  return form.tile_n() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
+int64_t local_bytes(const GemmSpec& gemm, const GemmSchedule& schedule) {
+  return schedule.tile_n() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
 }
 
 /// Best first: least padding, weighed against how often operands are read again.
-std::vector<GemmForm> gemm_forms(const GemmSpec& gemm) {
-  const auto cost = [&](const GemmForm& form) {
+std::vector<GemmSchedule> ranked_schedules(const GemmSpec& gemm) {
+  const auto cost = [&](const GemmSchedule& schedule) {
     const double computed =
-        static_cast<double>(groups_of(gemm, form)) * static_cast<double>(form.tile_m() * form.tile_n());
+        static_cast<double>(groups_of(gemm, schedule)) * static_cast<double>(schedule.tile_m() * schedule.tile_n());
     constexpr double k_busy_groups = 64;  // fewer leave much of the device idle
-    const double idle = std::max(1.0, k_busy_groups / static_cast<double>(groups_of(gemm, form)));
-    const double loads = 1.0 / form.rows + 1.0 / form.columns;
+    const double idle = std::max(1.0, k_busy_groups / static_cast<double>(groups_of(gemm, schedule)));
+    const double loads = 1.0 / schedule.rows + 1.0 / schedule.columns;
     return computed * idle * (1 + loads);
   };
-  std::vector<GemmForm> forms(std::begin(k_forms), std::end(k_forms));
-  std::stable_sort(forms.begin(), forms.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
-  forms.resize(2);
-  return forms;
+  std::vector<GemmSchedule> schedules(std::begin(k_schedules), std::end(k_schedules));
+  std::stable_sort(schedules.begin(), schedules.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+  schedules.resize(2);
+  return schedules;
 }
 
 class GemmEmitter {
  public:
-  GemmEmitter(Emitter& emitter, const KernelSpec& spec, const GemmSpec& gemm, const GemmForm& form)
+  GemmEmitter(Emitter& emitter, const KernelSpec& spec, const GemmSpec& gemm, const GemmSchedule& schedule)
       : e(emitter),
         m_gemm(gemm),
-        m_form(form),
-        m_arguments(begin_kernel(emitter, spec, form.group_size())),
+        m_schedule(schedule),
+        m_arguments(begin_kernel(emitter, spec, schedule.group_size())),
         m_a(emitter, spec, gemm.a, m_arguments),
         m_b(emitter, spec, gemm.b, m_arguments),
         m_epilogue(emitter, spec, gemm.epilogue, m_arguments) {}
 
   void run() {
-    const std::vector<int64_t> grid{batches_of(m_gemm), ceil_div(m_gemm.m, m_form.tile_m()),
-                                    ceil_div(m_gemm.n, m_form.tile_n())};
+    const std::vector<int64_t> grid{batches_of(m_gemm), ceil_div(m_gemm.m, m_schedule.tile_m()),
+                                    ceil_div(m_gemm.n, m_schedule.tile_n())};
     Ids place(grid.size(), 0);
     Id number = e.group_id();
-    if (groups_of(m_gemm, m_form) <= INT32_MAX) number = e.op(Op::OpUConvert, e.integer(32), {number});
+    if (groups_of(m_gemm, m_schedule) <= INT32_MAX) number = e.op(Op::OpUConvert, e.integer(32), {number});
     open_dims(e, place, {0, 1, 2}, grid, number);
     m_batch.assign(m_gemm.batch.size(), 0);
     std::vector<size_t> dims;
     for (size_t d = 0; d < m_gemm.batch.size(); ++d) dims.push_back(d);
     open_dims(e, m_batch, dims, m_gemm.batch, place[0]);
-    const Id first_row = e.mul(place[1], e.index(m_form.tile_m()));
-    m_row = e.add(first_row, e.mul(e.widen(e.sub_group_id()), e.index(m_form.rows)));
-    m_column = e.mul(place[2], e.index(m_form.tile_n()));
+    const Id first_row = e.mul(place[1], e.index(m_schedule.tile_m()));
+    m_row = e.add(first_row, e.mul(e.widen(e.sub_group_id()), e.index(m_schedule.rows)));
+    m_column = e.mul(place[2], e.index(m_schedule.tile_n()));
     m_lane = e.widen(e.lane());
     begin_sums();
     if (m_gemm.k > 0) {
-      m_tile = e.local_array(compute_type(), static_cast<uint32_t>(m_form.tile_n()) * k_step);
+      m_tile = e.local_array(compute_type(), static_cast<uint32_t>(m_schedule.tile_n()) * k_step);
       e.loop(e.index(0), e.index(m_gemm.k), e.index(k_step), [&](Id k) { step(k); });
     }
     finish_sums();
@@ -103,7 +113,7 @@ class GemmEmitter {
   uint32_t alignment() const { return static_cast<uint32_t>(size_of(compute())); }
 
   void begin_sums() {
-    for (int i = 0; i < m_form.rows * m_form.columns; ++i) {
+    for (int i = 0; i < m_schedule.rows * m_schedule.columns; ++i) {
       m_sums.push_back(e.variable(compute_type()));
       e.store(m_sums.back(), m_a.scalars().identity(Combiner::sum, compute()));
     }
@@ -128,7 +138,7 @@ class GemmEmitter {
   /// All of the group takes part: 16 values of k.
   void step(Id k) {
     Ids a;
-    for (int i = 0; i < m_form.rows; ++i) {
+    for (int i = 0; i < m_schedule.rows; ++i) {
       const Id row = e.add(m_row, e.index(i));
       a.push_back(operand(m_a, m_gemm.a_value, row, m_gemm.m, e.add(k, m_lane), m_gemm.k));
     }
@@ -137,14 +147,14 @@ class GemmEmitter {
     const Id narrow = e.integer(32);
     e.loop(e.constant(narrow, 0), e.constant(narrow, k_step), e.constant(narrow, 1), [&](Id inner) {
       Ids b;
-      const Id line = e.add(e.mul(e.widen(inner), e.index(m_form.tile_n())), m_lane);
-      for (int j = 0; j < m_form.columns; ++j) {
+      const Id line = e.add(e.mul(e.widen(inner), e.index(m_schedule.tile_n())), m_lane);
+      for (int j = 0; j < m_schedule.columns; ++j) {
         const Id element = e.add(line, e.index(int64_t{j} * k_sub_group_size));
         b.push_back(e.load(e.array_pointer(m_tile, element), alignment()));
       }
-      for (int i = 0; i < m_form.rows; ++i) {
+      for (int i = 0; i < m_schedule.rows; ++i) {
         const Id x = e.shuffle(a[static_cast<size_t>(i)], inner);
-        for (int j = 0; j < m_form.columns; ++j) multiply_add(sum(i, j), x, b[static_cast<size_t>(j)]);
+        for (int j = 0; j < m_schedule.columns; ++j) multiply_add(sum(i, j), x, b[static_cast<size_t>(j)]);
       }
     });
     e.barrier(/*global_memory=*/false);
@@ -158,14 +168,14 @@ class GemmEmitter {
                            [&](const Access& access) { return access.strides[dim] == 1; });
     };
     const bool along_k = adjacent(n_dim - 1) > adjacent(n_dim);
-    const int64_t inner = along_k ? k_step : m_form.tile_n();
-    const int64_t elements = m_form.tile_n() * k_step;
-    e.loop(e.local_id(), e.index(elements), e.index(m_form.group_size()), [&](Id number) {
+    const int64_t inner = along_k ? k_step : m_schedule.tile_n();
+    const int64_t elements = m_schedule.tile_n() * k_step;
+    e.loop(e.local_id(), e.index(elements), e.index(m_schedule.group_size()), [&](Id number) {
       const Id fast = e.op(Op::OpUMod, e.integer(64), {number, e.index(inner)});
       const Id slow = e.op(Op::OpUDiv, e.integer(64), {number, e.index(inner)});
       const Id line = along_k ? fast : slow, column = along_k ? slow : fast;
       const Id value = operand(m_b, m_gemm.b_value, e.add(k, line), m_gemm.k, e.add(m_column, column), m_gemm.n);
-      const Id place = along_k ? e.add(e.mul(line, e.index(m_form.tile_n())), column) : number;
+      const Id place = along_k ? e.add(e.mul(line, e.index(m_schedule.tile_n())), column) : number;
       e.store(e.array_pointer(m_tile, place), value, alignment());
     });
   }
@@ -178,9 +188,9 @@ class GemmEmitter {
 
   void finish_sums() {
     const size_t rank = m_batch.size() + 2;
-    for (int i = 0; i < m_form.rows; ++i) {
+    for (int i = 0; i < m_schedule.rows; ++i) {
       const Id row = e.add(m_row, e.index(i));
-      for (int j = 0; j < m_form.columns; ++j) {
+      for (int j = 0; j < m_schedule.columns; ++j) {
         const Id column = e.add(e.add(m_column, m_lane), e.index(int64_t{j} * k_sub_group_size));
         const Id inside = e.both(e.compare(Op::OpULessThan, row, e.index(m_gemm.m)),
                                  e.compare(Op::OpULessThan, column, e.index(m_gemm.n)));
@@ -197,11 +207,11 @@ class GemmEmitter {
     }
   }
 
-  Id sum(int i, int j) const { return m_sums[static_cast<size_t>(i) * m_form.columns + j]; }
+  Id sum(int i, int j) const { return m_sums[static_cast<size_t>(i) * m_schedule.columns + j]; }
 
   Emitter& e;
   const GemmSpec& m_gemm;
-  const GemmForm m_form;
+  const GemmSchedule m_schedule;
   const KernelArguments m_arguments;
   BodyEmitter m_a, m_b, m_epilogue;
   Ids m_batch, m_sums;
@@ -210,13 +220,17 @@ class GemmEmitter {
   Id m_lane = 0, m_tile = 0;
 };
 
-Schedule encode(const GemmForm& form) {
-  ByteWriter writer;
-  writer.write(form.sub_groups);
-  writer.write(form.rows);
-  writer.write(form.columns);
-  return {writer.take(), fmt::format("tile {}x{}, {} sub-groups of {} rows", form.tile_m(), form.tile_n(),
-                                     form.sub_groups, form.rows)};
+/// Why there is no kernel of the schedule, or ok.
+Status validate(const GemmSchedule& schedule, const GemmSpec& gemm, const DeviceFamily& family) {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("level zero gemm, {}: {}", schedule.describe(), why);
+  };
+  if (schedule.sub_groups == 0 || schedule.rows == 0 || schedule.columns == 0) return refuse("a zero extent");
+  if (schedule.sub_groups > k_most_sub_groups) return refuse("the work-group is too large");
+  if (schedule.rows * schedule.columns > k_most_sums) return refuse("too many sums for a lane");
+  if (groups_of(gemm, schedule) > k_max_groups) return refuse("too many work-groups");
+  if (local_bytes(gemm, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");
+  return {};
 }
 
 }  // namespace
@@ -226,8 +240,8 @@ Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
   KILN_RETURN_IF_ERROR(claims_buffers(spec, family));
   if (gemm.dtype == DType::boolean) return error(StatusCode::unimplemented, "level zero: a product of bool");
   for (const Body* body : {&gemm.a, &gemm.b, &gemm.epilogue}) KILN_RETURN_IF_ERROR(claims_body(*body, family));
-  for (const GemmForm& form : k_forms) {
-    if (groups_of(gemm, form) > k_max_groups || local_bytes(gemm, form) > family.local_memory_bytes) {
+  for (const GemmSchedule& schedule : k_schedules) {
+    if (groups_of(gemm, schedule) > k_max_groups || local_bytes(gemm, schedule) > family.local_memory_bytes) {
       return error(StatusCode::unimplemented, "level zero: a product of {} x {} x {} is too large", gemm.m, gemm.n,
                    gemm.k);
     }
@@ -235,22 +249,22 @@ Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
   return {};
 }
 
-std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily&) {
+std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily&, const Machine&) {
   std::vector<Schedule> schedules;
-  for (const GemmForm& form : gemm_forms(std::get<GemmSpec>(spec.kernel))) schedules.push_back(encode(form));
+  for (const auto& schedule : ranked_schedules(std::get<GemmSpec>(spec.kernel))) {
+    schedules.push_back({encode_choices(schedule), schedule.describe()});
+  }
   return schedules;
 }
 
-Expected<LaunchForm> emit_gemm(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule,
-                               const DeviceFamily&) {
+Expected<LaunchForm> emit_gemm(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                               const DeviceFamily& family) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
-  for (const GemmForm& form : gemm_forms(gemm)) {
-    if (encode(form).bytes != schedule.bytes) continue;
-    GemmEmitter(emitter, spec, gemm, form).run();
-    return LaunchForm{static_cast<uint32_t>(groups_of(gemm, form)), form.group_size(),
-                      static_cast<uint32_t>(spec.buffers.size())};
-  }
-  return invalid_argument("level zero: no gemm schedule \"{}\" for this kernel", schedule.description);
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<GemmSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(validate(schedule, gemm, family));
+  GemmEmitter(emitter, spec, gemm, schedule).run();
+  return LaunchForm{static_cast<uint32_t>(groups_of(gemm, schedule)), schedule.group_size(),
+                    static_cast<uint32_t>(spec.buffers.size())};
 }
 
 }  // namespace kiln::level_zero

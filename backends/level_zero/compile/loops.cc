@@ -5,31 +5,39 @@
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
 #include "backends/loops_stages.h"
+#include "backends/schedule_bytes.h"
 #include "backends/simplified_loops.h"
-#include "base/bytes.h"
 
-// Loops kernels in one of two forms.
+// Loops kernels in one of two ways.
 //
 //   items   one work-item runs all stages of one parallel point, its reduced dims in loops. Neighbouring items are
 //           neighbours along the parallel dim in which most accesses are adjacent.
 //   rows    one work-group runs one parallel point: its items share the reduced dims, item i taking points i,
 //           i + group, …; totals are combined in the sub-group by shuffles, then across sub-groups in local memory.
 //
-// A floating sum's order is fixed by form and group size. Stores whose order matters (adds, indirect addresses) along
-// reduced dims need the first form.
+// A floating sum's order is fixed by the schedule. Stores whose order matters (adds, indirect addresses) along
+// reduced dims need the first.
 namespace kiln::level_zero {
 namespace {
 
 using spv::Op;
 
-struct LoopsForm {
+struct LoopsSchedule {
+  static constexpr std::string_view k_implementation = "loops";
+  static constexpr uint32_t k_version = 1;
+
   bool rows = false;
   uint32_t group_size = 256;
+
+  static auto fields(auto& s) { return std::tie(s.rows, s.group_size); }
+  std::string describe() const {
+    return fmt::format("{} of {} work-items", rows ? "a row to a group" : "a point to an item, groups", group_size);
+  }
 };
 
 constexpr uint32_t k_max_group = 256;
 
-/// The dims of a (simplified) kernel as a form sees them.
+/// The dims of a (simplified) kernel as a schedule sees them.
 struct LoopsDims {
   std::vector<size_t> parallel;  // the one that neighbouring items run along is last
   std::vector<size_t> reduced;   // in order
@@ -57,49 +65,68 @@ uint32_t group_for(int64_t items) {
       std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(items, k_sub_group_size, k_max_group))));
 }
 
-std::vector<LoopsForm> loops_forms(const LoopsSpec& loops) {
-  const LoopsDims dims(loops);
-  const LoopsForm items{false, group_for(dims.points)};
+/// Whether a group's items may share a point's reduced dims.
+bool may_share(const LoopsSpec& loops, const LoopsDims& dims) {
   const bool ordered = std::ranges::any_of(loops.stages, [&](const Stage& stage) { return is_ordered(loops, stage); });
-  if (dims.reduced_points == 1 || ordered) return {items};
+  return dims.reduced_points > 1 && !ordered && dims.points <= k_max_groups;
+}
+
+std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops) {
+  const LoopsDims dims(loops);
+  const LoopsSchedule items{false, group_for(dims.points)};
+  if (!may_share(loops, dims)) return {items};
   // Four elements or so to an item, so that combining them costs less than reading them.
-  const LoopsForm rows{true, group_for(dims.reduced_points / 4)};
+  const LoopsSchedule rows{true, group_for(dims.reduced_points / 4)};
   constexpr int64_t k_enough_points = 8192;
   const int64_t along_row = LoopsDims::adjacent(loops, dims.reduced.back());
   const int64_t across = dims.parallel.empty() ? 0 : LoopsDims::adjacent(loops, dims.parallel.back());
   const bool prefers_rows = along_row > across || (dims.points < k_enough_points && dims.reduced_points >= 64);
-  if (dims.points > k_max_groups) return {items};
   return prefers_rows ? std::vector{rows, items} : std::vector{items, rows};
+}
+
+/// Why there is no kernel of the schedule, or ok.
+Status validate(const LoopsSchedule& schedule, const LoopsSpec& loops) {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("level zero loops, {}: {}", schedule.describe(), why);
+  };
+  if (!std::has_single_bit(schedule.group_size) || schedule.group_size < k_sub_group_size ||
+      schedule.group_size > k_max_group) {
+    return refuse("no such group");
+  }
+  const LoopsDims dims(loops);
+  if (schedule.rows && !may_share(loops, dims)) return refuse("items cannot share a point");
+  if (dims.points / schedule.group_size > k_max_groups) return refuse("too many work-groups");
+  return {};
 }
 
 class LoopsEmitter {
  public:
-  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsForm& form)
+  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule)
       : e(emitter),
         m_loops(loops),
-        m_form(form),
+        m_schedule(schedule),
         m_dims(loops),
-        m_arguments(begin_kernel(emitter, spec, form.group_size)),
+        m_arguments(begin_kernel(emitter, spec, schedule.group_size)),
         m_changing(stored_buffers(spec, loops)),
         m_body(emitter, spec, loops.body, m_arguments, m_changing) {}
 
   uint32_t run() {
     Scope scope = m_body.root(m_loops.extents.size());
     scope.reduced.assign(m_loops.reductions.size(), 0);
-    if (m_form.rows) {
+    if (m_schedule.rows) {
       rows(scope);
       return static_cast<uint32_t>(m_dims.points);
     }
-    const Id first = e.mul(e.group_id(), e.index(m_form.group_size));
+    const Id first = e.mul(e.group_id(), e.index(m_schedule.group_size));
     const Id number = e.add(first, e.local_id());
     const auto inside = [&] {
       Scope point = scope;
       open(point, m_dims.parallel, number, m_dims.points);
       items(point);
     };
-    const bool is_whole = m_dims.points % m_form.group_size == 0;
+    const bool is_whole = m_dims.points % m_schedule.group_size == 0;
     is_whole ? inside() : e.if_then(e.compare(Op::OpULessThan, number, e.index(m_dims.points)), inside);
-    return static_cast<uint32_t>((m_dims.points + m_form.group_size - 1) / m_form.group_size);
+    return static_cast<uint32_t>((m_dims.points + m_schedule.group_size - 1) / m_schedule.group_size);
   }
 
  private:
@@ -187,11 +214,11 @@ class LoopsEmitter {
 
   void shared_loop(const Stage& stage, Scope& scope) {
     const Ids totals = begin_totals(stage);
-    const Id type = counter_type(e, m_dims.reduced_points + m_form.group_size);
+    const Id type = counter_type(e, m_dims.reduced_points + m_schedule.group_size);
     const Id local = e.integer(64) == type ? e.local_id() : e.op(Op::OpUConvert, type, {e.local_id()});
-    e.loop(local, e.constant(type, m_dims.reduced_points), e.constant(type, m_form.group_size), [&](Id number) {
+    e.loop(local, e.constant(type, m_dims.reduced_points), e.constant(type, m_schedule.group_size), [&](Id number) {
       Scope point = scope;
-      open(point, m_dims.reduced, number, m_dims.reduced_points + m_form.group_size);
+      open(point, m_dims.reduced, number, m_dims.reduced_points + m_schedule.group_size);
       element(stage, point, totals);
     });
     for (size_t r = 0; r < totals.size(); ++r) {
@@ -210,7 +237,7 @@ class LoopsEmitter {
     for (uint32_t mask = k_sub_group_size / 2; mask > 0; mask /= 2) {
       total = combine(total, unpack(e.shuffle_xor(pack(total), mask)));
     }
-    const uint32_t sub_groups = m_form.group_size / k_sub_group_size;
+    const uint32_t sub_groups = m_schedule.group_size / k_sub_group_size;
     if (sub_groups == 1) return total;
     const Id packed = pack(total);
     const Id shared = e.local_array(e.type_of(packed), sub_groups);
@@ -229,20 +256,12 @@ class LoopsEmitter {
 
   Emitter& e;
   const LoopsSpec& m_loops;
-  const LoopsForm m_form;
+  const LoopsSchedule m_schedule;
   const LoopsDims m_dims;
   const KernelArguments m_arguments;
   const std::vector<bool> m_changing;
   BodyEmitter m_body;
 };
-
-Schedule encode(const LoopsForm& form) {
-  ByteWriter writer;
-  writer.write(static_cast<uint8_t>(form.rows));
-  writer.write(form.group_size);
-  return {writer.take(), fmt::format("{} of {} work-items",
-                                     form.rows ? "a row to a group" : "a point to an item, groups", form.group_size)};
-}
 
 }  // namespace
 
@@ -257,23 +276,21 @@ Status loops_claims(const KernelSpec& spec, const DeviceFamily& family) {
   return {};
 }
 
-std::vector<Schedule> loops_candidates(const KernelSpec& spec, const DeviceFamily&) {
+std::vector<Schedule> loops_candidates(const KernelSpec& spec, const DeviceFamily&, const Machine&) {
   std::vector<Schedule> schedules;
-  for (const LoopsForm& form : loops_forms(simplified(std::get<LoopsSpec>(spec.kernel)))) {
-    schedules.push_back(encode(form));
+  for (const auto& schedule : ranked_schedules(simplified(std::get<LoopsSpec>(spec.kernel)))) {
+    schedules.push_back({encode_choices(schedule), schedule.describe()});
   }
   return schedules;
 }
 
-Expected<LaunchForm> emit_loops(Emitter& emitter, const KernelSpec& spec, const Schedule& schedule,
+Expected<LaunchForm> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
                                 const DeviceFamily&) {
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
-  for (const LoopsForm& form : loops_forms(loops)) {
-    if (encode(form).bytes != schedule.bytes) continue;
-    const uint32_t groups = LoopsEmitter(emitter, spec, loops, form).run();
-    return LaunchForm{groups, form.group_size, static_cast<uint32_t>(spec.buffers.size())};
-  }
-  return invalid_argument("level zero: no loops schedule \"{}\" for this kernel", schedule.description);
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<LoopsSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(validate(schedule, loops));
+  const uint32_t groups = LoopsEmitter(emitter, spec, loops, schedule).run();
+  return LaunchForm{groups, schedule.group_size, static_cast<uint32_t>(spec.buffers.size())};
 }
 
 }  // namespace kiln::level_zero

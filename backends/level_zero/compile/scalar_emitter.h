@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/level_zero/compile/emitter.h"
-#include "frontend/fuse/scalar.h"
+#include "frontend/kernel/scalar.h"
 
 namespace kiln::level_zero {
 

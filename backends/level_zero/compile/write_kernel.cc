@@ -10,17 +10,18 @@ namespace {
 
 struct KernelKind {
   Status (*claims)(const KernelSpec&, const DeviceFamily&);
-  std::vector<Schedule> (*candidates)(const KernelSpec&, const DeviceFamily&);
-  Expected<LaunchForm> (*emit)(Emitter&, const KernelSpec&, const Schedule&, const DeviceFamily&);
+  std::vector<Schedule> (*candidates)(const KernelSpec&, const DeviceFamily&, const Machine&);
+  Expected<LaunchForm> (*emit)(Emitter&, const KernelSpec&, std::span<const uint8_t>, const DeviceFamily&);
 };
 
 Status claims_nothing(const KernelSpec& spec, const DeviceFamily&) {
   return error(StatusCode::unimplemented, "level zero: no kernel for {}", kind_name(spec));
 }
 
-std::vector<Schedule> no_candidates(const KernelSpec&, const DeviceFamily&) { return {}; }
+std::vector<Schedule> no_candidates(const KernelSpec&, const DeviceFamily&, const Machine&) { return {}; }
 
-Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, const Schedule&, const DeviceFamily& family) {
+Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, std::span<const uint8_t>,
+                                  const DeviceFamily& family) {
   return claims_nothing(spec, family);
 }
 
@@ -48,8 +49,8 @@ std::vector<uint32_t> to_words(std::span<const uint8_t> bytes) {
 
 Status claims(const KernelSpec& spec, const DeviceFamily& family) { return kind_of(spec).claims(spec, family); }
 
-std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& family) {
-  return kind_of(spec).candidates(spec, family);
+std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine) {
+  return kind_of(spec).candidates(spec, family, machine);
 }
 
 Status validate_spirv(std::span<const uint8_t> bytes) {
@@ -75,7 +76,7 @@ Expected<std::string> disassemble(std::span<const uint8_t> bytes) {
 Expected<PortableKernel> write_kernel(const KernelSpec& spec, const Schedule& schedule, const DeviceFamily& family) {
   Emitter emitter;
   PortableKernel kernel;
-  KILN_ASSIGN_OR_RETURN(kernel.launch, kind_of(spec).emit(emitter, spec, schedule, family));
+  KILN_ASSIGN_OR_RETURN(kernel.launch, kind_of(spec).emit(emitter, spec, schedule.bytes, family));
   const std::vector<uint32_t> words = emitter.finish();
   const auto* first = reinterpret_cast<const uint8_t*>(words.data());
   kernel.spirv.assign(first, first + words.size() * 4);

@@ -11,13 +11,13 @@ struct PortableKernel {
 };
 
 /// Writes the kernel and has SPIRV-Tools validate it.
-/// Errors: invalid_argument for an unknown schedule; internal when the module is not valid, with the validator's words.
+/// Errors: invalid_argument for bytes that are no schedule that fits the spec; internal when the module is not valid, with the validator's words.
 Expected<PortableKernel> write_kernel(const KernelSpec& spec, const Schedule& schedule, const DeviceFamily& family);
 
 /// Errors: unimplemented, with the reason.
 Status claims(const KernelSpec& spec, const DeviceFamily& family);
-/// Best first.
-std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& family);
+/// Best first on `machine`.
+std::vector<Schedule> candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine);
 
 /// Errors: invalid_argument with the validator's words. Any bytes may be given.
 Status validate_spirv(std::span<const uint8_t> bytes);

@@ -115,15 +115,20 @@ class LevelZeroExecutable final : public DeviceExecutable {
   uint64_t workspace_bytes() const override { return 0; }
   uint32_t buffer_count() const override { return m_form.buffers; }
 
-  Status launch(Queue& queue, void* const* buffers, void*, void* status) const override {
+  /// The kernel's arguments: a pointer for each buffer, the status, then the extents.
+  Status launch(Queue& queue, void* const* buffers, void*, void* status,
+                std::span<const int64_t> extents) const override {
     // Arguments belong to the kernel object until the launch has been appended.
     const std::lock_guard lock(m_mutex);
-    for (uint32_t i = 0; i <= m_form.buffers; ++i) {
-      void* const* argument = i < m_form.buffers ? &buffers[i] : &status;
-      KILN_RETURN_IF_ERROR(to_status(
-          m_api.KernelSetArgumentValue(m_module->kernel(), i, sizeof(void*), static_cast<const void*>(argument)),
-          "zeKernelSetArgumentValue"));
-    }
+    uint32_t next = 0;
+    const auto set = [&](const void* value, size_t bytes) {
+      return to_status(m_api.KernelSetArgumentValue(m_module->kernel(), next++, bytes, value),
+                       "zeKernelSetArgumentValue");
+    };
+    for (uint32_t i = 0; i < m_form.buffers; ++i)
+      KILN_RETURN_IF_ERROR(set(static_cast<const void*>(&buffers[i]), sizeof(void*)));
+    KILN_RETURN_IF_ERROR(set(static_cast<const void*>(&status), sizeof(void*)));
+    for (const int64_t& extent : extents) KILN_RETURN_IF_ERROR(set(&extent, sizeof extent));
     return static_cast<LevelZeroQueue&>(queue).launch(m_module->kernel(), m_form.groups);
   }
 

@@ -102,6 +102,7 @@ Status Platform::look_at_device(ze_driver_handle_t driver, const std::string& dr
       fmt::format("{} {:04x} {}", driver_version, properties.deviceId, hex(modules.nativeKernelSupported.id));
   KILN_ASSIGN_OR_RETURN(found.queue_group, computing_group(device));
   found.memory_bytes = memory_of(device);
+  found.cores = properties.numSlices * properties.numSubslicesPerSlice;
   m_devices.push_back(std::move(found));
   return {};
 }

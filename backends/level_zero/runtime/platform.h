@@ -18,6 +18,7 @@ struct FoundDevice {
   std::string driver_name;   // Target::driver: the driver's version and the format of the native code it takes
   uint32_t queue_group = 0;  // that computes
   uint64_t memory_bytes = 0;
+  uint32_t cores = 0;  // Xe cores
 };
 
 /// What the loader finds on this host. Immutable.

@@ -12,7 +12,8 @@ Discovery discover_platform() {
   discovery.status = platform.status();
   for (const FoundDevice& found : platform.devices()) {
     const Target target{"level_zero", std::string(found.family->name), found.driver_name};
-    discovery.devices.push_back({found.name, {target}, found.memory_bytes});
+    discovery.devices.push_back(
+        {found.name, {target}, found.memory_bytes, {.model = found.name, .cores = found.cores}});
   }
   return discovery;
 }

@@ -5,24 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from . import _session
+from ._reasons import Reason
 
-# What to do about a cause, by what its reason says.
-_ADVICE = (
-    ("no daemon", "see `kiln doctor`"),
-    ("did not agree with torch", "torch's result counts; replay the bundle with `kiln repro` and report it"),
-    ("less than", "nothing: it would cost more than it saves"),
-    ("met in more than", "give the op fewer shapes and numbers, or torch.compile the model with dynamic=True"),
-    ("on the host", "use float32 on the host"),
-    ("in a graph of", "have all tensors of the model on one device"),
-    ("another dispatch mode", "nothing: the mode has to see the op"),
-    ("no row", "nothing: Kiln has no kernel for it"),
-    ("", "nothing: torch runs it as without Kiln; kiln.explain() says more"),
-)
 # What became of a program's first run, as check.py says it, for people.
 _CHECKS = {"agreed": "agreed with torch", "before": "agreed with torch in an earlier process", "waiting": "not yet run",
            "skipped": "not checked", "wrong": "did not agree with torch"}  # fmt: skip
-_WRONG = "a program did not agree with torch"
 CAUSES_SHOWN = 10
 
 
@@ -93,7 +80,7 @@ def report(model) -> Report:
     """What ran where, of a model that kiln.compile or torch.compile(backend="kiln") compiled, or a function that the latter did.
 
     A graph counts for the model whose call made it, also where other models run it, too."""
-    from .torch import check
+    from .torch import check  # here, as `import kiln` alone imports no torch
     from .torch.tally import known_tally
 
     model = getattr(model, "_torchdynamo_orig_callable", getattr(model, "_orig_mod", model))
@@ -102,13 +89,15 @@ def report(model) -> Report:
     entries = _entries(parts)
     owners = [*parts, *(owner for entry in entries for owner in entry.owners())]
     tallies = [tally for tally in map(known_tally, owners) if tally is not None]
+    wrong_program = Reason("a program did not agree with torch", advice=check.WRONG_ADVICE)
     in_kiln, in_torch, checks = 0, collections.Counter(), collections.Counter(dict.fromkeys(_CHECKS, 0))
     for tally in tallies:
-        wrong = [op for region in list(tally.checked) if check.WRONG in region.checks() for op in region.ops * tally.instances]
+        known = list(tally.checked)
+        wrong = [op for subgraph in known if check.WRONG in subgraph.checks() for op in subgraph.ops * tally.instances]
         in_kiln += tally.compiled - len(wrong)
         in_torch.update(tally.left)
-        in_torch.update((op, _WRONG) for op in wrong)
-        checks.update(state for region in list(tally.checked) for state in region.checks())
+        in_torch.update((op, wrong_program) for op in wrong)
+        checks.update(state for subgraph in known for state in subgraph.checks())
     times = [tally.time for tally in tallies]
     captures, causes = _captures(entries)
     return Report(
@@ -117,7 +106,7 @@ def report(model) -> Report:
         calls=sum(t.calls for t in times),
         seconds=sum(t.ns for t in times) / 1e9,
         seconds_in_kiln=sum(t.kiln_ns for t in times) / 1e9,
-        causes=tuple(Cause(op, nodes, why, _advice(why)) for (op, why), nodes in in_torch.most_common()),
+        causes=tuple(Cause(op, nodes, why, why.advice) for (op, why), nodes in in_torch.most_common()),
         programs=dict(checks),
         captures=captures,
         capture_causes=causes,
@@ -126,7 +115,7 @@ def report(model) -> Report:
 
 def _entries(parts: list) -> list:
     """kiln.compile's, of these modules."""
-    from .regional import entry_of
+    from .regional import entry_of  # imports torch, too
 
     entries = (entry_of(value) for part in parts for value in list(getattr(part, "__dict__", {}).values()))
     return list(dict.fromkeys(entry for entry in entries if entry is not None))
@@ -139,12 +128,6 @@ def _captures(entries) -> tuple[dict[str, int], tuple[str, ...]]:
             counts[what] += value
         causes += [f"a {entry.role} is not {why}" for why in entry.capture_causes()]
     return counts, tuple(dict.fromkeys(causes))
-
-
-def _advice(why: str) -> str:
-    if why in _session.session().causes:
-        return "see `kiln doctor`"
-    return next(advice for said, advice in _ADVICE if said in why)
 
 
 __all__ = ["Cause", "Report", "report"]

@@ -7,6 +7,9 @@ import json
 import os
 import sys
 import threading
+import weakref
+
+from ._reasons import Reason
 
 
 class Session:
@@ -66,7 +69,7 @@ class Session:
 
     def say_cause(self, error: Exception) -> None:
         """One line on stderr about what keeps all graphs from Kiln alike, with what to do: the first time for each."""
-        if is_cause(error):
+        if Reason.of(error).is_cause:
             self.causes.add(str(error))
             self.say(str(error), f"{error}; models run in torch")
 
@@ -76,7 +79,7 @@ class Session:
         if entry not in self.reasons:
             self.reasons.append(entry)
 
-    def count_between(self, op: str, why_not: str | None) -> None:
+    def count_between(self, op: str, why_not: Reason | None) -> None:
         """Adds an op that ran between captures: in Kiln, or in torch and why."""
         if why_not is None:
             self.counts["nodes_compiled"] += 1
@@ -84,7 +87,7 @@ class Session:
         self.counts["nodes_fallback"] += 1
         self.counts["nodes_between"] += 1
         self.fallback_ops[op] += 1
-        self.note_fallback(op, f"between captures: {why_not}")
+        self.note_fallback(op, why_not)
 
 
 def on(device: str) -> str:
@@ -96,15 +99,6 @@ _session = Session()
 
 def session() -> Session:
     return _session
-
-
-# Of kiln.Error.code: deadline_exceeded, permission_denied, resource_exhausted, failed_precondition, unavailable. They are of
-# Kiln's service, and not of the graph that met them.
-CAUSES = (4, 7, 8, 9, 14)
-
-
-def is_cause(error: Exception) -> bool:
-    return getattr(error, "code", None) in CAUSES
 
 
 def disabled() -> bool:
@@ -135,7 +129,7 @@ def stats() -> dict:
         add_counters(counters, json.loads(client.stats()))
     for name in COUNTED:
         counters[name] = _session.counts[name]
-    counters["relayouts"] = sum(p.relayouts for p in _programs())
+    counters["relayouts"] = sum(p.relayouts for p in live_programs())
     counters["fallback_ops"] = dict(_session.fallback_ops)
     return counters
 
@@ -148,17 +142,24 @@ def add_counters(counters: dict, more: dict) -> None:
     counters["generation"] = min(generations, default=0)
 
 
-def _programs():
-    from .torch.runtime import live_programs
+_live: weakref.WeakSet = weakref.WeakSet()
 
-    return live_programs() if "kiln.torch.runtime" in sys.modules else ()
+
+def note_live(owner) -> None:
+    """Counts owner.programs() while the owner lives."""
+    _live.add(owner)
+
+
+def live_programs() -> list:
+    """Programs of owners that are alive, for counting."""
+    return [p for owner in list(_live) for p in owner.programs() if hasattr(p, "relayouts")]
 
 
 def profile() -> list[dict]:
     """Launches of this process's programs, most time first: `program` (a number), `name`, `runs`, `wall_ms` and `busy_ms`
     (in all; busy is summed over threads), `shortest_ms` and `bytes` of its buffers. Empty unless the environment has KILN_PROFILE=1."""
     launches = []
-    for number, program in enumerate(_programs()):
+    for number, program in enumerate(live_programs()):
         launches += [{"program": number, **launch} for launch in json.loads(program.describe()).get("profile", [])]
     return sorted(launches, key=lambda launch: -launch["wall_ms"])
 

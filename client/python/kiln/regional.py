@@ -19,11 +19,12 @@ import weakref
 import torch
 
 from . import _session
-from .torch import compat
+from .torch import captures
 from .torch.between import Between, inside_capture
 from .torch.described import RUN, Describer, describe_module, name_of
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
+from .torch.programs import in_mode
 from .torch.tally import tally_of
 
 
@@ -35,26 +36,27 @@ def call_function(function, arguments, keywords):
     return function(*arguments, **keywords)
 
 
-def compile(model: torch.nn.Module) -> torch.nn.Module:  # noqa: A001: the name users look for
+def compile(model: torch.nn.Module, *, mode: str | None = None) -> torch.nn.Module:  # noqa: A001: the name users look for
     """Compiles `model` in place and returns it: its blocks run in Kiln, whatever calls them.
 
     Captured when first run, in each situation (training or not, shapes); kept for the next process. What cannot be
     captured this way is compiled by torch.compile(backend="kiln"), and one line says so. KILN_DISABLE=1 changes nothing.
+    mode: as torch.compile's; "max-autotune" waits until candidates for matrix products and attention have raced here.
     """
     if _session.disabled():
         return model
     try:
-        packages = compat.packages()
+        packages = captures.adapter()
         entries = find_entries(model)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        known = isinstance(error, compat.NotAvailable)
+        known = isinstance(error, captures.NotAvailable)
         what = f"torch {torch.__version__}" if known else name_of(type(model))
         cause = str(error) if known else f"{type(error).__name__}: {error}"
         _session.session().say(what, f"{what} is compiled by torch.compile instead: {cause}")
-        model.compile(backend="kiln")
+        model.compile(backend="kiln", mode=mode)
         return model
     for entry in entries:
-        entry.install(packages)
+        entry.install(packages, mode)
     if not any(model in entry.modules for entry in entries):
         model._compiled_call_impl = _Whole(model)
     return model
@@ -83,8 +85,8 @@ class Entry:
             said = [name_of(first), describer.lenient(first).hex()]
         return "\0".join([self.role, *said, torch.__version__, sys.version, _importer()]).encode()
 
-    def install(self, packages) -> None:
-        self._packages = packages
+    def install(self, packages, mode: str | None = None) -> None:
+        self._packages, self._mode = packages, mode
         self._name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
         try:
             self._capture = self._start()
@@ -98,20 +100,23 @@ class Entry:
 
     def _start(self):
         """This process's capture of the key, or the saved one, or a new one."""
-        if self._key in _captures:
-            return _captures[self._key]
+        shared = self._key, self._mode
+        if shared in _captures:
+            return _captures[shared]
         saved = None if _session.session().targets else _stored(self._key)  # a kept graph is not split anew for targets
+        compiler = functools.partial(_compile_in, self._mode)  # it outlives this entry
         for attempt in (saved, None) if saved is not None else (None,):
-            capture = self._packages.Capture(self._name, self._call, compile_or_eager, partition_joint, self.modules)
+            capture = self._packages.Capture(self._name, self._call, compiler, partition_joint, self.modules)
             try:
-                capture.start(attempt)
+                with in_mode(self._mode):
+                    capture.start(attempt)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 if attempt is None:
                     raise
                 _session.session().note_fallback(f"capture of {self.role}", f"{type(error).__name__}: {error}")
             else:
                 self._note_loaded(capture)
-                _captures[self._key] = capture
+                _captures[shared] = capture
                 return capture
         raise AssertionError("not reached")
 
@@ -153,7 +158,7 @@ class Entry:
         _session.session().say(self._name, f"a {self.role} is compiled by torch.compile instead: {why}")
         code = self._call.__code__.replace(co_name=f"{self._name}_compiled")
         own = types.FunctionType(code, self._call.__globals__)  # Dynamo counts and caches by code object
-        self._own, self._compiled = own, torch.compile(own, backend=backend)
+        self._own, self._compiled = own, torch.compile(own, backend=functools.partial(backend, mode=self._mode))
         self.run = self._run_compiled
 
     def _run_compiled(self, target, arguments: tuple, keywords: dict):
@@ -205,6 +210,11 @@ class Entry:
         _session.session().note_fallback(f"capture of {self.role}", f"not kept: {why}")
 
 
+def _compile_in(mode: str | None, graph, example_inputs):
+    with in_mode(mode):
+        return compile_or_eager(graph, example_inputs)
+
+
 def _code_of(target) -> list[tuple]:
     """(class, name, function) of what a call of the module may run."""
     if not isinstance(target, torch.nn.Module):
@@ -217,8 +227,8 @@ def _code_of(target) -> list[tuple]:
 _NEVER_RUN = frozenset(("__init__", "__init_subclass__", "extra_repr", "__repr__", "reset_parameters", "__setstate__"))
 
 
-# Captures of this process by key: models of any depth share those of their blocks.
-_captures: dict[bytes, object] = {}
+# Captures of this process by key and mode: models of any depth share those of their blocks.
+_captures: dict[tuple, object] = {}
 
 
 class _Bound:

@@ -10,8 +10,6 @@ namespace kiln::python {
 
 namespace {
 
-constexpr int32_t k_not_found = 5;
-
 struct ClientObject {
   PyObject_HEAD kiln_client* client;
 };
@@ -93,16 +91,17 @@ bool with_graph(const char* text, Py_ssize_t size, Use use) {
   return error == nullptr;
 }
 
-kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values) {
+kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values, bool tune) {
   return {.struct_size = sizeof(kiln_compile_options),
           .deadline_ms = deadline_ms,
           .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
-          .symbol_count = symbol_values.size()};
+          .symbol_count = symbol_values.size(),
+          .tune = tune ? 1 : 0};
 }
 
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text",          "inputs",      "outputs", "deadline_ms",
-                                  "symbol_values", "num_threads", "memory",  nullptr};
+  static const char* k_names[] = {"text",        "inputs", "outputs", "deadline_ms", "symbol_values",
+                                  "num_threads", "memory", "tune",    nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
@@ -110,14 +109,15 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   PyObject* symbols = nullptr;
   PyObject* memory = nullptr;
   unsigned int deadline_ms = 0;
+  int tune = 0;
   Placement placement;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIO", const_cast<char**>(k_names), &text, &text_size,
-                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOp", const_cast<char**>(k_names), &text, &text_size,
+                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory, &tune)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values) || !read_memory(memory, self, placement)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0);
   kiln_program* program = nullptr;
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_program_create(client_of(self), graph, &options, &program);
@@ -140,7 +140,7 @@ PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, false);
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_client_build(client_of(self), graph, targets, &options);
       })) {
@@ -187,7 +187,7 @@ PyObject* capture_get(PyObject* self, PyObject* arguments) {
   error = kiln_capture_get(client_of(self), key.buf, static_cast<size_t>(key.len), &data);
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&key);
-  if (error != nullptr && kiln_error_code(error) == k_not_found) {
+  if (error != nullptr && kiln_error_code(error) == KILN_NOT_FOUND) {
     kiln_error_destroy(error);
     Py_RETURN_NONE;
   }
@@ -220,7 +220,8 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
 // NOLINTBEGIN(bugprone-casting-through-void): Python keeps functions of all forms as one type
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
-     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program"},
+     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None, tune=False) -> "
+     "Program"},
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},

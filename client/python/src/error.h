@@ -5,8 +5,7 @@
 
 namespace kiln::python {
 
-/// Adds `Error` (an Exception with attributes `code`, Abseil's canonical number, and `message`) to the
-/// module.
+/// Adds `Error` to the module: an Exception with attributes `code`, one of kiln_code, `code_name`, `message` and `op`.
 bool add_error_type(PyObject* module);
 
 /// Sets the Python error that stands for `error` and destroys it. out_of_range is torch's own words for an

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "backends/cpu/compile/attention/schedule.h"
 #include "tests/backends/cpu/kernel_check.h"
 
 namespace kiln::cpu {
@@ -162,13 +163,43 @@ TEST(Attention, every_candidate_is_right_however_the_grid_is_shared) {
   const Case c{.batch = 2, .heads = 2, .kv_heads = 2, .q_len = 200, .k_len = 200, .head_dim = 24, .causal = true};
   const CpuCompileBackend backend;
   const Target target{"cpu", std::string(runnable_targets().front()->name)};
-  const size_t forward = backend.candidates(SpecBuilder(c).forward(), target).size();
+  const size_t forward = default_candidates(backend, SpecBuilder(c).forward(), target).size();
   for (size_t i = 0; i < forward; ++i) {
     check_kernel(SpecBuilder(c).forward(), *runnable_targets().front(), 2 * tolerance(c.dtype), i, 1 + i % 4, 2);
   }
-  const size_t backward = backend.candidates(SpecBuilder(c).backward(), target).size();
+  const size_t backward = default_candidates(backend, SpecBuilder(c).backward(), target).size();
   for (size_t i = 0; i < backward && !HasFatalFailure(); ++i) {
     check_kernel(SpecBuilder(c).backward(), *runnable_targets().front(), 1e-3, i, 1 + i % 4, 0.2);
+  }
+}
+
+TEST(Attention, schedules_of_no_list_are_as_good) {
+  const Case c{.batch = 2, .heads = 2, .kv_heads = 2, .q_len = 100, .k_len = 130, .head_dim = 24, .causal = true};
+  const KernelSpec forward = SpecBuilder(c).forward(), backward = SpecBuilder(c).backward();
+  for (const CpuTarget* target : runnable_targets()) {
+    for (const AttentionSchedule& choices : {AttentionSchedule{1, 33, 11}, AttentionSchedule{3, 80, 5}}) {
+      const Schedule schedule{encode_choices(choices), choices.describe(*target)};
+      check_schedule_on(forward, make_buffers(forward, 7, 2), *target, 2 * tolerance(c.dtype), schedule, 3);
+      check_schedule_on(backward, make_buffers(backward, 7, 0.2), *target, 1e-3, schedule, 3);
+    }
+  }
+}
+
+TEST(Attention, schedules_that_no_kernel_can_be_made_by_are_refused) {
+  const KernelSpec spec = SpecBuilder({.q_len = 40, .k_len = 50, .head_dim = 16}).forward();
+  for (const CpuTarget* target : runnable_targets()) {
+    expect_refused(spec, *target, AttentionSchedule{2, 60, 8}, "no number of tiles");
+    expect_refused(spec, *target, AttentionSchedule{0, 64, 8}, "a zero extent");
+    expect_refused(spec, *target, AttentionSchedule{2, 64, 64}, "registers");
+    expect_refused(spec, *target, AttentionSchedule{1, 8192, 8}, "too large");
+  }
+}
+
+TEST(Attention, bytes_of_schedules_are_trusted_with_nothing) {
+  const Case c{.q_len = 40, .k_len = 50, .head_dim = 16};
+  for (const CpuTarget* target : runnable_targets()) {
+    expect_bytes_are_trusted_with_nothing<AttentionSchedule>(SpecBuilder(c).forward(), *target);
+    expect_bytes_are_trusted_with_nothing<AttentionSchedule>(SpecBuilder(c).backward(), *target);
   }
 }
 

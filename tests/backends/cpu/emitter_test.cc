@@ -1,11 +1,11 @@
-#include "backends/cpu/compile/emitter.h"
+#include "backends/cpu/compile/emit/emitter.h"
 
 #include <gtest/gtest.h>
 #include <llvm/IR/LLVMContext.h>
 
 #include <functional>
 
-#include "backends/cpu/compile/image.h"
+#include "backends/cpu/compile/emit/image.h"
 #include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {

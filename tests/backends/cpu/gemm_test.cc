@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "backends/cpu/compile/gemm/dot.h"
+#include "backends/cpu/compile/gemm/outer_product.h"
 #include "tests/backends/cpu/kernel_check.h"
 
 namespace kiln::cpu {
@@ -242,13 +244,105 @@ TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
         Case{.m = 90, .n = 150, .k = 500, .layout = "tn"}, Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}}) {
     const KernelSpec spec = SpecBuilder(c).take();
     for (const CpuTarget* target : runnable_targets()) {
-      const size_t count = backend.candidates(spec, {"cpu", std::string(target->name)}).size();
+      const size_t count = default_candidates(backend, spec, {"cpu", std::string(target->name)}).size();
       for (size_t i = 0; i < count; ++i) {
         check_kernel(spec, *target, tolerance(DType::f32, c.k), i, 1 + i % 5);
         if (HasFatalFailure()) return;
       }
     }
   }
+}
+
+/// Compiles and checks schedules that no list of candidates has.
+template <typename Choices>
+void check_choices(const Case& c, const Choices& choices, int64_t rounded_steps) {
+  const KernelSpec spec = SpecBuilder(c).take();
+  const Schedule schedule{encode_choices(choices), std::string(Choices::k_implementation)};
+  for (const CpuTarget* target : runnable_targets()) {
+    for (const Schedule& candidate :
+         default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)})) {
+      ASSERT_NE(candidate.bytes, schedule.bytes);
+    }
+    check_schedule_on(spec, make_buffers(spec, 7), *target, tolerance(accumulator_of(c.dtype), rounded_steps), schedule,
+                      2);
+  }
+}
+
+TEST(Gemm, schedules_of_no_list_are_as_good_in_either_orientation) {
+  for (const bool exchanged : {false, true}) {
+    const OuterProductSchedule outer{.exchanged = exchanged,
+                                     .read_a = ReadA::rows,
+                                     .read_b = ReadB::panels,
+                                     .rolled_epilogue = true,
+                                     .unroll = 3,
+                                     .tile_rows = 2,
+                                     .tile_vectors = 3,
+                                     .group_rows = 5,
+                                     .k_block = 37,
+                                     .slab_vectors = 3,
+                                     .row_parts = 3};
+    OuterProductSchedule panels = outer;
+    panels.read_a = ReadA::panels;
+    panels.rolled_epilogue = false;
+    for (const OuterProductSchedule& schedule : {outer, panels}) {
+      for (const char* layout : {"nn", "nt", "tn", "ss"}) {
+        check_choices({.m = 37, .n = 53, .k = 101, .layout = layout}, schedule, 101);
+      }
+      check_choices({.m = 1, .n = 53, .k = 40, .layout = "nt"}, schedule, 40);
+      check_choices({.m = 53, .n = 1, .k = 40, .layout = "nn"}, schedule, 40);
+      check_choices({.m = 20, .n = 24, .k = 50, .layout = "tn", .batch = {2, 3}, .transposed_output = true}, schedule,
+                    50);
+      check_choices({.m = 33, .n = 40, .k = 70, .dtype = DType::bf16}, schedule, 70);
+      check_choices({.m = 19, .n = 37, .k = 23, .layout = "tt", .dtype = DType::i8, .output = DType::i64}, schedule,
+                    23);
+    }
+    const DotSchedule dot{.exchanged = exchanged, .tile_rows = 2, .tile_columns = 3, .slab_columns = 5, .row_parts = 2};
+    for (const int64_t k : {0, 1, 5, 100}) check_choices({.m = 70, .n = 53, .k = k, .layout = "nt"}, dot, k);
+  }
+}
+
+TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
+  const KernelSpec strided = SpecBuilder({.m = 37, .n = 53, .k = 41, .layout = "ss"}).take();
+  const KernelSpec packed = SpecBuilder({.m = 37, .n = 53, .k = 41, .dtype = DType::bf16}).take();
+  for (const CpuTarget* target : runnable_targets()) {
+    expect_refused(strided, *target, OuterProductSchedule{.tile_rows = 2}, "B is no plain operand");
+    expect_refused(packed, *target, OuterProductSchedule{.tile_rows = 2}, "A is no plain operand");
+    expect_refused(packed, *target, OuterProductSchedule{.k_block = 0}, "a zero extent");
+    expect_refused(packed, *target, OuterProductSchedule{.unroll = 17}, "not unrolled");
+    expect_refused(packed, *target, OuterProductSchedule{.read_a = ReadA{3}}, "no such way");
+    expect_refused(packed, *target, OuterProductSchedule{.tile_rows = 65535, .tile_vectors = 65535}, "registers");
+    // Where a row is not claimed, its schedules are not looked at.
+    const Target name{"cpu", std::string(target->name)};
+    const Status status = CpuCompileBackend().compile(packed, {encode_choices(DotSchedule()), "dot"}, name).status();
+    EXPECT_EQ(status.code(), StatusCode::unimplemented);
+    EXPECT_NE(status.message().find("not contiguous along k"), std::string::npos) << status.message();
+  }
+  const KernelSpec rows = SpecBuilder({.m = 37, .n = 53, .k = 41, .layout = "nt"}).take();
+  const CpuTarget& target = *runnable_targets().front();
+  expect_refused(rows, target, DotSchedule{.tile_columns = 17}, "more than a vector");
+  expect_refused(rows, target, DotSchedule{.tile_rows = 40, .tile_columns = 4}, "registers");
+  expect_refused(rows, target, DotSchedule{.row_parts = 0}, "a zero extent");
+}
+
+TEST(Gemm, bytes_of_schedules_are_trusted_with_nothing) {
+  for (const Case& c : {Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}, Case{.m = 90, .n = 150, .k = 500}}) {
+    for (const CpuTarget* target : runnable_targets()) {
+      expect_bytes_are_trusted_with_nothing<DotSchedule, OuterProductSchedule>(SpecBuilder(c).take(), *target);
+    }
+  }
+}
+
+TEST(Gemm, slabs_grow_with_the_second_level_cache) {
+  const KernelSpec spec = SpecBuilder({.m = 512, .n = 4096, .k = 768}).take();
+  const CpuTarget& target = *runnable_targets().front();
+  const auto slab_on = [&](uint64_t second_level_bytes) {
+    const Machine machine{.second_level_bytes = second_level_bytes};
+    const auto candidates = CpuCompileBackend().candidates(spec, {"cpu", std::string(target.name)}, machine);
+    const auto schedule = parse_choices<OuterProductSchedule>(candidates.front().bytes);
+    return schedule->slab_vectors * schedule->k_block;
+  };
+  EXPECT_GT(slab_on(4 << 20), slab_on(1 << 20));
+  EXPECT_GT(slab_on(1 << 20), slab_on(256 << 10));
 }
 
 TEST(Gemm, rounding_grows_with_the_root_of_a_run_not_with_k) {

@@ -1,4 +1,4 @@
-#include "backends/cpu/compile/image.h"
+#include "backends/cpu/compile/emit/image.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Expected<Image> image_of(const char* text, const ImageOptions& options = {}, Ima
 TEST(Image, code_with_constants_runs_wherever_it_is_mapped) {
   const auto image = image_of(R"(
     @table = private unnamed_addr constant [4 x i64] [i64 5, i64 6, i64 9, i64 1]
-    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last) nounwind {
+    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last, ptr %extents) nounwind {
       %p = load ptr, ptr %buffers
       %q = getelementptr [4 x i64], ptr @table, i64 0, i64 %first
       %v = load i64, ptr %q
@@ -40,14 +40,14 @@ TEST(Image, code_with_constants_runs_wherever_it_is_mapped) {
     int64_t value = -1;
     std::vector<void*> buffers{&value};
     auto status = LaunchStatus::ok;
-    loaded->executable().run(buffers.data(), nullptr, &status, 2, 3);
+    loaded->executable().run(buffers.data(), nullptr, &status, 2, 3, {});
     EXPECT_EQ(value, 9);
   }
 }
 
 TEST(Image, a_call_out_of_the_image_is_refused_by_name) {
   const auto image = image_of(R"(
-    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last) nounwind {
+    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last, ptr %extents) nounwind {
       %x = load float, ptr %w
       %y = frem float %x, 3.0
       store float %y, ptr %w
@@ -61,7 +61,7 @@ TEST(Image, a_call_out_of_the_image_is_refused_by_name) {
 TEST(Image, a_writable_global_is_refused) {
   const auto image = image_of(R"(
     @state = internal global i32 7
-    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last) nounwind {
+    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last, ptr %extents) nounwind {
       %x = load volatile i32, ptr @state
       store volatile i32 %x, ptr @state
       ret void
@@ -75,7 +75,7 @@ TEST(Image, an_absolute_address_is_refused) {
     @table = private constant [2 x ptr] [ptr @one, ptr @two]
     define internal void @one() nounwind { ret void }
     define internal void @two() nounwind { ret void }
-    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last) nounwind {
+    define void @entry(ptr %buffers, ptr %w, ptr %s, i64 %first, i64 %last, ptr %extents) nounwind {
       %p = getelementptr [2 x ptr], ptr @table, i64 0, i64 %first
       %f = load ptr, ptr %p
       call void %f()
@@ -94,7 +94,7 @@ TEST(Image, code_without_an_entry_is_refused) {
 /// A loop that keeps `live` vectors alive: sixteen registers hold fewer than that.
 std::string loop_with_live_vectors(int live) {
   std::string text =
-      "define void @entry(ptr %p, ptr %w, ptr %s, i64 %first, i64 %last) nounwind {\n"
+      "define void @entry(ptr %p, ptr %w, ptr %s, i64 %first, i64 %last, ptr %extents) nounwind {\n"
       "start:\n  br label %loop\nloop:\n  %i = phi i64 [%first, %start], [%j, %loop]\n";
   for (int n = 0; n < live; ++n) {
     text += fmt::format("  %a{0} = phi <4 x float> [zeroinitializer, %start], [%b{0}, %loop]\n", n);
@@ -127,7 +127,7 @@ TEST(Image, spills_in_a_hot_loop_are_counted_and_can_be_refused) {
 }
 
 TEST(Runtime, code_for_features_the_host_lacks_is_not_loaded) {
-  auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l) nounwind { ret void }");
+  auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l, ptr %e) nounwind { ret void }");
   ASSERT_TRUE(image.ok());
   image->features |= uint64_t{1} << 63;
   const conformance::SealedCode code(image->code);
@@ -137,7 +137,7 @@ TEST(Runtime, code_for_features_the_host_lacks_is_not_loaded) {
 }
 
 TEST(Runtime, an_entry_point_outside_the_code_is_refused) {
-  auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l) nounwind { ret void }");
+  auto image = image_of("define void @entry(ptr %b, ptr %w, ptr %s, i64 %f, i64 %l, ptr %e) nounwind { ret void }");
   ASSERT_TRUE(image.ok());
   image->entry = image->code.size();
   const conformance::SealedCode code(image->code);

@@ -11,6 +11,7 @@
 
 #include "backends/cpu/compile/backend.h"
 #include "backends/reference/reference.h"
+#include "backends/schedule_bytes.h"
 #include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
@@ -127,24 +128,21 @@ inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>
     std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
     auto status = LaunchStatus::ok;
     kernel.run(buffers.data(), reinterpret_cast<void*>(address), &status, kernel.tasks() * i / ranges,
-               kernel.tasks() * (i + 1) / ranges);
+               kernel.tasks() * (i + 1) / ranges, {});
     EXPECT_EQ(status, LaunchStatus::ok);
   }
 }
 
-/// Compiles `candidate` of the spec for `target`, runs it, and compares every element of every output with the f64
+/// Compiles the spec by `schedule` for `target`, runs it, and compares every element of every output with the f64
 /// reference: |ours - reference| ≤ tolerance * (1 + |reference|).
-inline void check_kernel_on(const KernelSpec& spec, std::vector<GuardedBuffer> ours, const CpuTarget& target,
-                            double tolerance, size_t candidate = 0, uint64_t ranges = 1) {
+inline void check_schedule_on(const KernelSpec& spec, std::vector<GuardedBuffer> ours, const CpuTarget& target,
+                              double tolerance, const Schedule& schedule, uint64_t ranges = 1) {
   const CpuCompileBackend backend;
   const Target name{"cpu", std::string(target.name)};
   ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
   ASSERT_TRUE(backend.claims(spec, name).ok()) << backend.claims(spec, name).to_string();
-  const auto candidates = backend.candidates(spec, name);
-  ASSERT_LT(candidate, candidates.size());
-  const std::string what =
-      fmt::format("{} on {}: {}", kernel_name(spec), target.name, candidates[candidate].description);
-  const auto image = backend.compile(spec, candidates[candidate], name);
+  const std::string what = fmt::format("{} on {}: {}", kernel_name(spec), target.name, schedule.description);
+  const auto image = backend.compile(spec, schedule, name);
   ASSERT_TRUE(image.ok()) << what << ": " << image.status().to_string();
 
   std::vector<GuardedBuffer> reference = ours;
@@ -164,6 +162,14 @@ inline void check_kernel_on(const KernelSpec& spec, std::vector<GuardedBuffer> o
   }
 }
 
+/// The same by a candidate.
+inline void check_kernel_on(const KernelSpec& spec, std::vector<GuardedBuffer> ours, const CpuTarget& target,
+                            double tolerance, size_t candidate = 0, uint64_t ranges = 1) {
+  const auto candidates = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target.name)});
+  ASSERT_LT(candidate, candidates.size());
+  check_schedule_on(spec, std::move(ours), target, tolerance, candidates[candidate], ranges);
+}
+
 /// The same on random inputs in [-spread, spread].
 inline void check_kernel(const KernelSpec& spec, const CpuTarget& target, double tolerance, size_t candidate = 0,
                          uint64_t ranges = 1, double spread = 1) {
@@ -177,6 +183,40 @@ inline std::vector<const CpuTarget*> runnable_targets() {
     if (host_runs(target)) targets.push_back(&target);
   }
   return targets;
+}
+
+/// Expects no code by `choices`, for the reason that `why` is part of.
+template <typename Choices>
+void expect_refused(const KernelSpec& spec, const CpuTarget& target, const Choices& choices, std::string_view why) {
+  const Schedule schedule{encode_choices(choices), std::string(why)};
+  const Status status = CpuCompileBackend().compile(spec, schedule, {"cpu", std::string(target.name)}).status();
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument) << why;
+  EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+}
+
+/// Expects every candidate's bytes to give its choices back, and no code by bytes that are cut off, of another version or
+/// of an implementation that there is not. The implementation's choices are one of `Choices`.
+template <typename... Choices>
+void expect_bytes_are_trusted_with_nothing(const KernelSpec& spec, const CpuTarget& target) {
+  const CpuCompileBackend backend;
+  const Target name{"cpu", std::string(target.name)};
+  for (const Schedule& schedule : default_candidates(backend, spec, name)) {
+    const auto gives_back = [&]<typename One>(const One&) {
+      const auto parsed = parse_choices<One>(schedule.bytes);
+      return parsed.ok() && encode_choices(*parsed) == schedule.bytes;
+    };
+    EXPECT_TRUE((gives_back(Choices()) || ...)) << schedule.description;
+    const auto refused = [&](std::vector<uint8_t> bytes) {
+      return backend.compile(spec, {std::move(bytes), "damaged"}, name).status().code() == StatusCode::invalid_argument;
+    };
+    for (size_t size = 0; size < schedule.bytes.size(); ++size) {
+      EXPECT_TRUE(refused({schedule.bytes.begin(), schedule.bytes.begin() + static_cast<ptrdiff_t>(size)})) << size;
+    }
+    std::vector<uint8_t> renamed = schedule.bytes, newer = schedule.bytes;
+    renamed[sizeof(uint32_t)] = 'x';
+    ++newer[sizeof(uint32_t) + open_schedule(schedule.bytes)->implementation.size()];
+    EXPECT_TRUE(refused(renamed) && refused(newer)) << schedule.description;
+  }
 }
 
 /// How much kernels of a spec round.
@@ -222,7 +262,7 @@ inline double expected_rounding_error(int64_t terms, int64_t run) {
 inline void expect_runs(const KernelSpec& spec, int64_t terms, int64_t run) {
   const Rounding rounding(spec);
   for (const CpuTarget* target : runnable_targets()) {
-    for (const Schedule& schedule : CpuCompileBackend().candidates(spec, {"cpu", std::string(target->name)})) {
+    for (const Schedule& schedule : default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)})) {
       EXPECT_LE(rounding.error(*target, schedule), 2 * expected_rounding_error(terms, run))
           << kernel_name(spec) << " of " << terms << " terms on " << target->name << ": " << schedule.description;
     }

@@ -25,7 +25,7 @@ class LoadedImage {
     auto status = LaunchStatus::ok;
     std::vector<uint8_t> workspace(m_executable->workspace_bytes() + 64);
     uint8_t* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
-    m_executable->run(buffers.data(), aligned, &status, 0, m_executable->tasks());
+    m_executable->run(buffers.data(), aligned, &status, 0, m_executable->tasks(), {});
     return status;
   }
   const HostExecutable& executable() const { return *m_executable; }

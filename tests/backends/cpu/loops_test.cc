@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "backends/cpu/compile/loops/schedule.h"
 #include "tests/backends/cpu/kernel_check.h"
 #include "tests/conformance/loops_builder.h"
 
@@ -29,6 +30,46 @@ TEST(Loops, rounding_of_sums_grows_with_the_root_of_a_run_not_with_their_length)
   expect_runs(sums({48, 3, 1700}, {1, 48, 200}), 5100, run);
   expect_runs(sums({48, 400, 100}, {1, 48, 50}), 40000, run);
   expect_runs(sums({48, 200, 201}, {1, 48, 50}), 40200, run);
+}
+
+TEST(Loops, schedules_of_no_list_are_as_good) {
+  const KernelSpec spec = sums({48, 5, 70}, {1, 48, 240});
+  for (const CpuTarget* target : runnable_targets()) {
+    for (const int8_t dim : {0, 1, 2}) {
+      const LoopsSchedule choices{.lane_dim = dim, .lanes = 2, .unroll = 8};
+      const Schedule schedule{encode_choices(choices), choices.describe()};
+      const Target name{"cpu", std::string(target->name)};
+      for (const Schedule& candidate : default_candidates(CpuCompileBackend(), spec, name)) {
+        ASSERT_NE(candidate.bytes, schedule.bytes);
+      }
+      check_schedule_on(spec, make_buffers(spec, 7), *target, 1e-5, schedule);
+    }
+  }
+}
+
+TEST(Loops, schedules_that_the_loops_cannot_be_laid_by_are_refused) {
+  const KernelSpec spec = sums({48, 70}, {70, 1});
+  for (const CpuTarget* target : runnable_targets()) {
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = 2, .lanes = 4}, "there is no such dim");
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = -1, .lanes = 4}, "there is no such dim");
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = 1, .lanes = 3}, "no such number of lanes");
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = 1, .lanes = 32}, "no such number of lanes");
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = 1, .lanes = 4, .unroll = 16}, "no such number of vectors");
+    expect_refused(spec, *target, LoopsSchedule{.lane_dim = 0, .lanes = 1, .unroll = 2}, "no such number of lanes");
+  }
+  // Both dims are added into one element each: only in order.
+  LoopsBuilder b({20, 30}, 2);
+  const ExprId x = b.input(DType::f32, {30, 1});
+  b.output(x, {0, 1});
+  const KernelSpec onto_a_row = b.build();
+  expect_refused(onto_a_row, *runnable_targets().front(), LoopsSchedule{.lane_dim = 0, .lanes = 4},
+                 "lanes cannot lie along that dim");
+}
+
+TEST(Loops, bytes_of_schedules_are_trusted_with_nothing) {
+  for (const CpuTarget* target : runnable_targets()) {
+    expect_bytes_are_trusted_with_nothing<LoopsSchedule>(sums({48, 70}, {70, 1}), *target);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "backends/cpu/compile/vector_math.h"
+#include "backends/cpu/compile/emit/vector_math.h"
 
 #include <gtest/gtest.h>
 #include <llvm/IR/LLVMContext.h>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "backends/cpu/compile/image.h"
+#include "backends/cpu/compile/emit/image.h"
 #include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {

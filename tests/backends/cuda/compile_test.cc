@@ -19,7 +19,7 @@ class CudaCompile : public testing::TestWithParam<Target> {
     SCOPED_TRACE(named.name);
     ASSERT_TRUE(validate(named.spec).ok()) << validate(named.spec).to_string();
     ASSERT_TRUE(m_backend.claims(named.spec, GetParam()).ok());
-    const auto candidates = m_backend.candidates(named.spec, GetParam());
+    const auto candidates = default_candidates(m_backend, named.spec, GetParam());
     ASSERT_FALSE(candidates.empty());
     const auto image = m_backend.compile(named.spec, candidates.front(), GetParam());
     ASSERT_TRUE(image.ok()) << image.status().to_string();
@@ -57,7 +57,7 @@ TEST_P(CudaCompile, elements_that_32_bits_do_not_count_are_reduced_and_multiplie
 
 TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
   const KernelSpec spec = conformance::gemm({.m = 500, .n = 768, .k = 768, .dtype = DType::bf16, .with_bias = true});
-  for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {
+  for (const Schedule& schedule : default_candidates(m_backend, spec, GetParam())) {
     SCOPED_TRACE(schedule.description);
     const auto image = m_backend.compile(spec, schedule, GetParam());
     ASSERT_TRUE(image.ok()) << image.status().to_string();
@@ -74,7 +74,7 @@ TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
 
 TEST_P(CudaCompile, every_candidate_of_a_normalisation_compiles) {
   const KernelSpec spec = layer_norm(DType::bf16, 512, 768);
-  for (const Schedule& schedule : m_backend.candidates(spec, GetParam())) {
+  for (const Schedule& schedule : default_candidates(m_backend, spec, GetParam())) {
     SCOPED_TRACE(schedule.description);
     EXPECT_TRUE(m_backend.compile(spec, schedule, GetParam()).ok());
   }
@@ -82,7 +82,7 @@ TEST_P(CudaCompile, every_candidate_of_a_normalisation_compiles) {
 
 TEST_P(CudaCompile, equal_requests_give_equal_bytes) {
   const KernelSpec spec = conformance::row_softmax(DType::f32, 64, 100);
-  const Schedule schedule = m_backend.candidates(spec, GetParam()).front();
+  const Schedule schedule = default_candidates(m_backend, spec, GetParam()).front();
   const auto first = m_backend.compile(spec, schedule, GetParam());
   const auto second = m_backend.compile(spec, schedule, GetParam());
   ASSERT_TRUE(first.ok() && second.ok());

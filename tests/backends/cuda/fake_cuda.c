@@ -74,7 +74,12 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
 #endif
   (void)device;
   const int major = is_small ? 7 : 9, minor = is_small ? 5 : 0, shared = is_small ? 65536 : 232448;
-  *value = attribute == 16 ? 5 : attribute == 75 ? major : attribute == 76 ? minor : attribute == 97 ? shared : 0;
+  *value = attribute == 16   ? 5
+           : attribute == 38 ? 7 << 20
+           : attribute == 75 ? major
+           : attribute == 76 ? minor
+           : attribute == 97 ? shared
+                             : 0;
   return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
@@ -182,7 +187,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned 
   fake_launch.shared_bytes = shared_bytes;
   fake_launch.stream = stream;
   strncpy(fake_launch.entry, function, sizeof fake_launch.entry - 1);
-  memcpy(fake_launch.argument, arguments[0], 40);  // four buffers and the status: what the tests launch
+  memcpy(fake_launch.argument, arguments[0], 40);  // pointers, the status and extents: what the tests launch
   return 0;
 }
 #endif

@@ -68,6 +68,7 @@ TEST(CudaDriver, a_device_is_described_with_its_targets) {
   EXPECT_EQ(discovery.devices[0].name, "fake device");
   // Code for 8.0 is none for 9.0.
   EXPECT_EQ(discovery.devices[0].targets, (std::vector<Target>{{"cuda", "sm_90a", ""}}));
+  EXPECT_EQ(discovery.devices[0].machine, (Machine{.model = "fake device", .cores = 5, .second_level_bytes = 7 << 20}));
 }
 
 class CudaLaunch : public testing::Test {
@@ -124,7 +125,7 @@ TEST_F(CudaLaunch, pointers_then_status_reach_the_kernel_on_the_callers_stream) 
   int stream = 0;
   const auto queue = m_device->adopt_queue(&stream);
   ASSERT_TRUE(queue.ok());
-  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
+  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2], {}).ok());
   EXPECT_EQ(recorded()->stream, &stream);
   EXPECT_EQ(std::memcmp(recorded()->argument, static_cast<const void*>(m_memory.data()), 3 * sizeof(void*)), 0);
 }
@@ -133,7 +134,7 @@ TEST_F(CudaLaunch, a_persistent_kernel_gets_as_many_blocks_as_run_at_once_in_who
   const auto executable = load(code());
   ASSERT_TRUE(executable.ok());
   const auto queue = m_device->create_queue();
-  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
+  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2], {}).ok());
   EXPECT_EQ(recorded()->blocks, 4u);  // of five multiprocessors
   EXPECT_EQ(recorded()->threads, 384u);
   EXPECT_EQ(recorded()->shared_bytes, 200000u);
@@ -143,7 +144,7 @@ TEST_F(CudaLaunch, maps_are_encoded_from_the_buffers_address) {
   const auto executable = load(code());
   ASSERT_TRUE(executable.ok());
   const auto queue = m_device->create_queue();
-  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
+  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2], {}).ok());
   EXPECT_EQ(recorded()->maps, 1u);
   EXPECT_EQ(recorded()->map_address, reinterpret_cast<uint64_t>(m_memory[1]) + 32);
   EXPECT_EQ(recorded()->map_extents[1], 100u);
@@ -158,10 +159,21 @@ TEST_F(CudaLaunch, an_address_the_first_kernel_cannot_take_goes_to_the_next) {
   ASSERT_TRUE(executable.ok());
   const auto queue = m_device->create_queue();
   void* const odd[] = {m_memory[0], static_cast<uint8_t*>(m_memory[1]) + 2};
-  ASSERT_TRUE((*executable)->device()->launch(**queue, odd, nullptr, m_memory[2]).ok());
+  ASSERT_TRUE((*executable)->device()->launch(**queue, odd, nullptr, m_memory[2], {}).ok());
   EXPECT_EQ(recorded()->blocks, 7u);
   EXPECT_EQ(recorded()->threads, 256u);
   EXPECT_EQ(recorded()->maps, 0u);
+}
+
+TEST_F(CudaLaunch, extents_follow_the_pointers) {
+  const auto executable = load(code());
+  ASSERT_TRUE(executable.ok());
+  const auto queue = m_device->create_queue();
+  void* const odd[] = {m_memory[0], static_cast<uint8_t*>(m_memory[1]) + 2};
+  const std::vector<int64_t> extents = {3, 50'257};
+  ASSERT_TRUE((*executable)->device()->launch(**queue, odd, nullptr, m_memory[2], extents).ok());
+  const uint8_t* const behind = recorded()->argument + 3 * sizeof(void*);
+  EXPECT_EQ(std::memcmp(behind, extents.data(), 2 * sizeof(int64_t)), 0);
 }
 
 TEST_F(CudaLaunch, memory_goes_there_and_back) {
@@ -185,7 +197,7 @@ TEST_F(CudaLaunch, a_thread_that_has_no_context_may_do_all_of_it) {
     ASSERT_TRUE(memory.ok()) << memory.status().to_string();
     const uint32_t sent = 7;
     EXPECT_TRUE((*queue)->upload(*memory, &sent, sizeof sent).ok());
-    EXPECT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2]).ok());
+    EXPECT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2], {}).ok());
     EXPECT_TRUE((*queue)->synchronise().ok());
     m_device->release(*memory);
   }).join();

@@ -28,7 +28,7 @@ class NativeCode : public testing::Test {
 
   Image compile(const Target& target) {
     const KernelSpec spec = pointwise(DType::f32, 1, k_elements);
-    auto image = m_compile.compile(spec, m_compile.candidates(spec, target).front(), target);
+    auto image = m_compile.compile(spec, default_candidates(m_compile, spec, target).front(), target);
     EXPECT_TRUE(image.ok()) << image.status().to_string();
     return std::move(image).value();
   }
@@ -67,7 +67,7 @@ void expect_right_results(Device& device, const Executable& executable) {
   void* status = device.allocate(4).value();
   ASSERT_TRUE(queue->upload(memory[0], in.data(), in.size() * 4).ok());
   ASSERT_TRUE(queue->upload(status, &ok, 4).ok());
-  ASSERT_TRUE(executable.device()->launch(*queue, memory, nullptr, status).ok());
+  ASSERT_TRUE(executable.device()->launch(*queue, memory, nullptr, status, {}).ok());
   ASSERT_TRUE(queue->download(out.data(), memory[1], out.size() * 4).ok());
   ASSERT_TRUE(queue->synchronise().ok());
   for (size_t i = 0; i < in.size(); ++i) {
@@ -95,6 +95,18 @@ TEST_F(NativeCode, code_made_without_a_driver_runs_from_its_portable_form) {
   const auto executable = m_device->load(image, image.code);
   ASSERT_TRUE(executable.ok()) << executable.status().to_string();
   expect_right_results(*m_device, **executable);
+}
+
+TEST_F(NativeCode, extents_are_arguments_behind_the_status) {
+  const Image image = compile(m_target);
+  const auto executable = m_device->load(image, image.code);
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  const auto queue = m_device->create_queue().value();
+  void* const memory = m_device->allocate(k_elements * 4).value();
+  void* const buffers[] = {memory, memory};
+  const Status refused = (*executable)->device()->launch(*queue, buffers, nullptr, memory, std::vector<int64_t>{3});
+  EXPECT_THAT(refused.message(), HasSubstr("zeKernelSetArgumentValue")) << "this kernel has no argument for it";
+  m_device->release(memory);
 }
 
 TEST_F(NativeCode, finishing_adds_what_compiling_on_the_device_gives) {
@@ -168,7 +180,7 @@ TEST_F(NativeCode, a_target_of_another_driver_cannot_be_compiled_for_here) {
   Target other = m_target;
   other.driver = "another driver";
   const KernelSpec spec = pointwise(DType::f32, 1, k_elements);
-  const auto image = m_compile.compile(spec, m_compile.candidates(spec, other).front(), other);
+  const auto image = m_compile.compile(spec, default_candidates(m_compile, spec, other).front(), other);
   EXPECT_EQ(image.status().code(), StatusCode::unavailable);
 }
 

@@ -40,7 +40,8 @@ std::string text_of(const std::filesystem::path& file) {
 TEST_P(Offline, the_chosen_kernels_compile_without_spills) {
   const DeviceFamily& family = *find_family(GetParam().name);
   for (const NamedKernel& kernel : chosen_kernels()) {
-    const auto written = write_kernel(kernel.spec, candidates(kernel.spec, family).front(), family);
+    const auto written =
+        write_kernel(kernel.spec, candidates(kernel.spec, family, default_machine(family)).front(), family);
     ASSERT_TRUE(written.ok()) << written.status().to_string();
     const auto file = m_folder / (kernel.name + ".spv");
     std::ofstream(file, std::ios::binary)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/level_zero/spirv_check.h"
+#include "backends/schedule_bytes.h"
 #include "tests/backends/level_zero/kernels.h"
 
 namespace kiln::level_zero {
@@ -12,14 +13,14 @@ namespace {
 using testing::HasSubstr;
 
 Expected<PortableKernel> write(const KernelSpec& spec) {
-  return write_kernel(spec, candidates(spec, families()[0]).front(), families()[0]);
+  return write_kernel(spec, candidates(spec, families()[0], default_machine(families()[0])).front(), families()[0]);
 }
 
 TEST(WriteKernel, the_chosen_kernels_are_valid_modules_with_every_schedule) {
   for (const NamedKernel& kernel : chosen_kernels()) {
     for (const DeviceFamily& family : families()) {
       ASSERT_TRUE(claims(kernel.spec, family).ok()) << kernel.name;
-      for (const Schedule& schedule : candidates(kernel.spec, family)) {
+      for (const Schedule& schedule : candidates(kernel.spec, family, default_machine(family))) {
         const auto written = write_kernel(kernel.spec, schedule, family);
         ASSERT_TRUE(written.ok()) << kernel.name << ": " << written.status().to_string();
         EXPECT_TRUE(check_spirv_form(written->spirv).ok());
@@ -37,7 +38,7 @@ TEST(WriteKernel, elements_that_32_bits_do_not_count_are_addressed) {
   const KernelSpec product = conformance::gemm({.m = 1 << 17, .n = 1 << 16, .k = 64, .dtype = DType::f16});
   for (const KernelSpec& spec : {b.build(/*last_is_per_row=*/true), product, pointwise(DType::f32, 2, k_many)}) {
     ASSERT_TRUE(claims(spec, families()[0]).ok()) << kernel_name(spec);
-    for (const Schedule& schedule : candidates(spec, families()[0])) {
+    for (const Schedule& schedule : candidates(spec, families()[0], default_machine(families()[0]))) {
       const auto written = write_kernel(spec, schedule, families()[0]);
       EXPECT_TRUE(written.ok()) << written.status().to_string();
     }
@@ -95,8 +96,54 @@ TEST(WriteKernel, attention_is_refused_with_the_reason) {
 
 TEST(WriteKernel, a_schedule_of_another_kernel_is_refused) {
   const KernelSpec product = conformance::gemm({.m = 8, .n = 8, .k = 8});
-  const Schedule other = candidates(pointwise(DType::f32, 4, 4), families()[0]).front();
+  const Schedule other = candidates(pointwise(DType::f32, 4, 4), families()[0], default_machine(families()[0])).front();
   EXPECT_EQ(write_kernel(product, other, families()[0]).status().code(), StatusCode::invalid_argument);
+}
+
+/// The schedule with other fields, which are its last bytes.
+Schedule with_fields(Schedule schedule, const std::vector<uint8_t>& fields) {
+  std::ranges::copy(fields, schedule.bytes.end() - static_cast<ptrdiff_t>(fields.size()));
+  return schedule;
+}
+
+TEST(WriteKernel, schedules_of_no_list_are_taken_where_they_fit) {
+  const DeviceFamily& family = families()[0];
+  const KernelSpec product = conformance::gemm({.m = 50, .n = 70, .k = 33});
+  const KernelSpec rows = conformance::row_softmax(DType::f32, 4, 100);
+  const auto first = [&](const KernelSpec& spec) { return candidates(spec, family, default_machine(family)).front(); };
+  EXPECT_TRUE(write_kernel(product, with_fields(first(product), {3, 5, 2}), family).ok());
+  EXPECT_TRUE(write_kernel(rows, with_fields(first(rows), {1, 128, 0, 0, 0}), family).ok());
+
+  const auto expect_refused = [&](const KernelSpec& spec, const Schedule& schedule, const char* why) {
+    const Status status = write_kernel(spec, schedule, family).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << why;
+    EXPECT_THAT(status.message(), HasSubstr(why));
+  };
+  expect_refused(product, with_fields(first(product), {0, 5, 2}), "a zero extent");
+  expect_refused(product, with_fields(first(product), {17, 1, 1}), "the work-group is too large");
+  expect_refused(product, with_fields(first(product), {1, 13, 5}), "too many sums");
+  expect_refused(rows, with_fields(first(rows), {1, 96, 0, 0, 0}), "no such group");
+  expect_refused(rows, with_fields(first(rows), {2, 128, 0, 0, 0}), "a truth value above 1");
+  const KernelSpec points = pointwise(DType::f32, 4, 4);
+  expect_refused(points, with_fields(first(points), {1, 128, 0, 0, 0}), "items cannot share a point");
+}
+
+TEST(WriteKernel, bytes_of_schedules_are_trusted_with_nothing) {
+  const DeviceFamily& family = families()[0];
+  for (const NamedKernel& kernel : chosen_kernels()) {
+    for (const Schedule& schedule : candidates(kernel.spec, family, default_machine(family))) {
+      const auto expect_refused = [&](std::vector<uint8_t> bytes) {
+        const Status status = write_kernel(kernel.spec, {std::move(bytes), "damaged"}, family).status();
+        EXPECT_EQ(status.code(), StatusCode::invalid_argument) << kernel.name;
+      };
+      for (size_t size = 0; size < schedule.bytes.size(); ++size) {
+        expect_refused({schedule.bytes.begin(), schedule.bytes.begin() + static_cast<ptrdiff_t>(size)});
+      }
+      std::vector<uint8_t> newer = schedule.bytes;
+      ++newer[sizeof(uint32_t) + open_schedule(newer)->implementation.size()];
+      expect_refused(newer);
+    }
+  }
 }
 
 TEST(SpirvForm, what_is_no_module_is_data_loss) {

@@ -1,4 +1,4 @@
-"""Over libkiln's double, regions run in interpreter.py: what the importer's graphs mean. Over libkiln, in its kernels."""
+"""Over libkiln's double, subgraphs run in interpreter.py: what the importer's graphs mean. Over libkiln, in its kernels."""
 
 import os
 import tempfile
@@ -12,16 +12,16 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from kiln import _kiln, _session  # noqa: E402
-from kiln.torch import runtime  # noqa: E402
+from kiln.torch import programs  # noqa: E402
 
 OVER_DOUBLE = _kiln.version() == "double"
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Counters at zero, one seed, and a region runner."""
+    """Counters at zero, one seed, and a subgraph runner."""
     monkeypatch.setattr(_session, "_session", _session.Session())
     if OVER_DOUBLE:
-        monkeypatch.setattr(runtime, "create_program", interpreter.create_program)
+        monkeypatch.setattr(programs, "create_program", interpreter.create_program)
     torch._dynamo.reset()
     torch.manual_seed(0)

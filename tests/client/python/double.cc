@@ -36,6 +36,9 @@ static constexpr size_t k_scratch_bytes = 4096;
 extern "C" {
 
 int32_t kiln_error_code(const kiln_error* error) { return error->code; }
+const char* kiln_code_name(int32_t code) {
+  return code == KILN_UNAVAILABLE ? "unavailable" : code == KILN_UNIMPLEMENTED ? "unimplemented" : "unknown";
+}
 const char* kiln_error_message(const kiln_error* error) { return error->message.c_str(); }
 const char* kiln_error_op(const kiln_error* error) { return error->op.c_str(); }
 void kiln_error_destroy(kiln_error* error) { delete error; }
@@ -46,7 +49,7 @@ const char* kiln_version(void) { return "double"; }
 
 kiln_error* kiln_client_create(const kiln_client_options* options, kiln_client** out) {
   if (options->config_file != nullptr && strcmp(options->config_file, "bad") == 0) {
-    return new kiln_error{3, "config bad: no such file", ""};
+    return new kiln_error{KILN_INVALID_ARGUMENT, "config bad: no such file", ""};
   }
   *out = new kiln_client;
   return nullptr;
@@ -73,7 +76,7 @@ kiln_error* kiln_graph_parse(const char* text, size_t size, kiln_graph** out) {
   const std::string copy(text, size);
   if (sscanf(copy.c_str(), "%zu %zu %31s %zu", &graph->inputs, &graph->outputs, behaviour, &graph->bytes) < 3) {
     delete graph;
-    return new kiln_error{3, "1:1: expected a graph, got '" + copy + "'", ""};
+    return new kiln_error{KILN_INVALID_ARGUMENT, "1:1: expected a graph, got '" + copy + "'", ""};
   }
   graph->behaviour = behaviour;
   *out = graph;
@@ -87,14 +90,15 @@ void kiln_graph_destroy(kiln_graph* graph) { delete graph; }
 
 kiln_error* kiln_program_create(kiln_client*, const kiln_graph* graph, const kiln_compile_options*,
                                 kiln_program** out) {
-  if (graph->behaviour == "unimplemented") return new kiln_error{12, "loops_f64_3: no kernel", "cumsum"};
-  if (graph->behaviour == "unavailable") return new kiln_error{14, "no daemon", ""};
+  if (graph->behaviour == "unimplemented")
+    return new kiln_error{KILN_UNIMPLEMENTED, "loops_f64_3: no kernel", "cumsum"};
+  if (graph->behaviour == "unavailable") return new kiln_error{KILN_UNAVAILABLE, "no daemon", ""};
   *out = new kiln_program{*graph};
   return nullptr;
 }
 void kiln_program_destroy(kiln_program* program) { delete program; }
 kiln_error* kiln_client_build(kiln_client*, const kiln_graph*, const char* targets, const kiln_compile_options*) {
-  if (strcmp(targets, "nowhere") == 0) return new kiln_error{3, "no target is called nowhere", ""};
+  if (strcmp(targets, "nowhere") == 0) return new kiln_error{KILN_INVALID_ARGUMENT, "no target is called nowhere", ""};
   return nullptr;
 }
 size_t kiln_program_input_count(const kiln_program* program) { return program->graph.inputs; }
@@ -107,7 +111,8 @@ int kiln_program_output_alias(const kiln_program* program, size_t index, size_t*
 static kiln_error* perform(const kiln_graph& graph, const void* const* inputs, void* const* outputs) {
   if (graph.behaviour == "copy") memcpy(outputs[0], inputs[0], graph.bytes);
   if (graph.behaviour == "fill") memset(outputs[0], 0x11, graph.bytes);
-  if (graph.behaviour == "out_of_range") return new kiln_error{11, "launch 3: index 9 is outside [0, 4)", ""};
+  if (graph.behaviour == "out_of_range")
+    return new kiln_error{KILN_OUT_OF_RANGE, "launch 3: index 9 is outside [0, 4)", ""};
   return nullptr;
 }
 kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs, uint32_t) {
@@ -117,7 +122,7 @@ kiln_error* kiln_program_run(const kiln_program* program, const void* const* inp
 // What is wrong comes out of the queue, as a device's kernels say it.
 kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
                                 const void* const* inputs, void* const* outputs, void* scratch) {
-  if (queue != nullptr) return new kiln_error{13, "the host has no streams", ""};
+  if (queue != nullptr) return new kiln_error{KILN_INTERNAL, "the host has no streams", ""};
   ++program->launches;
   memset(scratch, 0xff, k_scratch_bytes);
   client->reported = perform(program->graph, inputs, outputs);
@@ -140,7 +145,7 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out)
 }
 
 kiln_error* kiln_capture_get(kiln_client* client, const void*, size_t, kiln_bytes** out) {
-  if (client->capture.empty()) return new kiln_error{5, "no capture", ""};
+  if (client->capture.empty()) return new kiln_error{KILN_NOT_FOUND, "no capture", ""};
   *out = new kiln_bytes{client->capture};
   return nullptr;
 }

@@ -9,10 +9,10 @@ import torch
 
 import kiln
 from kiln import _session
-from kiln.torch import compat, public, runtime
+from kiln.torch import compat, programs, public
 from kiln.torch import backend
 
-CREATE_PROGRAM = runtime.create_program  # conftest.py may replace it
+CREATE_PROGRAM = programs.create_program  # conftest.py may replace it
 
 
 def agree(got, expected, tolerance=3e-6):
@@ -179,7 +179,7 @@ def test_a_program_that_cannot_be_had_runs_in_torch(monkeypatch, capsys):
     def refuse(*_):
         raise RuntimeError("no daemon")
 
-    monkeypatch.setattr(runtime, "create_program", refuse)
+    monkeypatch.setattr(programs, "create_program", refuse)
     model, x = perceptron(), torch.randn(5, 8)
     agree(torch.compile(model, backend=backend)(x), model(x))
     stats = kiln.stats()
@@ -189,18 +189,18 @@ def test_a_program_that_cannot_be_had_runs_in_torch(monkeypatch, capsys):
 
 
 class Unimplemented(Exception):
-    code = 12
+    code_name = "unimplemented"
 
 
-def test_an_op_that_no_backend_has_leaves_its_region_alone(monkeypatch):
-    original = runtime.create_program
+def test_an_op_that_no_backend_has_leaves_its_subgraph_alone(monkeypatch):
+    original = programs.create_program
 
     def lack(text, *rest):
         if "tanh(" in text:
             raise Unimplemented("loops_f32_80: cpu: tanh of f32")
         return original(text, *rest)
 
-    monkeypatch.setattr(runtime, "create_program", lack)
+    monkeypatch.setattr(programs, "create_program", lack)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4), torch.nn.ReLU())
     x = torch.randn(5, 8)
     with torch.no_grad():
@@ -219,7 +219,7 @@ def test_the_deadline_reaches_the_client(monkeypatch, options, expected):
             seen.append(deadline_ms)
             raise RuntimeError("no daemon")
 
-    monkeypatch.setattr(runtime, "create_program", CREATE_PROGRAM)
+    monkeypatch.setattr(programs, "create_program", CREATE_PROGRAM)
     monkeypatch.setattr(_session.Session, "client", lambda *_: Client())
     model, x = perceptron(), torch.randn(5, 8)
     agree(torch.compile(model, backend=backend, options=options)(x), model(x))
@@ -233,7 +233,7 @@ def test_a_program_that_fails_when_run_is_replaced_by_torch(monkeypatch, capsys)
 
         return run
 
-    monkeypatch.setattr(runtime, "create_program", broken)
+    monkeypatch.setattr(programs, "create_program", broken)
     model, x = perceptron(), torch.randn(5, 8)
     compiled = torch.compile(model, backend=backend)
     agree(compiled(x), model(x))

@@ -11,7 +11,7 @@ import torch
 
 import kiln
 from kiln import _session
-from kiln.torch import backend, check, runtime
+from kiln.torch import backend, check, programs, subgraphs
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +43,13 @@ def spoilt(monkeypatch):
     """spoilt(f): from now on programs' results go through f; gives the list of programs made."""
 
     def use(spoil):
-        made, create = [], runtime.create_program
+        made, create = [], programs.create_program
 
         def spoilt_program(*arguments, **options):
             made.append(Spoilt(create(*arguments, **options), spoil, arguments[0]))
             return made[-1]
 
-        monkeypatch.setattr(runtime, "create_program", spoilt_program)
+        monkeypatch.setattr(programs, "create_program", spoilt_program)
         return made
 
     return use
@@ -189,19 +189,19 @@ def test_an_index_out_of_range_is_torchs_error_and_no_disagreement():
 
 
 def test_after_the_first_call_nothing_is_in_the_way():
-    regions = []
-    original = runtime.StaticRegion.__init__
+    made = []
+    original = subgraphs.StaticSubgraph.__init__
 
     def noting(self, *arguments):
         original(self, *arguments)
-        regions.append(self)
+        made.append(self)
 
-    runtime.StaticRegion.__init__ = noting
+    subgraphs.StaticSubgraph.__init__ = noting
     try:
         torch.compile(function, backend=backend)(torch.randn(6, 6))
     finally:
-        runtime.StaticRegion.__init__ = original
-    assert [r.run is r._program for r in regions] == [True]
+        subgraphs.StaticSubgraph.__init__ = original
+    assert [r.run is r._program for r in made] == [True]
 
 
 CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
@@ -211,7 +211,7 @@ CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
 def test_a_bundle_is_replayed_and_its_program_used_again(monkeypatch, state):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
-    original, spoil = runtime.create_program, [True]
+    original, spoil = programs.create_program, [True]
 
     class Once:
         def __init__(self, program):
@@ -221,7 +221,7 @@ def test_a_bundle_is_replayed_and_its_program_used_again(monkeypatch, state):
             results = self.program(tensors)
             return one_wrong_element(results) if spoil[0] else results
 
-    monkeypatch.setattr(runtime, "create_program", lambda *a, **k: Once(original(*a, **k)))
+    monkeypatch.setattr(programs, "create_program", lambda *a, **k: Once(original(*a, **k)))
 
     def run():
         _session._session = _session.Session()

@@ -181,10 +181,10 @@ def test_errors_carry_code_message_and_op(client):
     with pytest.raises(_kiln.Error) as caught:
         program(client, "unavailable", [], [])
     assert (caught.value.code, caught.value.message, str(caught.value)) == (14, "no daemon", "no daemon")
-    assert caught.value.op == ""
+    assert (caught.value.code_name, caught.value.op) == ("unavailable", "")
     with pytest.raises(_kiln.Error) as caught:
         program(client, "unimplemented", [], [])
-    assert (caught.value.code, caught.value.op) == (12, "cumsum")
+    assert (caught.value.code, caught.value.code_name, caught.value.op) == (12, "unimplemented", "cumsum")
     with pytest.raises(_kiln.Error, match="expected a graph"):
         client.compile("nonsense", [], [])
     with pytest.raises(_kiln.Error, match="config bad"):

@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 
 import kiln
-from kiln.torch import backend, runtime
+from kiln.torch import backend, programs
 
 ENTRIES = {"torch.compile": lambda m: torch.compile(m, backend=backend), "kiln.compile": kiln.compile}
 entries = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
@@ -130,11 +130,11 @@ FALLBACKS = {
 
 @pytest.mark.parametrize("function", FALLBACKS.values(), ids=FALLBACKS)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_region_that_cannot_be_had_runs_in_torch(function, dynamic, monkeypatch):
+def test_a_subgraph_that_cannot_be_had_runs_in_torch(function, dynamic, monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("not today")
 
-    monkeypatch.setattr(runtime, "create_program", refuse)
+    monkeypatch.setattr(programs, "create_program", refuse)
     alike.check(function, [leaf(4, 4)], torch.compile(function, backend=backend, dynamic=dynamic))
 
 

@@ -4,7 +4,7 @@ import torch
 
 import kiln
 from capture import assert_close, captured, compiled
-from kiln.torch import compile_graph, kept
+from kiln.torch import CompiledGraph, compile_graph
 from kiln.torch.partition import partition, why_not
 from kiln.torch.place import Place
 
@@ -16,19 +16,19 @@ def plan_of(function, *inputs):
     return gm, partition(gm.graph)
 
 
-def test_a_covered_graph_is_one_region_without_steps_in_torch():
+def test_a_covered_graph_is_one_subgraph_without_steps_in_torch():
     _, plan = plan_of(lambda x, w: torch.relu(x @ w).sum(), torch.randn(3, 4), torch.randn(4, 5))
-    assert list(plan.regions) == [0] and plan.reasons == {}
+    assert list(plan.subgraphs) == [0] and plan.reasons == {}
 
 
-def test_a_node_without_a_row_splits_into_two_regions_only():
+def test_a_node_without_a_row_splits_into_two_subgraphs_only():
     def function(x):
         a = torch.relu(x)
         b = torch.special.bessel_j0(a)  # Kiln has none
         return a * 2 + 1, b + a, torch.tanh(a * 3)
 
     gm, plan = plan_of(function, torch.randn(3, 4))
-    assert sorted(plan.regions) == [0, 1]
+    assert sorted(plan.subgraphs) == [0, 1]
     assert [n.target for n in plan.reasons] == [aten.special_bessel_j0.default]
     got, expected, stats = compiled(function, torch.randn(3, 4))
     assert_close(got, expected)
@@ -47,7 +47,7 @@ def test_alternating_nodes_run_in_the_right_order():
     assert_close(got, expected, factor=4)
 
 
-def test_independent_chains_share_regions():
+def test_independent_chains_share_subgraphs():
     def function(x):
         outs = []
         for i in range(5):
@@ -55,8 +55,8 @@ def test_independent_chains_share_regions():
         return tuple(outs)
 
     _, plan = plan_of(function, torch.randn(6))
-    assert sorted(plan.regions) == [0, 1]
-    assert len(plan.regions[0].outputs) == 5
+    assert sorted(plan.subgraphs) == [0, 1]
+    assert len(plan.subgraphs[0].outputs) == 5
 
 
 def test_views_at_the_border_are_torchs_and_not_counted():
@@ -65,8 +65,8 @@ def test_views_at_the_border_are_torchs_and_not_counted():
         return y, y.reshape(2, 6)[:, 1:], x.view(-1), torch.special.bessel_j0(y[1])
 
     gm, plan = plan_of(function, torch.randn(3, 4))
-    (region,) = plan.regions.values()
-    assert [n.target for n in region.nodes if n not in plan.views][0] is aten.add.Tensor
+    (subgraph,) = plan.subgraphs.values()
+    assert [n.target for n in subgraph.nodes if n not in plan.views][0] is aten.add.Tensor
     got, expected, stats = compiled(function, torch.randn(3, 4))
     assert_close(got, expected)
     assert stats["nodes_fallback"] == 1
@@ -154,7 +154,7 @@ def test_a_compiled_graph_is_kept_as_plain_data():
 
     inputs = [torch.randn(4, 5), torch.randn(5, 3)]
     first = compile_graph(captured(function, *inputs), inputs)
-    again = kept.load(pickle.loads(pickle.dumps(kept.dump(first))))
+    again = CompiledGraph.load(pickle.loads(pickle.dumps(first.dump())))
     torch.manual_seed(3)
     expected = first(list(inputs))
     torch.manual_seed(3)

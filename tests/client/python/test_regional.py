@@ -16,7 +16,7 @@ from regional_models import MAKERS, difference, loss_and_gradients, make, make_i
 
 import kiln
 from kiln import _session, regional
-from kiln.torch import compat
+from kiln.torch import captures
 from kiln.torch.described import Describer
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
@@ -223,7 +223,7 @@ def test_what_cannot_be_captured_is_compiled_by_torch_and_said_once(monkeypatch,
     def refuse(self, gm, example_inputs, **_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(compat.packages().Capture, "_backend", refuse)
+    monkeypatch.setattr(captures.adapter().Capture, "_backend", refuse)
     model, twin = compiled_pair("llama")
     check(model, twin)
     check(model, twin)
@@ -235,14 +235,14 @@ def test_what_cannot_be_captured_is_compiled_by_torch_and_said_once(monkeypatch,
 
 def test_another_version_of_torch_is_compiled_by_torch_compile(monkeypatch, capsys):
     monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
-    compat.packages.cache_clear()
+    captures.adapter.cache_clear()
     try:
         model, twin = compiled_pair()
         check(model, twin)
         assert "2.99.0+cpu is compiled by torch.compile instead" in capsys.readouterr().err
     finally:
         monkeypatch.undo()
-        compat.packages.cache_clear()
+        captures.adapter.cache_clear()
 
 
 def plant(kind, change):
@@ -306,7 +306,7 @@ PLANTED = [
     # Through functions of modules that a capture has names of.
     b"ctorch._utils\n_import_dotted_name\n(S'posix.system'\ntR(S'touch planted'\ntR.",
     b"ctorch.fx.graph_module\n_exec_with_source\n(S'open(\"planted\", \"w\")'\n(dtR.",
-    b"ckiln.torch.runtime\nCompiledGraph\n(S'open(\"planted\", \"w\")'\n(d(d(ltR.",
+    b"ckiln.torch.graphs\nCompiledGraph\n(S'open(\"planted\", \"w\")'\n(d(d(ltR.",
     # By a name that is not called, and one that is not to be rebuilt.
     b"ckiln.torch._situations_2_13\nNamed\n(S'posix'\nS'system'\nNtR(S'touch planted'\ntR.",
     b"ckiln.torch._situations_2_13\nrebuild\n(S'_unpickle_python_module'\nS'antigravity'\ntR.",

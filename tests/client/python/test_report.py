@@ -9,6 +9,8 @@ from conftest import OVER_DOUBLE
 from torch import nn
 
 import kiln
+from kiln._reasons import Reason
+from kiln.torch import programs
 from kiln.torch.tally import Stopwatch
 
 WIDTH = 16
@@ -99,6 +101,28 @@ def test_a_function():
     compiled(torch.randn(64))
     assert kiln.report(compiled).nodes_in_kiln == 3 and kiln.report(compiled).nodes_in_torch == 1
     assert kiln.report(lambda x: x).nodes_in_kiln == 0
+
+
+class Refused(Exception):
+    """kiln.Error, of which the text says what other reasons say."""
+
+    op = ""
+
+    def __init__(self, code_name):
+        super().__init__("no daemon, no row, on the host: met in more than one")
+        self.code_name = code_name
+
+
+@pytest.mark.parametrize("code_name, advice", [("unavailable", "see `kiln doctor`"), ("unknown", Reason.advice)])
+def test_advice_goes_by_what_failed_and_not_by_its_words(monkeypatch, code_name, advice):
+    def refuse(*_):
+        raise Refused(code_name)
+
+    monkeypatch.setattr(programs, "create_program", refuse)
+    compiled = whole(model())
+    compiled(torch.randn(4, WIDTH))
+    causes = kiln.report(compiled).causes
+    assert causes and {cause.advice for cause in causes} == {advice}
 
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")

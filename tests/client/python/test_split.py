@@ -1,12 +1,16 @@
 """What cannot be built is left to torch, and nothing else with it (kiln/torch/split.py)."""
 
+import pathlib
+import re
+
 import torch
 
 import kiln
 from capture import captured
-from kiln.torch import backend, runtime
+from kiln._reasons import CAUSES
+from kiln.torch import backend, programs
 from kiln.torch.partition import partition
-from kiln.torch.split import share_of_work
+from kiln.torch.split import ABOUT_THE_GRAPH, share_of_work
 
 
 class Refused(Exception):
@@ -14,12 +18,12 @@ class Refused(Exception):
 
     def __init__(self, op=""):
         super().__init__(f"no kernel of {op or 'this'}")
-        self.code, self.op = (12, op) if op else (13, "")
+        self.code_name, self.op = ("unimplemented", op) if op else ("internal", "")
 
 
 def refuse(monkeypatch, is_refused):
     """From now on a program cannot be had of a text for which is_refused(text) gives an op, or "" for an error that names none."""
-    create = runtime.create_program
+    create = programs.create_program
 
     def refusing(text, *arguments, **options):
         op = is_refused(text)
@@ -27,7 +31,7 @@ def refuse(monkeypatch, is_refused):
             raise Refused(op)
         return create(text, *arguments, **options)
 
-    monkeypatch.setattr(runtime, "create_program", refusing)
+    monkeypatch.setattr(programs, "create_program", refusing)
 
 
 def outside(function, *inputs):
@@ -45,7 +49,7 @@ def chain(x):
     return torch.exp(z).cumsum(0), torch.sin(z)
 
 
-def test_a_region_is_split_at_the_op_that_is_missing(monkeypatch):
+def test_a_subgraph_is_split_at_the_op_that_is_missing(monkeypatch):
     refuse(monkeypatch, lambda text: "cumsum" if "cumsum(" in text else None)
     assert outside(chain, torch.randn(4, 5)) == {"aten.cumsum.default": 1}
 
@@ -69,13 +73,13 @@ def test_many_missing_ops_cost_no_other_node(monkeypatch):
 
 def test_a_missing_daemon_is_no_nodes_fault(monkeypatch):
     class Unavailable(Exception):
-        code = 14
+        code_name = "unavailable"
 
     def unavailable(*_, **__):
         raise Unavailable("no daemon")
 
     asked = []
-    monkeypatch.setattr(runtime, "create_program", lambda text, *_, **__: asked.append(text) or unavailable())
+    monkeypatch.setattr(programs, "create_program", lambda text, *_, **__: asked.append(text) or unavailable())
     outside(chain, torch.randn(4, 6))  # of no other test: what they found lacking is kept
     assert len(asked) == 1
 
@@ -106,3 +110,9 @@ def test_shares_of_work_follow_products():
     heavy = share_of_work(partition(graph))
     graph = captured(lambda x, w: torch.nn.functional.conv2d(x, w) + 1, torch.randn(2, 2, 12, 12), torch.randn(4, 2, 1, 1)).graph
     assert heavy < 0.1 < share_of_work(partition(graph)) < 1
+
+
+def test_codes_are_those_that_libkiln_has():
+    header = pathlib.Path(__file__).parents[3] / "client/include/kiln.h"
+    known = {name.lower() for name in re.findall(r"KILN_(\w+) = \d+", header.read_text())}
+    assert set(CAUSES) | set(ABOUT_THE_GRAPH) < known and not set(CAUSES) & set(ABOUT_THE_GRAPH)

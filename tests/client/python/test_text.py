@@ -7,7 +7,7 @@ import interpreter
 import test_rows
 from capture import captured
 from kiln import _kiln
-from kiln.torch import compile_graph, runtime
+from kiln.torch import compile_graph, programs
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def texts(monkeypatch):
         seen.append(text)
         return interpreter.create_program(text, *rest)
 
-    monkeypatch.setattr(runtime, "create_program", keep)
+    monkeypatch.setattr(programs, "create_program", keep)
     return seen
 
 

@@ -1,4 +1,4 @@
-#include "frontend/fuse/kernel_spec.h"
+#include "frontend/kernel/kernel_spec.h"
 
 #include <gtest/gtest.h>
 

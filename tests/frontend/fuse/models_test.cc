@@ -235,9 +235,18 @@ TEST_F(FusedModel, AKernelThatWouldWaitForItselfIsCutWhereItDoes) {
 
 TEST_F(FusedModel, EqualGraphsGiveEqualPlans) {
   graph.set_outputs({layer(input({k_batch, k_seq, k_width}))});
-  const auto a = fuse(graph, {}), c = fuse(graph, {});
+  const auto a = fuse(graph), c = fuse(graph);
   ASSERT_TRUE(a.ok() && c.ok());
   EXPECT_EQ(a->specs, c->specs);
+  EXPECT_EQ(a->digests, c->digests);
+}
+
+TEST_F(FusedModel, APlanCarriesTheDigestOfEachSpec) {
+  const Plan plan = fused({layer(layer(input({k_batch, k_seq, k_width})))});
+  ASSERT_EQ(plan.digests.size(), plan.specs.size());
+  for (size_t i = 0; i < plan.specs.size(); ++i) {
+    EXPECT_EQ(plan.digests[i], digest_of(canonical_bytes(plan.specs[i]))) << kernel_name(plan.specs[i]);
+  }
 }
 
 TEST_F(FusedModel, ADeepModelIsFusedQuickly) {
@@ -245,7 +254,7 @@ TEST_F(FusedModel, ADeepModelIsFusedQuickly) {
   for (int i = 0; i < 48; ++i) x = layer(x);
   graph.set_outputs({x});
   const auto start = std::chrono::steady_clock::now();
-  const auto plan = fuse(graph, {});
+  const auto plan = fuse(graph);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   ASSERT_TRUE(plan.ok()) << plan.status().to_string();
   EXPECT_EQ(plan->launches.size(), 48U * 7);

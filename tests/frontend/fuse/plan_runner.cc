@@ -7,9 +7,9 @@
 #include <random>
 
 #include "backends/reference/reference.h"
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/facts.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/kernel/affine.h"
 #include "frontend/ops/element_evaluator.h"
 
 namespace kiln {
@@ -107,7 +107,7 @@ Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, co
 }
 
 Plan expect_fused(const Graph& region, const std::vector<Tensor>& inputs, double tolerance) {
-  Expected<Plan> plan = fuse(region, {});
+  Expected<Plan> plan = fuse(region);
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   if (!plan.ok()) return {};
   const auto got = run_plan(*plan, region, inputs);

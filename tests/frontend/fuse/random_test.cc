@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/facts.h"
 #include "frontend/infer/builder.h"
+#include "frontend/kernel/affine.h"
 #include "tests/frontend/fuse/plan_runner.h"
 
 namespace kiln {

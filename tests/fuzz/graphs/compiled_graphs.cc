@@ -5,26 +5,11 @@
 #include "frontend/wire/wire.h"
 #include "jit/resolve/resolver.h"
 #include "jit/worker/process_runner.h"
+#include "tests/fuzz/graphs/interpreter.h"
+#include "tests/jit/build/publish.h"
 
 namespace kiln::fuzz {
 namespace {
-
-PublishBatch batch_of(const BuildResult& result) {
-  PublishBatch batch;
-  for (const BuiltArtifact& built : result.artifacts) {
-    batch.artifacts.push_back({static_cast<ArtifactKind>(built.kind),
-                               {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
-                               built.payload});
-  }
-  for (const BuiltHead& head : result.heads) {
-    Head& added = batch.heads.emplace_back();
-    added.key = head.key;
-    added.artifact = head.artifact;
-    added.generation = head.generation;
-    added.canonical_key.assign(head.key_parts.begin(), head.key_parts.end());
-  }
-  return batch;
-}
 
 /// A client's view of the cache, and the program it finds there.
 struct View {
@@ -35,7 +20,7 @@ struct View {
 Expected<View> look_up(const std::string& directory, const Graph& graph) {
   KILN_ASSIGN_OR_RETURN(OpenDevice host, open_device({}));
   KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(directory, std::move(host)));
-  Resolver::Lookup lookup = resolver->find(canonicalise(graph));
+  Resolver::Lookup lookup = resolver->find(canonicalise(graph).digest);
   return View{std::move(resolver), std::move(lookup)};
 }
 
@@ -56,8 +41,7 @@ Expected<std::unique_ptr<CompiledGraphs>> CompiledGraphs::create(const std::stri
 
 Status CompiledGraphs::build_and_publish(const Graph& graph) {
   const BuildRequest request{to_wire(graph), {m_target}, m_directory};
-  KILN_ASSIGN_OR_RETURN(const BuildResult result,
-                        build(request, m_make_runner, [](std::string_view, uint64_t, uint64_t, std::string_view) {}));
+  KILN_ASSIGN_OR_RETURN(const BuildResult result, build(request, find_backend, {.make_runner = m_make_runner}));
   KILN_RETURN_IF_ERROR(m_store->publish(batch_of(result)));
   return m_store->flush();
 }

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "frontend/decompose/decompose.h"
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/facts.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/kernel/affine.h"
 #include "tests/fuzz/graphs/reference.h"
 
 namespace kiln::fuzz {

@@ -6,9 +6,9 @@
 
 #include "cache/format/artifact.h"
 #include "frontend/canonical/canonical.h"
-#include "frontend/fuse/affine.h"
 #include "frontend/fuse/facts.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/kernel/affine.h"
 #include "frontend/wire/wire.h"
 #include "jit/run/arena.h"
 #include "tests/fuzz/graphs/graph_maker.h"
@@ -160,7 +160,7 @@ Outcome check_interpreted(const Graph& graph) {
   const RunnerFactory no_runner = [](const Target&) -> Expected<std::unique_ptr<CandidateRunner>> {
     return std::unique_ptr<CandidateRunner>();
   };
-  const auto result = build(request, no_runner, [](std::string_view, uint64_t, uint64_t, std::string_view) {});
+  const auto result = build(request, find_backend, {.make_runner = no_runner});
   if (!result.ok()) return {result.status()};
   BuiltArtifacts artifacts(*result);
   const auto bytes = artifacts.program();

@@ -3,7 +3,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "backends/compile_registry.h"
 #include "backends/cpu/compile/backend.h"
 #include "backends/reference/reference.h"
 #include "base/digest.h"
@@ -43,7 +42,8 @@ class Interpreted final : public HostExecutable {
   explicit Interpreted(std::shared_ptr<const KernelSpec> spec) : m_spec(std::move(spec)) {}
   uint64_t tasks() const override { return 1; }
   uint64_t workspace_bytes() const override { return 0; }
-  void run(void* const* buffers, void*, LaunchStatus* status, uint64_t, uint64_t) const override {
+  void run(void* const* buffers, void*, LaunchStatus* status, uint64_t, uint64_t,
+           std::span<const int64_t>) const override {
     if (!run_reference(*m_spec, {buffers, m_spec->buffers.size()}).ok()) *status = LaunchStatus::index_out_of_range;
   }
 
@@ -68,23 +68,13 @@ Expected<std::shared_ptr<const Executable>> load_interpreted(std::span<const uin
   return std::shared_ptr<const Executable>(std::make_shared<Interpreted>(std::move(spec)));
 }
 
-}  // namespace kiln::fuzz
-
-// In the place of backends/compile_registry.cc: the host and the interpreter.
-namespace kiln {
-
-std::span<const CompileBackend* const> compile_backends() {
+const CompileBackend* find_backend(std::string_view name) {
   static const cpu::CpuCompileBackend cpu;
-  static const fuzz::InterpreterBackend interpreter;
-  static const std::array<const CompileBackend*, 2> backends = {&cpu, &interpreter};
-  return backends;
-}
-
-const CompileBackend* find_compile_backend(std::string_view name) {
-  for (const CompileBackend* backend : compile_backends()) {
+  static const InterpreterBackend interpreter;
+  for (const CompileBackend* backend : std::array<const CompileBackend*, 2>{&cpu, &interpreter}) {
     if (backend->name() == name) return backend;
   }
   return nullptr;
 }
 
-}  // namespace kiln
+}  // namespace kiln::fuzz

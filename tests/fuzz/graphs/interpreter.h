@@ -14,13 +14,17 @@ class InterpreterBackend final : public CompileBackend {
 
   std::string_view name() const override { return k_name; }
   std::vector<Target> targets() const override { return {target()}; }
-  TargetTraits traits(const Target&) const override { return {}; }
+  Machine default_machine(const Target&) const override { return {}; }
   std::string toolchain() const override { return "none"; }
   Status claims(const KernelSpec&, const Target&) const override { return {}; }
-  std::vector<Schedule> candidates(const KernelSpec&, const Target&) const override { return {{{}, "interpreted"}}; }
+  std::vector<Schedule> candidates(const KernelSpec&, const Target&, const Machine&) const override {
+    return {{{}, "interpreted"}};
+  }
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 };
 
+/// The host's backend and the interpreter, by name.
+const CompileBackend* find_backend(std::string_view name);
 /// Forgets all specs, so that memory does not grow with the number of graphs.
 void forget_interpreted();
 /// Errors: not_found for code that this process has not compiled.

@@ -1,7 +1,7 @@
 // Candidates that are wrong, hang, crash or scribble are planted before a right one: the right one is taken, and when
 // there is none the error names what each did.
 
-#include "jit/build/kernel_builder.h"
+#include "jit/build/kernels/kernel_builder.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ struct Plant {
   std::string complaint;
 };
 
-/// The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx status, rcx first task, r8 last task.
+/// The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx status, rcx first task, r8 last task,
+/// r9 extents.
 Plant code(std::string name, std::vector<uint8_t> bytes, std::string complaint) {
   return {std::move(name), [bytes](const KernelSpec&) { return Image{.code = bytes, .tasks = 1}; },
           std::move(complaint)};
@@ -41,7 +42,7 @@ Target host_target() {
 }
 
 Expected<Image> real_image(const KernelSpec& spec) {
-  return real_backend().compile(spec, real_backend().candidates(spec, host_target()).front(), host_target());
+  return real_backend().compile(spec, default_candidates(real_backend(), spec, host_target()).front(), host_target());
 }
 
 Plant right() { return {"right", real_image, {}}; }
@@ -80,10 +81,10 @@ class PlantedBackend : public CompileBackend {
   explicit PlantedBackend(std::vector<Plant> plants) : m_plants(std::move(plants)) {}
   std::string_view name() const override { return "cpu"; }
   std::vector<Target> targets() const override { return {host_target()}; }
-  TargetTraits traits(const Target& target) const override { return real_backend().traits(target); }
+  Machine default_machine(const Target& target) const override { return real_backend().default_machine(target); }
   std::string toolchain() const override { return "planted"; }
   Status claims(const KernelSpec&, const Target&) const override { return {}; }
-  std::vector<Schedule> candidates(const KernelSpec&, const Target&) const override {
+  std::vector<Schedule> candidates(const KernelSpec&, const Target&, const Machine&) const override {
     std::vector<Schedule> list;
     for (uint8_t i = 0; i < m_plants.size(); ++i) list.push_back({{i}, m_plants[i].name});
     return list;
@@ -103,7 +104,7 @@ class KernelBuilderTest : public testing::Test {
     GraphBuilder b(m_graph);
     const ValueId x = m_graph.add_input({DType::f32, {37, 65}, {}}), y = m_graph.add_input({DType::f32, {37, 65}, {}});
     m_graph.set_outputs({b.mul(b.exp(x), y)});
-    m_plan = fuse(m_graph, real_backend().traits(host_target())).value();
+    m_plan = fuse(m_graph).value();
     m_runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}).value();
   }
 
@@ -144,6 +145,46 @@ TEST_F(KernelBuilderTest, WhenAllAreBadTheErrorNamesWhatEachDid) {
     const std::string own = message.substr(at, message.find("; ", at + 2) - at);
     EXPECT_NE(own.find(bad.complaint), std::string::npos) << own;
   }
+}
+
+/// Runs on a machine that says what it is.
+class MachineRunner final : public CandidateRunner {
+ public:
+  MachineRunner(CandidateRunner& real, Machine machine) : m_real(real), m_machine(std::move(machine)) {}
+  Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override {
+    return m_real.prepare(buffers);
+  }
+  Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint32_t task_step,
+                             std::span<const int64_t> extents) override {
+    return m_real.run(image, timeout_ms, repetitions, task_step, extents);
+  }
+  const Machine* machine() const override { return &m_machine; }
+
+ private:
+  CandidateRunner& m_real;
+  Machine m_machine;
+};
+
+/// Notes the machine that candidates are asked for.
+class AskedBackend final : public PlantedBackend {
+ public:
+  AskedBackend() : PlantedBackend({right()}) {}
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
+                                   const Machine& machine) const override {
+    asked = machine;
+    return PlantedBackend::candidates(spec, target, machine);
+  }
+  mutable Machine asked;
+};
+
+TEST_F(KernelBuilderTest, SchedulesAreForTheMachineThatCandidatesRunOnElseForTheTargetsDefault) {
+  const AskedBackend backend;
+  MachineRunner runner(*m_runner, {.model = "of a test", .cores = 7});
+  const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  EXPECT_TRUE(build_kernel(job, backend, host_target(), &runner).ok());
+  EXPECT_EQ(backend.asked, *runner.machine());
+  EXPECT_TRUE(build_kernel(job, backend, host_target(), nullptr).ok());
+  EXPECT_EQ(backend.asked, backend.default_machine(host_target()));
 }
 
 /// Has kernels for all but one scalar op.
@@ -197,14 +238,15 @@ TEST_F(KernelBuilderTest, CodeMadeBeforeIsCheckedInsteadOfCompiledAndWhenItIsWro
 TEST_F(KernelBuilderTest, ARightKernelWithAPlantedNeighbourIsStillTheOnlyOneBuilt) {
   const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
   const std::vector<KernelJob> jobs(4, job);
-  const auto make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); };
-  const auto built = build_kernels(jobs, PlantedBackend({bad_plants()[3], right()}), host_target(), make_runner,
-                                   [](std::string_view, uint64_t, uint64_t, std::string_view) {});
+  const BuildEnvironment environment{
+      .make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
+  const Target target = host_target();
+  const PlantedBackend beside_right({bad_plants()[3], right()}), only_wrong({wrong()});
+  const auto built = build_kernels(jobs, {beside_right, target, Proof::verified}, environment);
   ASSERT_TRUE(built.ok()) << built.status().to_string();
   for (const BuiltKernel& kernel : *built) EXPECT_EQ(kernel.schedule, "right");
 
-  const auto none = build_kernels(jobs, PlantedBackend({wrong()}), host_target(), make_runner,
-                                  [](std::string_view, uint64_t, uint64_t, std::string_view) {});
+  const auto none = build_kernels(jobs, {only_wrong, target, Proof::verified}, environment);
   EXPECT_EQ(none.status().code(), StatusCode::internal);
 }
 

@@ -1,4 +1,4 @@
-#include "jit/build/memory_planner.h"
+#include "jit/build/link/memory_planner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Faults between kernels, planted in the bytes that clients would load: every one must be rejected, and what is linked
 // right must pass. Each kind plants only where the graph says that it matters: a value that something reads or returns.
 
-#include "jit/build/program_verdict.h"
+#include "jit/build/program_verdict/program_verdict.h"
 
 #include <gtest/gtest.h>
 

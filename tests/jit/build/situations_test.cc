@@ -12,10 +12,10 @@
 #include "backends/cpu/compile/backend.h"
 #include "backends/cpu/features.h"
 #include "frontend/infer/builder.h"
-#include "jit/build/kernel_builder.h"
+#include "jit/build/kernels/kernel_builder.h"
 #include "jit/worker/process_runner.h"
-#include "tests/autotune/mutants/body_rewrite.h"
 #include "tests/frontend/ops/samples.h"
+#include "tests/verdict/mutants/body_rewrite.h"
 
 namespace kiln {
 namespace {
@@ -35,7 +35,7 @@ Target host_target() {
 using Compile = std::function<Expected<Image>(const KernelSpec&)>;
 
 Expected<Image> real_image(const KernelSpec& spec) {
-  return real_backend().compile(spec, real_backend().candidates(spec, host_target()).front(), host_target());
+  return real_backend().compile(spec, default_candidates(real_backend(), spec, host_target()).front(), host_target());
 }
 
 /// One candidate, made by a function.
@@ -44,12 +44,14 @@ class OneCandidate final : public CompileBackend {
   explicit OneCandidate(Compile compile) : m_compile(std::move(compile)) {}
   std::string_view name() const override { return "cpu"; }
   std::vector<Target> targets() const override { return {host_target()}; }
-  TargetTraits traits(const Target& target) const override { return real_backend().traits(target); }
+  Machine default_machine(const Target& target) const override { return real_backend().default_machine(target); }
   std::string toolchain() const override { return "one"; }
   Status claims(const KernelSpec& spec, const Target& target) const override {
     return real_backend().claims(spec, target);
   }
-  std::vector<Schedule> candidates(const KernelSpec&, const Target&) const override { return {{{0}, "the one"}}; }
+  std::vector<Schedule> candidates(const KernelSpec&, const Target&, const Machine&) const override {
+    return {{{0}, "the one"}};
+  }
   Expected<Image> compile(const KernelSpec& spec, const Schedule&, const Target&) const override {
     return m_compile(spec);
   }
@@ -64,7 +66,7 @@ class SituationsTest : public testing::Test {
 
   /// The first failure of a kernel of the graph.
   Status build(const Graph& graph, const Compile& compile = real_image) {
-    const auto plan = fuse(graph, real_backend().traits(host_target()));
+    const auto plan = fuse(graph);
     KILN_RETURN_IF_ERROR(plan.status());
     const OneCandidate backend(compile);
     for (const Launch& launch : plan->launches) {

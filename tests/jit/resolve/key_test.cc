@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
+#include "base/build_id.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/text/text.h"
 
@@ -18,7 +20,7 @@ const Target k_target{"cpu", "x86-64-v4"};
 Digest key_of(const std::string& text, const Target& target = k_target) {
   auto graph = parse_text(text);
   EXPECT_TRUE(graph.ok()) << graph.status().to_string();
-  return program_key(canonicalise(*graph), target).digest();
+  return program_key(canonicalise(*graph).digest, target).digest();
 }
 
 std::string graph(const std::string& shape = "[4, 8]", const std::string& dtype = "f32",
@@ -53,13 +55,13 @@ TEST(Key, NamesAndOrderDoNotMatter) {
 
 TEST(Key, LevelsDoNotMeet) {
   auto parsed = parse_text(graph());
-  const Graph canonical = canonicalise(*parsed);
+  const Digest canonical = canonicalise(*parsed).digest;
   EXPECT_NE(program_key(canonical, k_target).digest(), plan_key(canonical, k_target).digest());
 }
 
 TEST(Key, WhatWasNotCheckedHasAKeyOfItsOwnWithoutDriver) {
   auto parsed = parse_text(graph());
-  const Graph canonical = canonicalise(*parsed);
+  const Digest canonical = canonicalise(*parsed).digest;
   const Target with_driver{k_target.backend, k_target.name, "driver 7"};
   EXPECT_NE(program_key(canonical, k_target).digest(), program_key(canonical, k_target, Proof::deferred).digest());
   EXPECT_EQ(program_key(canonical, with_driver, Proof::deferred).digest(),
@@ -67,15 +69,27 @@ TEST(Key, WhatWasNotCheckedHasAKeyOfItsOwnWithoutDriver) {
 }
 
 TEST(Key, AnotherCompilerIsAnotherKeyOfCodeUnlessItWasNotChecked) {
-  const KernelSpec spec;
+  const Digest spec = digest_of("a spec");
   EXPECT_NE(code_key(spec, k_target, "compiler 1").digest(), code_key(spec, k_target, "compiler 2").digest());
   EXPECT_EQ(code_key(spec, k_target, "compiler 1", Proof::deferred).digest(),
             code_key(spec, k_target, "compiler 2", Proof::deferred).digest());
 }
 
+TEST(Key, ItNamesTheGeneratorOfItsBackendAlone) {
+  const auto generator_of = [](const std::string& backend) {
+    const Key key = program_key(digest_of("a graph"), {backend, "a target"});
+    return std::ranges::find(key.parts, "generator", &Key::Part::name)->value;
+  };
+  EXPECT_EQ(generator_of("cpu"), generator_build_id("cpu"));
+  std::set<std::string> generators = {std::string(generator_build_id())};
+  for (const char* backend : {"cpu", "cuda", "level_zero", "of another tree"}) {
+    EXPECT_TRUE(generators.insert(generator_of(backend)).second) << backend;
+  }
+}
+
 TEST(Key, ItsDigestIsThatOfItsParts) {
   auto parsed = parse_text(graph());
-  const Key key = program_key(canonicalise(*parsed), k_target);
+  const Key key = program_key(canonicalise(*parsed).digest, k_target);
   EXPECT_EQ(key.digest(), digest_of(key.to_json()));
   for (size_t i = 0; i < key.parts.size(); ++i) {
     Key other = key;

@@ -7,23 +7,27 @@
 #include <map>
 #include <random>
 
+#include "base/limits.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln {
 namespace {
 
-/// out[i] = in[i] + 1 over `count` floats cut into `tasks`; with `fails`, reports an index out of range.
+/// out[i] = in[i] + 1, or plus the last extent of the launch, over `count` floats cut into `tasks`; with `fails`, reports
+/// an index out of range.
 class AddOne : public HostExecutable {
  public:
   AddOne(int64_t count, uint64_t tasks, bool fails = false) : m_count(count), m_tasks(tasks), m_fails(fails) {}
   uint64_t tasks() const override { return m_tasks; }
   uint64_t workspace_bytes() const override { return 100; }
-  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last) const override {
+  void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last,
+           std::span<const int64_t> extents) const override {
+    const auto addend = static_cast<float>(extents.empty() ? 1 : extents.back());
     std::memset(workspace, 7, 100);
     const auto* in = static_cast<const float*>(buffers[0]);
     auto* out = static_cast<float*>(buffers[1]);
     for (int64_t i = m_count * first / m_tasks; i < static_cast<int64_t>(m_count * last / m_tasks); ++i)
-      out[i] = in[i] + 1;
+      out[i] = in[i] + addend;
     if (m_fails) *status = LaunchStatus::index_out_of_range;
   }
 
@@ -45,6 +49,7 @@ flatbuffers::Offset<fb::Tensor> tensor_of(flatbuffers::FlatBufferBuilder& b, int
 struct Faults {
   std::vector<uint32_t> first = {0, 1}, second = {1, 2};  // buffers of the plan's launches
   std::vector<uint8_t> roles = {0, 1};
+  std::vector<int64_t> first_extents = {}, second_extents = {};
   uint64_t plan_scratch_offset = 64;
   int64_t argument_stride = 1;  // of what the plan takes
   std::vector<uint32_t> first_call = {0, 1}, second_call = {1, 2};
@@ -62,11 +67,13 @@ class FakeSource : public ArtifactSource {
         fb::CreateBuffer(b, fb::Place::scratch, 0, faults.plan_scratch_offset, 4 * k_count),
         fb::CreateBuffer(b, fb::Place::output, 1, 0, 0, tensor_of(b)),
         fb::CreateBuffer(b, fb::Place::scratch, 0, 0, 4 * k_count)};
-    const auto launch = [&](const std::vector<uint32_t>& used) {
+    const auto launch = [&](const std::vector<uint32_t>& used, const std::vector<int64_t>& extents) {
       const auto stored = b.CreateVector(used);
-      return fb::CreateLaunch(b, 0, stored, b.CreateVector(faults.roles));
+      const auto roles = b.CreateVector(faults.roles);
+      return fb::CreateLaunch(b, 0, stored, roles, extents.empty() ? 0 : b.CreateVector(extents));
     };
-    const std::vector<flatbuffers::Offset<fb::Launch>> launches = {launch(faults.first), launch(faults.second)};
+    const std::vector<flatbuffers::Offset<fb::Launch>> launches = {launch(faults.first, faults.first_extents),
+                                                                   launch(faults.second, faults.second_extents)};
     b.Finish(fb::CreatePlan(b, k_program_version, b.CreateVectorOfStructs(codes), 0, b.CreateVector(buffers),
                             b.CreateVector(launches), 512));
     m_plan.assign(b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize());
@@ -123,6 +130,18 @@ TEST(Program, CallsOfAPlanRunInOrderOnAnyNumberOfThreads) {
   }
 }
 
+TEST(Program, EachLaunchHasItsExtents) {
+  FakeSource source(false, {.first_extents = {3, 10}, .second_extents = {200}});
+  auto program = Program::load(make_program(), source);
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  const std::vector<float> in(k_count, 1);
+  std::vector<float> out(k_count);
+  const void* inputs[] = {in.data()};
+  void* outputs[] = {out.data(), nullptr};
+  ASSERT_TRUE((*program)->run(inputs, outputs, 2).ok());
+  for (const float value : out) EXPECT_EQ(value, 1 + 2 * (10 + 200));
+}
+
 TEST(Program, AnIndexOutOfRangeIsATypedError) {
   FakeSource source(true);
   auto program = Program::load(make_program(), source);
@@ -156,6 +175,14 @@ TEST(Program, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_EQ(refusal({.alias_stride = 3}), "program: an output is an input in another layout");
   EXPECT_EQ(refusal({.second_call = {1, 1}}), "program: nothing writes an output");
   EXPECT_EQ(refusal({.first_call = {0, 0}}), "program: a launch writes an input");
+}
+
+TEST(Program, ExtentsThatNoTensorHasAreRefused) {
+  const std::vector<int64_t> most(limits::k_launch_extents, 1), too_many(limits::k_launch_extents + 1, 1);
+  EXPECT_EQ(refusal({.first_extents = most, .second_extents = {0, limits::k_tensor_elements}}), "it loads");
+  EXPECT_EQ(refusal({.first_extents = too_many}), "program: a launch with too many extents");
+  EXPECT_EQ(refusal({.second_extents = {-1}}), "program: an extent that no tensor has");
+  EXPECT_EQ(refusal({.second_extents = {1, limits::k_tensor_elements + 1}}), "program: an extent that no tensor has");
 }
 
 TEST(Program, AnOutputThatNothingWritesIsRefused) {

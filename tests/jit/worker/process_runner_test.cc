@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/limits.h"
+
 namespace kiln {
 namespace {
 
 /// Candidates written by hand. The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx
-/// status, rcx first task, r8 last task.
+/// status, rcx first task, r8 last task, r9 extents.
 Image code(std::vector<uint8_t> bytes, uint64_t workspace_bytes = 0) {
   return {.code = std::move(bytes), .entry = 0, .tasks = 7, .workspace_bytes = workspace_bytes};
 }
@@ -173,6 +175,26 @@ TEST_F(ProcessRunnerTest, every_task_runs_once_on_some_thread) {
     ASSERT_TRUE(m_runner->run(image, 5'000, 3).ok());
     for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(m_buffers[0][i], i < tasks ? 3 : 0) << i << " of " << tasks;
   }
+}
+
+TEST_F(ProcessRunnerTest, a_candidate_reads_the_extents_of_its_launch) {
+  // mov rax,[rdi]; mov r10,[r9+8]; mov [rax],r10; ret
+  const Image image = code({0x48, 0x8b, 0x07, 0x4d, 0x8b, 0x51, 0x08, 0x4c, 0x89, 0x10, 0xc3});
+  const auto stored = [&] {
+    int64_t value = 0;
+    std::memcpy(&value, m_buffers[0].data(), sizeof value);
+    return value;
+  };
+  ASSERT_TRUE(m_runner->run(image, 5'000, 1, 1, std::vector<int64_t>{3, 50'257}).ok());
+  EXPECT_EQ(stored(), 50'257);
+  const std::vector<LaunchArgument> arguments = {{0, 0, m_buffers[0].size()}};
+  ASSERT_TRUE(m_runner->launch(image, arguments, std::vector<int64_t>{3, 1024, 7}, 5'000).ok());
+  EXPECT_EQ(stored(), 1024);
+  const std::vector<int64_t> most(limits::k_launch_extents, 9), too_many(limits::k_launch_extents + 1, 9);
+  ASSERT_TRUE(m_runner->launch(image, arguments, most, 5'000).ok());
+  EXPECT_EQ(stored(), 9);
+  EXPECT_EQ(m_runner->launch(image, arguments, too_many, 5'000).status().code(), StatusCode::out_of_range);
+  expect_next_run_works();
 }
 
 TEST_F(ProcessRunnerTest, what_has_a_source_repeats_it_and_cannot_be_written) {

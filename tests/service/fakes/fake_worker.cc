@@ -39,12 +39,11 @@ BuildResult result_of(std::string_view graph, size_t payload_bytes) {
   return result;
 }
 
-Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactory& make_runner,
-                                 const ProgressFunction& progress) {
+Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnvironment& environment) {
   const std::string graph(request.graph_wire.begin(), request.graph_wire.end());
   const auto is = [&](std::string_view word) { return graph.starts_with(word); };
   note_build(request, graph);
-  progress("compile", 1, 2, "kernel");
+  environment.progress("compile", 1, 2, "kernel");
   if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(400));
   if (is("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (is("abort")) abort();
@@ -74,14 +73,14 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const RunnerFactor
     }
   }
   if (is("run")) {  // the execution worker, from within a compile worker
-    auto runner = make_runner({"cpu", "x86-64-v2"});
+    auto runner = environment.make_runner({"cpu", "x86-64-v2"});
     if (!runner) return runner.status();
     auto buffers = (*runner)->prepare(std::vector<CandidateBuffer>{{64, {}}});
     if (!buffers) return buffers.status();
     auto run = (*runner)->run(Image{.code = {0xc3}}, 1'000, 1);
     if (!run) return run.status();
   }
-  progress("compile", 2, 2, "kernel");
+  environment.progress("compile", 2, 2, "kernel");
   if (is("astray")) {  // a head that leads to nothing
     BuildResult result = result_of(graph, 100);
     result.heads[0].artifact = digest_of("no artifact of this batch");

@@ -181,7 +181,8 @@ KILN_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int) {
   return k_success;
 }
 KILN_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
-  static const std::map<int, int> k_values = {{16, k_multiprocessors}, {75, 9}, {76, 0}, {97, k_shared_bytes}};
+  static const std::map<int, int> k_values = {
+      {16, k_multiprocessors}, {38, 50 << 20}, {75, 9}, {76, 0}, {97, k_shared_bytes}};
   const auto found = k_values.find(attribute);
   if (found == k_values.end()) return k_invalid_value;
   *value = found->second;

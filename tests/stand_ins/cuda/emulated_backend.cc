@@ -37,7 +37,8 @@ class EmulatedExecutable : public HostExecutable {
   explicit EmulatedExecutable(EmulatedKernels kernels) : m_kernels(std::move(kernels)) {}
   uint64_t tasks() const override { return 1; }
   uint64_t workspace_bytes() const override { return 0; }
-  void run(void* const* buffers, void*, LaunchStatus* status, uint64_t, uint64_t) const override {
+  void run(void* const* buffers, void*, LaunchStatus* status, uint64_t, uint64_t,
+           std::span<const int64_t>) const override {
     static uint64_t launches = 0;
     uint32_t bits = 0;
     const std::string problem = m_kernels.run(buffers, &bits, launches++);
@@ -131,15 +132,18 @@ std::vector<Target> EmulatedCompileBackend::targets() const {
   return targets;
 }
 
-TargetTraits EmulatedCompileBackend::traits(const Target& target) const { return m_real.traits(real_target(target)); }
+kiln::Machine EmulatedCompileBackend::default_machine(const Target& target) const {
+  return m_real.default_machine(real_target(target));
+}
 
 Status EmulatedCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
   return m_real.claims(spec, real_target(target));
 }
 
-std::vector<Schedule> EmulatedCompileBackend::candidates(const KernelSpec& spec, const Target& target) const {
+std::vector<Schedule> EmulatedCompileBackend::candidates(const KernelSpec& spec, const Target& target,
+                                                         const kiln::Machine& machine) const {
   static size_t turn = 0;
-  std::vector<Schedule> all = m_real.candidates(spec, real_target(target));
+  std::vector<Schedule> all = m_real.candidates(spec, real_target(target), machine);
   if (all.size() <= 2) return all;
   return {all.front(), all[1 + turn++ % (all.size() - 1)]};
 }

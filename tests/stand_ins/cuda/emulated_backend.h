@@ -41,11 +41,12 @@ class EmulatedCompileBackend : public CompileBackend {
  public:
   std::string_view name() const override { return "cuda_emulated"; }
   std::vector<Target> targets() const override;
-  TargetTraits traits(const Target& target) const override;
+  kiln::Machine default_machine(const Target& target) const override;
   std::string toolchain() const override { return "emulator"; }
   Status claims(const KernelSpec& spec, const Target& target) const override;
   /// The best and, in turn, one of the others: each costs a compilation, and the suite has many specs.
-  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target) const override;
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
+                                   const kiln::Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 
  private:

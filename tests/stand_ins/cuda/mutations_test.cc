@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "backends/cuda/compile/gemm_form.h"
+#include "backends/cuda/compile/gemm_schedule.h"
 #include "backends/reference/number.h"
 #include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_cases.h"
@@ -18,8 +18,8 @@ namespace {
 using conformance::column_sums;
 using conformance::gemm;
 using conformance::row_softmax;
-using cuda::GemmForm;
-using Kind = GemmForm::Kind;
+using cuda::GemmSchedule;
+using Kind = GemmSchedule::Kind;
 
 constexpr uint64_t k_seeds = 9;
 
@@ -80,12 +80,12 @@ class Subject {
 
 std::vector<Subject> subjects() {
   std::vector<Subject> result;
-  const auto add_gemm = [&](const char* name, const conformance::GemmCase& c, const GemmForm& form) {
-    result.emplace_back(name, gemm(c), to_schedule(form), "sm_90a");
+  const auto add_gemm = [&](const char* name, const conformance::GemmCase& c, const GemmSchedule& schedule) {
+    result.emplace_back(name, gemm(c), to_schedule(schedule), "sm_90a");
   };
   const auto add_loops = [&](const char* name, const KernelSpec& spec) {
     const Target target{"cuda", "sm_90a"};
-    result.emplace_back(name, spec, cuda::CudaCompileBackend().candidates(spec, target).front(), target.name);
+    result.emplace_back(name, spec, default_candidates(cuda::CudaCompileBackend(), spec, target).front(), target.name);
   };
   add_loops("softmax of short rows", row_softmax(DType::f32, 5, 77));
   add_loops("softmax of long rows", row_softmax(DType::f32, 3, 1500));
@@ -99,6 +99,28 @@ std::vector<Subject> subjects() {
   add_gemm("wgmma of a cluster", {.m = 264, .n = 136, .k = 136, .dtype = DType::f16, .a_transposed = true},
            {Kind::wgmma, 128, 128, 0, 0, 6, 2});
   return result;
+}
+
+TEST(Schedules, that_no_list_of_candidates_has_give_the_same_products) {
+  struct Pair {
+    conformance::GemmCase product;
+    GemmSchedule listed, other;
+  };
+  const std::vector<Pair> pairs = {
+      {{.m = 70, .n = 67, .k = 50}, {Kind::simple, 64, 64, 0, 0, 2, 1}, {Kind::simple, 64, 128, 0, 0, 2, 1}},
+      {{.m = 72, .n = 88, .k = 296, .dtype = DType::bf16},
+       {Kind::mma, 64, 64, 2, 2, 4, 1},
+       {Kind::mma, 64, 64, 1, 4, 3, 1}},
+      {{.m = 72, .n = 88, .k = 200, .dtype = DType::bf16, .b_transposed = true},
+       {Kind::wgmma, 64, 64, 0, 0, 8, 1},
+       {Kind::wgmma, 64, 256, 0, 0, 3, 1}},
+  };
+  for (const auto& [product, listed, other] : pairs) {
+    Subject one("listed", gemm(product), to_schedule(listed), "sm_90a");
+    const Subject two("other", gemm(product), to_schedule(other), "sm_90a");
+    EXPECT_EQ(one.judge(one.text(), one.record(), 1), "");
+    EXPECT_EQ(one.judge(two.text(), two.record(), k_seeds), "") << other.describe();
+  }
 }
 
 struct Planted {

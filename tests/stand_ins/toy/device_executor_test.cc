@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "backends/device_code.h"
 #include "base/fd.h"
 #include "jit/worker/send_struct.h"
 #include "tests/stand_ins/toy/toy_device.h"
@@ -34,8 +35,12 @@ class DeviceExecutor : public testing::Test {
       execl(TOY_EXECUTOR, TOY_EXECUTOR, parent.c_str(), toy::k_backend.data(), toy::k_target.data(), "7", nullptr);
       _exit(127);
     }
-    EXPECT_EQ(receive().result, static_cast<uint32_t>(KILN_EXECUTOR_OK)) << "the greeting";
-    EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_DATA, .bytes = k_data_bytes}).result,
+    const kiln_executor_reply greeting = receive();
+    EXPECT_EQ(greeting.result, static_cast<uint32_t>(KILN_EXECUTOR_OK));
+    EXPECT_EQ(greeting.message, to_string(toy::k_machine));
+    m_data.reset(memfd_create("data", MFD_CLOEXEC));
+    EXPECT_EQ(ftruncate(m_data.get(), k_data_bytes), 0);
+    EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_DATA, .bytes = k_data_bytes}, m_data).result,
               static_cast<uint32_t>(KILN_EXECUTOR_OK));
   }
   void TearDown() override {
@@ -52,13 +57,16 @@ class DeviceExecutor : public testing::Test {
     return reply;
   }
 
-  /// Sent with a descriptor of k_data_bytes zeros.
-  kiln_executor_reply answer_to(kiln_executor_request request) {
+  kiln_executor_reply answer_to(kiln_executor_request request, const UniqueFd& descriptor) {
     request.magic = KILN_EXECUTOR_MAGIC;
-    const UniqueFd memory(memfd_create("data", MFD_CLOEXEC));
-    EXPECT_EQ(ftruncate(memory.get(), k_data_bytes), 0);
-    EXPECT_TRUE(send_struct(m_socket.get(), &request, sizeof request, memory.get()));
+    EXPECT_TRUE(send_struct(m_socket.get(), &request, sizeof request, descriptor.get()));
     return receive();
+  }
+  /// Sent with a descriptor of k_data_bytes zeros.
+  kiln_executor_reply answer_to(const kiln_executor_request& request) {
+    const UniqueFd zeros(memfd_create("zeros", MFD_CLOEXEC));
+    EXPECT_EQ(ftruncate(zeros.get(), k_data_bytes), 0);
+    return answer_to(request, zeros);
   }
 
   void expect_out_of_bounds(const kiln_executor_request& request) {
@@ -67,7 +75,7 @@ class DeviceExecutor : public testing::Test {
     EXPECT_NE(std::string(reply.message).find("out of bounds"), std::string::npos) << reply.message;
   }
 
-  UniqueFd m_socket;
+  UniqueFd m_socket, m_data;
   pid_t m_child = -1;
 };
 
@@ -80,6 +88,9 @@ TEST_F(DeviceExecutor, what_lies_out_of_bounds_is_refused_and_the_next_request_a
   request.repetitions = KILN_EXECUTOR_REPETITIONS + 1;
   expect_out_of_bounds(request);
   request = run;
+  request.extent_count = KILN_EXECUTOR_EXTENTS + 1;
+  expect_out_of_bounds(request);
+  request = run;
   request.used_bytes = k_data_bytes + 1;
   expect_out_of_bounds(request);
   request = run;
@@ -87,6 +98,23 @@ TEST_F(DeviceExecutor, what_lies_out_of_bounds_is_refused_and_the_next_request_a
   request.buffer_count = 1;
   request.buffers[0] = {.offset = k_data_bytes + 1, .bytes = 1, .pool = KILN_EXECUTOR_NO_POOL};
   expect_out_of_bounds(request);
+}
+
+TEST_F(DeviceExecutor, a_kernel_reads_the_extents_of_its_launch) {
+  // mov rax,[rdi]; mov r10,[r9+8]; mov [rax],r10; ret: the host's convention (backends/cpu/runtime/entry.h)
+  const std::vector<uint8_t> code = pack_device_code(
+      {.portable = {0x48, 0x8b, 0x07, 0x4d, 0x8b, 0x51, 0x08, 0x4c, 0x89, 0x10, 0xc3}, .launch = {1, 0, 0, 0}});
+  const UniqueFd memory(memfd_create("code", MFD_CLOEXEC));
+  ASSERT_EQ(write(memory.get(), code.data(), code.size()), static_cast<ssize_t>(code.size()));
+  kiln_executor_request run{.command = KILN_EXECUTOR_RUN, .bytes = code.size(), .used_bytes = 64, .tasks = 1};
+  run.repetitions = 1, run.buffer_count = 1, run.extent_count = 2;
+  run.buffers[0] = {.offset = 0, .bytes = 64, .pool = KILN_EXECUTOR_NO_POOL};
+  run.extents[0] = 3, run.extents[1] = 50'257;
+  const kiln_executor_reply reply = answer_to(run, memory);
+  ASSERT_EQ(reply.result, static_cast<uint32_t>(KILN_EXECUTOR_OK)) << reply.message;
+  int64_t stored = 0;
+  ASSERT_EQ(pread(m_data.get(), &stored, sizeof stored, 0), static_cast<ssize_t>(sizeof stored));
+  EXPECT_EQ(stored, 50'257);
 }
 
 TEST_F(DeviceExecutor, code_that_is_none_is_refused_and_a_pool_beyond_the_last_one) {

@@ -24,15 +24,16 @@ std::vector<uint8_t> copy_of(std::span<const uint8_t> bytes) { return {bytes.beg
 
 std::string_view ToyCompileBackend::name() const { return k_backend; }
 std::vector<Target> ToyCompileBackend::targets() const { return ToyRuntimeBackend().known_targets(); }
-TargetTraits ToyCompileBackend::traits(const Target&) const { return m_cpu.traits(k_processor); }
+Machine ToyCompileBackend::default_machine(const Target&) const { return m_cpu.default_machine(k_processor); }
 
 Status ToyCompileBackend::claims(const KernelSpec& spec, const Target&) const {
   if (compiler_is("absent")) return error(StatusCode::failed_precondition, "toy: the compiler is not on this host");
   return m_cpu.claims(spec, k_processor);
 }
 
-std::vector<Schedule> ToyCompileBackend::candidates(const KernelSpec& spec, const Target&) const {
-  return m_cpu.candidates(spec, k_processor);
+std::vector<Schedule> ToyCompileBackend::candidates(const KernelSpec& spec, const Target&,
+                                                    const Machine& machine) const {
+  return m_cpu.candidates(spec, k_processor, machine);
 }
 
 Expected<Image> ToyCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,

@@ -111,9 +111,11 @@ class ToyExecutable final : public DeviceExecutable {
 
   uint64_t workspace_bytes() const override { return m_kernel->workspace_bytes(); }
   uint32_t buffer_count() const override { return m_buffer_count; }
-  Status launch(Queue& queue, void* const* buffers, void* workspace, void* status) const override {
+  Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
+                std::span<const int64_t> extents) const override {
     std::vector<void*> arguments(buffers, buffers + m_buffer_count);
-    static_cast<ToyQueue&>(queue).put([this, arguments, workspace, status]() mutable -> Status {
+    const std::vector<int64_t> sizes(extents.begin(), extents.end());
+    static_cast<ToyQueue&>(queue).put([this, arguments, workspace, status, sizes]() mutable -> Status {
       for (void*& argument : arguments) {
         KILN_ASSIGN_OR_RETURN(argument, m_memory.real(argument, 1));
       }
@@ -122,7 +124,7 @@ class ToyExecutable final : public DeviceExecutable {
         KILN_ASSIGN_OR_RETURN(scratch, m_memory.real(workspace, bytes));
       }
       KILN_ASSIGN_OR_RETURN(uint8_t* report, m_memory.real(status, sizeof(LaunchStatus)));
-      m_kernel->run(arguments.data(), scratch, reinterpret_cast<LaunchStatus*>(report), 0, m_kernel->tasks());
+      m_kernel->run(arguments.data(), scratch, reinterpret_cast<LaunchStatus*>(report), 0, m_kernel->tasks(), sizes);
       return {};
     });
     return {};
@@ -191,7 +193,8 @@ const Discovery& ToyRuntimeBackend::discover() const {
     discovery.status = error(StatusCode::unavailable, "toy: no driver: TOY_DRIVER is not set");
   } else {
     discovery.components.push_back({"driver", "version " + it->first, true});
-    discovery.devices.push_back({"Toy", {{std::string(k_backend), std::string(k_target), it->first}}, 1 << 20});
+    discovery.devices.push_back(
+        {"Toy", {{std::string(k_backend), std::string(k_target), it->first}}, 1 << 20, k_machine});
   }
   return discovery;
 }

@@ -9,6 +9,9 @@ namespace kiln::toy {
 
 inline constexpr std::string_view k_backend = "toy", k_target = "toy1";
 
+/// Of the device.
+inline const Machine k_machine{.model = "Toy", .cores = 3, .second_level_bytes = 5 << 10};
+
 /// The version of the driver; empty: no device. Read from TOY_DRIVER each time, so that a test can change it.
 std::string driver();
 

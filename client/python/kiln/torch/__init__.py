@@ -6,7 +6,8 @@ stays in torch, node by node. When anything of Kiln fails the graph runs in torc
 
 from __future__ import annotations
 
+from .compiler import compile_graph
 from .entry import backend
-from .runtime import CompiledGraph, compile_graph
+from .graphs import CompiledGraph
 
 __all__ = ["CompiledGraph", "backend", "compile_graph"]

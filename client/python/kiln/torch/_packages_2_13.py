@@ -1,5 +1,5 @@
 """The rest of torch's private API that Kiln uses, as torch 2.13 has it: compile packages, by which what Dynamo and
-AOTAutograd captured, guards included, is kept and installed again. compat.py chooses it; without it kiln.compile is
+AOTAutograd captured, guards included, is kept and installed again. captures.py chooses it; without it kiln.compile is
 torch.compile.
 
 Things a package needs that torch does not do by itself, each found the hard way:
@@ -39,11 +39,11 @@ from torch._inductor.output_code import OutputCode
 
 from . import _globals_2_13 as made_globals
 from . import _situations_2_13 as situations
-from . import kept
 from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards
 from .again import Again
+from .counters import count_instances
 from .described import Describer
-from .runtime import CompiledGraph, count_instances
+from .graphs import CompiledGraph
 from .tally import owned_by
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
@@ -73,7 +73,7 @@ class KeptCode(OutputCode):
 
     @classmethod
     def of(cls, graph: CompiledGraph) -> KeptCode:
-        code = cls(kept.dump(graph))
+        code = cls(graph.dump())
         code._graph = graph
         code._time_taken_ns = 0
         return code
@@ -83,12 +83,12 @@ class KeptCode(OutputCode):
         """Of a forward with a backward."""
         if self._graph is not None:
             return self._graph.again
-        return kept.load_again(self.state) if self.state["again"] else None
+        return Again.load(*self.state["again"]) if self.state["again"] else None
 
     def __call__(self, inputs: list):
         if self._graph is None:  # loaded when it first runs here, if ever
             with self._capture.for_its_user() if self._capture else contextlib.nullcontext():
-                self._graph = kept.load(self.state)
+                self._graph = CompiledGraph.load(self.state)
         return self._graph(inputs)
 
     def prepare_for_serialization(self) -> None:
@@ -371,4 +371,4 @@ def _named(fit: list, backends: list) -> list:
 
 
 __all__ = ["Capture", "KeptCode", "is_torchs_own"]
-assert torch.__version__.startswith("2.13"), "compat.py chooses this file for torch 2.13 only"
+assert torch.__version__.startswith("2.13"), "captures.py chooses this file for torch 2.13 only"

@@ -29,8 +29,6 @@ from torch.utils._python_dispatch import (
     _len_torch_dispatch_stack,
 )
 
-from . import again
-
 VERSION = "2.13"
 
 
@@ -46,13 +44,13 @@ def saved_for_many_backwards():
         graph_compile.collect_bw_donated_buffer_idxs = original
 
 
-def compile_with_autograd(gm, example_inputs, *, compiler, partition):
-    """Runs AOTAutograd: `compiler(gm, inputs)` is called for the forward, the backward and the inference graph, and
-    `partition(joint, inputs, num_fwd_outputs=…)` splits the joint graph."""
+def compile_with_autograd(gm, example_inputs, *, forward, compiler, partition):
+    """Runs AOTAutograd: `forward(gm, inputs)` is called for the forward graph, `compiler(gm, inputs)` for the backward and the
+    inference graph, and `partition(joint, inputs, num_fwd_outputs=…)` splits the joint graph."""
     let_backwards_be_differentiated()
     with functorch_config.patch(force_non_lazy_backward_lowering=True), saved_for_many_backwards():
         wrapped = aot_autograd(
-            fw_compiler=again.Again.of(gm).attached(compiler),
+            fw_compiler=forward,
             bw_compiler=compiler,
             inference_compiler=compiler,
             partition_fn=partition,
@@ -64,7 +62,7 @@ def compile_with_autograd(gm, example_inputs, *, compiler, partition):
 
 @functools.cache
 def let_backwards_be_differentiated() -> None:
-    """From here on, backwards of compiled forwards that have an `again` use it where gradients are recorded."""
+    """From here on, backwards of compiled forwards that have an `again` (again.py) use it where gradients are recorded."""
     factory = runtime_wrappers._AOTDispatchAutogradFunctionFactory
     build = factory.build
 
@@ -77,14 +75,14 @@ def let_backwards_be_differentiated() -> None:
     factory.build = build_differentiable
 
 
-def _differentiate(function: type[torch.autograd.Function], known: again.Again, metadata) -> None:
+def _differentiate(function: type[torch.autograd.Function], again, metadata) -> None:
     """Has the function note its calls, and its backward give gradients that have gradients."""
     forward, backward = function.forward, function.backward
     written = metadata.mutated_inp_runtime_indices
 
     def noting(ctx, *inputs):
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # as of checkpoints: what is saved is theirs
-        ctx.kiln_note = again.Note(known, inputs, written) if hooks is None else None
+        ctx.kiln_note = again.note(inputs, written) if hooks is None else None
         return forward(ctx, *inputs)
 
     def differentiable(ctx, incoming: list):

@@ -20,6 +20,7 @@ from torch import fx
 
 from . import compat
 from .described import ATOMS
+from .kept import dump_names, load_names
 from .partition import draws
 
 # Inputs that a graph writes to are copied by each forward, up to so many elements each: running statistics, counters.
@@ -70,6 +71,32 @@ class Again:
         """Whether it can be had in another process: modules, by name, and plain values are all that it holds."""
         values = [v for name, v in self.names.items() if name != "__builtins__"]
         return not self.attributes and all(isinstance(v, (types.ModuleType, *ATOMS)) or any(v is t for t in _TYPES) for v in values)
+
+    def dump(self) -> tuple:
+        """Its plain form, which a capture keeps; why it cannot run again, where it has none."""
+        if not self.why_not and not self.is_plain:
+            return "", {}, [], False, "it holds what only the process has that captured it"
+        return self.source, {} if self.why_not else dump_names(self.names), self.autocast, self.draws, self.why_not
+
+    @classmethod
+    def load(cls, source: str, names: dict, autocast: list, draws: bool, why_not: str) -> Again:
+        return cls(source, load_names(names), {}, autocast, draws, why_not)
+
+    def note(self, inputs: tuple, written: list[int]) -> Note:
+        """Of one call of the forward with these inputs, of which the graph writes to those at `written`."""
+        return Note(self, inputs, written)
+
+    def gradients(self, note: Note | None, incoming: list, wanted: tuple, outputs_of, compiled) -> tuple:
+        """Gradients of the forward's inputs, each None unless it is `wanted`. incoming: those of outputs_of(inputs, outputs), pairs
+        of an output and whether it has a gradient. compiled: gives the same without derivatives. To be called where gradients are
+        recorded; note is None where hooks for saved tensors were in place."""
+        why = note.why_not if note is not None else "its inputs were not noted, as hooks for saved tensors were in place"
+        if not why:
+            try:
+                return _differentiable(note, incoming, wanted, outputs_of)
+            except Exception as error:  # noqa: BLE001: said to who asks for the derivative
+                why = f"{type(error).__name__}: {error}"
+        return _NoDerivative.apply(why, compiled, torch.empty(0, requires_grad=True))
 
     def __call__(self, inputs: list) -> list:
         if self._function is None:
@@ -161,19 +188,6 @@ class _NoDerivative(torch.autograd.Function):
         raise RuntimeError("kiln: the gradients of a compiled graph cannot be differentiated as the graph cannot run again: "
                            f"{ctx.why}; let torch run what is differentiated twice, under torch.compiler.disable or in a process "
                            "with KILN_DISABLE=1")  # fmt: skip
-
-
-def gradients(note: Note | None, incoming: list, wanted: tuple, outputs_of, compiled) -> tuple:
-    """Gradients of the forward's inputs, each None unless it is `wanted`. incoming: those of outputs_of(inputs, outputs), pairs
-    of an output and whether it has a gradient. compiled: gives the same without derivatives. To be called where gradients are
-    recorded."""
-    why = note.why_not if note is not None else "its inputs were not noted, as hooks for saved tensors were in place"
-    if not why:
-        try:
-            return _differentiable(note, incoming, wanted, outputs_of)
-        except Exception as error:  # noqa: BLE001: said to who asks for the derivative
-            why = f"{type(error).__name__}: {error}"
-    return _NoDerivative.apply(why, compiled, torch.empty(0, requires_grad=True))
 
 
 def _differentiable(note: Note, incoming: list, wanted: tuple, outputs_of) -> tuple:

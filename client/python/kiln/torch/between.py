@@ -17,11 +17,13 @@ import torch
 from torch import fx
 
 from .. import _session
-from . import check, compat, runtime
-from .partition import partition
+from .._reasons import Reason
+from . import check, compat, programs
+from .compiler import build_elsewhere
+from .partition import WITHOUT_ROW, partition
 from .place import place_of
-from .rows import CONSTANT, ROWS
-from .runtime import layout_of
+from .rows import ROWS, row_of
+from .subgraphs import EagerSubgraph
 from .tally import Tally
 from .tensors import tensors_in
 from .text import Unsupported
@@ -32,8 +34,12 @@ MAX_VARIANTS = 8
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ATOMS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, str)
-# What computes nothing, and is not counted: memory without contents, a number that Python reads.
-_NO_WORK = {*(name.split(".")[0] for name in CONSTANT if "empty" in name), "_local_scalar_dense"}
+
+# Why an op has no program here, besides what partition() says.
+_NO_WORK = Reason("no work")
+_ANOTHER_MODE = Reason("another dispatch mode", advice="nothing: the mode has to see the op")
+_TOO_MANY = Reason(f"met in more than {MAX_VARIANTS} variants",
+                   advice="give the op fewer shapes and numbers, or torch.compile the model with dynamic=True")  # fmt: skip
 
 _thread = threading.local()
 
@@ -44,7 +50,7 @@ class Between:
     def __init__(self, tally: Tally | None = None) -> None:
         """tally: what it counts by, besides the session."""
         self._tally = tally or Tally()
-        self._programs: dict[tuple, _Program | str] = {}  # by op, numbers and types; a string is why there is none
+        self._programs: dict[tuple, _Program | Reason] = {}  # by op, numbers and types; a reason is why there is none
         self._variants: collections.Counter = collections.Counter()
         self._is_counting = True
 
@@ -66,9 +72,9 @@ class Between:
             try:
                 result = program(arguments, keywords)
             except IndexError:
-                program = "an index out of range"  # torch says so in its own words
+                program = Reason("an index out of range")  # torch says so in its own words
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-                program = str(error)
+                program = Reason.of(error)
                 _session.session().say("between", f"{op} ran in torch: {error}")
             else:
                 self._count(op, None)
@@ -79,33 +85,34 @@ class Between:
     def _find(self, op, arguments: tuple, keywords: dict):
         """The program, or why there is none."""
         if op not in ROWS:
-            return "no row"
+            return WITHOUT_ROW
         if is_free(op):
-            return "no work"
+            return _NO_WORK
         if compat.adapter().has_dispatch_modes():
-            return "another dispatch mode"
+            return _ANOTHER_MODE
         try:
             key = (op, _describe(arguments), *((name, _describe(value)) for name, value in keywords.items()))
             program = self._programs.get(key)
         except Exception as error:  # noqa: BLE001: a tensor without strides, a subclass, an object
-            return f"operands of another kind: {error}"
+            return Reason(f"operands of another kind: {error}")
         if program is None and self._variants[op] >= MAX_VARIANTS:
-            return f"met in more than {MAX_VARIANTS} variants"
+            return _TOO_MANY
         if program is None:
             self._variants[op] += 1
             try:
                 program = _Program(op, arguments, keywords)
                 self._tally.checked.add(program)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-                program = str(error)
+                program = Reason.of(error)
             self._programs[key] = program
         return program
 
-    def _count(self, op, why: str | None) -> None:
+    def _count(self, op, why: Reason | None) -> None:
         """Only in the model's first call."""
         if self._is_counting and not is_free(op):
+            why = None if why is None else why.within("between captures")
             _session.session().count_between(str(op), why)
-            self._tally.add(int(why is None), [] if why is None else [(str(op), f"between captures: {why}")], ())
+            self._tally.add(int(why is None), [] if why is None else [(str(op), why)], ())
 
 
 @contextlib.contextmanager
@@ -129,7 +136,7 @@ def is_free(op) -> bool:
     if schema is None:
         return False
     is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return is_alias or schema.name.split("::")[1] in _NO_WORK
+    return is_alias or row_of(op).is_idle
 
 
 def _describe(value):
@@ -173,19 +180,19 @@ class _Program:
                 piece.meta["val"] = tensor
         graph.output(tuple(results))
         for target in _session.session().targets:
-            runtime.build_elsewhere(graph, place_of(graph), target)
+            build_elsewhere(graph, place_of(graph), target)
         plan = partition(graph)
         for reason in plan.reasons.values():
             raise Unsupported(reason)
-        (region,) = plan.regions.values()
-        self._operands = [operands[n] for n in region.inputs]
-        self._order = [region.outputs.index(n) for n in results]
-        inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (region.inputs, region.outputs))
-        self._program = runtime.create_program(region.text, inputs, outputs, plan.place)
-        check.on_first_run(self, self._program, runtime.EagerRegion(graph, region),
-                           check.Facts(region.text, inputs, outputs, plan.place))  # fmt: skip
+        (subgraph,) = plan.subgraphs.values()
+        self._operands = [operands[n] for n in subgraph.inputs]
+        self._order = [subgraph.outputs.index(n) for n in results]
+        inputs, outputs = ([programs.layout_of(n.meta["val"]) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
+        self._program = programs.create_program(subgraph.text, inputs, outputs, plan.place)
+        check.on_first_run(self, self._program, EagerSubgraph(graph, subgraph),
+                           check.Facts(subgraph.text, inputs, outputs, plan.place))  # fmt: skip
         self.ops = (str(op),)
-        runtime.note_live(self)
+        _session.note_live(self)
 
     def programs(self):
         return [self._program]

@@ -101,7 +101,7 @@ class Builder:
     def _import(self, node: fx.Node):
         if not self._belongs(node):
             return self._add_input(node)
-        return self._rows[node.target](self, node)
+        return self._rows[node.target].lower(self, node)
 
     def _add_input(self, node: fx.Node) -> Value:
         tensor = meta_of(node)

@@ -1,7 +1,7 @@
 """The first run of a program is checked against torch.
 
-Whatever was wrong on the way from a captured graph to a program, its first call shows: the region's fallback, torch's own
-functions, runs on the same inputs, and outputs are compared. Regions are pure: what draws random numbers or writes to a
+Whatever was wrong on the way from a captured graph to a program, its first call shows: the subgraph's fallback, torch's own
+functions, runs on the same inputs, and outputs are compared. Subgraphs are pure: what draws random numbers or writes to a
 tensor stays in torch, so both see the same inputs, and the caller sees one effect. Agreement is kept in the cache under the
 program's key, so that no later process pays. Where they differ torch's result counts: the program is not used again, by any
 process, until `kiln repro BUNDLE --lift` or `kiln warm` finds that it agrees.
@@ -39,11 +39,12 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, to
 # by so many units in the last place, how much farther from them a right program may be, and how many more elements may jump
 # (comparisons do).
 PERTURBATION, ROUNDING, PERTURBED_RUNS, MARGIN = 4.0, 2.0, 4, 16.0
-# Memory that a check may need, in times of the region's inputs and outputs: torch's result and what it makes on the way.
+# Memory that a check may need, in times of the subgraph's inputs and outputs: torch's result and what it makes on the way.
 MEMORY_FACTOR = 4
 # Bundles are written up to so many bytes each, and so many in all.
 BUNDLE_BYTES, BUNDLES = 1 << 30, 16
 
+WRONG_ADVICE = "torch's result counts; replay the bundle with `kiln repro` and report it"
 WRONG, AGREED, UNKNOWN = "wrong", "agreed", "unknown"
 # What became of a program's first run, besides: it was another process's, it is to come, it was not checked.
 BEFORE, WAITING, SKIPPED = "before", "waiting", "skipped"
@@ -51,6 +52,8 @@ BEFORE, WAITING, SKIPPED = "before", "waiting", "skipped"
 
 class Quarantined(Exception):
     """The program was found wrong by some process on this machine."""
+
+    advice = WRONG_ADVICE
 
 
 class Record:
@@ -179,7 +182,7 @@ class Checked:
         session.counts["checks_failed"] += 1
         self._record.write(WRONG)
         bundle = _write_bundle(self._facts, self._record, difference, tensors, wanted, got)
-        session.note_fallback("region", f"did not agree with torch: {difference}; {bundle}")
+        session.note_fallback("subgraph", f"did not agree with torch: {difference}; {bundle}")
         session.say(f"wrong {self._record.name}", f"a program did not agree with torch, whose result counts; it is not used "
                     f"again: {difference}; {bundle}")  # fmt: skip
 

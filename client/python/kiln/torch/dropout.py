@@ -2,7 +2,7 @@
 
 Eager's native_dropout draws a mask from torch's generator, then multiplies. The draw must stay torch's, so that one seed
 gives one mask however a model runs; the multiplication is Kiln's. native_dropout is therefore taken apart: `draw_mask`
-is a step on the host that depends on a shape alone, so it can run before everything else and splits no region.
+is a step on the host that depends on a shape alone, so it can run before everything else and splits no subgraph.
 """
 
 from __future__ import annotations

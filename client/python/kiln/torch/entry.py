@@ -5,10 +5,14 @@ from __future__ import annotations
 from torch import fx
 
 from .. import _session
+from .._reasons import Reason
 from . import compat
+from .again import Again
+from .compiler import compile_graph
+from .graphs import CompiledGraph
 from .joint import partition_joint
 from .partition import is_free
-from .runtime import CompiledGraph, compile_graph, waiting_at_most
+from .programs import in_mode, waiting_at_most
 from .tally import current_owner, owned_by, tally_of
 
 OPTIONS = ("deadline_ms",)
@@ -17,26 +21,33 @@ OPTIONS = ("deadline_ms",)
 def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     """Compiles a graph from Dynamo; for torch.compile(model, backend="kiln", options={…}).
 
-    options: deadline_ms, how long one graph's compilation may be waited for. mode is accepted and has no effect.
+    options: deadline_ms, how long one graph's compilation may be waited for. mode: "max-autotune" waits until candidates for
+    matrix products and attention have raced on this machine; others change nothing.
     Raises nothing of its own: what fails runs in torch. KILN_DISABLE=1 turns it off.
     """
     if _session.disabled():
         return gm.forward
     with owned_by(compat.adapter().compiled_callable()):
-        return _compile(gm, example_inputs, options)
+        return _compile(gm, example_inputs, mode, options)
 
 
-def _compile(gm: fx.GraphModule, example_inputs, options: dict | None):
+def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict | None):
     for name in options or ():
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
         made = []
+
+        def compiler(graph, inputs):
+            with in_mode(mode):  # here: a backward may be compiled later
+                made.append(compile_or_eager(graph, inputs))
+            return made[-1]
+
         with waiting_at_most(_deadline(options)):
             compiled = compat.adapter().compile_with_autograd(
-                gm, example_inputs, compiler=lambda g, i: _noted(made, compile_or_eager(g, i)), partition=partition_joint
+                gm, example_inputs, forward=Again.of(gm).attached(compiler), compiler=compiler, partition=partition_joint
             )
-        if made and not any(graph.has_regions for graph in made if isinstance(graph, CompiledGraph)):
+        if made and not any(graph.has_subgraphs for graph in made if isinstance(graph, CompiledGraph)):
             return gm.forward  # nothing of it is Kiln's, and so nothing is in its way
         return compiled
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
@@ -59,11 +70,6 @@ def _refuse_unfit(graph: fx.Graph) -> None:
             raise Unfit("it writes to an input of which elements share memory")
     if compat.adapter().has_misplaced_outputs():
         raise Unfit("an output is a view of an input that it writes to, and extents are not known")
-
-
-def _noted(made: list, graph):
-    made.append(graph)
-    return graph
 
 
 def _deadline(options: dict | None) -> int:
@@ -99,7 +105,7 @@ def _boxed(gm: fx.GraphModule):
 def _note_eager(stage: str, error: Exception, graph: fx.Graph) -> None:
     session = _session.session()
     ops = [str(n.target) for n in graph.nodes if n.op.startswith("call_") and not is_free(n)]
-    tally_of(current_owner()).add(0, [(op, f"{stage}: {error}") for op in ops], ())
+    tally_of(current_owner()).add(0, [(op, Reason.of(error).within(stage)) for op in ops], ())
     session.counts["graphs_eager"] += 1
     session.note_fallback("graph", f"{stage}: {type(error).__name__}: {error}")
     session.say(stage, f"a graph runs in torch: {type(error).__name__}: {error}")

@@ -9,7 +9,7 @@ chains of pointwise ops and views, which fuse into the kernels that use them, an
             norm: the residual stream. Recomputing it would reach back through all earlier layers.
 
 A value needed by the backward is saved if it is one of these, else its operands are needed instead. The rule looks at a
-node and its neighbours only, so every layer of one class saves the same set: regions stay equal. It differs from a
+node and its neighbours only, so every layer of one class saves the same set: subgraphs stay equal. It differs from a
 minimum cut (torch's default) in that, and in costing microseconds.
 
 Inputs and outputs of the forward belong to others, who may write to them before the backward runs; the forward itself
@@ -28,35 +28,17 @@ from . import compat
 from .builder import tensor_operands
 from .dropout import separate_masks
 from .partition import drop_empties, is_view
-from .rows import CONSTANT, ROWS
-from .rows.pointwise import BINARY, COMPARISONS, LOGICAL, PREDICATES, ROUNDING, UNARY, UNARY_FLOATING
-
-aten = torch.ops.aten
-
-_POINTWISE = {
-    *UNARY_FLOATING, *UNARY, *ROUNDING, *PREDICATES, *BINARY, *COMPARISONS, *LOGICAL, "mul", "add", "sub", "rsub", "pow",
-    "clamp", "clamp_min", "clamp_max", "hardtanh", "where", "masked_fill", "_to_copy", "leaky_relu", "elu", "softplus",
-    "gelu", "native_dropout_backward", "clone", "lift_fresh_copy", "tril", "triu", "constant_pad_nd", "cat", "stack",
-    "repeat", "full", "full_like", "new_full", "scalar_tensor", "arange", *(name.split(".")[0] for name in CONSTANT),
-}  # fmt: skip
-_NORMS = {"native_layer_norm", "native_group_norm", "mean", "sum", "var"}
-
-
-def _name(node: fx.Node) -> str:
-    schema = getattr(node.target, "_schema", None)
-    return schema.name.split("::")[1] if schema is not None else ""
+from .rows import row_of
 
 
 def is_cheap(node: fx.Node) -> bool:
     """Whether recomputing the node costs nothing worth saving for: it fuses into its reader."""
-    if is_view(node):
-        return True
-    return node.op == "call_function" and node.target in ROWS and _name(node) in _POINTWISE
+    return is_view(node) or row_of(node.target).is_recomputed
 
 
 def _base(node: fx.Node) -> fx.Node:
     """The value below views and copies."""
-    while is_view(node) or _name(node) in ("clone", "lift_fresh_copy", "_to_copy"):
+    while is_view(node) or row_of(node.target).is_copy:
         node = node.args[0]
     return node
 
@@ -82,7 +64,7 @@ def is_join(node: fx.Node, forward: set) -> bool:
     if len(sources) < 2:
         return False
     readers = _readers(node, forward)
-    return len(readers) > 1 or any(_name(r) in _NORMS for r in readers)
+    return len(readers) > 1 or any(row_of(r.target).is_norm for r in readers)
 
 
 def storage_of(node: fx.Node) -> fx.Node:

@@ -1,12 +1,12 @@
-"""Splits an fx graph into regions for Kiln and steps for torch, so that a node Kiln lacks breaks nothing around it.
+"""Splits an fx graph into subgraphs for Kiln and steps for torch, so that a node Kiln lacks breaks nothing around it.
 
 Level colouring: a node of Kiln has a level above every node of torch it depends on; a node of torch has at least the level
-of all its operands. All of Kiln's nodes of one level form one region. Running region 0, torch's nodes of level 0, region
+of all its operands. All of Kiln's nodes of one level form one subgraph. Running subgraph 0, torch's nodes of level 0, subgraph
 1, … respects every dependency, whatever the graph looks like: nothing of level k needs anything of a level above k, and a
-region needs torch's nodes of lower levels only. So regions are acyclic by construction, without any search.
+subgraph needs torch's nodes of lower levels only. So subgraphs are acyclic by construction, without any search.
 
-Views belong to nobody: they cost nothing, so each side makes the views it needs from the values it has. A region's inputs
-and outputs are therefore always real tensors, and a view at the border is torch's, on the region's output.
+Views belong to nobody: they cost nothing, so each side makes the views it needs from the values it has. A subgraph's inputs
+and outputs are therefore always real tensors, and a view at the border is torch's, on the subgraph's output.
 
 Random numbers must be drawn in eager's order, so nodes that draw form a chain of their own.
 """
@@ -19,30 +19,22 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from .._reasons import Reason
 from . import compat
 from .builder import Builder, dim_of, meta_of, tensor_operands, type_of
 from .dropout import draw_mask
 from .place import Place, place_of
-from .rows import ROWS
+from .rows import ROWS, row_of
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
 
 aten = torch.ops.aten
 
-VIEWS = {
-    getattr(getattr(aten, packet), overload)
-    for packet, overload in (
-        ("view", "default"), ("_unsafe_view", "default"), ("t", "default"), ("transpose", "int"), ("permute", "default"),
-        ("expand", "default"), ("unsqueeze", "default"), ("squeeze", "default"), ("squeeze", "dim"), ("squeeze", "dims"),
-        ("slice", "Tensor"), ("select", "int"), ("split", "Tensor"), ("split_with_sizes", "default"), ("unbind", "int"),
-        ("alias", "default"), ("detach", "default"),
-    )
-}  # fmt: skip
-
+WITHOUT_ROW = Reason("no row", advice="nothing: Kiln has no kernel for it")
 
 @dataclass
-class Region:
-    """Nodes that run as one Kiln program."""
+class Subgraph:
+    """Nodes that run as one Kiln program: what libkiln calls a graph."""
 
     nodes: list[fx.Node]
     inputs: list[fx.Node] = field(default_factory=list)
@@ -55,8 +47,8 @@ class Region:
 class Partition:
     place: Place
     levels: dict[fx.Node, int]
-    regions: dict[int, Region]  # by level
-    reasons: dict[fx.Node, str]  # why a node stays in torch
+    subgraphs: dict[int, Subgraph]  # by level
+    reasons: dict[fx.Node, Reason]  # why a node stays in torch
     views: set[fx.Node]
 
 
@@ -64,7 +56,7 @@ def is_view(node: fx.Node) -> bool:
     """A view, or one piece of a view with several."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
-    return node.op == "call_function" and node.target in VIEWS
+    return row_of(node.target).is_view
 
 
 def is_free(node: fx.Node) -> bool:
@@ -114,10 +106,10 @@ def drop_empties(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def why_not(node: fx.Node, place: Place) -> str | None:
+def why_not(node: fx.Node, place: Place) -> Reason | None:
     """Why Kiln cannot do this node there, found by importing it alone; None if it can."""
     if node.target not in ROWS:
-        return "no row"
+        return WITHOUT_ROW
     if node.target is operator.getitem:
         return None
     for tensor in tensors_in([n.meta.get("val") for n in (node, *node.all_input_nodes)]):
@@ -131,10 +123,10 @@ def why_not(node: fx.Node, place: Place) -> str | None:
             if 0 in shape:
                 raise Unsupported("an empty tensor")
         builder.writer.text()
-    except Unsupported as reason:
-        return str(reason)
+    except Unsupported as error:
+        return Reason.of(error)
     except Exception as error:  # noqa: BLE001: an argument no row foresaw must not end the compilation
-        return f"{type(error).__name__}: {error}"
+        return Reason(f"{type(error).__name__}: {error}")
     return None
 
 
@@ -166,11 +158,11 @@ def _several_results(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (tuple, list))
 
 
-def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None, place: Place | None = None) -> Partition:
-    """Colours the graph and prepares each region's text. Nodes that cannot be said stay in torch, as do those of `lacking`,
-    each with why. `place`: where regions run; without, where the graph's tensors are."""
+def partition(graph: fx.Graph, lacking: dict[fx.Node, Reason] | None = None, place: Place | None = None) -> Partition:
+    """Colours the graph and prepares each subgraph's text. Nodes that cannot be said stay in torch, as do those of `lacking`,
+    each with why. `place`: where subgraphs run; without, where the graph's tensors are."""
     place = place or place_of(graph)
-    reasons: dict[fx.Node, str] = dict(lacking or {})
+    reasons: dict[fx.Node, Reason] = dict(lacking or {})
     views = set()
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr") or node in reasons:
@@ -178,26 +170,27 @@ def partition(graph: fx.Graph, lacking: dict[fx.Node, str] | None = None, place:
         if is_view(node) and why_not(node, place) is None:
             views.add(node)
             continue
-        reason = "not a function" if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node, place)
+        reason = Reason("not a function") if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node, place)
         if reason is not None:
             reasons[node] = reason
     result = Partition(place, *_colour(graph, reasons, views), reasons, views)
-    for region in result.regions.values():
-        _describe(region, result)
+    for subgraph in result.subgraphs.values():
+        _describe(subgraph, result)
     return result
 
 
-def why_not_operand(node: fx.Node, reasons: dict) -> str | None:
+def why_not_operand(node: fx.Node, reasons: dict) -> Reason | None:
     """A piece of a tuple goes where the tuple is made."""
     if node.target is not operator.getitem:
         return None
-    return "its tuple is made in torch" if node.args[0] in reasons or node.args[0].op != "call_function" else None
+    is_torchs = node.args[0] in reasons or node.args[0].op != "call_function"
+    return Reason("its tuple is made in torch") if is_torchs else None
 
 
-def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, int], dict[int, Region]]:
-    """(levels, regions by level), as the essay above says."""
+def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, int], dict[int, Subgraph]]:
+    """(levels, subgraphs by level), as the essay above says."""
     levels: dict[fx.Node, int] = {}
-    regions: dict[int, Region] = {}
+    subgraphs: dict[int, Subgraph] = {}
     compiled: list[fx.Node] = []
     last_draw = -1
     for node in graph.nodes:
@@ -215,12 +208,12 @@ def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, i
     for node in compiled:
         if not tensor_operands(node):
             levels[node] = _first_read(node, levels, views)
-        regions.setdefault(levels[node], Region([])).nodes.append(node)
-    return levels, regions
+        subgraphs.setdefault(levels[node], Subgraph([])).nodes.append(node)
+    return levels, subgraphs
 
 
 def _first_read(node: fx.Node, levels: dict, views: set) -> int:
-    """The level of the first reader, where what has no operands is made: not carried there from the first region."""
+    """The level of the first reader, where what has no operands is made: not carried there from the first subgraph."""
     first, stack = None, list(node.users)
     while stack:
         user = stack.pop()
@@ -242,34 +235,34 @@ def draws(node: fx.Node) -> bool:
     return node.target is draw_mask or compat.adapter().draws_random_numbers(node.target)
 
 
-def _describe(region: Region, result: Partition) -> None:
-    """Finds the region's inputs, outputs and text."""
-    inside = set(region.nodes)
-    region.outputs = _outputs(region, result)
+def _describe(subgraph: Subgraph, result: Partition) -> None:
+    """Finds the subgraph's inputs, outputs and text."""
+    inside = set(subgraph.nodes)
+    subgraph.outputs = _outputs(subgraph, result)
     builder = Builder(ROWS, lambda n: n in inside or n in result.views)
-    for node in region.outputs:
+    for node in subgraph.outputs:
         builder.output(node)
-    region.inputs = builder.inputs
-    region.text = builder.writer.text()
-    region.symbols = builder.writer.symbols
+    subgraph.inputs = builder.inputs
+    subgraph.text = builder.writer.text()
+    subgraph.symbols = builder.writer.symbols
 
 
-def describe_alone(node: fx.Node) -> Region:
-    """The node as a region of its own, with the pieces of its result that are read."""
+def describe_alone(node: fx.Node) -> Subgraph:
+    """The node as a subgraph of its own, with the pieces of its result that are read."""
     pieces = [u for u in node.users if u.target is operator.getitem] if _several_results(node) else []
-    region = Region([node, *pieces], outputs=pieces or [node])
-    builder = Builder(ROWS, lambda n: n in region.nodes)
-    for output in region.outputs:
+    subgraph = Subgraph([node, *pieces], outputs=pieces or [node])
+    builder = Builder(ROWS, lambda n: n in subgraph.nodes)
+    for output in subgraph.outputs:
         builder.output(output)
-    region.inputs, region.text, region.symbols = builder.inputs, builder.writer.text(), builder.writer.symbols
-    return region
+    subgraph.inputs, subgraph.text, subgraph.symbols = builder.inputs, builder.writer.text(), builder.writer.symbols
+    return subgraph
 
 
-def _outputs(region: Region, result: Partition) -> list[fx.Node]:
-    """The region's nodes whose tensors somebody else reads, through views or not."""
-    inside = set(region.nodes)
+def _outputs(subgraph: Subgraph, result: Partition) -> list[fx.Node]:
+    """The subgraph's nodes whose tensors somebody else reads, through views or not."""
+    inside = set(subgraph.nodes)
     outputs = []
-    for node in region.nodes:
+    for node in subgraph.nodes:
         if not _several_results(node) and _read_outside(node, inside, result):
             outputs.append(node)
     return outputs

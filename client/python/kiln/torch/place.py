@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from .._reasons import Reason
 from . import compat
 from .tensors import tensors_in
-from .text import HALVES
 
+# The host's kernels are no faster on them than torch's.
+HALVES = frozenset((torch.float16, torch.bfloat16))
 # Kiln's names of torch's devices, where they differ: a client without a device is of the host.
 NAMES = {"cpu": ""}
 
@@ -35,12 +37,13 @@ class Place:
         """DLPack's (device type, number); None is the host's."""
         return _dlpack_device(self.device) if self.name else None
 
-    def why_not(self, tensor: torch.Tensor) -> str | None:
+    def why_not(self, tensor: torch.Tensor) -> Reason | None:
         """Why a program here cannot have the tensor; None if it can."""
         if tensor.device != self.device:
-            return f"device {tensor.device} in a graph of {self.device}"
+            why = f"device {tensor.device} in a graph of {self.device}"
+            return Reason(why, advice="have all tensors of the model on one device")
         if tensor.dtype in HALVES and not self.name and not self.is_elsewhere:
-            return f"dtype {tensor.dtype} on the host"
+            return Reason(f"dtype {tensor.dtype} on the host", advice="use float32 on the host")
         return None
 
 

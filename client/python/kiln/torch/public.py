@@ -15,14 +15,14 @@ class NotAvailable(Exception):
     """This torch offers no public way to do it."""
 
 
-def compile_with_autograd(gm, example_inputs, *, compiler, partition):
+def compile_with_autograd(gm, example_inputs, *, forward, compiler, partition):
     from functorch.compile import aot_module_simplified, default_partition as torch_partition
 
     # Compilers give boxed callables (with _boxed_call), as they do for the pinned adapter.
     return aot_module_simplified(
         gm,
         example_inputs,
-        fw_compiler=compiler,
+        fw_compiler=forward,
         bw_compiler=compiler,
         inference_compiler=compiler,
         partition_fn=torch_partition,

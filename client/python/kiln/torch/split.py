@@ -1,6 +1,6 @@
-"""A graph's regions, built. What cannot be built is left to torch, node by node; everything around it is Kiln's.
+"""A graph's subgraphs, built. What cannot be built is left to torch, node by node; everything around it is Kiln's.
 
-A region that cannot be built holds a node that cannot: its error may name the op. Each suspect is then asked for alone, so
+A subgraph that cannot be built holds a node that cannot: its error may name the op. Each suspect is then asked for alone, so
 that no other node of the same op, or of none, is lost with it. Where Kiln would do next to nothing of a graph it does
 nothing: what crosses between two runtimes costs more than it saves.
 """
@@ -15,15 +15,16 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from .partition import Partition, Region, describe_alone, is_free, ops_of, partition
+from .._reasons import Reason
+from .partition import Partition, Subgraph, describe_alone, is_free, ops_of, partition
 from .place import Place
 from .tensors import tensors_in
 from .text import Unsupported
 
-# Of kiln.Error.code: what says something about the graph, whoever asks and whenever.
-INVALID_ARGUMENT, UNIMPLEMENTED, INTERNAL = 3, 12, 13
-ABOUT_THE_GRAPH = (INVALID_ARGUMENT, UNIMPLEMENTED, INTERNAL)
-# Nodes of one region that are asked for alone, those that are alike counted once.
+# Of kiln.Error.code_name: what says something about the graph, whoever asks and whenever.
+UNIMPLEMENTED = "unimplemented"
+ABOUT_THE_GRAPH = ("invalid_argument", UNIMPLEMENTED, "internal")
+# Nodes of one subgraph that are asked for alone, those that are alike counted once.
 MAX_PROBES = 64
 # Of a graph's estimated work, the share below which all of it is torch's.
 MIN_SHARE = 0.05
@@ -34,50 +35,56 @@ SYMBOLIC_EXTENT = 64
 
 
 def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dict]:
-    """The graph's partition, and what make(graph, region, place) gives for each region, by level. What it gives has a `reason`
+    """The graph's partition, and what make(graph, subgraph, place) gives for each subgraph, by level. What it gives has a `reason`
     where it is no program. Each round leaves at least one more node to torch, so there is a last one."""
     plan = partition(graph, None, place)
     if share_of_work(plan) < MIN_SHARE:
         why = f"of the graph's work less than {MIN_SHARE:.0%} would be Kiln's"
-        return partition(graph, {n: why for region in plan.regions.values() for n in region.nodes}, place), {}
-    lacking: dict[fx.Node, str] = {}
+        why = Reason(why, advice="nothing: it would cost more than it saves")
+        return partition(graph, {n: why for subgraph in plan.subgraphs.values() for n in subgraph.nodes}, place), {}
+    lacking: dict[fx.Node, Reason] = {}
     while True:
-        more, regions = {}, {}
-        for level, region in plan.regions.items():
+        more, subgraphs = {}, {}
+        for level, subgraph in plan.subgraphs.items():
             try:
-                regions[level] = made = make(graph, region, place)
-                more.update(_culprits(graph, region, place, make, made))
+                subgraphs[level] = made = make(graph, subgraph, place)
+                more.update(_culprits(graph, subgraph, place, make, made))
             except Unsupported as reason:
-                more.update(dict.fromkeys(region.nodes, str(reason)))
+                more.update(dict.fromkeys(subgraph.nodes, Reason.of(reason)))
         if not more.keys() - lacking.keys():
-            return plan, regions
+            return plan, subgraphs
         lacking.update(more)
         plan = partition(graph, lacking, place)
 
 
-def _culprits(graph: fx.Graph, region: Region, place: Place, make: Callable, made) -> dict[fx.Node, str]:
-    """Nodes for which the region could not be had, each with why; none where it is no node's fault."""
-    if getattr(made, "code_of_error", 0) not in ABOUT_THE_GRAPH:
+def _culprits(graph: fx.Graph, subgraph: Subgraph, place: Place, make: Callable, made) -> dict[fx.Node, Reason]:
+    """Nodes for which the subgraph could not be had, each with why; none where it is no node's fault."""
+    reason = _fault_of(made)
+    if reason is None:
         return {}
-    nodes = [n for n in region.nodes if n.target is not operator.getitem]
-    suspects = [n for n in nodes if made.op_of_error in ops_of(n)] if made.op_of_error else nodes
+    nodes = [n for n in subgraph.nodes if n.target is not operator.getitem]
+    suspects = [n for n in nodes if reason.op in ops_of(n)] if reason.op else nodes
     if len(nodes) == 1:
-        return {nodes[0]: made.reason}
-    found: dict[str, str] = {}  # by text, why it cannot be had; "" if it can
+        return {nodes[0]: reason}
+    found: dict[str, Reason | None] = {}  # by text, why it cannot be had; None if it can
     culprits = {}
     for node in suspects:
         alone = describe_alone(node)
         if alone.text not in found:
             if len(found) >= MAX_PROBES:
                 break
-            probe = make(graph, alone, place)
-            is_culprit = getattr(probe, "code_of_error", 0) in ABOUT_THE_GRAPH
-            found[alone.text] = probe.reason if is_culprit else ""
-        if found[alone.text]:
+            found[alone.text] = _fault_of(make(graph, alone, place))
+        if found[alone.text] is not None:
             culprits[node] = found[alone.text]
-    if not culprits and made.op_of_error:  # each can be had alone: together they cannot
-        return dict.fromkeys(suspects, made.reason)
+    if not culprits and reason.op:  # each can be had alone: together they cannot
+        return dict.fromkeys(suspects, reason)
     return culprits
+
+
+def _fault_of(made) -> Reason | None:
+    """Why a subgraph is no program, where that is the graph's fault."""
+    reason = getattr(made, "reason", None)
+    return reason if reason is not None and reason.code in ABOUT_THE_GRAPH else None
 
 
 def share_of_work(plan: Partition) -> float:
@@ -85,7 +92,7 @@ def share_of_work(plan: Partition) -> float:
     left = sum(work_of(n) for n in plan.reasons if not is_free(n))
     if left == 0:
         return 1.0
-    mine = sum(work_of(n) for region in plan.regions.values() for n in region.nodes if not is_free(n))
+    mine = sum(work_of(n) for subgraph in plan.subgraphs.values() for n in subgraph.nodes if not is_free(n))
     return mine / (mine + left)
 
 

@@ -26,15 +26,15 @@ class Tally:
     def __init__(self) -> None:
         self.compiled = 0  # nodes that Kiln's programs run
         self.left: collections.Counter = collections.Counter()  # nodes that torch runs, by (op, why)
-        self.instances = 1  # how often nodes of a region of its count: so many modules run it
-        self.checked: weakref.WeakSet = weakref.WeakSet()  # regions, which say by checks() what became of their first runs
+        self.instances = 1  # how often nodes of a subgraph of its count: so many modules run it
+        self.checked: weakref.WeakSet = weakref.WeakSet()  # subgraphs, which say by checks() what became of their first runs
         self.time = Stopwatch()
 
-    def add(self, compiled: int, left: list[tuple], regions, instances: int = 1) -> None:
+    def add(self, compiled: int, left: list[tuple], subgraphs, instances: int = 1) -> None:
         self.compiled += compiled * instances
         self.left.update(left * instances)
         self.instances = instances
-        self.checked.update(regions)
+        self.checked.update(subgraphs)
 
 
 class _Thread(threading.local):

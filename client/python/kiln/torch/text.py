@@ -21,8 +21,6 @@ DTYPES = {
     torch.float64: "f64",
 }
 FLOATING = frozenset(("f16", "bf16", "f32", "f64"))
-# The host's kernels are no faster on them than torch's.
-HALVES = frozenset((torch.float16, torch.bfloat16))
 
 # An extent, stride or attribute that may depend on symbols.
 Dim = int | sympy.Expr

@@ -453,7 +453,7 @@ std::vector<Fault> wrong_input_stride(Linked& subject) {
       for (const ValueId output : graph.outputs()) outputs.push_back(mapped[output]);
       other.set_outputs(outputs);
       for (size_t i = 0; i < outputs.size(); ++i) other.set_output_strides(i, graph.output_strides()[i]);
-      const auto fused = fuse(other, {});
+      const auto fused = fuse(other);
       if (!fused.ok() || fused->launches.empty()) continue;
       const fb::PlanT linked = subject.link(*fused, graph.inputs().size());
       faults.push_back(
@@ -474,7 +474,7 @@ std::vector<Fault> wrong_output_stride(Linked& subject) {
       if (!has_two_long_dims(shape)) continue;
       const bool was_dense = graph.output_strides()[output].empty();
       graph.set_output_strides(output, was_dense ? columns_first(shape) : std::vector<Dim>{});
-      const auto fused = fuse(graph, {});
+      const auto fused = fuse(graph);
       if (!fused.ok()) continue;
       const fb::PlanT linked = subject.link(*fused, graph.inputs().size());
       faults.push_back(

@@ -5,7 +5,7 @@
 #include "backends/cpu/compile/backend.h"
 #include "backends/cpu/features.h"
 #include "frontend/canonical/canonical.h"
-#include "jit/build/artifact_writer.h"
+#include "jit/build/link/artifact_writer.h"
 
 namespace kiln::planted {
 
@@ -34,12 +34,12 @@ std::vector<uint8_t> packed(const Native& native) {
 }  // namespace
 
 Linked::Linked(std::string name, Graph client) : m_name(std::move(name)), m_client(std::move(client)) {
-  m_canonical = canonicalise(m_client);
+  m_canonical = canonicalise(m_client).graph;
   m_settled = settle_layouts(sink_views(m_canonical));
   m_partition = find_regions(m_settled);
   ProgramDescription description{m_settled, {}, {}, host_target().name, 0};
   for (const RegionClass& region_class : m_partition.classes) {
-    auto plan = fuse(region_class.graph, backend().traits(host_target()));
+    auto plan = fuse(region_class.graph);
     EXPECT_TRUE(plan.ok()) << m_name << ": " << plan.status().to_string();
     m_plans.push_back(std::move(plan).value());
     std::vector<Digest> codes;
@@ -57,7 +57,7 @@ Linked::Linked(std::string name, Graph client) : m_name(std::move(name)), m_clie
 Digest Linked::compile(const KernelSpec& spec) {
   auto [known, is_new] = m_compiled.try_emplace(canonical_bytes(spec));
   if (!is_new) return known->second;
-  auto image = backend().compile(spec, backend().candidates(spec, host_target()).front(), host_target());
+  auto image = backend().compile(spec, default_candidates(backend(), spec, host_target()).front(), host_target());
   EXPECT_TRUE(image.ok()) << m_name << ": " << image.status().to_string();
   if (!image.ok()) return {};
   known->second = code_artifact(*image, "cpu").digest;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "jit/build/build.h"
-#include "jit/build/program_verdict.h"
+#include "jit/build/program_verdict/program_verdict.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln::planted {

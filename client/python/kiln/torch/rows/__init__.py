@@ -1,23 +1,38 @@
-"""The op table of the importer: how each aten overload is said in Kiln's ops (docs/ops.md). To cover one more, add a row.
+"""The op table of the importer: how each aten overload is said in Kiln's ops (docs/ops.md), and all else that is known of it.
+To cover one more, add a row to a family (docs/adding_an_op.md).
 
-A row is a function (builder, node) → Value, or a tuple of Values for several results. It raises Unsupported for a use it
-cannot say; that node then stays in torch. Rows compute in the dtype that torch's type promotion chose, which is the
-node's own: operands are cast to it first. Copies and contiguity have no meaning in a graph without layouts: such ops
-give their operand.
+Rows compute in the dtype that torch's type promotion chose, which is the node's own: operands are cast to it first. Copies
+and contiguity have no meaning in a graph without layouts: such ops give their operand.
 """
 
 from __future__ import annotations
 
-from . import (  # noqa: F401: they register their rows
+import operator
+
+from . import (
     activation_gradients,
     contraction,
+    creation,
     indexing,
     normalisation,
     pointwise,
     reductions,
     views,
 )
-from .creation import CONSTANT
-from .table import ROWS
+from .table import NO_ROW, Row
 
-__all__ = ["CONSTANT", "ROWS"]
+FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction)
+
+# By what an fx node calls. A piece of a tuple is what its maker's row gave.
+ROWS: dict = {
+    operator.getitem: Row(lambda b, node: b.results(node.args[0])[node.args[1]]),
+    **{target: row for family in FAMILIES for target, row in family.FAMILY.rows.items()},
+}
+
+
+def row_of(target) -> Row:
+    """The row of what a node calls; where it has none, one that says nothing."""
+    return ROWS.get(target, NO_ROW)
+
+
+__all__ = ["FAMILIES", "ROWS", "Row", "row_of"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from ..builder import Builder, meta_of
 from ..text import Value
-from .table import number, require, row
+from .table import Family, number, require
+
+FAMILY = Family()
+row = FAMILY.row
 
 
 def scaled(b: Builder, x: Value, factor: float) -> Value:
@@ -20,6 +23,26 @@ def product(b: Builder, *factors: Value) -> Value:
     for factor in factors[1:]:
         result = b.pointwise("mul", result, factor)
     return result
+
+
+@row("gelu_backward.default")
+def gelu_backward(b, node):
+    grad, x = (b.value(a) for a in node.args[:2])
+    return b.pointwise("gelu_backward", grad, x, approximate=node.kwargs.get("approximate", "none"))
+
+
+@row("silu_backward.default", "tanh_backward.default", "sigmoid_backward.default")
+def activation_backward(b, node):
+    return b.pointwise(node.target._schema.name.split("::")[1], b.value(node.args[0]), b.value(node.args[1]))
+
+
+@row("threshold_backward.default")
+def threshold_backward(b, node):
+    grad, x, threshold = b.value(node.args[0]), b.value(node.args[1]), number(node.args[2])
+    if threshold == 0:
+        return b.pointwise("relu_backward", grad, x)
+    below = b.pointwise("le", x, b.full(threshold, x.dtype), dtype="bool")
+    return b.pointwise("select", below, b.full(0, grad.dtype), grad)
 
 
 @row("leaky_relu_backward.default")

@@ -7,7 +7,10 @@ import math
 from torch import fx
 
 from ..builder import Builder, meta_of, type_of
-from .table import arg, number, require, result_type, result_types, row
+from .table import Family, arg, number, require, result_type, result_types
+
+FAMILY = Family()
+row = FAMILY.row
 
 
 @row("mm.default", "bmm.default")

@@ -1,28 +1,38 @@
-"""Rows of tensors made of numbers."""
+"""Rows of tensors made of numbers, and of the number that Python makes of a tensor."""
 
 from __future__ import annotations
 
-from ..text import DTypeName
-from .table import arg, number, result_type, row
+from ..text import DTypeName, Unsupported
+from .table import Family, arg, number, result_type
 
-CONSTANT = {
-    "zeros.default": 0, "ones.default": 1, "new_zeros.default": 0, "new_ones.default": 1,
-    "zeros_like.default": 0, "ones_like.default": 1,
+FAMILY = Family(is_recomputed=True)
+row = FAMILY.row
+
+
+@row("zeros.default", "new_zeros.default", "zeros_like.default")
+def zeros(b, node):
+    return b.full(0, *result_type(node))
+
+
+@row("ones.default", "new_ones.default", "ones_like.default")
+def ones(b, node):
+    return b.full(1, *result_type(node))
+
+
+@row("empty.memory_format", "empty_like.default", "new_empty.default", "empty_permuted.default", "new_empty_strided.default",
+     "empty_strided.default", is_idle=True)  # fmt: skip
+def empty(b, node):
     # Uninitialised memory may hold anything: also zeros, which are the same in every process.
-    "empty.memory_format": 0, "empty_like.default": 0, "new_empty.default": 0, "empty_permuted.default": 0,
-    "new_empty_strided.default": 0, "empty_strided.default": 0,
-}  # fmt: skip
+    return b.full(0, *result_type(node))
 
 
-def creation(value):
-    return lambda b, node: b.full(value, *result_type(node))
+@row("_local_scalar_dense.default", is_recomputed=False, is_idle=True)
+def item(b, node):
+    raise Unsupported("a number that Python reads")
 
 
-for aten_name, filled_with in CONSTANT.items():
-    row(aten_name)(creation(filled_with))
-
-
-@row("full.default", "full_like.default", "fill.Scalar")
+@row("fill.Scalar", is_recomputed=False)
+@row("full.default", "full_like.default")
 def full(b, node):
     return b.full(number(node.args[1]), *result_type(node))
 

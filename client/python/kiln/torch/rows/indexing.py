@@ -6,7 +6,10 @@ import math
 
 from ..builder import Builder, broadcast, dim_of
 from ..text import Value
-from .table import arg, aten, kept_shape, number, require, result_type, row, wrap
+from .table import Family, arg, aten, kept_shape, number, require, result_type, wrap
+
+FAMILY = Family()
+row = FAMILY.row
 
 
 def in_range(b: Builder, indices: Value, extent) -> Value:

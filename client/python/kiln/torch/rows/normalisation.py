@@ -6,7 +6,10 @@ import math
 
 from ..builder import Builder
 from ..text import DTYPES, Value
-from .table import arg, aten, number, operand, rank_of, require, result_type, result_types, row, wrap
+from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, wrap
+
+FAMILY = Family()
+row = FAMILY.row
 
 
 def norm(b: Builder, name: str, node, operands: tuple, **attributes) -> tuple:
@@ -21,7 +24,7 @@ def statistics_dtype(dtype: str) -> str:
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-@row("native_layer_norm.default")
+@row("native_layer_norm.default", is_norm=True)
 def layer_norm(b, node):
     x, shape, weight, bias, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))
@@ -40,7 +43,7 @@ def layer_norm_backward(b, node):
     return b.ops("layer_norm_backward", operands, types, normalized_rank=len(shape))
 
 
-@row("native_group_norm.default")
+@row("native_group_norm.default", is_norm=True)
 def group_norm(b, node):
     x, weight, bias, _, _, _, groups, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))

@@ -7,7 +7,10 @@ from torch import fx
 
 from ..builder import Builder, meta_of
 from ..text import DTYPES, FLOATING, Value
-from .table import arg, aten, number, operand, require, result_type, row
+from .table import Family, arg, aten, number, operand, require, result_type
+
+FAMILY = Family(is_recomputed=True)
+row = FAMILY.row
 
 UNARY_FLOATING = {
     "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt",
@@ -197,13 +200,14 @@ def masked_fill(b, node):
     return filled if filled.shape == shape else b.expand(filled, shape)
 
 
-@row("_to_copy.default", "prims.convert_element_type.default")
+@row("_to_copy.default", is_copy=True)
+@row("prims.convert_element_type.default", is_recomputed=False)
 def to_copy(b, node):
     dtype, _ = result_type(node)
     return b.cast(b.value(node.args[0]), dtype)
 
 
-@row("copy.default")
+@row("copy.default", is_recomputed=False)
 def copy(b, node):
     dtype, shape = result_type(node)
     return b.expand(b.cast(b.value(node.args[1]), dtype), shape)
@@ -229,26 +233,6 @@ def softplus(b, node):
 @row("gelu.default")
 def gelu(b, node):
     return b.pointwise("gelu", b.value(node.args[0]), approximate=node.kwargs.get("approximate", "none"))
-
-
-@row("gelu_backward.default")
-def gelu_backward(b, node):
-    grad, x = (b.value(a) for a in node.args[:2])
-    return b.pointwise("gelu_backward", grad, x, approximate=node.kwargs.get("approximate", "none"))
-
-
-@row("silu_backward.default", "tanh_backward.default", "sigmoid_backward.default")
-def activation_backward(b, node):
-    return b.pointwise(node.target._schema.name.split("::")[1], b.value(node.args[0]), b.value(node.args[1]))
-
-
-@row("threshold_backward.default")
-def threshold_backward(b, node):
-    grad, x, threshold = b.value(node.args[0]), b.value(node.args[1]), number(node.args[2])
-    if threshold == 0:
-        return b.pointwise("relu_backward", grad, x)
-    below = b.pointwise("le", x, b.full(threshold, x.dtype), dtype="bool")
-    return b.pointwise("select", below, b.full(0, grad.dtype), grad)
 
 
 @row("native_dropout_backward.default")

@@ -8,7 +8,10 @@ from torch import fx
 
 from ..builder import Builder
 from ..text import Value
-from .table import arg, dims_of, number, operand, require, result_type, result_types, row, wrap
+from .table import Family, arg, dims_of, number, operand, require, result_type, result_types, wrap
+
+FAMILY = Family()
+row = FAMILY.row
 
 
 def reduction(name: str):
@@ -23,8 +26,8 @@ def reduction(name: str):
     return lower
 
 
-row("sum.dim_IntList", "sum.default")(reduction("sum"))
-row("mean.dim", "mean.default")(reduction("mean"))
+row("sum.dim_IntList", "sum.default", is_norm=True)(reduction("sum"))
+row("mean.dim", "mean.default", is_norm=True)(reduction("mean"))
 row("prod.dim_int", "prod.default")(reduction("prod"))
 row("amax.default")(reduction("amax"))
 row("amin.default")(reduction("amin"))
@@ -46,7 +49,7 @@ def norm(b, node):
     return b.reduce("norm2", x, dims, bool(arg(node, 3, "keepdim", False))) if dims else b.pointwise("abs", x)
 
 
-@row("var.correction")
+@row("var.correction", is_norm=True)
 def var(b, node):
     x = operand(b, node.args[0], result_type(node)[0])
     correction = node.kwargs.get("correction")

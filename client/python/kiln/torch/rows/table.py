@@ -1,8 +1,9 @@
-"""The op table itself, and what rows read their nodes' arguments with."""
+"""What a row is, and what rows read their nodes' arguments with."""
 
 from __future__ import annotations
 
-import operator
+from dataclasses import dataclass
+from typing import Callable
 
 import torch
 from torch import fx
@@ -12,23 +13,53 @@ from ..text import Unsupported, Value
 
 aten = torch.ops.aten
 
-ROWS: dict = {operator.getitem: lambda b, n: b.results(n.args[0])[n.args[1]]}
+@dataclass(frozen=True)
+class Row:
+    """All that this package knows of one overload. Who wants to know something of an op asks its row, and keeps no list of ops."""
+
+    # (builder, node) → Value, or a tuple of Values for several results. Raises Unsupported for a use that it cannot say.
+    lower: Callable | None
+    # torch gives a view of the first argument: subgraphs and steps in torch each make it for themselves (partition.py).
+    is_view: bool = False
+    # The result is the first argument's elements in other memory or another dtype (joint.py's residual stream).
+    is_copy: bool = False
+    # A backward computes the result again rather than have it saved: it fuses into its reader (joint.py).
+    is_recomputed: bool = False
+    # A norm, or a reduction that one is made of: what it reads is saved (joint.py's residual stream).
+    is_norm: bool = False
+    # Nothing is computed: between captures it is worth no program, and is not counted (between.py).
+    is_idle: bool = False
 
 
-def row(*overloads):
-    """Registers a function under each overload, e.g. "add.Tensor"; those that this torch lacks are left out. Of aten, or
-    of the primitives that torch decomposes into: "prims.convert_element_type"."""
+NO_ROW = Row(lower=None)
 
-    def register(function):
-        for name in overloads:
-            namespace = torch.ops.prims if name.startswith("prims.") else aten
-            packet, _, overload = name.removeprefix("prims.").partition(".")
-            target = getattr(getattr(namespace, packet, None), overload or "default", None)
-            if target is not None:
-                ROWS[target] = function
-        return function
 
-    return register
+class Family:
+    """The rows of one file. A fact of the family holds for each of its rows that does not say otherwise."""
+
+    def __init__(self, **facts: bool) -> None:
+        self.rows: dict[Callable, Row] = {}
+        self._facts = facts
+
+    def row(self, *overloads: str, **facts: bool):
+        """Adds the decorated function as the lowering of each overload, e.g. "add.Tensor"; those that this torch lacks are left
+        out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type"."""
+
+        def add(lower: Callable) -> Callable:
+            row = Row(lower, **{**self._facts, **facts})
+            for target in filter(None, map(_find, overloads)):
+                if target in self.rows:
+                    raise ValueError(f"{target} has a row already")
+                self.rows[target] = row
+            return lower
+
+        return add
+
+
+def _find(name: str):
+    namespace = torch.ops.prims if name.startswith("prims.") else aten
+    packet, _, overload = name.removeprefix("prims.").partition(".")
+    return getattr(getattr(namespace, packet, None), overload or "default", None)
 
 
 # ---- reading arguments

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 from ..builder import Builder, dim_of
 from ..text import Value
-from .table import arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, row, wrap
+from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
+
+FAMILY = Family()
+row = FAMILY.row
 
 
-@row("alias.default", "detach.default", "clone.default", "contiguous.default", "lift_fresh_copy.default")
+@row("alias.default", "detach.default", is_view=True)
+@row("clone.default", "lift_fresh_copy.default", is_copy=True, is_recomputed=True)
+@row("contiguous.default")
 def same(b, node):
     return b.value(node.args[0])
 
 
-@row("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
-     "squeeze.dim", "squeeze.dims", "flatten.using_ints")  # fmt: skip
+@row("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", is_view=True)
+@row("reshape.default", "flatten.using_ints")
 def reshape(b, node):
     return b.reshape(b.value(node.args[0]), result_type(node)[1])
 
 
-@row("expand.default")
+@row("expand.default", is_view=True)
 def expand(b, node):
     return b.expand(b.value(node.args[0]), result_type(node)[1])
 
 
-@row("permute.default")
+@row("permute.default", is_view=True)
 def permute(b, node):
     return b.permute(b.value(node.args[0]), [wrap(d, rank_of(node)) for d in node.args[1]])
 
 
-@row("t.default")
+@row("t.default", is_view=True)
 def transpose_matrix(b, node):
     return b.permute(b.value(node.args[0]), [1, 0] if rank_of(node) == 2 else list(range(rank_of(node))))
 
 
-@row("transpose.int")
+@row("transpose.int", is_view=True)
 def transpose(b, node):
     dims = list(range(rank_of(node)))
     if dims:
@@ -55,14 +60,14 @@ def slice_bounds(extent, start, end) -> tuple:
     return start, end
 
 
-@row("slice.Tensor")
+@row("slice.Tensor", is_view=True)
 def slice_tensor(b, node):
     x, dim = b.value(node.args[0]), wrap(arg(node, 1, "dim", 0), rank_of(node))
     start, end = slice_bounds(x.shape[dim], arg(node, 2, "start"), arg(node, 3, "end"))
     return b.slice(x, dim, start, end, result_type(node)[1][dim], number(arg(node, 4, "step", 1)))
 
 
-@row("select.int")
+@row("select.int", is_view=True)
 def select_int(b, node):
     x, dim = b.value(node.args[0]), wrap(node.args[1], len(b.value(node.args[0]).shape))
     index = number(node.args[2])
@@ -80,14 +85,15 @@ def cut(b: Builder, x: Value, dim: int, extents) -> tuple:
     return tuple(pieces)
 
 
-@row("split.Tensor", "split_with_sizes.default", "chunk.default")
+@row("split.Tensor", "split_with_sizes.default", is_view=True)
+@row("chunk.default")
 def split(b, node):
     x = b.value(node.args[0])
     dim = wrap(arg(node, 2, "dim", 0), len(x.shape))
     return cut(b, x, dim, [shape[dim] for _, shape in result_types(node)])
 
 
-@row("unbind.int")
+@row("unbind.int", is_view=True)
 def unbind(b, node):
     x = b.value(node.args[0])
     dim = wrap(arg(node, 1, "dim", 0), len(x.shape))
@@ -95,7 +101,7 @@ def unbind(b, node):
     return tuple(b.reshape(p, t[1]) for p, t in zip(cut(b, x, dim, [1] * len(types)), types))
 
 
-@row("cat.default")
+@row("cat.default", is_recomputed=True)
 def cat(b, node):
     dtype, shape = result_type(node)
     parts = [b.cast(b.value(n), dtype) for n in node.args[0]]
@@ -103,7 +109,7 @@ def cat(b, node):
     return parts[0] if len(parts) == 1 else b.op("concat", parts, dtype, shape, dim=wrap(arg(node, 1, "dim", 0), len(shape)))
 
 
-@row("stack.default")
+@row("stack.default", is_recomputed=True)
 def stack(b, node):
     dtype, shape = result_type(node)
     parts = [b.cast(b.value(n), dtype) for n in node.args[0]]
@@ -117,7 +123,7 @@ def flip(b, node):
     return b.op("flip", (x,), x.dtype, x.shape, dims=tuple(dims)) if dims else x
 
 
-@row("repeat.default")
+@row("repeat.default", is_recomputed=True)
 def repeat(b, node):
     x, times = b.value(node.args[0]), [dim_of(t) for t in node.args[1]]
     shape = (1,) * (len(times) - len(x.shape)) + x.shape
@@ -126,7 +132,7 @@ def repeat(b, node):
     return b.reshape(x, result_type(node)[1])
 
 
-@row("constant_pad_nd.default")
+@row("constant_pad_nd.default", is_recomputed=True)
 def constant_pad(b, node):
     x, widths = b.value(node.args[0]), [number(w) for w in node.args[1]]
     low, high = [0] * len(x.shape), [0] * len(x.shape)
@@ -176,7 +182,7 @@ def select_backward(b, node):
     return b.op("slice_scatter", (b.full(0, dtype, shape), source), dtype, shape, **attributes)
 
 
-@row("tril.default", "triu.default")
+@row("tril.default", "triu.default", is_recomputed=True)
 def triangle(b, node):
     name = node.target._schema.name.split("::")[1]
     x = b.value(node.args[0])

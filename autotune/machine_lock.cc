@@ -1,0 +1,29 @@
+#include "autotune/machine_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <chrono>
+#include <thread>
+
+namespace kiln {
+
+namespace {
+
+constexpr const char* k_path = "/dev/shm/kiln-measuring.lock";
+
+}  // namespace
+
+MachineLock MachineLock::exclusive() { return take(LOCK_EX); }
+MachineLock MachineLock::shared() { return take(LOCK_SH); }
+
+MachineLock MachineLock::take(int operation) {
+  UniqueFd file(open(k_path, O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0444));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(k_most_wait_ms);
+  while (file && flock(file.get(), operation | LOCK_NB) != 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return MachineLock(std::move(file));
+}
+
+}  // namespace kiln

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/expected.h"
+#include "verdict/candidate_runner.h"
+
+namespace kiln {
+
+/// What one sample of a candidate says.
+struct Sample {
+  double seconds = 0;          // of one repetition: the median of the sample's
+  bool was_disturbed = false;  // in most repetitions a thread lost its processor, or the host took one away
+};
+
+/// Takes samples of candidates of one kernel, on as many threads as programs have, each repetition with cold caches of
+/// the cores' own: in a program other kernels run in between.
+///
+/// Ownership: refers to the runner, on which the kernel's buffers were prepared and filled. Threading: one thread at a time.
+class Stopwatch {
+ public:
+  /// A sample is as many repetitions as fit into this, and at least one. [seconds]
+  static constexpr double k_sample_seconds = 0.02;
+
+  /// `swept_bytes`: what a core caches for itself.
+  Stopwatch(CandidateRunner& runner, uint64_t swept_bytes) : m_runner(&runner), m_swept_bytes(swept_bytes) {}
+
+  /// `expected_seconds`: of one repetition, 0 when nothing is known: then one is made.
+  /// Errors: those of CandidateRunner::time.
+  Expected<Sample> sample(const Image& image, double expected_seconds);
+
+ private:
+  CandidateRunner* m_runner;
+  uint64_t m_swept_bytes;
+  bool m_is_fresh = true;
+};
+
+}  // namespace kiln

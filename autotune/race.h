@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "autotune/measure.h"
+#include "base/expected.h"
+
+namespace kiln {
+
+/// A candidate in a race, and how it did.
+struct Entrant {
+  std::string description;
+  std::vector<double> seconds;  // of each sample that counts, in the order of the turns
+  uint32_t disturbed = 0;       // samples that were taken again
+  Status status;                // why it dropped out: it crashed or hung
+  bool is_finalist = false;
+
+  double median() const;
+  /// The width of the middle half of the samples, as a share of the median.
+  double spread() const;
+};
+
+struct RaceRules {
+  double least_gain = 0.02;           // of the time: with less, the incumbent stays
+  double most_seconds = 5;            // what the turns before the final may take
+  double first_margin = 0.6;          // who is slower than the best by this share of one repetition drops out,
+  double first_noise_seconds = 5e-4;  // beside this much, that a first repetition may be off
+  double margin = 0.1;                // the same after each turn, of the least sample
+  uint32_t turns = 3;
+  int winning_lead = 7;  // turns of the final in which the challenger was faster, less those in which it was not
+  int losing_lead = 3;   // the other way round: then the incumbent stays
+  uint32_t most_final_turns = 25;
+  double most_final_seconds = 3;  // after which who leads by `losing_lead` has won
+  uint32_t retries = 3;           // of a disturbed sample
+};
+
+/// Takes a sample of entrant `index`, of which one repetition is expected to take that long (0: nothing is known).
+using TakeSample = std::function<Expected<Sample>(size_t index, double expected_seconds)>;
+
+/// Which entrant is the fastest; the first one is the incumbent. All run in turns, each turn in another order, so that
+/// what slows the machine down for a while slows all of them; who falls behind drops out, by its least sample, since a
+/// neighbour only ever slows one down. The fastest and the incumbent meet in a final, paired turn by turn, that ends when one
+/// of them leads by so many turns (a sequential sign test). The incumbent is replaced by who wins it, and is faster by
+/// `least_gain` in the median of the ratios.
+/// Errors: none of the entrants': who fails drops out. internal when the incumbent fails.
+Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules = {});
+
+}  // namespace kiln

@@ -1,0 +1,80 @@
+#include "autotune/record.h"
+
+#include <stdlib.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kiln {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint32_t k_version = 1;
+
+std::string to_hex(std::span<const uint8_t> bytes) {
+  constexpr char k_digits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : bytes) text += {k_digits[byte >> 4], k_digits[byte & 15]};
+  return text;
+}
+
+std::vector<uint8_t> from_hex(const std::string& text) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(std::stoul(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+Json write(const TuningRecord::Candidate& candidate) {
+  return {{"description", candidate.description}, {"schedule", to_hex(candidate.schedule)},
+          {"seconds", candidate.seconds},         {"median", candidate.median},
+          {"spread", candidate.spread},           {"disturbed", candidate.disturbed},
+          {"dropped", candidate.dropped},         {"is_finalist", candidate.is_finalist}};
+}
+
+TuningRecord::Candidate read(const Json& json) {
+  return {json.at("description"), from_hex(json.at("schedule")), json.at("seconds"), json.at("median"),
+          json.at("spread"),      json.at("disturbed"),          json.at("dropped"), json.at("is_finalist")};
+}
+
+}  // namespace
+
+double TuningRecord::gain() const {
+  if (winner >= candidates.size()) return 1;
+  const double best = candidates[winner].median;
+  return best > 0 ? candidates.front().median / best : 1;
+}
+
+std::string TuningRecord::to_json() const {
+  Json list = Json::array();
+  for (const Candidate& candidate : candidates) list.push_back(write(candidate));
+  return Json{{"version", k_version}, {"kernel", kernel}, {"machine", machine},
+              {"load", load},         {"winner", winner}, {"candidates", std::move(list)}}
+      .dump();
+}
+
+Expected<TuningRecord> TuningRecord::parse(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("version") != k_version) {
+      return error(StatusCode::unimplemented, "a tuning record of version {}, this build reads {}",
+                   json.at("version").dump(), k_version);
+    }
+    TuningRecord record{json.at("kernel"), json.at("machine"), json.at("load"), json.at("winner"), {}};
+    for (const Json& candidate : json.at("candidates")) record.candidates.push_back(read(candidate));
+    if (record.winner >= record.candidates.size())
+      return error(StatusCode::data_loss, "a tuning record without winner");
+    return record;
+  } catch (const std::exception& problem) {  // nlohmann's, and stoul's
+    return error(StatusCode::data_loss, "a damaged tuning record: {}", problem.what());
+  }
+}
+
+double load_average() {
+  double load = 0;
+  return getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+}  // namespace kiln

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autotune/race.h"
+#include "base/expected.h"
+
+namespace kiln {
+
+/// What a race said about one kernel on one machine: every candidate with every sample, not the winner alone, so that a
+/// later race begins with what is known and a person sees why.
+struct TuningRecord {
+  struct Candidate {
+    std::string description;
+    std::vector<uint8_t> schedule;  // Schedule::bytes
+    std::vector<double> seconds;
+    double median = 0, spread = 0;  // Entrant's
+    uint32_t disturbed = 0;
+    std::string dropped;  // why it never ran to an end; empty: it did
+    bool is_finalist = false;
+  };
+
+  std::string kernel;   // kernel_name of the spec
+  std::string machine;  // what it was measured on
+  double load = 0;      // of the machine when the race began: the load average of a minute
+  uint32_t winner = 0;  // of `candidates`; the first is the analytic pick
+  std::vector<Candidate> candidates;
+
+  /// The time of the first candidate over the winner's: 1 when it won itself.
+  double gain() const;
+  std::string to_json() const;
+  /// Errors: data_loss for a damaged record, unimplemented for one of another version. Either is a miss of the record, not of
+  /// the kernel.
+  static Expected<TuningRecord> parse(std::string_view json);
+};
+
+/// The machine's load average of the last minute.
+double load_average();
+
+}  // namespace kiln

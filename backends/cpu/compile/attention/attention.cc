@@ -1,0 +1,87 @@
+#include "backends/cpu/compile/attention/attention.h"
+
+#include <array>
+
+#include "backends/cpu/compile/attention/emission.h"
+#include "backends/schedule_bytes.h"
+#include "base/limits.h"
+
+namespace kiln::cpu {
+namespace {
+
+Status claims(const KernelSpec& spec, const AttentionSpec& attention) {
+  if (size_of(attention.dtype) > 4 || !is_floating(attention.dtype)) {
+    return error(StatusCode::unimplemented, "attention: dtype {}, known are f32, f16 and bf16",
+                 to_string(attention.dtype));
+  }
+  if (spec.buffers[attention.lse.buffer].dtype != DType::f32) {
+    return error(StatusCode::unimplemented, "attention: logsumexp in {}, known is f32",
+                 to_string(spec.buffers[attention.lse.buffer].dtype));
+  }
+  constexpr int64_t k_largest_dim = 1024;  // a block of queries stays in the second-level cache
+  if (attention.head_dim > k_largest_dim || attention.value_dim > k_largest_dim) {
+    return error(StatusCode::unimplemented, "attention: heads of {} and {}, at most {}", attention.head_dim,
+                 attention.value_dim, k_largest_dim);
+  }
+  if (attention.k_len < 1 || attention.q_len < 1 || attention.k_len > INT32_MAX || attention.q_len > INT32_MAX) {
+    return error(StatusCode::unimplemented, "attention: {} queries and {} keys", attention.q_len, attention.k_len);
+  }
+  for (const ScalarNode& node : attention.score.exprs) {
+    if (arity(node.op) == 0 || node.op == ScalarOp::cast) continue;
+    const DType dtype = attention.score.exprs[node.operands[node.op == ScalarOp::select ? 1 : 0]].dtype;
+    if (!ScalarEmitter::supports(node.op, dtype)) {
+      return error(StatusCode::unimplemented, "attention: {} of {} has no meaning", to_string(node.op),
+                   to_string(dtype));
+    }
+  }
+  if (attention.score_value != k_no_expr && attention.score.exprs[attention.score_value].dtype != DType::f32) {
+    return error(StatusCode::unimplemented, "attention: scores are {}, known is f32",
+                 to_string(attention.score.exprs[attention.score_value].dtype));
+  }
+  return {};
+}
+
+Status attention_claims(const KernelSpec& spec, const CpuTarget&) {
+  return claims(spec, std::get<AttentionSpec>(spec.kernel));
+}
+
+Status attention_backward_claims(const KernelSpec& spec, const CpuTarget&) {
+  const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
+  const int64_t bytes = (forward.k_len + 64) * (forward.head_dim + forward.value_dim + 32) * 4;
+  if (bytes > static_cast<int64_t>(limits::k_task_workspace_bytes) / 2) {
+    return error(StatusCode::unimplemented, "attention backward: {} keys of {} need too large a workspace",
+                 forward.k_len, forward.head_dim + forward.value_dim);
+  }
+  return claims(spec, forward);
+}
+
+/// `wide` where there are 32 registers.
+std::vector<Schedule> schedules_of(const CpuTarget& target, std::initializer_list<AttentionSchedule> wide) {
+  constexpr AttentionSchedule k_narrow{.query_vectors = 2, .key_block = 64, .tile_rows = 4};
+  const std::vector<AttentionSchedule> choices =
+      target.has(Feature::avx512) ? std::vector(wide) : std::vector{k_narrow};
+  std::vector<Schedule> schedules;
+  for (const AttentionSchedule& choice : choices)
+    schedules.push_back({encode_choices(choice), choice.describe(target)});
+  return schedules;
+}
+
+std::vector<Schedule> attention_schedules(const KernelSpec&, const CpuTarget& target, const Machine&) {
+  return schedules_of(target, {{2, 128, 8}, {2, 64, 8}, {2, 256, 8}, {4, 64, 4}, {4, 128, 4}, {2, 96, 12}});
+}
+
+std::vector<Schedule> attention_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine&) {
+  return schedules_of(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 64, 8}});
+}
+
+constexpr std::array k_forward{
+    Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules, emit_attention}};
+constexpr std::array k_backward{Implementation{AttentionSchedule::k_implementation, attention_backward_claims,
+                                               attention_backward_schedules, emit_attention_backward}};
+
+}  // namespace
+
+std::span<const Implementation> attention_implementations() { return k_forward; }
+std::span<const Implementation> attention_backward_implementations() { return k_backward; }
+
+}  // namespace kiln::cpu

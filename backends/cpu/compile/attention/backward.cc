@@ -1,0 +1,249 @@
+#include <limits>
+
+#include "backends/cpu/compile/attention/attention.h"
+#include "backends/cpu/compile/attention/emission.h"
+#include "backends/cpu/compile/emit/split.h"
+#include "backends/schedule_bytes.h"
+
+/// Attention, backward. Source: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 2, with lanes along the queries
+/// as in the forward pass.
+///
+///   for each batch and head of the keys (a task), for each of its heads of the queries, for each block of queries
+///     delta = rowsum(dO * O)
+///     for each block of keys
+///       S^T = K Q^T          P = 2^((S - lse) log2 e)      dV += P^T dO
+///       dP^T = V dO^T        dS = P * (dP - delta)         dK += dS^T Q      dQ^T += K^T dS^T
+///
+/// dK and dV of the head wait in the workspace, dQ of the block in the first-level cache, so nothing is added
+/// atomically and every sum has one order. Each score is computed once: five products, not the seven that separate
+/// passes for dQ and for dK, dV would need. Queries are scaled as they are loaded, which gives dK its factor; dQ gets
+/// it when it is stored.
+/// A query that does not exist or sees no key has lse = +inf here, so all its probabilities are 0.
+namespace kiln::cpu {
+namespace {
+
+using llvm::Value;
+
+constexpr double k_log2_e = 1.44269504088896340736;
+constexpr double k_infinity = std::numeric_limits<double>::infinity();
+
+class AttentionBackward {
+ public:
+  AttentionBackward(Emitter& emitter, const KernelSpec& spec, const AttentionBackwardSpec& backward,
+                    const AttentionSchedule& schedule)
+      : m_a(emitter, spec, backward.forward, schedule), e(emitter), m_attention(backward.forward), m_spec(backward) {}
+
+  LaunchShape emit();
+
+ private:
+  void plan_workspace();
+  void emit_task(const Emitter::Entry& entry, Value* task);
+  void emit_queries(const AttentionPlace& place, Value* kv_head, Value* first_query);
+  void load_queries(const AttentionPlace& place, Value* first_query);
+  void emit_keys(const AttentionPlace& place, Value* kv_head, Value* first_query, Value* first, Value* count,
+                 bool masked);
+  void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count);
+  llvm::Function* gradients_of_scores(bool masked);
+  Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
+  Value* from_query(const Access& access, const AttentionPlace& place, Value* first_query) {
+    return e.advance(m_a.base(access, place, place.head), e.ir.CreateMul(first_query, e.index(m_a.row_bytes(access))));
+  }
+  int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
+  int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
+
+  AttentionEmission m_a;
+  Emitter& e;
+  const AttentionSpec& m_attention;
+  const AttentionBackwardSpec& m_spec;
+  Value* m_workspace = nullptr;
+  int64_t m_grad_k = 0, m_grad_v = 0, m_query_rows = 0, m_queries = 0, m_grad_rows = 0, m_grads = 0, m_scores = 0,
+          m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0, m_bytes = 0;
+  llvm::Function* m_gradients[2] = {};
+};
+
+void AttentionBackward::plan_workspace() {
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = m_bytes;
+    m_bytes += (bytes + 63) / 64 * 64;
+    return offset;
+  };
+  const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
+  const int64_t all_keys = m_attention.k_len + m_a.schedule.tile_rows;
+  m_grad_k = take(all_keys * query_columns() * 4);
+  m_grad_v = take(all_keys * value_columns() * 4);
+  m_query_rows = take(query_columns() * block);
+  m_queries = take(query_columns() * block);
+  m_grad_rows = take(value_columns() * block);
+  m_grads = take(value_columns() * block);
+  m_scores = take(keys * block);
+  m_grad_scores = take(std::max({keys, value_columns(), query_columns()}) * block);
+  m_grad_q = take(query_columns() * block);
+  m_lse = take(block);
+  m_delta = take(block);
+  if (m_a.widens(m_attention.k)) m_keys = take(keys * query_columns() * 4);
+  if (m_a.widens(m_attention.v)) m_values = take(keys * value_columns() * 4);
+}
+
+LaunchShape AttentionBackward::emit() {
+  plan_workspace();
+  const Emitter::Entry entry = e.begin_entry();
+  m_workspace = entry.workspace;
+  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { emit_task(entry, task); });
+  e.ir.CreateRetVoid();
+  return {static_cast<uint64_t>(m_attention.batch * m_attention.kv_heads), static_cast<uint64_t>(m_bytes)};
+}
+
+void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
+  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(task, e.index(m_attention.kv_heads)), nullptr};
+  Value* kv_head = e.ir.CreateURem(task, e.index(m_attention.kv_heads));
+  m_a.fill(at(m_grad_k), m_query_rows - m_grad_k, 0);  // dK and dV lie next to each other
+  e.loop(e.index(0), e.index(m_a.group()), 1, [&](Value* member) {
+    place.head = e.ir.CreateAdd(e.ir.CreateMul(kv_head, e.index(m_a.group())), member);
+    e.loop(e.index(0), e.index(m_a.blocks()), 1,
+           [&](Value* block) { emit_queries(place, kv_head, e.ir.CreateMul(block, e.index(m_a.block()))); });
+  });
+  Value* keys = e.index(m_attention.k_len);
+  m_a.rows.store(m_a.layout(m_spec.grad_k, m_attention.head_dim), at(m_grad_k), m_a.base(m_spec.grad_k, place, kv_head),
+                 keys, 1);
+  m_a.rows.store(m_a.layout(m_spec.grad_v, m_attention.value_dim), at(m_grad_v),
+                 m_a.base(m_spec.grad_v, place, kv_head), keys, 1);
+}
+
+void AttentionBackward::emit_queries(const AttentionPlace& place, Value* kv_head, Value* first_query) {
+  load_queries(place, first_query);
+  m_a.fill(at(m_grad_q), query_columns() * m_a.block_bytes(), 0);
+  m_a.for_key_blocks(m_a.key_range(first_query), [&](Value* first, Value* count, bool masked) {
+    emit_keys(place, kv_head, first_query, first, count, masked);
+  });
+  m_a.rows.transpose(at(m_grad_q), m_a.block_bytes(), at(m_grad_scores), query_columns() * 4, query_columns(),
+                     m_a.block());
+  m_a.rows.store(m_a.layout(m_spec.grad_q, m_attention.head_dim), at(m_grad_scores),
+                 from_query(m_spec.grad_q, place, first_query), m_a.valid_queries(first_query), m_attention.scale);
+}
+
+/// Q and dO by rows and transposed, lse and delta.
+void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_query) {
+  Value* valid = m_a.valid_queries(first_query);
+  Value* last = e.ir.CreateSub(valid, e.index(1));
+  Value* all = e.index(m_a.block());
+  const auto load = [&](const Access& access, int64_t columns, int64_t rows, int64_t transposed, double scale) {
+    m_a.rows.load(m_a.layout(access, columns), from_query(access, place, first_query), at(rows), all, last, scale);
+    m_a.rows.transpose(at(rows), m_a.rows.padded_bytes(columns), at(transposed), m_a.block_bytes(), m_a.block(),
+                       m_a.rows.padded(columns));
+  };
+  load(m_attention.q, m_attention.head_dim, m_query_rows, m_queries, m_attention.scale);
+  load(m_attention.out, m_attention.value_dim, m_grad_rows, m_grad_scores, 1);  // O^T, for delta only
+  load(m_spec.grad_out, m_attention.value_dim, m_grad_rows, m_grads, 1);
+  Values deltas(static_cast<size_t>(m_a.vectors()), m_a.real(0));
+  deltas = e.loop(e.index(0), e.index(m_attention.value_dim), 1, deltas, [&](Value* d, const Values& now) {
+    Value* offset = e.ir.CreateMul(d, e.index(m_a.block_bytes()));
+    Values next;
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      next.push_back(e.fma(m_a.load(e.advance(at(m_grads), offset), v),
+                           m_a.load(e.advance(at(m_grad_scores), offset), v), now[v]));
+    }
+    return next;
+  });
+  for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(deltas[v], at(m_delta), v);
+
+  m_a.fill(at(m_lse), m_a.block_bytes(), k_infinity);
+  Value* lse = from_query(m_attention.lse, place, first_query);
+  e.loop(e.index(0), valid, 1, [&](Value* row) {
+    Value* value = e.load(e.f32(), e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));
+    Value* no_key = e.ir.CreateFCmpOEQ(value, Emitter::real(e.f32(), -k_infinity));
+    value = e.ir.CreateSelect(no_key, Emitter::real(e.f32(), k_infinity), value);
+    e.store(value, e.advance(at(m_lse), e.ir.CreateMul(row, e.index(4))));
+  });
+}
+
+void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, Value* first_query, Value* first,
+                                  Value* count, bool masked) {
+  const auto keys = m_a.key_rows(m_attention.k, m_attention.head_dim, m_a.base(m_attention.k, place, kv_head), first,
+                                 count, at(m_keys));
+  const auto values = m_a.key_rows(m_attention.v, m_attention.value_dim, m_a.base(m_attention.v, place, kv_head), first,
+                                   count, at(m_values));
+  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked);
+  m_a.score_tiles(values, m_attention.value_dim, at(m_grads), at(m_grad_scores), count, masked);
+  Value* rows = masked ? m_a.round_to_tile(count) : count;
+  e.ir.CreateCall(gradients_of_scores(masked), {place.buffers, place.status, at(m_scores), at(m_grad_scores), at(m_lse),
+                                                place.batch, place.head, first_query, first, rows});
+  const auto row_of = [&](int64_t offset, int64_t columns) {
+    return e.advance(at(offset), e.ir.CreateMul(first, e.index(columns * 4)));
+  };
+  accumulate_rows(at(m_scores), at(m_grad_rows), value_columns(), row_of(m_grad_v, value_columns()), rows);
+  accumulate_rows(at(m_grad_scores), at(m_query_rows), query_columns(), row_of(m_grad_k, query_columns()), rows);
+  m_a.weighted_sum(keys, m_attention.head_dim, at(m_grad_scores), at(m_grad_q), count, TileProduct::Start::accumulate);
+}
+
+/// out[key, :] += Σ_query weights[key, query] * rows_of_queries[query, :], lanes along the columns.
+void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out,
+                                        Value* count) {
+  constexpr int64_t k_widest = 2;  // vectors of a tile; its rows are those of the score tiles
+  const Split tiles = Split::of(columns / e.lanes(), k_widest);
+  TileProduct tile;
+  tile.rows = m_a.schedule.tile_rows;
+  tile.a_row = m_a.block_bytes();
+  tile.a_step = 4;
+  tile.b_step = tile.c_row = columns * 4;
+  tile.start = TileProduct::Start::accumulate;
+  e.loop(e.index(0), count, tile.rows, [&](Value* row) {
+    Value* of_weights = e.advance(weights, e.ir.CreateMul(row, e.index(tile.a_row)));
+    Value* of_out = e.advance(out, e.ir.CreateMul(row, e.index(tile.c_row)));
+    const auto run = [&](int64_t from, int64_t to, int64_t width) {
+      tile.vectors = width;
+      e.loop(e.index(from), e.index(to), width, [&](Value* v) {
+        Value* offset = e.ir.CreateMul(v, e.index(m_a.vector_bytes()));
+        m_a.products.run(tile, of_weights, e.advance(rows_of_queries, offset), e.advance(of_out, offset),
+                         e.index(m_a.block()));
+      });
+    };
+    const int64_t border = tiles.bigger() * (tiles.small() + 1);
+    run(0, border, tiles.small() + 1);
+    run(border, columns / e.lanes(), tiles.small());
+  });
+}
+
+/// S becomes P, dP becomes dS.
+llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
+  llvm::Function*& function = m_gradients[masked];
+  if (function != nullptr) return function;
+  const auto resume = e.ir.saveIP();
+  llvm::Type *p = e.pointer(), *i = e.i64();
+  function =
+      e.begin_function(masked ? "masked_gradients" : "gradients", e.ir.getVoidTy(), {p, p, p, p, p, i, i, i, i, i});
+  auto* argument = function->arg_begin();
+  const AttentionPlace place{argument, argument + 1, argument + 5, argument + 6};
+  Value *scores = argument + 2, *gradients = argument + 3, *lse = argument + 4;
+  ScoreLoop loop(m_a, place, argument + 7);
+  Values shifts, deltas;
+  for (int64_t v = 0; v < m_a.vectors(); ++v) {
+    shifts.push_back(m_a.load(lse, v));
+    deltas.push_back(m_a.load(e.advance(lse, m_delta - m_lse), v));
+  }
+  loop.run(scores, argument + 8, argument + 9, masked, {}, [&](Value* row, const Values& now, Values&) {
+    Value* offset = e.ir.CreateMul(row, e.index(m_a.block_bytes()));
+    Value* score_row = e.advance(scores, offset);
+    Value* gradient_row = e.advance(gradients, offset);
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      Value* exponent = e.ir.CreateFMul(e.ir.CreateFSub(now[v], shifts[v]), m_a.real(k_log2_e));
+      Value* weight = softmax_exp2(e, exponent);
+      m_a.store(weight, score_row, v);
+      Value* gradient = e.ir.CreateFSub(m_a.load(gradient_row, v), deltas[v]);
+      m_a.store(e.ir.CreateFMul(weight, gradient), gradient_row, v);
+    }
+  });
+  e.ir.CreateRetVoid();
+  e.ir.restoreIP(resume);
+  return function;
+}
+
+}  // namespace
+
+Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec,
+                                              std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
+  return AttentionBackward(emitter, spec, std::get<AttentionBackwardSpec>(spec.kernel), schedule).emit();
+}
+
+}  // namespace kiln::cpu

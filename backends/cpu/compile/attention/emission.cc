@@ -1,0 +1,202 @@
+#include "backends/cpu/compile/attention/emission.h"
+
+#include <limits>
+
+#include "backends/cpu/compile/emit/split.h"
+
+namespace kiln::cpu {
+
+using llvm::Value;
+
+Value* AttentionEmission::load(Value* block_row, int64_t v) const {
+  return e.load(vector(), e.advance(block_row, v * vector_bytes()), static_cast<uint64_t>(vector_bytes()));
+}
+
+void AttentionEmission::store(Value* value, Value* block_row, int64_t v) const {
+  e.store(value, e.advance(block_row, v * vector_bytes()), static_cast<uint64_t>(vector_bytes()));
+}
+
+Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head) {
+  const auto bytes = static_cast<int64_t>(size_of(dtype_of(access)));
+  Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
+  pointer = e.advance(pointer, access.offset * bytes);
+  pointer = e.advance(pointer, e.ir.CreateMul(place.batch, e.index(access.strides[0] * bytes)));
+  return e.advance(pointer, e.ir.CreateMul(head, e.index(access.strides[1] * bytes)));
+}
+
+int64_t AttentionEmission::row_bytes(const Access& access) const {
+  return access.strides[2] * static_cast<int64_t>(size_of(dtype_of(access)));
+}
+
+RowsLayout AttentionEmission::layout(const Access& access, int64_t columns) const {
+  return {dtype_of(access), columns, access.strides[2], access.strides[3]};
+}
+
+AttentionEmission::Operand AttentionEmission::key_rows(const Access& access, int64_t columns, Value* tensor,
+                                                       Value* first, Value* count, Value* scratch) {
+  Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes(access))));
+  if (!widens(access)) return {start, row_bytes(access), access.strides[3] * 4};
+  rows.load(layout(access, columns), start, scratch, count, e.ir.CreateSub(count, e.index(1)), 1);
+  return {scratch, rows.padded_bytes(columns), 4};
+}
+
+AttentionEmission::KeyRange AttentionEmission::key_range(Value* first_query) {
+  const int64_t keys = attention.k_len, step = schedule.key_block;
+  if (!attention.causal) return {e.index(keys / step * step), e.index(keys)};
+  const auto clamp = [&](Value* value) {
+    value = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, value, e.index(0));
+    return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, value, e.index(keys));
+  };
+  // The first query sees keys up to its own number + offset, the last one block() - 1 more.
+  Value* seen_by_first = clamp(e.ir.CreateAdd(first_query, e.index(attention.causal_offset + 1)));
+  Value* past = e.ir.CreateAdd(first_query, valid_queries(first_query));
+  Value* seen_by_last = clamp(e.ir.CreateAdd(past, e.index(attention.causal_offset)));
+  return {e.ir.CreateMul(e.ir.CreateUDiv(seen_by_first, e.index(step)), e.index(step)), seen_by_last};
+}
+
+void AttentionEmission::for_key_blocks(const KeyRange& range, const std::function<void(Value*, Value*, bool)>& body) {
+  const int64_t step = schedule.key_block;
+  e.loop(e.index(0), range.whole, step, [&](Value* first) { body(first, e.index(step), false); });
+  e.loop(range.whole, range.end, step, [&](Value* first) {
+    Value* rest = e.ir.CreateSub(range.end, first);
+    body(first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(step)), true);
+  });
+}
+
+void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* queries, Value* scores, Value* count,
+                                    bool masked, Value* maximum) {
+  TileProduct tile;
+  tile.rows = schedule.tile_rows;
+  tile.vectors = vectors();
+  tile.a_row = keys.row_bytes;
+  tile.a_step = keys.column_bytes;
+  tile.b_step = tile.c_row = block_bytes();
+  tile.clamped = masked;
+  tile.maximum = maximum != nullptr;
+  e.loop(e.index(0), count, tile.rows, [&](Value* row) {
+    products.run(tile, e.advance(keys.base, e.ir.CreateMul(row, e.index(tile.a_row))), queries,
+                 e.advance(scores, e.ir.CreateMul(row, e.index(tile.c_row))), e.index(depth), maximum,
+                 e.ir.CreateSub(count, row));
+  });
+}
+
+void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* weights, Value* out, Value* count,
+                                     TileProduct::Start start, Value* factor) {
+  const Split tiles = Split::of(depth, schedule.tile_rows);
+  TileProduct tile;
+  tile.vectors = vectors();
+  tile.a_row = keys.column_bytes;
+  tile.a_step = keys.row_bytes;
+  tile.b_step = tile.c_row = block_bytes();
+  tile.start = start;
+  const auto run = [&](int64_t from, int64_t to, int64_t height) {
+    tile.rows = height;
+    e.loop(e.index(from), e.index(to), height, [&](Value* d) {
+      products.run(tile, e.advance(keys.base, e.ir.CreateMul(d, e.index(tile.a_row))), weights,
+                   e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), count, factor);
+    });
+  };
+  const int64_t border = tiles.bigger() * (tiles.small() + 1);
+  run(0, border, tiles.small() + 1);
+  run(border, depth, tiles.small());
+}
+
+Value* AttentionEmission::round_to_tile(Value* count) {
+  Value* rows = e.index(schedule.tile_rows);
+  Value* tiles = e.ir.CreateUDiv(e.ir.CreateAdd(count, e.index(schedule.tile_rows - 1)), rows);
+  return e.ir.CreateMul(tiles, rows);
+}
+
+Value* AttentionEmission::valid_queries(Value* first_query) {
+  Value* rest = e.ir.CreateSub(e.index(attention.q_len), first_query);
+  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(block()));
+}
+
+void AttentionEmission::fill(Value* at, int64_t bytes, double value) {
+  e.loop(e.index(0), e.index(bytes), vector_bytes(),
+         [&](Value* offset) { store(real(value), e.advance(at, offset), 0); });
+}
+
+/// The last key that each lane's query sees.
+Values AttentionEmission::key_limits(Value* first_query) {
+  Values limits;
+  llvm::Type* type = Emitter::vector(e.i32(), e.lanes());
+  for (int64_t v = 0; v < vectors(); ++v) {
+    Value* last = Emitter::integer(type, attention.k_len - 1);
+    if (attention.causal) {
+      Value* shifted = e.ir.CreateAdd(first_query, e.index(v * e.lanes() + attention.causal_offset));
+      Value* own =
+          e.ir.CreateAdd(e.splat(e.ir.CreateTrunc(shifted, e.i32()), e.lanes()), Emitter::iota(e.i32(), e.lanes()));
+      last = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, own, last);
+    }
+    limits.push_back(last);
+  }
+  return limits;
+}
+
+// The score expression.
+
+ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query)
+    : m_a(emission), m_limits(emission.key_limits(first_query)) {
+  if (!m_a.has_score()) return;
+  Emitter& e = m_a.e;
+  const Body& body = m_a.attention.score;
+  Values buffers(m_a.spec.buffers.size(), nullptr);
+  for (const Access& access : body.accesses) {
+    buffers[access.buffer] = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
+  }
+  m_body = std::make_unique<BodyEmitter>(e, m_a.spec, body, buffers, place.status);
+  m_body->set_result_dims(0xF);
+  m_body->set_lane_dim(2);
+  m_scopes.push_back(m_body->root());
+  m_scopes.push_back(m_body->bind(*m_scopes.back(), 0, place.batch));
+  m_scopes.push_back(m_body->bind(*m_scopes.back(), 1, place.head));
+  Scope& outer = *m_scopes.back();
+  for (int64_t v = 0; v < m_a.vectors(); ++v) {
+    const int64_t offset = v * e.lanes();
+    Value* mask = nullptr;
+    if (m_a.attention.q_len % m_a.block() != 0) {
+      Value* rest = e.ir.CreateSub(e.index(m_a.attention.q_len - offset), first_query);
+      mask = e.prefix_mask(rest, e.lanes());
+    }
+    m_scopes.push_back(m_body->spread(outer, 2, first_query, offset, e.lanes(), mask));
+    m_lanes.push_back(m_scopes.back().get());
+    m_body->prepare(*m_lanes.back(), {m_a.attention.score_value});
+  }
+}
+
+Values ScoreLoop::run(Value* scores, Value* first_key, Value* count, bool masked, const Values& initial,
+                      const RowBody& body) {
+  Emitter& e = m_a.e;
+  return e.loop(e.index(0), count, 1, initial, [&](Value* row, const Values& now) {
+    Value* key = e.ir.CreateAdd(first_key, row);
+    Value* at = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
+    // Keys past the end are masked below; the expression sees the last one instead.
+    Value* existing = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, key, e.index(m_a.attention.k_len - 1));
+    Values results;
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      Value* score = m_a.load(at, v);
+      if (m_body != nullptr) score = apply(v, existing, score);
+      if (masked) {
+        Value* number = e.splat(e.ir.CreateTrunc(key, e.i32()), e.lanes());
+        Value* seen = e.ir.CreateICmpSLE(number, m_limits[v]);
+        score = e.ir.CreateSelect(seen, score, m_a.real(-std::numeric_limits<double>::infinity()));
+      }
+      results.push_back(score);
+    }
+    Values carried = now;
+    body(row, results, carried);
+    return carried;
+  });
+}
+
+Value* ScoreLoop::apply(int64_t v, Value* key, Value* raw) {
+  m_scopes.push_back(m_body->bind(*m_scopes[2], 3, key));
+  Scope& inner = *m_scopes.back();
+  m_scopes.push_back(m_body->join(inner, *m_lanes[v]));
+  Scope& scope = *m_scopes.back();
+  m_body->set_accumulator(scope, raw);
+  return m_body->evaluate_lanes(scope, m_a.attention.score_value);
+}
+
+}  // namespace kiln::cpu

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/cpu/compile/attention/rows.h"
+#include "backends/cpu/compile/attention/schedule.h"
+#include "backends/cpu/compile/attention/tiles.h"
+#include "backends/cpu/compile/emit/body_emitter.h"
+#include "backends/cpu/compile/emit/kernel_emission.h"
+
+namespace kiln::cpu {
+
+/// Where a function of attention stands. Values of the function being written.
+struct AttentionPlace {
+  llvm::Value* buffers = nullptr;
+  llvm::Value* status = nullptr;
+  llvm::Value* batch = nullptr;
+  llvm::Value* head = nullptr;  // of the queries
+};
+
+/// What forward and backward share. "Block" is a block of queries: lanes of every score run along its queries.
+class AttentionEmission {
+ public:
+  AttentionEmission(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
+                    const AttentionSchedule& schedule)
+      : e(emitter),
+        scalars(emitter),
+        products(emitter),
+        rows(emitter, scalars),
+        spec(spec),
+        attention(attention),
+        schedule(schedule) {}
+
+  Emitter& e;
+  ScalarEmitter scalars;
+  TileProducts products;
+  RowMover rows;
+  const KernelSpec& spec;
+  const AttentionSpec& attention;
+  const AttentionSchedule& schedule;
+
+  int64_t vectors() const { return schedule.query_vectors; }
+  int64_t vector_bytes() const { return e.lanes() * 4; }
+  int64_t block() const { return vectors() * e.lanes(); }  // queries
+  int64_t block_bytes() const { return block() * 4; }
+  int64_t blocks() const { return (attention.q_len + block() - 1) / block(); }
+  int64_t group() const { return attention.heads / attention.kv_heads; }
+  bool has_score() const { return attention.score_value != k_no_expr; }
+  llvm::Type* vector() const { return Emitter::vector(e.f32(), e.lanes()); }
+  llvm::Value* real(double value) const { return Emitter::real(vector(), value); }
+  llvm::Value* load(llvm::Value* block_row, int64_t v) const;
+  void store(llvm::Value* value, llvm::Value* block_row, int64_t v) const;
+
+  /// The address of (batch, head, 0, 0); `head` counts the access's own heads.
+  llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head);
+  /// Bytes from one row (query or key) of a tensor to the next.
+  int64_t row_bytes(const Access& access) const;
+  RowsLayout layout(const Access& access, int64_t columns) const;
+  DType dtype_of(const Access& access) const { return spec.buffers[access.buffer].dtype; }
+
+  /// How keys (or values) are read: where they lie when they are f32, else from a block of the workspace.
+  struct Operand {
+    llvm::Value* base = nullptr;
+    int64_t row_bytes = 0, column_bytes = 0;
+  };
+  bool widens(const Access& access) const { return dtype_of(access) != DType::f32; }
+  /// Keys [first, first + count), widened into `scratch` when need be.
+  Operand key_rows(const Access& access, int64_t columns, llvm::Value* tensor, llvm::Value* first, llvm::Value* count,
+                   llvm::Value* scratch);
+
+  /// The keys a block of queries looks at: [0, whole) without looking at each, [whole, end) one by one.
+  struct KeyRange {
+    llvm::Value* whole = nullptr;
+    llvm::Value* end = nullptr;
+  };
+  KeyRange key_range(llvm::Value* first_query);
+  /// Calls `body` for the blocks of keys: (first key, count, whether some scores must be masked).
+  void for_key_blocks(const KeyRange& range,
+                      const std::function<void(llvm::Value* first, llvm::Value* count, bool masked)>& body);
+  /// scores[key, queries] = keys · queries for `count` keys; `queries` transposed. Rows up to the next multiple of
+  /// tile_rows are written; masked: no key from `count` on is read. `maximum` as TileProduct::maximum.
+  void score_tiles(const Operand& keys, int64_t depth, llvm::Value* queries, llvm::Value* scores, llvm::Value* count,
+                   bool masked, llvm::Value* maximum = nullptr);
+  /// out[d, queries] (+)= Σ_key keys[key, d] * weights[key, queries]
+  void weighted_sum(const Operand& keys, int64_t depth, llvm::Value* weights, llvm::Value* out, llvm::Value* count,
+                    TileProduct::Start start, llvm::Value* factor = nullptr);
+  llvm::Value* round_to_tile(llvm::Value* count);
+  /// rows of a block that exist, from its first query on
+  llvm::Value* valid_queries(llvm::Value* first_query);
+  void fill(llvm::Value* at, int64_t bytes, double value);
+
+ private:
+  Values key_limits(llvm::Value* first_query);
+  friend class ScoreLoop;
+};
+
+/// A loop over the rows of a tile of scores inside one function: applies the score expression and the mask.
+class ScoreLoop {
+ public:
+  ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, llvm::Value* first_query);
+  /// body(v, row, score of vector v, carried) for each vector of each row; keys start at first_key.
+  using RowBody = std::function<void(llvm::Value* row, const Values& scores, Values& carried)>;
+  Values run(llvm::Value* scores, llvm::Value* first_key, llvm::Value* count, bool masked, const Values& initial,
+             const RowBody& body);
+
+ private:
+  llvm::Value* apply(int64_t v, llvm::Value* key, llvm::Value* raw);
+
+  AttentionEmission& m_a;
+  std::unique_ptr<BodyEmitter> m_body;
+  std::vector<std::unique_ptr<Scope>> m_scopes;
+  std::vector<Scope*> m_lanes;
+  Values m_limits;
+};
+
+}  // namespace kiln::cpu

@@ -1,0 +1,240 @@
+#include <limits>
+
+#include "backends/cpu/compile/attention/attention.h"
+#include "backends/cpu/compile/attention/emission.h"
+#include "backends/schedule_bytes.h"
+
+/// Attention, forward. Source: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 1, turned on its side.
+///
+/// Lanes run along the queries: scores are S^T = K Q^T and the output is O^T = V^T P^T. So the maximum and the sum of
+/// a row of the softmax are one vector operation each, K and V are read as they lie, element by element as broadcasts
+/// (any stride, no packing), and only the block of queries is transposed, once.
+///
+///   for each block of queries (a task)
+///     for each block of keys                  scores, running maximum m
+///       p = 2^(score - m)                     one pass; row sums l
+///       O^T = O^T * 2^(m_before - m) + V^T p  the factor is applied as the sums are loaded
+///     O = O^T / l, lse = m + log l
+///
+/// Without a score expression log2(e) is folded into the queries; with one it is a factor of the exponent.
+/// A masked score is -inf. A maximum of -inf is taken as 0, so a row without keys gives l = 0: zeros, and lse -inf.
+namespace kiln::cpu {
+namespace {
+
+using llvm::Value;
+
+constexpr double k_log2_e = 1.44269504088896340736;
+constexpr double k_ln_2 = 0.693147180559945309417;
+constexpr double k_infinity = std::numeric_limits<double>::infinity();
+
+class AttentionForward {
+ public:
+  AttentionForward(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
+                   const AttentionSchedule& schedule)
+      : m_a(emitter, spec, attention, schedule), e(emitter), m_attention(attention) {}
+
+  LaunchShape emit();
+
+ private:
+  void plan_workspace();
+  void emit_task(const Emitter::Entry& entry, Value* task);
+  void emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first, Value* count,
+                 bool masked);
+  void finish(const AttentionPlace& place, Value* first_query);
+  llvm::Function* mask_scores(bool masked);
+  llvm::Function* softmax();
+  Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
+  int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
+  int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
+  double exponent_factor() const { return m_a.has_score() ? k_log2_e : 1; }
+
+  AttentionEmission m_a;
+  Emitter& e;
+  const AttentionSpec& m_attention;
+  Value* m_workspace = nullptr;
+  int64_t m_rows = 0, m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_block_maximum = 0,
+          m_factor = 0, m_keys = 0, m_values = 0, m_bytes = 0;
+  llvm::Function* m_mask_scores[2] = {};
+  llvm::Function* m_softmax = nullptr;
+};
+
+void AttentionForward::plan_workspace() {
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = m_bytes;
+    m_bytes += (bytes + 63) / 64 * 64;
+    return offset;
+  };
+  const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
+  m_rows = take(std::max(query_columns(), value_columns()) * block);
+  m_queries = take(query_columns() * block);
+  m_scores = take(keys * block);
+  m_output = take(value_columns() * block);
+  for (int64_t* offset : {&m_maximum, &m_sum, &m_block_maximum, &m_factor}) *offset = take(block);
+  if (m_a.widens(m_attention.k)) m_keys = take(keys * query_columns() * 4);
+  if (m_a.widens(m_attention.v)) m_values = take(keys * value_columns() * 4);
+}
+
+LaunchShape AttentionForward::emit() {
+  plan_workspace();
+  const Emitter::Entry entry = e.begin_entry();
+  m_workspace = entry.workspace;
+  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { emit_task(entry, task); });
+  e.ir.CreateRetVoid();
+  return {static_cast<uint64_t>(m_attention.batch * m_attention.heads * m_a.blocks()), static_cast<uint64_t>(m_bytes)};
+}
+
+void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
+  const int64_t blocks = m_a.blocks();
+  Value* block = e.ir.CreateURem(task, e.index(blocks));
+  Value* heads = e.ir.CreateUDiv(task, e.index(blocks));
+  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(heads, e.index(m_attention.heads)),
+                       e.ir.CreateURem(heads, e.index(m_attention.heads))};
+  if (m_attention.causal) {
+    // Late queries see more keys: first, last, second, last but one, … shares the work among contiguous ranges.
+    Value* half = e.ir.CreateLShr(block, e.index(1));
+    Value* from_end = e.ir.CreateSub(e.index(blocks - 1), half);
+    block = e.ir.CreateSelect(e.ir.CreateTrunc(block, e.i1()), from_end, half);
+  }
+  Value* first_query = e.ir.CreateMul(block, e.index(m_a.block()));
+  Value* kv_head = e.ir.CreateUDiv(place.head, e.index(m_a.group()));
+  Value* q = e.advance(m_a.base(m_attention.q, place, place.head),
+                       e.ir.CreateMul(first_query, e.index(m_a.row_bytes(m_attention.q))));
+  Value* k = m_a.base(m_attention.k, place, kv_head);
+  Value* v = m_a.base(m_attention.v, place, kv_head);
+
+  const double scale = m_attention.scale * (m_a.has_score() ? 1 : k_log2_e);
+  m_a.rows.load(m_a.layout(m_attention.q, m_attention.head_dim), q, at(m_rows), e.index(m_a.block()),
+                e.ir.CreateSub(m_a.valid_queries(first_query), e.index(1)), scale);
+  m_a.rows.transpose(at(m_rows), query_columns() * 4, at(m_queries), m_a.block_bytes(), m_a.block(), query_columns());
+  m_a.fill(at(m_maximum), m_a.block_bytes(), -k_infinity);
+  m_a.fill(at(m_block_maximum), m_a.block_bytes(), -k_infinity);
+  m_a.fill(at(m_sum), m_a.block_bytes(), 0);
+  m_a.fill(at(m_output), value_columns() * m_a.block_bytes(), 0);
+  m_a.for_key_blocks(m_a.key_range(first_query), [&](Value* first, Value* count, bool masked) {
+    emit_keys(place, first_query, k, v, first, count, masked);
+  });
+  finish(place, first_query);
+}
+
+void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first,
+                                 Value* count, bool masked) {
+  const auto keys = m_a.key_rows(m_attention.k, m_attention.head_dim, k, first, count, at(m_keys));
+  const bool passes = masked || m_a.has_score();
+  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
+                  passes ? nullptr : at(m_block_maximum));
+  Value* rows = masked ? m_a.round_to_tile(count) : count;
+  if (passes) {
+    e.ir.CreateCall(mask_scores(masked), {place.buffers, place.status, at(m_scores), at(m_block_maximum), place.batch,
+                                          place.head, first_query, first, rows});
+  }
+  e.ir.CreateCall(softmax(), {at(m_scores), rows, at(m_maximum), at(m_sum), at(m_block_maximum), at(m_factor)});
+  const auto values = m_a.key_rows(m_attention.v, m_attention.value_dim, v, first, count, at(m_values));
+  m_a.weighted_sum(values, m_attention.value_dim, at(m_scores), at(m_output), count, TileProduct::Start::rescale,
+                   at(m_factor));
+}
+
+/// Score expression, mask and maximum over a block of scores: one pass while it is in the first-level cache.
+llvm::Function* AttentionForward::mask_scores(bool masked) {
+  llvm::Function*& function = m_mask_scores[masked];
+  if (function != nullptr) return function;
+  const auto resume = e.ir.saveIP();
+  llvm::Type *p = e.pointer(), *i = e.i64();
+  function = e.begin_function(masked ? "mask_scores" : "modify_scores", e.ir.getVoidTy(), {p, p, p, p, i, i, i, i, i});
+  auto* argument = function->arg_begin();
+  const AttentionPlace place{argument, argument + 1, argument + 4, argument + 5};
+  Value* scores = argument + 2;
+  Value* maximum = argument + 3;
+  ScoreLoop loop(m_a, place, argument + 6);
+  Values largest;
+  for (int64_t v = 0; v < m_a.vectors(); ++v) largest.push_back(m_a.load(maximum, v));
+  largest = loop.run(scores, argument + 7, argument + 8, masked, largest,
+                     [&](Value* row, const Values& now, Values& carried) {
+                       Value* target = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
+                       for (int64_t v = 0; v < m_a.vectors(); ++v) {
+                         Value* more = e.ir.CreateFCmpOGT(now[v], carried[v]);
+                         carried[v] = e.ir.CreateSelect(more, now[v], carried[v]);
+                         m_a.store(now[v], target, v);
+                       }
+                     });
+  for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(largest[v], maximum, v);
+  e.ir.CreateRetVoid();
+  e.ir.restoreIP(resume);
+  return function;
+}
+
+/// (scores, rows, maximum, sum, block maximum, factor): scores become probabilities.
+llvm::Function* AttentionForward::softmax() {
+  if (m_softmax != nullptr) return m_softmax;
+  const auto resume = e.ir.saveIP();
+  llvm::Type* p = e.pointer();
+  m_softmax = e.begin_function("softmax", e.ir.getVoidTy(), {p, e.i64(), p, p, p, p});
+  auto* argument = m_softmax->arg_begin();
+  Value *scores = argument, *maximum = argument + 2, *sum = argument + 3, *block = argument + 4, *factor = argument + 5;
+  const auto exponent = [&](Value* difference) {
+    return exponent_factor() == 1 ? difference : e.ir.CreateFMul(difference, m_a.real(exponent_factor()));
+  };
+  Values sums, shifts;
+  for (int64_t v = 0; v < m_a.vectors(); ++v) {
+    Value* before = m_a.load(maximum, v);
+    Value* in_block = m_a.load(block, v);
+    Value* now = e.ir.CreateSelect(e.ir.CreateFCmpOGT(in_block, before), in_block, before);
+    Value* none = e.ir.CreateFCmpOEQ(now, m_a.real(-k_infinity));
+    shifts.push_back(e.ir.CreateSelect(none, m_a.real(0), now));
+    Value* shrink = softmax_exp2(e, exponent(e.ir.CreateFSub(before, shifts[v])));
+    m_a.store(shrink, factor, v);
+    m_a.store(now, maximum, v);
+    m_a.store(m_a.real(-k_infinity), block, v);
+    sums.push_back(e.ir.CreateFMul(m_a.load(sum, v), shrink));
+  }
+  sums = e.loop(e.index(0), argument + 1, 1, sums, [&](Value* row, const Values& now) {
+    Value* at_row = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
+    Values next;
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      Value* weight = softmax_exp2(e, exponent(e.ir.CreateFSub(m_a.load(at_row, v), shifts[v])));
+      m_a.store(weight, at_row, v);
+      next.push_back(e.ir.CreateFAdd(now[v], weight));
+    }
+    return next;
+  });
+  for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(sums[v], sum, v);
+  e.ir.CreateRetVoid();
+  e.ir.restoreIP(resume);
+  return m_softmax;
+}
+
+void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {
+  Value* valid = m_a.valid_queries(first_query);
+  VectorMath math(e);
+  Values inverses;
+  for (int64_t v = 0; v < m_a.vectors(); ++v) {
+    Value* sum = m_a.load(at(m_sum), v);
+    Value* none = e.ir.CreateFCmpOEQ(sum, m_a.real(0));
+    inverses.push_back(e.ir.CreateSelect(none, m_a.real(0), e.ir.CreateFDiv(m_a.real(1), sum)));
+    Value* maximum = e.ir.CreateFMul(m_a.load(at(m_maximum), v), m_a.real(m_a.has_score() ? 1 : k_ln_2));
+    m_a.store(e.ir.CreateFAdd(maximum, math.log(sum)), at(m_factor), v);
+  }
+  e.loop(e.index(0), e.index(m_attention.value_dim), 1, [&](Value* d) {
+    Value* row = e.advance(at(m_output), e.ir.CreateMul(d, e.index(m_a.block_bytes())));
+    for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(e.ir.CreateFMul(m_a.load(row, v), inverses[v]), row, v);
+  });
+  m_a.rows.transpose(at(m_output), m_a.block_bytes(), at(m_rows), value_columns() * 4, value_columns(), m_a.block());
+  const auto from_first = [&](const Access& access) {
+    return e.advance(m_a.base(access, place, place.head), e.ir.CreateMul(first_query, e.index(m_a.row_bytes(access))));
+  };
+  m_a.rows.store(m_a.layout(m_attention.out, m_attention.value_dim), at(m_rows), from_first(m_attention.out), valid, 1);
+  Value* lse = from_first(m_attention.lse);
+  e.loop(e.index(0), valid, 1, [&](Value* row) {
+    Value* value = e.load(e.f32(), e.advance(at(m_factor), e.ir.CreateMul(row, e.index(4))));
+    e.store(value, e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));
+  });
+}
+
+}  // namespace
+
+Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
+  return AttentionForward(emitter, spec, std::get<AttentionSpec>(spec.kernel), schedule).emit();
+}
+
+}  // namespace kiln::cpu

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "backends/cpu/compile/emit/scalar_emitter.h"
+
+namespace kiln::cpu {
+
+/// Rows of a tensor: `columns` elements of `dtype` each, strides in elements.
+struct RowsLayout {
+  DType dtype = DType::f32;
+  int64_t columns = 0, row_stride = 0, column_stride = 1;
+  auto operator<=>(const RowsLayout&) const = default;
+};
+
+/// Moves rows between tensors of any dtype and strides and row-major f32 blocks of the workspace, whose rows are
+/// padded_bytes(columns) apart. One function per layout.
+class RowMover {
+ public:
+  RowMover(Emitter& emitter, ScalarEmitter& scalars) : e(emitter), m_scalars(scalars) {}
+
+  int64_t padded(int64_t columns) const { return (columns + e.lanes() - 1) / e.lanes() * e.lanes(); }
+  int64_t padded_bytes(int64_t columns) const { return padded(columns) * 4; }
+
+  /// block[row, :] = tensor[min(row, last), :] * scale for `count` rows; pad columns become 0.
+  void load(const RowsLayout& layout, llvm::Value* tensor, llvm::Value* block, llvm::Value* count, llvm::Value* last,
+            double scale);
+  /// tensor[row, :] = block[row, :] * scale for `count` rows.
+  void store(const RowsLayout& layout, llvm::Value* block, llvm::Value* tensor, llvm::Value* count, double scale);
+  /// to[column, row] = from[row, column]: `rows` x `columns`, multiples of lanes(); row strides in bytes.
+  void transpose(llvm::Value* from, int64_t from_row_bytes, llvm::Value* to, int64_t to_row_bytes, int64_t rows,
+                 int64_t columns);
+
+ private:
+  llvm::Function* mover(const RowsLayout& layout, double scale, bool loads);
+  llvm::Function* transpose_block(int64_t from_row_bytes, int64_t to_row_bytes);
+
+  Emitter& e;
+  ScalarEmitter& m_scalars;
+  std::map<std::tuple<RowsLayout, double, bool>, llvm::Function*> m_movers;
+  std::map<std::pair<int64_t, int64_t>, llvm::Function*> m_transposes;
+};
+
+}  // namespace kiln::cpu

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "backends/cpu/compile/emit/emitter.h"
+
+namespace kiln::cpu {
+
+/// A tile of C[i, lanes] (+)= Σ_t A[i, t] * B[t, lanes], all f32: every matrix product of attention, forward and
+/// backward, is this one with other strides. Strides in bytes; B and C are 64-byte aligned, A is read element by
+/// element.
+struct TileProduct {
+  enum class Start : uint8_t {
+    zero,        // C = Σ
+    accumulate,  // C += Σ
+    rescale,     // C = C * factor[lane] + Σ
+  };
+  int64_t rows = 8, vectors = 2;
+  int64_t a_row = 0, a_step = 0, b_step = 0, c_row = 0;
+  Start start = Start::zero;
+  bool maximum = false;  // factor[lane] becomes the largest of itself and the column of C
+  bool clamped = false;  // rows of A from `valid` on are not read: the last valid row stands for them
+  auto operator<=>(const TileProduct&) const = default;
+};
+
+/// Writes the functions for tile products, one per kind, and calls of them.
+class TileProducts {
+ public:
+  explicit TileProducts(Emitter& emitter) : e(emitter) {}
+
+  /// `count` ≥ 0 steps; `factor`: vectors * lanes f32, or null when the kind needs none; `valid` ≥ 1 for clamped ones.
+  void run(const TileProduct& kind, llvm::Value* a, llvm::Value* b, llvm::Value* c, llvm::Value* count,
+           llvm::Value* factor = nullptr, llvm::Value* valid = nullptr);
+
+ private:
+  llvm::Function* function(const TileProduct& kind);
+  Values multiply(const TileProduct& kind, llvm::Function* function, const Values& sums);
+
+  Emitter& e;
+  std::map<TileProduct, llvm::Function*> m_functions;
+};
+
+/// 2^x for x ≤ 0, relative error 2e-7; exactly 0 below 2^-99, so that no denormal slows down what follows. NaN stays.
+llvm::Value* softmax_exp2(Emitter& emitter, llvm::Value* x);
+
+}  // namespace kiln::cpu

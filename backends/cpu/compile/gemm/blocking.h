@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/compile/emit/split.h"
+#include "backends/cpu/compile/gemm/problem.h"
+
+namespace kiln::cpu {
+
+/// How the kernel of a tile reads A.
+enum class ReadA : uint8_t {
+  direct = 0,  // where it lies
+  rows = 1,    // packed, k-contiguous: evaluated with lanes along k
+  panels = 2,  // packed [k][rows of the tile]: evaluated with lanes along m
+};
+/// How the kernel of a tile reads B.
+enum class ReadB : uint8_t {
+  direct = 0,      // where it lies, n-contiguous
+  panels = 1,      // packed [k][columns of the tile]: evaluated with lanes along n
+  transposed = 2,  // packed the same way from k-contiguous columns, by transposing blocks in registers
+};
+
+/// How the loops around a tile's kernel cut a product. Columns are counted in units: vectors of sums, or single columns.
+/// Tiles are maxima: m and n are cut into tiles that differ by at most one row and one unit.
+struct GemmBlocking {
+  int64_t unit = 1;  // columns
+  int64_t tile_rows = 1, tile_units = 1;
+  int64_t group_rows = 1;  // rows of A packed at a time
+  int64_t k_block = 1;     // steps of k between two visits to memory, at most k and at least 1
+  int64_t slab_units = 1;  // width of the part of B kept in the second-level cache; the grid's outer dim
+  int64_t row_parts = 1;   // the grid's inner dim: parts of m, merged again within one call
+  ReadA read_a = ReadA::direct;
+  ReadB read_b = ReadB::direct;
+
+  bool packs_a() const { return read_a != ReadA::direct; }
+  bool packs_b() const { return read_b != ReadB::direct; }
+};
+
+/// Widens the slabs and counts the parts of m so that tasks are worth handing out and threads share them evenly.
+void choose_parts(GemmBlocking& blocking, const GemmProblem& problem);
+
+/// Schedule::tile.
+std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProblem& problem, bool is_exchanged);
+
+/// A blocking of one problem: what is cut into how many pieces.
+struct GemmGrid {
+  Split rows;          // tiles of m
+  Split columns;       // tiles of units
+  Split slabs;         // of column tiles
+  Split parts;         // of row tiles
+  int64_t blocks = 1;  // of k
+  int64_t tail = 0;    // columns of the last unit where it is not whole
+
+  GemmGrid(const GemmBlocking& blocking, const GemmSpec& gemm);
+};
+
+}  // namespace kiln::cpu

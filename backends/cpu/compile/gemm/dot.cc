@@ -1,0 +1,172 @@
+#include "backends/cpu/compile/gemm/dot.h"
+
+#include <algorithm>
+
+#include "backends/cpu/compile/gemm/epilogue.h"
+#include "backends/cpu/compile/gemm/implementations.h"
+#include "backends/cpu/compile/gemm/loops.h"
+#include "backends/schedule_bytes.h"
+
+/// The dot product: both operands are contiguous along k. Lanes run along k, every sum is a vector, and at the end the
+/// vectors of one row of the tile are folded into one: pairs of vectors are halved and joined, so n vectors cost about 2n
+/// shuffles instead of n * log2(lanes). For few rows this saves the transposed packing of B, which could not be repaid.
+///
+/// The epilogue is always rolled, over one vector for each row of the tile.
+namespace kiln::cpu {
+namespace {
+
+using llvm::Value;
+
+constexpr int64_t k_slab_bytes = 128 << 10;
+constexpr int64_t k_most_rows = 32;  // more repay packing
+
+class DotKernel final : public GemmTileKernel {
+ public:
+  DotKernel(GemmEmission& emission, const DotSchedule& schedule)
+      : GemmTileKernel(emission),
+        m_schedule(schedule),
+        m_epilogue(emission, {.vectors = 1, .has_whole = false, .has_tail = true}) {}
+
+  int64_t scratch_bytes() const override { return m_schedule.tile_rows * m_g.sum_vector_bytes(); }
+
+ private:
+  void emit_callees() override { m_epilogue.function(); }
+  void emit(const TileShape& shape, const GemmTileCall& call) override;
+  Value* reduce_rows(const Values& sums);
+
+  const DotSchedule& m_schedule;
+  GemmEpilogue m_epilogue;
+};
+
+void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  const int64_t k = m_g.problem.gemm->k, lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
+  const auto step = [&](Value* a, Value* b, int64_t count, const Values& sums) {
+    Values rows, columns, next;
+    const auto load = [&](Value* base, int64_t stride, int64_t i) {
+      return m_g.load_lanes(m_g.packed_vector(), e.advance(base, i * stride * bytes), count);
+    };
+    for (int64_t row = 0; row < shape.rows; ++row) rows.push_back(load(a, m_g.problem.a.tile_stride, row));
+    for (int64_t column = 0; column < shape.vectors; ++column) {
+      Value* vector = load(b, m_g.problem.b.tile_stride, column);
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        next.push_back(m_g.multiply_add(rows[row], vector, sums[column * shape.rows + row]));
+      }
+    }
+    return next;
+  };
+  Values carried{call.a, call.b};
+  carried.resize(static_cast<size_t>(2 + shape.rows * shape.vectors), m_g.zero());
+  carried = e.loop(e.index(0), e.index(k / lanes), 1, carried, [&](Value*, const Values& now) {
+    const Values sums = step(now[0], now[1], lanes, {now.begin() + 2, now.end()});
+    Values next{e.advance(now[0], m_g.packed_vector_bytes()), e.advance(now[1], m_g.packed_vector_bytes())};
+    next.insert(next.end(), sums.begin(), sums.end());
+    return next;
+  });
+  Values sums(carried.begin() + 2, carried.end());
+  if (k % lanes != 0) sums = step(carried[0], carried[1], k % lanes, sums);
+
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    Values of_row;
+    for (int64_t column = 0; column < shape.vectors; ++column) of_row.push_back(sums[column * shape.rows + row]);
+    e.store(reduce_rows(of_row), e.advance(call.scratch, row * m_g.sum_vector_bytes()),
+            static_cast<uint64_t>(m_g.sum_vector_bytes()));
+  }
+  m_epilogue.run(call, shape.rows, shape.vectors);
+}
+
+/// One vector whose lane i is the sum of all lanes of sums[i].
+Value* DotKernel::reduce_rows(const Values& sums) {
+  const int lanes = m_g.lanes();
+  Values level = sums;
+  for (int block = lanes; block > 1; block /= 2) {
+    std::vector<int> low, high;
+    for (int lane = 0; lane < 2 * lanes; ++lane) (lane % block < block / 2 ? low : high).push_back(lane);
+    Values next;
+    for (size_t i = 0; i < level.size(); i += 2) {
+      Value* a = level[i];
+      Value* b = level[std::min(i + 1, level.size() - 1)];
+      next.push_back(m_g.add(m_g.e.ir.CreateShuffleVector(a, b, low), m_g.e.ir.CreateShuffleVector(a, b, high)));
+    }
+    level = next;
+  }
+  return level[0];
+}
+
+}  // namespace
+
+Status fits_dot(const GemmProblem& problem) {
+  for (const GemmOperand* operand : {&problem.a, &problem.b}) {
+    if (operand->plain == nullptr || operand->k_stride != 1) {
+      return error(StatusCode::unimplemented, "gemm by dot products: an operand is not contiguous along k");
+    }
+  }
+  if (!is_floating(problem.types.accumulator)) {
+    return error(StatusCode::unimplemented, "gemm by dot products: sums of {}", to_string(problem.types.accumulator));
+  }
+  return {};
+}
+
+DotSchedule dot_schedule(const GemmProblem& problem) {
+  const auto& gemm = *problem.gemm;
+  const bool wide = problem.registers == 32;
+  DotSchedule schedule;
+  schedule.tile_rows = static_cast<uint16_t>(std::min<int64_t>(gemm.m, wide ? 3 : 2));
+  schedule.tile_columns = static_cast<uint16_t>(std::min({gemm.n, problem.sum_lanes(), int64_t{wide ? 8 : 4}}));
+  const int64_t slab = k_slab_bytes / (std::max<int64_t>(gemm.k, 1) * problem.packed_bytes()) / schedule.tile_columns;
+  schedule.slab_columns = static_cast<uint32_t>(std::max<int64_t>(slab, 1) * schedule.tile_columns);
+  GemmBlocking blocking = schedule.blocking(problem);
+  choose_parts(blocking, problem);
+  schedule.slab_columns = static_cast<uint32_t>(blocking.slab_units);
+  schedule.row_parts = static_cast<uint32_t>(blocking.row_parts);
+  return schedule;
+}
+
+Status DotSchedule::validate(const GemmProblem& problem) const {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("gemm by dot products, {}: {}", describe(problem), why);
+  };
+  if (!fits_dot(problem).ok()) return refuse(fits_dot(problem).message());
+  if (tile_rows == 0 || tile_columns == 0 || slab_columns == 0 || row_parts == 0) return refuse("a zero extent");
+  if (tile_columns > problem.sum_lanes()) return refuse("a row of the tile is more than a vector");
+  // The sums, a vector of each row of A, and one of B.
+  if (int64_t{tile_rows} * tile_columns + tile_rows + 1 > problem.registers) {
+    return refuse("the tile needs more registers");
+  }
+  return {};
+}
+
+GemmBlocking DotSchedule::blocking(const GemmProblem& problem) const {
+  return {.unit = 1,
+          .tile_rows = tile_rows,
+          .tile_units = tile_columns,
+          .k_block = std::max<int64_t>(problem.gemm->k, 1),
+          .slab_units = slab_columns,
+          .row_parts = row_parts};
+}
+
+std::string DotSchedule::describe(const GemmProblem& problem) const {
+  return fmt::format("dot {}x{} k {} slab {} parts {} rolled{}", tile_rows, tile_columns, problem.gemm->k, slab_columns,
+                     row_parts, exchanged ? " exchanged" : "");
+}
+
+Status dot_claims(const KernelSpec& spec, const CpuTarget& target) {
+  KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
+  return fits_dot(analyse_gemm(spec, target, widened(std::get<GemmSpec>(spec.kernel))));
+}
+
+std::vector<Schedule> dot_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
+  return schedules_of(spec, target, [](const GemmProblem& problem) {
+    const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= k_most_rows;
+    return is_worth_it ? std::vector{dot_schedule(problem)} : std::vector<DotSchedule>();
+  });
+}
+
+Expected<LaunchShape> emit_dot(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  return with_schedule<DotSchedule>(emitter, spec, bytes, [](GemmEmission& emission, const DotSchedule& schedule) {
+    DotKernel kernel(emission, schedule);
+    return emit_gemm_loops(emission, kernel);
+  });
+}
+
+}  // namespace kiln::cpu

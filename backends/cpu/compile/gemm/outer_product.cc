@@ -1,0 +1,267 @@
+#include "backends/cpu/compile/gemm/outer_product.h"
+
+#include "backends/cpu/compile/gemm/epilogue.h"
+#include "backends/cpu/compile/gemm/implementations.h"
+#include "backends/cpu/compile/gemm/loops.h"
+#include "backends/cpu/compile/gemm/packing.h"
+
+/// The outer product: a tile of C lives in registers while k runs.
+///
+/// (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008; the tile shapes are those of BLIS
+/// turned to rows of C.) Per k step the vectors of one row of B are loaded once and each element of a column of A is
+/// broadcast against them. Pointers advance once per iteration, everything else is a constant displacement, so on AVX-512
+/// each broadcast becomes part of its multiply-add.
+///
+/// Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums: so k is cut into runs
+/// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, §4.2: blocked summation). Each is summed from zero in
+/// the registers and then added to the tile's totals, which wait in scratch; a full tile does that once in some thousand
+/// cycles. Blocks of k are added to the partial sums in the same way.
+///
+/// The epilogue is straight-line when it is short, else rolled (epilogue.h).
+namespace kiln::cpu {
+namespace {
+
+using llvm::Value;
+
+class OuterProductKernel final : public GemmTileKernel {
+ public:
+  OuterProductKernel(GemmEmission& emission, const OuterProductSchedule& schedule)
+      : GemmTileKernel(emission),
+        m_schedule(schedule),
+        m_epilogue(emission,
+                   {.vectors = schedule.tile_vectors, .has_whole = true, .has_tail = emission.grid.tail != 0}) {}
+
+  int64_t scratch_bytes() const override {
+    if (!m_schedule.rolled_epilogue && !has_runs()) return 0;
+    return m_schedule.tile_rows * m_schedule.tile_vectors * m_g.sum_vector_bytes();
+  }
+
+ private:
+  using Sums = Values;  // row by row
+  /// How a tile steps through a packed or unpacked operand, in bytes.
+  struct Steps {
+    int64_t a_row = 0, a_k = 0, b_k = 0;
+  };
+  struct Operands {
+    Value* a = nullptr;
+    Value* b = nullptr;
+  };
+  static constexpr int64_t k_longest_run = 256;  // k steps
+
+  void emit_callees() override {
+    if (m_schedule.rolled_epilogue) m_epilogue.function();
+  }
+  void emit(const TileShape& shape, const GemmTileCall& call) override;
+  Steps steps(const TileShape& shape) const;
+  Sums multiply(const TileShape& shape, const GemmTileCall& call);
+  Sums sum_run(const TileShape& shape, Operands& at, Value* count);
+  bool has_runs() const { return run_steps() < m_g.blocking.k_block; }
+  int64_t run_steps() const {
+    const int64_t block = m_g.blocking.k_block, runs = (block + k_longest_run - 1) / k_longest_run;
+    return (block + runs - 1) / runs;
+  }
+  Sums step(const TileShape& shape, const Steps& steps, Value* a, Value* b, int64_t at, const Sums& sums);
+  void prefetch_output(const TileShape& shape, const GemmTileCall& call);
+  void finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
+  void store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
+  /// Lanes of a tile's vector that exist.
+  int64_t active(const TileShape& shape, int64_t vector) const {
+    return shape.tail != 0 && vector == shape.vectors - 1 ? shape.tail : m_g.sum_lanes();
+  }
+
+  const OuterProductSchedule& m_schedule;
+  GemmEpilogue m_epilogue;
+};
+
+OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) const {
+  const int64_t bytes = m_g.packed_bytes();
+  Steps steps;
+  switch (m_schedule.read_a) {
+    case ReadA::direct:
+      steps.a_row = m_g.problem.a.tile_stride * bytes;
+      steps.a_k = m_g.problem.a.k_stride * bytes;
+      break;
+    case ReadA::rows:
+      steps.a_row = packed_row_bytes(m_g);
+      steps.a_k = bytes;
+      break;
+    case ReadA::panels:
+      steps.a_row = bytes;
+      steps.a_k = shape.rows * bytes;
+      break;
+  }
+  const bool direct = m_schedule.read_b == ReadB::direct;
+  steps.b_k = direct ? m_g.problem.b.k_stride * bytes : shape.vectors * m_g.packed_vector_bytes();
+  return steps;
+}
+
+OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const Steps& steps, Value* a, Value* b,
+                                                  int64_t at, const Sums& sums) {
+  Emitter& e = m_g.e;
+  const bool packed = m_schedule.read_b != ReadB::direct;
+  Values columns;
+  for (int64_t v = 0; v < shape.vectors; ++v) {
+    Value* pointer = e.advance(b, at * steps.b_k + v * m_g.packed_vector_bytes());
+    columns.push_back(packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
+                             : m_g.load_lanes(m_g.packed_vector(), pointer, active(shape, v)));
+  }
+  Sums next;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    Value* scalar = e.load(m_g.packed_element(), e.advance(a, at * steps.a_k + row * steps.a_row));
+    Value* broadcast = e.splat(scalar, m_g.lanes());
+    for (int64_t v = 0; v < shape.vectors; ++v) {
+      next.push_back(m_g.multiply_add(broadcast, columns[v], sums[row * shape.vectors + v]));
+    }
+  }
+  return next;
+}
+
+OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, Operands& at, Value* count) {
+  Emitter& e = m_g.e;
+  const Steps by = steps(shape);
+  Values carried{at.a, at.b};
+  carried.resize(2 + static_cast<size_t>(shape.rows * shape.vectors), m_g.zero());
+  const auto rounds = [&](Value* times, int64_t unroll) {
+    carried = e.loop(e.index(0), times, 1, carried, [&](Value*, const Values& now) {
+      Sums running(now.begin() + 2, now.end());
+      for (int64_t i = 0; i < unroll; ++i) running = step(shape, by, now[0], now[1], i, running);
+      Values next{e.advance(now[0], unroll * by.a_k), e.advance(now[1], unroll * by.b_k)};
+      next.insert(next.end(), running.begin(), running.end());
+      return next;
+    });
+  };
+  const int64_t unroll = m_schedule.unroll;
+  rounds(e.ir.CreateUDiv(count, e.index(unroll)), unroll);
+  rounds(e.ir.CreateURem(count, e.index(unroll)), 1);
+  at = {carried[0], carried[1]};
+  return {carried.begin() + 2, carried.end()};
+}
+
+OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  Operands at{call.a, call.b};
+  if (!has_runs()) return sum_run(shape, at, call.k_count);
+  const auto total_at = [&](size_t i) {
+    return e.advance(call.scratch, static_cast<int64_t>(i) * m_g.sum_vector_bytes());
+  };
+  const auto alignment = static_cast<uint64_t>(m_g.sum_vector_bytes());
+  const auto sums = static_cast<size_t>(shape.rows * shape.vectors);
+  for (size_t i = 0; i < sums; ++i) e.store(m_g.zero(), total_at(i), alignment);
+  const auto add = [&](const Sums& run, bool keep) {
+    Sums totals;
+    for (size_t i = 0; i < sums; ++i) {
+      totals.push_back(m_g.add(e.load(m_g.sum_vector(), total_at(i), alignment), run[i]));
+      if (keep) e.store(totals[i], total_at(i), alignment);
+    }
+    return totals;
+  };
+  const int64_t longest = run_steps();
+  e.loop(e.index(0), call.k_count, longest, {at.a, at.b}, [&](Value* from, const Values& now) {
+    Operands here{now[0], now[1]};
+    Value* rest = e.ir.CreateSub(call.k_count, from);
+    Value* count = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(longest));
+    add(sum_run(shape, here, count), true);
+    return Values{here.a, here.b};
+  });
+  Sums totals;
+  for (size_t i = 0; i < sums; ++i) totals.push_back(e.load(m_g.sum_vector(), total_at(i), alignment));
+  return totals;
+}
+
+void OuterProductKernel::prefetch_output(const TileShape& shape, const GemmTileCall& call) {
+  const Access* access = m_g.problem.partial_sums;
+  if (!m_schedule.prefetch_output || access == nullptr) return;
+  Value* start = m_g.address(*access, call.place, call.m, call.n);
+  const int64_t row_bytes = access->strides[access->strides.size() - 2] * m_g.sum_bytes();
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    for (int64_t v = 0; v < shape.vectors; ++v) {
+      Value* line = m_g.e.advance(start, row * row_bytes + v * m_g.sum_vector_bytes());
+      m_g.e.ir.CreateIntrinsic(llvm::Intrinsic::prefetch, {m_g.e.pointer()},
+                               {line, m_g.e.ir.getInt32(1), m_g.e.ir.getInt32(3), m_g.e.ir.getInt32(1)});
+    }
+  }
+}
+
+void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  prefetch_output(shape, call);
+  if (m_g.grid.blocks == 1) return finish(shape, call, multiply(shape, call));
+
+  const auto each = [&](const auto& visit) {
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      for (int64_t v = 0; v < shape.vectors; ++v) {
+        visit(e.advance(call.partial, row * m_g.partial_row_bytes() + v * m_g.sum_vector_bytes()), active(shape, v));
+      }
+    }
+  };
+  const auto flag = [&](int64_t bit) {
+    return e.ir.CreateICmpNE(e.ir.CreateAnd(call.flags, e.index(bit)), e.index(0));
+  };
+  Sums block = multiply(shape, call);
+  const Sums sums = e.if_else(
+      flag(GemmTileCall::k_first), [&] { return block; },
+      [&] {
+        Sums total;
+        each([&](Value* pointer, int64_t lanes) {
+          total.push_back(m_g.add(m_g.load_lanes(m_g.sum_vector(), pointer, lanes), block[total.size()]));
+        });
+        return total;
+      });
+  e.if_else(
+      flag(GemmTileCall::k_last),
+      [&] {
+        finish(shape, call, sums);
+        return Values{};
+      },
+      [&] {
+        size_t at = 0;
+        each([&](Value* pointer, int64_t lanes) { m_g.store_lanes(sums[at++], pointer, lanes); });
+        return Values{};
+      });
+}
+
+void OuterProductKernel::finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
+  if (!m_schedule.rolled_epilogue) return store_results(shape, call, sums);
+  Emitter& e = m_g.e;
+  const int64_t row_bytes = m_schedule.tile_vectors * m_g.sum_vector_bytes();
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    for (int64_t v = 0; v < shape.vectors; ++v) {
+      e.store(sums[row * shape.vectors + v], e.advance(call.scratch, row * row_bytes + v * m_g.sum_vector_bytes()),
+              static_cast<uint64_t>(m_g.sum_vector_bytes()));
+    }
+  }
+  const int64_t columns = shape.vectors * m_g.sum_lanes() - (shape.tail ? m_g.sum_lanes() - shape.tail : 0);
+  m_epilogue.run(call, shape.rows, columns);
+}
+
+void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
+  GemmBody body(m_g, m_g.problem.gemm->epilogue, call.place);
+  for (int64_t v = 0; v < shape.vectors; ++v) {
+    const int64_t lanes = active(shape, v);
+    Scope& columns =
+        body.lanes(body.inner_dim(), call.n, v * m_g.sum_lanes(), lanes == m_g.sum_lanes() ? nullptr : m_g.mask(lanes));
+    prepare_stores(m_g, body, columns);
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      Value* m = m_g.e.ir.CreateAdd(call.m, m_g.e.index(row));
+      emit_stores(m_g, body, body.at(columns, body.outer_dim(), m), sums[row * shape.vectors + v]);
+    }
+  }
+}
+
+}  // namespace
+
+Status outer_product_claims(const KernelSpec& spec, const CpuTarget&) { return gemm_bodies_claims(spec); }
+
+std::vector<Schedule> outer_product_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
+  return schedules_of(spec, target, [&](const GemmProblem& problem) { return ranked_schedules(problem, machine); });
+}
+
+Expected<LaunchShape> emit_outer_product(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  return with_schedule<OuterProductSchedule>(emitter, spec, bytes,
+                                             [](GemmEmission& emission, const OuterProductSchedule& schedule) {
+                                               OuterProductKernel kernel(emission, schedule);
+                                               return emit_gemm_loops(emission, kernel);
+                                             });
+}
+
+}  // namespace kiln::cpu

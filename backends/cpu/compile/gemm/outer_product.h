@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/cpu/compile/gemm/blocking.h"
+#include "backends/machine.h"
+#include "base/expected.h"
+
+namespace kiln::cpu {
+
+/// The choices for a gemm by outer products: lanes along n, elements of A broadcast against vectors of B. In vectors and
+/// rows of the form that is compiled (`exchanged`).
+struct OuterProductSchedule {
+  static constexpr std::string_view k_implementation = "outer_product";
+  static constexpr uint32_t k_version = 1;
+
+  bool exchanged = false;  // computed as C^T = B^T A^T
+  ReadA read_a = ReadA::direct;
+  ReadB read_b = ReadB::direct;
+  bool rolled_epilogue = false;  // a loop over the finished tile instead of straight-line code
+  bool prefetch_output = false;
+  uint8_t unroll = 2;  // k steps per iteration
+  uint16_t tile_rows = 6;
+  uint16_t tile_vectors = 4;
+  uint32_t group_rows = 96;
+  uint32_t k_block = 384;
+  uint32_t slab_vectors = 40;
+  uint32_t row_parts = 8;
+
+  bool operator==(const OuterProductSchedule&) const = default;
+  static auto fields(auto& s) {
+    return std::tie(s.exchanged, s.read_a, s.read_b, s.rolled_epilogue, s.prefetch_output, s.unroll, s.tile_rows,
+                    s.tile_vectors, s.group_rows, s.k_block, s.slab_vectors, s.row_parts);
+  }
+
+  /// Errors: invalid_argument when no kernel for the problem, oriented as the schedule says, can be made so.
+  Status validate(const GemmProblem& problem) const;
+  GemmBlocking blocking(const GemmProblem& problem) const;
+  /// "tile 6x64 k 768 slab 320 parts 8 b-panels"
+  std::string describe(const GemmProblem& problem) const;
+};
+
+/// Best first by the analytic model, at least one. The first is within a few per cent of the best for nearly all shapes.
+std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, const Machine& machine);
+
+}  // namespace kiln::cpu

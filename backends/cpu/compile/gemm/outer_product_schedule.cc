@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "backends/cpu/compile/gemm/outer_product.h"
+#include "frontend/kernel/expensive.h"
+
+/// Which tile, which blocks.
+///
+/// The kernel keeps a tile of C in registers and walks k. Per k step of a tile of r rows and v vectors it issues r*v
+/// multiply-adds (two a cycle), r + v loads (two a cycle; on AVX-512 the broadcast of A is an operand of the
+/// multiply-add and still a load), and it needs about eight independent sums to hide the latency of four cycles. The
+/// vectors of B come from the second-level cache, so a tile with more rows asks for fewer bytes per cycle. The model
+/// adds these up over the tiles that m and n really split into (an odd size may suit a tile that is worse in the
+/// middle), and takes the cheapest; runners-up become the further candidates.
+///
+/// Blocks: a slab of B, k_block x slab columns, stays in the second-level cache while the rows of A pass by. A whole
+/// pass over k without visiting memory in between is best as long as the slab is not too narrow.
+///
+/// Packing costs a load and a store per element of B and is repaid by sequential reads, m times. It is left out where
+/// B is small enough to stay in the caches as it lies, or m is too small to repay it.
+namespace kiln::cpu {
+namespace {
+
+struct Tile {
+  int rows, vectors;
+};
+
+constexpr std::array k_tiles_32_registers{Tile{8, 3},  Tile{6, 4},  Tile{5, 5},  Tile{4, 6},
+                                          Tile{12, 2}, Tile{14, 2}, Tile{24, 1}, Tile{28, 1}};
+constexpr std::array k_tiles_16_registers{Tile{6, 2}, Tile{4, 3}, Tile{12, 1}, Tile{8, 1}, Tile{5, 2}, Tile{3, 3}};
+constexpr std::array k_flat_tiles{Tile{1, 4}, Tile{1, 8}, Tile{2, 4}, Tile{3, 4}, Tile{4, 4},
+                                  Tile{4, 2}, Tile{2, 8}, Tile{3, 8}, Tile{4, 6}};
+
+constexpr int64_t k_direct_b_bytes = 512 << 10;  // below it, B is read where it lies
+constexpr int64_t k_direct_a_bytes = 64 << 10;   // below it, A is
+constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the caches when a tile is stored
+constexpr int64_t k_rows_to_repay_packing = 48;
+constexpr int64_t k_lanes_to_transpose = 4;
+constexpr int64_t k_short_block = 384;
+constexpr int k_largest_unroll = 16;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Cycles per k step of one tile.
+double tile_cycles(double rows, double vectors) {
+  const double multiply = rows * vectors / 2;
+  const double loads = (rows + vectors) / 2;
+  const double second_level = vectors / 1.2;  // 64 bytes every 1.2 cycles
+  // The parts overlap, but not perfectly.
+  return std::max({multiply, loads, second_level, 4.0}) + 0.08 * (loads + second_level);
+}
+
+/// Cycles per k step of the whole problem, cut into tiles of at most `tile`.
+double problem_cycles(const GemmProblem& problem, Tile tile) {
+  const int64_t vectors = ceil_div(problem.gemm->n, problem.sum_lanes());
+  const int64_t row_tiles = ceil_div(problem.gemm->m, tile.rows);
+  const int64_t column_tiles = ceil_div(vectors, tile.vectors);
+  double cycles = 0;
+  for (int big_row : {0, 1}) {
+    const int64_t rows = problem.gemm->m / row_tiles + big_row;
+    const int64_t row_count = big_row ? problem.gemm->m % row_tiles : row_tiles - problem.gemm->m % row_tiles;
+    for (int big_column : {0, 1}) {
+      const int64_t width = vectors / column_tiles + big_column;
+      const int64_t count = big_column ? vectors % column_tiles : column_tiles - vectors % column_tiles;
+      cycles += static_cast<double>(row_count * count) * tile_cycles(rows, width);
+    }
+  }
+  return cycles;
+}
+
+std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
+  std::vector<Tile> tiles;
+  const int64_t vectors = ceil_div(problem.gemm->n, problem.sum_lanes());
+  const auto consider = [&](Tile tile) {
+    tile.rows = static_cast<int>(std::min<int64_t>(tile.rows, problem.gemm->m));
+    tile.vectors = static_cast<int>(std::min<int64_t>(tile.vectors, vectors));
+    const int needed = tile.rows * tile.vectors + tile.vectors + 1;
+    const bool known = std::any_of(tiles.begin(), tiles.end(), [&](const Tile& other) {
+      return other.rows == tile.rows && other.vectors == tile.vectors;
+    });
+    if (needed <= problem.registers && !known) tiles.push_back(tile);
+  };
+  if (problem.registers == 32) {
+    for (Tile tile : k_tiles_32_registers) consider(tile);
+  } else {
+    for (Tile tile : k_tiles_16_registers) consider(tile);
+  }
+  if (problem.gemm->m <= 4) {
+    for (Tile tile : k_flat_tiles) consider(tile);
+  }
+  std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) {
+    return problem_cycles(problem, a) < problem_cycles(problem, b);
+  });
+  return tiles;
+}
+
+/// Operations that make straight-line code over a whole tile too long, or need too many registers beside it.
+bool is_heavy(ScalarOp op) { return is_expensive(op) || op == ScalarOp::div || op == ScalarOp::rsqrt; }
+
+bool needs_rolled_epilogue(const GemmProblem& problem) {
+  const Body& body = problem.gemm->epilogue;
+  size_t operations = problem.gemm->stores.size();
+  for (const ScalarNode& node : body.exprs) {
+    if (is_heavy(node.op)) return true;
+    operations += node.op != ScalarOp::constant && node.op != ScalarOp::accumulator;
+  }
+  const bool indirect = std::any_of(body.accesses.begin(), body.accesses.end(),
+                                    [](const Access& access) { return !access.indirect.empty(); });
+  return indirect || operations > 8;
+}
+
+ReadA choose_read_a(const GemmProblem& problem) {
+  const GemmOperand& a = problem.a;
+  if (a.plain != nullptr) {
+    const bool small = problem.gemm->m * problem.gemm->k * problem.packed_bytes() <= k_direct_a_bytes;
+    const bool few_uses = problem.gemm->n <= 2 * problem.sum_lanes();
+    if (a.k_stride == 1 || small || few_uses || problem.gemm->m == 1) return ReadA::direct;
+  }
+  return a.k_lanes ? ReadA::rows : ReadA::panels;
+}
+
+bool is_small_b(const GemmProblem& problem) {
+  return problem.gemm->n * problem.gemm->k * problem.packed_bytes() <= k_direct_b_bytes;
+}
+
+ReadB choose_read_b(const GemmProblem& problem) {
+  const GemmOperand& b = problem.b;
+  if (b.plain != nullptr && b.tile_stride == 1) {
+    const bool direct = is_small_b(problem) || problem.gemm->m < k_rows_to_repay_packing;
+    return direct ? ReadB::direct : ReadB::panels;
+  }
+  const bool transposable = problem.sum_lanes() >= k_lanes_to_transpose;
+  return b.k_lanes && transposable ? ReadB::transposed : ReadB::panels;
+}
+
+/// The most k steps between two visits to memory.
+int64_t longest_block(const GemmProblem& problem, const OuterProductSchedule& schedule) {
+  int64_t steps = problem.registers == 32 ? 1024 : 512;
+  // Few rows repay packing best when B is read along wide rows; a packed A is packed once per slab.
+  if (schedule.read_b == ReadB::panels && problem.gemm->m < 256) steps = std::min<int64_t>(steps, 384);
+  if (schedule.read_a == ReadA::panels) steps = std::min<int64_t>(steps, 256);
+  return steps * 4 / problem.packed_bytes();
+}
+
+/// Slabs of B take half of the second-level cache: the rows of A and C pass through the rest.
+int64_t slab_bytes(const Machine& machine) { return static_cast<int64_t>(machine.second_level_bytes / 2); }
+
+/// The same schedule with its grid settled.
+OuterProductSchedule with_parts(OuterProductSchedule schedule, const GemmProblem& problem) {
+  GemmBlocking blocking = schedule.blocking(problem);
+  choose_parts(blocking, problem);
+  schedule.slab_vectors = static_cast<uint32_t>(blocking.slab_units);
+  schedule.row_parts = static_cast<uint32_t>(blocking.row_parts);
+  return schedule;
+}
+
+OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile) {
+  const auto& gemm = *problem.gemm;
+  const int64_t k = std::max<int64_t>(gemm.k, 1);
+  OuterProductSchedule schedule;
+  schedule.read_a = choose_read_a(problem);
+  schedule.read_b = choose_read_b(problem);
+  schedule.rolled_epilogue = needs_rolled_epilogue(problem);
+  schedule.tile_rows = static_cast<uint16_t>(tile.rows);
+  schedule.tile_vectors = static_cast<uint16_t>(tile.vectors);
+  schedule.prefetch_output = gemm.m * gemm.n * problem.sum_bytes() > k_output_bytes;
+
+  const bool streamed = schedule.read_b == ReadB::direct && !is_small_b(problem);
+  if (streamed) {
+    // Memory bound: read B row after row, the partial sums wait in the first-level cache.
+    schedule.k_block = static_cast<uint32_t>(std::min<int64_t>(k, gemm.m <= 4 ? 16 : 32));
+    schedule.slab_vectors = static_cast<uint32_t>(ceil_div(ceil_div(gemm.n, problem.sum_lanes()), 2));
+  } else {
+    const int64_t blocks = ceil_div(k, longest_block(problem, schedule));
+    schedule.k_block = static_cast<uint32_t>(ceil_div(k, blocks));
+    const int64_t slab = slab_bytes(machine) / (schedule.k_block * problem.packed_vector_bytes());
+    schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(slab / tile.vectors, 1) * tile.vectors);
+  }
+  const int64_t group = slab_bytes(machine) / 10 / (schedule.k_block * problem.packed_bytes());
+  schedule.group_rows = static_cast<uint32_t>(std::max<int64_t>(group / tile.rows, 1) * tile.rows);
+  schedule.row_parts = 1;
+  return streamed ? schedule : with_parts(schedule, problem);
+}
+
+OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmProblem& problem) {
+  const int64_t k = std::max<int64_t>(problem.gemm->k, 1);
+  const int64_t slab = int64_t{schedule.slab_vectors} * schedule.k_block / k_short_block / schedule.tile_vectors;
+  schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(1, slab) * schedule.tile_vectors);
+  schedule.k_block = static_cast<uint32_t>(ceil_div(k, ceil_div(k, k_short_block)));
+  return with_parts(schedule, problem);
+}
+
+}  // namespace
+
+std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, const Machine& machine) {
+  std::vector<OuterProductSchedule> schedules;
+  const auto add = [&](const OuterProductSchedule& schedule) {
+    if (std::find(schedules.begin(), schedules.end(), schedule) == schedules.end()) schedules.push_back(schedule);
+  };
+  for (const Tile& tile : ranked_tiles(problem)) {
+    const OuterProductSchedule first = schedule_for(problem, machine, tile);
+    add(first);
+    if (problem.gemm->k > k_short_block) add(with_shorter_k(first, problem));
+    const GemmOperand& b = problem.b;
+    if (b.plain != nullptr && b.tile_stride == 1) {  // the other way to read B
+      OuterProductSchedule other = first;
+      other.read_b = first.read_b == ReadB::direct ? ReadB::panels : ReadB::direct;
+      add(other);
+    }
+  }
+  return schedules;
+}
+
+Status OuterProductSchedule::validate(const GemmProblem& problem) const {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("gemm by outer products, {}: {}", describe(problem), why);
+  };
+  if (tile_rows == 0 || tile_vectors == 0 || group_rows == 0 || k_block == 0 || slab_vectors == 0 || row_parts == 0) {
+    return refuse("a zero extent");
+  }
+  if (read_a > ReadA::panels || read_b > ReadB::transposed) return refuse("no such way to read an operand");
+  if (unroll == 0 || unroll > k_largest_unroll) return refuse("its loop over k is not unrolled 1 to 16 times");
+  // The sums, a row of B, and an element of A.
+  if (int64_t{tile_rows} * tile_vectors + tile_vectors + 1 > problem.registers)
+    return refuse("the tile needs more registers");
+  if (read_a == ReadA::direct && problem.a.plain == nullptr) return refuse("A is no plain operand");
+  if (read_b == ReadB::direct && (problem.b.plain == nullptr || problem.b.tile_stride != 1)) {
+    return refuse("B is no plain operand with contiguous rows");
+  }
+  if (read_b == ReadB::transposed && problem.sum_lanes() < k_lanes_to_transpose) {
+    return refuse("vectors of the target are too short to transpose B");
+  }
+  return {};
+}
+
+GemmBlocking OuterProductSchedule::blocking(const GemmProblem& problem) const {
+  return {.unit = problem.sum_lanes(),
+          .tile_rows = tile_rows,
+          .tile_units = tile_vectors,
+          .group_rows = group_rows,
+          .k_block = std::clamp<int64_t>(problem.gemm->k, 1, k_block),
+          .slab_units = slab_vectors,
+          .row_parts = row_parts,
+          .read_a = read_a,
+          .read_b = read_b};
+}
+
+std::string OuterProductSchedule::describe(const GemmProblem& problem) const {
+  constexpr std::array k_read_a{"", " a-rows", " a-panels"};
+  constexpr std::array k_read_b{"", " b-panels", " b-transposed"};
+  return fmt::format("tile {}x{} k {} slab {} parts {}{}{}{}{}", tile_rows, tile_vectors * problem.sum_lanes(), k_block,
+                     slab_vectors * problem.sum_lanes(), row_parts, k_read_a[static_cast<size_t>(read_a) % 3],
+                     k_read_b[static_cast<size_t>(read_b) % 3], rolled_epilogue ? " rolled" : "",
+                     exchanged ? " exchanged" : "");
+}
+
+}  // namespace kiln::cpu

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <map>
+
+#include "backends/cpu/compile/gemm/emission.h"
+
+namespace kiln::cpu {
+
+class GemmBody;
+struct Scope;
+
+/// Bytes from one packed row of k to the next (ReadA::rows). Not a power of two, or rows would share cache sets.
+int64_t packed_row_bytes(const GemmEmission& emission);
+
+/// The functions that evaluate an operand into the workspace, converted to the type that is multiplied. Each writes a call:
+///
+/// panels: `count` tiles of one shape, each [k_count][width], from tile index `first` on; lanes along the tile dim.
+///   The width is rounded up to whole vectors for B, whose missing lanes become zero.
+/// rows: `count` rows [packed_row_bytes], lanes along k.
+/// transposed: one tile [k_count][width] of B from k-contiguous columns, by way of registers. Writes up to sum_lanes() - 1
+///   steps past its end, so tiles are packed in ascending order and the last has slack behind it.
+class GemmPacking {
+ public:
+  struct Call {
+    GemmPlace place;
+    llvm::Value* source = nullptr;  // address of (first, k), when the operand is plain
+    llvm::Value* target = nullptr;
+    llvm::Value* k_count = nullptr;
+    llvm::Value* count = nullptr;
+    llvm::Value* first = nullptr;  // index along the tile dim
+    llvm::Value* k = nullptr;
+  };
+
+  GemmPacking(GemmEmission& emission, bool is_a) : m_g(emission), m_is_a(is_a) {}
+
+  void panels(int64_t width, const Call& call);
+  void rows(const Call& call);
+  void transposed(const TileShape& shape, llvm::Value* scratch, const Call& call);
+
+  /// Whether `transposed` evaluates into scratch first: packed_row_bytes per column of the tile.
+  bool transposes_from_scratch() const { return operand().plain == nullptr || operand().k_stride != 1; }
+
+ private:
+  const GemmOperand& operand() const { return m_is_a ? m_g.problem.a : m_g.problem.b; }
+  llvm::Function* begin(const std::string& name, Call& call);
+  void invoke(llvm::Function* function, const Call& call);
+  void emit_panels(int64_t width, const Call& call);
+  void copy_plain(int64_t width, llvm::Value* source, llvm::Value* target);
+  void emit_rows(const Call& call);
+  llvm::Function* transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole);
+  int tile_dim(const GemmBody& body) const;
+  int k_dim(const GemmBody& body) const;
+  /// The operand's value, in the type that is multiplied, with the scope's lanes.
+  llvm::Value* evaluate(GemmBody& body, Scope& scope) const;
+
+  GemmEmission& m_g;
+  bool m_is_a;
+  std::map<int64_t, llvm::Function*> m_panels;
+  llvm::Function* m_rows = nullptr;
+  std::map<std::tuple<int64_t, int64_t, bool>, llvm::Function*> m_transposes;
+};
+
+}  // namespace kiln::cpu

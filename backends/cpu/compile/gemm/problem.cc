@@ -1,0 +1,137 @@
+#include "backends/cpu/compile/gemm/problem.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kiln::cpu {
+namespace {
+
+int64_t product(const std::vector<int64_t>& extents) {
+  int64_t result = 1;
+  for (int64_t extent : extents) result *= extent;
+  return result;
+}
+
+/// Accesses that would be contiguous with lanes along `dim`, minus those that would be gathers.
+int contiguity(const Body& body, size_t dim) {
+  int score = 0;
+  for (const Access& access : body.accesses) {
+    const int64_t stride = access.strides[dim];
+    score += stride == 1 ? 1 : stride == 0 ? 0 : -1;
+  }
+  return score;
+}
+
+GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, size_t k_dim, DType multiply) {
+  GemmOperand operand;
+  operand.body = &body;
+  operand.value = value;
+  const ScalarNode& node = body.exprs[value];
+  if (node.op == ScalarOp::load && node.dtype == multiply && node.operands[0] == k_no_expr &&
+      body.accesses[node.slot].indirect.empty()) {
+    operand.plain = &body.accesses[node.slot];
+    operand.tile_stride = operand.plain->strides[tile_dim];
+    operand.k_stride = operand.plain->strides[k_dim];
+  }
+  operand.k_lanes = contiguity(body, k_dim) > contiguity(body, tile_dim);
+  return operand;
+}
+
+bool is_read(const Body& body, uint32_t buffer) {
+  return std::any_of(body.exprs.begin(), body.exprs.end(), [&](const ScalarNode& node) {
+    return node.op == ScalarOp::load && body.accesses[node.slot].buffer == buffer;
+  });
+}
+
+const Access* find_partial_sums(const KernelSpec& spec, const GemmSpec& gemm, DType accumulator) {
+  const size_t rank = gemm.batch.size() + 2;
+  for (const Store& store : gemm.stores) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    const BufferSpec& buffer = spec.buffers[access.buffer];
+    const auto writers = std::count_if(gemm.stores.begin(), gemm.stores.end(), [&](const Store& other) {
+      return gemm.epilogue.accesses[other.access].buffer == access.buffer;
+    });
+    if (store.mode == StoreMode::assign && buffer.dtype == accumulator && buffer.role == BufferRole::output &&
+        access.indirect.empty() && access.strides[rank - 1] == 1 && writers == 1 &&
+        !is_read(gemm.epilogue, access.buffer)) {
+      return &access;
+    }
+  }
+  return nullptr;
+}
+
+/// Exchanges the last two iteration dims of a body.
+void exchange_dims(Body& body, size_t rank) {
+  for (Access& access : body.accesses) std::swap(access.strides[rank - 2], access.strides[rank - 1]);
+  for (ScalarNode& node : body.exprs) {
+    if (node.op != ScalarOp::index) continue;
+    if (node.slot == rank - 2) {
+      node.slot = static_cast<uint32_t>(rank - 1);
+    } else if (node.slot == rank - 1) {
+      node.slot = static_cast<uint32_t>(rank - 2);
+    }
+  }
+}
+
+}  // namespace
+
+GemmTypes widened(const GemmSpec& gemm) {
+  const DType accumulator = accumulator_of(gemm.dtype);
+  return {.element = gemm.dtype, .multiply = accumulator, .accumulator = accumulator};
+}
+
+GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types) {
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  const size_t rank = gemm.batch.size() + 2;
+  GemmProblem problem;
+  problem.spec = &spec;
+  problem.gemm = &gemm;
+  problem.target = &target;
+  problem.types = types;
+  problem.registers = target.has(Feature::avx512) ? 32 : 16;
+  problem.batches = product(gemm.batch);
+  problem.a = analyse_operand(gemm.a, gemm.a_value, rank - 2, rank - 1, types.multiply);
+  problem.b = analyse_operand(gemm.b, gemm.b_value, rank - 1, rank - 2, types.multiply);
+  problem.partial_sums = find_partial_sums(spec, gemm, types.accumulator);
+  return problem;
+}
+
+KernelSpec exchanged(const KernelSpec& spec) {
+  KernelSpec result = spec;
+  auto& gemm = std::get<GemmSpec>(result.kernel);
+  const size_t rank = gemm.batch.size() + 2;
+  std::swap(gemm.m, gemm.n);
+  std::swap(gemm.a, gemm.b);
+  std::swap(gemm.a_value, gemm.b_value);
+  // A was over (…, m, k) and must be over (…, k, n); B the other way round.
+  exchange_dims(gemm.a, rank);
+  exchange_dims(gemm.b, rank);
+  exchange_dims(gemm.epilogue, rank);
+  return result;
+}
+
+KernelSpec oriented(const KernelSpec& spec, bool is_exchanged) {
+  KernelSpec result = is_exchanged ? exchanged(spec) : spec;
+  auto& gemm = std::get<GemmSpec>(result.kernel);
+  // Lanes are columns. Of a single column only the first lane is there; the others need places beside it.
+  for (const Store& store : gemm.stores) {
+    if (gemm.n == 1) gemm.epilogue.accesses[store.access].strides.back() = 1;
+  }
+  return result;
+}
+
+bool prefers_exchange(const GemmProblem& problem) {
+  const GemmSpec& gemm = *problem.gemm;
+  const size_t rank = gemm.batch.size() + 2;
+  int along_m = 0, along_n = 0;
+  for (const Store& store : gemm.stores) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    along_m += access.strides[rank - 2] == 1;
+    along_n += access.strides[rank - 1] == 1;
+  }
+  const bool fits_n = gemm.n >= problem.sum_lanes(), fits_m = gemm.m >= problem.sum_lanes();
+  if (fits_n != fits_m) return fits_m;
+  return along_m > along_n;
+}
+
+}  // namespace kiln::cpu

@@ -1,0 +1,373 @@
+#include "backends/cpu/compile/loops/loops.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backends/cpu/compile/emit/body_emitter.h"
+#include "backends/cpu/compile/loops/schedule.h"
+#include "backends/loops_stages.h"
+#include "backends/schedule_bytes.h"
+
+// Loops kernels: pointwise, reductions, normalisations, gathers, scatters.
+//
+// The nest, outermost first: tasks, parallel dims, stages, reduced dims. Vectors take the place of the
+// innermost parallel loop (then it lies around the stages, and lanes are rows) or of the innermost reduced
+// loop (then a row's accumulators are vectors too, folded after the loop). Loops over lanes come in two
+// parts: `unroll` full vectors a round, then the remainder one masked vector a round.
+//
+// A floating sum's order is fixed by the schedule: element i goes to accumulator (i / lanes) mod unroll, the accumulators
+// of each run of elements are added to those of the runs before, then to one another in order, and lanes are folded
+// halves first. The number of threads has no part in it.
+namespace kiln::cpu {
+namespace {
+
+using Scopes = std::vector<std::unique_ptr<Scope>>;
+
+class LoopsEmitter {
+ public:
+  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule)
+      : e(emitter), m_spec(spec), m_loops(loops), m_schedule(schedule), m_grid(loops_grid(loops, schedule)) {
+    for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(m_loops, stage));
+    for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
+    for (const Stage& stage : loops.stages) {
+      m_all_stores.insert(m_all_stores.end(), stage.stores.begin(), stage.stores.end());
+    }
+    const auto rank = static_cast<int>(loops.extents.size());
+    for (int dim = static_cast<int>(loops.parallel_rank); dim < rank; ++dim) {
+      if (dim != schedule.lane_dim) m_reduced_dims.push_back(dim);
+    }
+  }
+
+  LaunchShape run() {
+    const Emitter::Entry entry = e.begin_entry();
+    Values buffers;
+    for (uint32_t n = 0; n < m_spec.buffers.size(); ++n) buffers.push_back(e.buffer(entry, n));
+    BodyEmitter body(e, m_spec, m_loops.body, buffers, entry.status);
+    m_body = &body;
+    body.set_result_dims((uint64_t{1} << m_loops.parallel_rank) - 1);
+    body.set_lane_dim(m_schedule.lane_dim);
+    body.set_changing_buffers(changing_buffers());
+
+    const auto root = body.root();
+    body.prepare(*root, m_all_roots, m_all_stores);
+    if (m_grid.tasks == 1) {
+      parallel(0, *root, nullptr);
+    } else {
+      e.loop(entry.first_task, entry.last_task, 1, [&](llvm::Value* task) {
+        const auto inside = body.nest(*root);
+        parallel(0, *inside, task);
+      });
+    }
+    e.ir.CreateRetVoid();
+    // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): nobody uses this object after its run
+    return {static_cast<uint64_t>(m_grid.tasks), 0};
+  }
+
+ private:
+  bool lanes_are_rows() const {
+    return m_schedule.lane_dim >= 0 && m_schedule.lane_dim < static_cast<int>(m_loops.parallel_rank);
+  }
+  int64_t extent(int dim) const { return m_loops.extents[static_cast<size_t>(dim)]; }
+
+  /// Loaded and stored: what is loaded may differ from stage to stage.
+  std::vector<bool> changing_buffers() const {
+    std::vector<bool> stored(m_spec.buffers.size(), false);
+    for (const Store& store : m_all_stores) stored[m_loops.body.accesses[store.access].buffer] = true;
+    return stored;
+  }
+
+  // Parallel dims.
+
+  /// The bounds of the dim at `position` for a task; `task` numbers the split dim and those outside of it.
+  std::pair<llvm::Value*, llvm::Value*> bounds(int position, llvm::Value* task) {
+    const int64_t end = extent(m_grid.order[static_cast<size_t>(position)]);
+    if (task == nullptr || position > m_grid.split) return {e.index(0), e.index(end)};
+    int64_t inner = m_grid.chunks;
+    for (int p = m_grid.split - 1; p > position; --p) inner *= extent(m_grid.order[static_cast<size_t>(p)]);
+    const auto quotient = [&](llvm::Value* value, int64_t divisor) {
+      return divisor == 1 ? value : e.ir.CreateUDiv(value, e.index(divisor));
+    };
+    const auto rest = [&](llvm::Value* value, int64_t divisor) {
+      return divisor == 1 ? e.index(0) : e.ir.CreateURem(value, e.index(divisor));
+    };
+    if (position < m_grid.split) {
+      llvm::Value* index = rest(quotient(task, inner), end);
+      return {index, e.ir.CreateAdd(index, e.index(1))};
+    }
+    llvm::Value* first = e.ir.CreateMul(rest(task, m_grid.chunks), e.index(m_grid.chunk));
+    llvm::Value* last = e.ir.CreateAdd(first, e.index(m_grid.chunk));
+    return {first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, last, e.index(end))};
+  }
+
+  void parallel(size_t position, Scope& scope, llvm::Value* task) {
+    if (position == m_grid.order.size()) return row(scope);
+    const auto [begin, end] = bounds(static_cast<int>(position), task);
+    const int dim = m_grid.order[position];
+    if (dim == m_schedule.lane_dim) {
+      over_lanes(scope, begin, end, {}, [&](Scope& block, Scopes& lanes, const Values&) {
+        stages_over_rows(block, lanes);
+        return Values{};
+      });
+      return;
+    }
+    const auto inside_of = [&](llvm::Value* index) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_all_roots, m_all_stores);
+      parallel(position + 1, *inside, task);
+    };
+    // A dim outside of the split one has a single index per task: no loop.
+    task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin) : e.loop(begin, end, 1, inside_of);
+  }
+
+  /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones. `reduced`: whose stage carries
+  /// totals through them.
+  using LanesBody = std::function<Values(Scope& block, Scopes& lanes, const Values& carried)>;
+  Values over_lanes(Scope& scope, llvm::Value* begin, llvm::Value* end, const Values& initial, const LanesBody& body,
+                    const Stage* reduced = nullptr) {
+    const int64_t step = lane_step();
+    llvm::Value* length = e.ir.CreateSub(end, begin);
+    llvm::Value* full = e.ir.CreateAdd(begin, e.ir.CreateAnd(length, e.index(-step)));
+    const int64_t run = reduced != nullptr ? run_of(lane_rounds(), 1) : 0;
+    Values carried =
+        in_runs(reduced, run * step, begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
+          const auto block = m_body->nest(scope);
+          Scopes lanes;
+          for (int u = 0; u < m_schedule.unroll; ++u) {
+            const int64_t offset = int64_t{u} * m_schedule.lanes;
+            lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, offset, m_schedule.lanes, nullptr));
+          }
+          return body(*block, lanes, values);
+        });
+    if (step == 1) return carried;
+    return e.loop(full, end, m_schedule.lanes, carried, [&](llvm::Value* i, const Values& values) {
+      const auto block = m_body->nest(scope);
+      llvm::Value* mask = e.prefix_mask(e.ir.CreateSub(end, i), m_schedule.lanes);
+      if (const auto* known = llvm::dyn_cast<llvm::Constant>(mask); known != nullptr && known->isAllOnesValue()) {
+        mask = nullptr;
+      }
+      Scopes lanes;
+      lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, 0, m_schedule.lanes, mask));
+      return body(*block, lanes, values);
+    });
+  }
+
+  // Lanes are rows: all stages for a few vectors of rows.
+
+  void stages_over_rows(Scope& block, Scopes& lanes) {
+    for (const auto& scope : lanes) scope->reduced.assign(m_loops.reductions.size(), nullptr);
+    for (size_t s = 0; s < m_loops.stages.size(); ++s) {
+      const Stage& stage = m_loops.stages[s];
+      for (const auto& scope : lanes) m_body->forget_changing(*scope);
+      if (stage.per_row || m_reduced_dims.empty()) {
+        finish(stage, lanes, accumulate(stage, lanes, identities(stage, lanes.size())));
+        continue;
+      }
+      m_body->prepare(block, m_roots[s], stage.stores);
+      for (const auto& scope : lanes) m_body->prepare(*scope, m_roots[s], stage.stores);
+      const Values totals = reduced_loops(0, s, block, lanes, identities(stage, lanes.size()));
+      finish(stage, lanes, totals);
+    }
+  }
+
+  // Runs. Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums (Higham,
+  // "Accuracy and Stability of Numerical Algorithms", 2002, §4.2), so a long loop that carries totals is cut into runs.
+
+  static constexpr int64_t k_longest_run = 128;  // elements added to one accumulator
+
+  int64_t lane_step() const { return int64_t{m_schedule.lanes} * m_schedule.unroll; }
+  int64_t lane_rounds() const { return std::max<int64_t>(1, extent(m_schedule.lane_dim) / lane_step()); }
+  /// Iterations of a loop of `trips` that form a run, or 0 when the loop is one; an iteration adds `within` elements.
+  static int64_t run_of(int64_t trips, int64_t within) {
+    const int64_t run = std::max<int64_t>(1, k_longest_run / within);
+    return trips > run ? run : 0;
+  }
+  /// How often the loops over the reduced dims from `position` on add to the totals they are given.
+  int64_t additions(size_t position) const {
+    const bool lanes = position == m_reduced_dims.size();
+    if (lanes && (m_schedule.lane_dim < 0 || lanes_are_rows())) return 1;
+    const int64_t trips = lanes ? lane_rounds() : extent(m_reduced_dims[position]);
+    const int64_t within = lanes ? 1 : additions(position + 1);
+    const int64_t run = run_of(trips, within);
+    return run == 0 ? trips * within : (trips + run - 1) / run;
+  }
+  /// for i in [begin, end) by step, carrying the totals of a stage; each `run` of the index is summed by itself.
+  Values in_runs(const Stage* stage, int64_t run, llvm::Value* begin, llvm::Value* end, int64_t step,
+                 const Values& initial, const Emitter::LoopBody& body) {
+    if (run == 0 || stage->reductions.empty()) return e.loop(begin, end, step, initial, body);
+    const size_t count = stage->reductions.size();
+    return e.loop(begin, end, run, initial, [&](llvm::Value* from, const Values& totals) {
+      llvm::Value* to = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(from, e.index(run)), end);
+      const Values sums = e.loop(from, to, step, identities(*stage, totals.size() / count), body);
+      Values next;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const Reduction& reduction = m_loops.reductions[stage->reductions[i % count]];
+        next.push_back(m_body->scalars().combine(reduction.combiner, dtype_of(reduction), totals[i], sums[i]));
+      }
+      return next;
+    });
+  }
+  Values over_reduced(const Stage& stage, size_t position, const Values& initial, const Emitter::LoopBody& body) {
+    const int64_t trips = extent(m_reduced_dims[position]);
+    const int64_t run = run_of(trips, additions(position + 1));
+    return in_runs(&stage, run, e.index(0), e.index(trips), 1, initial, body);
+  }
+
+  /// Loops over the reduced dims; innermost, one pass over the element of each lane.
+  Values reduced_loops(size_t position, size_t s, Scope& scope, Scopes& lanes, const Values& initial) {
+    const Stage& stage = m_loops.stages[s];
+    if (position == m_reduced_dims.size()) return accumulate(stage, lanes, initial);
+    const int dim = m_reduced_dims[position];
+    return over_reduced(stage, position, initial, [&](llvm::Value* index, const Values& carried) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_roots[s], stage.stores);
+      Scopes joined;
+      for (const auto& outer : lanes) joined.push_back(m_body->join(*inside, *outer));
+      return reduced_loops(position + 1, s, *inside, joined, carried);
+    });
+  }
+
+  // One row: stages over its elements.
+
+  void row(Scope& scope) {
+    scope.reduced.assign(m_loops.reductions.size(), nullptr);
+    for (size_t s = 0; s < m_loops.stages.size(); ++s) {
+      const Stage& stage = m_loops.stages[s];
+      m_body->forget_changing(scope);
+      m_body->prepare(scope, m_roots[s], stage.stores);
+      if (stage.per_row || m_schedule.lane_dim < 0) {
+        Scopes alone;
+        alone.push_back(m_body->nest(scope));
+        alone[0]->reduced.assign(m_loops.reductions.size(), nullptr);
+        const Values totals = accumulate(stage, alone, identities(stage, 1));
+        for (size_t r = 0; r < stage.reductions.size(); ++r) scope.reduced[stage.reductions[r]] = totals[r];
+        continue;
+      }
+      const Values totals = element_loops(0, s, scope, identities(stage, static_cast<size_t>(m_schedule.unroll)));
+      for (size_t r = 0; r < stage.reductions.size(); ++r) {
+        scope.reduced[stage.reductions[r]] = fold(m_loops.reductions[stage.reductions[r]], stage, totals, r);
+      }
+    }
+  }
+
+  Values element_loops(size_t position, size_t s, Scope& scope, const Values& initial) {
+    const Stage& stage = m_loops.stages[s];
+    if (position == m_reduced_dims.size()) {
+      return over_lanes(
+          scope, e.index(0), e.index(extent(m_schedule.lane_dim)), initial,
+          [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); }, &stage);
+    }
+    const int dim = m_reduced_dims[position];
+    return over_reduced(stage, position, initial, [&](llvm::Value* index, const Values& carried) {
+      const auto inside = m_body->bind(scope, dim, index);
+      m_body->prepare(*inside, m_roots[s], stage.stores);
+      return element_loops(position + 1, s, *inside, carried);
+    });
+  }
+
+  // Elements and reductions. Totals are ordered by vector, then by the stage's reductions.
+
+  Values identities(const Stage& stage, size_t vectors) {
+    Values totals;
+    const int lanes = m_schedule.lane_dim < 0 || (stage.per_row && !lanes_are_rows()) ? 1 : m_schedule.lanes;
+    for (size_t u = 0; u < vectors; ++u) {
+      for (const uint32_t number : stage.reductions) {
+        const Reduction& reduction = m_loops.reductions[number];
+        totals.push_back(m_body->scalars().identity(reduction.combiner, dtype_of(reduction), lanes));
+      }
+    }
+    return totals;
+  }
+
+  /// Evaluates the stage at the point of every scope: all values first, then what changes memory.
+  Values accumulate(const Stage& stage, Scopes& scopes, Values totals) {
+    const size_t count = stage.reductions.size();
+    for (size_t u = 0; u < scopes.size(); ++u) {
+      Scope& scope = *scopes[u];
+      for (size_t r = 0; r < count; ++r) {
+        const Reduction& reduction = m_loops.reductions[stage.reductions[r]];
+        llvm::Value* value = m_body->evaluate_lanes(scope, reduction.value);
+        value = m_body->scalars().to_accumulator(reduction.combiner, dtype_of(reduction), value);
+        llvm::Value*& total = totals[u * count + r];
+        llvm::Value* next = m_body->scalars().combine(reduction.combiner, dtype_of(reduction), total, value);
+        // Lanes that do not exist keep their total; when lanes are rows, nobody looks at theirs.
+        const bool masked = scope.mask != nullptr && !lanes_are_rows();
+        total = masked ? e.ir.CreateSelect(scope.mask, next, total) : next;
+      }
+      for (const Store& store : stage.stores) m_body->evaluate(scope, store.value);
+    }
+    for (const auto& scope : scopes) {
+      for (const Store& store : stage.stores) m_body->store(*scope, store);
+    }
+    return totals;
+  }
+
+  void finish(const Stage& stage, Scopes& lanes, const Values& totals) {
+    const size_t count = stage.reductions.size();
+    for (size_t u = 0; u < lanes.size(); ++u) {
+      for (size_t r = 0; r < count; ++r) lanes[u]->reduced[stage.reductions[r]] = totals[u * count + r];
+    }
+  }
+
+  llvm::Value* fold(const Reduction& reduction, const Stage& stage, const Values& totals, size_t r) {
+    const auto combine = [&](llvm::Value* a, llvm::Value* b) {
+      return m_body->scalars().combine(reduction.combiner, dtype_of(reduction), a, b);
+    };
+    const size_t count = stage.reductions.size();
+    llvm::Value* total = totals[r];
+    for (size_t u = 1; u * count < totals.size(); ++u) total = combine(total, totals[u * count + r]);
+    return e.fold_lanes(total, combine);
+  }
+
+  DType dtype_of(const Reduction& reduction) const { return m_loops.body.exprs[reduction.value].dtype; }
+
+  Emitter& e;
+  const KernelSpec& m_spec;
+  const LoopsSpec& m_loops;
+  const LoopsSchedule m_schedule;
+  const LoopsGrid m_grid;
+  std::vector<std::vector<ExprId>> m_roots;  // by stage
+  std::vector<ExprId> m_all_roots;
+  std::vector<Store> m_all_stores;
+  std::vector<int> m_reduced_dims;  // without the lane dim
+  BodyEmitter* m_body = nullptr;
+};
+
+Status loops_claims(const KernelSpec& spec, const CpuTarget&) {
+  const auto& loops = std::get<LoopsSpec>(spec.kernel);
+  if (loops.extents.size() > 60) {
+    return error(StatusCode::unimplemented, "cpu: loops of {} dims, at most 60", loops.extents.size());
+  }
+  for (const ScalarNode& node : loops.body.exprs) {
+    const ExprId operand = node.operands[node.op == ScalarOp::select ? 1 : 0];
+    const DType dtype = operand == k_no_expr ? node.dtype : loops.body.exprs[operand].dtype;
+    if (node.op != ScalarOp::load && !ScalarEmitter::supports(node.op, dtype)) {
+      return error(StatusCode::unimplemented, "cpu: {} of {}", to_string(node.op), to_string(dtype));
+    }
+  }
+  return {};
+}
+
+std::vector<Schedule> loops_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
+  std::vector<Schedule> schedules;
+  for (const auto& schedule : ranked_schedules(simplified(std::get<LoopsSpec>(spec.kernel)), target)) {
+    schedules.push_back({encode_choices(schedule), schedule.describe()});
+  }
+  return schedules;
+}
+
+Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<LoopsSchedule>(bytes));
+  const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
+  KILN_RETURN_IF_ERROR(schedule.validate(loops, emitter.target()));
+  return LoopsEmitter(emitter, spec, loops, schedule).run();
+}
+
+constexpr std::array k_implementations{
+    Implementation{LoopsSchedule::k_implementation, loops_claims, loops_schedules, emit_loops},
+};
+
+}  // namespace
+
+std::span<const Implementation> loops_implementations() { return k_implementations; }
+
+}  // namespace kiln::cpu

@@ -1,0 +1,241 @@
+#include "backends/cpu/compile/loops/schedule.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+namespace kiln::cpu {
+namespace {
+
+constexpr int k_largest_unroll = 8;
+constexpr int k_least_lane_bytes = 4;  // of the vectors that the widest dtype of the lanes makes
+
+/// What loops allow, and what the choice among it looks at.
+class LoopsModel {
+ public:
+  LoopsModel(const LoopsSpec& loops, const CpuTarget& target)
+      : m_loops(loops), m_target(target), m_dims(loops.body.exprs.size(), 0) {
+    for (ExprId id = 0; id < m_dims.size(); ++id) m_dims[id] = dims_of(loops.body.exprs[id]);
+  }
+
+  std::vector<LoopsSchedule> choose() const {
+    struct Choice {
+      int dim;
+      double cost;
+    };
+    std::vector<Choice> choices;
+    for (size_t dim = 0; dim < m_loops.extents.size(); ++dim) {
+      if (is_possible(dim)) choices.push_back({static_cast<int>(dim), cost_of(dim)});
+    }
+    std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
+
+    std::vector<LoopsSchedule> schedules;
+    const auto add = [&](int dim, int lanes, int unroll) {
+      const LoopsSchedule schedule{static_cast<int8_t>(dim), static_cast<uint8_t>(lanes), static_cast<uint8_t>(unroll)};
+      if (std::find(schedules.begin(), schedules.end(), schedule) == schedules.end()) schedules.push_back(schedule);
+    };
+    if (choices.empty()) {
+      add(last_dim(), 1, 1);
+      return schedules;
+    }
+    const int best = choices[0].dim;
+    add(best, lanes(), unroll_of(best));
+    if (choices.size() > 1) add(choices[1].dim, lanes(), unroll_of(choices[1].dim));
+    add(best, lanes(), std::max(1, unroll_of(best) / 2));
+    add(best, lanes(), std::min(k_largest_unroll, unroll_of(best) * 2));
+    return schedules;
+  }
+
+  /// One element at a time, in order, along the innermost dim (-1: there is none): always possible.
+  int last_dim() const { return static_cast<int>(m_loops.extents.size()) - 1; }
+
+  /// Whether lanes may lie along a dim. They run through a row's elements in order, and the dims outside of them in
+  /// theirs, only if they are last.
+  bool is_possible(size_t dim) const {
+    const bool reduced = dim >= m_loops.parallel_rank;
+    const bool last = dim + 1 == m_loops.extents.size();
+    for (const Stage& stage : m_loops.stages) {
+      if (stage.per_row && reduced) continue;
+      for (size_t i = 0; i < stage.stores.size(); ++i) {
+        const Store& store = stage.stores[i];
+        const Access& access = m_loops.body.accesses[store.access];
+        if ((dims_of(access) >> dim & 1) == 0) return false;  // lanes would write one element
+        const bool ordered = store.mode == StoreMode::add || !access.indirect.empty();
+        if (ordered && reduced && !last) return false;
+        for (size_t j = 0; j < i; ++j) {
+          if (m_loops.body.accesses[stage.stores[j].access].buffer == access.buffer) return false;
+        }
+        if (reads_elsewhere(access)) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  uint64_t dims_of(const ScalarNode& node) const {
+    uint64_t dims = 0;
+    for (const ExprId operand : node.operands) dims |= operand == k_no_expr ? 0 : m_dims[operand];
+    if (node.op == ScalarOp::index) dims |= uint64_t{1} << node.slot;
+    if (node.op == ScalarOp::load) dims |= dims_of(m_loops.body.accesses[node.slot]);
+    if (node.op == ScalarOp::reduced) dims |= (uint64_t{1} << m_loops.parallel_rank) - 1;
+    return dims;
+  }
+  uint64_t dims_of(const Access& access) const {
+    uint64_t dims = 0;
+    for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
+    for (const IndirectTerm& term : access.indirect) dims |= m_dims[term.index];
+    return dims;
+  }
+  bool is_gathered(const Access& access, size_t dim) const {
+    return std::any_of(access.indirect.begin(), access.indirect.end(),
+                       [&](const IndirectTerm& term) { return (m_dims[term.index] >> dim & 1) != 0; });
+  }
+
+  /// A buffer that is stored through one access and loaded through another.
+  bool reads_elsewhere(const Access& stored) const {
+    return std::any_of(m_loops.body.exprs.begin(), m_loops.body.exprs.end(), [&](const ScalarNode& node) {
+      if (node.op != ScalarOp::load) return false;
+      const Access& loaded = m_loops.body.accesses[node.slot];
+      return loaded.buffer == stored.buffer && !(loaded == stored);
+    });
+  }
+
+  /// Lower is better: vectors of memory traffic that are not plain loads, then short trips.
+  double cost_of(size_t dim) const {
+    const auto price = [&](const Access& access, double gather) {
+      const int64_t stride = access.strides[dim];
+      if (is_gathered(access, dim)) return gather;
+      return stride == 0 ? 0.25 : stride == 1 ? 1.0 : gather;
+    };
+    double cost = 0;
+    for (const ScalarNode& node : m_loops.body.exprs) {
+      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], 8);
+    }
+    for (const Stage& stage : m_loops.stages) {
+      for (const Store& store : stage.stores) {
+        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 12);
+      }
+    }
+    const auto extent = static_cast<double>(m_loops.extents[dim]);
+    const double rounds = std::ceil(extent / lanes());
+    cost *= rounds * lanes() / extent;  // lanes that stay idle
+    // Folding lanes costs little, but many rows at a stride cost cache lines: reduce along the row when it is
+    // dense.
+    return dim >= m_loops.parallel_rank ? cost : cost * 1.01;
+  }
+
+  int lanes() const {
+    bool has_f64 = false, has_word = false, has_i64 = false;
+    for (const ScalarNode& node : m_loops.body.exprs) {
+      if (m_dims[&node - m_loops.body.exprs.data()] == 0) continue;
+      has_f64 |= node.dtype == DType::f64;
+      has_i64 |= node.dtype == DType::i64;
+      has_word |= size_of(node.dtype) == 4 || size_of(node.dtype) == 2;
+    }
+    const int element = has_f64 ? 8 : has_word ? 4 : has_i64 ? 8 : 4;
+    return m_target.vector_bytes / element;
+  }
+
+  int unroll_of(int dim) const {
+    int cost = 0;
+    for (const ScalarNode& node : m_loops.body.exprs) cost += op_cost(node.op);
+    const bool in_columns = static_cast<uint32_t>(dim) < m_loops.parallel_rank && !m_loops.reductions.empty();
+    int unroll = cost <= 16 ? (in_columns ? 8 : 4) : cost <= 48 ? 2 : 1;
+    while (unroll > 1 && int64_t{unroll} * lanes() > m_loops.extents[static_cast<size_t>(dim)]) unroll /= 2;
+    return unroll;
+  }
+
+  static int op_cost(ScalarOp op) {
+    switch (op) {
+      case ScalarOp::exp:
+      case ScalarOp::sigmoid:
+        return 12;
+      case ScalarOp::expm1:
+      case ScalarOp::log:
+      case ScalarOp::log1p:
+      case ScalarOp::tanh:
+      case ScalarOp::erf:
+        return 20;
+      case ScalarOp::sin:
+      case ScalarOp::cos:
+      case ScalarOp::pow:
+      case ScalarOp::atan2:
+      case ScalarOp::floor_div:
+      case ScalarOp::remainder:
+      case ScalarOp::fmod:
+        return 40;
+      case ScalarOp::constant:
+        return 0;
+      default:
+        return 1;
+    }
+  }
+
+  const LoopsSpec& m_loops;
+  const CpuTarget& m_target;
+  std::vector<uint64_t> m_dims;
+};
+
+}  // namespace
+
+std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTarget& target) {
+  return LoopsModel(loops, target).choose();
+}
+
+Status LoopsSchedule::validate(const LoopsSpec& loops, const CpuTarget& target) const {
+  const LoopsModel model(loops, target);
+  if (lane_dim == model.last_dim() && lanes == 1 && unroll == 1) return {};
+  const auto refuse = [&](std::string_view why) { return invalid_argument("loops, {}: {}", describe(), why); };
+  if (lane_dim < 0 || lane_dim > model.last_dim()) return refuse("there is no such dim");
+  if (!model.is_possible(static_cast<size_t>(lane_dim))) return refuse("lanes cannot lie along that dim");
+  const int most = target.vector_bytes / k_least_lane_bytes;
+  if (!std::has_single_bit(lanes) || lanes < 2 || lanes > most) return refuse("no such number of lanes");
+  if (!std::has_single_bit(unroll) || unroll > k_largest_unroll) return refuse("no such number of vectors");
+  return {};
+}
+
+std::string LoopsSchedule::describe() const {
+  return fmt::format("{} lanes along d{}, {} vectors", lanes, lane_dim, unroll);
+}
+
+LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
+  // A task should outlast its start (a wake-up is some microseconds); more tasks than this share no better.
+  constexpr int64_t k_task_bytes = 16 << 10;
+  constexpr int64_t k_max_tasks = 64;
+
+  LoopsGrid grid;
+  for (int dim = 0; dim < static_cast<int>(loops.parallel_rank); ++dim) {
+    if (dim != schedule.lane_dim) grid.order.push_back(dim);
+  }
+  const bool parallel_lanes = schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank);
+  if (parallel_lanes) grid.order.push_back(schedule.lane_dim);
+
+  const auto points =
+      static_cast<double>(std::accumulate(loops.extents.begin(), loops.extents.end(), int64_t{1}, std::multiplies<>()));
+  const double bytes = points * 4 * static_cast<double>(std::max<size_t>(1, loops.body.accesses.size()));
+  const auto wanted = static_cast<int64_t>(std::clamp(bytes / k_task_bytes, 1.0, double{k_max_tasks}));
+  if (wanted == 1 || grid.order.empty()) return grid;
+
+  int64_t outer = 1;
+  for (size_t position = 0; position < grid.order.size(); ++position) {
+    const int dim = grid.order[position];
+    const int64_t extent = loops.extents[static_cast<size_t>(dim)];
+    const bool last = position + 1 == grid.order.size();
+    if (outer * extent < wanted && !last) {
+      outer *= extent;
+      continue;
+    }
+    const int64_t step = dim == schedule.lane_dim ? int64_t{schedule.lanes} * schedule.unroll : 1;
+    const int64_t pieces = std::max<int64_t>(1, (wanted + outer - 1) / outer);
+    const int64_t size = (extent + pieces - 1) / pieces;
+    grid.split = static_cast<int>(position);
+    grid.chunk = std::min(extent, (size + step - 1) / step * step);
+    grid.chunks = (extent + grid.chunk - 1) / grid.chunk;
+    grid.tasks = outer * grid.chunks;
+    break;
+  }
+  return grid;
+}
+
+}  // namespace kiln::cpu

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "backends/cpu/features.h"
+#include "backends/simplified_loops.h"
+#include "base/expected.h"
+#include "frontend/kernel/kernel_spec.h"
+
+namespace kiln::cpu {
+
+/// How a (simplified) kernel is laid over vectors.
+///
+/// Lanes along a parallel dim: each lane is a row of its own; reductions need no combination of lanes. Lanes
+/// along a reduced dim: one row at a time, its accumulators' lanes folded at its end.
+struct LoopsSchedule {
+  static constexpr std::string_view k_implementation = "vector_loops";
+  static constexpr uint32_t k_version = 1;
+
+  int8_t lane_dim = -1;  // -1: no dims at all
+  uint8_t lanes = 1;
+  uint8_t unroll = 1;  // vectors in flight
+
+  bool operator==(const LoopsSchedule&) const = default;
+  static auto fields(auto& s) { return std::tie(s.lane_dim, s.lanes, s.unroll); }
+  /// Errors: invalid_argument when the loops cannot be laid so.
+  Status validate(const LoopsSpec& loops, const CpuTarget& target) const;
+  /// "16 lanes along d1, 4 vectors"
+  std::string describe() const;
+};
+
+/// Best first; at least one.
+std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTarget& target);
+
+/// The grid: dims before `split` and chunks of `split` are tasks; the rest runs inside a task. Dims in loop
+/// order.
+struct LoopsGrid {
+  std::vector<int> order;  // parallel dims, outermost first; a parallel lane dim is last
+  int split = -1;          // position in `order`; -1: one task
+  int64_t chunk = 0;       // of the split dim's extent
+  int64_t chunks = 1;
+  int64_t tasks = 1;
+};
+LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule);
+
+}  // namespace kiln::cpu

@@ -1,0 +1,154 @@
+"""From an AOT graph to something that runs: one CompiledGraph, made of subgraphs and torch's own steps."""
+
+from __future__ import annotations
+
+import operator
+from typing import Callable
+
+from torch import fx
+
+from .. import _session
+from .._reasons import Reason
+from . import compat
+from .dropout import separate_masks
+from .graphs import CompiledGraph
+from .partition import Partition, Subgraph, drop_empties, is_free, resolve_tangents
+from .place import Place, place_of
+from .programs import build_program, layout_of
+from .split import UNIMPLEMENTED, split
+from .subgraphs import EagerSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
+from .text import Unsupported
+
+# Of kiln.Error.code_name: there is no daemon to ask.
+UNAVAILABLE = "unavailable"
+
+
+def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
+    """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
+    separate_masks(gm.graph)
+    drop_empties(gm.graph)
+    resolve_tangents(gm.graph)
+    place = place_of(gm.graph)
+    for target in _session.session().targets:
+        build_elsewhere(gm.graph, place, target)
+    plan, subgraphs = split(gm.graph, place, _make_subgraph)
+    graph, attributes = _stitch(gm, plan, subgraphs)
+    source, names = compat.adapter().boxed_code(graph)
+    outside = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
+    return CompiledGraph(source, names, attributes, outside)
+
+
+def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
+    """Has the graph built for a target that need not be this host's, split as it will be there. Nothing of it is run here."""
+    session = _session.session()
+
+    def build(graph: fx.Graph, subgraph: Subgraph, _: Place):
+        left = EagerSubgraph(graph, subgraph)
+        try:
+            if subgraph.symbols:
+                raise Unsupported("extents that are not bound yet")
+            build_program(subgraph.text, place, target)
+            return None
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            left.reason = Reason.of(error)
+            return left
+
+    plan, subgraphs = split(graph, Place(place.device, is_elsewhere=True), build)
+    reasons = {node: why for node, why in plan.reasons.items() if not is_free(node)}
+    for level, subgraph in plan.subgraphs.items():
+        nodes = [n for n in subgraph.nodes if not is_free(n)]
+        if subgraphs[level] is None:
+            session.targets[target]["nodes_compiled"] += len(nodes)
+        else:
+            reasons.update(dict.fromkeys(nodes, subgraphs[level].reason))
+    session.targets[target]["nodes_left"] += len(reasons)
+    for node, why in reasons.items():
+        session.note_fallback(str(node.target), f"for {target}: {why}")
+
+
+def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Graph, dict]:
+    """The graph that runs the partition: subgraphs are calls of attributes, all else is copied from the original."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict = {}
+
+    def here(node: fx.Node) -> fx.Node:
+        """The node's copy; views are made where they are first wanted."""
+        if node not in copies:
+            chain = [node]
+            while chain[-1].args[0] not in copies:
+                chain.append(chain[-1].args[0])
+            for view in reversed(chain):
+                copies[view] = graph.node_copy(view, lambda n: copies[n])
+        return copies[node]
+
+    steps: dict[int, list[fx.Node]] = {}
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            copies[node] = graph.node_copy(node)
+            if node.op == "get_attr":
+                attributes[node.target.split(".")[0]] = getattr(gm, node.target.split(".")[0])
+        elif node in plan.reasons:
+            steps.setdefault(plan.levels[node], []).append(node)
+
+    for level in range(-1, max([-1, *steps, *plan.subgraphs]) + 1):
+        if level in plan.subgraphs:
+            name = f"kiln_subgraph_{level}"
+            subgraph = plan.subgraphs[level]
+            attributes[name] = subgraphs[level]
+            _call_subgraph(graph, name, subgraph, here, copies)
+        for node in steps.get(level, ()):
+            for operand in node.all_input_nodes:
+                here(operand)
+            copies[node] = graph.node_copy(node, here)
+    (output,) = gm.graph.find_nodes(op="output")
+    graph.output(fx.map_arg(output.args[0], here))
+    graph.eliminate_dead_code()
+    return graph, attributes
+
+
+def _call_subgraph(graph: fx.Graph, name: str, subgraph: Subgraph, here: Callable, copies: dict) -> None:
+    arguments = [here(n) for n in subgraph.inputs]
+    runner = graph.get_attr(name)
+    results = graph.call_function(run_subgraph, (runner, arguments))
+    for i, node in enumerate(subgraph.outputs):
+        copies[node] = graph.call_function(operator.getitem, (results, i))
+
+
+def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
+    """The subgraph's program, or the subgraph in torch with the reason."""
+    eager = EagerSubgraph(graph, subgraph)
+    eager.ops = tuple(str(n.target) for n in subgraph.nodes if not is_free(n))
+    try:
+        if subgraph.symbols:
+            return SymbolicSubgraph.of(subgraph, place, eager)
+        inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
+        eager.state = (subgraph.text, inputs, outputs, place)
+        return StaticSubgraph(*eager.state, eager)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        eager.reason = _judged(subgraph.text, place, Reason.of(error))
+        eager.is_final = isinstance(error, Unsupported)
+        return eager
+
+
+def _judged(text: str, place: Place, reason: Reason) -> Reason:
+    """The reason. That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it from
+    a miss, and would not split the graph as the one before did."""
+    client = _session.session().client()
+    if client is None or reason.code not in (UNIMPLEMENTED, UNAVAILABLE):
+        return reason
+    from .. import _kiln  # there only with libkiln
+
+    key = "\0".join(("unimplemented", _kiln.version(), place.name, text)).encode()
+    try:
+        if reason.code == UNIMPLEMENTED:
+            client.capture_put(key, "\0".join((reason.op, reason)).encode())
+        elif (kept := client.capture_get(key)) is not None:
+            op, said = kept.decode().split("\0", 1)
+            return Reason(said, code=UNIMPLEMENTED, op=op)
+    except Exception:  # noqa: BLE001: the subgraph runs in torch, one way or the other
+        pass
+    return reason
+
+
+__all__ = ["build_elsewhere", "compile_graph"]

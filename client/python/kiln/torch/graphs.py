@@ -1,0 +1,80 @@
+"""A compiled graph, and its plain form: what a capture keeps of it.
+
+It is kept as its generated source, the text of its subgraphs and the source of their fallback. Programs are not in it: the
+process that loads it finds them in the mapped cache by the text's key, and asks the daemon for what has gone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import counters, subgraphs
+from .again import Again
+from .kept import NotKept, dump_names, dump_tensor, load_names, load_tensor
+from .tally import current_owner, tally_of
+
+
+class CompiledGraph:
+    """A boxed callable: takes a list of tensors, which it empties, and gives a tuple.
+
+    Made of generated source, in which subgraphs are called by name, so that it can be kept and made again."""
+
+    def __init__(self, source: str, names: dict, attributes: dict, outside: list) -> None:
+        """outside: (op, why) of each node that no subgraph has."""
+        scope = dict(names)
+        exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
+        self._function = scope["forward"].__get__(_Attributes(attributes))
+        self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
+        tally = tally_of(current_owner())
+        counters.count_graph(self._subgraphs(), outside, tally)
+        self._time = tally.time
+        self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
+        self.again: Again | None = None  # of a forward with a backward
+
+    def _subgraphs(self) -> list:
+        return [value for value in self.attributes.values() if isinstance(value, subgraphs.KINDS)]
+
+    @property
+    def has_subgraphs(self) -> bool:
+        return bool(self._subgraphs())
+
+    def __call__(self, arguments: list):
+        return self._time.run(self._function, arguments)
+
+    def dump(self) -> dict:
+        """Raises NotKept."""
+        return {
+            "source": self.source,
+            "names": dump_names(self.names),
+            "attributes": {name: _dump_attribute(name, value) for name, value in self.attributes.items()},
+            "outside": self.outside,
+            "again": self.again.dump() if self.again else None,
+        }
+
+    @classmethod
+    def load(cls, state: dict) -> CompiledGraph:
+        """Of what dump() gave, without its `again`."""
+        attributes = {name: _load_attribute(*kept) for name, kept in state["attributes"].items()}
+        return cls(state["source"], load_names(state["names"]), attributes, state["outside"])
+
+
+class _Attributes:
+    """The `self` of generated source: subgraphs and constants by name."""
+
+    def __init__(self, attributes: dict) -> None:
+        self.__dict__.update(attributes)
+
+
+def _dump_attribute(name: str, value) -> tuple:
+    if isinstance(value, subgraphs.KINDS):
+        return value.dump()
+    if isinstance(value, torch.Tensor):
+        return "tensor", dump_tensor(name, value)
+    raise NotKept(f"{name} is a {type(value).__name__}")
+
+
+def _load_attribute(kind: str, state: tuple):
+    return load_tensor(*state) if kind == "tensor" else subgraphs.load_subgraph(kind, state)
+
+
+__all__ = ["CompiledGraph"]

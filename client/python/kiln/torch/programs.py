@@ -1,0 +1,91 @@
+"""Programs: the text of a graph, compiled by libkiln for tensors of one place."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+
+import torch
+
+from .. import _session
+from .._reasons import DOCTOR, Reason
+from .place import Place
+from .tally import note_disturbance
+from .tensors import relayout
+from .text import DTYPES
+
+
+def layout_of(tensor: torch.Tensor) -> tuple:
+    """(dtype, shape, strides) as the extension wants them."""
+    return DTYPES[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+
+
+_deadline_ms = contextvars.ContextVar("deadline_ms", default=0)
+
+
+@contextlib.contextmanager
+def waiting_at_most(deadline_ms: int):
+    """Within, no program is waited for longer; 0 is what the configuration says."""
+    token = _deadline_ms.set(deadline_ms)
+    try:
+        yield
+    finally:
+        _deadline_ms.reset(token)
+
+
+# What torch.compile calls its modes, and whether programs are handed out only when candidates for their matrix products and
+# attention have raced on this machine.
+MODES = {
+    None: False,
+    "default": False,
+    "reduce-overhead": False,
+    "max-autotune": True,
+    "max-autotune-no-cudagraphs": True,
+}
+_is_tuned = contextvars.ContextVar("is_tuned", default=False)
+
+
+@contextlib.contextmanager
+def in_mode(mode: str | None):
+    """Within, programs are created as the mode says. An unknown one is said once, and changes nothing."""
+    if mode not in MODES:
+        known = ", ".join(repr(name) for name in MODES if name)
+        _session.session().say("mode", f"mode {mode!r} is not known, known are: {known}")
+    token = _is_tuned.set(MODES.get(mode, False))
+    try:
+        yield
+    finally:
+        _is_tuned.reset(token)
+
+
+def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: Place, symbol_values: tuple = ()):
+    """An executable of the text, for tensors there. Raises kiln's Error when it cannot be had."""
+    client = _session.session().client(place.name)
+    if client is None:
+        raise RuntimeError(Reason(f"no client for {place.device}", advice=DOCTOR))
+    _attach()
+    note_disturbance()
+    options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory,
+               "tune": _is_tuned.get()}
+    try:
+        return client.compile(text, inputs, outputs, **options)
+    except Exception as error:
+        _session.session().say_cause(error)
+        raise
+
+
+def build_program(text: str, place: Place, target: str) -> None:
+    """Has the text compiled into the cache for a target that need not be this host's. Raises kiln's Error."""
+    _session.session().client(place.name).build(text, target, deadline_ms=_deadline_ms.get())
+
+
+@functools.cache
+def _attach() -> None:
+    """Tells the extension, once, what torch's tensors are and how one is laid out anew."""
+    from .. import _kiln  # there only with libkiln
+
+    _kiln.attach(torch.Tensor, relayout)
+
+
+__all__ = ["build_program", "create_program", "in_mode", "layout_of", "waiting_at_most"]

@@ -1,0 +1,215 @@
+"""What runs a subgraph: its program (StaticSubgraph), one program for each binding of its symbols (SymbolicSubgraph), or torch
+(EagerSubgraph). Each takes a list of tensors, gives a list of tensors, and has a plain form that a capture keeps."""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+import sympy
+import torch
+from torch import fx
+
+from .. import _session
+from .._reasons import Reason
+from . import check, compat, programs
+from .builder import dim_of, meta_of, type_of
+from .fallback import fallback_graph
+from .kept import NotKept, dump_names, load_names
+from .partition import Subgraph
+from .place import Place
+from .text import Unsupported
+
+# Programs kept for one subgraph; a loop over more lengths than this lets the oldest go.
+MAX_BINDINGS = 64
+
+
+class StaticSubgraph:
+    """A subgraph whose shapes are all known."""
+
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = ()) -> None:
+        self._program = programs.create_program(text, inputs, outputs, place, symbols)
+        self.eager, self.ops = eager, getattr(eager, "ops", ())
+        self.state = (text, inputs, outputs, place)
+        check.on_first_run(self, self._program, eager, check.Facts(*self.state, symbols))
+        _session.note_live(self)
+
+    def programs(self):
+        return [self._program]
+
+    def checks(self) -> list[str]:
+        """What became of its programs' first runs, in check.py's words."""
+        return [self.check]
+
+    def __call__(self, tensors: list) -> list:
+        if compat.adapter().differentiates_forward():  # a program would lose what goes along with the tensors
+            return self.eager(tensors)
+        try:
+            return self.run(tensors)
+        except IndexError:
+            # Inputs are untouched, so torch can run the subgraph again and raise its own error, in its own words.
+            return self.eager(tensors)
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            _session.session().say("run", f"a subgraph ran in torch: {error}")
+            return self.eager(tensors)
+
+    def dump(self) -> tuple:
+        return "static", _dump_state(self.state, self.eager)
+
+
+class SymbolicSubgraph:
+    """As StaticSubgraph, but its program is chosen by the extents and strides of the tensors it is called with.
+
+    Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
+
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, symbols: list, eager: Callable) -> None:
+        self._text, self._inputs, self._outputs, self._place, self._symbols = text, inputs, outputs, place, symbols
+        self.eager, self.ops = eager, eager.ops
+        self.state = (text, inputs, outputs, place, symbols)
+        self._sources = [self._source(symbol) for symbol in symbols]
+        self._programs: dict[tuple, Callable] = {}
+
+    @classmethod
+    def of(cls, subgraph: Subgraph, place: Place, eager: Callable) -> SymbolicSubgraph:
+        inputs, outputs = ([_layout_of(n) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
+        return cls(subgraph.text, inputs, outputs, place, list(subgraph.symbols), eager)
+
+    def programs(self):
+        return list(self._programs.values())
+
+    def checks(self) -> list[str]:
+        return [check for program in self.programs() for check in program.checks()]
+
+    def _source(self, symbol: sympy.Symbol) -> tuple[int, Callable, int]:
+        """The input, and the dim whose extent or stride the symbol is."""
+        for get, place in ((torch.Tensor.size, 1), (torch.Tensor.stride, 2)):
+            for i, layout in enumerate(self._inputs):
+                if symbol in layout[place]:
+                    return i, get, layout[place].index(symbol)
+        raise Unsupported(f"no input has the extent or stride {symbol}")
+
+    def __call__(self, tensors: list) -> list:
+        binding = tuple(get(tensors[i], dim) for i, get, dim in self._sources)
+        program = self._programs.get(binding)
+        if program is None:
+            program = self._add(binding)
+        return program(tensors)
+
+    def _add(self, binding: tuple) -> Callable:
+        values = dict(zip(self._symbols, binding))
+        inputs, outputs = ([_bound(layout, values) for layout in layouts] for layouts in (self._inputs, self._outputs))
+        try:
+            program = StaticSubgraph(self._text, inputs, outputs, self._place, self.eager, binding)
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            _session.session().note_fallback(f"a subgraph with {values}", str(error))
+            _session.session().say("binding", f"a subgraph of symbolic shape runs in torch: {error}")
+            program = self.eager
+        while len(self._programs) >= MAX_BINDINGS:
+            self._programs.pop(next(iter(self._programs)), None)
+        self._programs[binding] = program
+        return program
+
+    def dump(self) -> tuple:
+        return "symbolic", _dump_state(self.state, self.eager)
+
+
+def _layout_of(node: fx.Node) -> tuple:
+    tensor = meta_of(node)
+    dtype, shape = type_of(tensor)
+    return dtype, shape, tuple(map(dim_of, tensor.stride()))
+
+
+def _bound(layout: tuple, values: dict) -> tuple:
+    dtype, shape, strides = layout
+    return dtype, *(tuple(d if isinstance(d, int) else int(d.subs(values)) for d in dims) for dims in (shape, strides))
+
+
+class EagerSubgraph:
+    """A subgraph's nodes run by torch: its fallback. Its graph is made at once, so that what has no fallback is known while
+    graphs are split; source is generated when first wanted, and compiled when first run."""
+
+    def __init__(self, graph: fx.Graph | None, subgraph: Subgraph | None, code: tuple | None = None) -> None:
+        self._graph = None if graph is None else fallback_graph(graph, subgraph)
+        self._code, self._function = code, None
+        self.state: tuple | None = None  # of the StaticSubgraph it stands for, so that a later process tries again
+        self.ops: tuple[str, ...] = ()  # of its nodes, views not counted
+        self.reason = Reason("")  # why it runs in place of the program
+        self.is_final = False  # whether that holds in all processes
+
+    def checks(self) -> list[str]:
+        return []
+
+    def __call__(self, tensors: list) -> list:
+        if self._function is None:
+            source, names = self.code()
+            scope = dict(names)
+            exec(compile(source, "<kiln eager>", "exec"), scope)  # noqa: S102: fx's own source
+            self._function = functools.partial(scope["forward"], None)
+        return list(self._function(*tensors))
+
+    def code(self) -> tuple[str, dict]:
+        """(source of forward(self, *tensors), its globals)."""
+        if self._code is None:
+            code = self._graph.python_code("self")
+            self._code = code.src, dict(code.globals)
+            self._graph = None
+        return self._code
+
+    def dump(self) -> tuple:
+        if self.is_final:
+            return "eager", (self.reason, _dump_eager(self))
+        if self.state is not None:
+            return "static", _dump_state(self.state, self)
+        raise NotKept(f"a subgraph runs in torch: {self.reason}")
+
+
+KINDS = (StaticSubgraph, SymbolicSubgraph, EagerSubgraph)
+
+
+def load_subgraph(kind: str, state: tuple):
+    """What has dumped itself as (kind, state), or a subgraph in torch where its program cannot be had."""
+    return {"static": _load_static, "symbolic": _load_symbolic, "eager": _load_final}[kind](*state)
+
+
+def run_subgraph(subgraph, tensors: list) -> list:
+    """What generated source calls, by its name."""
+    return subgraph(tensors)
+
+
+def _dump_state(state: tuple, eager: EagerSubgraph) -> tuple:
+    text, inputs, outputs, place, *symbols = state
+    return _dump_eager(eager), text, inputs, outputs, str(place.device), *symbols
+
+
+def _load_static(eager: tuple, text: str, inputs: list, outputs: list, device: str):
+    subgraph = _load_eager(*eager)
+    subgraph.state = (text, inputs, outputs, Place(torch.device(device)))
+    try:
+        return StaticSubgraph(*subgraph.state, subgraph)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        subgraph.reason = Reason.of(error)
+        return subgraph
+
+
+def _load_symbolic(eager: tuple, text: str, inputs: list, outputs: list, device: str, symbols: list) -> SymbolicSubgraph:
+    return SymbolicSubgraph(text, inputs, outputs, Place(torch.device(device)), symbols, _load_eager(*eager))
+
+
+def _load_final(reason: str, eager: tuple) -> EagerSubgraph:
+    subgraph = _load_eager(*eager)
+    subgraph.reason, subgraph.is_final = reason, True
+    return subgraph
+
+
+def _dump_eager(eager: EagerSubgraph) -> tuple:
+    source, names = eager.code()
+    return eager.ops, source, dump_names(names)
+
+
+def _load_eager(ops: tuple, source: str, names: dict) -> EagerSubgraph:
+    eager = EagerSubgraph(None, None, (source, load_names(names)))
+    eager.ops = ops
+    return eager
+
+
+__all__ = ["KINDS", "EagerSubgraph", "StaticSubgraph", "SymbolicSubgraph", "load_subgraph", "run_subgraph"]

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/status.h"
+#include "frontend/kernel/scalar.h"
+
+namespace kiln {
+
+enum class BufferRole : uint8_t { input = 0, output = 1, inout = 2 };
+
+/// A parameter of a kernel: `elements` elements of `dtype`, all that any access can reach. Never aliases another
+/// parameter of the same launch. Aligned to the dtype only, unless the plan allocated it (64 bytes).
+struct BufferSpec {
+  DType dtype = DType::f32;
+  int64_t elements = 0;
+  BufferRole role = BufferRole::input;
+  bool operator==(const BufferSpec&) const = default;
+};
+
+/// Combines `value` over all reduced dims. Accumulates in accumulator_of(dtype of value); maximum and minimum of
+/// nothing are -inf and +inf; NaN wins. The order of a floating sum is the schedule's, and fixed by it.
+struct Reduction {
+  Combiner combiner = Combiner::sum;
+  ExprId value = k_no_expr;
+  bool operator==(const Reduction&) const = default;
+};
+
+/// One pass. Per element: runs over every point of the reduced dims, combining `reductions` (indices into
+/// LoopsSpec::reductions) and making `stores`. Per row: makes `stores` once for each point of the parallel dims;
+/// its expressions use no load or index of a reduced dim.
+struct Stage {
+  bool per_row = false;
+  std::vector<uint32_t> reductions;
+  std::vector<Store> stores;
+  bool operator==(const Stage&) const = default;
+};
+
+/// Pointwise ops, reductions, normalisations, gathers, scatters: for each point of extents[0, parallel_rank) (in any
+/// order, on any thread) the stages run one after another; each passes over extents[parallel_rank, …) (the reduced
+/// dims, in row-major order wherever a store has mode add or an indirect address: so scatters are deterministic). An
+/// expression may use the results of reductions of earlier stages only; `reduced` leaves have reduced_dtype(). Softmax is three stages: maximum; sum of exp; store.
+/// No store of one parallel point may be read at another.
+struct LoopsSpec {
+  std::vector<int64_t> extents;  // ≥ 1 each; outermost first
+  uint32_t parallel_rank = 0;
+  Body body;
+  std::vector<Reduction> reductions;
+  std::vector<Stage> stages;
+  bool operator==(const LoopsSpec&) const = default;
+};
+
+/// The dtype of the `reduced` leaf: boolean for the logical combiners, else accumulator_of the combined value.
+DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction);
+
+/// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
+///
+/// A and B are expressions too (`a`, `b`): bodies over (b…, m, k) and (b…, k, n) with one result each; the common
+/// case is a single load. f16 and bf16 multiply exactly and accumulate in f32, integers in i64.
+/// K may be 0: the accumulator is then 0.
+struct GemmSpec {
+  std::vector<int64_t> batch;  // extents, may be empty
+  int64_t m = 0, n = 0, k = 0;
+  DType dtype = DType::f32;  // of the operands' expressions
+  Body a, b;                 // iteration dims: (batch…, m, k) and (batch…, k, n)
+  ExprId a_value = k_no_expr, b_value = k_no_expr;
+  Body epilogue;  // iteration dims: (batch…, m, n); `accumulator` has accumulator_of(dtype)
+  std::vector<Store> stores;
+  bool operator==(const GemmSpec&) const = default;
+};
+
+/// out[b, h, q, :] = Σ_k softmax_k(score[b, h, q, k]) * V[b, h / group, k, :], where
+/// score = `score` expression over (b, h, q, k), its accumulator leaf being scale * (Q[b,h,q,:] · K[b,h/group,k,:]).
+/// `causal` keeps k ≤ q + causal_offset only (the offset lets a block of queries stand at the end of the keys).
+/// A row with no key gives zeros and logsumexp -inf. lse[b, h, q] = log Σ exp(score), natural log, in accumulator_of(dtype).
+/// Accesses have strides over (b, h, q, d) for q/out, (b, kv head, k, d) for k/v, (b, h, q) for lse.
+struct AttentionSpec {
+  int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, k_len = 0, head_dim = 0, value_dim = 0;
+  DType dtype = DType::f32;
+  double scale = 1;
+  bool causal = false;
+  int64_t causal_offset = 0;
+  Access q, k, v, out, lse;
+  Body score;                      // iteration dims (b, h, q, k)
+  ExprId score_value = k_no_expr;  // k_no_expr: the accumulator itself
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+/// dq, dk, dv of the same attention from the gradient of `out`, the saved out and lse. The score expression must be
+/// linear in the accumulator with slope 1 (bias, mask). dq, dk, dv have q's, k's and v's index order.
+/// Source: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 2; recomputes probabilities from lse.
+struct AttentionBackwardSpec {
+  AttentionSpec forward;
+  Access grad_out, grad_q, grad_k, grad_v;
+  bool operator==(const AttentionBackwardSpec&) const = default;
+};
+
+/// One device-independent kernel: what is tuned, compiled and cached. Equal specs have equal canonical bytes.
+struct KernelSpec {
+  std::vector<BufferSpec> buffers;
+  std::variant<LoopsSpec, GemmSpec, AttentionSpec, AttentionBackwardSpec> kernel;
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+/// The spec's canonical bytes (base/bytes.h); what the code key hashes.
+std::vector<uint8_t> canonical_bytes(const KernelSpec& spec);
+
+/// Whether some address comes from data, so that the kernel may find an index outside its tensor.
+bool has_indirect_access(const KernelSpec& spec);
+
+/// "loops", "gemm", "attention", "attention_backward": the last two are the names of the ops they are made of.
+std::string_view kind_name(const KernelSpec& spec);
+
+/// The kernel's name in profiles, never in keys; docs/kernels.md has the grammar. "gemm_f32_512x3072x768_nt",
+/// "loops_f32_512x768_r1", "attention_f32_1x12x512x512x64_causal".
+std::string kernel_name(const KernelSpec& spec);
+
+/// Whether nothing is out of bounds, operands come before uses, dtypes are consistent and limits are kept: what every
+/// backend may rely on, since fuse() checks each kernel that it makes. Bounds of a load under a predicate are judged
+/// where the predicate holds; its conjuncts (bitwise_and) that compare an `index` with a constant are understood, so a
+/// backend may evaluate such a predicate before forming the address, but must not touch memory where it is false.
+/// Errors: invalid_argument, resource_exhausted for what is beyond base/limits.h.
+Status validate(const KernelSpec& spec);
+
+}  // namespace kiln

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/digest.h"
+#include "cache/format/artifact_bytes.h"
+
+namespace kiln {
+
+/// An immutable result: launch data for code, zero otherwise (cache/format/artifact.h).
+struct BuiltArtifact {
+  uint16_t kind = 0;
+  Digest digest;
+  std::vector<uint8_t> payload;
+  uint64_t entry = 0, tasks = 0, workspace_bytes = 0, features = 0;
+  std::string backend;
+};
+
+/// A key whose head becomes `artifact`. `key_parts` is JSON, for explain.
+struct BuiltHead {
+  Digest key;
+  Digest artifact;
+  uint32_t generation = 0;
+  std::string key_parts;
+};
+
+/// The artifact, named by its content.
+BuiltArtifact named_artifact(ArtifactKind kind, const LaunchData& launch, std::vector<uint8_t> payload);
+
+BuiltArtifact code_artifact(const Image& image, const std::string& backend);
+
+}  // namespace kiln

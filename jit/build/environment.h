@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "backends/backend.h"
+#include "base/expected.h"
+#include "jit/resolve/key.h"
+#include "verdict/candidate_runner.h"
+
+namespace kiln {
+
+/// Finds a compile backend by its name; null when this build has none of that name.
+using BackendFinder = std::function<const CompileBackend*(std::string_view)>;
+
+/// Makes one runner per thread that verifies; null when no device of the target is there.
+using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>(const Target&)>;
+
+/// Called from any thread: stage ("fuse", "compile", "verify"), how many are done, of how many, and what.
+using ProgressFunction =
+    std::function<void(std::string_view stage, uint64_t done, uint64_t total, std::string_view item)>;
+
+/// What a build is given by the process that it runs in.
+struct BuildEnvironment {
+  RunnerFactory make_runner;
+  ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
+};
+
+/// Whose code a build makes, and how much it may promise.
+struct BuildTarget {
+  const CompileBackend& backend;
+  const Target& target;
+  Proof proof;
+};
+
+}  // namespace kiln

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/digest.h"
+
+namespace kiln {
+
+/// The code that a kernel spec runs as. Generation 0 is the analytic pick; a tuned winner is of a later one.
+struct KernelChoice {
+  Digest code;
+  uint32_t generation = 0;
+};
+
+}  // namespace kiln

@@ -1,0 +1,80 @@
+#include "jit/build/kernels/choose_kernels.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "jit/build/kernels/kernel_builder.h"
+#include "jit/resolve/key.h"
+
+namespace kiln {
+
+namespace {
+
+/// What was compiled for the spec where its verdict had to be deferred.
+std::optional<Image> deferred_code(const Digest& spec, const BuildTarget& target, Published& published) {
+  if (target.proof == Proof::deferred) return std::nullopt;
+  return published.image(code_key(spec, target.target, {}, Proof::deferred).digest());
+}
+
+nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel) {
+  return {{"name", kernel_name(job.spec())},
+          {"key", job.key.to_hex()},
+          {"schedule", kernel.schedule},
+          {"compilations", kernel.compilations},
+          {"code_bytes", kernel.artifact.payload.size()},
+          {"compile_ms", kernel.compile_ms},
+          {"verify_ms", kernel.verify_ms},
+          {"run_ms", kernel.run_ms},
+          {"error_of_tolerance", kernel.max_error},
+          {"elements_checked", kernel.checked},
+          {"tiles", kernel.tiles},
+          {"tiles_checked", kernel.tiles_met}};
+}
+
+}  // namespace
+
+Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published) {
+  const auto made = std::ranges::find(chosen.artifacts, code, &BuiltArtifact::digest);
+  if (made != chosen.artifacts.end()) {
+    return Image{made->payload, made->entry, made->tasks, made->workspace_bytes, made->features};
+  }
+  if (auto known = published.image_named(code)) return std::move(*known);
+  return error(StatusCode::not_found, "code {} is gone from the cache", code.to_short());
+}
+
+Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+                                       const BuildEnvironment& environment) {
+  // Specs are shared across regions, and with everything published before: each is looked for once.
+  std::vector<std::vector<Digest>> keys(plans.size());
+  std::unordered_map<Digest, KernelChoice> choices;
+  std::vector<KernelJob> jobs;
+  for (size_t p = 0; p < plans.size(); ++p) {
+    keys[p].resize(plans[p].specs.size());
+    for (const Launch& launch : plans[p].launches) {
+      const Digest& spec = plans[p].digests[launch.spec];
+      const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
+      const Digest digest = keys[p][launch.spec] = key.digest();
+      if (choices.contains(digest)) continue;
+      const auto known = published.code(digest);
+      choices[digest] = known.value_or(KernelChoice{});
+      if (!known) jobs.push_back({digest, key.to_json(), &plans[p], &launch, deferred_code(spec, target, published)});
+    }
+  }
+
+  KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment));
+  ChosenKernels chosen;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    choices[jobs[i].key].code = kernels[i].artifact.digest;
+    chosen.report.push_back(report_of(jobs[i], kernels[i]));
+    chosen.compilations += kernels[i].compilations;
+    chosen.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
+    chosen.artifacts.push_back(std::move(kernels[i].artifact));
+  }
+  for (const std::vector<Digest>& of_plan : keys) {
+    auto& codes = chosen.of_plans.emplace_back();
+    for (const Digest& key : of_plan) codes.push_back(choices.at(key));
+  }
+  return chosen;
+}
+
+}  // namespace kiln

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "frontend/fuse/plan.h"
+#include "jit/build/artifact.h"
+#include "jit/build/environment.h"
+#include "jit/build/kernel_choice.h"
+#include "jit/build/published.h"
+
+namespace kiln {
+
+/// The code of every kernel spec of some plans, and what was made for it.
+struct ChosenKernels {
+  std::vector<std::vector<KernelChoice>> of_plans;  // per plan, per Plan::specs
+  std::vector<BuiltArtifact> artifacts;             // code that the cache does not have
+  std::vector<BuiltHead> heads;                     // that lead to it
+  uint64_t compilations = 0;
+  nlohmann::ordered_json report = nlohmann::ordered_json::array();  // what was made, kernel by kernel
+};
+
+/// The code of this digest: what was just made, else what the cache has. Errors: not_found.
+Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published);
+
+/// Finds code for each distinct spec: what its key leads to in the cache, else the first candidate that passes its verdict.
+/// Without a device of the target verdicts are deferred (BuildTarget::proof).
+/// Errors: unimplemented, internal (compiler or verdict, with the kernel); both name the op (Status::op).
+Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+                                       const BuildEnvironment& environment);
+
+}  // namespace kiln

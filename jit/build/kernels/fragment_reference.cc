@@ -1,0 +1,74 @@
+#include "jit/build/kernels/fragment_reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "frontend/decompose/decompose.h"
+#include "frontend/decompose/uses_apart.h"
+#include "frontend/ops/op.h"
+
+namespace kiln {
+
+namespace {
+
+// So many tries seldom miss that rounding decides a comparison.
+constexpr uint64_t k_perturbations = 8;
+
+// One element of attention taken apart would cost all of its products.
+bool stays_whole(const Graph&, const Node& node) { return node.op->kind == OpKind::attention; }
+
+bool is_same_kind(double a, double b) {
+  return std::isnan(a) ? std::isnan(b) : std::isfinite(a) ? std::isfinite(b) : a == b;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<FragmentReference>> FragmentReference::create(Graph graph,
+                                                                       std::vector<std::span<const std::byte>> inputs) {
+  std::unique_ptr<FragmentReference> reference(new FragmentReference);
+  reference->m_graph = std::make_unique<Graph>(std::move(graph));
+  reference->m_inputs = std::move(inputs);
+  KILN_ASSIGN_OR_RETURN(reference->m_exact, ElementEvaluator::create(*reference->m_graph, reference->m_inputs));
+  return reference;
+}
+
+Status FragmentReference::take_apart() {
+  if (m_apart) return {};
+  KILN_ASSIGN_OR_RETURN(const Graph parts, decompose(*m_graph, stays_whole));
+  m_apart = std::make_unique<Graph>(with_uses_apart(parts));
+  return {};
+}
+
+Status FragmentReference::perturb() {
+  KILN_RETURN_IF_ERROR(take_apart());
+  for (uint64_t seed = 1; seed <= k_perturbations; ++seed) {
+    KILN_ASSIGN_OR_RETURN(ElementEvaluator perturbed,
+                          ElementEvaluator::create(*m_apart, m_inputs, {.rounding_seed = seed}));
+    m_perturbed.push_back(std::move(perturbed));
+  }
+  return {};
+}
+
+double FragmentReference::sensitivity(size_t output, int64_t flat) {
+  if (m_perturbed.empty() && !perturb().ok()) return 0;
+  const double exact = m_exact->at(m_graph->outputs()[output], flat);
+  double largest = 0;
+  for (ElementEvaluator& perturbed : m_perturbed) {
+    const double other = perturbed.at(m_apart->outputs()[output], flat);
+    if (!is_same_kind(exact, other)) return HUGE_VAL;
+    if (std::isfinite(exact)) largest = std::max(largest, std::abs(other - exact));
+  }
+  return largest;
+}
+
+double FragmentReference::within_range(size_t output, int64_t flat) {
+  const ValueId value = m_graph->outputs()[output];
+  if (!m_within_range) {
+    auto evaluator = ElementEvaluator::create(*m_graph, m_inputs, {.within_range = true});
+    if (!evaluator.ok()) return m_exact->at(value, flat);  // one was created from the same graph before
+    m_within_range = std::move(*evaluator);
+  }
+  return m_within_range->at(value, flat);
+}
+
+}  // namespace kiln

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/expected.h"
+#include "frontend/ops/element_evaluator.h"
+
+namespace kiln {
+
+/// The f64 values of a graph over given inputs; how far its outputs move in other arithmetic; and what they are where each
+/// step keeps to its dtype's range. What is seldom asked for is made when it is.
+///
+/// Ownership: refers to the inputs, which must outlive it. Threading: one thread at a time.
+class FragmentReference {
+ public:
+  static Expected<std::unique_ptr<FragmentReference>> create(Graph graph,
+                                                             std::vector<std::span<const std::byte>> inputs);
+
+  const Graph& graph() const { return *m_graph; }
+  ElementEvaluator& exact() { return *m_exact; }
+  const Status& status() const { return m_exact->status(); }
+
+  /// The largest change of an output's element when inputs and all that is computed on the way, composites taken apart,
+  /// are a rounding of their dtypes off at random, each use for itself; infinite where that decides whether it is finite. Integers
+  /// that f64 does not hold are unknown: any of theirs.
+  double sensitivity(size_t output, int64_t flat);
+  /// The output's element where intermediate values are kept in range.
+  double within_range(size_t output, int64_t flat);
+
+ private:
+  FragmentReference() = default;
+  Status take_apart();
+  Status perturb();
+
+  std::vector<std::span<const std::byte>> m_inputs;
+  std::unique_ptr<const Graph> m_graph, m_apart;  // as given, and with its uses apart
+  std::optional<ElementEvaluator> m_exact, m_within_range;
+  std::vector<ElementEvaluator> m_perturbed;
+};
+
+}  // namespace kiln

@@ -1,0 +1,249 @@
+#include "jit/build/kernels/kernel_builder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "autotune/machine_lock.h"
+#include "jit/build/kernels/launch_reference.h"
+#include "jit/build/plan/missing_op.h"
+#include "verdict/verdict.h"
+
+namespace kiln {
+
+namespace {
+
+// A hundred times what one core needs at 10 G scalar operations a second is a hang; the constant part is for a machine
+// that does something else.
+constexpr double k_hang_ms_per_operation = 1e-5;
+constexpr double k_hang_ms_least = 3'000;
+// Harsh situations show in any part of a large grid: of one that costs more, some tasks are run.
+constexpr double k_harsh_operations = 1e8;
+constexpr Situation k_bad_index_situations[] = {Situation::negative_index, Situation::index_at_end,
+                                                Situation::far_index};
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t product(const std::vector<int64_t>& list) {
+  return std::accumulate(list.begin(), list.end(), int64_t{1}, std::multiplies<>());
+}
+
+/// Scalar operations, roughly: for ordering jobs.
+double cost_of(const KernelSpec& spec) {
+  struct Visitor {
+    double operator()(const LoopsSpec& loops) const {
+      return static_cast<double>(product(loops.extents)) * static_cast<double>(loops.body.exprs.size());
+    }
+    double operator()(const GemmSpec& gemm) const {
+      return 0.2 * static_cast<double>(product(gemm.batch) * gemm.m * gemm.n) * static_cast<double>(gemm.k + 8);
+    }
+    double operator()(const AttentionSpec& attention) const {
+      return 0.4 * static_cast<double>(attention.batch * attention.heads * attention.q_len * attention.k_len) *
+             static_cast<double>(attention.head_dim + attention.value_dim);
+    }
+    double operator()(const AttentionBackwardSpec& backward) const { return 2.5 * (*this)(backward.forward); }
+  };
+  return std::visit(Visitor{}, spec.kernel);
+}
+
+/// First failure of several threads.
+class FirstFailure {
+ public:
+  void set(Status status) {
+    std::lock_guard lock(m_mutex);
+    if (m_status.ok()) m_status = std::move(status);
+    m_failed.store(true, std::memory_order_relaxed);
+  }
+  bool failed() const { return m_failed.load(std::memory_order_relaxed); }
+  const Status& status() const { return m_status; }
+
+ private:
+  std::mutex m_mutex;
+  std::atomic<bool> m_failed{false};
+  Status m_status;
+};
+
+/// One kernel on its way from candidates to the first that passes.
+class KernelBuild {
+ public:
+  KernelBuild(const KernelJob& job, const CompileBackend& backend, const Target& target, CandidateRunner* runner,
+              std::span<const Schedule> candidates)
+      : m_job(job),
+        m_backend(backend),
+        m_target(target),
+        m_runner(runner),
+        m_schedules(candidates.begin(), candidates.end()) {}
+
+  Expected<BuiltKernel> run() {
+    const std::string name = kernel_name(m_job.spec());
+    if (const Status claimed = m_backend.claims(m_job.spec(), m_target); !claimed.ok()) {
+      const Status failure = claimed.with_context(name);
+      return claimed.code() == StatusCode::unimplemented ? of_an_op(failure) : failure;
+    }
+    if (m_job.made_before) {
+      KILN_ASSIGN_OR_RETURN(const bool passed,
+                            judge(m_backend.finish(*m_job.made_before, m_target), "made before", m_schedules));
+      if (passed) return std::move(m_built);
+    }
+    for (const Schedule& schedule : m_schedules) {
+      const auto start = std::chrono::steady_clock::now();
+      auto image = m_backend.compile(m_job.spec(), schedule, m_target);
+      m_built.compile_ms += milliseconds_since(start);
+      ++m_built.compilations;
+      KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description, {&schedule, 1}));
+      if (passed) return std::move(m_built);
+    }
+    return of_an_op(error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures));
+  }
+
+ private:
+  Status of_an_op(const Status& status) const {
+    return status.with_op(missing_op(reference_graph(*m_job.plan, *m_job.launch), m_backend, m_target));
+  }
+
+  /// Whether the candidate becomes the kernel; if not, why is noted. Errors: of the reference, not of the candidate.
+  Expected<bool> judge(Expected<Image> image, const std::string& schedule, std::span<const Schedule> made_by) {
+    if (!image.ok()) return reject(schedule, image.status());
+    if (m_runner != nullptr) {
+      const auto start = std::chrono::steady_clock::now();
+      KILN_ASSIGN_OR_RETURN(const Verdict verdict, try_in_all_situations(*image, made_by));
+      m_built.verify_ms += milliseconds_since(start);
+      if (!verdict.status.ok()) return reject(schedule, verdict.status);
+      m_built.run_ms = verdict.seconds * 1e3;
+      m_built.max_error = verdict.max_error;
+      m_built.checked = verdict.checked;
+      m_built.tiles = verdict.tiles;
+      m_built.tiles_met = verdict.tiles_met;
+    }
+    m_built.artifact = code_artifact(*image, m_target.backend);
+    m_built.schedule = schedule;
+    return true;
+  }
+
+  bool reject(const std::string& schedule, const Status& why) {
+    m_failures += fmt::format("; {}: {}", schedule, why.message());
+    return false;
+  }
+
+  /// The verdict on ordinary numbers, with what is wrong anywhere. Errors: of the reference.
+  Expected<Verdict> try_in_all_situations(const Image& image, std::span<const Schedule> made_by) {
+    const uint32_t timeout_ms = run_timeout_ms(m_job.spec());
+    KILN_ASSIGN_OR_RETURN(Verdict verdict, try_on_valid_indices(image, made_by, Situation::plain, 1));
+    if (!verdict.status.ok()) return verdict;
+
+    const double steps = std::ceil(cost_of(m_job.spec()) / k_harsh_operations);
+    const auto step = static_cast<uint32_t>(std::clamp(steps, 1.0, 1e6));
+    KILN_ASSIGN_OR_RETURN(const Verdict harsh, try_on_valid_indices(image, made_by, Situation::harsh, step));
+    verdict.status = harsh.status.with_context("on zeros, tiny and large numbers, nothing aligned");
+    if (!verdict.status.ok() || !has_indirect_access(m_job.spec())) return verdict;
+
+    for (const Situation situation : k_bad_index_situations) {
+      KILN_RETURN_IF_ERROR(prepare(situation));
+      if (!m_trial->has_bad_index()) continue;
+      verdict.status = m_trial->judge_refusal(image, m_reference->finds_bad_index(false), timeout_ms);
+      verdict.status = verdict.status.with_context("on a bad index");
+      if (!verdict.status.ok()) break;
+    }
+    return verdict;
+  }
+
+  /// The verdict on samples of which no index comes out wrong. Where there are none, it is that of the last ones.
+  Expected<Verdict> try_on_valid_indices(const Image& image, std::span<const Schedule> made_by, Situation situation,
+                                         uint32_t task_step) {
+    for (;;) {
+      KILN_RETURN_IF_ERROR(prepare(situation));
+      m_reference->aim_at(made_by);
+      Verdict verdict = m_trial->judge(image, m_reference->outputs(), run_timeout_ms(m_job.spec()), task_step);
+      const bool is_last = m_window + 1 == std::size(k_index_windows) || !m_trial->has_window();
+      if (!verdict.reported_bad_index || is_last || !m_reference->finds_bad_index(true)) return verdict;
+      ++m_window;
+      m_reference.reset();
+    }
+  }
+
+  /// Sample data and reference: for all candidates while situation and window stay.
+  Status prepare(Situation situation) {
+    if (m_reference && m_situation == situation) return {};
+    m_reference.reset();
+    m_trial.reset();
+    m_situation = situation;
+    KILN_ASSIGN_OR_RETURN(m_trial,
+                          CandidateTrial::prepare(m_job.spec(), *m_runner, situation, k_index_windows[m_window]));
+    KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial));
+    return {};
+  }
+
+  const KernelJob& m_job;
+  const CompileBackend& m_backend;
+  const Target& m_target;
+  CandidateRunner* const m_runner;
+  const std::vector<Schedule> m_schedules;
+  BuiltKernel m_built;
+  Situation m_situation = Situation::plain;  // of the trial and its reference
+  size_t m_window = 0;                       // likewise: of k_index_windows
+  std::optional<CandidateTrial> m_trial;
+  std::optional<LaunchReference> m_reference;
+  std::string m_failures;
+};
+
+}  // namespace
+
+Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner) {
+  const Machine* machine = runner == nullptr ? nullptr : runner->machine();
+  return machine == nullptr ? backend.default_machine(target) : *machine;
+}
+
+uint32_t run_timeout_ms(const KernelSpec& spec) {
+  return static_cast<uint32_t>(std::min(k_hang_ms_least + cost_of(spec) * k_hang_ms_per_operation, 600e3));
+}
+
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner* runner) {
+  return build_kernel(job, backend, target, runner,
+                      backend.candidates(job.spec(), target, machine_for(backend, target, runner)));
+}
+
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner* runner, std::span<const Schedule> candidates) {
+  return KernelBuild(job, backend, target, runner, candidates).run();
+}
+
+Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
+                                                 const BuildEnvironment& environment) {
+  std::vector<size_t> order(jobs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return cost_of(jobs[a].spec()) > cost_of(jobs[b].spec()); });
+
+  std::vector<BuiltKernel> kernels(jobs.size());
+  std::atomic<size_t> next{0}, done{0};
+  FirstFailure failure;
+  auto work = [&] {
+    auto runner = environment.make_runner(target.target);
+    if (!runner.ok()) return failure.set(runner.status());
+    for (size_t i; !failure.failed() && (i = next.fetch_add(1)) < jobs.size();) {
+      const auto undisturbing = MachineLock::shared();
+      auto kernel = build_kernel(jobs[order[i]], target.backend, target.target, runner->get());
+      if (!kernel.ok()) return failure.set(kernel.status());
+      kernels[order[i]] = std::move(kernel).value();
+      environment.progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(jobs[order[i]].spec()));
+    }
+  };
+  const size_t thread_count = std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), jobs.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t t = 1; t < thread_count; ++t) threads.emplace_back(work);
+    if (thread_count > 0) work();
+  }
+  KILN_RETURN_IF_ERROR(failure.status());
+  return kernels;
+}
+
+}  // namespace kiln

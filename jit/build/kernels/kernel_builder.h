@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "frontend/fuse/plan.h"
+#include "jit/build/artifact.h"
+#include "jit/build/environment.h"
+
+namespace kiln {
+
+/// How long a launch may take before it is held to hang.
+uint32_t run_timeout_ms(const KernelSpec& spec);
+
+/// The machine that schedules are for: the one that candidates run on, where the runner says so.
+Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner);
+
+/// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the
+/// region graph is the reference the verdict uses.
+struct KernelJob {
+  Digest key;
+  std::string key_parts;
+  const Plan* plan = nullptr;
+  const Launch* launch = nullptr;
+  std::optional<Image> made_before = std::nullopt;  // code whose verdict was deferred: tried before any is compiled
+
+  const KernelSpec& spec() const { return plan->specs[launch->spec]; }
+};
+
+struct BuiltKernel {
+  BuiltArtifact artifact;
+  std::string schedule;  // for people
+  double compile_ms = 0, verify_ms = 0;
+  double run_ms = 0;                  // of the verified run: its first, on the executor's threads
+  double max_error = 0;               // share of the tolerance
+  uint64_t checked = 0;               // elements compared
+  uint64_t tiles = 0, tiles_met = 0;  // Verdict's, on ordinary numbers
+  uint64_t compilations = 0;          // more than one when a candidate was rejected
+};
+
+/// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes. Without a
+/// runner the first that compiles: its verdict is deferred.
+/// Errors: internal, with every candidate's failure.
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner* runner);
+/// The same, of these candidates.
+Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                   CandidateRunner* runner, std::span<const Schedule> candidates);
+
+/// All jobs on this machine's cores, most expensive first. One runner per thread.
+Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
+                                                 const BuildEnvironment& environment);
+
+}  // namespace kiln

@@ -1,0 +1,242 @@
+#include "jit/build/kernels/tune_kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <unordered_map>
+
+#include "autotune/machine_lock.h"
+#include "autotune/record.h"
+#include "jit/build/kernels/kernel_builder.h"
+#include "jit/resolve/key.h"
+#include "verdict/verdict.h"
+
+namespace kiln {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A kernel spec that is to race.
+struct TuningJob {
+  KernelJob kernel;
+  Digest spec;
+  KernelChoice incumbent;
+};
+
+/// One race, from candidates to a winner that passed its verdict.
+class KernelTuning {
+ public:
+  KernelTuning(const TuningJob& job, const BuildTarget& target, CandidateRunner& runner, Image incumbent)
+      : m_job(job),
+        m_target(target),
+        m_runner(runner),
+        m_machine(machine_for(target.backend, target.target, &runner)),
+        m_schedules(target.backend.candidates(job.kernel.spec(), target.target, m_machine)) {
+    add("what was chosen before", {}, std::move(incumbent));
+  }
+
+  Status run() {
+    compile_candidates();
+    for (;;) {
+      KILN_ASSIGN_OR_RETURN(m_winner, race_once());
+      if (m_winner == 0) return {};
+      const Schedule& schedule = *m_candidates[m_winner].schedule;
+      auto built = build_kernel(m_job.kernel, m_target.backend, m_target.target, &m_runner, {&schedule, 1});
+      if (built.ok()) {
+        m_built = std::move(built).value();
+        return {};
+      }
+      m_candidates[m_winner].entrant.status = built.status();  // wrong: the others race again
+    }
+  }
+
+  /// The winner's code where it is another than the incumbent's.
+  std::optional<BuiltArtifact> winning_code() {
+    return m_winner == 0 ? std::nullopt : std::optional(std::move(m_built.artifact));
+  }
+  uint64_t compilations() const { return m_compilations; }
+
+  TuningRecord record() const {
+    TuningRecord record{
+        kernel_name(m_job.kernel.spec()), to_string(m_machine), m_load, static_cast<uint32_t>(m_winner), {}};
+    for (const Candidate& candidate : m_candidates) {
+      const Entrant& entrant = candidate.entrant;
+      const std::string dropped = entrant.status.ok() ? "" : entrant.status.message();
+      const auto bytes = candidate.schedule ? candidate.schedule->bytes : std::vector<uint8_t>{};
+      record.candidates.push_back({entrant.description, bytes, entrant.seconds, entrant.median(), entrant.spread(),
+                                   entrant.disturbed, dropped, entrant.is_finalist});
+    }
+    return record;
+  }
+
+ private:
+  struct Candidate {
+    const Schedule* schedule = nullptr;  // null: the incumbent, of whom only the code is known
+    Image image;
+    Entrant entrant;
+  };
+
+  void add(std::string description, const Schedule* schedule, Image image) {
+    Candidate& candidate = m_candidates.emplace_back();
+    candidate.schedule = schedule;
+    candidate.image = std::move(image);
+    candidate.entrant.description = std::move(description);
+  }
+
+  /// On all cores, before anything is timed. Two schedules that make the same code race once.
+  void compile_candidates() {
+    std::vector<Expected<Image>> images(m_schedules.size(), error(StatusCode::unknown, "not compiled"));
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      for (size_t i; (i = next.fetch_add(1)) < m_schedules.size();) {
+        images[i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[i], m_target.target);
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (size_t t = 1; t < std::min<size_t>(std::thread::hardware_concurrency(), m_schedules.size()); ++t) {
+        threads.emplace_back(work);
+      }
+      work();
+    }
+    m_compilations = m_schedules.size();
+    for (size_t i = 0; i < images.size(); ++i) {
+      const bool is_known = images[i].ok() && std::ranges::any_of(m_candidates, [&](const Candidate& candidate) {
+                              return candidate.image.code == images[i]->code;
+                            });
+      if (is_known) {
+        name_incumbent(images[i]->code, m_schedules[i]);
+        continue;
+      }
+      add(m_schedules[i].description, &m_schedules[i], images[i].ok() ? std::move(*images[i]) : Image{});
+      if (!images[i].ok()) m_candidates.back().entrant.status = images[i].status();
+    }
+  }
+
+  void name_incumbent(const std::vector<uint8_t>& code, const Schedule& schedule) {
+    Candidate& incumbent = m_candidates.front();
+    if (incumbent.schedule != nullptr || incumbent.image.code != code) return;
+    incumbent.schedule = &schedule;
+    incumbent.entrant.description = schedule.description;
+  }
+
+  /// The number, in m_candidates, of who wins among those that nothing is known against.
+  Expected<size_t> race_once() {
+    std::vector<size_t> numbers;
+    std::vector<Entrant> entrants;
+    for (size_t i = 0; i < m_candidates.size(); ++i) {
+      if (!m_candidates[i].entrant.status.ok()) continue;
+      numbers.push_back(i);
+      entrants.push_back({m_candidates[i].entrant.description, {}, 0, {}, false});
+    }
+    m_load = load_average();
+    KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(m_job.kernel.spec(), m_runner));
+    Stopwatch stopwatch(m_runner, m_machine.second_level_bytes);
+    const TakeSample take_sample = [&](size_t index, double expected_seconds) {
+      const auto alone = MachineLock::exclusive();
+      return stopwatch.sample(m_candidates[numbers[index]].image, expected_seconds);
+    };
+    const Expected<size_t> winner = race(entrants, take_sample);
+    for (size_t i = 0; i < numbers.size(); ++i) m_candidates[numbers[i]].entrant = std::move(entrants[i]);
+    KILN_RETURN_IF_ERROR(winner.status());
+    return numbers[*winner];
+  }
+
+  const TuningJob& m_job;
+  const BuildTarget& m_target;
+  CandidateRunner& m_runner;
+  const Machine m_machine;
+  const std::vector<Schedule> m_schedules;
+  std::vector<Candidate> m_candidates;
+  size_t m_winner = 0;
+  BuiltKernel m_built;
+  uint64_t m_compilations = 0;
+  double m_load = 0;
+};
+
+/// The distinct tunable specs that have not raced on this machine.
+std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const std::string& machine,
+                               Published& published, const ChosenKernels& chosen) {
+  std::unordered_map<Digest, bool> seen;
+  std::vector<TuningJob> jobs;
+  for (size_t p = 0; p < plans.size(); ++p) {
+    for (const Launch& launch : plans[p].launches) {
+      const Digest& spec = plans[p].digests[launch.spec];
+      if (!is_tunable(plans[p].specs[launch.spec]) || !seen.try_emplace(spec, true).second) continue;
+      const KernelChoice& choice = chosen.of_plans[p][launch.spec];
+      if (choice.generation > 0 && published.has_record(tuning_key(spec, target.target, machine).digest())) continue;
+      const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
+      jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, choice});
+    }
+  }
+  return jobs;
+}
+
+void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice& choice, ChosenKernels& chosen) {
+  for (size_t p = 0; p < plans.size(); ++p) {
+    for (size_t i = 0; i < plans[p].digests.size(); ++i) {
+      if (plans[p].digests[i] == spec) chosen.of_plans[p][i] = choice;
+    }
+  }
+}
+
+Json report_of(const TuningRecord& record, double seconds) {
+  return {{"name", record.kernel},
+          {"tuned", true},
+          {"candidates", record.candidates.size()},
+          {"schedule", record.candidates[record.winner].description},
+          {"gain", record.gain()},
+          {"seconds", seconds}};
+}
+
+/// Races one kernel and puts what came of it into `chosen`.
+Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget& target, Published& published,
+            CandidateRunner& runner, ChosenKernels& chosen) {
+  const auto start = std::chrono::steady_clock::now();
+  KILN_ASSIGN_OR_RETURN(Image incumbent, image_of(job.incumbent.code, chosen, published));
+  KernelTuning tuning(job, target, runner, std::move(incumbent));
+  KILN_RETURN_IF_ERROR(tuning.run());
+
+  KernelChoice choice{job.incumbent.code, job.incumbent.generation + 1};
+  if (auto code = tuning.winning_code()) {
+    choice.code = code->digest;
+    chosen.artifacts.push_back(std::move(*code));
+  }
+  chosen.heads.push_back({job.kernel.key, choice.code, choice.generation, job.kernel.key_parts});
+  chosen.compilations += tuning.compilations();
+  replace(plans, job.spec, choice, chosen);
+
+  const TuningRecord record = tuning.record();
+  const std::string json = record.to_json();
+  BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
+  const Key key = tuning_key(job.spec, target.target, record.machine);
+  chosen.heads.push_back({key.digest(), kept.digest, choice.generation - 1, key.to_json()});
+  chosen.artifacts.push_back(std::move(kept));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  chosen.report.push_back(report_of(record, took.count()));
+  return {};
+}
+
+}  // namespace
+
+bool is_tunable(const KernelSpec& spec) { return !std::holds_alternative<LoopsSpec>(spec.kernel); }
+
+Status tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+                    const BuildEnvironment& environment, ChosenKernels& chosen) {
+  KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target.target));
+  if (runner == nullptr) return {};  // no such device here: nothing can be timed
+  const std::string machine = to_string(machine_for(target.backend, target.target, runner.get()));
+  const std::vector<TuningJob> jobs = jobs_of(plans, target, machine, published, chosen);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const std::string name = kernel_name(jobs[i].kernel.spec());
+    environment.progress("tune", i, jobs.size(), name);
+    const Status status = tune(jobs[i], plans, target, published, *runner, chosen);
+    if (!status.ok()) chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
+  }
+  environment.progress("tune", jobs.size(), jobs.size(), {});
+  return {};
+}
+
+}  // namespace kiln

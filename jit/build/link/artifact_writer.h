@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "frontend/fuse/plan.h"
+#include "jit/build/artifact.h"
+
+namespace kiln {
+
+/// Lays the plan's temporaries out in scratch. `codes[i]` is the artifact of plan.specs[i]. Inputs and
+/// outputs are stored as argument numbers of a call: the region's `input_count` inputs, then its outputs.
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes);
+
+/// A region call of a program: which plan, and the graph's values its inputs and outputs are.
+struct ProgramCall {
+  uint32_t plan = 0;
+  std::vector<ValueId> inputs, outputs;
+};
+
+struct ProgramDescription {
+  const Graph& graph;  // with settled layouts
+  std::vector<Digest> plans;
+  std::vector<ProgramCall> calls;  // in executable order
+  std::string target;
+  uint32_t generation = 0;
+  bool is_tuned = false;  // each product and attention has raced
+};
+
+/// Lays the values between regions out in scratch. A graph output that no call writes must be a graph input.
+BuiltArtifact program_artifact(const ProgramDescription& description);
+
+}  // namespace kiln

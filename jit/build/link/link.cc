@@ -1,0 +1,56 @@
+#include "jit/build/link/link.h"
+
+#include "jit/build/kernels/tune_kernels.h"
+#include "jit/build/link/artifact_writer.h"
+#include "jit/resolve/key.h"
+
+namespace kiln {
+
+namespace {
+
+BuiltArtifact link_plan(const Plan& plan, std::span<const KernelChoice> kernels) {
+  std::vector<Digest> codes;
+  for (const KernelChoice& kernel : kernels) codes.push_back(kernel.code);
+  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), codes);
+}
+
+/// Whether each kernel that may race has.
+bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels) {
+  for (size_t i = 0; i < plan.specs.size(); ++i) {
+    if (is_tunable(plan.specs[i]) && kernels[i].generation == 0) return false;
+  }
+  return true;
+}
+
+uint32_t generation_of(std::span<const KernelChoice> kernels) {
+  uint32_t sum = 0;
+  for (const KernelChoice& kernel : kernels) sum += kernel.generation;
+  return sum;
+}
+
+}  // namespace
+
+LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const RegionPartition& partition,
+                     std::span<const Plan> plans, const ChosenKernels& kernels, const BuildTarget& target) {
+  LinkedArtifacts linked;
+  ProgramDescription description{settled, {}, {}, target.target.name, 0, true};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    BuiltArtifact artifact = link_plan(plans[i], kernels.of_plans[i]);
+    const uint32_t generation = generation_of(kernels.of_plans[i]);
+    const Key key = plan_key(partition.classes[i].digest, target.target, target.proof);
+    linked.plan_heads.push_back({key.digest(), artifact.digest, generation, key.to_json()});
+    description.plans.push_back(artifact.digest);
+    description.generation += generation;
+    description.is_tuned = description.is_tuned && is_tuned(plans[i], kernels.of_plans[i]);
+    linked.plans.push_back(std::move(artifact));
+  }
+  for (const Region& region : partition.regions) {
+    description.calls.push_back({region.class_index, region.inputs, region.outputs});
+  }
+  linked.program = program_artifact(description);
+  const Key key = program_key(canonical.digest, target.target, target.proof);
+  linked.program_head = {key.digest(), linked.program.digest, description.generation, key.to_json()};
+  return linked;
+}
+
+}  // namespace kiln

@@ -1,0 +1,364 @@
+#include "jit/build/program_verdict/program_judge.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "frontend/ops/tensor.h"
+#include "verdict/demanded_elements.h"
+#include "verdict/sample_data.h"
+#include "verdict/verdict.h"
+
+namespace kiln {
+
+namespace {
+
+// How many elements of each value are compared: its kernel had its own verdict on thousands; here a wrong operand,
+// layout or place must show, which leaves few elements right.
+constexpr size_t k_elements_per_value = 48;
+constexpr size_t k_least_elements = 8;
+constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond the least
+// Elements to choose from: corners, edges and a lattice, from another place on at each launch.
+constexpr size_t k_candidate_elements = 600;
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims, uint64_t turn) {
+  std::vector<int64_t> all = demanded_elements(dims, k_candidate_elements, 17);
+  if (all.size() <= k_elements_per_value) return all;
+  std::vector<int64_t> chosen;
+  for (size_t i = 0; i < k_elements_per_value; ++i) {
+    chosen.push_back(all[(turn * 7 + i * all.size() / k_elements_per_value) % all.size()]);
+  }
+  return chosen;
+}
+
+double allowed_error(DType dtype, const ScriptFragment& fragment, double want, double scale) {
+  return tolerance(is_floating(dtype) ? fragment.coarsest : dtype, fragment.reduction_length, want, scale);
+}
+
+/// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
+template <typename Word>
+bool tame(std::span<uint8_t> bytes, Word exponent, Word limit, Word replacement) {
+  const std::span words(reinterpret_cast<Word*>(bytes.data()), bytes.size() / sizeof(Word));
+  constexpr size_t k_block = 2'048;  // blocks of constant length without an early exit: the compiler makes vector code
+  Word found = 0;
+  size_t begin = 0;
+  for (; words.size() - begin >= k_block; begin += k_block) {
+    for (size_t i = 0; i < k_block; ++i) found |= static_cast<Word>((words[begin + i] & exponent) >= limit);
+  }
+  for (const Word word : words.subspan(begin)) found |= static_cast<Word>((word & exponent) >= limit);
+  if (found == 0) return false;
+  for (Word& word : words) {
+    if ((word & exponent) >= limit) word = replacement;
+  }
+  return true;
+}
+
+/// What is beyond 2^40 (in f16: infinite) becomes 1/2.
+bool tame(DType dtype, std::span<uint8_t> bytes) {
+  switch (dtype) {
+    case DType::f16:
+      return tame<uint16_t>(bytes, 0x7c00, 0x7c00, 0x3800);
+    case DType::bf16:
+      return tame<uint16_t>(bytes, 0x7f80, (127 + 40) << 7, 0x3f00);
+    case DType::f32:
+      return tame<uint32_t>(bytes, 0x7f800000, (127 + 40) << 23, 0x3f000000);
+    case DType::f64:
+      return tame<uint64_t>(bytes, 0x7ff0000000000000, uint64_t{1023 + 40} << 52, 0x3fe0000000000000);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ProgramJudge::ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict)
+    : m_script(script), m_verdict(verdict), m_kept(script.storages.size()) {
+  for (uint32_t i = 0; i < script.outputs.size(); ++i) m_outputs_of[script.outputs[i].storage].push_back(i);
+  m_outputs.resize(script.outputs.size());
+  m_released.resize(script.steps.size());
+  for (uint32_t i = 0; i < script.storages.size(); ++i) {
+    const uint32_t last = script.storages[i].last_step;  // beyond all steps for what has no elements: nothing makes it
+    if (i >= origin.client.inputs().size() && last < m_released.size()) m_released[last].push_back(i);
+  }
+}
+
+Status ProgramJudge::wrong(std::string what) const {
+  if (m_step >= m_script.steps.size()) return error(StatusCode::internal, "program: {}", what);
+  const ScriptStep& step = m_script.steps[m_step];
+  return error(StatusCode::internal, "program: launch {} of {} ({}, call {}): {}", m_step, m_script.steps.size(),
+               kernel_name(step.spec()), step.call, what);
+}
+
+Expected<std::vector<uint64_t>> ProgramJudge::begin(std::span<const Argument> arguments) {
+  if (m_step >= m_script.steps.size()) return wrong("launches more kernels than its plans have");
+  if (arguments.size() != step().arguments.size()) {
+    return wrong(fmt::format("has {} arguments, expected {}", arguments.size(), step().arguments.size()));
+  }
+  m_arguments.assign(arguments.begin(), arguments.end());
+  KILN_RETURN_IF_ERROR(check_places(arguments));
+  if (!m_inconclusive) KILN_RETURN_IF_ERROR(check_reads());
+  remember_what_is_overwritten();
+  poison_targets();
+  std::vector<uint64_t> bytes;
+  for (const ScriptArgument& argument : step().arguments) bytes.push_back(argument.layout.bytes());
+  m_began = std::chrono::steady_clock::now();
+  return bytes;
+}
+
+Status ProgramJudge::check_places(std::span<const Argument> arguments) {
+  const auto& said = step().arguments;
+  for (size_t i = 0; i < said.size(); ++i) {
+    const uint64_t bytes = said[i].layout.bytes();
+    if (bytes > arguments[i].bytes.size())
+      return wrong(fmt::format("argument {} ({}) ends outside its memory", i, said[i].name));
+    if (said[i].role == BufferRole::input) continue;
+    if (!m_writable.contains(arguments[i].allocation))
+      return wrong(fmt::format("argument {} ({}) would be written to an input or a constant", i, said[i].name));
+    for (size_t j = 0; j < said.size(); ++j) {
+      const uint64_t others = said[j].layout.bytes();
+      if (i == j || bytes == 0 || others == 0 || arguments[i].allocation != arguments[j].allocation) continue;
+      const bool apart =
+          arguments[i].offset + bytes <= arguments[j].offset || arguments[j].offset + others <= arguments[i].offset;
+      if (!apart)
+        return wrong(
+            fmt::format("argument {} ({}) is written over argument {} ({})", i, said[i].name, j, said[j].name));
+    }
+  }
+  return {};
+}
+
+Status ProgramJudge::check_reads() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (!said.read || said.layout.elements() == 0) continue;
+    const std::span<const uint8_t> made = bytes_of(said.read->storage);
+    if (made.data() == m_arguments[i].bytes.data() && said.layout.lies_as(said.read->layout)) continue;
+    const int64_t at = find_difference(said.layout, m_arguments[i].bytes, said.read->layout, made);
+    if (at < 0) continue;
+    const auto load = [&](const ValueLayout& layout, std::span<const uint8_t> bytes) {
+      return load_element(layout.dtype, reinterpret_cast<const std::byte*>(bytes.data()), layout.place_of(at));
+    };
+    return wrong(fmt::format("reads argument {} as {}: element {} is {:.9g}, expected {:.9g} as it was made", i,
+                             said.name, at, load(said.layout, m_arguments[i].bytes), load(said.read->layout, made)));
+  }
+  return {};
+}
+
+/// The elements that will be compared hold nothing that was computed: that every element is written is known from the
+/// kernel's own verdict, what may be wrong here is where. Integers get two bytes in turn: no value is poison each time.
+void ProgramJudge::poison_targets() {
+  for (const ScriptFragment& fragment : step().fragments) {
+    for (const ScriptFragment::Target& target : fragment.targets) {
+      const ValueLayout& layout = target.made.layout;
+      if (layout.elements() == 0) continue;
+      const auto& said = step().arguments;
+      const auto argument = std::ranges::find(said, target.made.storage, &ScriptArgument::written);
+      if (argument->role != BufferRole::output) continue;  // it is read, too
+      const Poison which = is_floating(layout.dtype) || m_step % 2 == 0 ? Poison::first : Poison::second;
+      const std::span<uint8_t> bytes = m_arguments[static_cast<size_t>(argument - said.begin())].bytes;
+      const size_t size = size_of(layout.dtype);
+      for (const int64_t element : chosen_elements(layout.dims, m_step)) {
+        poison(layout.dtype, bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size), which);
+      }
+    }
+  }
+}
+
+/// An output stays where it was made until a launch writes there again.
+void ProgramJudge::remember_what_is_overwritten() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    if (step().arguments[i].role == BufferRole::input) continue;
+    const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
+    for (uint32_t output = 0; output < m_outputs.size(); ++output) {
+      MadeOutput& made = m_outputs[output];
+      const bool is_apart = made.bytes.empty() || written.data() + written.size() <= made.bytes.data() ||
+                            made.bytes.data() + made.bytes.size() <= written.data();
+      if (is_apart || made.copy) continue;
+      made.copy.emplace(made.bytes.begin(), made.bytes.end());
+    }
+  }
+}
+
+Status ProgramJudge::end(LaunchStatus reported) {
+  m_verdict.run_ms += milliseconds_since(m_began);
+  ++m_verdict.launches;
+  if (reported != LaunchStatus::ok) {
+    if (!step().computes_indices) return wrong("reported an index out of range on valid indices");
+    m_inconclusive = true;
+    m_verdict.not_judged = fmt::format("from launch {} on: the graph computes indices outside their tensor", m_step);
+  }
+  if (!m_inconclusive) {
+    KILN_RETURN_IF_ERROR(keep_what_was_made());
+    const auto start = std::chrono::steady_clock::now();
+    for (ScriptFragment& fragment : step().fragments) KILN_RETURN_IF_ERROR(check_fragment(fragment));
+    m_verdict.reference_ms += milliseconds_since(start);
+    follow_what_was_replaced();
+    tame_what_was_made();
+    note_outputs();
+  }
+  m_here.clear();
+  for (const uint32_t storage : m_released[m_step]) m_kept[storage] = {};
+  ++m_step;
+  return {};
+}
+
+Status ProgramJudge::keep_what_was_made() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (said.written == k_none) continue;
+    const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
+    if (m_script.storages[said.written].last_step == m_step) {
+      m_here[said.written] = bytes;
+    } else {
+      m_kept[said.written].assign(bytes.begin(), bytes.end());
+    }
+    if (!said.copied) continue;
+    const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
+    if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));
+  }
+  return {};
+}
+
+/// Replaces what is too large in values that were judged: infinities would make all that follows infinite too, where
+/// nothing can be told apart. The program goes on with other numbers, in its memory as in what is kept.
+void ProgramJudge::tame_what_was_made() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (said.written == k_none) continue;
+    const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
+    const bool is_kept = !m_here.contains(said.written);
+    if (!tame(said.layout.dtype, bytes)) continue;
+    m_replaced.insert(said.written);
+    if (is_kept) std::ranges::copy(bytes, m_kept[said.written].begin());
+  }
+}
+
+/// Whether the launch and its reference begin with different values, of which some were replaced since they were made: one
+/// reads what the other computes again. Then they differ, and neither is wrong.
+bool ProgramJudge::begins_elsewhere(const ScriptFragment& fragment) const {
+  if (m_replaced.empty()) return false;
+  const std::set<uint32_t> computed_from(fragment.inputs.begin(), fragment.inputs.end());
+  std::set<uint32_t> read;
+  for (const ScriptArgument& argument : m_script.steps[m_step].arguments) {
+    if (argument.read) read.insert(argument.read->storage);
+  }
+  return std::ranges::any_of(m_replaced,
+                             [&](uint32_t each) { return computed_from.contains(each) != read.contains(each); });
+}
+
+/// What was made from replaced values, other than its reference was, is as if it had been replaced itself.
+void ProgramJudge::follow_what_was_replaced() {
+  std::set<uint32_t> made;
+  for (const ScriptFragment& fragment : step().fragments) {
+    if (!begins_elsewhere(fragment)) continue;
+    for (const ScriptFragment::Target& target : fragment.targets) made.insert(target.made.storage);
+  }
+  for (const ScriptArgument& argument : step().arguments) {
+    const bool is_copy = argument.copied && m_replaced.contains(argument.copied->storage);
+    if (is_copy) made.insert(argument.written);
+  }
+  m_replaced.merge(made);
+}
+
+Status ProgramJudge::check_fragment(ScriptFragment& fragment) {
+  std::vector<std::span<const std::byte>> inputs;
+  for (const uint32_t storage : fragment.inputs) inputs.push_back(std::as_bytes(bytes_of(storage)));
+  KILN_ASSIGN_OR_RETURN(const auto reference, FragmentReference::create(std::move(fragment.graph), std::move(inputs)));
+  for (size_t i = 0; i < fragment.targets.size(); ++i) KILN_RETURN_IF_ERROR(check_target(i, fragment, *reference));
+  return {};
+}
+
+Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference) {
+  const ScriptFragment::Target& target = fragment.targets[index];
+  const ValueLayout& layout = target.made.layout;
+  const auto* made = reinterpret_cast<const std::byte*>(bytes_of(target.made.storage).data());
+  if (layout.elements() == 0) return {};
+  const auto elements = chosen_elements(layout.dims, m_step);
+  const double start = thread_seconds();
+  std::vector<double> expected;
+  double squares = 0;
+  size_t finite = 0;
+  for (const int64_t element : elements) {
+    expected.push_back(reference.exact().at(target.value, element));
+    if (std::isfinite(expected.back())) squares += expected.back() * expected.back(), ++finite;
+    if (expected.size() >= k_least_elements && thread_seconds() - start > k_seconds_per_value) break;
+  }
+  if (!reference.status().ok() && step().computes_indices) return {};
+  ++m_verdict.values;
+  const double scale = finite ? std::sqrt(squares / static_cast<double>(finite)) : 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double got = load_element(layout.dtype, made, layout.place_of(elements[i]));
+    const double want = beyond_range(layout.dtype, expected[i]);
+    ++m_verdict.elements;
+    const auto sensitivity = [&] { return reference.sensitivity(index, elements[i]); };
+    const double allowed = allowed_error(layout.dtype, fragment, want, scale);
+    if (agrees(layout.dtype, got, expected[i], allowed, sensitivity)) continue;
+    if (begins_elsewhere(fragment)) {
+      ++m_verdict.undetermined;
+      continue;
+    }
+    return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, elements[i], got, want));
+  }
+  return {};
+}
+
+/// Where rounding decides whether the element is finite, or a step on the way leaves its dtype's range, no kernel is to
+/// blame.
+template <typename Sensitivity>
+bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed, const Sensitivity& sensitivity) {
+  if (!is_within(dtype, got, exact, allowed)) {
+    const double uncertain = k_sensitivity_factor * sensitivity();
+    if (std::isinf(uncertain)) return ++m_verdict.undetermined, true;
+    allowed += uncertain;
+    if (!is_within(dtype, got, exact, allowed)) return false;
+  }
+  const double difference = std::abs(got - exact);
+  if (allowed > 0 && std::isfinite(difference)) {
+    m_verdict.max_error = std::max(m_verdict.max_error, difference / allowed);
+  }
+  return true;
+}
+
+void ProgramJudge::note_outputs() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    const auto found = m_outputs_of.find(said.written);
+    if (said.written == k_none || found == m_outputs_of.end()) continue;
+    for (const uint32_t output : found->second) {
+      m_outputs[output] = {m_arguments[i].bytes.first(said.layout.bytes()), {}};
+    }
+  }
+}
+
+Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const {
+  const ScriptCell& made = m_script.outputs[output];
+  if (layout.elements() == 0) return {};
+  const bool is_input = made.storage < m_inputs.size();
+  const MadeOutput& noted = m_outputs[output];
+  const std::span<const uint8_t> then = is_input     ? std::span<const uint8_t>(m_inputs[made.storage])
+                                        : noted.copy ? std::span<const uint8_t>(*noted.copy)
+                                                     : std::span<const uint8_t>(noted.bytes);
+  if (then.size() < made.layout.bytes())
+    return error(StatusCode::internal, "program: output {} is made by no launch", output);
+  if (then.data() == bytes.data() && layout.lies_as(made.layout)) return {};
+  const int64_t at = find_difference(layout, bytes, made.layout, then);
+  if (at < 0) return {};
+  const auto load = [&](const ValueLayout& lies, std::span<const uint8_t> from) {
+    return load_element(lies.dtype, reinterpret_cast<const std::byte*>(from.data()), lies.place_of(at));
+  };
+  return error(StatusCode::internal, "program: output {}: element {} is {:.9g} at the end, expected {:.9g}", output, at,
+               load(layout, bytes), load(made.layout, then));
+}
+
+}  // namespace kiln

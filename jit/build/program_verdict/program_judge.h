@@ -1,0 +1,80 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "jit/build/kernels/fragment_reference.h"
+#include "jit/build/kernels/kernel_builder.h"
+#include "jit/build/program_verdict/launch_device.h"
+#include "jit/build/program_verdict/program_script.h"
+#include "jit/build/program_verdict/program_verdict.h"
+
+namespace kiln {
+
+/// Watches a program's launches: holds what was made, and compares with it what each launch reads, writes and computes.
+/// Internal to the verdict over programs. Ownership: script and verdict outlive it; counts are added to the verdict.
+class ProgramJudge final : public LaunchObserver {
+ public:
+  ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict);
+
+  /// The memory of the client's inputs, in order.
+  void set_inputs(std::vector<std::span<uint8_t>> inputs) { m_inputs = std::move(inputs); }
+  /// Memory that launches may write to.
+  void allow_writing(uint32_t allocation) { m_writable.insert(allocation); }
+  size_t steps_done() const { return m_step; }
+  bool is_inconclusive() const { return m_inconclusive; }
+
+  Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) override;
+  uint32_t timeout_ms() const override { return run_timeout_ms(m_script.steps[m_step].spec()); }
+  Status end(LaunchStatus reported) override;
+  /// `layout` is the caller's; `bytes` what the caller reads.
+  Status check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const;
+
+ private:
+  ScriptStep& step() { return m_script.steps[m_step]; }
+  std::span<const uint8_t> bytes_of(uint32_t storage) const {
+    if (const auto here = m_here.find(storage); here != m_here.end()) return here->second;
+    return storage < m_inputs.size() ? std::span<const uint8_t>(m_inputs[storage]) : m_kept[storage];
+  }
+  Status wrong(std::string what) const;
+  Status check_places(std::span<const Argument> arguments);
+  Status check_reads();
+  void remember_what_is_overwritten();
+  void poison_targets();
+  Status keep_what_was_made();
+  void tame_what_was_made();
+  bool begins_elsewhere(const ScriptFragment& fragment) const;
+  void follow_what_was_replaced();
+  Status check_fragment(ScriptFragment& fragment);
+  Status check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference);
+  template <typename Sensitivity>
+  bool agrees(DType dtype, double got, double exact, double allowed, const Sensitivity& sensitivity);
+  void note_outputs();
+
+  ProgramScript& m_script;
+  ProgramVerdict& m_verdict;
+  std::vector<std::span<uint8_t>> m_inputs;
+  std::set<uint32_t> m_writable;                           // allocations
+  std::map<uint32_t, std::span<uint8_t>> m_here;           // storages that nothing reads later: not kept
+  std::vector<std::vector<uint8_t>> m_kept;                // by storage; empty before and after
+  std::set<uint32_t> m_replaced;                           // storages: other numbers than those that were judged
+  std::map<uint32_t, std::vector<uint32_t>> m_outputs_of;  // by storage
+  /// Where an output was made, and what was there before a later launch wrote there.
+  struct MadeOutput {
+    std::span<const uint8_t> bytes;
+    std::optional<std::vector<uint8_t>> copy;
+  };
+  std::vector<MadeOutput> m_outputs;
+  std::vector<std::vector<uint32_t>> m_released;  // storages, by the step that reads them last
+  std::vector<Argument> m_arguments;              // of the launch that runs
+  std::chrono::steady_clock::time_point m_began;
+  size_t m_step = 0;
+  bool m_inconclusive = false;
+};
+
+}  // namespace kiln

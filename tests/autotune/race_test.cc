@@ -1,0 +1,115 @@
+#include "autotune/race.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace kiln {
+namespace {
+
+/// Entrants that take the given times on a machine that is as noisy as asked for.
+class Track {
+ public:
+  explicit Track(std::vector<double> true_seconds, uint64_t seed = 1)
+      : m_true(std::move(true_seconds)), m_random(seed) {}
+
+  double noise = 0.03;          // of each sample, as a share
+  double neighbour_share = 0;   // of samples, that take twice as long
+  double noticed_share = 0.8;   // of those, that are known to be disturbed
+  std::vector<size_t> failing;  // entrants that crash
+  uint32_t taken = 0;
+  double taken_seconds = 0;
+
+  Expected<Sample> sample(size_t index) {
+    ++taken;
+    if (std::ranges::find(failing, index) != failing.end()) return error(StatusCode::aborted, "candidate died");
+    const bool is_slowed = m_share(m_random) < neighbour_share;
+    const double seconds = m_true[index] * std::exp(noise * m_normal(m_random)) * (is_slowed ? 2 : 1);
+    taken_seconds += seconds;
+    return Sample{seconds, is_slowed && m_share(m_random) < noticed_share};
+  }
+
+  Expected<size_t> run(std::vector<Entrant>& entrants) {
+    entrants.resize(m_true.size());
+    return race(entrants, [&](size_t index, double) { return sample(index); });
+  }
+  size_t winner() {
+    std::vector<Entrant> entrants;
+    return run(entrants).value();
+  }
+
+ private:
+  std::vector<double> m_true;
+  std::mt19937_64 m_random;
+  std::normal_distribution<double> m_normal;
+  std::uniform_real_distribution<double> m_share;
+};
+
+std::vector<double> sixteen_with(size_t best, double seconds) {
+  std::vector<double> times;
+  for (size_t i = 0; i < 16; ++i) times.push_back(1.0 + 0.05 * static_cast<double>(i));
+  times[best] = seconds;
+  return times;
+}
+
+TEST(Race, the_fastest_wins) {
+  for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_EQ(Track(sixteen_with(11, 0.8), seed).winner(), 11) << seed;
+}
+
+TEST(Race, a_bad_incumbent_is_replaced) {
+  std::vector<double> times = sixteen_with(0, 3.0);
+  for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_LE(times[Track(times, seed).winner()], 1.1) << seed;
+}
+
+TEST(Race, the_incumbent_stays_where_nothing_is_gained) {
+  size_t replaced = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Track track(std::vector<double>(16, 1.0), seed);
+    track.noise = 0.01;
+    replaced += track.winner() != 0;
+  }
+  EXPECT_LE(replaced, 4);
+}
+
+TEST(Race, a_neighbour_does_not_change_the_pick) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Track track(sixteen_with(7, 0.8), seed);
+    track.neighbour_share = 0.2;
+    EXPECT_EQ(track.winner(), 7) << seed;
+  }
+}
+
+TEST(Race, who_fails_drops_out_and_says_why) {
+  Track track(sixteen_with(5, 0.5));
+  track.failing = {5};
+  std::vector<Entrant> entrants;
+  const auto winner = track.run(entrants);
+  ASSERT_TRUE(winner.ok());
+  EXPECT_NE(*winner, 5);
+  EXPECT_EQ(entrants[5].status.code(), StatusCode::aborted);
+  EXPECT_TRUE(entrants[5].seconds.empty());
+}
+
+TEST(Race, an_incumbent_that_fails_is_an_error) {
+  Track track(sixteen_with(5, 0.5));
+  track.failing = {0};
+  std::vector<Entrant> entrants;
+  EXPECT_EQ(track.run(entrants).status().code(), StatusCode::aborted);
+}
+
+TEST(Race, slow_entrants_cost_little) {
+  Track track(sixteen_with(3, 0.9));
+  track.winner();
+  EXPECT_LT(track.taken, 16 * 6);  // six turns of all
+}
+
+TEST(Race, one_entrant_needs_no_race) {
+  Track track({1.0});
+  EXPECT_EQ(track.winner(), 0);
+  EXPECT_EQ(track.taken, 1);
+}
+
+}  // namespace
+}  // namespace kiln

@@ -1,0 +1,103 @@
+// Schedules as records hold them: what they say is checked against the spec, and nothing else about them is trusted. Needs
+// no compiler: it looks at sources.
+#include <gtest/gtest.h>
+
+#include "backends/cuda/compile/backend.h"
+#include "backends/cuda/compile/gemm_schedule.h"
+#include "backends/cuda/compile/loops_schedule.h"
+#include "backends/schedule_bytes.h"
+#include "tests/backends/cuda/chosen_gemms.h"
+
+namespace kiln::cuda {
+namespace {
+
+using Kind = GemmSchedule::Kind;
+
+const Target k_hopper{"cuda", "sm_90a"}, k_ampere{"cuda", "sm_80"};
+const CudaTarget& k_hopper_row = *find_cuda_target("sm_90a");
+
+Status made(const KernelSpec& spec, std::vector<uint8_t> bytes, const Target& target = k_hopper) {
+  return CudaCompileBackend::sources(spec, {std::move(bytes), "a test's"}, target).status();
+}
+
+void expect_refused(const KernelSpec& spec, std::vector<uint8_t> bytes, std::string_view why,
+                    const Target& target = k_hopper) {
+  const Status status = made(spec, std::move(bytes), target);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument) << why;
+  EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+}
+
+std::vector<uint8_t> bytes_of(const GemmSchedule& schedule) { return to_schedule(schedule).bytes; }
+
+TEST(CudaSchedules, of_every_candidate_are_given_back_and_not_trusted_when_damaged) {
+  std::vector<NamedSpec> specs = chosen_loops();
+  const std::vector<NamedSpec> gemms = chosen_gemms();
+  specs.insert(specs.end(), gemms.begin(), gemms.end());
+  for (const NamedSpec& named : specs) {
+    for (const Schedule& schedule : default_candidates(CudaCompileBackend(), named.spec, k_hopper)) {
+      if (std::holds_alternative<GemmSpec>(named.spec.kernel)) {
+        const auto parsed = gemm_schedule_of(schedule.bytes, problem_of(named.spec), k_hopper_row);
+        EXPECT_TRUE(parsed.ok() && bytes_of(*parsed) == schedule.bytes) << named.name;
+      } else {
+        const auto parsed = parse_choices<LoopsSchedule>(schedule.bytes);
+        EXPECT_TRUE(parsed.ok() && encode_choices(*parsed) == schedule.bytes) << named.name;
+      }
+      for (size_t size = 0; size < schedule.bytes.size(); ++size) {
+        const auto cut = schedule.bytes.begin() + static_cast<ptrdiff_t>(size);
+        EXPECT_EQ(made(named.spec, {schedule.bytes.begin(), cut}).code(), StatusCode::invalid_argument) << named.name;
+      }
+      std::vector<uint8_t> newer = schedule.bytes;
+      ++newer[sizeof(uint32_t) + open_schedule(newer)->implementation.size()];
+      expect_refused(named.spec, newer, "version 2, expected 1");
+    }
+  }
+}
+
+TEST(CudaSchedules, that_fit_the_spec_are_taken_from_no_list) {
+  const KernelSpec half = conformance::gemm({.m = 512, .n = 512, .k = 256, .dtype = DType::bf16});
+  const KernelSpec wide = conformance::gemm({.m = 512, .n = 512, .k = 256});
+  EXPECT_TRUE(made(half, bytes_of({Kind::wgmma, 64, 256, 0, 0, 3, 2})).ok());
+  EXPECT_TRUE(made(half, bytes_of({Kind::mma, 128, 128, 4, 2, 2, 1})).ok());
+  EXPECT_TRUE(made(wide, bytes_of({Kind::simple, 64, 128, 0, 0, 2, 1})).ok());
+  const KernelSpec rows = conformance::row_softmax(DType::f32, 64, 1024);
+  const LoopsSchedule by_rows{.members = 64, .columns = 8, .run = 2, .members_are_neighbours = true};
+  EXPECT_TRUE(made(rows, encode_choices(by_rows)).ok());
+}
+
+TEST(CudaSchedules, that_the_spec_has_no_kernel_for_are_refused_with_the_reason) {
+  const KernelSpec half = conformance::gemm({.m = 512, .n = 512, .k = 256, .dtype = DType::bf16});
+  const KernelSpec wide = conformance::gemm({.m = 512, .n = 512, .k = 256});
+  const std::string_view not_here = "not for this product on this target", no_tile = "the template makes no such tile";
+  expect_refused(half, bytes_of({Kind::simple, 64, 64, 0, 0, 2, 1}), not_here);
+  expect_refused(wide, bytes_of({Kind::mma, 64, 64, 2, 2, 4, 1}), not_here);
+  expect_refused(half, bytes_of({Kind::wgmma, 64, 64, 0, 0, 8, 1}), not_here, k_ampere);
+  expect_refused(half, bytes_of({Kind::wgmma, 192, 64, 0, 0, 2, 1}), no_tile);
+  expect_refused(half, bytes_of({Kind::wgmma, 64, 64, 0, 0, 2, 2}), no_tile);
+  expect_refused(half, bytes_of({Kind::mma, 64, 64, 3, 2, 4, 1}), no_tile);
+  expect_refused(half, bytes_of({Kind::mma, 64, 64, 0, 0, 4, 1}), no_tile);
+  expect_refused(wide, bytes_of({Kind::simple, 100, 64, 0, 0, 2, 1}), no_tile);
+  expect_refused(half, bytes_of({Kind::wgmma, 128, 256, 0, 0, 16, 1}), "more shared memory than a block has");
+  expect_refused(half, encode_choices(LoopsSchedule()), "no implementation \"loops\"");
+
+  const KernelSpec rows = conformance::row_softmax(DType::f32, 64, 1022);
+  expect_refused(rows, encode_choices(LoopsSchedule{.members = 3}), "no such numbers");
+  expect_refused(rows, encode_choices(LoopsSchedule{.members = 16, .columns = 128}), "no block of 32 to 1024 threads");
+  expect_refused(rows, encode_choices(LoopsSchedule{.members = 16, .columns = 16}), "a warp that is not of one member");
+  expect_refused(rows, encode_choices(LoopsSchedule{.run = 2}), "no runs of that length");
+  const LoopsSchedule long_runs{.members = 32, .columns = 8, .run = 4, .members_are_neighbours = true};
+  expect_refused(rows, encode_choices(long_runs), "no runs of that length");
+  const KernelSpec points = bias_gelu_residual(DType::f32, 64, 64);
+  expect_refused(points, encode_choices(LoopsSchedule{.members = 2}), "nothing is reduced");
+}
+
+TEST(CudaSchedules, count_waves_on_the_multiprocessors_of_the_machine) {
+  const KernelSpec spec = conformance::gemm({.m = 1024, .n = 1024, .k = 256});
+  const auto first_on = [&](uint32_t cores) {
+    return CudaCompileBackend().candidates(spec, k_hopper, {.cores = cores}).front().description;
+  };
+  EXPECT_EQ(first_on(64), "simple tile 128x128 stages 2");
+  EXPECT_EQ(first_on(256), "simple tile 64x64 stages 2");
+}
+
+}  // namespace
+}  // namespace kiln::cuda

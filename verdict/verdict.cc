@@ -1,0 +1,176 @@
+#include "verdict/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/digest.h"
+#include "base/expected.h"
+#include "frontend/ops/tensor.h"
+#include "verdict/output_check.h"
+
+namespace kiln {
+
+namespace {
+
+constexpr uint64_t k_seed = 17;
+
+/// Whether the buffer is the candidate's to read and yet could be written: floats come from a pool that cannot.
+bool is_filled_input(const BufferSpec& buffer) {
+  return buffer.role == BufferRole::input && !is_floating(buffer.dtype);
+}
+
+}  // namespace
+
+CandidateTrial::CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window)
+    : m_spec(&spec), m_runner(&runner), m_situation(situation), m_data(spec, k_seed, situation, window) {}
+
+Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, CandidateRunner& runner, Situation situation,
+                                                 IndexWindow window) {
+  CandidateTrial trial(spec, runner, situation, window);
+  const SampleData& data = trial.m_data;
+  std::vector<CandidateBuffer> requested;
+  for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
+    const BufferSpec& buffer = spec.buffers[i];
+    requested.push_back({static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype), {}, data.misalignment(i)});
+    if (buffer.role == BufferRole::input && is_floating(buffer.dtype)) {
+      KILN_ASSIGN_OR_RETURN(requested.back().source, data.source(i));
+    }
+  }
+  KILN_ASSIGN_OR_RETURN(trial.m_buffers, runner.prepare(requested));
+  trial.m_input_checksums.resize(spec.buffers.size(), 0);
+  trial.m_initial.resize(spec.buffers.size());
+  trial.m_initial_floats.resize(spec.buffers.size());
+  for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
+    const BufferSpec& buffer = spec.buffers[i];
+    const std::span<uint8_t> bytes = trial.m_buffers[i];
+    if (is_filled_input(buffer)) {
+      KILN_RETURN_IF_ERROR(data.fill(i, bytes));
+      trial.m_input_checksums[i] = checksum_of(bytes);
+    } else if (buffer.role == BufferRole::inout && is_floating(buffer.dtype)) {
+      KILN_ASSIGN_OR_RETURN(const SampleSource source, data.source(i));
+      KILN_ASSIGN_OR_RETURN(trial.m_initial_floats[i], SampleMapping::create(source, bytes.size()));
+    } else if (buffer.role == BufferRole::inout) {
+      trial.m_initial[i].resize(bytes.size());
+      KILN_RETURN_IF_ERROR(data.fill(i, trial.m_initial[i]));
+    }
+  }
+  return trial;
+}
+
+std::span<const uint8_t> CandidateTrial::initial_bytes(size_t index) const {
+  const BufferSpec& buffer = m_spec->buffers[index];
+  if (buffer.role != BufferRole::inout) return m_buffers[index];
+  return is_floating(buffer.dtype) ? m_initial_floats[index].bytes() : std::span<const uint8_t>(m_initial[index]);
+}
+
+void CandidateTrial::set_outputs(Poison which) {
+  for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
+    const BufferSpec& buffer = m_spec->buffers[i];
+    if (buffer.role == BufferRole::output) poison(buffer.dtype, m_buffers[i], which);
+    if (buffer.role == BufferRole::inout) std::ranges::copy(initial_bytes(i), m_buffers[i].begin());
+  }
+}
+
+Expected<CandidateRun> CandidateTrial::run(const Image& image, uint32_t timeout_ms, uint32_t task_step) {
+  auto run = m_runner->run(image, timeout_ms, 1, task_step);
+  const Status inputs = restore_inputs();
+  KILN_RETURN_IF_ERROR(run.status());
+  if (!run->red_zones_intact) return error(StatusCode::internal, "candidate wrote outside its buffers");
+  KILN_RETURN_IF_ERROR(inputs);
+  return run;
+}
+
+Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms,
+                              uint32_t task_step) {
+  Verdict verdict;
+  set_outputs(Poison::first);
+  const auto ran = run(image, timeout_ms, task_step);
+  if (!ran.ok()) {
+    verdict.status = ran.status();
+    return verdict;
+  }
+  verdict.seconds = ran->seconds.empty() ? 0 : ran->seconds.front();
+  if (ran->status != LaunchStatus::ok) {
+    verdict.reported_bad_index = true;
+    verdict.status = error(StatusCode::internal, "candidate reported an index out of range on valid indices");
+    return verdict;
+  }
+  if (task_step == 1) verdict.status = check_written(image, outputs, timeout_ms);
+  if (verdict.status.ok()) verdict.status = check_outputs(outputs, task_step == 1, verdict);
+  return verdict;
+}
+
+Status CandidateTrial::judge_refusal(const Image& image, bool must_report, uint32_t timeout_ms) {
+  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, run(image, timeout_ms, 1));  // whatever its outputs hold
+  if (must_report && ran.status != LaunchStatus::index_out_of_range) {
+    return error(StatusCode::internal, "candidate did not report an index out of range");
+  }
+  return {};
+}
+
+Status CandidateTrial::check_outputs(const std::vector<OutputReference>& outputs, bool is_whole,
+                                     Verdict& verdict) const {
+  for (const OutputReference& output : outputs) KILN_RETURN_IF_ERROR(check_output(output, is_whole, verdict));
+  return {};
+}
+
+/// Every element was written: none is poisoned, or none of those that are is when the poison is another.
+Status CandidateTrial::check_written(const Image& image, const std::vector<OutputReference>& outputs,
+                                     uint32_t timeout_ms) {
+  std::vector<std::vector<uint8_t>> first(outputs.size());  // what is poisoned in part
+  bool is_doubtful = false;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const BufferSpec& buffer = m_spec->buffers[outputs[i].buffer];
+    if (buffer.role != BufferRole::output) continue;
+    const std::span<const uint8_t> bytes = m_buffers[outputs[i].buffer];
+    const int64_t place = first_unwritten(outputs[i], buffer.dtype, bytes, Poison::first);
+    if (place < 0) continue;
+    first[i].assign(bytes.begin(), bytes.end());
+    is_doubtful = true;
+  }
+  if (!is_doubtful) return {};
+  set_outputs(Poison::second);
+  KILN_RETURN_IF_ERROR(run(image, timeout_ms, 1).status());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (first[i].empty()) continue;
+    const uint32_t index = outputs[i].buffer;
+    const int64_t place = first_unwritten_twice(outputs[i], m_spec->buffers[index].dtype, first[i], m_buffers[index]);
+    if (place >= 0) {
+      return error(StatusCode::internal, "output {}: the element at offset {} was not written", index, place);
+    }
+  }
+  return {};
+}
+
+/// Names the input that was changed; the next candidate and the reference find all as they were.
+Status CandidateTrial::restore_inputs() {
+  Status status;
+  for (uint32_t i = 0; i < m_buffers.size(); ++i) {
+    if (!is_filled_input(m_spec->buffers[i])) continue;
+    if (checksum_of(m_buffers[i]) == m_input_checksums[i]) continue;
+    KILN_RETURN_IF_ERROR(m_data.fill(i, m_buffers[i]));
+    status = error(StatusCode::internal, "candidate changed its input {}", i);
+  }
+  return status;
+}
+
+bool CandidateTrial::is_untouched(uint32_t index, int64_t place) const {
+  const BufferSpec& buffer = m_spec->buffers[index];
+  const size_t size = size_of(buffer.dtype), begin = static_cast<size_t>(place) * size;
+  const auto element = m_buffers[index].subspan(begin, size);
+  if (buffer.role == BufferRole::output) return find_poison(buffer.dtype, element) == 0;
+  return std::ranges::equal(element, initial_bytes(index).subspan(begin, size));
+}
+
+Status CandidateTrial::check_output(const OutputReference& output, bool is_whole, Verdict& verdict) const {
+  const DType dtype = m_spec->buffers[output.buffer].dtype;
+  const auto* bytes = reinterpret_cast<const std::byte*>(m_buffers[output.buffer].data());
+  const OutputCheck check(output, dtype, m_situation);
+  verdict.tiles += check.demanded().tiles;
+  verdict.tiles_met += check.demanded().tiles_met;
+  return check.compare([&](int64_t place) { return load_element(dtype, bytes, place); },
+                       [&](int64_t place) { return !is_whole && is_untouched(output.buffer, place); }, verdict);
+}
+
+}  // namespace kiln
