@@ -1,5 +1,6 @@
 #include "tests/stand_ins/toy/toy_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -64,7 +65,7 @@ class ToyQueue final : public Queue {
     const auto* first = static_cast<const uint8_t*>(from_host);
     m_work.emplace_back([this, to, copy = std::vector<uint8_t>(first, first + bytes)]() -> Status {
       KILN_ASSIGN_OR_RETURN(uint8_t* target, m_memory.real(to, copy.size()));
-      std::memcpy(target, copy.data(), copy.size());
+      std::ranges::copy(copy, target);
       return {};
     });
     return {};
