@@ -26,6 +26,7 @@ namespace {
 
 /// Longer than an old daemon takes to close its store once it has drained; shorter than a client waits.
 constexpr uint64_t k_takeover_timeout_ms = 1'800;
+constexpr int k_starts = 2;  // the second sets aside what the first has died of
 
 struct Arguments {
   bool detach = false;
@@ -93,12 +94,12 @@ void tell_launcher(UniqueFd& ready, char code, std::string_view why) {
   ready.reset();
 }
 
-/// Waits for what the daemon tells and leaves with it.
-[[noreturn]] void launch(int ready) {
+/// Waits for what the daemon tells and leaves with it. Returns when it died before it told anything.
+void launch(int ready) {
   std::string text;
   char buffer[4'096];
   for (ssize_t got = 0; (got = read(ready, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
-  if (text.empty()) text = "\1it died while it started; kiln daemon logs";
+  if (text.empty()) return;
   if (text.size() > 1) std::fprintf(stderr, "kilnd: %s\n", text.c_str() + 1);
   std::fflush(stderr);
   std::_Exit(text[0]);
@@ -118,13 +119,18 @@ UniqueFd open_last_words(const std::string& path, uint64_t max_bytes) {
 UniqueFd detach(const std::string& last_words, uint64_t max_bytes) {
   // The launching process may be any program, with any descriptors open: none of them is ours to keep.
   close_range(3, ~0U, 0);
-  int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) std::exit(1);
-  if (const pid_t child = fork(); child != 0) {
-    close(ready[1]);
-    launch(ready[0]);
+  int ready[2] = {-1, -1};
+  bool is_daemon = false;
+  for (int attempt = 0; attempt < k_starts && !is_daemon; ++attempt) {
+    if (pipe2(ready, O_CLOEXEC) != 0) std::exit(1);
+    is_daemon = fork() == 0;
+    close(ready[is_daemon ? 0 : 1]);
+    if (!is_daemon) launch(ready[0]);
   }
-  close(ready[0]);
+  if (!is_daemon) {
+    std::fprintf(stderr, "kilnd: it died while it started; kiln daemon logs\n");
+    std::_Exit(1);
+  }
   setsid();
   leave_callers_limits();
   if (const int null = open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {

@@ -117,6 +117,15 @@ Rocks::~Rocks() {
   }
 }
 
+void Rocks::read_all() {
+  for (rocksdb::ColumnFamilyHandle* family : m_handles) {
+    const std::unique_ptr<rocksdb::Iterator> it(m_db->NewIterator(rocksdb::ReadOptions(), family));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    }
+    it->status().PermitUncheckedError();
+  }
+}
+
 Status Rocks::write(rocksdb::WriteBatch& batch) {
   // The log is written, not synced: it survives this process, and a cache may lose its last second to a power
   // cut.

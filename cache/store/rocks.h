@@ -47,6 +47,8 @@ class Rocks {
   /// Nothing when there is no such key.
   Expected<std::optional<std::string>> get(rocksdb::ColumnFamilyHandle* family, const rocksdb::Slice& key);
   Status flush_artifacts();
+  /// Touches every record, whatever is found.
+  void read_all();
 
   /// The files of `artifacts`, oldest first.
   std::vector<LiveFile> files();

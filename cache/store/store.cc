@@ -1,8 +1,12 @@
 #include "cache/store/store.h"
 
+#include <fcntl.h>
 #include <rocksdb/write_batch.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +14,7 @@
 #include <unordered_set>
 
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/limits.h"
 #include "cache/store/store_impl.h"
 
@@ -31,11 +36,43 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 
 std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
+/// Says that somebody is opening a database. Whoever dies of that leaves it behind.
+class OpeningMark {
+ public:
+  explicit OpeningMark(std::string path) : m_path(std::move(path)), m_was_left(access(m_path.c_str(), F_OK) == 0) {
+    const UniqueFd file(open(m_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  }
+  ~OpeningMark() { unlink(m_path.c_str()); }
+  OpeningMark(const OpeningMark&) = delete;
+  bool was_left() const { return m_was_left; }
+
+ private:
+  const std::string m_path;
+  const bool m_was_left;
+};
+
+/// Whether a process that opens the database and reads all of it dies: an assertion of RocksDB's ends it where a damaged
+/// file no longer says how its blocks can be checked. Tried in a process of its own.
+bool kills_whoever_opens_it(const StoreOptions& options, const std::string& directory) {
+  const pid_t child = fork();
+  if (child < 0) return false;
+  if (child == 0) {
+    if (auto rocks = Rocks::open(options, directory, [] {}); rocks.ok()) (*rocks)->read_all();
+    _exit(0);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status);
+}
+
 /// Opens the database; one that is damaged is set aside, since a cache must not keep its user from working.
 Expected<std::unique_ptr<Rocks>> open_database(const StoreOptions& options, const std::function<void()>& files_changed,
-                                               std::string& report) {
+                                               const OpeningMark& mark, std::string& report) {
   const std::string directory = options.directory + "/db";
-  auto rocks = Rocks::open(options, directory, files_changed);
+  const bool is_deadly = mark.was_left() && kills_whoever_opens_it(options, directory);
+  auto rocks = is_deadly ? error(StatusCode::data_loss, "a process that opens it dies")
+                         : Rocks::open(options, directory, files_changed);
   if (rocks.ok() || rocks.status().code() != StatusCode::data_loss) return rocks;
   const std::string aside = directory + ".damaged";
   std::error_code failed;
@@ -58,7 +95,8 @@ Expected<std::unique_ptr<CacheStore::Impl>> CacheStore::Impl::open(const StoreOp
   const std::scoped_lock guard(impl->m_mutex);
   Impl* self = impl.get();
   KILN_ASSIGN_OR_RETURN(impl->m_publisher, Publisher::open(options, options.directory));
-  KILN_ASSIGN_OR_RETURN(impl->m_rocks, open_database(options, [self] { self->files_changed(); }, impl->m_report));
+  const OpeningMark mark(options.directory + "/db.opening");
+  KILN_ASSIGN_OR_RETURN(impl->m_rocks, open_database(options, [self] { self->files_changed(); }, mark, impl->m_report));
   KILN_RETURN_IF_ERROR(impl->load_catalog());
   KILN_RETURN_IF_ERROR(impl->sync());
   KILN_RETURN_IF_ERROR(impl->forget_unlocated());

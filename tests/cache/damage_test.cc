@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -75,7 +78,8 @@ void expect_recovers(const std::string& directory) {
   EXPECT_EQ(count_hits(directory), k_seeds);
 }
 
-const char* const k_kinds[] = {"sst", "kidx", "index", "CURRENT", "touch", "MANIFEST", "log", "OPTIONS", "LOCK", "IDENTITY"};
+const char* const k_kinds[] = {"sst",      "kidx", "index",   "CURRENT", "touch",
+                               "MANIFEST", "log",  "OPTIONS", "LOCK",    "IDENTITY"};
 
 TEST(damage, every_kind_of_file_is_among_those_damaged) {
   TemporaryDirectory directory;
@@ -204,6 +208,53 @@ TEST(damage, what_is_published_again_replaces_its_damaged_copy) {
   ASSERT_TRUE(store->flush().ok());
   EXPECT_EQ(find_plan(reader.get(), 1, 50'000), KILN_HIT);
   EXPECT_TRUE(store->verify()->empty());
+}
+
+std::streamoff read_varint(std::istream& stream) {
+  std::streamoff value = 0;
+  for (int shift = 0;; shift += 7) {
+    const int byte = stream.get();
+    value |= static_cast<std::streamoff>(byte & 0x7f) << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+/// Makes RocksDB's table say that its blocks have no checksums, and the block that lists the others hold lengths that lead
+/// outside.
+void make_deadly(const std::string& table) {
+  constexpr std::streamoff k_footer_bytes = 53, k_restarts_bytes = 8;
+  std::fstream file(table, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-k_footer_bytes + 1, std::ios::end);
+  const std::streamoff begin = read_varint(file), bytes = read_varint(file);
+  file.seekp(-k_footer_bytes, std::ios::end);
+  file.put(0);
+  file.seekp(begin);
+  file << std::string(static_cast<size_t>(bytes - k_restarts_bytes), '\x7f');
+  file.seekp(begin + bytes + 1);
+  file << std::string(4, '\0');
+}
+
+bool ends_whoever_opens_it(const std::string& directory) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
+    const auto store = CacheStore::open({.directory = directory});
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status);
+}
+
+TEST(damage, a_database_that_ends_whoever_opens_it_is_set_aside_by_the_next) {
+  TemporaryDirectory directory;
+  make_cache(directory.path());
+  for (const std::string& table : files_of_kind(directory.path(), "sst")) make_deadly(table);
+  if (!ends_whoever_opens_it(directory.path())) GTEST_SKIP() << "this RocksDB was built without assertions";
+  EXPECT_TRUE(fs::exists(directory.path() + "/db.opening"));
+  expect_recovers(directory.path());
+  EXPECT_TRUE(fs::exists(directory.path() + "/db.damaged"));
+  EXPECT_FALSE(fs::exists(directory.path() + "/db.opening"));
 }
 
 TEST(damage, a_damaged_block_does_not_stop_the_store_when_files_are_merged) {
