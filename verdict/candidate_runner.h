@@ -69,13 +69,13 @@ class CandidateRunner {
     return error(StatusCode::unimplemented, "this runner times nothing");
   }
 
-  /// Runs every task of `image` once, a launch of a program that has one prepared buffer for each of its tensors. Red
-  /// zones are not looked at: a program asks once, when it has ended.
+  /// Runs every task of `image` once, or one in `task_step`, as a launch of a program that has one prepared buffer for each
+  /// of its tensors. Red zones are not looked at: a program asks once, when it has ended.
   /// Errors: as run; invalid_argument for an argument outside its buffer; unimplemented by a runner of single kernels.
   virtual Expected<CandidateRun> launch([[maybe_unused]] const Image& image,
                                         [[maybe_unused]] std::span<const LaunchArgument> arguments,
                                         [[maybe_unused]] std::span<const int64_t> extents,
-                                        [[maybe_unused]] uint32_t timeout_ms) {
+                                        [[maybe_unused]] uint32_t timeout_ms, [[maybe_unused]] uint32_t task_step = 1) {
     return error(StatusCode::unimplemented, "this runner runs no programs");
   }
   /// What schedules of the candidates should be made for; null where that is the target's default machine.

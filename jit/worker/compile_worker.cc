@@ -116,25 +116,27 @@ Expected<BuildRequest> receive_job(int socket) {
 
 /// Null when this host has no device of the target. Only the host's own processor is asked here: drivers are opened in
 /// execution workers.
-Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits) {
+Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits,
+                                                      const BufferArenas& arenas) {
   const RuntimeBackend* backend = find_runtime_backend(target.backend);
   if (backend == nullptr) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
   if (backend == &host_backend()) {
     const auto index = device_for(*backend, target);
     if (!index) return std::unique_ptr<CandidateRunner>();
     const DeviceDescription& host = backend->discover().devices[*index];
-    ProcessRunner::Options options{.memory_max_bytes = limits.memory_max_bytes};
+    ProcessRunner::Options options{.memory_max_bytes = limits.memory_max_bytes, .arenas = &arenas};
     // Code for a lesser target than the best is made for other processors.
     if (host.targets.front() == target) options.machine = host.machine;
     return ProcessRunner::create(std::move(options));
   }
-  auto runner = ProcessRunner::create({.target = target});
+  auto runner = ProcessRunner::create({.target = target, .arenas = &arenas});
   // A driver in the target says that the asker has such a device: then it has to be there for us too.
   const bool may_be_absent = target.driver.empty() && runner.status().code() == StatusCode::not_found;
   return may_be_absent ? std::unique_ptr<CandidateRunner>() : std::move(runner);
 }
 
-Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BuildFunction& build) {
+Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BufferArenas& arenas,
+                                const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
   std::mutex mutex;  // progress comes from any thread
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
@@ -142,7 +144,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
     const std::scoped_lock lock(mutex);
     if (!send_all(socket, bytes, k_no_deadline).ok()) _exit(0);
   };
-  const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits); };
+  const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits, arenas); };
   try {
     return build(request, {make_runner, progress});
   } catch (const std::bad_alloc&) {
@@ -155,9 +157,10 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
 
 }  // namespace
 
-void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits, const BuildFunction& build) {
+void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits, const BufferArenas& arenas,
+                        const BuildFunction& build) {
   bound_process(parent, limits);
-  Expected<BuildResult> result = build_job(socket.get(), limits, build);
+  Expected<BuildResult> result = build_job(socket.get(), limits, arenas, build);
   const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
   const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
   _exit(sent ? 0 : 1);

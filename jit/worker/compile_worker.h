@@ -4,6 +4,7 @@
 
 #include "base/fd.h"
 #include "jit/build/build.h"
+#include "jit/worker/buffer_arenas.h"
 
 namespace kiln {
 
@@ -19,6 +20,6 @@ struct WorkerLimits {
 /// The life of a compile worker after its fork: bounds itself, reads one job from `socket`, builds, answers,
 /// and leaves. Never returns. A process for each job: what a compiler leaks or breaks ends with it.
 [[noreturn]] void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits,
-                                     const BuildFunction& build);
+                                     const BufferArenas& arenas, const BuildFunction& build);
 
 }  // namespace kiln

@@ -295,9 +295,9 @@ static void do_all_tasks(void) {
   for (int i = 0; i < helpers; ++i) wait_for(&g_done);
 }
 
-/* Pages of what may be written to, all at once instead of one by one while time is taken. */
+/* Pages of what may be written to, all at once instead of one by one while time is taken. Some tasks need some pages. */
 static void populate(const struct kiln_executor_request* request) {
-  if (!g_data.address) return;
+  if (!g_data.address || request->task_step > 1) return;
   if (request->used_bytes) madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
   for (uint32_t i = 0; !request->used_bytes && i < request->buffer_count; ++i) {
     const struct kiln_executor_buffer* buffer = &request->buffers[i];

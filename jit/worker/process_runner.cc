@@ -81,6 +81,7 @@ Expected<std::unique_ptr<CandidateRunner>> ProcessRunner::create(Options options
 
 ProcessRunner::~ProcessRunner() {
   stop();
+  if (m_is_arena && m_capacity_bytes > BufferArenas::k_kept_bytes) BufferArenas::trim(m_data_fd);
   unmap();
 }
 
@@ -114,14 +115,28 @@ Status ProcessRunner::ensure_capacity() {
   if (m_used_bytes <= m_capacity_bytes) return {};
   unmap();
   const uint64_t capacity = std::bit_ceil(m_used_bytes);
-  KILN_ASSIGN_OR_RETURN(m_data_fd, make_memfd("kiln-buffers"));
-  if (ftruncate(m_data_fd.get(), static_cast<off_t>(capacity)) != 0) return system_error("memfd");
-  if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
+  KILN_RETURN_IF_ERROR(ensure_memory(capacity));
   void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
   if (address == MAP_FAILED) return system_error("mapping buffers");
   m_data = static_cast<uint8_t*>(address);
   m_capacity_bytes = capacity;
   m_data_sent = false;
+  return {};
+}
+
+/// An arena, where one can be had, is large enough for good.
+Status ProcessRunner::ensure_memory(uint64_t bytes) {
+  if (bytes <= m_data_bytes) return {};
+  if (m_options.arenas != nullptr && !m_is_arena && bytes <= BufferArenas::k_bytes) {
+    m_data_fd = m_options.arenas->take();
+    m_is_arena = static_cast<bool>(m_data_fd);
+    if (m_is_arena) return m_data_bytes = BufferArenas::k_bytes, Status();
+  }
+  m_is_arena = false;
+  KILN_ASSIGN_OR_RETURN(m_data_fd, make_memfd("kiln-buffers"));
+  if (ftruncate(m_data_fd.get(), static_cast<off_t>(bytes)) != 0) return system_error("memfd");
+  if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
+  m_data_bytes = bytes;
   return {};
 }
 
@@ -193,8 +208,10 @@ Expected<CandidateRun> ProcessRunner::run(const Image& image, uint32_t timeout_m
 }
 
 Expected<CandidateRun> ProcessRunner::launch(const Image& image, std::span<const LaunchArgument> arguments,
-                                             std::span<const int64_t> extents, uint32_t timeout_ms) {
-  KILN_ASSIGN_OR_RETURN(const kiln_executor_request request, request_for(image, arguments, extents));
+                                             std::span<const int64_t> extents, uint32_t timeout_ms,
+                                             uint32_t task_step) {
+  KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(image, arguments, extents));
+  request.task_step = std::max(task_step, 1u);
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, image, timeout_ms));
   return run_in(reply);
 }

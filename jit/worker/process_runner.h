@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "jit/worker/buffer_arenas.h"
 #include "jit/worker/executor_wire.h"
 #include "verdict/candidate_runner.h"
 
@@ -27,6 +28,7 @@ class ProcessRunner final : public CandidateRunner {
     uint64_t memory_max_bytes = 0;  // address space of the worker; 0: no limit
     /// Of the host, where its processor is what schedules are for. The executor of a device says what its device is.
     std::optional<Machine> machine = {};
+    const BufferArenas* arenas = nullptr;  // where buffers may lie; outlives the runner
   };
 
   /// Errors: not_found when this host has no device of the target, with the reason.
@@ -39,7 +41,8 @@ class ProcessRunner final : public CandidateRunner {
   Expected<CandidateTimes> time(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint64_t swept_bytes,
                                 bool is_fresh) override;
   Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
-                                std::span<const int64_t> extents, uint32_t timeout_ms) override;
+                                std::span<const int64_t> extents, uint32_t timeout_ms,
+                                uint32_t task_step = 1) override;
   bool red_zones_intact() const override;
   const Machine* machine() const override { return m_options.machine ? &*m_options.machine : nullptr; }
 
@@ -64,6 +67,7 @@ class ProcessRunner final : public CandidateRunner {
   Expected<kiln_executor_reply> execute(const kiln_executor_request& request, const Image& image, uint32_t timeout_ms);
   uint32_t pool_number(const SamplePool* pool);
   Status ensure_capacity();
+  Status ensure_memory(uint64_t bytes);
   Status send_memory();
   Status send_descriptor(kiln_executor_request request, int fd);
   void unmap();
@@ -77,6 +81,8 @@ class ProcessRunner final : public CandidateRunner {
   bool m_data_sent = false;  // to the worker that lives now
 
   UniqueFd m_data_fd;
+  uint64_t m_data_bytes = 0;  // of what the descriptor is of
+  bool m_is_arena = false;    // whether that is an arena
   uint8_t* m_data = nullptr;
   uint64_t m_capacity_bytes = 0;  // of the mapping
   uint64_t m_used_bytes = 0;      // of it, by the buffers prepared last

@@ -1,6 +1,7 @@
 #include "jit/worker/zygote.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "jit/worker/send_struct.h"
 
@@ -21,6 +23,7 @@ namespace {
 
 constexpr int k_zygote_socket = 3;
 constexpr uint64_t k_answer_timeout_ms = 30'000;  // the first answer waits for the warm-up
+constexpr int k_idle_ms = 5'000;                  // after which memory that nobody holds is given back
 
 enum class Order : uint32_t { fork = 1, finish = 2 };
 struct Request {
@@ -53,6 +56,14 @@ bool receive_request(Request& request, UniqueFd& fd) {
   return got == sizeof request;
 }
 
+/// Until there is a request, or the daemon is gone.
+void wait_for_request(const BufferArenas& arenas) {
+  pollfd socket{k_zygote_socket, POLLIN, 0};
+  if (poll(&socket, 1, k_idle_ms) != 0) return;
+  arenas.release();
+  poll(&socket, 1, -1);
+}
+
 /// The group goes before its leader is reaped: until then its number cannot be another's.
 Reply finish_worker(pid_t pid) {
   kill(-pid, SIGKILL);
@@ -63,6 +74,16 @@ Reply finish_worker(pid_t pid) {
     reaped = waitpid(pid, &status, 0);
   } while (reaped < 0 && errno == EINTR);
   return reaped == pid ? Reply{pid, status} : Reply{-errno, 0};
+}
+
+/// The daemon's own, with large pages for the heap: a build touches hundreds of megabytes once.
+std::vector<char*> zygote_environment() {
+  static char large_pages[] = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+  std::vector<char*> variables;
+  for (char** each = environ; *each != nullptr; ++each) variables.push_back(*each);
+  if (getenv("GLIBC_TUNABLES") == nullptr) variables.push_back(large_pages);
+  variables.push_back(nullptr);
+  return variables;
 }
 
 uint64_t number_argument(const char* text) { return std::strtoull(text, nullptr, 10); }
@@ -78,11 +99,12 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
   fcntl(k_zygote_socket, F_SETFD, FD_CLOEXEC);
   close_range(k_zygote_socket + 1, ~0U, 0);  // what the daemon had open (its clients!) is not the workers' to keep
   if (warm_up) warm_up();
+  const BufferArenas arenas;
 
   const pid_t self = getpid();
   Request request;
   UniqueFd job_socket;
-  while (receive_request(request, job_socket)) {
+  while (wait_for_request(arenas), receive_request(request, job_socket)) {
     Reply reply;
     if (request.order == Order::finish) {
       reply = finish_worker(request.pid);
@@ -90,7 +112,7 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
       reply.pid = -EINVAL;
     } else if (const pid_t pid = fork(); pid == 0) {
       close(k_zygote_socket);
-      run_compile_worker(std::move(job_socket), self, limits, build);
+      run_compile_worker(std::move(job_socket), self, limits, arenas, build);
     } else {
       reply.pid = pid > 0 ? pid : -errno;
     }
@@ -177,7 +199,8 @@ Status Zygote::start() {
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  const int failure = posix_spawn(&m_pid, m_options.program.c_str(), &files, &attributes, argv, environ);
+  const std::vector<char*> environment = zygote_environment();
+  const int failure = posix_spawn(&m_pid, m_options.program.c_str(), &files, &attributes, argv, environment.data());
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   if (failure != 0) {

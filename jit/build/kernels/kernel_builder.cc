@@ -138,8 +138,7 @@ class KernelBuild {
     KILN_ASSIGN_OR_RETURN(Verdict verdict, try_on_valid_indices(image, made_by, Situation::plain, 1));
     if (!verdict.status.ok()) return verdict;
 
-    const double steps = std::ceil(cost_of(m_job.spec()) / k_harsh_operations);
-    const auto step = static_cast<uint32_t>(std::clamp(steps, 1.0, 1e6));
+    const uint32_t step = task_step_within(m_job.spec(), k_harsh_operations);
     KILN_ASSIGN_OR_RETURN(const Verdict harsh, try_on_valid_indices(image, made_by, Situation::harsh, step));
     verdict.status = harsh.status.with_context("on zeros, tiny and large numbers, nothing aligned");
     if (!verdict.status.ok() || !has_indirect_access(m_job.spec())) return verdict;
@@ -202,6 +201,10 @@ Machine machine_for(const CompileBackend& backend, const Target& target, const C
 
 uint32_t run_timeout_ms(const KernelSpec& spec) {
   return static_cast<uint32_t>(std::min(k_hang_ms_least + cost_of(spec) * k_hang_ms_per_operation, 600e3));
+}
+
+uint32_t task_step_within(const KernelSpec& spec, double operations) {
+  return static_cast<uint32_t>(std::clamp(std::ceil(cost_of(spec) / operations), 1.0, 1e6));
 }
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,

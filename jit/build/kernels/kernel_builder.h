@@ -11,6 +11,9 @@
 
 namespace kiln {
 
+/// One task in how many makes a run of the kernel cost no more than so many scalar operations, roughly.
+uint32_t task_step_within(const KernelSpec& spec, double operations);
+
 /// How long a launch may take before it is held to hang.
 uint32_t run_timeout_ms(const KernelSpec& spec);
 

@@ -107,7 +107,8 @@ Status LaunchDevice::launch(const Image& image, std::span<void* const> pointers,
   }
   KILN_ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, m_observer.begin(arguments));
   for (size_t i = 0; i < places.size(); ++i) places[i].bytes = bytes[i];
-  KILN_ASSIGN_OR_RETURN(const CandidateRun run, m_runner.launch(image, places, extents, m_observer.timeout_ms()));
+  KILN_ASSIGN_OR_RETURN(const CandidateRun run,
+                        m_runner.launch(image, places, extents, m_observer.timeout_ms(), m_observer.task_step()));
   return m_observer.end(run.status);
 }
 

@@ -27,6 +27,8 @@ class LaunchObserver {
   /// Is called before the kernel runs; gives the bytes that each argument of it spans.
   virtual Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) = 0;
   virtual uint32_t timeout_ms() const = 0;
+  /// One task of the kernel in so many is run, where the host's grid is cut into tasks.
+  virtual uint32_t task_step() const = 0;
   /// Is called after it ran, with what it reported.
   virtual Status end(LaunchStatus reported) = 0;
 };

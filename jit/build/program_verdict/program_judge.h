@@ -31,6 +31,7 @@ class ProgramJudge final : public LaunchObserver {
 
   Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) override;
   uint32_t timeout_ms() const override { return run_timeout_ms(m_script.steps[m_step].spec()); }
+  uint32_t task_step() const override { return m_task_step; }
   Status end(LaunchStatus reported) override;
   /// `layout` is the caller's; `bytes` what the caller reads.
   Status check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const;
@@ -45,6 +46,8 @@ class ProgramJudge final : public LaunchObserver {
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
   void remember_what_is_overwritten();
+  uint32_t affordable_task_step();
+  std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
   void poison_targets();
   Status keep_what_was_made();
   void tame_what_was_made();
@@ -74,6 +77,7 @@ class ProgramJudge final : public LaunchObserver {
   std::vector<Argument> m_arguments;              // of the launch that runs
   std::chrono::steady_clock::time_point m_began;
   size_t m_step = 0;
+  uint32_t m_task_step = 1;  // of the launch that runs
   bool m_inconclusive = false;
 };
 

@@ -16,7 +16,7 @@ class RecordingRunner final : public CandidateRunner {
     return error(StatusCode::unimplemented, "programs are launched");
   }
   Expected<CandidateRun> launch(const Image&, std::span<const LaunchArgument>, std::span<const int64_t> extents,
-                                uint32_t) override {
+                                uint32_t, uint32_t) override {
     launched.assign(extents.begin(), extents.end());
     return CandidateRun{};
   }
@@ -33,6 +33,7 @@ class NoObserver final : public LaunchObserver {
     return std::vector<uint64_t>(arguments.size(), 4);
   }
   uint32_t timeout_ms() const override { return 1'000; }
+  uint32_t task_step() const override { return 1; }
   Status end(LaunchStatus) override { return {}; }
 };
 

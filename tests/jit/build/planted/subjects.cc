@@ -120,6 +120,17 @@ Graph classifier_training() {
   return std::move(d.graph);
 }
 
+/// Products so large that of each only some tasks are run, and what goes into them.
+Graph large_products() {
+  Draft d;
+  const ValueId x = d.in({160, 2'048});
+  const ValueId h = d.b.op("tanh", {x}), g = d.b.exp(d.b.mul(x, -0.5));
+  const ValueId first = d.in({2'048, 8'192}), second = d.in({2'048, 8'192});
+  d.graph.set_outputs({d.b.matmul(h, first), d.b.matmul(g, second), d.b.mean(d.b.square(h), {0, 1}),
+                       d.b.matmul(g, first), h, g});
+  return std::move(d.graph);
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Linked>> subjects() {
@@ -129,6 +140,7 @@ std::vector<std::unique_ptr<Linked>> subjects() {
   all.push_back(std::make_unique<Linked>("scatters", scatters()));
   all.push_back(std::make_unique<Linked>("classifier in training", classifier_training()));
   all.push_back(std::make_unique<Linked>("words at places", words_at_places()));
+  all.push_back(std::make_unique<Linked>("large products", large_products()));
   return all;
 }
 
