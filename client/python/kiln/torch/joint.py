@@ -24,7 +24,7 @@ import operator
 import torch
 from torch import fx
 
-from . import compat
+from . import ahead, compat
 from .builder import tensor_operands
 from .dropout import separate_masks
 from .partition import drop_empties, is_view
@@ -138,9 +138,11 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
             drop_empties(joint.graph)
             saved = saved_values(joint, num_fwd_outputs)
             joint.recompile()
-            return adapter.extract_forward_backward(
+            forward, backward = adapter.extract_forward_backward(
                 joint, saved, num_fwd_outputs=num_fwd_outputs, static_inputs=options.get("static_lifetime_input_nodes")
             )
+            ahead.begin(backward)
+            return forward, backward
     except adapter.NotAvailable:
         pass
     return adapter.default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
