@@ -12,9 +12,9 @@ namespace {
 constexpr int k_depth = 4;
 constexpr size_t k_growth = 64;
 
-class Rewriter {
+class Copier {
  public:
-  explicit Rewriter(const Graph& from) : m_from(from), m_builder(m_graph), m_values(from.values().size(), k_none) {}
+  explicit Copier(const Graph& from) : m_from(from), m_builder(m_graph), m_values(from.values().size(), k_none) {}
 
   Graph run() {
     for (const std::string& symbol : m_from.symbols()) m_graph.add_symbol(symbol);
@@ -62,6 +62,6 @@ class Rewriter {
 
 }  // namespace
 
-Graph with_uses_apart(const Graph& graph) { return Rewriter(graph).run(); }
+Graph with_uses_apart(const Graph& graph) { return Copier(graph).run(); }
 
 }  // namespace kiln

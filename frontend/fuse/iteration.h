@@ -25,6 +25,9 @@ class IterationSpace {
   std::vector<std::vector<int64_t>> m_pieces;  // none for an extent of 1
 };
 
+/// Attempts of which each cuts one dim: an extent below 2^40 has at most 40 cuts.
+inline constexpr int k_most_cuts = 64;
+
 /// Whether dims d and d + 1 of every access of the body can be walked as one dim (`extent` is that of d + 1).
 bool can_merge(const Body& body, size_t d, int64_t extent);
 /// Makes dims d and d + 1 one; can_merge must hold.

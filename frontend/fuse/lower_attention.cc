@@ -8,8 +8,6 @@ namespace kiln {
 
 namespace {
 
-constexpr int k_attempts = 64;
-
 class AttentionLowering {
  public:
   AttentionLowering(const FusionState& state, GroupId group, NodeId node)
@@ -70,7 +68,7 @@ class AttentionLowering {
   // The operand as one load with strides over its own dims.
   bool loaded(ValueId operand, Access& access) {
     IterationSpace space(extents_of(operand));
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       KernelBuffers buffers = m_buffers;
       BodyLowering lowering(m_state, m_group, buffers, space.extents());
       ExprId value = lowering.emit(operand, space.index());
@@ -109,7 +107,7 @@ class AttentionLowering {
   bool lower_bias(ValueId bias, AttentionSpec& attention) {
     IterationSpace space({attention.batch, attention.heads, attention.q_len, attention.k_len});
     const std::vector<int64_t>& extents = extents_of(bias);
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       KernelBuffers buffers = m_buffers;
       BodyLowering lowering(m_state, m_group, buffers, space.extents());
       const Index position = space.index();

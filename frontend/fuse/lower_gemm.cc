@@ -15,8 +15,6 @@ namespace kiln {
 
 namespace {
 
-constexpr int k_attempts = 64;
-
 class GemmLowering {
  public:
   GemmLowering(const FusionState& state, GroupId group, NodeId product, std::span<const ValueId> roots)
@@ -55,7 +53,7 @@ class GemmLowering {
     std::vector<int64_t> logical = m_gemm.batch;
     logical.insert(logical.end(), {rows, columns});
     IterationSpace space(logical);
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       KernelBuffers buffers = m_buffers;
       BodyLowering lowering(m_state, m_group, buffers, space.extents());
       const Index position = space.index();
@@ -105,7 +103,7 @@ class GemmLowering {
 
   bool lower_epilogue() {
     IterationSpace space(m_state.facts->extents[m_roots.front()]);
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       KernelBuffers buffers = m_buffers;
       BodyLowering lowering(m_state, m_group, buffers, space.extents());
       lowering.set_accumulator(m_node.results[0]);

@@ -14,8 +14,6 @@ namespace kiln {
 
 namespace {
 
-// Each attempt cuts one dim; an extent below 2^40 has at most 40 cuts.
-constexpr int k_attempts = 64;
 // No node's group: everything is loaded.
 constexpr GroupId k_copy_group = k_no_group - 1;
 
@@ -34,7 +32,7 @@ class LoopsLowering {
   }
 
   LoweringResult run() {
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       m_buffers = {};
       m_scope = {};
       std::vector<int64_t> extents = m_space.extents();

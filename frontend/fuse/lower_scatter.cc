@@ -11,8 +11,6 @@ namespace kiln {
 
 namespace {
 
-constexpr int k_attempts = 64;
-
 class ScatterLowering {
  public:
   ScatterLowering(const FusionState& state, GroupId group, NodeId node)
@@ -42,7 +40,7 @@ class ScatterLowering {
   // One kernel over the elements of `iterated`.
   bool lower(LoweringResult& result, ValueId iterated, Emit emit) {
     IterationSpace space(m_state.facts->extents[iterated]);
-    for (int attempt = 0; attempt < k_attempts; ++attempt) {
+    for (int attempt = 0; attempt < k_most_cuts; ++attempt) {
       m_buffers = {};
       LoopsSpec loops;
       BodyLowering lowering(m_state, m_group, m_buffers, space.extents());

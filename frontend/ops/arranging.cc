@@ -15,8 +15,6 @@ namespace {
 using Values = std::span<const ValueId>;
 using Gradients = Expected<std::vector<ValueId>>;
 
-size_t dim_of(const Node& node) { return static_cast<size_t>(integer_of(node.attributes, "dim")); }
-
 // --- concat, stack -----------------------------------------------------------------------------------------------------
 
 Expected<Types> infer_concat(const OpContext& context) {

@@ -14,6 +14,9 @@ inline int64_t coordinate(const ElementEvaluator& e, ValueId value, int64_t inde
   return index / e.strides(value)[dim] % e.extents(value)[dim];
 }
 
+/// Of a node whose attribute "dim" was checked.
+inline size_t dim_of(const Node& node) { return static_cast<size_t>(integer_of(node.attributes, "dim")); }
+
 /// A flat index split at one dim: index = (outer * extent + at) * inner + rest.
 struct Split {
   int64_t outer, at, rest;

@@ -19,8 +19,6 @@ using Gradients = Expected<std::vector<ValueId>>;
 
 constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
 
-size_t dim_of(const Node& node) { return static_cast<size_t>(integer_of(node.attributes, "dim")); }
-
 // --- take, index_add: whole rows by number -----------------------------------------------------------------------------
 
 /// x[:dim] + indices + x[dim+1:]

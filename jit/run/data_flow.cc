@@ -2,9 +2,9 @@
 
 namespace kiln {
 
-namespace {
-
 Status damaged(std::string_view what) { return error(StatusCode::data_loss, "program: {}", what); }
+
+namespace {
 
 bool overlap(const DataFlow::Access& a, const DataFlow::Access& b) {
   if (a.place != b.place) return false;

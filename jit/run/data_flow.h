@@ -3,11 +3,15 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
 namespace kiln {
+
+/// data_loss: a program that says or does `what` is not run.
+Status damaged(std::string_view what);
 
 /// Follows what the launches of a program read and write, one after another, before any runs.
 ///

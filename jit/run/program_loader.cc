@@ -17,8 +17,6 @@ namespace kiln {
 
 namespace {
 
-Status damaged(std::string_view what) { return error(StatusCode::data_loss, "program: {}", what); }
-
 Digest to_digest(const fb::ArtifactDigest& stored) {
   Digest digest;
   std::copy(stored.bytes()->begin(), stored.bytes()->end(), digest.bytes.begin());

@@ -24,9 +24,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr double k_log2_e = 1.44269504088896340736;
-constexpr double k_infinity = std::numeric_limits<double>::infinity();
-
 class AttentionBackward {
  public:
   AttentionBackward(Emitter& emitter, const KernelSpec& spec, const AttentionBackwardSpec& backward,

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <numbers>
 #include <vector>
 
 #include "backends/cpu/compile/attention/rows.h"
@@ -10,6 +12,9 @@
 #include "backends/cpu/compile/emit/kernel_emission.h"
 
 namespace kiln::cpu {
+
+inline constexpr double k_log2_e = std::numbers::log2e;
+inline constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 /// Where a function of attention stands. Values of the function being written.
 struct AttentionPlace {

@@ -23,9 +23,7 @@ namespace {
 
 using llvm::Value;
 
-constexpr double k_log2_e = 1.44269504088896340736;
 constexpr double k_ln_2 = 0.693147180559945309417;
-constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 class AttentionForward {
  public:

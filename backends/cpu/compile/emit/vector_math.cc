@@ -16,7 +16,7 @@ namespace {
 
 constexpr double k_inf = std::numeric_limits<double>::infinity();
 constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
-constexpr double k_log2_e = 1.4426950408889634;
+constexpr double k_log2_of_e = 1.4426950408889634;
 constexpr double k_pi = 3.14159265358979323846;
 
 // ln 2 in two parts; the first has 10 (f32) or 33 (f64) significant bits.
@@ -66,7 +66,7 @@ llvm::Value* VectorMath::exp_tail(llvm::Value* r) {
 VectorMath::Split VectorMath::split_exponential(llvm::Value* x) {
   const bool wide = is_f64(x);
   llvm::Value* magic = constant(x, wide ? k_round_f64 : k_round_f32);
-  llvm::Value* n = e.ir.CreateFSub(e.fma(x, constant(x, k_log2_e), magic), magic);
+  llvm::Value* n = e.ir.CreateFSub(e.fma(x, constant(x, k_log2_of_e), magic), magic);
   llvm::Value* r = e.fma(n, constant(x, wide ? -k_ln2_high_f64 : -k_ln2_high_f32), x);
   r = e.fma(n, constant(x, wide ? -k_ln2_low_f64 : -k_ln2_low_f32), r);
   return {n, exp_tail(r)};
@@ -114,7 +114,7 @@ llvm::Value* VectorMath::exp2(llvm::Value* x) {
   x = is_f64(x) ? clamp(x, -1076, 1025) : clamp(x, -151, 129);
   llvm::Value* magic = constant(x, is_f64(x) ? k_round_f64 : k_round_f32);
   llvm::Value* n = e.ir.CreateFSub(e.ir.CreateFAdd(x, magic), magic);
-  llvm::Value* r = e.ir.CreateFMul(e.ir.CreateFSub(x, n), constant(x, 1 / k_log2_e));
+  llvm::Value* r = e.ir.CreateFMul(e.ir.CreateFSub(x, n), constant(x, 1 / k_log2_of_e));
   return scale(e.ir.CreateFAdd(exp_tail(r), constant(x, 1)), n);
 }
 
