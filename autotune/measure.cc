@@ -28,7 +28,7 @@ uint64_t stolen_ticks() {
 
 }  // namespace
 
-Expected<Sample> Stopwatch::sample(const Image& image, double expected_seconds) {
+Expected<TimeSample> Stopwatch::sample(const Image& image, double expected_seconds) {
   const double fitting = expected_seconds > 0 ? k_sample_seconds / expected_seconds : 1;
   const auto repetitions = static_cast<uint32_t>(std::clamp(fitting, 1.0, double{limits::k_candidate_repetitions}));
   const uint64_t stolen = stolen_ticks();
@@ -42,7 +42,7 @@ Expected<Sample> Stopwatch::sample(const Image& image, double expected_seconds) 
   const auto middle = times.seconds.begin() + static_cast<std::ptrdiff_t>(times.seconds.size() / 2);
   std::nth_element(times.seconds.begin(), middle, times.seconds.end());
   const auto disturbed = static_cast<size_t>(std::ranges::count(times.was_disturbed, true));
-  return Sample{*middle, 2 * disturbed > times.seconds.size() || stolen_ticks() - stolen >= allowed};
+  return TimeSample{*middle, 2 * disturbed > times.seconds.size() || stolen_ticks() - stolen >= allowed};
 }
 
 }  // namespace kiln

@@ -8,7 +8,7 @@
 namespace kiln {
 
 /// What one sample of a candidate says.
-struct Sample {
+struct TimeSample {
   double seconds = 0;          // of one repetition: the median of the sample's
   bool was_disturbed = false;  // in most repetitions a thread lost its processor, or the host took one away
 };
@@ -27,7 +27,7 @@ class Stopwatch {
 
   /// `expected_seconds`: of one repetition, 0 when nothing is known: then one is made.
   /// Errors: those of CandidateRunner::time.
-  Expected<Sample> sample(const Image& image, double expected_seconds);
+  Expected<TimeSample> sample(const Image& image, double expected_seconds);
 
  private:
   CandidateRunner* m_runner;

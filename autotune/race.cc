@@ -52,7 +52,7 @@ class Race {
   }
 
   /// A sample that was disturbed is taken again, a few times; then it counts as it is.
-  Expected<Sample> undisturbed(size_t index) {
+  Expected<TimeSample> undisturbed(size_t index) {
     for (uint32_t tries = 0;; ++tries) {
       auto sample = m_take_sample(index, m_expected[index]);
       if (!sample.ok() || !sample->was_disturbed || tries == m_rules.retries) return sample;

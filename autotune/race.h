@@ -37,7 +37,7 @@ struct RaceRules {
 };
 
 /// Takes a sample of entrant `index`, of which one repetition is expected to take that long (0: nothing is known).
-using TakeSample = std::function<Expected<Sample>(size_t index, double expected_seconds)>;
+using TakeSample = std::function<Expected<TimeSample>(size_t index, double expected_seconds)>;
 
 /// Which entrant is the fastest; the first one is the incumbent. All run in turns, each turn in another order, so that
 /// what slows the machine down for a while slows all of them; who falls behind drops out, by its least sample, since a

@@ -22,13 +22,13 @@ class Track {
   uint32_t taken = 0;
   double taken_seconds = 0;
 
-  Expected<Sample> sample(size_t index) {
+  Expected<TimeSample> sample(size_t index) {
     ++taken;
     if (std::ranges::find(failing, index) != failing.end()) return error(StatusCode::aborted, "candidate died");
     const bool is_slowed = m_share(m_random) < neighbour_share;
     const double seconds = m_true[index] * std::exp(noise * m_normal(m_random)) * (is_slowed ? 2 : 1);
     taken_seconds += seconds;
-    return Sample{seconds, is_slowed && m_share(m_random) < noticed_share};
+    return TimeSample{seconds, is_slowed && m_share(m_random) < noticed_share};
   }
 
   Expected<size_t> run(std::vector<Entrant>& entrants) {
