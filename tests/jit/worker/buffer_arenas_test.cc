@@ -40,7 +40,7 @@ TEST(BufferArenas, what_a_killed_process_held_is_free_again) {
   const pid_t child = fork();
   if (child == 0) {
     const std::vector<UniqueFd> taken = take_all(arenas);
-    mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, taken.at(0).get(), 0);
+    if (mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, taken.at(0).get(), 0) == MAP_FAILED) _exit(1);
     [[maybe_unused]] const ssize_t wrote = write(told[1], "x", 1);
     pause();
   }
