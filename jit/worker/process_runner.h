@@ -41,8 +41,7 @@ class ProcessRunner final : public CandidateRunner {
   Expected<CandidateTimes> time(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint64_t swept_bytes,
                                 bool is_fresh) override;
   Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
-                                std::span<const int64_t> extents, uint32_t timeout_ms,
-                                uint32_t task_step = 1) override;
+                                std::span<const int64_t> extents, uint32_t timeout_ms, uint32_t task_step = 1) override;
   bool red_zones_intact() const override;
   const Machine* machine() const override { return m_options.machine ? &*m_options.machine : nullptr; }
 

@@ -10,7 +10,6 @@
 namespace kiln::level_zero {
 namespace {
 
-
 Expected<const DeviceFamily*> resolve(const Target& target) {
   const DeviceFamily* family = target.backend == "level_zero" ? find_family(target.name) : nullptr;
   if (family == nullptr) return invalid_argument("level zero: no target {}:{}", target.backend, target.name);

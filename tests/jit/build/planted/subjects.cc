@@ -126,8 +126,8 @@ Graph large_products() {
   const ValueId x = d.in({160, 2'048});
   const ValueId h = d.b.op("tanh", {x}), g = d.b.exp(d.b.mul(x, -0.5));
   const ValueId first = d.in({2'048, 8'192}), second = d.in({2'048, 8'192});
-  d.graph.set_outputs({d.b.matmul(h, first), d.b.matmul(g, second), d.b.mean(d.b.square(h), {0, 1}),
-                       d.b.matmul(g, first), h, g});
+  d.graph.set_outputs(
+      {d.b.matmul(h, first), d.b.matmul(g, second), d.b.mean(d.b.square(h), {0, 1}), d.b.matmul(g, first), h, g});
   return std::move(d.graph);
 }
 
