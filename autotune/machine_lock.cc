@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/limits.h"
+
 namespace kiln {
 
 namespace {
@@ -19,8 +21,8 @@ MachineLock MachineLock::shared() { return take(LOCK_SH); }
 
 MachineLock MachineLock::take(int operation) {
   UniqueFd file(open(k_path, O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0444));
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(k_most_wait_ms);
-  while (file && flock(file.get(), operation | LOCK_NB) != 0 && std::chrono::steady_clock::now() < end) {
+  const Deadline end = deadline_in(limits::k_machine_lock_ms);
+  while (file && flock(file.get(), operation | LOCK_NB) != 0 && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return MachineLock(std::move(file));

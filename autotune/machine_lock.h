@@ -7,15 +7,12 @@
 namespace kiln {
 
 /// Held while something is timed, so that nobody on this machine times or compiles beside it: one file in shared memory,
-/// for all users and caches. Where the file cannot be had, or nobody lets go of it within k_most_wait_ms, the
+/// for all users and caches. Where the file cannot be had, or nobody lets go of it within limits::k_machine_lock_ms, the
 /// lock is none: work goes on beside each other.
 ///
 /// Threading: any thread; each call is a lock of its own, held as long as what it returns.
 class MachineLock {
  public:
-  /// So long either waits. A sample takes a few hundredths of a second.
-  static constexpr uint32_t k_most_wait_ms = 2'000;
-
   /// Waits for a while until nobody else holds any.
   static MachineLock exclusive();
   /// Waits for a while until nobody holds it alone: for whoever would disturb a measurement.

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <sstream>
-#include <string>
 
 #include "base/limits.h"
+#include "base/processor_times.h"
 
 namespace kiln {
 
@@ -19,11 +17,8 @@ constexpr double k_stolen_ticks_a_second = 5;
 
 /// Ticks that the host has taken from this machine's processors; 0 where nothing says.
 uint64_t stolen_ticks() {
-  std::ifstream file("/proc/stat");
-  std::string name;
-  uint64_t user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft_irq = 0, steal = 0;
-  file >> name >> user >> nice >> system >> idle >> wait >> irq >> soft_irq >> steal;
-  return file ? steal : 0;
+  const auto times = ProcessorTimes::read();
+  return times ? times->stolen : 0;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/hex.h"
+
 namespace kiln {
 
 namespace {
@@ -11,21 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint32_t k_version = 1;
-
-std::string to_hex(std::span<const uint8_t> bytes) {
-  constexpr char k_digits[] = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : bytes) text += {k_digits[byte >> 4], k_digits[byte & 15]};
-  return text;
-}
-
-std::vector<uint8_t> from_hex(const std::string& text) {
-  std::vector<uint8_t> bytes;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(static_cast<uint8_t>(std::stoul(text.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
 
 Json write(const TuningRecord::Candidate& candidate) {
   return {{"description", candidate.description}, {"schedule", to_hex(candidate.schedule)},
@@ -35,8 +22,10 @@ Json write(const TuningRecord::Candidate& candidate) {
 }
 
 TuningRecord::Candidate read(const Json& json) {
-  return {json.at("description"), from_hex(json.at("schedule")), json.at("seconds"), json.at("median"),
-          json.at("spread"),      json.at("disturbed"),          json.at("dropped"), json.at("is_finalist")};
+  return {json.at("description"), from_hex(json.at("schedule").get<std::string>()).value(),
+          json.at("seconds"),     json.at("median"),
+          json.at("spread"),      json.at("disturbed"),
+          json.at("dropped"),     json.at("is_finalist")};
 }
 
 }  // namespace
@@ -67,7 +56,7 @@ Expected<TuningRecord> TuningRecord::parse(std::string_view text) {
     if (record.winner >= record.candidates.size())
       return error(StatusCode::data_loss, "a tuning record without winner");
     return record;
-  } catch (const std::exception& problem) {  // nlohmann's, and stoul's
+  } catch (const std::exception& problem) {  // nlohmann's, and that of a schedule that is no hexadecimal
     return error(StatusCode::data_loss, "a damaged tuning record: {}", problem.what());
   }
 }

@@ -3,29 +3,19 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <charconv>
+#include <algorithm>
+
+#include "base/hex.h"
 
 namespace kiln {
 
-std::string Digest::to_hex() const {
-  static constexpr char k_digits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(64);
-  for (uint8_t byte : bytes) {
-    hex += k_digits[byte >> 4];
-    hex += k_digits[byte & 15];
-  }
-  return hex;
-}
+std::string Digest::to_hex() const { return kiln::to_hex(bytes); }
 
 std::optional<Digest> Digest::from_hex(std::string_view hex) {
   Digest digest;
-  if (hex.size() != 2 * digest.bytes.size()) return std::nullopt;
-  for (size_t i = 0; i < digest.bytes.size(); ++i) {
-    const char* first = hex.data() + 2 * i;
-    auto [end, code] = std::from_chars(first, first + 2, digest.bytes[i], 16);
-    if (code != std::errc() || end != first + 2) return std::nullopt;
-  }
+  const auto read = kiln::from_hex(hex);
+  if (!read || read->size() != digest.bytes.size()) return std::nullopt;
+  std::ranges::copy(*read, digest.bytes.begin());
   return digest;
 }
 

@@ -53,8 +53,18 @@ inline constexpr uint64_t k_daemon_silence_ms = 10'000;
 inline constexpr uint64_t k_daemon_backoff_ms = 30'000;
 inline constexpr uint64_t k_daemon_backoff_max_ms = 600'000;
 
+// What ranks of one job agreed upon: 16,384 programs of 64 bytes, kept for so long after the last one.
+inline constexpr size_t k_job_heads_bytes = size_t{1} << 20;
+inline constexpr int k_job_heads_days = 30;
+
 // Clients. Frameworks have a few dozen streams a device; each costs a word of its memory.
 inline constexpr size_t k_client_streams = 256;
+
+// Tuning. A build in the background keeps what it found so far when so much time has passed since its first race; what
+// ends it earlier costs no more than that. A kernel's candidates, their compilation included, take a few seconds.
+inline constexpr uint64_t k_background_tuning_ms = 10'000;
+inline constexpr uint32_t k_machine_lock_ms = 2'000;        // a sample takes a few hundredths of a second
+inline constexpr uint64_t k_tuning_linger_ms = 86'400'000;  // a machine that is busy for longer is not waited for
 
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;

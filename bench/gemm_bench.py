@@ -1,6 +1,6 @@
-"""How fast are our f32 gemms beside torch.mm (MKL)? Alternating in one process, on one OpenMP pool.
+"""How fast are our gemms beside torch.mm (MKL, oneDNN)? Alternating in one process, on one OpenMP pool.
 
-python bench/gemm_bench.py [--threads N] [--set gpt2|squares|skinny|all] [--all-candidates] [--json FILE]
+python bench/gemm_bench.py [--dtype f32|bf16|f16] [--threads N] [--set gpt2|squares|skinny|all] [--all-candidates] [--json FILE]
 """
 import argparse
 
@@ -19,20 +19,25 @@ SKINNY = [(m, n, k, layout) for m in (1, 4, 16, 128) for n, k in ((768, 768), (3
 SETS = {"gpt2": GPT2, "squares": SQUARES, "skinny": SKINNY}
 
 
-def operands(m, n, k, layout):
+# torch's dtype, Kiln's number of it (kernel_library.cc), the largest error of ours against torch's, of the largest value.
+DTYPES = {"f32": (torch.float32, 7, 1e-4), "bf16": (torch.bfloat16, 6, 1e-2), "f16": (torch.float16, 5, 2e-3)}
+
+
+def operands(m, n, k, layout, dtype):
     """a, b as they lie in memory, and as torch.mm sees them."""
-    a = torch.randn((k, m) if layout[0] == "t" else (m, k))
-    b = torch.randn((n, k) if layout[1] == "t" else (k, n))
+    a = torch.randn((k, m) if layout[0] == "t" else (m, k)).to(dtype)
+    b = torch.randn((n, k) if layout[1] == "t" else (k, n)).to(dtype)
     return a, b, a.t() if layout[0] == "t" else a, b.t() if layout[1] == "t" else b
 
 
-def measure(library, case, threads, target, rounds, all_candidates):
+def measure(library, case, dtype, threads, target, rounds, all_candidates):
     m, n, k, layout = case
-    a, b, torch_a, torch_b = operands(m, n, k, layout)
-    ours, theirs = torch.full((m, n), float("nan")), torch.empty((m, n))
+    dtype, number, allowed = DTYPES[dtype]
+    a, b, torch_a, torch_b = operands(m, n, k, layout, dtype)
+    ours, theirs = torch.full((m, n), float("nan"), dtype=dtype), torch.empty((m, n), dtype=dtype)
     transposed = (int(layout[0] == "t"), int(layout[1] == "t"))
-    count = library.count("gemm", target, m, n, k, *transposed, 0)
-    kernels = [Kernel(library, "gemm", target, m, n, k, *transposed, 0, i) for i in range(count if all_candidates else 1)]
+    count = library.count("gemm", target, number, m, n, k, *transposed, 0)
+    kernels = [Kernel(library, "gemm", target, number, m, n, k, *transposed, 0, i) for i in range(count if all_candidates else 1)]
     functions = {"ours" if i == 0 else f"candidate {i}": kernel.bind([a, b, ours], threads)
                  for i, kernel in enumerate(kernels)}
     torch.mm(torch_a, torch_b, out=theirs)
@@ -41,7 +46,7 @@ def measure(library, case, threads, target, rounds, all_candidates):
         ours.fill_(float("nan"))
         function()
         error = ((ours - theirs).abs().max() / scale).item()
-        if not error < 1e-4:
+        if not error < allowed:
             print(f"WRONG {name} {case} error {error}")
     functions["torch.mm"] = lambda: torch.mm(torch_a, torch_b, out=theirs)
     samples = race(functions, rounds)
@@ -60,6 +65,7 @@ def measure(library, case, threads, target, rounds, all_candidates):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--set", default="all")
     parser.add_argument("--case", help="MxNxK,layout")
     parser.add_argument("--rounds", type=int, default=15)
@@ -74,7 +80,7 @@ def main():
     if arguments.case:
         sizes, layout = arguments.case.split(",")
         cases = [(*map(int, sizes.split("x")), layout)]
-    rows = [measure(library, case, arguments.threads, arguments.target, arguments.rounds, arguments.all_candidates)
+    rows = [measure(library, case, arguments.dtype, arguments.threads, arguments.target, arguments.rounds, arguments.all_candidates)
             for case in cases]
     report("gemm", arguments.threads, rows, arguments.json)
 

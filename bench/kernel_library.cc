@@ -99,15 +99,18 @@ BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int ca
 KILN_BENCH const char* kiln_bench_error() { return s_error.c_str(); }
 
 /// Operands as torch would hold them: `a_transposed` means A lies as [k, m], `b_transposed` that B lies as [n, k].
-/// Buffers: a, b, [bias,] c.
-KILN_BENCH void* kiln_bench_gemm(const char* target, int64_t m, int64_t n, int64_t k, int a_transposed,
+/// Buffers: a, b, [bias,] c. dtype: 5 f16, 6 bf16, 7 f32.
+KILN_BENCH void* kiln_bench_gemm(const char* target, int dtype, int64_t m, int64_t n, int64_t k, int a_transposed,
                                  int b_transposed, int bias, int candidate) {
-  return make_kernel(bench::gemm_spec(m, n, k, a_transposed != 0, b_transposed != 0, bias != 0), target, candidate);
+  const auto spec =
+      bench::gemm_spec(static_cast<DType>(dtype), m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
+  return make_kernel(spec, target, candidate);
 }
 
-KILN_BENCH int kiln_bench_gemm_candidates(const char* target, int64_t m, int64_t n, int64_t k, int a_transposed,
-                                          int b_transposed, int bias) {
-  const auto spec = bench::gemm_spec(m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
+KILN_BENCH int kiln_bench_gemm_candidates(const char* target, int dtype, int64_t m, int64_t n, int64_t k,
+                                          int a_transposed, int b_transposed, int bias) {
+  const auto spec =
+      bench::gemm_spec(static_cast<DType>(dtype), m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
   return static_cast<int>(default_candidates(cpu::CpuCompileBackend(), spec, {"cpu", target}).size());
 }
 

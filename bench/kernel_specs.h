@@ -4,8 +4,8 @@
 
 namespace kiln::bench {
 
-/// f32 gemm over dense matrices. Buffers: a, b, [bias of n,] c.
-KernelSpec gemm_spec(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, bool bias);
+/// A gemm of the dtype over dense matrices. Buffers: a, b, [bias of n, f32,] c.
+KernelSpec gemm_spec(DType dtype, int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, bool bias);
 
 /// f32 attention over dense [batch, heads, length, dim]. Buffers: q, k, v, out, lse.
 KernelSpec attention_spec(int64_t batch, int64_t heads, int64_t length, int64_t dim, bool causal);

@@ -28,7 +28,8 @@ std::vector<int64_t> demanded(int64_t count, std::mt19937_64& random) {
 
 Comparison compare(ElementEvaluator& reference, ValueId value, const Buffer& got, std::mt19937_64& random) {
   std::vector<ExpectedAndGot> pairs;
-  for (const int64_t index : demanded(got.count(), random)) pairs.push_back({reference.at(value, index), got.at(index)});
+  for (const int64_t index : demanded(got.count(), random))
+    pairs.push_back({reference.at(value, index), got.at(index)});
   return compare(pairs, tolerance_of(got.dtype()));
 }
 

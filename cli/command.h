@@ -15,10 +15,12 @@ using Action = std::function<ExitCode(Session& session)>;
 using AddCommand = Action (*)(CommandLine& line);
 
 Action add_status(CommandLine& line);
+Action add_top(CommandLine& line);
 Action add_stats(CommandLine& line);
 Action add_ls(CommandLine& line);
 Action add_show(CommandLine& line);
 Action add_warm(CommandLine& line);
+Action add_retune(CommandLine& line);
 Action add_reduce(CommandLine& line);
 Action add_run(CommandLine& line);
 Action add_repro(CommandLine& line);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,13 +13,14 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "base/config/directories.h"
 #include "base/fd.h"
 #include "base/process_identity.h"
 #include "cli/command.h"
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {
@@ -119,58 +121,73 @@ std::string log_of(const Config& config) {
   return access(usual.c_str(), R_OK) == 0 ? usual : log_path(fallback_state_directory(), config.cache_directory);
 }
 
-std::deque<std::string> last_lines(std::istream& file, size_t count) {
-  std::deque<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(std::move(line));
-    if (lines.size() > count) lines.pop_front();
-  }
-  return lines;
-}
+/// A file that is appended to and rotated away: the lines of each file that has the name, each once.
+class Log {
+ public:
+  explicit Log(std::string path) : m_path(std::move(path)), m_file(open_it()) {}
 
-/// Prints the lines that are appended, until interrupted; begins anew when the file was rotated away.
-void follow(const Session& session, const std::string& path, std::streamoff at) {
-  std::string rest;  // of a line that is not whole yet
-  for (;;) {
-    std::ifstream file(path, std::ios::binary);
-    file.seekg(0, std::ios::end);
-    const std::streamoff size = file ? std::streamoff(file.tellg()) : 0;
-    if (size < at) at = 0;
-    file.seekg(at);
-    std::string fresh(static_cast<size_t>(size - at), '\0');
-    if (!fresh.empty() && file.read(fresh.data(), size - at)) {
-      rest += fresh;
-      for (size_t end = 0; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
-        session.out().line(escaped(rest.substr(0, end)));
-      }
-      std::fflush(stdout);
-      at = size;
-    }
-    std::this_thread::sleep_for(k_follow_interval);
+  bool is_open() const { return static_cast<bool>(m_file); }
+  /// Calls with the lines that were ended since the last time.
+  void read_on(const std::function<void(std::string)>& use) {
+    read_file(use);
+    struct stat ours{}, there{};
+    if (!m_file || fstat(m_file.get(), &ours) != 0 || stat(m_path.c_str(), &there) != 0) return;
+    if (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) return;
+    read_file(use);  // what came before it was rotated away
+    m_file = open_it();
+    m_at = 0;
+    read_file(use);
   }
-}
+  /// A line that is not ended yet.
+  const std::string& rest() const { return m_rest; }
+
+ private:
+  UniqueFd open_it() const { return UniqueFd(open(m_path.c_str(), O_RDONLY | O_CLOEXEC)); }
+
+  void read_file(const std::function<void(std::string)>& use) {
+    char buffer[65'536];
+    for (ssize_t got = 0; (got = pread(m_file.get(), buffer, sizeof buffer, m_at)) > 0;) {
+      m_at += got;
+      m_rest.append(buffer, static_cast<size_t>(got));
+      for (size_t end = 0; (end = m_rest.find('\n')) != std::string::npos; m_rest.erase(0, end + 1)) {
+        use(m_rest.substr(0, end));
+      }
+    }
+  }
+
+  const std::string m_path;
+  UniqueFd m_file;
+  off_t m_at = 0;
+  std::string m_rest;
+};
 
 ExitCode logs(Session& session, size_t count, bool following) {
   const std::string path = log_of(session.config());
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  Log log(path);
+  if (!log.is_open()) {
     session.out().error(error(StatusCode::not_found, "there is no log {}: no daemon has run for {}", path,
                               session.config().cache_directory),
                         "kiln daemon start starts one");
     return ExitCode::failure;
   }
-  const auto lines = last_lines(file, count);
+  std::deque<std::string> lines;
+  const auto keep_last = [&](std::string line) {
+    lines.push_back(std::move(line));
+    if (lines.size() > count) lines.pop_front();
+  };
+  log.read_on(keep_last);
+  if (!following && !log.rest().empty()) keep_last(log.rest());
   if (session.out().json) {
     session.out().print_json({{"file", path}, {"lines", lines}});
     return ExitCode::ok;
   }
   for (const std::string& line : lines) session.out().line(escaped(line));
-  std::fflush(stdout);
-  if (following) {
-    file.clear();
-    follow(session, path, std::streamoff(file.tellg()));
+  if (!following) return ExitCode::ok;
+  for (;;) {  // until interrupted
+    std::fflush(stdout);
+    std::this_thread::sleep_for(k_follow_interval);
+    log.read_on([&](const std::string& line) { session.out().line(escaped(line)); });
   }
-  return ExitCode::ok;
 }
 
 }  // namespace

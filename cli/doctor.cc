@@ -15,8 +15,8 @@
 #include "base/config/file_system.h"
 #include "cli/command.h"
 #include "cli/process.h"
-#include "cli/text.h"
 #include "client/connection/start_daemon.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

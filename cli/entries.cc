@@ -1,5 +1,7 @@
 #include "cli/entries.h"
 
+#include "client/nearest/nearest.h"
+
 namespace kiln::cli {
 
 std::string part_of(const Json& entry, std::string_view name) {
@@ -17,16 +19,6 @@ std::string part_of(const Json& entry, std::string_view name) {
 std::string name_of(const Json& entry) {
   const Json heads = entry.value("heads", Json::array());
   return heads.empty() ? entry.value("digest", "") : heads[0].value("key", "");
-}
-
-std::vector<std::pair<std::string, std::string>> parts_of(const Json& head) {
-  std::vector<std::pair<std::string, std::string>> parts;
-  const auto found = head.find("key_parts");
-  if (found == head.end() || !found->is_object()) return parts;
-  for (const auto& [name, value] : found->items()) {
-    parts.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
-  }
-  return parts;
 }
 
 }  // namespace kiln::cli

@@ -14,7 +14,4 @@ std::string part_of(const Json& entry, std::string_view name);
 /// The first key that leads to the entry, or its digest when none does: what people call it by.
 std::string name_of(const Json& entry);
 
-/// Key parts as "name value" pairs, in their order; empty when they are no object.
-std::vector<std::pair<std::string, std::string>> parts_of(const Json& head);
-
 }  // namespace kiln::cli

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

@@ -20,11 +20,13 @@ struct CommandRow {
 
 constexpr CommandRow k_commands[] = {
     {"status", "What the daemon is doing, and where its cache is", add_status},
+    {"top", "What the daemon builds and tunes, as it goes", add_top},
     {"stats", "What the daemon has counted since it started", add_stats},
     {"ls", "List the cache's entries, newest first", add_ls},
     {"show", "One entry with its keys", add_show},
     {"explain", "Why a graph or key is new: the nearest entry, and what differs", add_explain},
     {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
+    {"retune", "Race the candidates of programs in the cache again", add_retune},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
     {"repro", "Replay a program that did not agree with torch", add_repro},
     {"reduce", "Shrink a graph that comes out wrong", add_reduce},

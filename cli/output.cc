@@ -7,7 +7,7 @@
 #include <cassert>
 #include <cstdlib>
 
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "cli/check_graph.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
-#include "cli/text.h"
 #include "client/client.h"
+#include "client/terminal/text.h"
 #include "frontend/infer/bind_symbols.h"
 
 namespace kiln::cli {

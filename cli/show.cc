@@ -2,7 +2,8 @@
 
 #include "cli/command.h"
 #include "cli/entries.h"
-#include "cli/text.h"
+#include "client/nearest/nearest.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/config/directories.h"
 #include "cli/command.h"
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

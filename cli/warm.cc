@@ -7,10 +7,10 @@
 #include "backends/devices.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
-#include "cli/progress.h"
-#include "cli/text.h"
 #include "cli/warm_torch.h"
 #include "client/client.h"
+#include "client/terminal/progress.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {
@@ -60,7 +60,7 @@ std::vector<Outcome> warm_all(const Session& session, Client& client, const Opti
                               const std::map<std::string, int64_t>& symbols) {
   using Milliseconds = std::chrono::duration<double, std::milli>;
   std::vector<Outcome> outcomes;
-  Progress progress(session.out());
+  Progress progress(session.out().quiet);
   for (size_t i = 0; i < options.files.size(); ++i) {
     const std::string& file = options.files[i];
     progress.begin(fmt::format("{} ({} of {})", file, i + 1, options.files.size()));

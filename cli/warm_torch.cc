@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/process.h"
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

@@ -1,12 +1,18 @@
 #include "client/client.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 
 #include "backends/devices.h"
 #include "backends/libraries.h"
 #include "base/limits.h"
 #include "base/process_mutex.h"
+#include "client/nearest/nearest.h"
+#include "client/terminal/progress.h"
 #include "frontend/infer/bind_symbols.h"
 #include "frontend/wire/wire.h"
 
@@ -15,6 +21,8 @@ namespace kiln {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds k_explanation{5};  // that the daemon is asked about misses
 
 /// An output that is an input has the input's layout, whatever was asked.
 Status check_outputs(const Graph& graph) {
@@ -27,6 +35,13 @@ Status check_outputs(const Graph& graph) {
     }
   }
   return {};
+}
+
+/// The job that this process is a rank of; empty: of none. torchelastic calls a job without a name "none".
+std::string job_of(const Config& config) {
+  if (!config.job.empty()) return config.job;
+  const char* run_id = std::getenv("TORCHELASTIC_RUN_ID");
+  return run_id == nullptr || std::string_view(run_id) == "none" ? "" : run_id;
 }
 
 }  // namespace
@@ -53,7 +68,8 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
                                                  Interrupted interrupted) {
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
-  KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened)));
+  KILN_ASSIGN_OR_RETURN(auto resolver,
+                        Resolver::create(loaded.values.cache_directory, std::move(opened), job_of(loaded.values)));
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
 }
 
@@ -71,6 +87,23 @@ Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {
 }
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
+  if (options.progress || !wants_tuning(options) || isatty(STDERR_FILENO) != 1) return compile_unseen(graph, options);
+  // Races take a while. Of programs that are compiled at once, one is shown.
+  static std::atomic<bool> is_shown{false};
+  if (is_shown.exchange(true)) return compile_unseen(graph, options);
+  Progress line(false);
+  line.begin("kiln tunes");
+  CompileOptions seen = options;
+  seen.progress = [&](const protocol::Progress& step) {
+    line.update(step.done, step.total, step.item.empty() ? step.stage : step.item);
+  };
+  auto compiled = compile_unseen(graph, seen);
+  line.clear();
+  is_shown = false;
+  return compiled;
+}
+
+Expected<Client::Compiled> Client::compile_unseen(const Graph& graph, const CompileOptions& options) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(check_outputs(graph));
@@ -80,16 +113,18 @@ Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOpti
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   if (lookup.program) {
     ++m_stats.hits_mapped;
-    if (!lookup.program->is_tuned() && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
+    const bool may_be_tuned = !lookup.program->is_tuned() && !lookup.is_of_job;
+    if (may_be_tuned && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
     return found(std::move(lookup), "mapped hit");
   }
   ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
   return ask_daemon(canonical, lookup, options);
 }
 
-Expected<Client::Compiled> Client::found(Resolver::Lookup lookup, std::string how) {
+Expected<Client::Compiled> Client::found(Resolver::Lookup hit, std::string how) {
+  const Resolver::Lookup lookup = m_resolver->agree(std::move(hit));
   m_stats.add_program(lookup.program->plans(), lookup.program->generation());
-  return Compiled{std::move(lookup.program), std::move(how), lookup.key};
+  return Compiled{lookup.program, std::move(how), lookup.key};
 }
 
 /// What is found serves where nobody can be asked for better.
@@ -109,6 +144,7 @@ protocol::Build Client::request_for(const Graph& canonical, const CompileOptions
   request.targets = {{target.backend, target.name, target.driver}};
   request.priority = options.priority;
   request.tune = wants_tuning(options);
+  request.again = options.again;
   return request;
 }
 
@@ -120,6 +156,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   request.graph = to_wire(canonicalise(bound).graph);
   request.priority = options.priority;
   request.tune = wants_tuning(options);
+  request.again = options.again;
   for (const std::string& name : targets) {
     KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
     request.targets.push_back({target.backend, target.name, target.driver});
@@ -185,6 +222,25 @@ Status Client::take_in(protocol::Built& built) {
   std::vector<CarriedHead> heads;
   for (const protocol::PublishedHead& head : built.heads) heads.emplace_back(head.key, head.artifact);
   return m_resolver->adopt(artifacts, heads);
+}
+
+std::string Client::explain_json() {
+  const auto until = Clock::now() + k_explanation;
+  const auto ask = [&](protocol::Command command) -> Expected<nlohmann::ordered_json> {
+    KILN_ASSIGN_OR_RETURN(const std::string answer, m_connection.command(std::move(command), until, false));
+    auto json = nlohmann::ordered_json::parse(answer, nullptr, false);
+    if (!json.is_object()) return error(StatusCode::internal, "the daemon's answer is no JSON object");
+    return json;
+  };
+  auto misses = m_misses.to_json();
+  if (misses.empty()) return misses.dump();
+  auto keys = KnownKeys::list(ask);
+  if (!keys.ok()) return misses.dump();
+  for (auto& miss : misses) {
+    const KnownKey key{.key = miss["key"].get<std::string>(), .parts = parts_of({{"key_parts", miss["parts"]}})};
+    if (const auto nearest = keys->nearest(key)) miss["nearest"] = nearest->to_json();
+  }
+  return misses.dump();
 }
 
 std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uint8_t> key) {

@@ -45,11 +45,12 @@ class Client {
     uint32_t deadline_ms = 0;  // 0: the configuration's
     protocol::Priority priority = protocol::Priority::waiting;
     bool tune = false;                      // wait until its kernels have raced on this machine
+    bool again = false;                     // and race those that have
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
   };
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find
-  /// again.
+  /// again. Where candidates race, a terminal shows how far they are.
   Expected<Compiled> compile(const Graph& graph, const CompileOptions& options);
 
   /// Has the graph built for named targets of any backend, whether or not this host can run them: for those it cannot,
@@ -72,13 +73,15 @@ class Client {
   Status put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data);
 
   std::string stats_json() const { return m_stats.to_json(); }
-  std::string explain_json() const { return m_misses.to_json(); }
+  /// Why each miss was one, and, where a daemon runs, what its key has otherwise than the nearest in the cache.
+  std::string explain_json();
   const Config& config() const { return m_config; }
 
  private:
   Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted);
-  Expected<Compiled> found(Resolver::Lookup lookup, std::string how);
+  Expected<Compiled> found(Resolver::Lookup hit, std::string how);
   bool wants_tuning(const CompileOptions& options) const { return options.tune || m_config.autotune_mode == "max"; }
+  Expected<Compiled> compile_unseen(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> tune(const Canonical& canonical, Resolver::Lookup untuned, const CompileOptions& options);
   protocol::Build request_for(const Graph& canonical, const CompileOptions& options) const;
   Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,

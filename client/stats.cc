@@ -39,7 +39,7 @@ void MissLog::add(MissRecord record) {
   m_records.push_back(std::move(record));
 }
 
-std::string MissLog::to_json() const {
+nlohmann::ordered_json MissLog::to_json() const {
   const std::vector<MissRecord> records = [this] {
     const std::scoped_lock lock(process_mutex());
     return m_records;
@@ -52,7 +52,7 @@ std::string MissLog::to_json() const {
                     {"detail", record.detail},
                     {"outcome", record.outcome}});
   }
-  return list.dump();
+  return list;
 }
 
 }  // namespace kiln

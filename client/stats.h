@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -50,7 +51,7 @@ struct MissRecord {
 class MissLog {
  public:
   void add(MissRecord record);
-  std::string to_json() const;
+  nlohmann::ordered_json to_json() const;
 
  private:
   std::vector<MissRecord> m_records;  // process_mutex() guards it

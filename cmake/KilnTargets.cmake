@@ -18,6 +18,9 @@ function(kiln_embed target namespace)
   target_sources(${target} PRIVATE ${out})
 endfunction()
 
+# A daemon that tunes when the machine is quiet would publish beside a test that counts: tests of that turn it on.
+set(KILN_TEST_ENVIRONMENT KILN_AUTOTUNE_MODE=off)
+
 # kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs
 # besides the plain build: `unit` (the default) under ASan and UBSan, `concurrent` under TSan; `e2e` and `faults` nowhere
 # else. The target <label>_tests builds all that carry the label.
@@ -29,7 +32,7 @@ function(kiln_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")
   if(KILN_SANITIZE STREQUAL "thread")
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
       TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)

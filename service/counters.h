@@ -23,6 +23,7 @@ enum class Counter : uint8_t {
   compilations,
   artifacts_published,
   commands,
+  kernels_tuned,
   k_count
 };
 
@@ -47,6 +48,7 @@ inline constexpr std::array<CounterRow, static_cast<size_t>(Counter::k_count)> k
     {Counter::compilations, "compilations", "Code generations done."},
     {Counter::artifacts_published, "artifacts_published", "Artifacts given to the store."},
     {Counter::commands, "commands", "Commands answered."},
+    {Counter::kernels_tuned, "kernels_tuned", "Kernels whose candidates raced in the background."},
 }};
 
 class Counters {

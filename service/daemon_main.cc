@@ -18,6 +18,7 @@
 #include <filesystem>
 
 #include "base/config/directories.h"
+#include "jit/resolve/job_heads.h"
 #include "service/instance.h"
 #include "service/server.h"
 
@@ -171,6 +172,7 @@ Status serve(const Config& config, const std::string& socket, const StoreFactory
   KILN_ASSIGN_OR_RETURN(const Instance instance,
                         Instance::acquire(config.cache_directory, socket, k_takeover_timeout_ms));
   KILN_ASSIGN_OR_RETURN(auto store, open_store(config));
+  JobHeads::forget_old(config.cache_directory);
   {
     Server server({config, socket, worker_program(config), [&instance] { return instance.is_in_force(); }},
                   std::move(store));

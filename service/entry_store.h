@@ -1,12 +1,22 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "base/expected.h"
 #include "jit/build/build.h"
 #include "service/protocol/message.h"
 
 namespace kiln {
+
+/// A program whose kernels may still race.
+struct UntunedProgram {
+  Digest key;
+  std::vector<uint8_t> graph;  // wire form
+  Target target;
+};
 
 /// The daemon's store, as the server uses it: everything here may block, and is called from one thread of its
 /// own.
@@ -17,6 +27,10 @@ class EntryStore {
   /// Writes artifacts and heads in one batch, and beside the heads of programs the graph (wire form) they are of. When it
   /// returns well, every head is to be found in the index. Errors: resource_exhausted when there is no room.
   virtual Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) = 0;
+
+  /// The program that was published last of those that are not tuned (is_tuned_program), whose graph is kept and whose key is
+  /// not in `except`; nothing when there is none.
+  virtual Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) = 0;
 
   /// Answers the verbs about entries (list, show, graph, verify, gc, clear, pin, capture_put) with JSON.
   virtual Expected<std::string> command(const protocol::Command& command) = 0;

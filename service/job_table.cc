@@ -18,6 +18,7 @@ Digest job_key(const protocol::Build& build) {
     writer.write(std::string_view(target.driver));
   }
   writer.write(static_cast<uint8_t>(build.tune));
+  writer.write(static_cast<uint8_t>(build.again));
   // The graph by its digest: no copy of megabytes, and no way to shift bytes between the parts.
   for (const uint8_t byte : digest_of(build.graph).bytes) writer.write(byte);
   return digest_of(writer.bytes());
@@ -45,7 +46,7 @@ Status JobTable::ask(protocol::Build build, Asker asker, uint64_t owner, Deadlin
                  bytes, m_bytes, limits::k_held_request_bytes);
   }
   m_bytes += bytes;
-  m_jobs.emplace(key, Job{key, std::move(build), owner, m_arrivals++, false, {asker}});
+  m_jobs.emplace(key, Job{key, std::move(build), owner, m_arrivals++, false, {asker}, {}});
   return {};
 }
 
@@ -64,6 +65,10 @@ const JobTable::Job* JobTable::next() {
   ++m_running;
   m_last_served[best->owner] = ++m_turns;
   return best;
+}
+
+void JobTable::note_progress(const Digest& key, const protocol::Progress& progress) {
+  if (const auto found = m_jobs.find(key); found != m_jobs.end()) found->second.progress = progress;
 }
 
 const std::vector<Asker>& JobTable::askers(const Digest& key) const {

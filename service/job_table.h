@@ -37,6 +37,7 @@ class JobTable {
     uint64_t arrival = 0;
     bool running = false;
     std::vector<Asker> askers;
+    protocol::Progress progress;  // the last that its worker said
   };
 
   /// Joins the key's job or queues a new one. Errors: resource_exhausted when the queue is full, or its graphs are too
@@ -45,6 +46,8 @@ class JobTable {
 
   /// Takes the next job to run; nullptr when none waits. Valid until it is finished.
   const Job* next();
+
+  void note_progress(const Digest& key, const protocol::Progress& progress);
 
   /// Those who wait for `key` now.
   const std::vector<Asker>& askers(const Digest& key) const;

@@ -15,8 +15,10 @@
 #include <thread>
 
 #include "base/limits.h"
+#include "service/background_tuner.h"
 #include "service/counters.h"
 #include "service/flight_recorder.h"
+#include "service/guarded.h"
 #include "service/job_table.h"
 #include "service/session.h"
 #include "service/status_json.h"
@@ -49,16 +51,6 @@ WorkerPool::Options pool_options(const Server::Options& options) {
           {config.worker_memory_max_bytes, cpu_seconds}};
 }
 
-/// body(), with what a library throws as an error: one entry's trouble must not end the daemon.
-template <typename Body>
-auto guarded(const Body& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const std::exception& problem) {
-    return Status(StatusCode::internal, problem.what());
-  }
-}
-
 }  // namespace
 
 class Server::Impl final : SessionHost {
@@ -73,7 +65,9 @@ class Server::Impl final : SessionHost {
         m_heartbeat_timer(m_io),
         m_store(std::move(store)),
         m_store_thread(1),
-        m_pool(std::make_unique<WorkerPool>(pool_options(m_options))) {}
+        m_pool(std::make_unique<WorkerPool>(pool_options(m_options))),
+        m_tuner({m_io, m_store_thread, *m_store, *m_pool, m_counters, m_events, m_options.config.cache_directory,
+                 [this] { return m_jobs.running() + m_jobs.queued() > 0; }}) {}
 
   ~Impl() {
     // Nothing may call back into what is being destroyed: first the threads that post, then what they post
@@ -113,6 +107,8 @@ class Server::Impl final : SessionHost {
   /// A daemon that leaves starts nothing: what waits is the next one's.
   bool busy() const { return m_jobs.running() + (m_draining ? 0 : m_jobs.queued()) + m_commands_in_flight > 0; }
   void touch();
+  void await_idleness();
+  bool is_lingering() const;
   void watch_directory();
   void beat();
   void await_signal();
@@ -141,10 +137,12 @@ class Server::Impl final : SessionHost {
   size_t m_commands_in_flight = 0;
   size_t m_command_bytes = 0;  // of those
   bool m_draining = false;
+  Deadline m_touched = m_started;
 
   std::unique_ptr<EntryStore> m_store;
   asio::thread_pool m_store_thread;
   std::unique_ptr<WorkerPool> m_pool;
+  BackgroundTuner m_tuner;
 };
 
 Server::Server(Options options, std::unique_ptr<EntryStore> store)
@@ -175,6 +173,7 @@ void Server::Impl::run() {
   await_signal();
   asio::co_spawn(m_io, [this] { return accept_all(); }, asio::detached);
   touch();
+  if (m_options.config.autotune_mode != "off") m_tuner.start();
   watch_directory();
   beat();
   m_io.run();
@@ -285,6 +284,7 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   if (leave_if_deserted()) return;
   if (m_draining) return;  // the end hangs up, and that sends the client to the next daemon
   m_counters.add(Counter::builds_asked);
+  m_tuner.interrupt();
   const uint32_t id = build.id;
   const Digest key = job_key(build);
   const bool joins = m_jobs.jobs().contains(key);
@@ -317,7 +317,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job.build.graph.size(),
                   job.build.targets.size());
   BuildRequest request{job.build.graph, {}, m_options.config.cache_directory};
-  request.tune = job.build.tune;
+  request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver});
   // Both callbacks come on the pool's threads; only what is posted touches the server.
@@ -337,6 +337,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
 }
 
 void Server::Impl::on_progress(const Digest& key, const protocol::Progress& progress) {
+  m_jobs.note_progress(key, progress);
   const std::vector<Asker> askers = m_jobs.askers(key);  // a copy: answering may close sessions
   for (const Asker& asker : askers) {
     protocol::Progress numbered = progress;
@@ -388,6 +389,7 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
   } else {
     m_counters.add(Counter::builds_done);
     m_counters.add(Counter::artifacts_published, result->artifacts.size());
+    m_tuner.look_again();
     m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
                     result->artifacts.size(), result->heads.size(), result->compilations);
   }
@@ -442,6 +444,7 @@ void Server::Impl::on_command(uint64_t session, protocol::Command command) {
   if (command.verb == Verb::clear) {
     m_jobs.forgive_all();
     m_unkept.clear();
+    m_tuner.look_again();
   }
   const size_t bytes = command.data.size();
   if (m_command_bytes > 0 && m_command_bytes + bytes > limits::k_held_request_bytes) {
@@ -475,6 +478,8 @@ DaemonState Server::Impl::state() const {
           .connections = m_sessions.size(),
           .workers = m_pool->size(),
           .jobs = m_jobs,
+          .tuning = m_tuner.progress(),
+          .has_untuned = m_tuner.has_work(),
           .counters = m_counters};
 }
 
@@ -482,13 +487,24 @@ DaemonState Server::Impl::state() const {
 
 /// Something was asked or done: the idle time starts again.
 void Server::Impl::touch() {
+  m_touched = Clock::now();
+  await_idleness();
+}
+
+void Server::Impl::await_idleness() {
   if (m_draining || m_options.config.daemon_idle_exit_ms == 0) return;
   m_idle_timer.expires_after(std::chrono::milliseconds(m_options.config.daemon_idle_exit_ms));
   m_idle_timer.async_wait([this](error_code failure) {
     if (failure) return;
-    if (busy()) return touch();
+    if (busy() || is_lingering()) return await_idleness();
     drain("idle");
   });
+}
+
+/// What may still race waits for a quiet machine, and the daemon with it, for a while.
+bool Server::Impl::is_lingering() const {
+  const bool has_work = m_tuner.has_work() || m_tuner.is_running();
+  return has_work && Clock::now() - m_touched < std::chrono::milliseconds(limits::k_tuning_linger_ms);
 }
 
 void Server::Impl::watch_directory() {
@@ -525,6 +541,7 @@ void Server::Impl::drain(std::string_view why) {
   spdlog::info("leaving: {}; {} builds run, {} wait", why, m_jobs.running(), m_jobs.queued());
   m_events.record("leaving", "{}", why);
   m_idle_timer.cancel();
+  m_tuner.stop();
   m_drain_timer.expires_after(std::chrono::milliseconds(m_options.config.daemon_drain_timeout_ms));
   m_drain_timer.async_wait([this](error_code failure) {
     if (failure) return;

@@ -17,6 +17,11 @@ json counters_object(const Counters& counters) {
   return object;
 }
 
+json progress_object(const protocol::Progress& progress) {
+  if (progress.stage.empty()) return nullptr;
+  return {{"stage", progress.stage}, {"item", progress.item}, {"done", progress.done}, {"total", progress.total}};
+}
+
 /// Names come from clients: what is not UTF-8 is replaced, never thrown over.
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -31,6 +36,7 @@ std::string status_json(const DaemonState& state) {
                     {"running", job.running},
                     {"waiting_clients", job.askers.size()},
                     {"priority", static_cast<int>(job.build.priority)},
+                    {"progress", progress_object(job.progress)},
                     {"targets", targets}});
   }
   return dump({{"schema_version", k_schema_version},
@@ -47,6 +53,8 @@ std::string status_json(const DaemonState& state) {
                {"builds_queued", state.jobs.queued()},
                {"keys_quarantined", state.jobs.quarantined()},
                {"jobs", jobs},
+               {"tuning", progress_object(state.tuning)},
+               {"has_untuned", state.has_untuned},
                {"counters", counters_object(state.counters)}});
 }
 

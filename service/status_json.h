@@ -19,6 +19,8 @@ struct DaemonState {
   size_t connections = 0;
   size_t workers = 0;
   const JobTable& jobs;
+  const protocol::Progress& tuning;  // of what races in the background; no stage: nothing does
+  bool has_untuned = false;          // programs that wait for a quiet machine
   const Counters& counters;
 };
 

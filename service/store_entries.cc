@@ -2,12 +2,16 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/build_id.h"
+#include "base/hex.h"
 #include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
@@ -39,12 +43,6 @@ Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, con
           .provenance = key_parts};
 }
 
-std::string to_hex(std::span<const uint8_t> bytes) {
-  std::string text;
-  for (const uint8_t byte : bytes) fmt::format_to(std::back_inserter(text), "{:02x}", byte);
-  return text;
-}
-
 json entry_json(const Entry& entry) {
   json heads = json::array();
   for (const Head& head : entry.heads) {
@@ -72,6 +70,15 @@ bool is_called(const Entry& entry, std::string_view name) {
   return false;
 }
 
+/// What this build makes programs for under such a key; nothing where it makes none: another build's, or unchecked ones.
+std::optional<Target> target_of(const Head& program) {
+  const json parts = json::parse(program.provenance, nullptr, false);
+  if (!parts.is_object() || parts.contains("proof")) return std::nullopt;
+  Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
+  if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
+  return target;
+}
+
 Status no_such_artifact(const Digest& key, const Digest& artifact) {
   return error(StatusCode::internal, "key {} leads to artifact {}, which is neither in its batch nor kept",
                key.to_short(), artifact.to_short());
@@ -86,6 +93,7 @@ class StoreEntries final : public EntryStore {
   Status open();
 
   Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) override;
+  Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) override;
   Expected<std::string> command(const Command& command) override;
 
  private:
@@ -223,6 +231,25 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
   return put_readable(batch);
 }
 
+Expected<std::optional<UntunedProgram>> StoreEntries::next_untuned(const std::unordered_set<Digest>& except) {
+  KILN_RETURN_IF_ERROR(open());
+  std::vector<std::pair<Head, Target>> heads;
+  for (const Entry& entry : m_store->list({.kind = ArtifactKind::program})) {
+    for (const Head& head : entry.heads) {
+      const auto target = except.contains(head.key) ? std::nullopt : target_of(head);
+      if (target) heads.emplace_back(head, *target);
+    }
+  }
+  std::ranges::sort(heads, std::greater(), [](const auto& each) { return each.first.created_ms; });
+  for (const auto& [head, target] : heads) {
+    const auto program = m_store->find(head.artifact);
+    if (!program.ok() || !*program || is_tuned_program((*program)->payload)) continue;
+    auto graph = m_store->content(head.key);
+    if (graph.ok() && *graph) return std::optional(UntunedProgram{head.key, std::move(**graph), target});
+  }
+  return std::optional<UntunedProgram>();
+}
+
 Expected<std::string> StoreEntries::command(const Command& command) {
   KILN_RETURN_IF_ERROR(open());
   switch (command.verb) {
@@ -314,7 +341,6 @@ Expected<std::string> StoreEntries::evict(const std::string& capacity) {
   return dump({{"schema_version", k_schema_version}, {"before", before}, {"after", sizes()}});
 }
 
-/// The artifact and all that it needs to run: a program its plans, a plan its code.
 /// What a tuning record says; null for one that cannot be read.
 json StoreEntries::record_of(const Digest& digest) const {
   const auto kept = m_store->find(digest);
@@ -323,6 +349,7 @@ json StoreEntries::record_of(const Digest& digest) const {
   return record.is_discarded() ? json(nullptr) : record;
 }
 
+/// The artifact and all that it needs to run: a program its plans, a plan its code.
 std::unordered_set<Digest> StoreEntries::closure_of(const Digest& root, ArtifactKind kind) {
   std::unordered_set<Digest> closure = {root};
   if (kind != ArtifactKind::program && kind != ArtifactKind::plan) return closure;

@@ -1,6 +1,7 @@
 #include "service/worker_pool.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <cstring>
@@ -22,12 +23,36 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : m_threads) thread.join();
 }
 
-void WorkerPool::submit(BuildRequest request, ProgressFunction progress, Done done) {
+uint64_t WorkerPool::submit(BuildRequest request, ProgressFunction progress, Done done) {
+  uint64_t number = 0;
   {
     const std::scoped_lock lock(m_mutex);
-    m_jobs.push_back({std::move(request), std::move(progress), std::move(done)});
+    m_lives[number = ++m_numbers] = {};
+    m_jobs.push_back({number, std::move(request), std::move(progress), std::move(done)});
   }
   m_changed.notify_one();
+  return number;
+}
+
+/// A closed conversation wakes the thread that waits for the worker's next word.
+void WorkerPool::cancel(uint64_t number) {
+  const std::scoped_lock lock(m_mutex);
+  const auto life = m_lives.find(number);
+  if (life == m_lives.end()) return;
+  life->second.is_cancelled = true;
+  if (life->second.socket >= 0) shutdown(life->second.socket, SHUT_RDWR);
+}
+
+bool WorkerPool::is_cancelled(uint64_t number) {
+  const std::scoped_lock lock(m_mutex);
+  return m_lives.at(number).is_cancelled;
+}
+
+void WorkerPool::set_socket(uint64_t number, int socket) {
+  const std::scoped_lock lock(m_mutex);
+  Life& life = m_lives.at(number);
+  life.socket = socket;
+  if (life.is_cancelled && socket >= 0) shutdown(socket, SHUT_RDWR);
 }
 
 void WorkerPool::kill_all() {
@@ -52,13 +77,18 @@ void WorkerPool::work() {
     const Job job = std::move(m_jobs.front());
     m_jobs.pop_front();
     lock.unlock();
-    job.done(run(job));
+    JobOutcome outcome = run(job);
+    lock.lock();
+    m_lives.erase(job.number);
+    lock.unlock();
+    job.done(std::move(outcome));
   }
 }
 
 JobOutcome WorkerPool::run(const Job& job) {
   for (size_t attempt = 0;; ++attempt) {
     if (stopping()) return {error(StatusCode::unavailable, "the daemon is leaving"), 0, false};
+    if (is_cancelled(job.number)) return {error(StatusCode::cancelled, "not wanted any more"), 0, false};
     JobOutcome outcome = run_once(job);
     const bool crashed = outcome.result.status().code() == StatusCode::aborted;
     if (!crashed || stopping()) return outcome;
@@ -73,7 +103,13 @@ JobOutcome WorkerPool::run(const Job& job) {
 JobOutcome WorkerPool::run_once(const Job& job) {
   auto worker = m_zygote.fork_worker();
   if (!worker) return {worker.status(), 0, false};
+  set_socket(job.number, worker->socket.get());
   Expected<BuildResult> result = converse(worker->socket.get(), job, deadline_in(m_options.deadline_ms));
+  set_socket(job.number, -1);
+  if (!result.ok() && is_cancelled(job.number)) {
+    m_zygote.abandon(*worker);
+    return {error(StatusCode::cancelled, "not wanted any more"), 0, false};
+  }
   const int status = m_zygote.finish(*worker);
   if (result.ok()) return {std::move(result), 0, false};
   switch (result.status().code()) {

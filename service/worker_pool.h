@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -42,16 +43,26 @@ class WorkerPool {
 
   size_t size() const { return m_options.count; }
 
-  void submit(BuildRequest request, ProgressFunction progress, Done done);
+  /// Gives the job's number.
+  uint64_t submit(BuildRequest request, ProgressFunction progress, Done done);
+
+  /// Ends a job with cancelled; nothing when it is over. Its worker dies by itself, which is not waited for.
+  void cancel(uint64_t number);
 
   /// Ends every running and waiting job with unavailable.
   void kill_all();
 
  private:
   struct Job {
+    uint64_t number = 0;
     BuildRequest request;
     ProgressFunction progress;
     Done done;
+  };
+
+  struct Life {
+    int socket = -1;  // to its worker
+    bool is_cancelled = false;
   };
 
   void work();
@@ -59,12 +70,17 @@ class WorkerPool {
   JobOutcome run_once(const Job& job);
   Expected<BuildResult> converse(int socket, const Job& job, Deadline deadline);
   bool stopping();
+  bool is_cancelled(uint64_t number);
+  /// The worker of the job can be spoken to there, until -1 is set.
+  void set_socket(uint64_t number, int socket);
 
   const Options m_options;
   Zygote m_zygote;
   std::mutex m_mutex;
   std::condition_variable m_changed;
   std::deque<Job> m_jobs;
+  uint64_t m_numbers = 0;
+  std::map<uint64_t, Life> m_lives;  // of the jobs that are not over, by number
   bool m_stopping = false;
   std::vector<std::thread> m_threads;
 };

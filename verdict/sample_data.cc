@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "frontend/ops/tensor.h"
 #include "verdict/split_mix.h"
 
 namespace kiln {
@@ -15,30 +16,33 @@ namespace {
 constexpr uint8_t k_float_poisons[] = {0xff, 0x7f};
 constexpr uint8_t k_integer_poisons[] = {0xa5, 0x5b};
 // Long enough that no kernel's extents divide it, short enough to stay in a private cache.
-constexpr size_t k_integer_period = 65'521;
+constexpr size_t k_period = 65'521;
 
-/// One period of random numbers, then copies of it.
+/// Copies of the first period into all that follows.
+void repeat(std::span<uint8_t> bytes, size_t period_bytes) {
+  for (size_t done = period_bytes; done < bytes.size(); done += period_bytes) {
+    std::memcpy(bytes.data() + done, bytes.data(), std::min(bytes.size() - done, period_bytes));
+  }
+}
+
 template <typename T>
 void fill_with_integers(std::span<uint8_t> bytes, uint64_t seed, int64_t low, int64_t high) {
   SplitMix random(seed);
   const auto range = static_cast<uint64_t>(high - low) + 1;
-  const size_t count = bytes.size() / sizeof(T), first = std::min(count, k_integer_period);
+  const size_t first = std::min(bytes.size() / sizeof(T), k_period);
   auto* out = reinterpret_cast<T*>(bytes.data());
   for (size_t i = 0; i < first; ++i) out[i] = static_cast<T>(low + static_cast<int64_t>(random.next() % range));
-  for (size_t done = first; done < count;) {
-    const size_t part = std::min(count - done, k_integer_period);
-    std::memcpy(out + done, out, part * sizeof(T));
-    done += part;
-  }
+  repeat(bytes, k_period * sizeof(T));
 }
 
-/// Lowers the bound of every integer buffer that the value of `index` is loaded from.
+/// Lowers the bound of every buffer that the value of `index` is computed from, but for what is only compared.
 void bound_sources(const Body& body, ExprId index, int64_t bound, std::vector<int64_t>& bounds) {
   std::vector<ExprId> pending{index};
   while (!pending.empty()) {
     const ScalarNode& node = body.exprs[pending.back()];
     pending.pop_back();
-    if (node.op == ScalarOp::load && !is_floating(node.dtype)) {
+    if (node.dtype == DType::boolean) continue;
+    if (node.op == ScalarOp::load) {
       int64_t& known = bounds[body.accesses[node.slot].buffer];
       known = known == 0 ? bound : std::min(known, bound);
     }
@@ -48,11 +52,11 @@ void bound_sources(const Body& body, ExprId index, int64_t bound, std::vector<in
   }
 }
 
-/// Whether anything but casts stands between a load and the value.
+/// Whether anything but casts of integers stands between a load and the value.
 bool is_computed(const Body& body, ExprId index) {
   const ScalarNode* node = &body.exprs[index];
   while (node->op == ScalarOp::cast) node = &body.exprs[node->operands[0]];
-  return node->op != ScalarOp::load;
+  return node->op != ScalarOp::load || is_floating(node->dtype);
 }
 
 void bound_body(const Body& body, std::vector<int64_t>& bounds) {
@@ -187,6 +191,7 @@ std::optional<int64_t> SampleData::bad_index(uint32_t buffer) const {
   if (bound == 0 || dtype == DType::boolean) return std::nullopt;
   const bool is_signed = dtype != DType::u8;
   int64_t most = std::numeric_limits<int64_t>::max() >> (64 - 8 * size_of(dtype)) | (is_signed ? 0 : 0x80);
+  if (is_floating(dtype)) most = dtype == DType::f16 ? 65'504 : int64_t{1} << 62;
   if (dtype == DType::i64) most -= 1'023;  // the reference's f64 hold it
   switch (m_situation) {
     case Situation::negative_index:
@@ -207,8 +212,16 @@ void SampleData::spoil(uint32_t buffer, std::span<uint8_t> bytes) const {
   const bool many = m_situation == Situation::far_index;
   const int64_t first = m_situation == Situation::index_at_end ? form.elements - 1 : 0;
   for (int64_t i = first; i < form.elements; i += many ? 7 : form.elements) {
-    std::memcpy(bytes.data() + static_cast<size_t>(i) * size_of(form.dtype), &*value, size_of(form.dtype));
+    if (is_floating(form.dtype)) {
+      store_element(form.dtype, reinterpret_cast<std::byte*>(bytes.data()), i, static_cast<double>(*value));
+    } else {
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * size_of(form.dtype), &*value, size_of(form.dtype));
+    }
   }
+}
+
+bool SampleData::has_source(uint32_t buffer) const {
+  return is_floating(m_spec->buffers[buffer].dtype) && m_index_bound[buffer] == 0;
 }
 
 Expected<SampleSource> SampleData::source(uint32_t buffer) const {
@@ -221,7 +234,7 @@ Expected<SampleSource> SampleData::source(uint32_t buffer) const {
 
 Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   const DType dtype = m_spec->buffers[buffer].dtype;
-  if (is_floating(dtype)) {
+  if (has_source(buffer)) {
     KILN_ASSIGN_OR_RETURN(const SampleSource from, source(buffer));
     for (uint64_t done = 0, at = from.start_bytes; done < bytes.size(); at = 0) {
       const uint64_t part = std::min(bytes.size() - done, SamplePool::k_bytes - at);
@@ -247,12 +260,27 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
     case DType::i32:
       fill_with_integers<int32_t>(bytes, seed, low, high);
       break;
-    default:
+    case DType::i64:
       fill_with_integers<int64_t>(bytes, seed, low, high);
+      break;
+    default:
+      fill_with_positions(dtype, bytes, seed, {low, high});
       break;
   }
   spoil(buffer, bytes);
   return {};
+}
+
+void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<int64_t, int64_t> range) {
+  SplitMix random(seed);
+  const auto low = static_cast<double>(range.first);
+  const double width = static_cast<double>(range.second) + 0.875 - low;  // a product rounded up keeps its integral part
+  const size_t first = std::min(bytes.size() / size_of(dtype), k_period);
+  for (size_t i = 0; i < first; ++i) {
+    const double share = static_cast<double>(random.next() >> 11) * 0x1p-53;
+    store_element(dtype, reinterpret_cast<std::byte*>(bytes.data()), static_cast<int64_t>(i), low + width * share);
+  }
+  repeat(bytes, k_period * size_of(dtype));
 }
 
 void poison(DType dtype, std::span<uint8_t> bytes, Poison which) {

@@ -21,8 +21,9 @@ enum class Situation : uint8_t {
   far_index,       // every seventh is about as large as its dtype allows
 };
 
-/// Which of the values that an index may have are drawn for integers that indices are computed from, as shares of how many
-/// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them.
+/// Which of the values that an index may have are drawn for numbers that indices are computed from, as shares of how many
+/// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them; of
+/// floats the last has those of [0, 1), which are scaled by the bound more often than not.
 struct IndexWindow {
   double begin = 0, end = 1;
   /// Least and greatest of the values for a dimension of `bound`.
@@ -32,26 +33,28 @@ struct IndexWindow {
 inline constexpr IndexWindow k_index_windows[] = {{0, 1}, {0, 0.5}, {0.5, 1}, {0.25, 0.5}, {0, 0.125}, {0, 0}};
 
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
-/// in [-100, 100] unless they address memory: those stay inside the window of every bound that they are checked against, but
-/// for the situations that are about them.
+/// in [-100, 100] unless they address memory: those, and floats that indices are made of, stay inside the window of every bound
+/// that they are checked against, but for the situations that are about them.
 /// Equal (spec, seed, situation, window) give equal bytes.
 class SampleData {
  public:
   SampleData(const KernelSpec& spec, uint64_t seed, Situation situation = Situation::plain, IndexWindow window = {});
 
-  /// Where a floating buffer's contents begin.
+  /// Whether the buffer's contents are those of a source.
+  bool has_source(uint32_t buffer) const;
+  /// Where they begin then.
   Expected<SampleSource> source(uint32_t buffer) const;
   /// By how many bytes buffer `buffer` misses an alignment of 64: an element in the harsh situation.
   uint64_t misalignment(uint32_t buffer) const;
   /// Whether some element addresses memory wrongly.
   bool has_bad_index() const;
-  /// How many values an integer buffer may choose from where they address memory; 0 where they address nothing.
+  /// How many values a buffer may choose from where they address memory; 0 where they address nothing.
   int64_t index_bound(uint32_t buffer) const { return m_index_bound[buffer]; }
   /// Whether the window decides any of the contents.
   bool has_window() const;
   /// Whether some index is not an element as it was loaded, but computed of elements.
   bool computes_indices() const;
-  /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it is floating.
+  /// Fills `bytes`, the contents of buffer `buffer`: those of its source where it has one.
   Status fill(uint32_t buffer, std::span<uint8_t> bytes) const;
 
  private:
@@ -67,6 +70,9 @@ class SampleData {
   std::vector<SamplePool::Kind> m_kinds;  // per buffer
   std::vector<int64_t> m_index_bound;     // per buffer; 0 where it addresses nothing
 };
+
+/// Fills with random floats, of which the integral parts are in `range`, and none lies just below an integer.
+void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<int64_t, int64_t> range);
 
 /// Bytes that a kernel seldom writes: a NaN that no operation produces for floats, a rare pattern for integers. A right
 /// element may equal one of the two poisons, never both.

@@ -15,11 +15,6 @@ namespace {
 
 constexpr uint64_t k_seed = 17;
 
-/// Whether the buffer is the candidate's to read and yet could be written: floats come from a pool that cannot.
-bool is_filled_input(const BufferSpec& buffer) {
-  return buffer.role == BufferRole::input && !is_floating(buffer.dtype);
-}
-
 }  // namespace
 
 CandidateTrial::CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window)
@@ -33,7 +28,7 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
     requested.push_back({static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype), {}, data.misalignment(i)});
-    if (buffer.role == BufferRole::input && is_floating(buffer.dtype)) {
+    if (buffer.role == BufferRole::input && data.has_source(i)) {
       KILN_ASSIGN_OR_RETURN(requested.back().source, data.source(i));
     }
   }
@@ -44,10 +39,10 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
     const std::span<uint8_t> bytes = trial.m_buffers[i];
-    if (is_filled_input(buffer)) {
+    if (trial.is_filled_input(i)) {
       KILN_RETURN_IF_ERROR(data.fill(i, bytes));
       trial.m_input_checksums[i] = checksum_of(bytes);
-    } else if (buffer.role == BufferRole::inout && is_floating(buffer.dtype)) {
+    } else if (buffer.role == BufferRole::inout && data.has_source(i)) {
       KILN_ASSIGN_OR_RETURN(const SampleSource source, data.source(i));
       KILN_ASSIGN_OR_RETURN(trial.m_initial_floats[i], SampleMapping::create(source, bytes.size()));
     } else if (buffer.role == BufferRole::inout) {
@@ -61,7 +56,8 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
 std::span<const uint8_t> CandidateTrial::initial_bytes(size_t index) const {
   const BufferSpec& buffer = m_spec->buffers[index];
   if (buffer.role != BufferRole::inout) return m_buffers[index];
-  return is_floating(buffer.dtype) ? m_initial_floats[index].bytes() : std::span<const uint8_t>(m_initial[index]);
+  return m_data.has_source(static_cast<uint32_t>(index)) ? m_initial_floats[index].bytes()
+                                                         : std::span<const uint8_t>(m_initial[index]);
 }
 
 void CandidateTrial::set_outputs(Poison which) {
@@ -147,12 +143,16 @@ Status CandidateTrial::check_written(const Image& image, const std::vector<Outpu
 Status CandidateTrial::restore_inputs() {
   Status status;
   for (uint32_t i = 0; i < m_buffers.size(); ++i) {
-    if (!is_filled_input(m_spec->buffers[i])) continue;
+    if (!is_filled_input(i)) continue;
     if (checksum_of(m_buffers[i]) == m_input_checksums[i]) continue;
     KILN_RETURN_IF_ERROR(m_data.fill(i, m_buffers[i]));
     status = error(StatusCode::internal, "candidate changed its input {}", i);
   }
   return status;
+}
+
+bool CandidateTrial::is_filled_input(uint32_t index) const {
+  return m_spec->buffers[index].role == BufferRole::input && !m_data.has_source(index);
 }
 
 bool CandidateTrial::is_untouched(uint32_t index, int64_t place) const {

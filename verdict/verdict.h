@@ -96,6 +96,8 @@ class CandidateTrial {
   std::span<const uint8_t> initial_bytes(size_t index) const;
   Status restore_inputs();
   Status check_output(const OutputReference& output, bool is_whole, Verdict& verdict) const;
+  /// Whether the buffer is the candidate's to read and yet could be written: a source's memory cannot.
+  bool is_filled_input(uint32_t buffer) const;
   bool is_untouched(uint32_t buffer, int64_t place) const;
 
   const KernelSpec* m_spec;
@@ -104,7 +106,7 @@ class CandidateTrial {
   SampleData m_data;
   std::vector<std::span<uint8_t>> m_buffers;
   std::vector<uint64_t> m_input_checksums;      // of the inputs that were filled, which a candidate could change
-  std::vector<SampleMapping> m_initial_floats;  // of floating buffers that are read and written
+  std::vector<SampleMapping> m_initial_floats;  // of buffers with a source that are read and written
   std::vector<std::vector<uint8_t>> m_initial;  // of others
 };
 

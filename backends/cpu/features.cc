@@ -13,8 +13,9 @@ constexpr uint64_t k_v3 = k_v2 | bit(Feature::avx2) | bit(Feature::fma) | bit(Fe
 constexpr uint64_t k_v4 = k_v3 | bit(Feature::avx512);
 
 // A step is added here and nowhere else, with the host test of its features below.
-constexpr std::array<CpuTarget, 3> k_ladder{{
-    {"x86-64-v4", k_v4, 64, "x86-64-v4", 2 << 20},  // servers since Sapphire Rapids
+constexpr std::array<CpuTarget, 4> k_ladder{{
+    {"x86-64-v4-bf16", k_v4 | bit(Feature::avx512_bf16), 64, "x86-64-v4", 2 << 20},  // servers since Sapphire Rapids
+    {"x86-64-v4", k_v4, 64, "x86-64-v4", 2 << 20},
     {"x86-64-v3", k_v3, 32, "x86-64-v3", 512 << 10},
     {"x86-64-v2", k_v2, 16, "x86-64-v2", 512 << 10},
 }};

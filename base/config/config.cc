@@ -35,9 +35,13 @@ constexpr std::array k_keys = {
         "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "
         "first call on this machine), never or always.",
         "first,never,always"},
+    ConfigKey{"job", &Config::job, "",
+              "Names the job that this process is a rank of: all its ranks run the generation of each program that the "
+              "first one found. Empty: torchelastic's run id, where there is one."},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
-              "max: programs are handed out when candidates for their products and attention have raced; off: at once.",
-              "off,max"},
+              "When candidates for products and attention race: max, before a program is handed out; background, "
+              "while the machine has nothing else to do; off, when a program asks for it.",
+              "off,background,max"},
     ConfigKey{"daemon.use", &Config::daemon_use, "", "Off: mapped hits only, the daemon is neither asked nor started."},
     ConfigKey{"daemon.path", &Config::daemon_path, "",
               "The kilnd program. Empty: beside the library or program that asks, else in PATH."},

@@ -33,7 +33,9 @@ struct Config {
   uint64_t client_deadline_ms = 120'000;
   std::string client_check = "first";
 
-  std::string autotune_mode = "off";
+  std::string job;
+
+  std::string autotune_mode = "background";
 
   bool daemon_use = true;
   std::string daemon_path;

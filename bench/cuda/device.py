@@ -8,10 +8,18 @@ import torch
 DTYPES = {torch.float16: 5, torch.bfloat16: 6, torch.float32: 7}
 
 
+class DeviceError(RuntimeError):
+    """Attributes: code_name, of Kiln's status codes."""
+
+    def __init__(self, library) -> None:
+        super().__init__(library.kiln_device_error().decode())
+        self.code_name = library.kiln_device_error_code().decode()
+
+
 class Kernel:
     def __init__(self, library, handle):
         if not handle:
-            raise RuntimeError(library.kiln_device_error().decode())
+            raise DeviceError(library)
         self.library, self.handle = library, handle
         self.description = library.kiln_device_description(handle).decode()
 
@@ -19,7 +27,7 @@ class Kernel:
         pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         if self.library.kiln_device_launch(self.handle, pointers, stream):
-            raise RuntimeError(self.library.kiln_device_error().decode())
+            raise DeviceError(self.library)
 
     def __del__(self):
         self.library.kiln_device_destroy(self.handle)
@@ -30,13 +38,14 @@ class Library:
         folder = os.environ.get("GPU_CHECK_LIBRARIES", pathlib.Path(__file__).resolve().parent)
         self.c = ctypes.CDLL(str(pathlib.Path(folder) / "libkiln_device_bench.so"))
         self.c.kiln_device_error.restype = self.c.kiln_device_description.restype = ctypes.c_char_p
+        self.c.kiln_device_error_code.restype = ctypes.c_char_p
         self.c.kiln_device_description.argtypes = self.c.kiln_device_destroy.argtypes = [ctypes.c_void_p]
         self.c.kiln_device_linear.restype = self.c.kiln_device_layer_norm.restype = ctypes.c_void_p
         self.c.kiln_device_linear.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3 + [ctypes.c_int] * 6
         self.c.kiln_device_layer_norm.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         self.c.kiln_device_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         if self.c.kiln_device_open(0):
-            raise RuntimeError(self.c.kiln_device_error().decode())
+            raise DeviceError(self.c)
 
     def linear(self, dtype, m, n, k, x_transposed=False, w_transposed=False, bias=False, gelu=False, residual=False,
                candidate=0):

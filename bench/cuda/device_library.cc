@@ -15,7 +15,7 @@ namespace {
 
 using namespace kiln;
 
-thread_local std::string s_error;
+thread_local std::string s_error, s_error_code;
 std::unique_ptr<Device> s_device;
 Target s_target;
 void* s_status = nullptr;
@@ -28,6 +28,7 @@ struct DeviceKernel {
 template <typename Value>
 Value failed(const Status& status, Value value) {
   s_error = status.to_string();
+  s_error_code = to_string(status.code());
   return value;
 }
 
@@ -58,6 +59,8 @@ DeviceKernel* released(Expected<std::unique_ptr<DeviceKernel>> kernel) {
 #define KILN_EXPORT extern "C" __attribute__((visibility("default")))
 
 KILN_EXPORT const char* kiln_device_error() { return s_error.c_str(); }
+/// The name of its status code.
+KILN_EXPORT const char* kiln_device_error_code() { return s_error_code.c_str(); }
 
 /// Opens device `index` for its best target.
 KILN_EXPORT int kiln_device_open(int index) {

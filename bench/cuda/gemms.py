@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from device import Library, milliseconds
+from device import DeviceError, Library, milliseconds
 
 # m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
 SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
@@ -39,8 +39,8 @@ def candidates(library, shape):
     for index in range(16):
         try:
             yield library.linear(torch.bfloat16, m, n, k, layout[0] == "t", layout[1] == "t", candidate=index)
-        except RuntimeError as failure:
-            if "out_of_range" in str(failure):
+        except DeviceError as failure:
+            if failure.code_name == "out_of_range":
                 return
             print(f"{shape} candidate {index}: {failure}", file=sys.stderr)
 

@@ -68,6 +68,7 @@ Status CacheStore::Impl::fall_back_to_older_heads(const std::vector<Digest>& key
 
 /// What outlives an eviction to `capacity_bytes`: what is pinned, and of the rest what was in use last, as much as fits.
 std::unordered_set<Digest> CacheStore::Impl::survivors(uint64_t capacity_bytes) {
+  const std::scoped_lock guard(m_mutex);
   struct Use {
     Digest digest;
     uint64_t last_ms, bytes;
@@ -116,20 +117,24 @@ Status CacheStore::Impl::rewrite(const LiveFile& file, const std::unordered_set<
 Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
   const std::scoped_lock evicting(m_evict_mutex);
   KILN_RETURN_IF_ERROR(flush());
-  const std::unordered_set<Digest> kept = [&] {
-    const std::scoped_lock guard(m_mutex);
-    return survivors(capacity_bytes);
-  }();
-  // Every file there is now may go once. If that is not enough, only what is pinned remains.
+  KILN_ASSIGN_OR_RETURN(uint64_t left, evict_but(survivors(capacity_bytes), capacity_bytes));
+  // Files are larger than what is in them: where the survivors do not fit either, only what is pinned remains.
+  if (left > capacity_bytes) {
+    KILN_ASSIGN_OR_RETURN(left, evict_but(survivors(0), capacity_bytes));
+  }
+  if (left <= capacity_bytes) return {};
+  return error(StatusCode::resource_exhausted, "what is pinned takes {} bytes, the capacity is {}", left,
+               capacity_bytes);
+}
+
+/// Drops files, the oldest first, until the capacity is kept or every file that there is now has gone once; what is in
+/// `kept` is written again first. Gives what all files take then.
+Expected<uint64_t> CacheStore::Impl::evict_but(const std::unordered_set<Digest>& kept, uint64_t capacity_bytes) {
   for (size_t drops = m_rocks->files().size();; --drops) {
     const std::vector<LiveFile> files = m_rocks->files();
     uint64_t total = 0;
     for (const LiveFile& file : files) total += file.size;
-    if (total <= capacity_bytes) return {};
-    if (drops == 0 || files.empty()) {
-      return error(StatusCode::resource_exhausted, "what is pinned takes {} bytes, the capacity is {}", total,
-                   capacity_bytes);
-    }
+    if (total <= capacity_bytes || drops == 0 || files.empty()) return total;
     {
       const std::scoped_lock guard(m_mutex);
       KILN_RETURN_IF_ERROR(rewrite(files.front(), kept));

@@ -56,6 +56,7 @@ class CacheStore::Impl {
   Status fall_back_to_older_heads(const std::vector<Digest>& keys);
   std::vector<Head> read_history(const Digest& key);
   std::unordered_set<Digest> survivors(uint64_t capacity_bytes);
+  Expected<uint64_t> evict_but(const std::unordered_set<Digest>& kept, uint64_t capacity_bytes);
   Status rewrite(const LiveFile& file, const std::unordered_set<Digest>& kept);
   std::optional<std::string> damage_of(const Digest& digest, const Catalog::ArtifactState& artifact);
 

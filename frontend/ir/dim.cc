@@ -153,4 +153,11 @@ std::string Dim::to_string(std::span<const std::string> names) const {
   return text;
 }
 
+std::vector<int64_t> constants(std::span<const Dim> dims) {
+  std::vector<int64_t> values;
+  values.reserve(dims.size());
+  for (const Dim& dim : dims) values.push_back(dim.constant());
+  return values;
+}
+
 }  // namespace kiln

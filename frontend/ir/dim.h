@@ -63,4 +63,7 @@ class Dim {
 
 using Shape = std::vector<Dim>;
 
+/// Of dims that are all constant; asserts that they are.
+std::vector<int64_t> constants(std::span<const Dim> dims);
+
 }  // namespace kiln

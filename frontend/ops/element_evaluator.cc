@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "frontend/kernel/affine.h"
 #include "frontend/ops/batch_evaluation.h"
 #include "frontend/ops/op.h"
 #include "frontend/ops/precision.h"
@@ -25,16 +26,6 @@ Expected<std::vector<int64_t>> constants_of(const std::vector<Dim>& dims, std::s
     constants.push_back(dim.constant());
   }
   return constants;
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& extents) {
-  std::vector<int64_t> strides(extents.size());
-  int64_t stride = 1;
-  for (size_t d = extents.size(); d-- > 0;) {
-    strides[d] = stride;
-    stride *= extents[d];
-  }
-  return strides;
 }
 
 /// Elements from the first to past the last that the strides reach.
@@ -150,7 +141,7 @@ Status ElementEvaluator::bind_values(std::span<const std::span<const std::byte>>
     State& state = m_states[id];
     state.dtype = value.type.dtype;
     KILN_ASSIGN_OR_RETURN(state.extents, constants_of(value.type.shape, "shape", id));
-    state.strides = row_major(state.extents);
+    state.strides = dense_strides(state.extents);
     state.elements = 1;
     for (const int64_t extent : state.extents) state.elements *= extent;
     if (value.producer != k_none) {

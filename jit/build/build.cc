@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/limits.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/regions/regions.h"
 #include "frontend/wire/wire.h"
@@ -43,13 +44,13 @@ class ProgramBuild {
  public:
   /// `client` is the graph as it was asked for, `canonical` its canonical form. Without a `runner` verdicts are deferred.
   ProgramBuild(const Graph& client, const Canonical& canonical, const BuildTarget& target, Published& published,
-               CandidateRunner* runner, bool is_tuned, const BuildEnvironment& environment, BuildResult& result)
+               CandidateRunner* runner, Tuning tuning, const BuildEnvironment& environment, BuildResult& result)
       : m_client(client),
         m_canonical(canonical),
         m_target(target),
         m_published(published),
         m_runner(runner),
-        m_is_tuned(is_tuned),
+        m_tuning(tuning),
         m_environment(environment),
         m_result(result) {}
 
@@ -61,11 +62,17 @@ class ProgramBuild {
     m_clock.finish("fuse");
     KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_plans, m_target, m_published, m_environment));
     m_clock.finish("kernels");
-    if (m_is_tuned) {
-      KILN_RETURN_IF_ERROR(tune_kernels(m_plans, m_target, m_published, m_environment, m_kernels));
+    if (m_tuning != Tuning::off) {
+      const Deadline deadline =
+          m_tuning == Tuning::background ? deadline_in(limits::k_background_tuning_ms) : k_no_deadline;
+      const RaceOrder order{m_tuning == Tuning::again, deadline};
+      KILN_ASSIGN_OR_RETURN(const uint32_t raced,
+                            tune_kernels(m_plans, m_target, m_published, m_environment, order, m_kernels));
+      m_result.raced += raced;
       m_clock.finish("tune");
     }
     m_linked = link(m_canonical, settled, partition, m_plans, m_kernels, m_target);
+    m_result.is_tuned = m_result.is_tuned && m_linked.is_tuned;
     m_clock.finish("link");
     Json judged = nullptr;
     if (m_runner != nullptr) {
@@ -148,7 +155,7 @@ class ProgramBuild {
   const BuildTarget& m_target;
   Published& m_published;
   CandidateRunner* const m_runner;
-  const bool m_is_tuned;
+  const Tuning m_tuning;
   const BuildEnvironment& m_environment;
   BuildResult& m_result;
   std::vector<Plan> m_plans;
@@ -172,7 +179,7 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
     KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target));
     const BuildTarget asked{*backend, target, runner ? Proof::verified : Proof::deferred};
-    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tune, environment, result);
+    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, environment, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
   }

@@ -11,12 +11,20 @@
 
 namespace kiln {
 
+/// Whether candidates race for kernels that have not raced on this machine, before these are linked.
+enum class Tuning : uint8_t {
+  off,
+  background,  // some of them, for about limits::k_background_tuning_ms: a later build goes on
+  all,
+  again,  // all, and those that have raced too
+};
+
 /// What a compile worker is asked.
 struct BuildRequest {
   std::vector<uint8_t> graph_wire;  // every symbol bound
   std::vector<Target> targets;      // one program each
   std::string cache_directory;      // read through the mapped cache: what is there is not built again
-  bool tune = false;                // race candidates of what has not raced on this machine, and build with the winners
+  Tuning tuning = Tuning::off;
 };
 
 /// Everything to publish, in one batch.
@@ -24,6 +32,8 @@ struct BuildResult {
   std::vector<BuiltArtifact> artifacts;
   std::vector<BuiltHead> heads;
   uint64_t compilations = 0;  // code generations done
+  uint32_t raced = 0;         // kernels whose candidates raced
+  bool is_tuned = true;       // every kernel of the programs that may race has
   std::string report;         // JSON: stages with milliseconds, kernels with schedule, error and time
 };
 

@@ -7,19 +7,32 @@
 namespace kiln {
 
 namespace {
+
 std::span<const uint8_t> payload_of(const kiln_view& view) { return {view.payload, view.header.payload_size}; }
+
+Digest digest_of_artifact(const kiln_view& view) {
+  Digest digest;
+  std::memcpy(digest.bytes.data(), view.header.digest, digest.bytes.size());
+  return digest;
+}
+
 }  // namespace
 
-Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device) {
+Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device,
+                                                     std::string_view job) {
   std::unique_ptr<DeviceStream> stream;
   if (!device.device->is_host()) {
     KILN_ASSIGN_OR_RETURN(stream, DeviceStream::create(*device.device));
   }
-  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream)));
+  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream), job));
 }
 
-Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream)
-    : m_device(std::move(device)), m_stream(std::move(stream)), m_reader(kiln_reader_open(cache_directory.c_str())) {}
+Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
+                   std::string_view job)
+    : m_device(std::move(device)),
+      m_stream(std::move(stream)),
+      m_job(job.empty() ? std::nullopt : std::optional<JobHeads>(std::in_place, cache_directory, job)),
+      m_reader(kiln_reader_open(cache_directory.c_str())) {}
 
 Resolver::~Resolver() {
   m_executables.clear();  // before the code they run is unmapped
@@ -77,14 +90,40 @@ Status Resolver::adopt(const std::vector<CarriedArtifact>& artifacts, const std:
 Resolver::Lookup Resolver::look_up(const Key& key) {
   Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
   kiln_view view;
+  if (const auto recorded = m_job ? m_job->find(lookup.key) : std::nullopt) {
+    Lookup of_job = look_up_recorded(lookup, *recorded);
+    if (of_job.program) return of_job;
+    lookup.lost = recorded;
+  }
   lookup.miss = find_key(lookup.key, KILN_ARTIFACT_PROGRAM, view);
   if (lookup.miss != KILN_HIT) {
     lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
     return lookup;
   }
+  return load(std::move(lookup), view);
+}
+
+Resolver::Lookup Resolver::look_up_recorded(Lookup asked, const Digest& artifact) {
+  asked.is_of_job = true;
+  asked.program = nullptr;
+  kiln_view view;
+  asked.miss = kiln_reader_find_digest(m_reader, artifact.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+  return asked.miss == KILN_HIT ? load(std::move(asked), view) : asked;
+}
+
+Resolver::Lookup Resolver::agree(Lookup hit) {
+  if (!m_job || hit.is_of_job) return hit;
+  const Digest in_force = m_job->record(hit.key, hit.artifact, hit.lost);
+  if (in_force == hit.artifact) return hit;
+  Lookup of_job = look_up_recorded(hit, in_force);
+  return of_job.program ? of_job : hit;
+}
+
+Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {
   auto program = Program::load(payload_of(view), *this);
   if (program.ok()) {
     lookup.program = std::move(program).value();
+    lookup.artifact = digest_of_artifact(view);
     return lookup;
   }
   lookup.miss = program.status().code() == StatusCode::not_found ? KILN_MISS_EVICTED : KILN_MISS_CORRUPT;

@@ -8,6 +8,7 @@
 #include "backends/devices.h"
 #include "cache/format/artifact_bytes.h"
 #include "cache/reader/reader.h"
+#include "jit/resolve/job_heads.h"
 #include "jit/resolve/key.h"
 #include "jit/run/program.h"
 
@@ -25,7 +26,9 @@ using CarriedHead = std::pair<Digest, Digest>;
 class Resolver : public ArtifactSource {
  public:
   /// Errors: the device's, where it takes a stream to feed it.
-  static Expected<std::unique_ptr<Resolver>> create(const std::string& cache_directory, OpenDevice device);
+  /// `job`: of which this process is a rank (JobHeads); may be empty.
+  static Expected<std::unique_ptr<Resolver>> create(const std::string& cache_directory, OpenDevice device,
+                                                    std::string_view job = {});
   ~Resolver() override;
 
   struct Lookup {
@@ -33,13 +36,19 @@ class Resolver : public ArtifactSource {
     Digest key;                              // of the best target, or the one that was found
     std::string key_parts;                   // its parts, as JSON
     kiln_miss miss = KILN_MISS_ABSENT;
-    std::string detail;  // why, for people; empty on a hit
+    std::string detail;          // why, for people; empty on a hit
+    Digest artifact;             // the program's, on a hit
+    bool is_of_job = false;      // what a rank of the job has recorded, not what is newest
+    std::optional<Digest> lost;  // what a rank has recorded and the cache does not have any more
     /// A miss, yet built: where there was no such device. What is there need not be compiled, only checked.
     bool is_deferred = false;
   };
 
   /// `graph` is Canonical::digest of the graph with every symbol bound. Walks the device's targets, best first.
   Lookup find(const Digest& graph);
+
+  /// Makes a hit that is to run what the job runs; gives it, or what another rank has recorded meanwhile.
+  Lookup agree(Lookup hit);
 
   /// The bytes of a capture, or nothing.
   std::optional<std::span<const uint8_t>> find_capture(const Key& key);
@@ -55,15 +64,20 @@ class Resolver : public ArtifactSource {
   DeviceStream* stream() override { return m_stream.get(); }
 
  private:
-  Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream);
+  Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
+           std::string_view job);
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);
+  /// What a rank of the job has recorded for the key of `asked`.
+  Lookup look_up_recorded(Lookup asked, const Digest& artifact);
+  Lookup load(Lookup lookup, const kiln_view& view);
   /// Looks for the key in the cache, else among what was carried.
   kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view);
 
   const OpenDevice m_device;
   const std::unique_ptr<DeviceStream> m_stream;  // null: the host
+  const std::optional<JobHeads> m_job;
   kiln_reader* m_reader;
   // process_mutex() guards both.
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;

@@ -13,4 +13,7 @@ namespace kiln {
 std::vector<Digest> plans_named_by(std::span<const uint8_t> program);
 std::vector<Digest> codes_named_by(std::span<const uint8_t> plan);
 
+/// Whether each kernel of the program that may race has (docs/tuning.md). True for bytes that are no program.
+bool is_tuned_program(std::span<const uint8_t> program);
+
 }  // namespace kiln

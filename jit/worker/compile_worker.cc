@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -97,6 +98,15 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
   enter_sandbox();
 }
 
+/// From here on this process and those that it starts run when a processor has nothing else to do. The kernel books their
+/// time as "nice", by which others know that the machine is not busy.
+void give_way() {
+  constexpr int k_lowest_priority = 19;
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_IDLE, &none);
+  setpriority(PRIO_PROCESS, 0, k_lowest_priority);
+}
+
 Expected<BuildRequest> receive_job(int socket) {
   FrameReader reader(limits::k_frame_bytes);
   std::vector<uint8_t> buffer(size_t{256} << 10);
@@ -138,6 +148,7 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
 Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BufferArenas& arenas,
                                 const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
+  if (request.tuning == Tuning::background) give_way();
   std::mutex mutex;  // progress comes from any thread
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
     const auto bytes = job::encode(job::JobProgress{std::string(stage), std::string(item), done, total});

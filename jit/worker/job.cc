@@ -40,13 +40,15 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   }
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
-  return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory), request.tune)
+  return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory),
+                         static_cast<uint8_t>(request.tuning))
       .Union();
 }
 Status read(const wire::Job& table, BuildRequest& request) {
   request.graph_wire = read_bytes(table.graph());
   request.cache_directory = read_text(table.cache_directory());
-  request.tune = table.tune();
+  if (table.tuning() > static_cast<uint8_t>(Tuning::again)) return invalid_argument("tuning {}", table.tuning());
+  request.tuning = static_cast<Tuning>(table.tuning());
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver())});
@@ -95,11 +97,15 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
   const auto artifact_list = builder.CreateVector(artifacts);
   const auto head_list = builder.CreateVector(heads);
   const auto report = builder.CreateString(result.report);
-  return wire::CreateJobResult(builder, artifact_list, head_list, result.compilations, report).Union();
+  return wire::CreateJobResult(builder, artifact_list, head_list, result.compilations, report, result.raced,
+                               result.is_tuned)
+      .Union();
 }
 Status read(const wire::JobResult& table, BuildResult& result) {
   result.compilations = table.compilations();
   result.report = read_text(table.report());
+  result.raced = table.raced();
+  result.is_tuned = table.is_tuned();
   if (table.artifacts() != nullptr) {
     for (const wire::Artifact* row : *table.artifacts()) {
       KILN_RETURN_IF_ERROR(read_artifact(*row, result.artifacts.emplace_back()));

@@ -19,15 +19,17 @@
 extern char** environ;
 
 namespace kiln {
+
+enum class ZygoteOrder : uint32_t { fork = 1, finish = 2, abandon = 3 };
+
 namespace {
 
 constexpr int k_zygote_socket = 3;
 constexpr uint64_t k_answer_timeout_ms = 30'000;  // the first answer waits for the warm-up
 constexpr int k_idle_ms = 5'000;                  // after which memory that nobody holds is given back
 
-enum class Order : uint32_t { fork = 1, finish = 2 };
 struct Request {
-  Order order = Order::fork;
+  ZygoteOrder order = ZygoteOrder::fork;
   int32_t pid = 0;
 };
 struct Reply {
@@ -65,9 +67,13 @@ void wait_for_request(const BufferArenas& arenas) {
 }
 
 /// The group goes before its leader is reaped: until then its number cannot be another's.
-Reply finish_worker(pid_t pid) {
+void kill_worker(pid_t pid) {
   kill(-pid, SIGKILL);
   kill(pid, SIGKILL);  // it may not have made its group yet
+}
+
+Reply finish_worker(pid_t pid) {
+  kill_worker(pid);
   int status = 0;
   pid_t reaped = -1;
   do {
@@ -104,10 +110,15 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
   const pid_t self = getpid();
   Request request;
   UniqueFd job_socket;
+  std::vector<pid_t> abandoned;  // and not reaped yet
   while (wait_for_request(arenas), receive_request(request, job_socket)) {
     Reply reply;
-    if (request.order == Order::finish) {
+    std::erase_if(abandoned, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+    if (request.order == ZygoteOrder::finish) {
       reply = finish_worker(request.pid);
+    } else if (request.order == ZygoteOrder::abandon) {
+      kill_worker(request.pid);
+      abandoned.push_back(request.pid);
     } else if (!job_socket) {
       reply.pid = -EINVAL;
     } else if (const pid_t pid = fork(); pid == 0) {
@@ -141,7 +152,7 @@ Expected<Zygote::Worker> Zygote::fork_worker() {
   // A zygote may have died since (out of memory, say): the second one is fresh.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (m_pid < 0) KILN_RETURN_IF_ERROR(start());
-    const Request request{Order::fork, 0};
+    const Request request{ZygoteOrder::fork, 0};
     Reply reply;
     if (send_struct(m_socket.get(), &request, sizeof request, theirs.get())) {
       const auto got = receive_some(m_socket.get(), {reinterpret_cast<uint8_t*>(&reply), sizeof reply},
@@ -159,10 +170,14 @@ Expected<Zygote::Worker> Zygote::fork_worker() {
   return error(StatusCode::unavailable, "{} does not run", m_options.program);
 }
 
-int Zygote::finish(const Worker& worker) {
+int Zygote::finish(const Worker& worker) { return end(worker, ZygoteOrder::finish); }
+
+void Zygote::abandon(const Worker& worker) { end(worker, ZygoteOrder::abandon); }
+
+int Zygote::end(const Worker& worker, ZygoteOrder order) {
   const std::scoped_lock lock(m_mutex);
   if (m_pid < 0 || worker.incarnation != m_incarnation) return 0;
-  const Request request{Order::finish, worker.pid};
+  const Request request{order, worker.pid};
   Reply reply;
   if (send_struct(m_socket.get(), &request, sizeof request, -1)) {
     const auto got = receive_some(m_socket.get(), {reinterpret_cast<uint8_t*>(&reply), sizeof reply},

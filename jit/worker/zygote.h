@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -16,6 +17,8 @@ namespace kiln {
 /// compile workers when asked, and kills and reaps them when told. It touches no GPU and starts no thread, so
 /// that its forks are whole. Ends when the daemon does.
 int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, const BuildFunction& build);
+
+enum class ZygoteOrder : uint32_t;
 
 /// The daemon's end: starts the zygote program, again when it died, and asks it for compile workers.
 /// Threading: any thread; one request at a time. The zygote dies with the thread that started it.
@@ -41,12 +44,15 @@ class Zygote {
   /// Kills the worker's whole group, if it still lives, and reaps it. Gives its wait status: what it was
   /// before this call if it had ended. 0 when the zygote has died meanwhile: its workers died with it.
   int finish(const Worker& worker);
+  /// Kills the worker's whole group without waiting for its end, which may take a while where it ran as a guest.
+  void abandon(const Worker& worker);
   /// Kills the zygote and with it every worker. fork_worker starts another.
   void kill_all();
 
  private:
   Status start();
   void stop();
+  int end(const Worker& worker, ZygoteOrder order);
 
   Options m_options;
   std::mutex m_mutex;

@@ -44,7 +44,8 @@ struct Build {
   std::vector<uint8_t> graph;  // wire form, symbols bound
   std::vector<TargetName> targets;
   Priority priority = Priority::waiting;
-  bool tune = false;  // race candidates of what has not raced on this machine
+  bool tune = false;   // race candidates of what has not raced on this machine
+  bool again = false;  // and of what has
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

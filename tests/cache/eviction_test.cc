@@ -60,6 +60,17 @@ TEST(eviction, what_is_pinned_stays) {
   EXPECT_EQ(store->stats().artifacts, 0u);
 }
 
+TEST(eviction, what_fits_but_for_the_file_around_it_goes_too) {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.path());
+  ASSERT_TRUE(store->publish(plan_batch(1, 5'000)).ok());
+  ASSERT_TRUE(store->publish(plan_batch(2, 400)).ok());
+  ASSERT_TRUE(store->flush().ok());
+  const Status evicted = store->evict(1'000);
+  EXPECT_TRUE(evicted.ok()) << evicted.to_string();
+  EXPECT_LE(store->stats().file_bytes, 1'000u);
+}
+
 TEST(eviction, what_was_in_use_last_stays_however_old_it_is) {
   TemporaryDirectory directory;
   const auto store = ten_files(directory.path());

@@ -64,6 +64,13 @@ std::string CliWorld::write(const std::string& name, const std::string& content)
 
 CliResult CliWorld::kiln(std::vector<std::string> arguments) const {
   const fs::path out = m_directory / "stdout", err = m_directory / "stderr";
+  const pid_t child = start(std::move(arguments), out, err);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), read_file(out), read_file(err)};
+}
+
+pid_t CliWorld::start(std::vector<std::string> arguments, const fs::path& out, const fs::path& err) const {
   std::vector<char*> argv;
   std::string program = KILN_CLI;
   argv.push_back(program.data());
@@ -83,9 +90,7 @@ CliResult CliWorld::kiln(std::vector<std::string> arguments) const {
     execv(program.c_str(), argv.data());
     _exit(127);
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), read_file(out), read_file(err)};
+  return child;
 }
 
 }  // namespace kiln

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,6 +29,9 @@ class CliWorld {
   CliWorld& operator=(const CliWorld&) = delete;
 
   CliResult kiln(std::vector<std::string> arguments) const;
+  /// Goes on meanwhile, writing to these files; the caller waits for the process.
+  pid_t start(std::vector<std::string> arguments, const std::filesystem::path& out,
+              const std::filesystem::path& err) const;
   /// For all later runs; an empty value unsets.
   void set(const std::string& variable, const std::string& value);
 

@@ -8,9 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
+#include <sstream>
+#include <thread>
 
-#include "cli_process.h"
+#include "cli_fixture.h"
 
 namespace kiln {
 namespace {
@@ -18,37 +22,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// Two matmuls around a gelu, softmax at the end; `rows` makes it another graph.
-std::string mlp_text(int rows) {
-  return "graph(%x: f32[" + std::to_string(rows) + R"(, 65], %w1: f32[65, 33], %w2: f32[33, 10]) {
-  %h = matmul(%x, %w1)
-  %g = gelu(%h) {approximate = "tanh"}
-  %o = matmul(%g, %w2)
-  %s = softmax(%o) {dim = 1}
-  return %s
-}
-)";
-}
-
 constexpr const char* k_symbolic_text = R"(graph(%x: f32[s0, 8]) {
   %y = exp(%x)
   return %y
 }
 )";
-
-class Cli : public testing::Test {
- protected:
-  CliWorld m_world;
-
-  CliResult kiln(std::vector<std::string> arguments) const { return m_world.kiln(std::move(arguments)); }
-  std::string graph(int rows) const { return m_world.write("mlp" + std::to_string(rows) + ".kiln", mlp_text(rows)); }
-  /// The key of the newest entry of a kind.
-  std::string newest_key(const std::string& kind) const {
-    const auto listed = kiln({"ls", "--kind", kind, "--limit", "1", "--json"}).json();
-    EXPECT_EQ(listed["entries"].size(), 1) << listed;
-    return listed["entries"][0]["heads"][0]["key"];
-  }
-};
 
 // ---- usage
 
@@ -216,20 +194,6 @@ TEST_F(Cli, WhatWasWarmedRunsWithTheDaemonStoppedAndNothingCompiled) {
     EXPECT_GT(run["outputs"][0]["compared"], 0);
   }
   EXPECT_EQ(kiln({"warm", graph(37), "--json"}).json()["graphs"][0]["result"], "mapped hit");
-}
-
-TEST_F(Cli, WhatWasTunedIsRecordedAndShown) {
-  EXPECT_EQ(kiln({"warm", graph(33), "--json"}).json()["graphs"][0]["result"], "built");
-  const auto tuned = kiln({"warm", graph(33), "--tune", "--json"}).json();
-  EXPECT_EQ(tuned["graphs"][0]["result"], "tuned");
-  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
-  const CliResult shown = kiln({"show", newest_key("record")});
-  EXPECT_EQ(shown.exit_status, 0) << shown.err;
-  EXPECT_THAT(shown.out, HasSubstr("winner"));
-  EXPECT_THAT(shown.out, HasSubstr("MEDIAN"));
-  const CliResult run = kiln({"run", graph(33), "--check", "--json"});
-  EXPECT_EQ(run.json()["found"], "mapped hit");
-  EXPECT_EQ(run.json()["outputs"][0]["right"], true);
 }
 
 TEST_F(Cli, WarmingSomeOfSeveralIsExitFive) {
@@ -449,8 +413,45 @@ TEST_F(Cli, APinnedProgramKeepsItsPlanAndCode) {
   EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], true);
   EXPECT_EQ(kiln({"explain", graph(8), "--json"}).json()["cached"], false);
   ASSERT_EQ(kiln({"unpin", program}).exit_status, 0);
-  EXPECT_EQ(kiln({"gc", "--size", "1K"}).exit_status, 0);
+  const CliResult freed = kiln({"gc", "--size", "1K"});
+  EXPECT_EQ(freed.exit_status, 0) << freed.err;
   EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], false);
+}
+
+TEST_F(Cli, LogsAreFollowedIntoTheFileThatTakesTheirPlace) {
+  ASSERT_EQ(kiln({"daemon", "start"}).exit_status, 0);
+  const std::string log = kiln({"daemon", "logs", "--json"}).json()["file"];
+  ASSERT_EQ(kiln({"daemon", "stop"}).exit_status, 0);
+  const std::filesystem::path out = m_world.directory() / "followed";
+  std::ofstream(log, std::ios::app) << "begun, ";
+  const pid_t follower = m_world.start({"daemon", "logs", "-f", "-n", "1"}, out, m_world.directory() / "errors");
+  const auto followed = [&](const std::string& end) {
+    std::string text;
+    for (int i = 0; i < 1'000 && !text.ends_with(end); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::ostringstream read;
+      read << std::ifstream(out).rdbuf();
+      text = read.str();
+    }
+    return text;
+  };
+  const std::string first = followed("\n");
+  EXPECT_EQ(std::ranges::count(first, '\n'), 1) << first;
+  std::ofstream(log, std::ios::app) << "and ended\n";
+  EXPECT_EQ(followed("ended\n"), first + "begun, and ended\n");
+
+  // Rotated away, with words that were still written to the old file, for a new one that is no shorter.
+  std::ofstream old(log, std::ios::app);
+  std::filesystem::rename(log, log + ".1");
+  old << "last words\n" << std::flush;
+  std::ofstream(log + ".new") << std::string(std::filesystem::file_size(log + ".1"), 'x') << "\nnew\n";
+  std::filesystem::rename(log + ".new", log);
+  const std::string all = followed("\nnew\n");
+  EXPECT_THAT(all, HasSubstr("begun, and ended\nlast words\nxxx"));
+  EXPECT_THAT(all, testing::EndsWith("x\nnew\n"));
+  ::kill(follower, SIGTERM);
+  int status = 0;
+  EXPECT_EQ(waitpid(follower, &status, 0), follower);
 }
 
 TEST_F(Cli, RestartReplacesADaemonThatHangs) {

@@ -1,9 +1,9 @@
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 #include <gtest/gtest.h>
 
 #include "cli/output.h"
-#include "cli/progress.h"
+#include "client/terminal/progress.h"
 
 namespace kiln::cli {
 namespace {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/conformance/check_kernel.h"
@@ -166,13 +167,40 @@ TEST_P(Loops, casts_between_all_dtypes) {
   }
 }
 
+TEST_P(Loops, what_no_integer_holds_becomes_the_least_one) {
+  for (const DType from : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const DType to : {DType::u8, DType::i8, DType::i32, DType::i64}) {
+      for (const double factor : {0x1p7, 0x1p31, 0x1p63}) {
+        LoopsBuilder b({301}, 1);
+        const ExprId x = b.cast(b.input(from, {1}), from == DType::f64 ? from : DType::f32);
+        b.output(b.cast(b.op(ScalarOp::mul, x, b.real(from == DType::f64 ? from : DType::f32, factor)), to), {1});
+        SCOPED_TRACE(fmt::format("{} times {} to {}", to_string(from), factor, to_string(to)));
+        check(b.build(), {.tolerance_factor = 0, .special_values = true});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(Loops, half_precisions_round_as_stored) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const double factor : {1.0, 1e-6, 3e4}) {
+    for (const double factor : {1.0, 1e-6, 3e4, 1e-39}) {  // the last gives denormals of bf16
       LoopsBuilder b({500}, 1);
       const ExprId x = b.op(ScalarOp::mul, b.input(DType::f32, {1}), b.real(DType::f32, factor));
       b.output(b.cast(x, dtype), {1});
       // Exact: a single rounding on both sides.
+      check(b.build(), {.tolerance_factor = 0, .special_values = true});
+    }
+  }
+}
+
+TEST_P(Loops, half_precisions_that_are_moved_stay_what_they_are) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const std::vector<int64_t>& strides : {std::vector<int64_t>{33, 1}, {1, 17}}) {
+      LoopsBuilder b({17, 33}, 2);
+      const ExprId x = b.input(dtype, strides);
+      b.output(x, {33, 1});
+      b.output(b.op(ScalarOp::neg, b.cast(x, DType::f32)), {33, 1});
       check(b.build(), {.tolerance_factor = 0, .special_values = true});
     }
   }

@@ -328,6 +328,33 @@ TEST_F(DaemonTest, an_idle_daemon_leaves_and_a_steady_trickle_never_fails) {
   EXPECT_TRUE(wait_until([&] { return !daemon_runs(); }));
 }
 
+TEST_F(DaemonTest, clients_that_start_while_an_idle_daemon_leaves_get_the_next_one) {
+  m_config.daemon_idle_exit_ms = 50;
+  std::ofstream(m_directory + "/cache/close_ms") << 100;  // it holds the cache for so long when nobody listens any more
+  std::mutex mutex;
+  std::set<int64_t> pids;
+  const auto ask = [&](int phase) {
+    for (int i = 0; i < 24; ++i) {
+      Connection connection(m_config);  // a process that has asked for nothing yet
+      const auto built = connection.build(graph("ok"), deadline_in(k_patience_ms));
+      EXPECT_TRUE(built.ok()) << i << ": " << built.status().to_string();
+      const auto json = connection.command({.verb = Verb::status}, deadline_in(k_patience_ms));
+      ASSERT_TRUE(json.ok()) << i << ": " << json.status().to_string();
+      {
+        const std::scoped_lock lock(mutex);
+        pids.insert(number_in(*json, "pid"));
+      }
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(44 + (i * 5 + phase) % 120));  // before, while and after it leaves
+    }
+  };
+  std::jthread other([&] { ask(60); });
+  ask(0);
+  other.join();
+  EXPECT_GT(pids.size(), 3U);
+  EXPECT_TRUE(wait_until([&] { return !daemon_runs(); }));
+}
+
 // ---- clients
 
 TEST_F(DaemonTest, a_client_used_on_both_sides_of_a_fork_works_on_both) {

@@ -23,14 +23,14 @@ std::vector<double> filled(const KernelSpec& spec, uint32_t buffer, uint64_t see
 
 KernelSpec spec_of(DType dtype, int64_t elements) { return {{{dtype, elements, BufferRole::input}}, LoopsSpec{}}; }
 
-/// out[i] = table[index[i]]: the values of buffer 0 address buffer 1 of `rows` elements.
-KernelSpec gather_spec(int64_t rows, int64_t count) {
+/// out[i] = table[index[i]]: the values of buffer 0 address buffer 1 of `rows` elements, once they are integers.
+KernelSpec gather_spec(int64_t rows, int64_t count, DType index = DType::i64) {
   LoopsSpec loops{{count}, 1, {}, {}, {}};
-  loops.body.accesses = {{0, 0, {1}, {}}, {1, 0, {0}, {{0, 1, rows}}}, {2, 0, {1}, {}}};
-  loops.body.exprs = {{ScalarOp::load, DType::i64}, {ScalarOp::load, DType::f32}};
+  loops.body.accesses = {{0, 0, {1}, {}}, {1, 0, {0}, {{2, 1, rows}}}, {2, 0, {1}, {}}};
+  loops.body.exprs = {{ScalarOp::load, index}, {ScalarOp::load, DType::f32}, {ScalarOp::cast, DType::i64, {0}}};
   loops.body.exprs[1].slot = 1;
   loops.stages = {{false, {}, {{1, 2, StoreMode::assign}}}};
-  return {{{DType::i64, count, BufferRole::input},
+  return {{{index, count, BufferRole::input},
            {DType::f32, rows, BufferRole::input},
            {DType::f32, count, BufferRole::output}},
           loops};
@@ -76,6 +76,21 @@ TEST(SampleData, IndicesStayInsideTheBoundTheyAreCheckedAgainst) {
     EXPECT_EQ(*low, 0);
     EXPECT_GE(*high, static_cast<double>(rows - 1) * 0.99);
     EXPECT_LT(*high, static_cast<double>(rows));
+  }
+}
+
+TEST(SampleData, FloatsThatIndicesAreMadeOfStayInsideTheBoundToo) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (int64_t rows : {1, 2, 50'257}) {
+      const KernelSpec spec = gather_spec(rows, 70'000, dtype);
+      EXPECT_FALSE(SampleData(spec, 17).has_source(0));
+      const auto positions = filled(spec, 0);
+      const auto [low, high] = std::ranges::minmax_element(positions);
+      EXPECT_GE(*low, 0);
+      EXPECT_GE(*high, static_cast<double>(rows) * 0.8);
+      EXPECT_LT(*high, static_cast<double>(rows) - 0.12);
+      EXPECT_TRUE(SampleData(spec, 17, Situation::negative_index).has_bad_index());
+    }
   }
 }
 

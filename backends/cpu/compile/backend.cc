@@ -35,6 +35,19 @@ Expected<const Implementation*> find_implementation(const KernelSpec& spec, std:
   return invalid_argument("cpu: no implementation \"{}\" of {}", bytes.implementation, kind_name(spec));
 }
 
+/// The best of each row, then the second of each, and so on: a row with many schedules hides no other.
+std::vector<Schedule> in_turn(const std::vector<std::vector<Schedule>>& of_rows, size_t most) {
+  std::vector<Schedule> schedules;
+  size_t longest = 0;
+  for (const auto& row : of_rows) longest = std::max(longest, row.size());
+  for (size_t rank = 0; rank < longest; ++rank) {
+    for (const auto& row : of_rows) {
+      if (rank < row.size() && schedules.size() < most) schedules.push_back(row[rank]);
+    }
+  }
+  return schedules;
+}
+
 Expected<const CpuTarget*> resolve(const Target& target) {
   const CpuTarget* found = target.backend == "cpu" ? find_target(target.name) : nullptr;
   if (found == nullptr) return invalid_argument("cpu: no target {}:{}", target.backend, target.name);
@@ -69,14 +82,13 @@ Status CpuCompileBackend::claims(const KernelSpec& spec, const Target& target) c
 std::vector<Schedule> CpuCompileBackend::candidates(const KernelSpec& spec, const Target& target,
                                                     const Machine& machine) const {
   const auto cpu = resolve(target);
-  std::vector<Schedule> schedules;
-  if (!cpu.ok()) return schedules;
+  if (!cpu.ok()) return {};
+  std::vector<std::vector<Schedule>> of_rows;
   for (const Implementation& implementation : implementations_of(spec)) {
     if (!implementation.claims(spec, **cpu).ok()) continue;
-    std::ranges::move(implementation.schedules(spec, **cpu, machine), std::back_inserter(schedules));
+    of_rows.push_back(implementation.schedules(spec, **cpu, machine));
   }
-  if (schedules.size() > k_most_candidates) schedules.resize(k_most_candidates);
-  return schedules;
+  return in_turn(of_rows, k_most_candidates);
 }
 
 Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,

@@ -29,13 +29,11 @@ constexpr i64 k_greatest_i64 = 9223372036854775807ll;
 
 // ---- casts
 
-/// Toward zero; NaN is 0, what does not fit is the nearest that does.
-template <typename T>
-KILN_DEVICE i64 truncated(T x) {
-  if (x != x) return 0;
-  if (x >= static_cast<T>(9223372036854775808.0)) return k_greatest_i64;
-  if (x < static_cast<T>(-9223372036854775808.0)) return k_least_i64;
-  return static_cast<i64>(x);
+/// Toward zero, to i64, or to i32 for narrower integers; the least of these for NaN and what they do not hold.
+template <typename To, typename From>
+KILN_DEVICE i64 truncated(From x) {
+  constexpr From k_limit = sizeof(To) == 8 ? static_cast<From>(9223372036854775808.0) : static_cast<From>(2147483648.0);
+  return static_cast<i64>(-k_limit < x && x < k_limit ? x : -k_limit);
 }
 KILN_DEVICE f32 round_to(bf16, f32 x) { return to_f32(to_bf16(x)); }
 KILN_DEVICE f32 round_to(f16, f32 x) { return to_f32(to_f16(x)); }
@@ -45,8 +43,8 @@ struct Caster {
   static KILN_MEMBER T of(From x) {
     return static_cast<T>(x);
   }
-  static KILN_MEMBER T of(f32 x) { return static_cast<T>(truncated(x)); }
-  static KILN_MEMBER T of(f64 x) { return static_cast<T>(truncated(x)); }
+  static KILN_MEMBER T of(f32 x) { return static_cast<T>(truncated<T>(x)); }
+  static KILN_MEMBER T of(f64 x) { return static_cast<T>(truncated<T>(x)); }
 };
 template <>
 struct Caster<bool> {

@@ -143,12 +143,6 @@ Id Emitter::both(Id a, Id b) {
   return op(spv::Op::OpLogicalAnd, boolean(), {a, b});
 }
 
-Id Emitter::truncate(Id type, Id value) {
-  const Id result = op(spv::Op::OpConvertFToS, type, {value});
-  write(m_decorations, spv::Op::OpDecorate, {result, word(spv::Decoration::SaturatedConversion)});
-  return result;
-}
-
 Id Emitter::widen(Id value) {
   return type_of(value) == integer(64) ? value : op(spv::Op::OpUConvert, integer(64), {value});
 }

@@ -52,8 +52,6 @@ class Emitter {
   Id both(Id a, Id b);  // logical and; 0 counts as true
   Id select(Id condition, Id a, Id b) { return op(spv::Op::OpSelect, type_of(a), {condition, a, b}); }
   Id bits_as(Id type, Id value) { return op(spv::Op::OpBitcast, type, {value}); }
-  /// Of a real number to an integer, toward zero: NaN is 0, what does not fit is the nearest that does.
-  Id truncate(Id type, Id value);
   /// Of an integer to a 64-bit one, unsigned.
   Id widen(Id value);
 

@@ -89,8 +89,12 @@ Id ScalarEmitter::cast(Id value, DType from, DType to) {
     return is_half(to) ? from_memory(to, to_memory(to, converted)) : converted;
   }
   if (is_floating(from)) {
-    // Narrow integers by way of a wide one, so that they wrap.
-    const Id middle = e.truncate(to == DType::i64 ? type : e.integer(32), value);
+    // Narrow integers by way of a wide one, so that they wrap; NaN, and what that does not hold, gives its least.
+    const double limit = to == DType::i64 ? 0x1p63 : 0x1p31;
+    const Id fits = e.both(e.compare(Op::OpFOrdLessThan, real(value, -limit), value),
+                           e.compare(Op::OpFOrdLessThan, value, real(value, limit)));
+    const Id middle =
+        e.op(Op::OpConvertFToS, to == DType::i64 ? type : e.integer(32), {e.select(fits, value, real(value, -limit))});
     return e.type_of(middle) == type ? middle : e.op(Op::OpSConvert, type, {middle});
   }
   if (e.type_of(value) == type) return value;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "autotune/machine_lock.h"
+#include "frontend/kernel/affine.h"
 #include "jit/build/kernels/launch_reference.h"
 #include "jit/build/plan/missing_op.h"
 #include "verdict/verdict.h"
@@ -29,10 +30,6 @@ constexpr Situation k_bad_index_situations[] = {Situation::negative_index, Situa
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-int64_t product(const std::vector<int64_t>& list) {
-  return std::accumulate(list.begin(), list.end(), int64_t{1}, std::multiplies<>());
 }
 
 /// Scalar operations, roughly: for ordering jobs.

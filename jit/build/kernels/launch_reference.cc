@@ -5,26 +5,10 @@
 #include <functional>
 #include <numeric>
 
+#include "frontend/kernel/affine.h"
 #include "jit/build/kernels/output_demand.h"
 
 namespace kiln {
-
-namespace {
-
-std::vector<int64_t> constants(const std::vector<Dim>& dims) {
-  std::vector<int64_t> values;
-  values.reserve(dims.size());
-  for (const Dim& dim : dims) values.push_back(dim.constant());
-  return values;
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& dims) {
-  std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
-  return strides;
-}
-
-}  // namespace
 
 int64_t reduction_length(const KernelSpec& spec) {
   struct Visitor {
@@ -59,7 +43,7 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
     const ValueId value = graph.outputs()[i];
     const std::vector<int64_t> dims = constants(graph.type(value).shape);
     const auto& given = graph.output_strides()[i];
-    const std::vector<int64_t> strides = given.empty() ? row_major(dims) : constants(given);
+    const std::vector<int64_t> strides = given.empty() ? dense_strides(dims) : constants(given);
     using Flats = std::span<const int64_t>;
     reference.m_outputs.push_back(
         {.buffer = written[i],

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <functional>
 #include <thread>
 #include <unordered_map>
 
@@ -25,13 +27,18 @@ struct TuningJob {
   KernelChoice incumbent;
 };
 
+/// Told the least time of a repetition so far. [seconds]
+using BestSoFar = std::function<void(double)>;
+
 /// One race, from candidates to a winner that passed its verdict.
 class KernelTuning {
  public:
-  KernelTuning(const TuningJob& job, const BuildTarget& target, CandidateRunner& runner, Image incumbent)
+  KernelTuning(const TuningJob& job, const BuildTarget& target, CandidateRunner& runner, Image incumbent,
+               const BestSoFar& note_best)
       : m_job(job),
         m_target(target),
         m_runner(runner),
+        m_note_best(note_best),
         m_machine(machine_for(target.backend, target.target, &runner)),
         m_schedules(target.backend.candidates(job.kernel.spec(), target.target, m_machine)) {
     add("what was chosen before", {}, std::move(incumbent));
@@ -136,7 +143,9 @@ class KernelTuning {
     Stopwatch stopwatch(m_runner, m_machine.second_level_bytes);
     const TakeSample take_sample = [&](size_t index, double expected_seconds) {
       const auto alone = MachineLock::exclusive();
-      return stopwatch.sample(m_candidates[numbers[index]].image, expected_seconds);
+      auto sample = stopwatch.sample(m_candidates[numbers[index]].image, expected_seconds);
+      if (sample.ok() && sample->seconds < m_best) m_note_best(m_best = sample->seconds);
+      return sample;
     };
     const Expected<size_t> winner = race(entrants, take_sample);
     for (size_t i = 0; i < numbers.size(); ++i) m_candidates[numbers[i]].entrant = std::move(entrants[i]);
@@ -147,6 +156,7 @@ class KernelTuning {
   const TuningJob& m_job;
   const BuildTarget& m_target;
   CandidateRunner& m_runner;
+  const BestSoFar& m_note_best;
   const Machine m_machine;
   const std::vector<Schedule> m_schedules;
   std::vector<Candidate> m_candidates;
@@ -154,11 +164,12 @@ class KernelTuning {
   BuiltKernel m_built;
   uint64_t m_compilations = 0;
   double m_load = 0;
+  double m_best = HUGE_VAL;
 };
 
-/// The distinct tunable specs that have not raced on this machine.
+/// The distinct tunable specs that have not raced on this machine; all of them when it is again.
 std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const std::string& machine,
-                               Published& published, const ChosenKernels& chosen) {
+                               bool is_again, Published& published, const ChosenKernels& chosen) {
   std::unordered_map<Digest, bool> seen;
   std::vector<TuningJob> jobs;
   for (size_t p = 0; p < plans.size(); ++p) {
@@ -166,7 +177,8 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
       const Digest& spec = plans[p].digests[launch.spec];
       if (!is_tunable(plans[p].specs[launch.spec]) || !seen.try_emplace(spec, true).second) continue;
       const KernelChoice& choice = chosen.of_plans[p][launch.spec];
-      if (choice.generation > 0 && published.has_record(tuning_key(spec, target.target, machine).digest())) continue;
+      const Digest record = tuning_key(spec, target.target, machine).digest();
+      if (!is_again && choice.generation > 0 && published.has_record(record)) continue;
       const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
       jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, choice});
     }
@@ -193,10 +205,10 @@ Json report_of(const TuningRecord& record, double seconds) {
 
 /// Races one kernel and puts what came of it into `chosen`.
 Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget& target, Published& published,
-            CandidateRunner& runner, ChosenKernels& chosen) {
+            CandidateRunner& runner, const BestSoFar& note_best, ChosenKernels& chosen) {
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(Image incumbent, image_of(job.incumbent.code, chosen, published));
-  KernelTuning tuning(job, target, runner, std::move(incumbent));
+  KernelTuning tuning(job, target, runner, std::move(incumbent), note_best);
   KILN_RETURN_IF_ERROR(tuning.run());
 
   KernelChoice choice{job.incumbent.code, job.incumbent.generation + 1};
@@ -223,20 +235,26 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
 
 bool is_tunable(const KernelSpec& spec) { return !std::holds_alternative<LoopsSpec>(spec.kernel); }
 
-Status tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                    const BuildEnvironment& environment, ChosenKernels& chosen) {
+Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+                                const BuildEnvironment& environment, const RaceOrder& order, ChosenKernels& chosen) {
   KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target.target));
-  if (runner == nullptr) return {};  // no such device here: nothing can be timed
+  if (runner == nullptr) return 0;  // no such device here: nothing can be timed
   const std::string machine = to_string(machine_for(target.backend, target.target, runner.get()));
-  const std::vector<TuningJob> jobs = jobs_of(plans, target, machine, published, chosen);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const std::string name = kernel_name(jobs[i].kernel.spec());
-    environment.progress("tune", i, jobs.size(), name);
-    const Status status = tune(jobs[i], plans, target, published, *runner, chosen);
+  const std::vector<TuningJob> jobs = jobs_of(plans, target, machine, order.is_again, published, chosen);
+  uint32_t raced = 0;
+  size_t next = 0;
+  for (; next < jobs.size() && (next == 0 || Clock::now() < order.deadline); ++next) {
+    const std::string name = kernel_name(jobs[next].kernel.spec());
+    environment.progress("tune", next, jobs.size(), name);
+    const BestSoFar note_best = [&](double seconds) {
+      environment.progress("tune", next, jobs.size(), fmt::format("{}  best {:.3f} ms", name, seconds * 1e3));
+    };
+    const Status status = tune(jobs[next], plans, target, published, *runner, note_best, chosen);
+    raced += status.ok() ? 1 : 0;
     if (!status.ok()) chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
   }
-  environment.progress("tune", jobs.size(), jobs.size(), {});
-  return {};
+  environment.progress("tune", next, jobs.size(), {});
+  return raced;
 }
 
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "base/fd.h"
 #include "jit/build/kernels/choose_kernels.h"
 
 namespace kiln {
@@ -9,11 +10,18 @@ namespace kiln {
 /// Whether kernels of the spec are worth a race: products and attention. What else there is waits for memory.
 bool is_tunable(const KernelSpec& spec);
 
-/// Races the candidates of each tunable spec that has not raced on this machine, and puts the winners in the place of what
+/// Which kernels race.
+struct RaceOrder {
+  bool is_again = false;              // also those that have raced
+  Deadline deadline = k_no_deadline;  // after which none begins but the first
+};
+
+/// Races the candidates of the tunable specs that have not raced on this machine, and puts the winners in the place of what
 /// `chosen` had: as a later generation, also where the incumbent won, so that a race is seen to have been. A winner is
 /// verified like any kernel before it counts. Records and code are added to `chosen`.
+/// Gives how many kernels raced.
 /// Only what is wrong with the machine is an error; a race that fails leaves the kernel as it is, and the report says why.
-Status tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                    const BuildEnvironment& environment, ChosenKernels& chosen);
+Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+                                const BuildEnvironment& environment, const RaceOrder& order, ChosenKernels& chosen);
 
 }  // namespace kiln

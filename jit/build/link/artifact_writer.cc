@@ -21,13 +21,6 @@ int64_t element_count(const TensorType& type) {
   return count;
 }
 
-std::vector<int64_t> constants(const std::vector<Dim>& dims) {
-  std::vector<int64_t> values;
-  values.reserve(dims.size());
-  for (const Dim& dim : dims) values.push_back(dim.constant());
-  return values;
-}
-
 BuiltArtifact finish(ArtifactKind kind, const flatbuffers::FlatBufferBuilder& builder) {
   const uint8_t* first = builder.GetBufferPointer();
   return named_artifact(kind, {}, std::vector<uint8_t>(first, first + builder.GetSize()));

@@ -48,6 +48,7 @@ LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const Reg
     description.calls.push_back({region.class_index, region.inputs, region.outputs});
   }
   linked.program = program_artifact(description);
+  linked.is_tuned = description.is_tuned;
   const Key key = program_key(canonical.digest, target.target, target.proof);
   linked.program_head = {key.digest(), linked.program.digest, description.generation, key.to_json()};
   return linked;

@@ -17,6 +17,7 @@ struct LinkedArtifacts {
   std::vector<BuiltHead> plan_heads;
   BuiltArtifact program;
   BuiltHead program_head;
+  bool is_tuned = false;  // every kernel that may race has
 };
 
 /// Links `plans` with the kernels chosen for them. The generation of a plan is the sum of its kernels', that of a program

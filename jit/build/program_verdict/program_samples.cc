@@ -33,7 +33,7 @@ Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t ind
   sample.m_buffer.size_bytes = layout.bytes();
   sample.m_dtype = layout.dtype;
   sample.m_seed = seed;
-  if (is_floating(layout.dtype)) {
+  if (is_floating(layout.dtype) && index_bound == 0) {
     SampleSource& source = sample.m_buffer.source;
     KILN_ASSIGN_OR_RETURN(source.pool, SamplePool::of(layout.dtype, layout.dims.size() > 1 ? SamplePool::Kind::small
                                                                                            : SamplePool::Kind::even));
@@ -52,6 +52,7 @@ Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t ind
 }
 
 void ProgramSample::fill(std::span<uint8_t> bytes) const {
+  if (is_floating(m_dtype)) return fill_with_positions(m_dtype, bytes, m_seed, {m_low, m_high});
   switch (size_of(m_dtype)) {
     case 1:
       return fill_with<uint8_t>(bytes, m_seed, m_low, m_high);

@@ -9,7 +9,7 @@
 namespace kiln {
 
 /// Sample data for one input of a whole program. Floats repeat a pool, those of rank two and more small numbers of it:
-/// products of products stay finite. Integers that address memory stay in the window of `index_bound`; those that
+/// products of products stay finite. Numbers that address memory stay in the window of `index_bound`; integers that
 /// become floats are 0 or 1, as masks are; others are in [-100, 100].
 class ProgramSample {
  public:

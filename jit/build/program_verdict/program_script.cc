@@ -376,10 +376,10 @@ class ScriptWriter {
     for (uint32_t i = 0; i < launch.buffers.size(); ++i) {
       const int64_t bound = data.index_bound(i);
       if (bound == 0) continue;
-      for (const ValueId value : integers_behind(call.plan.graph, launch.values[i], step.computes_indices)) {
+      for (const ValueId value : numbers_behind(call.plan.graph, launch.values[i], step.computes_indices)) {
         const ValueId outside = call.region.inputs[call.plan.graph.value(value).result_index];
         if (m_client_of[outside] == k_none) continue;
-        for (const ValueId input : integers_behind(m_origin.client, m_client_of[outside], step.computes_indices)) {
+        for (const ValueId input : numbers_behind(m_origin.client, m_client_of[outside], step.computes_indices)) {
           int64_t& known = m_script.index_bounds[m_origin.client.value(input).result_index];
           known = known == 0 ? bound : std::min(known, bound);
         }
@@ -387,16 +387,16 @@ class ScriptWriter {
     }
   }
 
-  /// The integer inputs of the graph that `value` is made of; `computed` becomes true when anything but views and casts
-  /// stands between.
-  static std::vector<ValueId> integers_behind(const Graph& graph, ValueId value, bool& computed) {
+  /// The inputs of the graph whose numbers `value` is made of; `computed` becomes true when anything but views and casts of
+  /// integers stands between. Floats are followed through views and what is computed element by element.
+  static std::vector<ValueId> numbers_behind(const Graph& graph, ValueId value, bool& computed) {
     std::vector<ValueId> pending{value}, inputs;
     std::set<ValueId> seen;
     while (!pending.empty()) {
       const ValueId next = pending.back();
       pending.pop_back();
-      const DType dtype = graph.type(next).dtype;
-      if (is_floating(dtype) || dtype == DType::boolean || !seen.insert(next).second) continue;
+      if (graph.type(next).dtype == DType::boolean || !seen.insert(next).second) continue;
+      computed = computed || is_floating(graph.type(next).dtype);
       const NodeId producer = graph.value(next).producer;
       if (producer == k_none) {
         inputs.push_back(next);
@@ -404,8 +404,9 @@ class ScriptWriter {
       }
       const Node& node = graph.node(producer);
       computed = computed || (node.op->kind != OpKind::view && node.op->name != "cast");
+      const bool keeps_place = node.op->kind == OpKind::view || node.op->kind == OpKind::pointwise;
       for (const ValueId operand : node.operands) {
-        if (operand != k_none) pending.push_back(operand);
+        if (operand != k_none && (keeps_place || !is_floating(graph.type(operand).dtype))) pending.push_back(operand);
       }
     }
     return inputs;

@@ -5,25 +5,13 @@
 #include <numeric>
 
 #include "base/digest.h"
+#include "frontend/kernel/affine.h"
 
 namespace kiln {
 
 namespace {
 
 constexpr int64_t k_piece_elements = 8'192;  // both sides of a comparison stay in a private cache
-
-std::vector<int64_t> constants(const std::vector<Dim>& dims) {
-  std::vector<int64_t> values;
-  values.reserve(dims.size());
-  for (const Dim& dim : dims) values.push_back(dim.constant());
-  return values;
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& dims) {
-  std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
-  return strides;
-}
 
 template <size_t k_size>
 void gather(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to) {
@@ -51,7 +39,7 @@ void gather(size_t size, const uint8_t* from, int64_t stride, int64_t count, uin
 
 ValueLayout ValueLayout::of(const TensorType& type, std::vector<int64_t> strides) {
   ValueLayout layout{type.dtype, constants(type.shape), std::move(strides)};
-  if (layout.strides.empty()) layout.strides = row_major(layout.dims);
+  if (layout.strides.empty()) layout.strides = dense_strides(layout.dims);
   return layout;
 }
 
@@ -112,7 +100,7 @@ void for_each_piece(const ValueLayout& layout, std::span<const uint8_t> bytes,
                     const std::function<bool(int64_t first, std::span<const uint8_t> piece)>& visit) {
   const int64_t elements = layout.elements();
   const size_t size = size_of(layout.dtype);
-  const bool is_dense = layout.strides == row_major(layout.dims);
+  const bool is_dense = layout.strides == dense_strides(layout.dims);
   const int64_t row = layout.dims.empty() ? 1 : layout.dims.back();
   const int64_t stride = layout.dims.empty() ? 1 : layout.strides.back();
   std::vector<uint8_t> gathered(is_dense ? 0 : static_cast<size_t>(k_piece_elements) * size);

@@ -216,10 +216,65 @@ TEST(Gemm, an_output_that_lies_transposed_is_written_so) {
 
 TEST(Gemm, half_precision_operands_accumulate_in_f32) {
   for (DType dtype : {DType::bf16, DType::f16}) {
-    for (const char* layout : {"nn", "nt", "tn"}) {
+    for (const char* layout : {"nn", "nt", "tn", "tt", "ss", "sn", "ns"}) {
       check({.m = 33, .n = 70, .k = 129, .layout = layout, .dtype = dtype});
-      check({.m = 33, .n = 70, .k = 129, .layout = layout, .dtype = dtype, .output = dtype});
+      check({.m = 33, .n = 70, .k = 128, .layout = layout, .dtype = dtype, .output = dtype});
     }
+    for (int64_t m : {1, 3, 20}) {  // few rows: dot products, and a B that is read where it lies
+      for (const char* layout : {"nn", "nt", "tn"}) {
+        check({.m = m, .n = 300, .k = 333, .layout = layout, .dtype = dtype, .output = dtype});
+      }
+    }
+    check({.m = 20, .n = 24, .k = 15, .layout = "nt", .dtype = dtype, .batch = {2, 3}, .output = dtype}, 0, 4);
+    check({.m = 20, .n = 24, .k = 0, .dtype = dtype});
+    check({.m = 30, .n = 50, .k = 70, .dtype = dtype, .scaled_operands = true});
+  }
+}
+
+TEST(Gemm, half_precisions_of_many_blocks_are_right_by_every_candidate) {
+  for (const char* layout : {"nn", "nt", "tn", "ss"}) {
+    // An odd k: the last pair has one element. Several blocks, the first in whole vectors and the last not.
+    const Case c{.m = 37, .n = 100, .k = 2211, .layout = layout, .dtype = DType::bf16, .output = DType::bf16};
+    const KernelSpec spec = SpecBuilder(c).take();
+    for (const CpuTarget* target : runnable_targets()) {
+      const size_t count = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)}).size();
+      for (size_t i = 0; i < count; ++i) {
+        check_kernel(spec, *target, tolerance(c.output, c.k), i, 1 + i % 5);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+std::string_view implementation_of(const Schedule& schedule) { return open_schedule(schedule.bytes)->implementation; }
+
+TEST(Gemm, pairs_of_bf16_are_multiplied_where_the_target_can_and_the_operands_are_such) {
+  const CpuCompileBackend backend;
+  struct Way {
+    Case c;
+    std::string_view implementation;
+  };
+  const Way ways[] = {{{.m = 64, .n = 64, .k = 64, .dtype = DType::bf16}, "outer_product_bf16"},
+                      {{.m = 4, .n = 64, .k = 64, .layout = "nt", .dtype = DType::bf16}, "dot_bf16"},
+                      {{.m = 64, .n = 64, .k = 64, .dtype = DType::bf16, .scaled_operands = true}, "outer_product"},
+                      {{.m = 64, .n = 64, .k = 64, .dtype = DType::f16}, "outer_product"},
+                      {{.m = 4, .n = 64, .k = 64, .layout = "nt", .dtype = DType::f16}, "dot"},
+                      {{.m = 64, .n = 64, .k = 64}, "outer_product"}};
+  for (const auto& [c, implementation] : ways) {
+    const KernelSpec spec = SpecBuilder(c).take();
+    const Target pairs{"cpu", "x86-64-v4-bf16"}, lesser{"cpu", "x86-64-v4"};
+    const Schedule best = default_candidates(backend, spec, pairs).front();
+    EXPECT_EQ(implementation_of(best), implementation) << best.description;
+    const bool is_widened = !implementation.ends_with("_bf16");
+    for (const Schedule& candidate : default_candidates(backend, spec, lesser)) {
+      EXPECT_FALSE(implementation_of(candidate).ends_with("_bf16")) << candidate.description;
+    }
+    const Status status = backend.compile(spec, best, lesser).status();
+    EXPECT_EQ(status.code(), is_widened ? StatusCode::ok : StatusCode::unimplemented) << status.to_string();
+    // What a race may choose from has both, where there are both.
+    const auto candidates = default_candidates(backend, spec, pairs);
+    EXPECT_TRUE(std::ranges::any_of(
+        candidates, [](const Schedule& candidate) { return !implementation_of(candidate).ends_with("_bf16"); }));
   }
 }
 
@@ -255,10 +310,10 @@ TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
 
 /// Compiles and checks schedules that no list of candidates has.
 template <typename Choices>
-void check_choices(const Case& c, const Choices& choices, int64_t rounded_steps) {
+void check_choices(const Case& c, const Choices& choices, int64_t rounded_steps, const CpuTarget* only = nullptr) {
   const KernelSpec spec = SpecBuilder(c).take();
   const Schedule schedule{encode_choices(choices), std::string(Choices::k_implementation)};
-  for (const CpuTarget* target : runnable_targets()) {
+  for (const CpuTarget* target : only == nullptr ? runnable_targets() : std::vector{only}) {
     for (const Schedule& candidate :
          default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)})) {
       ASSERT_NE(candidate.bytes, schedule.bytes);
@@ -292,7 +347,12 @@ TEST(Gemm, schedules_of_no_list_are_as_good_in_either_orientation) {
       check_choices({.m = 53, .n = 1, .k = 40, .layout = "nn"}, schedule, 40);
       check_choices({.m = 20, .n = 24, .k = 50, .layout = "tn", .batch = {2, 3}, .transposed_output = true}, schedule,
                     50);
-      check_choices({.m = 33, .n = 40, .k = 70, .dtype = DType::bf16}, schedule, 70);
+      for (const char* layout : {"nn", "nt"}) {
+        check_choices({.m = 33, .n = 40, .k = 71, .layout = layout, .dtype = DType::bf16}, schedule, 71);
+        if (!host_runs(*find_target("x86-64-v4-bf16"))) continue;
+        check_choices({.m = 33, .n = 40, .k = 71, .layout = layout, .dtype = DType::bf16},
+                      Bf16OuterProductSchedule{schedule}, 71, find_target("x86-64-v4-bf16"));
+      }
       check_choices({.m = 19, .n = 37, .k = 23, .layout = "tt", .dtype = DType::i8, .output = DType::i64}, schedule,
                     23);
     }
@@ -305,8 +365,8 @@ TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
   const KernelSpec strided = SpecBuilder({.m = 37, .n = 53, .k = 41, .layout = "ss"}).take();
   const KernelSpec packed = SpecBuilder({.m = 37, .n = 53, .k = 41, .dtype = DType::bf16}).take();
   for (const CpuTarget* target : runnable_targets()) {
-    expect_refused(strided, *target, OuterProductSchedule{.tile_rows = 2}, "B is no plain operand");
-    expect_refused(packed, *target, OuterProductSchedule{.tile_rows = 2}, "A is no plain operand");
+    expect_refused(strided, *target, OuterProductSchedule{.tile_rows = 2}, "B cannot be multiplied where it lies");
+    expect_refused(packed, *target, OuterProductSchedule{.tile_rows = 2}, "A cannot be multiplied where it lies");
     expect_refused(packed, *target, OuterProductSchedule{.k_block = 0}, "a zero extent");
     expect_refused(packed, *target, OuterProductSchedule{.unroll = 17}, "not unrolled");
     expect_refused(packed, *target, OuterProductSchedule{.read_a = ReadA{3}}, "no such way");
@@ -325,9 +385,11 @@ TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
 }
 
 TEST(Gemm, bytes_of_schedules_are_trusted_with_nothing) {
-  for (const Case& c : {Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}, Case{.m = 90, .n = 150, .k = 500}}) {
+  for (const Case& c : {Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}, Case{.m = 90, .n = 150, .k = 500},
+                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::bf16}}) {
     for (const CpuTarget* target : runnable_targets()) {
-      expect_bytes_are_trusted_with_nothing<DotSchedule, OuterProductSchedule>(SpecBuilder(c).take(), *target);
+      expect_bytes_are_trusted_with_nothing<DotSchedule, OuterProductSchedule, Bf16DotSchedule,
+                                            Bf16OuterProductSchedule>(SpecBuilder(c).take(), *target);
     }
   }
 }

@@ -67,14 +67,6 @@ TEST(WriteKernel, no_product_and_sum_are_rounded_as_one) {
   EXPECT_THAT(*text, HasSubstr("ContractionOff"));
 }
 
-TEST(WriteKernel, what_no_integer_holds_becomes_the_nearest_one) {
-  LoopsBuilder b({100}, 1);
-  b.output(b.cast(b.input(DType::f32, {1}), DType::i32), {1});
-  const auto text = disassemble(write(b.build()).value().spirv);
-  ASSERT_TRUE(text.ok());
-  EXPECT_THAT(*text, HasSubstr("SaturatedConversion"));
-}
-
 TEST(WriteKernel, the_version_is_one_that_drivers_of_every_age_take) {
   const auto spirv = write(pointwise(DType::f32, 4, 4)).value().spirv;
   EXPECT_EQ(std::vector<uint8_t>(spirv.begin() + 4, spirv.begin() + 8), (std::vector<uint8_t>{0, 2, 1, 0}));

@@ -1,6 +1,7 @@
-"""One process of test_captures.py: `captured_process.py ARCHITECTURE [--whole]` compiles with kiln.compile, or as a whole with
-torch.compile(backend="kiln"), runs a forward, then a step of training, and prints what
-was counted and how long the first of each took beside eager's, as one line of JSON."""
+"""One process of test_captures.py and test_halves.py: `captured_process.py ARCHITECTURE [--whole] [--dtype NAME | --autocast]`
+compiles with kiln.compile, or as a whole with torch.compile(backend="kiln"), runs a forward, then a step of training, and prints
+what was counted and how long the first of each took beside eager's, as one line of JSON. The model is of the dtype, or of f32
+and computes in bf16."""
 
 import copy
 import functools
@@ -17,7 +18,8 @@ import kiln
 def step(model, inputs, trains):
     model.train(trains)
     with torch.set_grad_enabled(trains):
-        output = model(**inputs)
+        with torch.autocast("cpu", torch.bfloat16, enabled="--autocast" in sys.argv):
+            output = model(**inputs)
         output = getattr(output, "loss", output)
         if trains:
             output.sum().backward()
@@ -30,6 +32,10 @@ def timed(function, *arguments):
 
 
 model, inputs = make_architecture(sys.argv[1])
+if "--dtype" in sys.argv:
+    dtype = getattr(torch, sys.argv[sys.argv.index("--dtype") + 1])
+    model.to(dtype)
+    inputs = {name: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in inputs.items()}
 twin = copy.deepcopy(model)
 if "--whole" in sys.argv:
     model, call = timed(functools.partial(torch.compile, backend="kiln"), model)

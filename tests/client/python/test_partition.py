@@ -4,6 +4,7 @@ import torch
 
 import kiln
 from capture import assert_close, captured, compiled
+from kiln._reasons import Reason
 from kiln.torch import CompiledGraph, compile_graph
 from kiln.torch.partition import partition, why_not
 from kiln.torch.place import Place
@@ -104,14 +105,34 @@ def test_empty_parts_of_a_cat_take_nothing_from_it():
 
 
 def test_empty_tensors_stay_in_torch_and_cost_nothing():
-    got, expected, stats = compiled(lambda x: (x + 1, x.sum()), torch.empty(0, 4))
+    got, expected, stats = compiled(lambda x: (x + 1, aten.native_layer_norm(x, [4], None, None, 1e-5)[0]), torch.empty(0, 4))
     assert_close(got, expected)
+    assert stats["nodes_fallback"] == 0, kiln.explain()
     got, expected, _ = compiled(lambda x, y: (torch.cat([x[:0], y]) + 1, (x[:0] * 2)), torch.randn(3, 4), torch.randn(2, 4))
     assert_close(got, expected)
 
 
+def test_an_empty_tensor_made_in_torch_splits_nothing():
+    def function(x):
+        y = torch.relu(x)
+        nothing = torch.special.bessel_j0(y[:, 4:])
+        return torch.cat([torch.tanh(y), nothing], 1).sum(), aten.slice_backward(nothing, [3, 4], 1, 4, 4, 1) + y
+
+    _, plan = plan_of(function, torch.randn(3, 4))
+    assert list(plan.subgraphs) == [0] and len(plan.subgraphs[0].inputs) == 1
+    got, expected, _ = compiled(function, torch.randn(3, 4))
+    assert_close(got, expected)
+
+
+def test_pieces_of_a_tuple_that_torch_makes_are_torchs():
+    gm = captured(lambda x: [piece + 1 for piece in (x * 2).split(2, 1)], torch.randn(3, 4))
+    (split,) = gm.graph.find_nodes(op="call_function", target=aten.split.Tensor)
+    plan = partition(gm.graph, {split: Reason("a reason")})
+    assert len(split.users) == 2 and split.users.keys() <= plan.reasons.keys()
+
+
 def test_other_dtypes_layouts_and_complex_numbers_stay_in_torch():
-    got, expected, stats = compiled(lambda x: (x.half() + 1, torch.view_as_real(torch.complex(x, x) * 2), x + 1), torch.randn(4))
+    got, expected, stats = compiled(lambda x: (x.short() + 1, torch.view_as_real(torch.complex(x, x) * 2), x + 1), torch.randn(4))
     assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
     assert stats["nodes_compiled"] == 1
 
@@ -159,3 +180,9 @@ def test_a_compiled_graph_is_kept_as_plain_data():
     expected = first(list(inputs))
     torch.manual_seed(3)
     assert all(torch.equal(a, b) for a, b in zip(again(list(inputs)), expected, strict=True))
+
+
+def test_an_empty_constant_is_not_kept():
+    run = compile_graph(captured(lambda x: (torch.cat([torch.tensor([]), x * 2]),), torch.randn(4)), ())
+    x = torch.randn(4)
+    assert torch.equal(CompiledGraph.load(run.dump())([x])[0], x * 2)

@@ -107,6 +107,8 @@ CASES = {
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
     "rows by number": (lambda x, i: (aten.index_select(x, 1, i), aten.index(x, [None, i]), aten.index(x, [i - 7])), lambda: [f32(8, 9), i64(6, below=7)]),
+    "rows by floats": (lambda t, x: (aten.embedding(t, aten._to_copy(x * 16, dtype=torch.int64)), aten.index_select(t, 0, aten._to_copy(aten.floor(x * 15), dtype=torch.int32)),
+                       aten.gather(t, 0, aten._to_copy(x[:10].view(2, 5) * 16, dtype=torch.int64))), lambda: [f32(16, 5), torch.rand(70)]),
     **{f"several indices {n}": (lambda x, i, j: (
         aten.index(x, [i, j]), aten.index(x, [None, i, j - 4]), aten.index(x, [i[:, :1], None, j]), aten.index(x, [None, i, None, j]),
         aten.index(x, [i, j, i, j]), aten._unsafe_index(x, [i - 4, j[0]])), lambda d=d: [d(4, 5, 4, 6), i64(3, 2, below=4), i64(3, 2, below=4)])
@@ -130,6 +132,15 @@ CASES = {
     "mse_loss": (lambda x, y: (aten.mse_loss(x, y), aten.mse_loss(x, y, 2), aten.mse_loss(x, y, 0)), lambda: [f32(4, 5), f32(4, 5)]),
     "copies of inputs": (lambda x, n, b: (aten.clone(x), aten.clone(x.t()), aten.clone(n), aten._to_copy(b), aten.clone(b)), lambda: [f32(3, 4), i64(5), flag(2, 3)]),
     "a copy of a copy": (lambda x: (lambda y: (y, aten.clone(y), aten.clone(y, memory_format=torch.contiguous_format).view([12])))(x * 2), lambda: [f32(3, 4)]),
+    "writes of nothing": (lambda x, none, at: (aten.slice_backward(none * 2, [3, 4], 1, 0, 0, 1), aten.slice_scatter(x, none, 1, 4, 4, 1), aten.constant_pad_nd(none, [3, 1], 2.5),
+                          aten.index_put(x, [at], x[:0]), aten.index_add(x, 0, at, x[:0]), aten.scatter_add(x, 1, at.view(0, 1).expand(0, 4), x[:0]), aten.embedding_dense_backward(x[:0], at, 10, -1, False)),
+                          lambda: [f32(3, 4), f32(3, 0), i64(0)]),
+    "parts that are empty": (lambda x, none: (aten.cat([none, x * 2, x[:, 4:]], 1), aten.cat([x * 2, torch.empty(0, dtype=torch.float64)], 1), aten.stack([none, none]).sum(2),
+                             *(p + 1 for p in aten.split_with_sizes(x * 2, [0, 4, 0], 1)[1:2])), lambda: [f32(3, 4), f32(3, 0)]),
+    "reductions of nothing": (lambda x, n: (aten.sum(x, [0]), aten.sum(n, [0]), aten.mean(x, [0]), aten.prod(x, 0), aten.any(n, 0), aten.all(n, 0), aten.logsumexp(x, [0]), aten.linalg_vector_norm(x, 2, [0]), aten.mse_loss(x, x, 2)),
+                              lambda: [f32(0, 5), i64(0, 5)]),
+    "products over nothing": (lambda a, b, c: (aten.mm(a, b), aten.addmm(c, a, b), aten.bmm(a.view(1, 3, 0), b.view(1, 0, 4))), lambda: [f32(3, 0), f32(0, 4), f32(4)]),
+    "gradients of no rows": (lambda g, w, r: aten.native_layer_norm_backward(g, g, [8], r, r, w, w, [True] * 3), lambda: [f32(0, 8), f32(8), f32(0, 1)]),
     "lift_fresh_copy": (lambda x: aten.lift_fresh_copy(x * 2), lambda: [f32(3)]),
 }  # fmt: skip
 

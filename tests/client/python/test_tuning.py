@@ -1,11 +1,16 @@
 """mode="max-autotune": programs are handed out after their kernels have raced, right as before, and the next process maps them."""
 
 import json
+import os
+import pathlib
 import subprocess
 
 import kiln
 import pytest
 import torch
+
+
+CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
 
 
 def model():
@@ -14,7 +19,7 @@ def model():
 
 
 def records():
-    listed = subprocess.run(["kiln", "ls", "--kind", "record", "--json"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run([CLI, "ls", "--kind", "record", "--json"], capture_output=True, text=True, check=True).stdout
     return json.loads(listed)["entries"]
 
 

@@ -106,6 +106,25 @@ Graph computed_rows() {
   return graph;
 }
 
+/// Rows of a table by floats: as they are, rounded, negative, shares of it.
+Graph rows_by_floats(DType dtype) {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId table = graph.add_input({DType::f32, {32, 5}, {}});
+  std::vector<ValueId> rows;
+  const auto take = [&](const auto& position, DType index) {
+    const ValueId at = b.cast(position(graph.add_input({dtype, {70}, {}})), index);
+    rows.push_back(b.op("embedding", {table, at}));
+  };
+  take([&](ValueId x) { return x; }, DType::i64);
+  take([&](ValueId x) { return b.op("round", {x}); }, DType::i32);
+  take([&](ValueId x) { return b.neg(x); }, DType::i64);
+  take([&](ValueId x) { return b.mul(x, 32.0); }, DType::i32);
+  take([&](ValueId x) { return b.mul(b.add(x, 1.0), 16.0); }, DType::i64);
+  graph.set_outputs(rows);
+  return graph;
+}
+
 void expect_rejected(const Status& status, std::string_view why) {
   EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
 }
@@ -128,6 +147,13 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
 TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
   const Status built = build(computed_rows());
   EXPECT_TRUE(built.ok()) << built.to_string();
+}
+
+TEST_F(SituationsTest, IndicesMadeOfFloatsAreTriedWhereAllAreValid) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const Status built = build(rows_by_floats(dtype));
+    EXPECT_TRUE(built.ok()) << to_string(dtype) << ": " << built.to_string();
+  }
 }
 
 TEST_F(SituationsTest, KernelsOfEveryOpAreAccepted) {

@@ -1,15 +1,26 @@
 // A build that races: winners are verified, recorded and linked, and what has raced does not race again.
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "autotune/record.h"
 #include "backends/cpu/compile/backend.h"
+#include "backends/cpu/compile/gemm/outer_product.h"
 #include "backends/devices.h"
+#include "backends/schedule_bytes.h"
+#include "frontend/canonical/canonical.h"
 #include "frontend/infer/builder.h"
 #include "frontend/wire/wire.h"
 #include "jit/build/build.h"
+#include "jit/build/kernels/tune_kernels.h"
+#include "jit/build/plan/plan_regions.h"
 #include "jit/run/program_generated.h"
 #include "jit/worker/process_runner.h"
 #include "tests/cache/cache_testing.h"
@@ -22,6 +33,81 @@ const CompileBackend* only_the_host(std::string_view name) {
   static const cpu::CpuCompileBackend backend;
   return name == backend.name() ? &backend : nullptr;
 }
+
+/// The host's backend with other candidates for products.
+class OtherCandidates final : public CompileBackend {
+ public:
+  using Edit = std::function<void(std::vector<Schedule>&)>;
+  explicit OtherCandidates(Edit edit) : m_edit(std::move(edit)) {}
+
+  std::string_view name() const override { return m_backend.name(); }
+  std::vector<Target> targets() const override { return m_backend.targets(); }
+  Machine default_machine(const Target& target) const override { return m_backend.default_machine(target); }
+  std::string toolchain() const override { return m_backend.toolchain(); }
+  Status claims(const KernelSpec& spec, const Target& target) const override { return m_backend.claims(spec, target); }
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
+                                   const Machine& machine) const override {
+    std::vector<Schedule> schedules = m_backend.candidates(spec, target, machine);
+    if (std::holds_alternative<GemmSpec>(spec.kernel)) m_edit(schedules);
+    return schedules;
+  }
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
+    return m_backend.compile(spec, schedule, target);
+  }
+
+ private:
+  const Edit m_edit;
+  cpu::CpuCompileBackend m_backend;
+};
+
+/// Puts a schedule first that the model would never list: one row by one vector at a time.
+const CompileBackend* badly_ordered(std::string_view name) {
+  static const OtherCandidates backend([](std::vector<Schedule>& schedules) {
+    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
+    schedules.insert(schedules.begin(), {encode_choices(slow), "planted"});
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// A product of some milliseconds.
+Graph product() {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId x = graph.add_input({DType::f32, {Dim(384), Dim(768)}, {}});
+  const ValueId w = graph.add_input({DType::f32, {Dim(768), Dim(512)}, {}});
+  graph.set_outputs({builder.op("matmul", {x, w})});
+  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
+  return graph;
+}
+
+/// Two that share nothing but an input.
+Graph two_products() {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId x = graph.add_input({DType::f32, {Dim(40), Dim(72)}, {}});
+  const ValueId v = graph.add_input({DType::f32, {Dim(72), Dim(48)}, {}});
+  const ValueId w = graph.add_input({DType::f32, {Dim(72), Dim(96)}, {}});
+  graph.set_outputs({builder.op("matmul", {x, v}), builder.op("matmul", {x, w})});
+  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
+  return graph;
+}
+
+/// Keeps a processor busy.
+class Neighbour {
+ public:
+  Neighbour() : m_child(fork()) {
+    if (m_child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (volatile bool forever = true; m_child == 0 && forever;) {
+    }
+  }
+  ~Neighbour() {
+    kill(m_child, SIGKILL);
+    waitpid(m_child, nullptr, 0);
+  }
+
+ private:
+  pid_t m_child;
+};
 
 /// A product whose candidates differ, and a loop that does not race.
 Graph product_and_loop() {
@@ -36,11 +122,13 @@ Graph product_and_loop() {
 
 class TuneTest : public ::testing::Test {
  protected:
-  Expected<BuildResult> build_it(bool tune) {
-    const BuildEnvironment environment{
-        .make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
+  Expected<BuildResult> build_it(Tuning tuning, const Graph& graph = product_and_loop(),
+                                 const BackendFinder& find_backend = only_the_host) {
     const Target target = open_device({}).value().targets.front();
-    return build({to_wire(product_and_loop()), {target}, m_directory.path(), tune}, only_the_host, environment);
+    return build({to_wire(graph), {target}, m_directory.path(), tuning}, find_backend, environment());
+  }
+  static BuildEnvironment environment() {
+    return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
   }
   void publish(const BuildResult& result) {
     ASSERT_TRUE(m_store->publish(batch_of(result)).ok());
@@ -56,6 +144,12 @@ class TuneTest : public ::testing::Test {
   static const BuiltArtifact& artifact_of(const BuildResult& result, const BuiltHead& head) {
     return *std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
   }
+  static Expected<TuningRecord> record_in(const BuildResult& result) {
+    const auto heads = heads_of(result, "tuning");
+    if (heads.size() != 1) return error(StatusCode::internal, "{} records", heads.size());
+    const std::vector<uint8_t>& json = artifact_of(result, heads.front()).payload;
+    return TuningRecord::parse({reinterpret_cast<const char*>(json.data()), json.size()});
+  }
   static bool is_tuned(const BuildResult& result) {
     const BuiltArtifact& program = artifact_of(result, heads_of(result, "program").front());
     return flatbuffers::GetRoot<fb::Program>(program.payload.data())->is_tuned();
@@ -66,28 +160,27 @@ class TuneTest : public ::testing::Test {
 };
 
 TEST_F(TuneTest, a_race_gives_a_later_generation_and_a_record) {
-  const auto first = build_it(false);
+  const auto first = build_it(Tuning::off);
   ASSERT_TRUE(first.ok()) << first.status().to_string();
   EXPECT_FALSE(is_tuned(*first));
   EXPECT_TRUE(heads_of(*first, "tuning").empty());
   publish(*first);
 
-  const auto tuned = build_it(true);
+  const auto tuned = build_it(Tuning::all);
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
   EXPECT_TRUE(is_tuned(*tuned));
   ASSERT_EQ(heads_of(*tuned, "code").size(), 1) << "the loop does not race";
   EXPECT_EQ(heads_of(*tuned, "code").front().generation, 1);
   EXPECT_EQ(heads_of(*tuned, "program").front().generation, 1);
   ASSERT_EQ(heads_of(*tuned, "tuning").size(), 1);
-  const std::vector<uint8_t>& json = artifact_of(*tuned, heads_of(*tuned, "tuning").front()).payload;
-  const auto record = TuningRecord::parse({reinterpret_cast<const char*>(json.data()), json.size()});
+  const auto record = record_in(*tuned);
   ASSERT_TRUE(record.ok()) << record.status().to_string();
   EXPECT_GT(record->candidates.size(), 1);
   EXPECT_FALSE(record->candidates.front().seconds.empty());
   EXPECT_FALSE(record->machine.empty());
   publish(*tuned);
 
-  const auto again = build_it(true);
+  const auto again = build_it(Tuning::all);
   ASSERT_TRUE(again.ok()) << again.status().to_string();
   EXPECT_EQ(again->compilations, 0);
   EXPECT_TRUE(heads_of(*again, "tuning").empty());
@@ -95,10 +188,85 @@ TEST_F(TuneTest, a_race_gives_a_later_generation_and_a_record) {
 }
 
 TEST_F(TuneTest, the_first_build_may_race_at_once) {
-  const auto tuned = build_it(true);
+  const auto tuned = build_it(Tuning::all);
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
   EXPECT_TRUE(is_tuned(*tuned));
   publish(*tuned);
+}
+
+TEST_F(TuneTest, what_has_raced_races_again_when_it_is_told_to) {
+  const auto tuned = build_it(Tuning::all);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  EXPECT_EQ(tuned->raced, 1);
+  publish(*tuned);
+  const auto again = build_it(Tuning::again);
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->raced, 1);
+  EXPECT_TRUE(again->is_tuned);
+  EXPECT_EQ(heads_of(*again, "code").front().generation, 2);
+  EXPECT_TRUE(record_in(*again).ok());
+  publish(*again);
+}
+
+TEST_F(TuneTest, a_build_in_the_background_leaves_nothing_when_it_has_time) {
+  publish(*build_it(Tuning::off));
+  const auto tuned = build_it(Tuning::background);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  EXPECT_EQ(tuned->raced, 1);
+  EXPECT_TRUE(tuned->is_tuned);
+}
+
+TEST_F(TuneTest, no_race_but_the_first_begins_late) {
+  const Graph graph = two_products();
+  const Target target = open_device({}).value().targets.front();
+  const BuildTarget asked{*only_the_host("cpu"), target, Proof::verified};
+  const BuildEnvironment environment = this->environment();
+  Published published(m_directory.path());
+  const auto plans = plan_regions(find_regions(settle_layouts(canonicalise(graph).graph)), asked, environment.progress);
+  ASSERT_TRUE(plans.ok()) << plans.status().to_string();
+  auto chosen = choose_kernels(*plans, asked, published, environment);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
+  const auto raced = tune_kernels(*plans, asked, published, environment, {.deadline = Clock::now()}, *chosen);
+  ASSERT_TRUE(raced.ok()) << raced.status().to_string();
+  EXPECT_EQ(*raced, 1);
+}
+
+TEST_F(TuneTest, a_bad_order_is_recovered_from) {
+  const auto bad = build_it(Tuning::off, product(), badly_ordered);
+  ASSERT_TRUE(bad.ok()) << bad.status().to_string();
+  publish(*bad);
+  const auto tuned = build_it(Tuning::background, product());
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  const auto record = record_in(*tuned);
+  ASSERT_TRUE(record.ok()) << record.status().to_string();
+  EXPECT_NE(record->winner, 0);
+  EXPECT_GT(record->gain(), 1.5);
+  EXPECT_NE(heads_of(*tuned, "code").front().artifact, heads_of(*bad, "code").front().artifact);
+}
+
+TEST_F(TuneTest, a_neighbour_changes_no_pick) {
+  const auto quiet = build_it(Tuning::all, product(), badly_ordered);
+  ASSERT_TRUE(quiet.ok()) << quiet.status().to_string();
+  const auto alone = record_in(*quiet);
+  auto neighbour = std::make_unique<Neighbour>();
+  const auto loaded = build_it(Tuning::all, product(), badly_ordered);
+  neighbour.reset();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  const auto beside = record_in(*loaded);
+  ASSERT_TRUE(alone.ok() && beside.ok());
+  // The same, or one that is as fast when both run alone.
+  const TuningRecord::Candidate &one = alone->candidates[alone->winner], &other = beside->candidates[beside->winner];
+  if (one.description == other.description) return;
+  const OtherCandidates only_both([&](std::vector<Schedule>& schedules) {
+    schedules = {{one.schedule, one.description}, {other.schedule, other.description}};
+  });
+  const auto final = build_it(Tuning::all, product(), [&](std::string_view) { return &only_both; });
+  ASSERT_TRUE(final.ok()) << final.status().to_string();
+  const auto both = record_in(*final);
+  ASSERT_TRUE(both.ok()) << both.status().to_string();
+  ASSERT_EQ(both->candidates.size(), 2);
+  const auto least = [](const TuningRecord::Candidate& candidate) { return std::ranges::min(candidate.seconds); };
+  EXPECT_LT(least(both->candidates[1]), 1.05 * least(both->candidates[0])) << other.description;
 }
 
 }  // namespace

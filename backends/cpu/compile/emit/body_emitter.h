@@ -93,6 +93,8 @@ class BodyEmitter {
   llvm::Value* load_lanes(Scope& scope, const ScalarNode& node, const Address& address, llvm::Value* active);
   llvm::Value* load_scalar(const ScalarNode& node, llvm::Value* pointer, llvm::Value* active);
   void store_lanes(Scope& scope, const Store& store, const Address& address);
+  /// What the store writes: `value`, its value or that added to what was there.
+  llvm::Value* stored_pattern(const Store& store, llvm::Value* value);
   void add_lane_by_lane(Scope& scope, const Store& store, const Address& address, llvm::Value* active);
   Scope::Place common_place(Scope& scope, uint32_t access);
   Address address_of(Scope& scope, uint32_t access);

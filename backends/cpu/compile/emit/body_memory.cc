@@ -181,10 +181,18 @@ void BodyEmitter::store(Scope& scope, const Store& store) {
       llvm::Value* old = m_scalars.from_memory(dtype, e.load(m_scalars.memory_type(dtype), address.pointer));
       value = m_scalars.apply(ScalarOp::add, dtype, old, value, nullptr);
     }
-    e.store(m_scalars.to_memory(dtype, value), address.pointer);
+    e.store(stored_pattern(store, value), address.pointer);
   };
   evaluate(scope, store.value);
   address.valid == nullptr ? write() : e.if_then(address.valid, write);
+}
+
+llvm::Value* BodyEmitter::stored_pattern(const Store& store, llvm::Value* value) {
+  const ScalarNode& node = m_body.exprs[store.value];
+  const bool is_cast = node.op == ScalarOp::cast && m_body.exprs[node.operands[0]].dtype != node.dtype;
+  const bool is_rounded = node.op == ScalarOp::load || is_cast;
+  if (is_rounded && store.mode == StoreMode::assign) return m_scalars.rounded_to_memory(node.dtype, value);
+  return m_scalars.to_memory(node.dtype, value);
 }
 
 void BodyEmitter::store_lanes(Scope& scope, const Store& store, const Address& address) {
@@ -202,7 +210,7 @@ void BodyEmitter::store_lanes(Scope& scope, const Store& store, const Address& a
         llvm::Value* old = m_scalars.from_memory(dtype, e.load(m_scalars.memory_type(dtype), pointer));
         sum = m_scalars.apply(ScalarOp::add, dtype, old, value, nullptr);
       }
-      e.store(m_scalars.to_memory(dtype, sum), pointer);
+      e.store(stored_pattern(store, sum), pointer);
     };
     return active == nullptr ? write() : e.if_then(active, write);
   }
@@ -215,7 +223,7 @@ void BodyEmitter::store_lanes(Scope& scope, const Store& store, const Address& a
     llvm::Value* old = active == nullptr ? e.load(type, address.pointer) : e.masked_load(type, address.pointer, active);
     value = m_scalars.apply(ScalarOp::add, dtype, m_scalars.from_memory(dtype, old), value, nullptr);
   }
-  value = m_scalars.to_memory(dtype, value);
+  value = stored_pattern(store, value);
   if (address.offsets != nullptr) {
     if (active == nullptr) active = Emitter::integer(Emitter::vector(e.i1(), scope.lanes), 1);
     e.ir.CreateMaskedScatter(value, e.advance(address.pointer, address.offsets), llvm::Align(size_of(dtype)), active);
@@ -237,7 +245,7 @@ void BodyEmitter::add_lane_by_lane(Scope& scope, const Store& store, const Addre
       llvm::Value* pointer = e.advance(address.pointer, offset);
       llvm::Value* old = m_scalars.from_memory(dtype, e.load(m_scalars.memory_type(dtype), pointer));
       llvm::Value* sum = m_scalars.apply(ScalarOp::add, dtype, old, e.ir.CreateExtractElement(values, number), nullptr);
-      e.store(m_scalars.to_memory(dtype, sum), pointer);
+      e.store(stored_pattern(store, sum), pointer);
     };
     active == nullptr ? write() : e.if_then(e.ir.CreateExtractElement(active, number), write);
   }

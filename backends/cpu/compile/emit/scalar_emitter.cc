@@ -57,6 +57,13 @@ llvm::Value* ScalarEmitter::to_memory(DType dtype, llvm::Value* value) {
   return dtype == DType::bf16 ? float_to_bfloat(value) : value;
 }
 
+llvm::Value* ScalarEmitter::rounded_to_memory(DType dtype, llvm::Value* value) {
+  if (dtype != DType::bf16) return to_memory(dtype, value);
+  llvm::Type* wide = Emitter::like(value, e.i32());
+  llvm::Value* bits = e.ir.CreateBitCast(value, wide);
+  return e.ir.CreateTrunc(e.ir.CreateLShr(bits, Emitter::integer(wide, 16)), Emitter::like(value, e.i16()));
+}
+
 llvm::Value* ScalarEmitter::bfloat_to_float(llvm::Value* bits) {
   llvm::Type* wide = Emitter::like(bits, e.i32());
   llvm::Value* shifted = e.ir.CreateShl(e.ir.CreateZExt(bits, wide), Emitter::integer(wide, 16));
@@ -64,7 +71,7 @@ llvm::Value* ScalarEmitter::bfloat_to_float(llvm::Value* bits) {
 }
 
 /// Half to even by adding 0x7fff plus the lowest bit that stays; NaN would carry into infinity, so it is set
-/// apart.
+/// apart. AVX512-BF16 has an instruction for it, which takes denormals for zeros.
 llvm::Value* ScalarEmitter::float_to_bfloat(llvm::Value* value) {
   llvm::Type* wide = Emitter::like(value, e.i32());
   llvm::Value* bits = e.ir.CreateBitCast(value, wide);

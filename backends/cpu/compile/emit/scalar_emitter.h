@@ -24,6 +24,8 @@ class ScalarEmitter {
   }
   llvm::Value* from_memory(DType dtype, llvm::Value* pattern);
   llvm::Value* to_memory(DType dtype, llvm::Value* value);
+  /// The same for a value that the dtype holds, as loads and casts give: nothing is rounded again.
+  llvm::Value* rounded_to_memory(DType dtype, llvm::Value* value);
   llvm::Value* cast(llvm::Value* value, DType from, DType to);
 
   /// `dtype` is the operands' (of select's second and third). All operands have equally many lanes.

@@ -33,7 +33,7 @@ void choose_parts(GemmBlocking& blocking, const GemmProblem& problem) {
 }
 
 std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProblem& problem, bool is_exchanged) {
-  const GemmGrid grid(blocking, *problem.gemm);
+  const GemmGrid grid(blocking, problem);
   std::vector<int64_t> tile(problem.gemm->batch.size(), 1);
   tile.push_back(grid.rows.small());
   tile.push_back(grid.columns.small() * blocking.unit);
@@ -41,12 +41,12 @@ std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProbl
   return tile;
 }
 
-GemmGrid::GemmGrid(const GemmBlocking& blocking, const GemmSpec& gemm)
-    : rows(Split::of(gemm.m, blocking.tile_rows)),
-      columns(Split::of(ceil_div(gemm.n, blocking.unit), blocking.tile_units)),
+GemmGrid::GemmGrid(const GemmBlocking& blocking, const GemmProblem& problem)
+    : rows(Split::of(problem.gemm->m, blocking.tile_rows)),
+      columns(Split::of(ceil_div(problem.gemm->n, blocking.unit), blocking.tile_units)),
       slabs(slabs_of(blocking, columns)),
       parts{rows.count, std::min(blocking.row_parts, rows.count)},
-      blocks(std::max<int64_t>(1, ceil_div(gemm.k, blocking.k_block))),
-      tail(gemm.n % blocking.unit) {}
+      blocks(std::max<int64_t>(1, ceil_div(problem.steps(), blocking.k_block))),
+      tail(problem.gemm->n % blocking.unit) {}
 
 }  // namespace kiln::cpu

@@ -51,7 +51,7 @@ struct GemmGrid {
   int64_t blocks = 1;  // of k
   int64_t tail = 0;    // columns of the last unit where it is not whole
 
-  GemmGrid(const GemmBlocking& blocking, const GemmSpec& gemm);
+  GemmGrid(const GemmBlocking& blocking, const GemmProblem& problem);
 };
 
 }  // namespace kiln::cpu

@@ -4,7 +4,6 @@
 
 #include "backends/cpu/compile/gemm/epilogue.h"
 #include "backends/cpu/compile/gemm/implementations.h"
-#include "backends/cpu/compile/gemm/loops.h"
 #include "backends/schedule_bytes.h"
 
 /// The dot product: both operands are contiguous along k. Lanes run along k, every sum is a vector, and at the end the
@@ -40,11 +39,12 @@ class DotKernel final : public GemmTileKernel {
 
 void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   Emitter& e = m_g.e;
-  const int64_t k = m_g.problem.gemm->k, lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
+  const int64_t k = m_g.problem.gemm->k, bytes = m_g.problem.element_bytes();
+  const int64_t elements = m_g.sum_lanes() * m_g.k_group();  // of a vector
   const auto step = [&](Value* a, Value* b, int64_t count, const Values& sums) {
-    Values rows, columns, next;
+    Values rows, next;
     const auto load = [&](Value* base, int64_t stride, int64_t i) {
-      return m_g.load_lanes(m_g.packed_vector(), e.advance(base, i * stride * bytes), count);
+      return m_g.load_elements(e.advance(base, i * stride * bytes), m_g.mask(count, elements));
     };
     for (int64_t row = 0; row < shape.rows; ++row) rows.push_back(load(a, m_g.problem.a.tile_stride, row));
     for (int64_t column = 0; column < shape.vectors; ++column) {
@@ -57,14 +57,14 @@ void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   };
   Values carried{call.a, call.b};
   carried.resize(static_cast<size_t>(2 + shape.rows * shape.vectors), m_g.zero());
-  carried = e.loop(e.index(0), e.index(k / lanes), 1, carried, [&](Value*, const Values& now) {
-    const Values sums = step(now[0], now[1], lanes, {now.begin() + 2, now.end()});
-    Values next{e.advance(now[0], m_g.packed_vector_bytes()), e.advance(now[1], m_g.packed_vector_bytes())};
+  carried = e.loop(e.index(0), e.index(k / elements), 1, carried, [&](Value*, const Values& now) {
+    const Values sums = step(now[0], now[1], elements, {now.begin() + 2, now.end()});
+    Values next{e.advance(now[0], elements * bytes), e.advance(now[1], elements * bytes)};
     next.insert(next.end(), sums.begin(), sums.end());
     return next;
   });
   Values sums(carried.begin() + 2, carried.end());
-  if (k % lanes != 0) sums = step(carried[0], carried[1], k % lanes, sums);
+  if (k % elements != 0) sums = step(carried[0], carried[1], k % elements, sums);
 
   for (int64_t row = 0; row < shape.rows; ++row) {
     Values of_row;
@@ -113,7 +113,8 @@ DotSchedule dot_schedule(const GemmProblem& problem) {
   DotSchedule schedule;
   schedule.tile_rows = static_cast<uint16_t>(std::min<int64_t>(gemm.m, wide ? 3 : 2));
   schedule.tile_columns = static_cast<uint16_t>(std::min({gemm.n, problem.sum_lanes(), int64_t{wide ? 8 : 4}}));
-  const int64_t slab = k_slab_bytes / (std::max<int64_t>(gemm.k, 1) * problem.packed_bytes()) / schedule.tile_columns;
+  const int64_t column_bytes = std::max<int64_t>(gemm.k, 1) * problem.element_bytes();
+  const int64_t slab = k_slab_bytes / column_bytes / schedule.tile_columns;
   schedule.slab_columns = static_cast<uint32_t>(std::max<int64_t>(slab, 1) * schedule.tile_columns);
   GemmBlocking blocking = schedule.blocking(problem);
   choose_parts(blocking, problem);
@@ -140,33 +141,40 @@ GemmBlocking DotSchedule::blocking(const GemmProblem& problem) const {
   return {.unit = 1,
           .tile_rows = tile_rows,
           .tile_units = tile_columns,
-          .k_block = std::max<int64_t>(problem.gemm->k, 1),
+          .k_block = std::max<int64_t>(problem.steps(), 1),
           .slab_units = slab_columns,
           .row_parts = row_parts};
 }
 
 std::string DotSchedule::describe(const GemmProblem& problem) const {
-  return fmt::format("dot {}x{} k {} slab {} parts {} rolled{}", tile_rows, tile_columns, problem.gemm->k, slab_columns,
-                     row_parts, exchanged ? " exchanged" : "");
+  return fmt::format("dot {}x{} k {} slab {} parts {} rolled{}{}", tile_rows, tile_columns, problem.gemm->k,
+                     slab_columns, row_parts, exchanged ? " exchanged" : "", problem.k_group() > 1 ? " in pairs" : "");
 }
 
-Status dot_claims(const KernelSpec& spec, const CpuTarget& target) {
+namespace {
+
+template <typename Choices>
+Status claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
-  return fits_dot(analyse_gemm(spec, target, widened(std::get<GemmSpec>(spec.kernel))));
+  KILN_ASSIGN_OR_RETURN(const GemmTypes types, Choices::types(spec, target));
+  return fits_dot(analyse_gemm(spec, target, types));
 }
 
-std::vector<Schedule> dot_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
-  return schedules_of(spec, target, [](const GemmProblem& problem) {
+template <typename Choices>
+std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
+  return schedules_of<Choices>(spec, target, [](const GemmProblem& problem) {
     const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= k_most_rows;
     return is_worth_it ? std::vector{dot_schedule(problem)} : std::vector<DotSchedule>();
   });
 }
 
-Expected<LaunchShape> emit_dot(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
-  return with_schedule<DotSchedule>(emitter, spec, bytes, [](GemmEmission& emission, const DotSchedule& schedule) {
-    DotKernel kernel(emission, schedule);
-    return emit_gemm_loops(emission, kernel);
-  });
-}
+template <typename Choices>
+constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, schedules<Choices>,
+                               emit_tiles<Choices, DotKernel>};
+
+}  // namespace
+
+Implementation dot_implementation() { return k_row<DotSchedule>; }
+Implementation bf16_dot_implementation() { return k_row<Bf16DotSchedule>; }
 
 }  // namespace kiln::cpu

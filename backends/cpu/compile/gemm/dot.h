@@ -20,6 +20,7 @@ struct DotSchedule {
   uint32_t slab_columns = 8;
   uint32_t row_parts = 1;
 
+  static constexpr auto types = widened;
   bool operator==(const DotSchedule&) const = default;
   static auto fields(auto& s) {
     return std::tie(s.exchanged, s.tile_rows, s.tile_columns, s.slab_columns, s.row_parts);
@@ -30,6 +31,13 @@ struct DotSchedule {
   GemmBlocking blocking(const GemmProblem& problem) const;
   /// "dot 3x8 k 768 slab 48 parts 1"
   std::string describe(const GemmProblem& problem) const;
+};
+
+/// The same choices for operands that are multiplied by pairs of bf16.
+struct Bf16DotSchedule : DotSchedule {
+  static constexpr std::string_view k_implementation = "dot_bf16";
+  static constexpr auto types = bf16_pairs;
+  bool operator==(const Bf16DotSchedule&) const = default;
 };
 
 /// Why dot products are no way to compute the problem, or ok: both operands must be contiguous along k.

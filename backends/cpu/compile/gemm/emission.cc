@@ -1,5 +1,7 @@
 #include "backends/cpu/compile/gemm/emission.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <cassert>
 
 namespace kiln::cpu {
@@ -23,7 +25,13 @@ int64_t GemmEmission::partial_row_bytes() const {
 }
 
 llvm::Value* GemmEmission::multiply_add(llvm::Value* a, llvm::Value* b, llvm::Value* sum) const {
-  assert(k_group() == 1 && problem.types.multiply == problem.types.accumulator && "a kernel of its own does others");
+  if (k_group() == 2) {
+    // Each product is exact and added with a rounding of its own; denormals count as zeros.
+    assert(problem.types.multiply == DType::bf16 && lanes() == 16 && "the instruction takes 16 pairs of bf16");
+    llvm::Type* pairs = Emitter::vector(e.ir.getBFloatTy(), 2 * lanes());
+    return e.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
+                                {sum, e.ir.CreateBitCast(b, pairs), e.ir.CreateBitCast(a, pairs)});
+  }
   if (problem.types.accumulator == DType::i64) return e.ir.CreateAdd(e.ir.CreateMul(a, b), sum);
   return e.fma(a, b, sum);
 }
@@ -32,21 +40,37 @@ llvm::Value* GemmEmission::add(llvm::Value* a, llvm::Value* b) const {
   return problem.types.accumulator == DType::i64 ? e.ir.CreateAdd(a, b) : e.ir.CreateFAdd(a, b);
 }
 
-llvm::Value* GemmEmission::mask(int64_t active) const {
+llvm::Value* GemmEmission::mask(int64_t active, int64_t lanes) const {
+  if (active == lanes) return nullptr;
   std::vector<llvm::Constant*> bits;
-  for (int64_t lane = 0; lane < sum_lanes(); ++lane) bits.push_back(e.ir.getInt1(lane < active));
+  for (int64_t lane = 0; lane < lanes; ++lane) bits.push_back(e.ir.getInt1(lane < active));
   return llvm::ConstantVector::get(bits);
 }
 
 llvm::Value* GemmEmission::load_lanes(llvm::Type* vector, llvm::Value* pointer, int64_t active,
                                       uint64_t alignment) const {
   if (active == sum_lanes()) return e.load(vector, pointer, alignment);
-  return e.masked_load(vector, pointer, mask(active));
+  return e.masked_load(vector, pointer, mask(active, sum_lanes()));
 }
 
 void GemmEmission::store_lanes(llvm::Value* value, llvm::Value* pointer, int64_t active, uint64_t alignment) const {
   if (active == sum_lanes()) return e.store(value, pointer, alignment);
-  e.masked_store(value, pointer, mask(active));
+  e.masked_store(value, pointer, mask(active, sum_lanes()));
+}
+
+llvm::Value* GemmEmission::load_elements(llvm::Value* pointer, llvm::Value* mask) const {
+  const DType element = problem.types.element;
+  ScalarEmitter scalars(e);
+  llvm::Type* type = Emitter::vector(scalars.memory_type(element), lanes() * static_cast<int>(k_group()));
+  llvm::Value* pattern = mask == nullptr ? e.load(type, pointer) : e.masked_load(type, pointer, mask);
+  if (k_group() > 1) return e.ir.CreateBitCast(pattern, packed_vector());
+  return to_multiply(scalars, scalars.from_memory(element, pattern));
+}
+
+llvm::Value* GemmEmission::to_multiply(ScalarEmitter& scalars, llvm::Value* value) const {
+  const DType element = problem.types.element;
+  // In registers f16 and bf16 are f32 already.
+  return is_floating(element) ? value : scalars.cast(value, element, problem.types.multiply);
 }
 
 llvm::Value* GemmEmission::start_of(const Split& split, llvm::Value* piece) const {

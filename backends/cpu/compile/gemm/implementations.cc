@@ -3,17 +3,9 @@
 #include <array>
 
 #include "backends/cpu/compile/emit/scalar_emitter.h"
-#include "backends/cpu/compile/gemm/dot.h"
-#include "backends/cpu/compile/gemm/outer_product.h"
 
 namespace kiln::cpu {
 namespace {
-
-constexpr std::array k_implementations{
-    Implementation{DotSchedule::k_implementation, dot_claims, dot_schedules, emit_dot},
-    Implementation{OuterProductSchedule::k_implementation, outer_product_claims, outer_product_schedules,
-                   emit_outer_product},
-};
 
 /// Why a body's expressions cannot be emitted, or ok.
 Status body_claims(const Body& body) {
@@ -29,7 +21,11 @@ Status body_claims(const Body& body) {
 
 }  // namespace
 
-std::span<const Implementation> gemm_implementations() { return k_implementations; }
+std::span<const Implementation> gemm_implementations() {
+  static const std::array rows{bf16_dot_implementation(), dot_implementation(), bf16_outer_product_implementation(),
+                               outer_product_implementation()};
+  return rows;
+}
 
 Status gemm_bodies_claims(const KernelSpec& spec) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);

@@ -2,6 +2,7 @@
 
 #include "backends/cpu/compile/emit/kernel_emission.h"
 #include "backends/cpu/compile/gemm/emission.h"
+#include "backends/cpu/compile/gemm/loops.h"
 #include "backends/schedule_bytes.h"
 
 /// The ways to compile a GemmSpec, and what a row needs besides its schedule and its kernel of a tile.
@@ -11,27 +12,27 @@ namespace kiln::cpu {
 std::span<const Implementation> gemm_implementations();
 
 // dot.cc
-Status dot_claims(const KernelSpec& spec, const CpuTarget& target);
-std::vector<Schedule> dot_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine);
-Expected<LaunchShape> emit_dot(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
-
+Implementation dot_implementation();
+Implementation bf16_dot_implementation();
 // outer_product.cc
-Status outer_product_claims(const KernelSpec& spec, const CpuTarget& target);
-std::vector<Schedule> outer_product_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine);
-Expected<LaunchShape> emit_outer_product(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
+Implementation outer_product_implementation();
+Implementation bf16_outer_product_implementation();
 
 /// Why the expressions of operands and epilogue cannot be emitted, or ok.
 Status gemm_bodies_claims(const KernelSpec& spec);
 
-/// Schedules as a row hands them out, from `rank(problem)`: choices for the orientation that the model prefers.
-template <typename Rank>
+/// Schedules as a row hands them out, from `rank(problem)`: choices for the orientation that the model prefers. None where
+/// the row does not claim the spec.
+template <typename Choices, typename Rank>
 std::vector<Schedule> schedules_of(const KernelSpec& spec, const CpuTarget& target, const Rank& rank) {
-  const GemmTypes types = widened(std::get<GemmSpec>(spec.kernel));
-  const bool is_exchanged = prefers_exchange(analyse_gemm(spec, target, types));
+  const auto types = Choices::types(spec, target);
+  if (!types.ok()) return {};
+  const bool is_exchanged = prefers_exchange(analyse_gemm(spec, target, *types));
   const KernelSpec form = oriented(spec, is_exchanged);
-  const GemmProblem problem = analyse_gemm(form, target, types);
+  const GemmProblem problem = analyse_gemm(form, target, *types);
   std::vector<Schedule> schedules;
-  for (auto choices : rank(problem)) {
+  for (const auto& ranked : rank(problem)) {
+    Choices choices{ranked};
     choices.exchanged = is_exchanged;
     schedules.push_back({encode_choices(choices), choices.describe(problem),
                          smallest_tile(choices.blocking(problem), problem, is_exchanged)});
@@ -44,11 +45,21 @@ template <typename Choices, typename Write>
 Expected<LaunchShape> with_schedule(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
                                     const Write& write) {
   KILN_ASSIGN_OR_RETURN(const Choices choices, parse_choices<Choices>(bytes));
+  KILN_ASSIGN_OR_RETURN(const GemmTypes types, Choices::types(spec, emitter.target()));
   const KernelSpec form = oriented(spec, choices.exchanged);
-  const GemmProblem problem = analyse_gemm(form, emitter.target(), widened(std::get<GemmSpec>(form.kernel)));
+  const GemmProblem problem = analyse_gemm(form, emitter.target(), types);
   KILN_RETURN_IF_ERROR(choices.validate(problem));
   GemmEmission emission(emitter, problem, choices.blocking(problem));
   return write(emission, choices);
+}
+
+/// The product by the row's kernel of a tile, which is made of an emission and choices.
+template <typename Choices, typename Kernel>
+Expected<LaunchShape> emit_tiles(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  return with_schedule<Choices>(emitter, spec, bytes, [](GemmEmission& emission, const Choices& choices) {
+    Kernel kernel(emission, choices);
+    return emit_gemm_loops(emission, kernel);
+  });
 }
 
 }  // namespace kiln::cpu

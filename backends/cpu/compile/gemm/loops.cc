@@ -28,9 +28,9 @@ class GemmLoops {
   struct Workspace {
     int64_t scratch = 0, a = 0, b = 0, columns = 0, partial = 0, total = 0;
   };
-  struct Block {  // of k
-    Value* k = nullptr;
-    Value* count = nullptr;
+  struct Block {             // of k
+    Value* k = nullptr;      // its first element
+    Value* count = nullptr;  // of steps
     Value* flags = nullptr;
   };
   struct Range {
@@ -40,7 +40,7 @@ class GemmLoops {
 
   int64_t unit() const { return m_blocking.unit; }
   /// One step of k of a packed unit of B.
-  int64_t packed_unit_bytes() const { return unit() * m_g.k_group() * m_g.packed_bytes(); }
+  int64_t packed_unit_bytes() const { return unit() * m_g.packed_bytes(); }
   Workspace plan_workspace() const;
 
   void emit_slab(Value* linear, const Range& parts);
@@ -159,16 +159,16 @@ void GemmLoops::emit_slab(Value* linear, const Range& parts) {
 GemmLoops::Block GemmLoops::emit_block(Value* number) const {
   Emitter& e = m_g.e;
   Block block;
-  block.k = e.ir.CreateMul(number, e.index(m_blocking.k_block));
-  const int64_t k = m_problem.gemm->k;
+  block.k = e.ir.CreateMul(number, e.index(m_blocking.k_block * m_g.k_group()));
+  const int64_t steps = m_problem.steps();
   if (m_grid.blocks == 1) {
-    block.count = e.index(k);
+    block.count = e.index(steps);
     block.flags = e.index(GemmTileCall::k_first | GemmTileCall::k_last);
     return block;
   }
   Value* last = e.ir.CreateICmpEQ(number, e.index(m_grid.blocks - 1));
   block.count =
-      e.ir.CreateSelect(last, e.index(k - (m_grid.blocks - 1) * m_blocking.k_block), e.index(m_blocking.k_block));
+      e.ir.CreateSelect(last, e.index(steps - (m_grid.blocks - 1) * m_blocking.k_block), e.index(m_blocking.k_block));
   Value* first = e.ir.CreateICmpEQ(number, e.index(0));
   block.flags = e.ir.CreateOr(e.ir.CreateSelect(first, e.index(GemmTileCall::k_first), e.index(0)),
                               e.ir.CreateSelect(last, e.index(GemmTileCall::k_last), e.index(0)));
@@ -259,11 +259,11 @@ void GemmLoops::emit_group(const Range& rows, const Range& tiles, const Block& b
       m_blocking.packs_a() ? workspace(m_layout.a) : m_g.address(*m_problem.a.plain, m_place, e.index(0), block.k);
   Value* a_row_bytes = m_blocking.read_a == ReadA::rows ? e.index(packed_row_bytes(m_g))
                        : m_blocking.packs_a()           ? e.ir.CreateMul(block.count, e.index(m_g.packed_bytes()))
-                                                        : e.index(m_problem.a.tile_stride * m_g.packed_bytes());
+                                                        : e.index(m_problem.a.tile_stride * m_problem.element_bytes());
   Value* b_base =
       m_blocking.packs_b() ? workspace(m_layout.b) : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
   Value* b_unit_bytes = m_blocking.packs_b() ? e.ir.CreateMul(block.count, e.index(packed_unit_bytes()))
-                                             : e.index(unit() * m_problem.b.tile_stride * m_g.packed_bytes());
+                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.element_bytes());
   e.loop(rows.begin, rows.end, 1, [&](Value* row_tile) {
     GemmTileCall call;
     call.place = m_place;

@@ -2,10 +2,9 @@
 
 #include "backends/cpu/compile/gemm/epilogue.h"
 #include "backends/cpu/compile/gemm/implementations.h"
-#include "backends/cpu/compile/gemm/loops.h"
 #include "backends/cpu/compile/gemm/packing.h"
 
-/// The outer product: a tile of C lives in registers while k runs.
+/// The outer product: a tile of C lives in registers while k runs, a step at a time.
 ///
 /// (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008; the tile shapes are those of BLIS
 /// turned to rows of C.) Per k step the vectors of one row of B are loaded once and each element of a column of A is
@@ -40,13 +39,13 @@ class OuterProductKernel final : public GemmTileKernel {
   using Sums = Values;  // row by row
   /// How a tile steps through a packed or unpacked operand, in bytes.
   struct Steps {
-    int64_t a_row = 0, a_k = 0, b_k = 0;
+    int64_t a_row = 0, a_k = 0, b_k = 0, b_vector = 0;
   };
   struct Operands {
     Value* a = nullptr;
     Value* b = nullptr;
   };
-  static constexpr int64_t k_longest_run = 256;  // k steps
+  static constexpr int64_t k_longest_run = 256;  // elements along k
 
   void emit_callees() override {
     if (m_schedule.rolled_epilogue) m_epilogue.function();
@@ -57,7 +56,8 @@ class OuterProductKernel final : public GemmTileKernel {
   Sums sum_run(const TileShape& shape, Operands& at, Value* count);
   bool has_runs() const { return run_steps() < m_g.blocking.k_block; }
   int64_t run_steps() const {
-    const int64_t block = m_g.blocking.k_block, runs = (block + k_longest_run - 1) / k_longest_run;
+    const int64_t block = m_g.blocking.k_block, longest = k_longest_run / m_g.k_group();
+    const int64_t runs = (block + longest - 1) / longest;
     return (block + runs - 1) / runs;
   }
   Sums step(const TileShape& shape, const Steps& steps, Value* a, Value* b, int64_t at, const Sums& sums);
@@ -74,12 +74,13 @@ class OuterProductKernel final : public GemmTileKernel {
 };
 
 OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) const {
+  const GemmProblem& problem = m_g.problem;
   const int64_t bytes = m_g.packed_bytes();
   Steps steps;
   switch (m_schedule.read_a) {
     case ReadA::direct:
-      steps.a_row = m_g.problem.a.tile_stride * bytes;
-      steps.a_k = m_g.problem.a.k_stride * bytes;
+      steps.a_row = problem.a.tile_stride * problem.element_bytes();
+      steps.a_k = problem.a.k_stride * bytes;
       break;
     case ReadA::rows:
       steps.a_row = packed_row_bytes(m_g);
@@ -91,7 +92,8 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
       break;
   }
   const bool direct = m_schedule.read_b == ReadB::direct;
-  steps.b_k = direct ? m_g.problem.b.k_stride * bytes : shape.vectors * m_g.packed_vector_bytes();
+  steps.b_k = direct ? problem.b.k_stride * problem.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
+  steps.b_vector = direct ? m_g.sum_lanes() * problem.element_bytes() : m_g.packed_vector_bytes();
   return steps;
 }
 
@@ -101,13 +103,14 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
   const bool packed = m_schedule.read_b != ReadB::direct;
   Values columns;
   for (int64_t v = 0; v < shape.vectors; ++v) {
-    Value* pointer = e.advance(b, at * steps.b_k + v * m_g.packed_vector_bytes());
+    Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
     columns.push_back(packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
-                             : m_g.load_lanes(m_g.packed_vector(), pointer, active(shape, v)));
+                             : m_g.load_elements(pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {
-    Value* scalar = e.load(m_g.packed_element(), e.advance(a, at * steps.a_k + row * steps.a_row));
+    const auto alignment = static_cast<uint64_t>(size_of(m_g.problem.types.multiply));
+    Value* scalar = e.load(m_g.packed_step(), e.advance(a, at * steps.a_k + row * steps.a_row), alignment);
     Value* broadcast = e.splat(scalar, m_g.lanes());
     for (int64_t v = 0; v < shape.vectors; ++v) {
       next.push_back(m_g.multiply_add(broadcast, columns[v], sums[row * shape.vectors + v]));
@@ -237,9 +240,8 @@ void OuterProductKernel::finish(const TileShape& shape, const GemmTileCall& call
 void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
   GemmBody body(m_g, m_g.problem.gemm->epilogue, call.place);
   for (int64_t v = 0; v < shape.vectors; ++v) {
-    const int64_t lanes = active(shape, v);
     Scope& columns =
-        body.lanes(body.inner_dim(), call.n, v * m_g.sum_lanes(), lanes == m_g.sum_lanes() ? nullptr : m_g.mask(lanes));
+        body.lanes(body.inner_dim(), call.n, v * m_g.sum_lanes(), m_g.mask(active(shape, v), m_g.sum_lanes()));
     prepare_stores(m_g, body, columns);
     for (int64_t row = 0; row < shape.rows; ++row) {
       Value* m = m_g.e.ir.CreateAdd(call.m, m_g.e.index(row));
@@ -248,20 +250,34 @@ void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCal
   }
 }
 
+template <typename Choices>
+Status claims(const KernelSpec& spec, const CpuTarget& target) {
+  KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
+  return Choices::types(spec, target).status();
+}
+
+constexpr int64_t k_rows_to_repay_pairing = 8;
+
+/// Pairs of a B whose rows lie along n have to be packed. For few rows of A it is faster to read B once, where it lies.
+bool is_better_widened(const GemmProblem& problem) {
+  const bool packs_pairs = problem.k_group() > 1 && problem.b.plain != nullptr && problem.b.tile_stride == 1;
+  return packs_pairs && problem.gemm->m < k_rows_to_repay_pairing;
+}
+
+template <typename Choices>
+std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
+  return schedules_of<Choices>(spec, target, [&](const GemmProblem& problem) {
+    return is_better_widened(problem) ? std::vector<OuterProductSchedule>() : ranked_schedules(problem, machine);
+  });
+}
+
+template <typename Choices>
+constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, schedules<Choices>,
+                               emit_tiles<Choices, OuterProductKernel>};
+
 }  // namespace
 
-Status outer_product_claims(const KernelSpec& spec, const CpuTarget&) { return gemm_bodies_claims(spec); }
-
-std::vector<Schedule> outer_product_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
-  return schedules_of(spec, target, [&](const GemmProblem& problem) { return ranked_schedules(problem, machine); });
-}
-
-Expected<LaunchShape> emit_outer_product(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
-  return with_schedule<OuterProductSchedule>(emitter, spec, bytes,
-                                             [](GemmEmission& emission, const OuterProductSchedule& schedule) {
-                                               OuterProductKernel kernel(emission, schedule);
-                                               return emit_gemm_loops(emission, kernel);
-                                             });
-}
+Implementation outer_product_implementation() { return k_row<OuterProductSchedule>; }
+Implementation bf16_outer_product_implementation() { return k_row<Bf16OuterProductSchedule>; }
 
 }  // namespace kiln::cpu

@@ -20,14 +20,15 @@ struct OuterProductSchedule {
   ReadB read_b = ReadB::direct;
   bool rolled_epilogue = false;  // a loop over the finished tile instead of straight-line code
   bool prefetch_output = false;
-  uint8_t unroll = 2;  // k steps per iteration
+  uint8_t unroll = 2;  // steps of k per iteration
   uint16_t tile_rows = 6;
   uint16_t tile_vectors = 4;
   uint32_t group_rows = 96;
-  uint32_t k_block = 384;
+  uint32_t k_block = 384;  // steps of k
   uint32_t slab_vectors = 40;
   uint32_t row_parts = 8;
 
+  static constexpr auto types = widened;
   bool operator==(const OuterProductSchedule&) const = default;
   static auto fields(auto& s) {
     return std::tie(s.exchanged, s.read_a, s.read_b, s.rolled_epilogue, s.prefetch_output, s.unroll, s.tile_rows,
@@ -39,6 +40,13 @@ struct OuterProductSchedule {
   GemmBlocking blocking(const GemmProblem& problem) const;
   /// "tile 6x64 k 768 slab 320 parts 8 b-panels"
   std::string describe(const GemmProblem& problem) const;
+};
+
+/// The same choices for operands that are multiplied by pairs of bf16.
+struct Bf16OuterProductSchedule : OuterProductSchedule {
+  static constexpr std::string_view k_implementation = "outer_product_bf16";
+  static constexpr auto types = bf16_pairs;
+  bool operator==(const Bf16OuterProductSchedule&) const = default;
 };
 
 /// Best first by the analytic model, at least one. The first is within a few per cent of the best for nearly all shapes.

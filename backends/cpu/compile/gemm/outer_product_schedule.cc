@@ -18,7 +18,10 @@
 /// pass over k without visiting memory in between is best as long as the slab is not too narrow.
 ///
 /// Packing costs a load and a store per element of B and is repaid by sequential reads, m times. It is left out where
-/// B is small enough to stay in the caches as it lies, or m is too small to repay it.
+/// B is small enough to stay in the caches as it lies, or m is too small to repay it. Where it also converts, it spares
+/// the kernel that, so that only a small m is a reason to do without.
+///
+/// All of this counts steps of k, whatever a step multiplies.
 namespace kiln::cpu {
 namespace {
 
@@ -112,8 +115,8 @@ bool needs_rolled_epilogue(const GemmProblem& problem) {
 
 ReadA choose_read_a(const GemmProblem& problem) {
   const GemmOperand& a = problem.a;
-  if (a.plain != nullptr) {
-    const bool small = problem.gemm->m * problem.gemm->k * problem.packed_bytes() <= k_direct_a_bytes;
+  if (problem.reads_a_directly()) {
+    const bool small = problem.gemm->m * problem.steps() * problem.packed_bytes() <= k_direct_a_bytes;
     const bool few_uses = problem.gemm->n <= 2 * problem.sum_lanes();
     if (a.k_stride == 1 || small || few_uses || problem.gemm->m == 1) return ReadA::direct;
   }
@@ -121,14 +124,14 @@ ReadA choose_read_a(const GemmProblem& problem) {
 }
 
 bool is_small_b(const GemmProblem& problem) {
-  return problem.gemm->n * problem.gemm->k * problem.packed_bytes() <= k_direct_b_bytes;
+  return problem.gemm->n * problem.gemm->k * problem.element_bytes() <= k_direct_b_bytes;
 }
 
 ReadB choose_read_b(const GemmProblem& problem) {
   const GemmOperand& b = problem.b;
-  if (b.plain != nullptr && b.tile_stride == 1) {
-    const bool direct = is_small_b(problem) || problem.gemm->m < k_rows_to_repay_packing;
-    return direct ? ReadB::direct : ReadB::panels;
+  if (problem.reads_b_directly()) {
+    const bool is_cheap = is_small_b(problem) && !problem.types.converts();
+    return is_cheap || problem.gemm->m < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
   }
   const bool transposable = problem.sum_lanes() >= k_lanes_to_transpose;
   return b.k_lanes && transposable ? ReadB::transposed : ReadB::panels;
@@ -157,7 +160,7 @@ OuterProductSchedule with_parts(OuterProductSchedule schedule, const GemmProblem
 
 OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile) {
   const auto& gemm = *problem.gemm;
-  const int64_t k = std::max<int64_t>(gemm.k, 1);
+  const int64_t k = std::max<int64_t>(problem.steps(), 1);
   OuterProductSchedule schedule;
   schedule.read_a = choose_read_a(problem);
   schedule.read_b = choose_read_b(problem);
@@ -184,7 +187,7 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
 }
 
 OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmProblem& problem) {
-  const int64_t k = std::max<int64_t>(problem.gemm->k, 1);
+  const int64_t k = std::max<int64_t>(problem.steps(), 1);
   const int64_t slab = int64_t{schedule.slab_vectors} * schedule.k_block / k_short_block / schedule.tile_vectors;
   schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(1, slab) * schedule.tile_vectors);
   schedule.k_block = static_cast<uint32_t>(ceil_div(k, ceil_div(k, k_short_block)));
@@ -201,9 +204,8 @@ std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, c
   for (const Tile& tile : ranked_tiles(problem)) {
     const OuterProductSchedule first = schedule_for(problem, machine, tile);
     add(first);
-    if (problem.gemm->k > k_short_block) add(with_shorter_k(first, problem));
-    const GemmOperand& b = problem.b;
-    if (b.plain != nullptr && b.tile_stride == 1) {  // the other way to read B
+    if (problem.steps() > k_short_block) add(with_shorter_k(first, problem));
+    if (problem.reads_b_directly()) {  // the other way to read B
       OuterProductSchedule other = first;
       other.read_b = first.read_b == ReadB::direct ? ReadB::panels : ReadB::direct;
       add(other);
@@ -224,10 +226,8 @@ Status OuterProductSchedule::validate(const GemmProblem& problem) const {
   // The sums, a row of B, and an element of A.
   if (int64_t{tile_rows} * tile_vectors + tile_vectors + 1 > problem.registers)
     return refuse("the tile needs more registers");
-  if (read_a == ReadA::direct && problem.a.plain == nullptr) return refuse("A is no plain operand");
-  if (read_b == ReadB::direct && (problem.b.plain == nullptr || problem.b.tile_stride != 1)) {
-    return refuse("B is no plain operand with contiguous rows");
-  }
+  if (read_a == ReadA::direct && !problem.reads_a_directly()) return refuse("A cannot be multiplied where it lies");
+  if (read_b == ReadB::direct && !problem.reads_b_directly()) return refuse("B cannot be multiplied where it lies");
   if (read_b == ReadB::transposed && problem.sum_lanes() < k_lanes_to_transpose) {
     return refuse("vectors of the target are too short to transpose B");
   }
@@ -239,7 +239,7 @@ GemmBlocking OuterProductSchedule::blocking(const GemmProblem& problem) const {
           .tile_rows = tile_rows,
           .tile_units = tile_vectors,
           .group_rows = group_rows,
-          .k_block = std::clamp<int64_t>(problem.gemm->k, 1, k_block),
+          .k_block = std::clamp<int64_t>(problem.steps(), 1, k_block),
           .slab_units = slab_vectors,
           .row_parts = row_parts,
           .read_a = read_a,
@@ -249,10 +249,11 @@ GemmBlocking OuterProductSchedule::blocking(const GemmProblem& problem) const {
 std::string OuterProductSchedule::describe(const GemmProblem& problem) const {
   constexpr std::array k_read_a{"", " a-rows", " a-panels"};
   constexpr std::array k_read_b{"", " b-panels", " b-transposed"};
-  return fmt::format("tile {}x{} k {} slab {} parts {}{}{}{}{}", tile_rows, tile_vectors * problem.sum_lanes(), k_block,
-                     slab_vectors * problem.sum_lanes(), row_parts, k_read_a[static_cast<size_t>(read_a) % 3],
-                     k_read_b[static_cast<size_t>(read_b) % 3], rolled_epilogue ? " rolled" : "",
-                     exchanged ? " exchanged" : "");
+  return fmt::format("tile {}x{} k {} slab {} parts {}{}{}{}{}{}", tile_rows, tile_vectors * problem.sum_lanes(),
+                     k_block * problem.k_group(), slab_vectors * problem.sum_lanes(), row_parts,
+                     k_read_a[static_cast<size_t>(read_a) % 3], k_read_b[static_cast<size_t>(read_b) % 3],
+                     rolled_epilogue ? " rolled" : "", exchanged ? " exchanged" : "",
+                     problem.k_group() > 1 ? " in pairs" : "");
 }
 
 }  // namespace kiln::cpu

@@ -46,10 +46,48 @@ int GemmPacking::tile_dim(const GemmBody& body) const { return m_is_a ? body.out
 int GemmPacking::k_dim(const GemmBody& body) const { return m_is_a ? body.inner_dim() : body.outer_dim(); }
 
 Value* GemmPacking::evaluate(GemmBody& body, Scope& scope) const {
-  const DType dtype = m_g.problem.types.element;
+  ScalarEmitter& scalars = body.emitter().scalars();
   Value* value = body.emitter().evaluate_lanes(scope, operand().value);
-  // In registers f16 and bf16 are f32 already.
-  return is_floating(dtype) ? value : body.emitter().scalars().cast(value, dtype, m_g.problem.types.multiply);
+  if (m_g.k_group() > 1) return scalars.rounded_to_memory(m_g.problem.types.multiply, value);
+  return m_g.to_multiply(scalars, value);
+}
+
+Value* GemmPacking::element_count(const Call& call) const {
+  const int64_t group = m_g.k_group(), k = m_g.problem.gemm->k;
+  if (group == 1) return call.k_count;
+  Emitter& e = m_g.e;
+  Value* elements = e.ir.CreateMul(call.k_count, e.index(group));
+  if (k % group == 0) return elements;
+  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, elements, e.ir.CreateSub(e.index(k), call.k));
+}
+
+bool GemmPacking::has_short_vector() const {
+  const int64_t lanes = m_g.sum_lanes();
+  const bool has_whole_blocks = m_g.problem.steps() <= m_g.blocking.k_block || m_g.blocking.k_block % lanes == 0;
+  return m_g.problem.gemm->k % (lanes * m_g.k_group()) != 0 || !has_whole_blocks;
+}
+
+Values GemmPacking::elements_of_step(Value* k) const {
+  Values elements{k};
+  if (m_g.k_group() == 1) return elements;
+  Emitter& e = m_g.e;
+  const int64_t last = m_g.problem.gemm->k - 1;
+  Value* next = e.ir.CreateAdd(k, e.index(1));
+  if (last % 2 == 0) next = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, next, e.index(last));
+  elements.push_back(next);
+  return elements;
+}
+
+Value* GemmPacking::join(const Values& elements, Value* k) const {
+  if (elements.size() == 1) return elements[0];
+  Emitter& e = m_g.e;
+  llvm::Type* step = Emitter::like(elements[0], m_g.packed_step());
+  const int64_t last = m_g.problem.gemm->k - 1;
+  Value* high = e.ir.CreateShl(e.ir.CreateZExt(elements[1], step), Emitter::integer(step, 16));
+  if (last % 2 == 0) {
+    high = e.ir.CreateSelect(e.ir.CreateICmpEQ(k, e.index(last)), Emitter::integer(step, 0), high);
+  }
+  return e.ir.CreateOr(e.ir.CreateZExt(elements[0], step), high);
 }
 
 // Panels.
@@ -69,26 +107,31 @@ void GemmPacking::panels(int64_t width, const Call& call) {
 
 void GemmPacking::emit_panels(int64_t width, const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes();
+  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = m_g.problem.element_bytes();
   const int64_t step_bytes = m_is_a ? width * bytes : (width + lanes - 1) / lanes * m_g.packed_vector_bytes();
-  const bool plain = operand().plain != nullptr && operand().tile_stride == 1;
+  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.types.converts();
   std::optional<GemmBody> body;
   if (!plain) body.emplace(m_g, *operand().body, call.place);
   Value* panel_bytes = e.ir.CreateMul(call.k_count, e.index(step_bytes));
-  e.loop(e.index(0), call.k_count, 1, [&](Value* k) {
-    Value* source = plain ? e.advance(call.source, e.ir.CreateMul(k, e.index(operand().k_stride * bytes))) : nullptr;
-    Value* target = e.advance(call.target, e.ir.CreateMul(k, e.index(step_bytes)));
+  e.loop(e.index(0), call.k_count, 1, [&](Value* step) {
+    Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
+    Values elements = elements_of_step(k), rows;
+    for (size_t i = 0; plain && i < elements.size(); ++i) {
+      Value* before = e.ir.CreateSub(elements[i], call.k);
+      rows.push_back(e.advance(call.source, e.ir.CreateMul(before, e.index(operand().k_stride * element_bytes))));
+    }
+    Value* target = e.advance(call.target, e.ir.CreateMul(step, e.index(step_bytes)));
     e.loop(e.index(0), call.count, 1, {target}, [&](Value* tile, const Values& at) {
       if (plain) {
-        copy_plain(width, e.advance(source, e.ir.CreateMul(tile, e.index(width * bytes))), at[0]);
+        copy_plain(width, rows, e.ir.CreateMul(tile, e.index(width * element_bytes)), k, at[0]);
       } else {
         Value* index = e.ir.CreateAdd(call.first, e.ir.CreateMul(tile, e.index(width)));
         for (int64_t done = 0; done < width; done += lanes) {
           const int64_t active = std::min(lanes, width - done);
-          Value* mask = active == lanes ? nullptr : m_g.mask(active);
-          Scope& some = body->lanes(tile_dim(*body), index, done, mask);
-          Value* value = evaluate(*body, body->at(some, k_dim(*body), e.ir.CreateAdd(call.k, k)));
-          m_g.store_lanes(value, e.advance(at[0], done * bytes), m_is_a ? active : lanes);
+          Scope& some = body->lanes(tile_dim(*body), index, done, m_g.mask(active, lanes));
+          Values values;
+          for (Value* at_k : elements) values.push_back(evaluate(*body, body->at(some, k_dim(*body), at_k)));
+          m_g.store_lanes(join(values, k), e.advance(at[0], done * bytes), m_is_a ? active : lanes);
         }
       }
       return Values{e.advance(at[0], panel_bytes)};
@@ -96,19 +139,24 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
   });
 }
 
-/// `width` contiguous elements. Narrow pieces are vectors of their own size: no masks where none are needed.
-void GemmPacking::copy_plain(int64_t width, Value* source, Value* target) {
+/// `width` contiguous elements of each row. Narrow pieces are vectors of their own size: no masks where none are needed.
+void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, Value* k, Value* target) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes();
+  const int64_t bytes = m_g.packed_bytes(), element_bytes = m_g.problem.element_bytes();
+  llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : e.i16();
   int64_t done = 0;
   for (int64_t piece = m_g.sum_lanes(); piece >= 1; piece /= 2) {
     for (; width - done >= piece; done += piece) {
-      llvm::Type* type = Emitter::vector(m_g.packed_element(), static_cast<int>(piece));
-      e.store(e.load(type, e.advance(source, done * bytes)), e.advance(target, done * bytes));
+      Values values;
+      for (Value* row : rows) {
+        Value* from = e.advance(e.advance(row, offset), done * element_bytes);
+        values.push_back(e.load(Emitter::vector(element, static_cast<int>(piece)), from));
+      }
+      e.store(join(values, k), e.advance(target, done * bytes));
     }
   }
   for (; !m_is_a && done % m_g.sum_lanes() != 0; ++done) {
-    e.store(llvm::Constant::getNullValue(m_g.packed_element()), e.advance(target, done * bytes));
+    e.store(llvm::Constant::getNullValue(m_g.packed_step()), e.advance(target, done * bytes));
   }
 }
 
@@ -129,22 +177,22 @@ void GemmPacking::rows(const Call& call) {
 void GemmPacking::emit_rows(const Call& call) {
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes();
-  const int64_t k = m_g.problem.gemm->k, block = m_g.blocking.k_block;
-  const bool whole_vectors = k % lanes == 0 && (block % lanes == 0 || k <= block);
   GemmBody body(m_g, *operand().body, call.place);
+  Value* count = element_count(call);
   e.loop(e.index(0), call.count, 1, [&](Value* row) {
     Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(packed_row_bytes(m_g))));
-    const auto at = [&](Value* step, Value* mask) {
-      Scope& some = body.lanes(k_dim(body), e.ir.CreateAdd(call.k, step), 0, mask);
+    const auto at = [&](Value* element, Value* mask) {
+      Scope& some = body.lanes(k_dim(body), e.ir.CreateAdd(call.k, element), 0, mask);
       Value* value = evaluate(body, body.at(some, tile_dim(body), e.ir.CreateAdd(call.first, row)));
       // A row is a whole number of vectors long, so the masked lanes may be written too.
-      e.store(value, e.advance(target, e.ir.CreateMul(step, e.index(m_g.packed_bytes()))));
+      const int64_t bytes = m_g.packed_bytes() / m_g.k_group();
+      e.store(value, e.advance(target, e.ir.CreateMul(element, e.index(bytes))));
     };
-    Value* whole = e.ir.CreateAnd(call.k_count, e.index(-lanes));
-    e.loop(e.index(0), whole, lanes, [&](Value* step) { at(step, nullptr); });
-    if (whole_vectors) return;
-    e.if_then(e.ir.CreateICmpSLT(whole, call.k_count),
-              [&] { at(whole, e.prefix_mask(e.ir.CreateSub(call.k_count, whole), m_g.lanes())); });
+    Value* whole = e.ir.CreateAnd(count, e.index(-lanes));
+    e.loop(e.index(0), whole, lanes, [&](Value* element) { at(element, nullptr); });
+    if (!has_short_vector()) return;
+    e.if_then(e.ir.CreateICmpSLT(whole, count),
+              [&] { at(whole, e.prefix_mask(e.ir.CreateSub(count, whole), m_g.lanes())); });
   });
 }
 
@@ -154,7 +202,7 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
   Value* source = call.source;
-  int64_t row_bytes = operand().tile_stride * bytes;
+  int64_t row_bytes = operand().tile_stride * m_g.problem.element_bytes();
   if (transposes_from_scratch()) {
     const int64_t columns = shape.vectors * lanes - (shape.tail ? lanes - shape.tail : 0);
     Call evaluate_rows = call;
@@ -165,24 +213,27 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
     row_bytes = packed_row_bytes(m_g);
   }
   const int64_t step_bytes = shape.vectors * m_g.packed_vector_bytes();
-  const auto blocks = [&](Value* k, Value* rest) {
+  const auto blocks = [&](Value* step, Value* rest) {
     for (int64_t v = 0; v < shape.vectors; ++v) {
       const int64_t columns = shape.tail != 0 && v == shape.vectors - 1 ? shape.tail : lanes;
-      Value* from = e.advance(e.advance(source, v * lanes * row_bytes), e.ir.CreateMul(k, e.index(bytes)));
+      Value* from = e.advance(e.advance(source, v * lanes * row_bytes), e.ir.CreateMul(step, e.index(bytes)));
       Value* to =
-          e.advance(e.advance(call.target, v * m_g.packed_vector_bytes()), e.ir.CreateMul(k, e.index(step_bytes)));
+          e.advance(e.advance(call.target, v * m_g.packed_vector_bytes()), e.ir.CreateMul(step, e.index(step_bytes)));
       e.ir.CreateCall(transpose_block(columns, shape.vectors, row_bytes, rest == nullptr),
                       {from, to, rest == nullptr ? e.index(0) : rest});
     }
   };
-  Value* whole = e.ir.CreateAnd(call.k_count, e.index(-lanes));
-  e.loop(e.index(0), whole, lanes, [&](Value* k) { blocks(k, nullptr); });
-  const int64_t k = m_g.problem.gemm->k, block = m_g.blocking.k_block;
-  if (k % lanes == 0 && (k <= block || block % lanes == 0)) return;
-  e.if_then(e.ir.CreateICmpSLT(whole, call.k_count), [&] { blocks(whole, e.ir.CreateSub(call.k_count, whole)); });
+  Value* count = element_count(call);
+  const int64_t of_vector = lanes * m_g.k_group();
+  Value* whole = e.ir.CreateUDiv(count, e.index(of_vector));
+  Value* whole_steps = e.ir.CreateMul(whole, e.index(lanes));
+  e.loop(e.index(0), whole_steps, lanes, [&](Value* step) { blocks(step, nullptr); });
+  if (!has_short_vector()) return;
+  Value* rest = e.ir.CreateURem(count, e.index(of_vector));
+  e.if_then(e.ir.CreateICmpNE(rest, e.index(0)), [&] { blocks(whole_steps, rest); });
 }
 
-/// (source, target, k steps when not whole): sum_lanes() rows of k become sum_lanes() steps of one vector.
+/// (source, target, elements along k when not whole): sum_lanes() rows of k become sum_lanes() steps of one vector.
 llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole) {
   llvm::Function*& function = m_transposes[{columns, vectors, whole}];
   if (function != nullptr) return function;
@@ -190,13 +241,16 @@ llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, i
   const auto resume = e.ir.saveIP();
   function = e.begin_function(fmt::format("transpose_{}_{}_{}", columns, vectors, whole), e.ir.getVoidTy(),
                               {e.pointer(), e.pointer(), e.i64()});
-  Value* mask = whole ? nullptr : e.prefix_mask(function->getArg(2), m_g.lanes());
+  const int elements = m_g.lanes() * static_cast<int>(m_g.k_group());
+  Value* mask = whole ? nullptr : e.prefix_mask(function->getArg(2), elements);
+  llvm::Type* type = Emitter::vector(m_g.k_group() == 1 ? m_g.packed_step() : e.i16(), elements);
   Values rows;
   for (int64_t column = 0; column < m_g.sum_lanes(); ++column) {
     Value* pointer = e.advance(function->getArg(0), column * source_row_bytes);
-    rows.push_back(column >= columns ? llvm::Constant::getNullValue(m_g.packed_vector())
-                   : whole           ? e.load(m_g.packed_vector(), pointer)
-                                     : e.masked_load(m_g.packed_vector(), pointer, mask));
+    Value* row = column >= columns ? llvm::Constant::getNullValue(type)
+                 : whole           ? e.load(type, pointer)
+                                   : e.masked_load(type, pointer, mask);
+    rows.push_back(e.ir.CreateBitCast(row, m_g.packed_vector()));
   }
   e.transpose(rows);
   for (int64_t k = 0; k < m_g.sum_lanes(); ++k) {

@@ -25,10 +25,10 @@ class GemmPacking {
     GemmPlace place;
     llvm::Value* source = nullptr;  // address of (first, k), when the operand is plain
     llvm::Value* target = nullptr;
-    llvm::Value* k_count = nullptr;
+    llvm::Value* k_count = nullptr;  // steps of k
     llvm::Value* count = nullptr;
     llvm::Value* first = nullptr;  // index along the tile dim
-    llvm::Value* k = nullptr;
+    llvm::Value* k = nullptr;      // the first element along k
   };
 
   GemmPacking(GemmEmission& emission, bool is_a) : m_g(emission), m_is_a(is_a) {}
@@ -38,20 +38,30 @@ class GemmPacking {
   void transposed(const TileShape& shape, llvm::Value* scratch, const Call& call);
 
   /// Whether `transposed` evaluates into scratch first: packed_row_bytes per column of the tile.
-  bool transposes_from_scratch() const { return operand().plain == nullptr || operand().k_stride != 1; }
+  bool transposes_from_scratch() const {
+    return operand().plain == nullptr || operand().k_stride != 1 || m_g.problem.types.converts();
+  }
 
  private:
   const GemmOperand& operand() const { return m_is_a ? m_g.problem.a : m_g.problem.b; }
   llvm::Function* begin(const std::string& name, Call& call);
   void invoke(llvm::Function* function, const Call& call);
   void emit_panels(int64_t width, const Call& call);
-  void copy_plain(int64_t width, llvm::Value* source, llvm::Value* target);
+  void copy_plain(int64_t width, const Values& rows, llvm::Value* offset, llvm::Value* k, llvm::Value* target);
   void emit_rows(const Call& call);
   llvm::Function* transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole);
   int tile_dim(const GemmBody& body) const;
   int k_dim(const GemmBody& body) const;
-  /// The operand's value, in the type that is multiplied, with the scope's lanes.
+  /// The operand's elements as they are packed, with the scope's lanes.
   llvm::Value* evaluate(GemmBody& body, Scope& scope) const;
+  /// How many elements along k the call packs.
+  llvm::Value* element_count(const Call& call) const;
+  /// Whether some block's elements do not fill the last vector along k.
+  bool has_short_vector() const;
+  /// Where the elements of the step that begins at k are along k. The last one stands for those behind it.
+  Values elements_of_step(llvm::Value* k) const;
+  /// One step of its elements. Behind the last element along k there is a zero.
+  llvm::Value* join(const Values& elements, llvm::Value* k) const;
 
   GemmEmission& m_g;
   bool m_is_a;

@@ -22,12 +22,12 @@ int contiguity(const Body& body, size_t dim) {
   return score;
 }
 
-GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, size_t k_dim, DType multiply) {
+GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, size_t k_dim, DType element) {
   GemmOperand operand;
   operand.body = &body;
   operand.value = value;
   const ScalarNode& node = body.exprs[value];
-  if (node.op == ScalarOp::load && node.dtype == multiply && node.operands[0] == k_no_expr &&
+  if (node.op == ScalarOp::load && node.dtype == element && node.operands[0] == k_no_expr &&
       body.accesses[node.slot].indirect.empty()) {
     operand.plain = &body.accesses[node.slot];
     operand.tile_stride = operand.plain->strides[tile_dim];
@@ -75,9 +75,27 @@ void exchange_dims(Body& body, size_t rank) {
 
 }  // namespace
 
-GemmTypes widened(const GemmSpec& gemm) {
-  const DType accumulator = accumulator_of(gemm.dtype);
-  return {.element = gemm.dtype, .multiply = accumulator, .accumulator = accumulator};
+Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget&) {
+  const DType element = std::get<GemmSpec>(spec.kernel).dtype, accumulator = accumulator_of(element);
+  return GemmTypes{.element = element, .multiply = accumulator, .accumulator = accumulator};
+}
+
+Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) {
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  if (!target.has(Feature::avx512_bf16)) {
+    return error(StatusCode::unimplemented, "gemm by pairs of bf16: {} has no such instruction", target.name);
+  }
+  // What is computed is f32 in registers, and would be rounded once more.
+  const auto is_load = [](const Body& body, ExprId value) { return body.exprs[value].op == ScalarOp::load; };
+  if (gemm.dtype != DType::bf16 || !is_load(gemm.a, gemm.a_value) || !is_load(gemm.b, gemm.b_value)) {
+    return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16");
+  }
+  return GemmTypes{.element = DType::bf16, .multiply = DType::bf16, .accumulator = DType::f32, .k_group = 2};
+}
+
+bool GemmProblem::reads_a_directly() const {
+  if (a.plain == nullptr || types.converts()) return false;
+  return k_group() == 1 || (a.k_stride == 1 && gemm->k % k_group() == 0);
 }
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types) {
@@ -90,8 +108,8 @@ GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const 
   problem.types = types;
   problem.registers = target.has(Feature::avx512) ? 32 : 16;
   problem.batches = product(gemm.batch);
-  problem.a = analyse_operand(gemm.a, gemm.a_value, rank - 2, rank - 1, types.multiply);
-  problem.b = analyse_operand(gemm.b, gemm.b_value, rank - 1, rank - 2, types.multiply);
+  problem.a = analyse_operand(gemm.a, gemm.a_value, rank - 2, rank - 1, types.element);
+  problem.b = analyse_operand(gemm.b, gemm.b_value, rank - 1, rank - 2, types.element);
   problem.partial_sums = find_partial_sums(spec, gemm, types.accumulator);
   return problem;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "backends/cpu/features.h"
+#include "base/expected.h"
 #include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::cpu {
@@ -13,18 +14,22 @@ struct GemmTypes {
   DType element = DType::f32;      // of the operands' values
   DType multiply = DType::f32;     // what the multiply instruction takes, so what packed operands hold
   DType accumulator = DType::f32;  // of sums
-  int64_t k_group = 1;             // steps of k that one multiply instruction takes
+  int64_t k_group = 1;             // elements along k that one multiply instruction takes: a step of k
+
+  bool converts() const { return element != multiply; }
 };
 
-/// Operands are converted to the accumulator's dtype, then multiplied one step of k at a time.
-GemmTypes widened(const GemmSpec& gemm);
+/// Operands are converted to the accumulator's dtype, then multiplied one element of k at a time. Of any gemm.
+Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget& target);
+/// Operands in bf16 are multiplied as they are, two neighbours along k at once (AVX512-BF16).
+/// Errors: unimplemented where the target lacks that, or the operands are no such.
+Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target);
 
 /// How one operand of a gemm can be read. Its "tile dim" is m for A and n for B.
 struct GemmOperand {
   const Body* body = nullptr;
   ExprId value = k_no_expr;
-  /// The load, when the operand is nothing but one load of the type that is multiplied: its elements can be used where
-  /// they lie.
+  /// The load, when the operand is nothing but one load of its element type: elements can be read where they lie.
   const Access* plain = nullptr;
   int64_t tile_stride = 0, k_stride = 0;  // of the plain load, in elements
   /// Vectors along k are better than vectors along the tile dim: more of the loads are contiguous that way.
@@ -44,16 +49,24 @@ struct GemmProblem {
   /// contiguous, and not read by the epilogue. Without one, partial sums lie in the workspace.
   const Access* partial_sums = nullptr;
 
-  /// Of an operand's element as it is multiplied: packed, or where a plain operand lies.
-  int64_t packed_bytes() const { return static_cast<int64_t>(size_of(types.multiply)); }
+  /// Of an operand's element where it lies.
+  int64_t element_bytes() const { return static_cast<int64_t>(size_of(types.element)); }
+  /// Of one step of k of a row of A or a column of B, as it is multiplied.
+  int64_t packed_bytes() const { return static_cast<int64_t>(size_of(types.multiply)) * k_group(); }
   int64_t sum_bytes() const { return static_cast<int64_t>(size_of(types.accumulator)); }
   /// Sums that a vector holds.
   int64_t sum_lanes() const { return target->vector_bytes / sum_bytes(); }
   int64_t k_group() const { return types.k_group; }
+  /// Steps of k; the last may be short of elements, for which zeros are packed.
+  int64_t steps() const { return (gemm->k + k_group() - 1) / k_group(); }
+  /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
+  bool reads_a_directly() const;
+  /// Whether it can read B where it lies: a vector of columns is one step.
+  bool reads_b_directly() const { return b.plain != nullptr && b.tile_stride == 1 && k_group() == 1; }
   /// A vector of sums.
   int64_t sum_vector_bytes() const { return sum_lanes() * sum_bytes(); }
   /// What is multiplied into a vector of sums at once, of the operand whose tile dim the lanes run along.
-  int64_t packed_vector_bytes() const { return sum_lanes() * k_group() * packed_bytes(); }
+  int64_t packed_vector_bytes() const { return sum_lanes() * packed_bytes(); }
 };
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types);

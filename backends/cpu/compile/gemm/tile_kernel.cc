@@ -37,8 +37,8 @@ llvm::Function* GemmTileKernel::function(const TileShape& shape) {
   const auto resume = m_g.e.ir.saveIP();
   GemmTileCall call;
   found->second = begin_tile_function(m_g.e, "tile_" + shape.suffix(), call);
-  const int64_t k = m_g.problem.gemm->k;
-  if (k % m_g.blocking.k_block == 0) call.k_count = m_g.e.index(std::min(k, m_g.blocking.k_block));
+  const int64_t steps = m_g.problem.steps();
+  if (steps % m_g.blocking.k_block == 0) call.k_count = m_g.e.index(std::min(steps, m_g.blocking.k_block));
   emit(shape, call);
   m_g.e.ir.CreateRetVoid();
   m_g.e.ir.restoreIP(resume);

@@ -8,9 +8,7 @@ import threading
 from torch import fx
 
 from . import programs
-from .dropout import separate_masks
-from .partition import drop_empties, partition, resolve_tangents
-from .place import place_of
+from .partition import partition, prepare
 from .split import MIN_SHARE, share_of_work
 
 # Programs of one graph that are begun; the others wait until they are asked for.
@@ -33,18 +31,14 @@ def _copy(graph: fx.Graph) -> fx.Graph:
 
 
 def _programs_of(graph: fx.Graph) -> dict[tuple, _Begun]:
-    separate_masks(graph)
-    drop_empties(graph)
-    resolve_tangents(graph)
-    place = place_of(graph)
+    place = prepare(graph)
     plan = partition(graph, None, place)
     if share_of_work(plan) < MIN_SHARE:
         return {}
     begun = {}
     for subgraph in list(plan.subgraphs.values())[:MAX_BEGUN]:
         if not subgraph.symbols:
-            inputs, outputs = ([programs.layout_of(n.meta["val"]) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
-            asked = (subgraph.text, inputs, outputs, place)
+            asked = (subgraph.text, *subgraph.layouts, place)
             begun[programs.key_of(*asked)] = _Begun(asked)
     return begun
 

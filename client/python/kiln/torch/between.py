@@ -187,10 +187,9 @@ class _Program:
         (subgraph,) = plan.subgraphs.values()
         self._operands = [operands[n] for n in subgraph.inputs]
         self._order = [subgraph.outputs.index(n) for n in results]
-        inputs, outputs = ([programs.layout_of(n.meta["val"]) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
-        self._program = programs.create_program(subgraph.text, inputs, outputs, plan.place)
-        check.on_first_run(self, self._program, EagerSubgraph(graph, subgraph),
-                           check.Facts(subgraph.text, inputs, outputs, plan.place))  # fmt: skip
+        asked = (subgraph.text, *subgraph.layouts, plan.place)
+        self._program = programs.create_program(*asked)
+        check.on_first_run(self, self._program, EagerSubgraph(graph, subgraph), check.Facts(*asked))
         self.ops = (str(op),)
         _session.note_live(self)
 

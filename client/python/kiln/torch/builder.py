@@ -1,7 +1,8 @@
 """Builds one Kiln graph from fx nodes: what the rows of the op table (rows/) are written with.
 
 A Builder walks from the nodes it is asked for to their operands. Nodes that `belongs` accepts are imported through their
-row; all others become inputs, in the order in which they are met.
+row; all others become inputs, in the order in which they are met. A tensor without elements is neither: nothing of it is
+read, so the graph makes its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import fx
 
 from . import compat
+from .tensors import is_empty
 from .text import DTYPES, FLOATING, Dim, DTypeName, TextWriter, Unsupported, Value, is_dense
 
 
@@ -47,6 +49,12 @@ def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
     if dtype is None:
         raise Unsupported(f"dtype {tensor.dtype}")
     return dtype, tuple(map(dim_of, tensor.shape))
+
+
+def layout_of(node: fx.Node) -> tuple:
+    """(dtype, shape, strides) of the node's tensor."""
+    tensor = meta_of(node)
+    return *type_of(tensor), tuple(map(dim_of, tensor.stride()))
 
 
 def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -90,7 +98,7 @@ class Builder:
                 stack.pop()
                 continue
             missing = []
-            if self._belongs(node):
+            if self._belongs(node) and not _is_empty(node):
                 missing = [n for n in tensor_operands(node) if n not in self._values]
             if missing:
                 stack.extend(reversed(missing))
@@ -99,6 +107,8 @@ class Builder:
             stack.pop()
 
     def _import(self, node: fx.Node):
+        if _is_empty(node):
+            return self.full(0, *type_of(node.meta["val"]))
         if not self._belongs(node):
             return self._add_input(node)
         return self._rows[node.target].lower(self, node)
@@ -190,9 +200,14 @@ class Builder:
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
-    """Operands that are tensors (or tuples of them), not sizes."""
+    """Operands that are tensors with elements (or tuples of tensors), not sizes."""
     sizes = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), sizes)]
+    return [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), sizes) and not _is_empty(n)]
+
+
+def _is_empty(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and is_empty(value)
 
 
 def dense_strides(shape) -> tuple:

@@ -10,11 +10,10 @@ from torch import fx
 from .. import _session
 from .._reasons import Reason
 from . import compat
-from .dropout import separate_masks
 from .graphs import CompiledGraph
-from .partition import Partition, Subgraph, drop_empties, is_free, resolve_tangents
-from .place import Place, place_of
-from .programs import build_program, layout_of
+from .partition import Partition, Subgraph, is_free, prepare
+from .place import Place
+from .programs import build_program
 from .split import UNIMPLEMENTED, split
 from .subgraphs import EagerSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .text import Unsupported
@@ -25,10 +24,7 @@ UNAVAILABLE = "unavailable"
 
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
-    separate_masks(gm.graph)
-    drop_empties(gm.graph)
-    resolve_tangents(gm.graph)
-    place = place_of(gm.graph)
+    place = prepare(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)
     plan, subgraphs = split(gm.graph, place, _make_subgraph)
@@ -53,7 +49,7 @@ def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
             left.reason = Reason.of(error)
             return left
 
-    plan, subgraphs = split(graph, Place(place.device, is_elsewhere=True), build)
+    plan, subgraphs = split(graph, place, build)
     reasons = {node: why for node, why in plan.reasons.items() if not is_free(node)}
     for level, subgraph in plan.subgraphs.items():
         nodes = [n for n in subgraph.nodes if not is_free(n)]
@@ -70,7 +66,6 @@ def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Gr
     """The graph that runs the partition: subgraphs are calls of attributes, all else is copied from the original."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    attributes: dict = {}
 
     def here(node: fx.Node) -> fx.Node:
         """The node's copy; views are made where they are first wanted."""
@@ -86,17 +81,12 @@ def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Gr
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             copies[node] = graph.node_copy(node)
-            if node.op == "get_attr":
-                attributes[node.target.split(".")[0]] = getattr(gm, node.target.split(".")[0])
         elif node in plan.reasons:
             steps.setdefault(plan.levels[node], []).append(node)
 
     for level in range(-1, max([-1, *steps, *plan.subgraphs]) + 1):
         if level in plan.subgraphs:
-            name = f"kiln_subgraph_{level}"
-            subgraph = plan.subgraphs[level]
-            attributes[name] = subgraphs[level]
-            _call_subgraph(graph, name, subgraph, here, copies)
+            _call_subgraph(graph, _name_of(level), plan.subgraphs[level], here, copies)
         for node in steps.get(level, ()):
             for operand in node.all_input_nodes:
                 here(operand)
@@ -104,11 +94,17 @@ def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Gr
     (output,) = gm.graph.find_nodes(op="output")
     graph.output(fx.map_arg(output.args[0], here))
     graph.eliminate_dead_code()
-    return graph, attributes
+    made = {_name_of(level): subgraph for level, subgraph in subgraphs.items()}
+    names = [n.target.split(".")[0] for n in graph.find_nodes(op="get_attr")]
+    return graph, {name: made[name] if name in made else getattr(gm, name) for name in names}
+
+
+def _name_of(level: int) -> str:
+    return f"kiln_subgraph_{level}"
 
 
 def _call_subgraph(graph: fx.Graph, name: str, subgraph: Subgraph, here: Callable, copies: dict) -> None:
-    arguments = [here(n) for n in subgraph.inputs]
+    arguments = [here(n) for n in (*subgraph.inputs, *subgraph.sizes)]
     runner = graph.get_attr(name)
     results = graph.call_function(run_subgraph, (runner, arguments))
     for i, node in enumerate(subgraph.outputs):
@@ -121,9 +117,8 @@ def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
     eager.ops = tuple(str(n.target) for n in subgraph.nodes if not is_free(n))
     try:
         if subgraph.symbols:
-            return SymbolicSubgraph.of(subgraph, place, eager)
-        inputs, outputs = ([layout_of(n.meta["val"]) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
-        eager.state = (subgraph.text, inputs, outputs, place)
+            return SymbolicSubgraph(subgraph.text, *subgraph.layouts, place, subgraph.binding, eager)
+        eager.state = (subgraph.text, *subgraph.layouts, place)
         return StaticSubgraph(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         eager.reason = _judged(subgraph.text, place, Reason.of(error))

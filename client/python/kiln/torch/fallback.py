@@ -1,14 +1,20 @@
 """A subgraph's nodes as a graph of torch's own functions: what runs where the program cannot, and what it is checked against.
 
-Its inputs are the subgraph's: those that the program reads. An operand that no program reads, as only its type counts
-(zeros_like) or torch asks for it in vain, has a stand-in of its type, made in place.
+It is called with what the subgraph is: the inputs that the program reads, then sizes. An operand that no program reads, as only
+its type counts (zeros_like) or torch asks for it in vain, has a stand-in of its type, made in place; its extents, as all sizes
+that the arguments say, are computed of those.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+
+import sympy
 import torch
 from torch import fx
 
+from .binding import given
 from .builder import dim_of
 from .partition import Subgraph, is_view
 from .text import Unsupported
@@ -17,66 +23,89 @@ aten = torch.ops.aten
 
 
 def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
-    """forward(*inputs) -> outputs of the subgraph, which is part of `graph`. Raises Unsupported where an extent is not to be had
-    of the inputs."""
+    """forward(*inputs, *sizes) -> outputs of the subgraph, which is part of `graph`. Raises Unsupported where an extent is not to
+    be had of the arguments."""
     fallback = fx.Graph()
-    copies = {n: fallback.placeholder(n.name) for n in subgraph.inputs}
+    copies = {n: fallback.placeholder(n.name) for n in (*subgraph.inputs, *subgraph.sizes)}
+    sizes = _Sizes(fallback, subgraph, list(copies.values()))
     inside = set(subgraph.nodes)
-    for node in _wanted(graph, subgraph, inside):
-        if _is_size(node) and (place := _place_of(dim_of(node), subgraph.inputs)):
-            copies[node] = fallback.call_function(aten.sym_size.int, (copies[place[0]], place[1]))
+    for node in _wanted(graph, subgraph, inside, sizes):
+        if _is_size(node) and sizes.has(dim_of(node)):
+            copies[node] = sizes.of(dim_of(node))
         elif _belongs(node, inside):
             copies[node] = fallback.node_copy(node, lambda n: copies[n])
         else:
-            copies[node] = _stand_in(fallback, node, subgraph.inputs, copies)
+            copies[node] = _stand_in(fallback, node, sizes)
     fallback.output(tuple(copies[n] for n in subgraph.outputs))
     return fallback
+
+
+class _Sizes:
+    """Computes sizes in the fallback, of its arguments."""
+
+    def __init__(self, fallback: fx.Graph, subgraph: Subgraph, arguments: list[fx.Node]) -> None:
+        self._fallback, self._subgraph, self._arguments = fallback, subgraph, arguments
+
+    def has(self, dim) -> bool:
+        return isinstance(dim, int) or (dim.is_polynomial() and self._subgraph.binding.says(dim))
+
+    def of(self, dim):
+        """A node, or the number that it is. Raises Unsupported where the arguments do not say it."""
+        if isinstance(dim, int):
+            return dim
+        if not self.has(dim):
+            raise Unsupported(f"extent {dim} is not to be had of the subgraph's inputs")
+        over, under = sympy.fraction(sympy.together(self._subgraph.binding.of(dim)))
+        size = self._value(over)
+        return size if under == 1 else self._fallback.call_function(operator.floordiv, (size, self._value(under)))
+
+    def _value(self, expression: sympy.Expr):
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return self._read(expression)
+        if expression.is_Pow:
+            base, power = expression.args
+            parts = [self._value(base)] * int(power)
+        else:
+            parts = list(map(self._value, expression.args))
+        operation = operator.add if expression.is_Add else operator.mul
+        return functools.reduce(lambda a, b: self._fallback.call_function(operation, (a, b)), parts)
+
+    def _read(self, number: sympy.Symbol) -> fx.Node:
+        sources = self._subgraph.binding.sources
+        (source,) = (source for i, source in enumerate(sources) if given(i) == number)
+        argument = self._arguments[source.argument]
+        reader = {"extent": aten.sym_size.int, "stride": aten.sym_stride.int}.get(source.kind)
+        return argument if reader is None else self._fallback.call_function(reader, (argument, source.dim))
 
 
 def _belongs(node: fx.Node, inside: set) -> bool:
     return node in inside or is_view(node) or (node.op == "call_function" and _is_size(node))
 
 
-def _wanted(graph: fx.Graph, subgraph: Subgraph, inside: set) -> list[fx.Node]:
+def _wanted(graph: fx.Graph, subgraph: Subgraph, inside: set, sizes: _Sizes) -> list[fx.Node]:
     """The nodes that outputs need besides the inputs, in the order of the graph."""
-    wanted, result, inputs = set(subgraph.outputs), [], set(subgraph.inputs)
+    wanted, result, arguments = set(subgraph.outputs), [], {*subgraph.inputs, *subgraph.sizes}
     for node in reversed(graph.nodes):
-        if node not in wanted or node in inputs:
+        if node not in wanted or node in arguments:
             continue
         result.append(node)
-        if _belongs(node, inside) and not (_is_size(node) and _place_of(dim_of(node), subgraph.inputs)):
+        if _belongs(node, inside) and not (_is_size(node) and sizes.has(dim_of(node))):
             wanted.update(node.all_input_nodes)
     return result[::-1]
 
 
-def _stand_in(fallback: fx.Graph, node: fx.Node, inputs: list, copies: dict) -> fx.Node:
+def _stand_in(fallback: fx.Graph, node: fx.Node, sizes: _Sizes) -> fx.Node:
     """Zeros of the node's type, which nothing depends on but types."""
     tensor = node.meta.get("val")
     if not isinstance(tensor, torch.Tensor):
         raise Unsupported(f"{node.name} is not to be had of the subgraph's inputs")
-
-    def extent(size):
-        dim = dim_of(size)
-        if isinstance(dim, int):
-            return dim
-        if (place := _place_of(dim, inputs)) is None:
-            raise Unsupported(f"extent {dim} is not to be had of the subgraph's inputs")
-        return fallback.call_function(aten.sym_size.int, (copies[place[0]], place[1]))
-
-    sizes, strides = ([extent(e) for e in extents] for extents in (tensor.shape, tensor.stride()))
+    shape, strides = ([sizes.of(dim_of(e)) for e in extents] for extents in (tensor.shape, tensor.stride()))
     options = {"dtype": tensor.dtype, "device": tensor.device}
-    memory = fallback.call_function(aten.empty_strided.default, (sizes, strides), options)
+    memory = fallback.call_function(aten.empty_strided.default, (shape, strides), options)
     return fallback.call_function(aten.zeros_like.default, (memory,))
 
 
 def _is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def _place_of(wanted, tensors: list[fx.Node]) -> tuple[fx.Node, int] | None:
-    """The tensor and dim with this extent."""
-    for node in tensors:
-        for dim, extent in enumerate(node.meta["val"].shape):
-            if dim_of(extent) == wanted:
-                return node, dim
-    return None

@@ -27,7 +27,7 @@ from torch import fx
 from . import ahead, compat
 from .builder import tensor_operands
 from .dropout import separate_masks
-from .partition import drop_empties, is_view
+from .partition import is_view
 from .rows import row_of
 
 
@@ -135,7 +135,6 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     try:
         if _is_static(joint):
             separate_masks(joint.graph)
-            drop_empties(joint.graph)
             saved = saved_values(joint, num_fwd_outputs)
             joint.recompile()
             forward, backward = adapter.extract_forward_backward(

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import sympy
 import torch
 from torch import fx
 
 from .._reasons import Reason
 from . import compat
-from .builder import Builder, dim_of, meta_of, tensor_operands, type_of
-from .dropout import draw_mask
+from .binding import Binding
+from .builder import Builder, dim_of, layout_of, meta_of, tensor_operands, type_of
+from .dropout import draw_mask, separate_masks
 from .place import Place, place_of
 from .rows import ROWS, row_of
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
-
-aten = torch.ops.aten
 
 WITHOUT_ROW = Reason("no row", advice="nothing: Kiln has no kernel for it")
 
@@ -40,7 +41,33 @@ class Subgraph:
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     text: str = ""
-    symbols: list = field(default_factory=list)
+    symbols: list[sympy.Symbol] = field(default_factory=list)
+    symbolic_dims: list[sympy.Expr] = field(default_factory=list)
+
+    @property
+    def layouts(self) -> tuple[list, list]:
+        """Of the inputs and of the outputs."""
+        return list(map(layout_of, self.inputs)), list(map(layout_of, self.outputs))
+
+    @cached_property
+    def sizes(self) -> list[fx.Node]:
+        """Sizes that the whole graph is given and that say symbols which no input shows: these, too, the subgraph is called with."""
+        if not self.symbols:
+            return []
+        shown = {dim for layout in self.layouts[0] for dims in layout[1:] for dim in dims}
+        symbols = set(self.symbols)
+        sizes = [n for n in self.nodes[0].graph.find_nodes(op="placeholder") if isinstance(n.meta.get("val"), torch.SymInt)]
+        return [n for n in sizes if _says(dim_of(n), symbols, symbols - shown)]
+
+    @cached_property
+    def binding(self) -> Binding:
+        """Of its symbols by the arguments that it is called with: inputs, then sizes. Raises Unsupported."""
+        return Binding(self.symbols, self.symbolic_dims, self.layouts[0], list(map(dim_of, self.sizes)))
+
+
+def _says(dim, symbols: set, hidden: set) -> bool:
+    is_known = isinstance(dim, sympy.Expr) and dim.is_polynomial() and dim.free_symbols <= symbols
+    return is_known and bool(dim.free_symbols & hidden)
 
 
 @dataclass
@@ -64,10 +91,13 @@ def is_free(node: fx.Node) -> bool:
     a gradient's negative bit."""
     if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask, resolve_negative):
         return True
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        return is_empty(value)
-    return isinstance(value, (int, torch.SymInt, torch.SymBool))
+    return _gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
+
+
+def _gives_nothing(node: fx.Node) -> bool:
+    """Whether all its results are tensors without elements."""
+    results = list(tensors_in(node.meta.get("val")))
+    return bool(results) and all(map(is_empty, results))
 
 
 def resolve_negative(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,23 +117,11 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-def _as_dtype(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
-    if node.meta["val"].dtype == dtype:
-        return node
-    copy = graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
-    copy.meta["val"] = node.meta["val"].to(dtype)
-    return copy
-
-
-def drop_empties(graph: fx.Graph) -> None:
-    """cat ignores operands without elements but for their dtype, those of shape (0,) whatever the others' rank: takes them
-    out."""
-    for node in graph.find_nodes(op="call_function", target=aten.cat.default):
-        kept = [n for n in node.args[0] if not is_empty(n.meta["val"])]
-        if kept and len(kept) < len(node.args[0]):
-            with graph.inserting_before(node):
-                node.args = ([_as_dtype(graph, n, node.meta["val"].dtype) for n in kept], *node.args[1:])
-    graph.eliminate_dead_code()
+def prepare(graph: fx.Graph) -> Place:
+    """What a captured graph becomes before it is split; where it runs."""
+    separate_masks(graph)
+    resolve_tangents(graph)
+    return place_of(graph)
 
 
 def why_not(node: fx.Node, place: Place) -> Reason | None:
@@ -116,12 +134,10 @@ def why_not(node: fx.Node, place: Place) -> Reason | None:
         if reason := place.why_not(tensor):
             return reason
     try:
+        if _gives_nothing(node):
+            raise Unsupported("an empty tensor")
         builder = Builder(ROWS, lambda n: n is node)
         _check_types(node, builder.results(node))
-        for operand in builder.inputs:
-            _, shape = type_of(meta_of(operand)) if isinstance(meta_of(operand), torch.Tensor) else (None, ())
-            if 0 in shape:
-                raise Unsupported("an empty tensor")
         builder.writer.text()
     except Unsupported as error:
         return Reason.of(error)
@@ -149,8 +165,6 @@ def _check_types(node: fx.Node, results: tuple) -> None:
         dtype, shape = type_of(tensor)
         if (result.dtype, result.shape) != (dtype, shape):
             raise Unsupported(f"row gives {result.dtype}{list(result.shape)}, torch {dtype}{list(shape)}")
-        if 0 in shape:
-            raise Unsupported("an empty tensor")
         dims_text([dim_of(s) for s in tensor.stride()])
 
 
@@ -167,12 +181,11 @@ def partition(graph: fx.Graph, lacking: dict[fx.Node, Reason] | None = None, pla
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr") or node in reasons:
             continue
-        if is_view(node) and why_not(node, place) is None:
-            views.add(node)
-            continue
         reason = Reason("not a function") if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node, place)
         if reason is not None:
             reasons[node] = reason
+        elif is_view(node):
+            views.add(node)
     result = Partition(place, *_colour(graph, reasons, views), reasons, views)
     for subgraph in result.subgraphs.values():
         _describe(subgraph, result)
@@ -242,9 +255,12 @@ def _describe(subgraph: Subgraph, result: Partition) -> None:
     builder = Builder(ROWS, lambda n: n in inside or n in result.views)
     for node in subgraph.outputs:
         builder.output(node)
-    subgraph.inputs = builder.inputs
-    subgraph.text = builder.writer.text()
-    subgraph.symbols = builder.writer.symbols
+    _take(subgraph, builder)
+
+
+def _take(subgraph: Subgraph, builder: Builder) -> None:
+    subgraph.inputs, subgraph.text = builder.inputs, builder.writer.text()
+    subgraph.symbols, subgraph.symbolic_dims = builder.writer.symbols, builder.writer.symbolic_dims
 
 
 def describe_alone(node: fx.Node) -> Subgraph:
@@ -254,7 +270,7 @@ def describe_alone(node: fx.Node) -> Subgraph:
     builder = Builder(ROWS, lambda n: n in subgraph.nodes)
     for output in subgraph.outputs:
         builder.output(output)
-    subgraph.inputs, subgraph.text, subgraph.symbols = builder.inputs, builder.writer.text(), builder.writer.symbols
+    _take(subgraph, builder)
     return subgraph
 
 

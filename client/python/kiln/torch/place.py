@@ -13,8 +13,6 @@ from .._reasons import Reason
 from . import compat
 from .tensors import tensors_in
 
-# The host's kernels are no faster on them than torch's.
-HALVES = frozenset((torch.float16, torch.bfloat16))
 # Kiln's names of torch's devices, where they differ: a client without a device is of the host.
 NAMES = {"cpu": ""}
 
@@ -24,7 +22,6 @@ class Place:
     """One device of torch: what is elsewhere stays with torch."""
 
     device: torch.device
-    is_elsewhere: bool = False  # a stand-in for another host's device: programs are built, and not run
 
     @property
     def name(self) -> str:
@@ -42,8 +39,6 @@ class Place:
         if tensor.device != self.device:
             why = f"device {tensor.device} in a graph of {self.device}"
             return Reason(why, advice="have all tensors of the model on one device")
-        if tensor.dtype in HALVES and not self.name and not self.is_elsewhere:
-            return Reason(f"dtype {tensor.dtype} on the host", advice="use float32 on the host")
         return None
 
 

@@ -14,13 +14,6 @@ from .._reasons import DOCTOR, Reason
 from .place import Place
 from .tally import note_disturbance
 from .tensors import relayout
-from .text import DTYPES
-
-
-def layout_of(tensor: torch.Tensor) -> tuple:
-    """(dtype, shape, strides) as the extension wants them."""
-    return DTYPES[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
-
 
 _deadline_ms = contextvars.ContextVar("deadline_ms", default=0)
 
@@ -105,4 +98,4 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "create_program", "expect", "in_mode", "key_of", "layout_of", "waiting_at_most"]
+__all__ = ["build_program", "create_program", "expect", "in_mode", "key_of", "waiting_at_most"]

@@ -1,19 +1,19 @@
 """What runs a subgraph: its program (StaticSubgraph), one program for each binding of its symbols (SymbolicSubgraph), or torch
-(EagerSubgraph). Each takes a list of tensors, gives a list of tensors, and has a plain form that a capture keeps."""
+(EagerSubgraph). Each takes a list of tensors, and the sizes that the subgraph is called with besides, gives a list of tensors, and has a plain form
+that a capture keeps."""
 
 from __future__ import annotations
 
 import functools
 from typing import Callable
 
-import sympy
 import torch
 from torch import fx
 
 from .. import _session
 from .._reasons import Reason
 from . import check, compat, programs
-from .builder import dim_of, meta_of, type_of
+from .binding import Binding
 from .fallback import fallback_graph
 from .kept import NotKept, dump_names, load_names
 from .partition import Subgraph
@@ -58,21 +58,16 @@ class StaticSubgraph:
 
 
 class SymbolicSubgraph:
-    """As StaticSubgraph, but its program is chosen by the extents and strides of the tensors it is called with.
+    """As StaticSubgraph, but its program is chosen by what it is called with: the extents and strides of tensors, and the sizes
+    that come after them.
 
-    Threading: any thread; two that meet a new binding at once both ask for its program, and either serves."""
+    Threading: any thread; two that meet new numbers at once both ask for their program, and either serves."""
 
-    def __init__(self, text: str, inputs: list, outputs: list, place: Place, symbols: list, eager: Callable) -> None:
-        self._text, self._inputs, self._outputs, self._place, self._symbols = text, inputs, outputs, place, symbols
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, binding: Binding, eager: Callable) -> None:
+        self._text, self._inputs, self._outputs, self._place, self._binding = text, inputs, outputs, place, binding
         self.eager, self.ops = eager, eager.ops
-        self.state = (text, inputs, outputs, place, symbols)
-        self._sources = [self._source(symbol) for symbol in symbols]
+        self.state = (text, inputs, outputs, place, *binding.plain)
         self._programs: dict[tuple, Callable] = {}
-
-    @classmethod
-    def of(cls, subgraph: Subgraph, place: Place, eager: Callable) -> SymbolicSubgraph:
-        inputs, outputs = ([_layout_of(n) for n in nodes] for nodes in (subgraph.inputs, subgraph.outputs))
-        return cls(subgraph.text, inputs, outputs, place, list(subgraph.symbols), eager)
 
     def programs(self):
         return list(self._programs.values())
@@ -80,43 +75,36 @@ class SymbolicSubgraph:
     def checks(self) -> list[str]:
         return [check for program in self.programs() for check in program.checks()]
 
-    def _source(self, symbol: sympy.Symbol) -> tuple[int, Callable, int]:
-        """The input, and the dim whose extent or stride the symbol is."""
-        for get, place in ((torch.Tensor.size, 1), (torch.Tensor.stride, 2)):
-            for i, layout in enumerate(self._inputs):
-                if symbol in layout[place]:
-                    return i, get, layout[place].index(symbol)
-        raise Unsupported(f"no input has the extent or stride {symbol}")
-
-    def __call__(self, tensors: list) -> list:
-        binding = tuple(get(tensors[i], dim) for i, get, dim in self._sources)
-        program = self._programs.get(binding)
+    def __call__(self, arguments: list) -> list:
+        numbers, tensors = self._binding.read(arguments), arguments[: len(self._inputs)]
+        program = self._programs.get(numbers)
         if program is None:
-            program = self._add(binding)
+            program = self._add(numbers, arguments[len(self._inputs) :])
         return program(tensors)
 
-    def _add(self, binding: tuple) -> Callable:
-        values = dict(zip(self._symbols, binding))
-        inputs, outputs = ([_bound(layout, values) for layout in layouts] for layouts in (self._inputs, self._outputs))
+    def _add(self, numbers: tuple, sizes: list) -> Callable:
+        eager = functools.partial(_run_with_sizes, self.eager, sizes)
+        eager.ops = self.ops
         try:
-            program = StaticSubgraph(self._text, inputs, outputs, self._place, self.eager, binding)
+            values = self._binding.values(numbers)
+            by_symbol = dict(zip(self._binding.symbols, values))
+            inputs, outputs = ([_bound(layout, by_symbol) for layout in layouts] for layouts in (self._inputs, self._outputs))
+            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-            _session.session().note_fallback(f"a subgraph with {values}", str(error))
+            _session.session().note_fallback(f"a subgraph with {dict(zip(map(str, self._binding.sources), numbers))}", str(error))
             _session.session().say("binding", f"a subgraph of symbolic shape runs in torch: {error}")
-            program = self.eager
+            program = eager
         while len(self._programs) >= MAX_BINDINGS:
             self._programs.pop(next(iter(self._programs)), None)
-        self._programs[binding] = program
+        self._programs[numbers] = program
         return program
 
     def dump(self) -> tuple:
         return "symbolic", _dump_state(self.state, self.eager)
 
 
-def _layout_of(node: fx.Node) -> tuple:
-    tensor = meta_of(node)
-    dtype, shape = type_of(tensor)
-    return dtype, shape, tuple(map(dim_of, tensor.stride()))
+def _run_with_sizes(eager: Callable, sizes: list, tensors: list) -> list:
+    return eager([*tensors, *sizes])
 
 
 def _bound(layout: tuple, values: dict) -> tuple:
@@ -139,16 +127,16 @@ class EagerSubgraph:
     def checks(self) -> list[str]:
         return []
 
-    def __call__(self, tensors: list) -> list:
+    def __call__(self, arguments: list) -> list:
         if self._function is None:
             source, names = self.code()
             scope = dict(names)
             exec(compile(source, "<kiln eager>", "exec"), scope)  # noqa: S102: fx's own source
             self._function = functools.partial(scope["forward"], None)
-        return list(self._function(*tensors))
+        return list(self._function(*arguments))
 
     def code(self) -> tuple[str, dict]:
-        """(source of forward(self, *tensors), its globals)."""
+        """(source of forward(self, *arguments), its globals)."""
         if self._code is None:
             code = self._graph.python_code("self")
             self._code = code.src, dict(code.globals)
@@ -191,8 +179,10 @@ def _load_static(eager: tuple, text: str, inputs: list, outputs: list, device: s
         return subgraph
 
 
-def _load_symbolic(eager: tuple, text: str, inputs: list, outputs: list, device: str, symbols: list) -> SymbolicSubgraph:
-    return SymbolicSubgraph(text, inputs, outputs, Place(torch.device(device)), symbols, _load_eager(*eager))
+def _load_symbolic(eager: tuple, text: str, inputs: list, outputs: list, device: str, symbols: list, dims: list,
+                   sizes: list) -> SymbolicSubgraph:  # fmt: skip
+    binding = Binding(symbols, dims, inputs, sizes)
+    return SymbolicSubgraph(text, inputs, outputs, Place(torch.device(device)), binding, _load_eager(*eager))
 
 
 def _load_final(reason: str, eager: tuple) -> EagerSubgraph:

@@ -96,27 +96,31 @@ class TextWriter:
         self._lines: list[tuple[list[str], str]] = []  # names of results, and the rest
         self._outputs: list[str] = []
         self._annotations: dict[str, str] = {}
-        self._symbols: set[sympy.Symbol] = set()
+        self._symbolic: set[sympy.Expr] = set()
         self._count = 0
 
     def _name(self) -> str:
         self._count += 1
         return f"%{self._count - 1}"
 
-    def _note_symbols(self, dims) -> None:
-        for dim in dims:
-            if isinstance(dim, sympy.Expr):
-                self._symbols |= dim.free_symbols
+    def _note(self, values) -> None:
+        """Values that may be dims, or sequences of them."""
+        for value in values:
+            if isinstance(value, (tuple, list)):
+                self._note(value)
+            elif isinstance(value, sympy.Expr):
+                self._symbolic.add(value)
 
     def input(self, dtype: str, shape: Sequence[Dim], strides: Sequence[Dim]) -> Value:
         name = f"%in{len(self._inputs)}"
-        self._note_symbols((*shape, *strides))
+        self._note((*shape, *strides))
         layout = "" if is_dense(shape, strides) else dims_text(strides, "{}")
         self._inputs.append(f"{name}: {dtype}{dims_text(shape)}{layout}")
         return Value(name, dtype, tuple(shape), name)
 
     def node(self, op: str, operands: Sequence[Value | None], attributes: dict, results: int = 1) -> list[str]:
         """Adds a node; gives its results' names. None is an optional operand left out."""
+        self._note(attributes.values())
         names = [self._name() for _ in range(results)]
         line = f"{op}({', '.join('none' if v is None else v.name for v in operands)})"
         if attributes:
@@ -125,7 +129,7 @@ class TextWriter:
         return names
 
     def output(self, value: Value, strides: Sequence[Dim]) -> None:
-        self._note_symbols(strides)
+        self._note(strides)
         layout = "" if is_dense(value.shape, strides) else " " + dims_text(strides, "{}")
         self._outputs.append(value.name + layout)
         self._annotations[value.name] = f"{value.name}: {value.dtype}{dims_text(value.shape)}"
@@ -135,12 +139,17 @@ class TextWriter:
         return {line.split("(", 1)[0] for _, line in self._lines}
 
     @property
+    def symbolic_dims(self) -> list[sympy.Expr]:
+        """All that depends on symbols."""
+        return sorted(self._symbolic, key=str)
+
+    @property
     def symbols(self) -> list[sympy.Symbol]:
         """The graph's symbols in the order in which their values are bound."""
-        return sorted(self._symbols, key=str)
+        return sorted(set().union(*(dim.free_symbols for dim in self._symbolic)), key=str)
 
     def text(self) -> str:
-        symbols = f" symbols({', '.join(map(str, self.symbols))})" if self._symbols else ""
+        symbols = f" symbols({', '.join(map(str, self.symbols))})" if self.symbols else ""
         lines = (f"{', '.join(self._annotations.get(n, n) for n in names)} = {line}" for names, line in self._lines)
         body = "".join(f"  {line}\n" for line in lines)
         return f"graph({', '.join(self._inputs)}){symbols} {{\n{body}  return {', '.join(self._outputs)}\n}}\n"

@@ -99,6 +99,17 @@ Graph words_at_places() {
   return std::move(d.graph);
 }
 
+/// Rows of a table at places that are floats.
+Graph rows_at_places() {
+  Draft d;
+  const ValueId table = d.in({64, 12}), place = d.in({30}), offset = d.in({30});
+  const ValueId x = d.b.op("embedding", {table, d.b.cast(d.b.add(place, offset), DType::i64)});
+  const ValueId h = d.b.op("tanh", {d.b.matmul(x, d.in({12, 12}))});
+  d.graph.set_outputs({d.b.matmul(h, d.in({12, 7})), d.b.permute(h, {1, 0}), d.b.mean(d.b.square(h), {0, 1}),
+                       d.b.exp(d.b.matmul(h, d.in({12, 3})))});
+  return std::move(d.graph);
+}
+
 /// A network that is trained: forward, loss over classes, all gradients.
 Graph classifier_training() {
   Draft d;
@@ -140,6 +151,7 @@ std::vector<std::unique_ptr<Linked>> subjects() {
   all.push_back(std::make_unique<Linked>("scatters", scatters()));
   all.push_back(std::make_unique<Linked>("classifier in training", classifier_training()));
   all.push_back(std::make_unique<Linked>("words at places", words_at_places()));
+  all.push_back(std::make_unique<Linked>("rows at places", rows_at_places()));
   all.push_back(std::make_unique<Linked>("large products", large_products()));
   return all;
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..builder import Builder, dim_of
+from ..builder import Builder, dim_of, meta_of
+from ..tensors import is_empty
 from ..text import Value
 from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
 
@@ -104,8 +105,8 @@ def unbind(b, node):
 @row("cat.default", is_recomputed=True)
 def cat(b, node):
     dtype, shape = result_type(node)
-    parts = [b.cast(b.value(n), dtype) for n in node.args[0]]
-    require(all(len(p.shape) == len(shape) for p in parts), "a part of another rank")
+    # One without elements counts by its dtype alone, one of shape (0,) whatever the others' rank.
+    parts = [b.cast(b.value(n), dtype) for n in node.args[0] if not is_empty(meta_of(n))]
     return parts[0] if len(parts) == 1 else b.op("concat", parts, dtype, shape, dim=wrap(arg(node, 1, "dim", 0), len(shape)))
 
 

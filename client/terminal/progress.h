@@ -4,9 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/output.h"
-
-namespace kiln::cli {
+namespace kiln {
 
 /// What a progress line says.
 struct ProgressState {
@@ -24,7 +22,7 @@ std::string progress_line(const ProgressState& state, size_t width);
 /// Threading: one thread.
 class Progress {
  public:
-  explicit Progress(const Output& output);
+  explicit Progress(bool is_quiet);
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -46,4 +44,4 @@ class Progress {
   Clock::time_point m_last;
 };
 
-}  // namespace kiln::cli
+}  // namespace kiln

@@ -1,4 +1,4 @@
-#include "cli/graph_difference.h"
+#include "client/nearest/graph_difference.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 
 #include "frontend/ops/op.h"
 
-namespace kiln::cli {
+namespace kiln {
 namespace {
 
 struct AttributeText {
@@ -105,12 +105,4 @@ std::vector<std::string> graph_differences(const Graph& ours, const Graph& their
   return Comparison(ours, theirs).run();
 }
 
-std::vector<std::string> first_of(std::vector<std::string> differences, size_t count) {
-  if (differences.size() <= count) return differences;
-  const size_t rest = differences.size() - count;
-  differences.resize(count);
-  differences.push_back(fmt::format("and {} more", rest));
-  return differences;
-}
-
-}  // namespace kiln::cli
+}  // namespace kiln

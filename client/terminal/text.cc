@@ -1,11 +1,11 @@
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <chrono>
 
-namespace kiln::cli {
+namespace kiln {
 namespace {
 
 struct CodePoint {
@@ -102,4 +102,4 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   return value << shift;
 }
 
-}  // namespace kiln::cli
+}  // namespace kiln

@@ -6,7 +6,7 @@
 #include <string_view>
 
 /// How the program writes numbers and names, and reads sizes. Pure functions.
-namespace kiln::cli {
+namespace kiln {
 
 /// `text` with everything that could steer a terminal shown as an escape: control characters (\n, \x1b, \u0085),
 /// characters that reorder a line (\u202e), and bytes that are no UTF-8 (\xff).
@@ -25,4 +25,4 @@ std::string human_age(uint64_t unix_ms);
 /// "4096", "512K", "8G", "8GiB": powers of 1024. Nothing for anything else, or beyond 64 bits.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
-}  // namespace kiln::cli
+}  // namespace kiln

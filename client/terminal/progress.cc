@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "client/terminal/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "cli/text.h"
+#include "client/terminal/text.h"
 
-namespace kiln::cli {
+namespace kiln {
 namespace {
 
 constexpr auto k_line_interval = std::chrono::seconds(10);         // for logs of CI jobs
@@ -47,7 +47,7 @@ std::string progress_line(const ProgressState& state, size_t width) {
   return line;
 }
 
-Progress::Progress(const Output& output) : m_quiet(output.quiet), m_terminal(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(bool is_quiet) : m_quiet(is_quiet), m_terminal(isatty(STDERR_FILENO) == 1) {}
 
 void Progress::begin(std::string label) {
   m_state = {.label = std::move(label)};
@@ -75,4 +75,4 @@ void Progress::clear() {
   m_drawn = false;
 }
 
-}  // namespace kiln::cli
+}  // namespace kiln

@@ -1,0 +1,151 @@
+#include "service/background_tuner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/post.hpp>
+#include <thread>
+
+#include "base/limits.h"
+#include "service/guarded.h"
+
+namespace kiln {
+
+namespace {
+
+namespace asio = boost::asio;
+
+/// More than this is somebody's work; less are daemons, shells and this one. [processors]
+constexpr double k_busy_processors = 0.25;
+/// The machine is quiet after so many glances, and busy again after so many while a job runs.
+constexpr uint32_t k_quiet_glances = 3, k_busy_glances = 2;
+constexpr auto k_glance_interval = std::chrono::milliseconds(700);
+constexpr auto k_running_glance_interval = std::chrono::milliseconds(150);
+
+}  // namespace
+
+void BackgroundTuner::start() {
+  m_is_stopped = false;
+  schedule();
+}
+
+void BackgroundTuner::stop() {
+  m_is_stopped = true;
+  m_timer.cancel();
+  m_next.reset();
+  interrupt();
+}
+
+void BackgroundTuner::look_again() {
+  m_may_have_work = true;
+  if (m_job == 0) m_next.reset();
+}
+
+void BackgroundTuner::interrupt() {
+  m_quiet = 0;
+  if (m_job != 0) m_around.pool.cancel(m_job);
+}
+
+void BackgroundTuner::schedule() {
+  m_timer.expires_after(m_job != 0 ? k_running_glance_interval : k_glance_interval);
+  m_timer.async_wait([this](boost::system::error_code failure) {
+    if (failure || m_is_stopped) return;
+    tick();
+    schedule();
+  });
+}
+
+void BackgroundTuner::tick() {
+  const auto busy = m_watch.busy_processors();
+  if (!busy) return;
+  const bool has_builds = m_around.has_builds();
+  const bool is_busy = *busy > k_busy_processors || has_builds;
+  m_busy = is_busy ? m_busy + 1 : 0;
+  m_quiet = is_busy ? 0 : m_quiet + 1;
+  if (m_job != 0) {
+    if (m_busy == k_busy_glances) interrupt();
+  } else if (m_next && m_quiet >= k_quiet_glances) {
+    run();
+  } else if (!m_next && m_may_have_work && !m_is_asking && !has_builds) {
+    ask_store();
+  }
+}
+
+void BackgroundTuner::ask_store() {
+  m_is_asking = true;
+  m_may_have_work = false;
+  asio::post(m_around.store_thread, [this, except = m_given_up] {
+    auto found = guarded([&] { return m_around.store.next_untuned(except); });
+    asio::post(m_around.io, [this, found = std::move(found)]() mutable {
+      m_is_asking = false;
+      if (!found.ok()) return spdlog::warn("looking for programs to tune: {}", found.status().message());
+      if (!m_is_stopped) m_next = std::move(found).value();
+    });
+  });
+}
+
+void BackgroundTuner::run() {
+  const Digest key = m_next->key;
+  m_around.events.record("tuning", "{}", key.to_short());
+  BuildRequest request{m_next->graph, {m_next->target}, m_around.cache_directory, Tuning::background};
+  m_job = m_around.pool.submit(
+      std::move(request),
+      [this](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
+        asio::post(m_around.io,
+                   [this, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
+                     if (m_job != 0) m_progress = progress;
+                   });
+      },
+      [this, key, graph = std::move(m_next->graph)](JobOutcome outcome) {
+        asio::post(m_around.io, [this, key, graph, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
+          on_done(key, graph, std::move(*outcome));
+        });
+      });
+  m_next.reset();
+}
+
+/// A job that was ended, or did not finish, leaves its program for another time.
+void BackgroundTuner::on_done(const Digest& key, const std::vector<uint8_t>& graph, JobOutcome outcome) {
+  m_job = 0;
+  m_progress = {};
+  m_may_have_work = true;
+  const Status status = outcome.result.status();
+  if (status.code() == StatusCode::cancelled || status.code() == StatusCode::unavailable) {
+    m_around.events.record("tuning stopped", "{}", key.to_short());
+    return;
+  }
+  if (!status.ok()) {
+    spdlog::warn("tuning {}: {}", key.to_short(), status.to_string());
+    m_around.events.record("tuning failed", "{}: {}", key.to_short(), status.message());
+    return give_up(key);
+  }
+  m_is_asking = true;
+  auto result = std::make_shared<BuildResult>(std::move(outcome.result).value());
+  asio::post(m_around.store_thread, [this, key, graph, result] {
+    const Status published = guarded([&] { return m_around.store.publish(*result, graph); });
+    asio::post(m_around.io, [this, key, result, published] {
+      m_is_asking = false;
+      on_published(key, *result, published);
+    });
+  });
+}
+
+void BackgroundTuner::on_published(const Digest& key, const BuildResult& result, const Status& status) {
+  m_around.counters.add(Counter::compilations, result.compilations);
+  if (!status.ok()) {
+    spdlog::warn("what tuning {} gave is not kept: {}", key.to_short(), status.message());
+    return give_up(key);
+  }
+  m_around.counters.add(Counter::kernels_tuned, result.raced);
+  m_around.events.record("tuned", "{}: {} kernels raced{}", key.to_short(), result.raced,
+                         result.is_tuned ? "" : ", more are left");
+  spdlog::debug("tuning {}: {}", key.to_short(), result.report);
+  if (result.raced == 0 && !result.is_tuned) give_up(key);
+}
+
+/// Until the next daemon. At the bound all have another chance.
+void BackgroundTuner::give_up(const Digest& key) {
+  if (m_given_up.size() >= limits::k_quarantined_keys) m_given_up.clear();
+  m_given_up.insert(key);
+}
+
+}  // namespace kiln

@@ -1,0 +1,75 @@
+// Tuning as people and scripts see it.
+
+#include <gmock/gmock.h>
+
+#include "cli_fixture.h"
+
+namespace kiln {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(Cli, RetuneRacesProgramsAgain) {
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).exit_status, 0);
+  const std::string key = newest_key("program");
+  const CliResult again = kiln({"retune", key, "--json"});
+  ASSERT_EQ(again.exit_status, 0) << again.err;
+  EXPECT_EQ(again.json()["retuned"], 1);
+  ASSERT_GE(again.json()["programs"][0]["kernels"].size(), 1);
+  EXPECT_EQ(again.json()["programs"][0]["kernels"][0]["tuned"], true);
+  const CliResult all = kiln({"retune"});
+  EXPECT_EQ(all.exit_status, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("WINNER"));
+  EXPECT_EQ(kiln({"warm", graph(33), "--json"}).json()["graphs"][0]["result"], "mapped hit");
+  EXPECT_EQ(kiln({"run", graph(33), "--check", "--json"}).json()["outputs"][0]["right"], true);
+
+  const CliResult wrong = kiln({"retune", newest_key("record")});
+  EXPECT_EQ(wrong.exit_status, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("kiln ls --kind program"));
+  EXPECT_EQ(kiln({"retune", "no-key"}).exit_status, 2);
+}
+
+TEST_F(Cli, RanksOfAJobRunWhatItsFirstRankFound) {
+  const auto generation = [&](const std::string& job) {
+    const auto run = kiln({"run", graph(33), "--check", "--set", "job=" + job, "--json"}).json();
+    EXPECT_EQ(run["outputs"][0]["right"], true);
+    return run["generation"].get<int>();
+  };
+  EXPECT_EQ(generation("first"), 0);
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
+  EXPECT_EQ(generation("first"), 0) << "the job has begun with it";
+  EXPECT_GT(generation("second"), 0);
+  EXPECT_GT(generation(""), 0);
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--set", "job=first"}).exit_status, 0);
+  EXPECT_EQ(generation("first"), 0);
+  EXPECT_EQ(kiln({"clear"}).exit_status, 0);
+  EXPECT_EQ(generation("first"), 0) << "what the cache lost is built anew";
+}
+
+TEST_F(Cli, TopShowsWhatTheDaemonDoes) {
+  EXPECT_EQ(kiln({"top"}).exit_status, 3) << "no daemon is started to be watched";
+  EXPECT_EQ(kiln({"warm", graph(33)}).exit_status, 0);
+  const CliResult top = kiln({"top"});
+  EXPECT_EQ(top.exit_status, 0) << top.err;
+  EXPECT_THAT(top.out, HasSubstr("1 done"));
+  EXPECT_THAT(top.out, HasSubstr("tuning"));
+  EXPECT_EQ(top.out.find('\x1b'), std::string::npos) << "not a terminal";
+  EXPECT_EQ(kiln({"top", "--once", "--json"}).json()["tuning"], nullptr);
+}
+
+TEST_F(Cli, WhatWasTunedIsRecordedAndShown) {
+  EXPECT_EQ(kiln({"warm", graph(33), "--json"}).json()["graphs"][0]["result"], "built");
+  const auto tuned = kiln({"warm", graph(33), "--tune", "--json"}).json();
+  EXPECT_EQ(tuned["graphs"][0]["result"], "tuned");
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+  const CliResult shown = kiln({"show", newest_key("record")});
+  EXPECT_EQ(shown.exit_status, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("winner"));
+  EXPECT_THAT(shown.out, HasSubstr("MEDIAN"));
+  const CliResult run = kiln({"run", graph(33), "--check", "--json"});
+  EXPECT_EQ(run.json()["found"], "mapped hit");
+  EXPECT_EQ(run.json()["outputs"][0]["right"], true);
+}
+
+}  // namespace
+}  // namespace kiln
