@@ -64,6 +64,7 @@ class ProcessRunner final : public CandidateRunner {
                                               std::span<const int64_t> extents);
   Expected<kiln_executor_request> request_for_all(const Image& image, std::span<const int64_t> extents);
   Expected<kiln_executor_reply> execute(const kiln_executor_request& request, const Image& image, uint32_t timeout_ms);
+  Expected<kiln_executor_reply> await_reply(uint32_t timeout_ms);
   uint32_t pool_number(const SamplePool* pool);
   Status ensure_capacity();
   Status ensure_memory(uint64_t bytes);

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "base/limits.h"
 
@@ -104,6 +109,33 @@ TEST_F(ProcessRunnerTest, a_candidate_that_hangs_is_killed_at_its_deadline) {
   const auto run = m_runner->run(code({0xeb, 0xfe}), 100, 1);
   EXPECT_EQ(run.status().code(), StatusCode::deadline_exceeded);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  expect_next_run_works();
+}
+
+/// The process that this one started.
+pid_t child() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream status(entry.path() / "status");
+    for (std::string word; status >> word;) {
+      if (word == "PPid:" && status >> word && word == std::to_string(getpid())) {
+        return std::stoi(entry.path().filename());
+      }
+    }
+  }
+  return -1;
+}
+
+TEST_F(ProcessRunnerTest, a_candidate_that_gets_no_processor_does_not_hang) {
+  const pid_t worker = child();
+  ASSERT_GT(worker, 0);
+  ASSERT_EQ(kill(worker, SIGSTOP), 0);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    kill(worker, SIGCONT);
+  });
+  const auto run = m_runner->run(code(k_return), 100, 1);
+  later.join();
+  EXPECT_TRUE(run.ok()) << run.status().to_string();
   expect_next_run_works();
 }
 
