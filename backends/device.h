@@ -21,12 +21,15 @@ struct Target {
   /// What native code is bound to besides: the version of the driver that takes it and no other. Empty where code is
   /// bound to none, and for code made where no such driver is (its portable form serves any).
   std::string driver;
+  /// Equal bits on every machine of the target: kernels are picked for its default machine, and never by a race.
+  bool is_deterministic = false;
   bool operator==(const Target&) const = default;
 };
 
 /// "cpu:x86-64-v4", with the driver in brackets when there is one: for people.
 inline std::string to_string(const Target& target) {
-  return target.backend + ":" + target.name + (target.driver.empty() ? "" : " (" + target.driver + ")");
+  return target.backend + ":" + target.name + (target.driver.empty() ? "" : " (" + target.driver + ")") +
+         (target.is_deterministic ? ", deterministic" : "");
 }
 
 enum class LaunchStatus : uint32_t { ok = 0, index_out_of_range = 1 };

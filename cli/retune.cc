@@ -19,7 +19,8 @@ Expected<std::vector<KnownKey>> subjects(Session& session, const std::vector<std
                                          const KnownKeys& known) {
   std::vector<KnownKey> programs;
   for (const KnownKey& each : known.all()) {
-    if (each.part("level") == "program" && each.part("proof").empty()) programs.push_back(each);
+    if (each.part("level") != "program" || !each.part("proof").empty()) continue;
+    if (each.part("deterministic").empty()) programs.push_back(each);
   }
   if (names.empty()) return programs;
   std::vector<KnownKey> named;
@@ -27,8 +28,10 @@ Expected<std::vector<KnownKey>> subjects(Session& session, const std::vector<std
     KILN_ASSIGN_OR_RETURN(const Json entry, session.find_entry(name));
     const auto found = std::ranges::find(programs, name_of(entry), &KnownKey::key);
     if (found == programs.end()) {
-      return invalid_argument("{} is a {}; what races is a program that was checked here: kiln ls --kind program", name,
-                              entry.value("kind", ""));
+      return invalid_argument(
+          "{} is a {}; what races is a program that was checked here, unless it is deterministic: kiln ls "
+          "--kind program",
+          name, entry.value("kind", ""));
     }
     named.push_back(*found);
   }
@@ -72,7 +75,9 @@ ExitCode run(Session& session, const std::vector<std::string>& names) {
   KILN_CLI_ASSIGN(session, KnownKeys known,
                   KnownKeys::list([&](protocol::Command command) { return session.ask(std::move(command)); }));
   KILN_CLI_ASSIGN(session, const auto programs, subjects(session, names, known));
-  KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
+  LoadedConfig config = session.loaded();
+  config.values.deterministic = false;
+  KILN_CLI_ASSIGN(session, const auto client, Client::create(config));
   Table table({"PROGRAM", "KERNEL", "GAIN", "WINNER"});
   Json answers = Json::array();
   size_t done = 0;

@@ -37,6 +37,10 @@ Status check_outputs(const Graph& graph) {
   return {};
 }
 
+protocol::TargetName named(const Target& target) {
+  return {target.backend, target.name, target.driver, target.is_deterministic};
+}
+
 /// The job that this process is a rank of; empty: of none. torchelastic calls a job without a name "none".
 std::string job_of(const Config& config) {
   if (!config.job.empty()) return config.job;
@@ -68,6 +72,7 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
                                                  Interrupted interrupted) {
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
+  for (Target& target : opened.targets) target.is_deterministic = loaded.values.deterministic;
   KILN_ASSIGN_OR_RETURN(auto resolver,
                         Resolver::create(loaded.values.cache_directory, std::move(opened), job_of(loaded.values)));
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
@@ -141,7 +146,7 @@ protocol::Build Client::request_for(const Graph& canonical, const CompileOptions
   protocol::Build request;
   request.graph = to_wire(canonical);
   const Target& target = device().targets.front();
-  request.targets = {{target.backend, target.name, target.driver}};
+  request.targets = {named(target)};
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
@@ -158,8 +163,9 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   request.tune = wants_tuning(options);
   request.again = options.again;
   for (const std::string& name : targets) {
-    KILN_ASSIGN_OR_RETURN(const Target target, find_target(name));
-    request.targets.push_back({target.backend, target.name, target.driver});
+    KILN_ASSIGN_OR_RETURN(Target target, find_target(name));
+    target.is_deterministic = m_config.deterministic;
+    request.targets.push_back(named(target));
   }
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (built.ok()) m_stats.compilations += built->compilations;

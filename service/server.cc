@@ -319,7 +319,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   BuildRequest request{job.build.graph, {}, m_options.config.cache_directory};
   request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
-    request.targets.push_back({target.backend, target.name, target.driver});
+    request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
   // Both callbacks come on the pool's threads; only what is posted touches the server.
   m_pool->submit(
       std::move(request),

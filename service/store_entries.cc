@@ -70,10 +70,11 @@ bool is_called(const Entry& entry, std::string_view name) {
   return false;
 }
 
-/// What this build makes programs for under such a key; nothing where it makes none: another build's, or unchecked ones.
+/// What this build tunes programs for under such a key; nothing where it tunes none: another build's, unchecked ones, and
+/// those that never race.
 std::optional<Target> target_of(const Head& program) {
   const json parts = json::parse(program.provenance, nullptr, false);
-  if (!parts.is_object() || parts.contains("proof")) return std::nullopt;
+  if (!parts.is_object() || parts.contains("proof") || parts.contains("deterministic")) return std::nullopt;
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;
@@ -175,7 +176,7 @@ Status StoreEntries::put(PublishBatch& batch, const std::vector<Head>& heads) {
 Status StoreEntries::put_readable(PublishBatch batch) {
   make_room();
   const std::vector<Head> heads = std::move(batch.heads);
-  const Status status = put(batch, heads);
+  Status status = put(batch, heads);
   if (!status.ok() && status.code() != StatusCode::not_found) return status;
   if (status.ok() && unreadable(batch.artifacts, heads).empty()) return {};
   spdlog::warn("the published folder is damaged and made anew");

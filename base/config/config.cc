@@ -38,6 +38,9 @@ constexpr std::array k_keys = {
     ConfigKey{"job", &Config::job, "",
               "Names the job that this process is a rank of: all its ranks run the generation of each program that the "
               "first one found. Empty: torchelastic's run id, where there is one."},
+    ConfigKey{"deterministic", &Config::deterministic, "",
+              "On: equal bits on every machine of a target, with any number of threads; kernels are the target's first "
+              "pick and never race."},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

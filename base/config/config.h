@@ -35,6 +35,8 @@ struct Config {
 
   std::string job;
 
+  bool deterministic = false;
+
   std::string autotune_mode = "background";
 
   bool daemon_use = true;

@@ -22,6 +22,7 @@ Key make_key(std::string level, std::string content_name, const Digest& content,
   } else if (!target.driver.empty()) {
     key.parts.push_back({"driver", target.driver});
   }
+  if (target.is_deterministic) key.parts.push_back({"deterministic", "true"});
   return key;
 }
 

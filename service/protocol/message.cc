@@ -51,7 +51,8 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   std::vector<Offset<wire::Target>> targets;
   for (const TargetName& target : build.targets) {
     const auto backend = builder.CreateString(target.backend), name = builder.CreateString(target.name);
-    targets.push_back(wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver)));
+    targets.push_back(
+        wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver), target.is_deterministic));
   }
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
@@ -76,7 +77,8 @@ Status read(const wire::Build& table, Build& build) {
                             limits::k_request_targets);
   }
   for (const wire::Target* target : *table.targets()) {
-    build.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver())});
+    build.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),
+                             target->is_deterministic()});
   }
   return {};
 }

@@ -31,6 +31,7 @@ struct TargetName {
   std::string backend;
   std::string name;
   std::string driver;
+  bool is_deterministic = false;
   bool operator==(const TargetName&) const = default;
 };
 

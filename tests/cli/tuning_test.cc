@@ -46,6 +46,20 @@ TEST_F(Cli, RanksOfAJobRunWhatItsFirstRankFound) {
   EXPECT_EQ(generation("first"), 0) << "what the cache lost is built anew";
 }
 
+TEST_F(Cli, WhatIsDeterministicHasAProgramOfItsOwnThatNeverRaces) {
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
+  const auto run = [&](const std::string& deterministic) {
+    return kiln({"run", graph(33), "--check", "--set", "deterministic=" + deterministic, "--json"}).json();
+  };
+  EXPECT_GT(run("false")["generation"], 0);
+  EXPECT_EQ(run("true")["found"], "built");
+  EXPECT_EQ(run("true")["found"], "mapped hit");
+  EXPECT_EQ(run("true")["generation"], 0);
+  const auto warmed = kiln({"warm", graph(33), "--tune", "--set", "deterministic=true", "--json"}).json();
+  EXPECT_EQ(warmed["graphs"][0]["result"], "mapped hit");
+  EXPECT_EQ(kiln({"retune", "--json"}).json()["asked"], 1) << "the other one alone";
+}
+
 TEST_F(Cli, TopShowsWhatTheDaemonDoes) {
   EXPECT_EQ(kiln({"top"}).exit_status, 3) << "no daemon is started to be watched";
   EXPECT_EQ(kiln({"warm", graph(33)}).exit_status, 0);

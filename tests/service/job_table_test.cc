@@ -44,6 +44,9 @@ TEST(JobTable, another_target_is_another_key) {
   auto bound = graph("a");
   bound.targets[0].driver = "7";
   EXPECT_NE(job_key(graph("a")), job_key(bound));
+  auto deterministic = graph("a");
+  deterministic.targets[0].is_deterministic = true;
+  EXPECT_NE(job_key(graph("a")), job_key(deterministic));
   EXPECT_EQ(job_key(graph("a")), job_key(graph("a", Priority::background)));
 }
 

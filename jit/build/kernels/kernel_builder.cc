@@ -192,7 +192,7 @@ class KernelBuild {
 }  // namespace
 
 Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner) {
-  const Machine* machine = runner == nullptr ? nullptr : runner->machine();
+  const Machine* machine = runner == nullptr || target.is_deterministic ? nullptr : runner->machine();
   return machine == nullptr ? backend.default_machine(target) : *machine;
 }
 

@@ -15,7 +15,8 @@ BuiltArtifact link_plan(const Plan& plan, std::span<const KernelChoice> kernels)
 }
 
 /// Whether each kernel that may race has.
-bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels) {
+bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels, const Target& target) {
+  if (target.is_deterministic) return true;  // none may
   for (size_t i = 0; i < plan.specs.size(); ++i) {
     if (is_tunable(plan.specs[i]) && kernels[i].generation == 0) return false;
   }
@@ -41,7 +42,7 @@ LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const Reg
     linked.plan_heads.push_back({key.digest(), artifact.digest, generation, key.to_json()});
     description.plans.push_back(artifact.digest);
     description.generation += generation;
-    description.is_tuned = description.is_tuned && is_tuned(plans[i], kernels.of_plans[i]);
+    description.is_tuned = description.is_tuned && is_tuned(plans[i], kernels.of_plans[i], target.target);
     linked.plans.push_back(std::move(artifact));
   }
   for (const Region& region : partition.regions) {

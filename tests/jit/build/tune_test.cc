@@ -92,6 +92,15 @@ Graph two_products() {
   return graph;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool k_is_slowed = true;
+#else
+constexpr bool k_is_slowed = false;
+#endif
+
+/// What two picks may differ by on a machine that is shared with other tests; the planted one is several times slower.
+constexpr double k_as_fast = 1.25;
+
 /// Keeps a processor busy.
 class Neighbour {
  public:
@@ -124,7 +133,8 @@ class TuneTest : public ::testing::Test {
  protected:
   Expected<BuildResult> build_it(Tuning tuning, const Graph& graph = product_and_loop(),
                                  const BackendFinder& find_backend = only_the_host) {
-    const Target target = open_device({}).value().targets.front();
+    Target target = open_device({}).value().targets.front();
+    target.is_deterministic = m_is_deterministic;
     return build({to_wire(graph), {target}, m_directory.path(), tuning}, find_backend, environment());
   }
   static BuildEnvironment environment() {
@@ -155,6 +165,7 @@ class TuneTest : public ::testing::Test {
     return flatbuffers::GetRoot<fb::Program>(program.payload.data())->is_tuned();
   }
 
+  bool m_is_deterministic = false;
   testing::TemporaryDirectory m_directory;
   std::unique_ptr<CacheStore> m_store = std::move(CacheStore::open({.directory = m_directory.path()})).value();
 };
@@ -208,6 +219,21 @@ TEST_F(TuneTest, what_has_raced_races_again_when_it_is_told_to) {
   publish(*again);
 }
 
+TEST_F(TuneTest, what_is_to_be_deterministic_never_races_and_takes_nothing_that_has) {
+  const auto tuned = build_it(Tuning::all);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  publish(*tuned);
+  m_is_deterministic = true;
+  const auto first = build_it(Tuning::all);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  EXPECT_EQ(first->raced, 0);
+  EXPECT_TRUE(first->is_tuned) << "nothing is left to be tuned";
+  EXPECT_EQ(heads_of(*first, "program").front().generation, 0);
+  for (const BuiltHead& code : heads_of(*first, "code")) EXPECT_EQ(code.generation, 0);
+  EXPECT_EQ(heads_of(*first, "code").size(), 2) << "both kernels are made anew";
+  publish(*first);
+}
+
 TEST_F(TuneTest, a_build_in_the_background_leaves_nothing_when_it_has_time) {
   publish(*build_it(Tuning::off));
   const auto tuned = build_it(Tuning::background);
@@ -232,6 +258,7 @@ TEST_F(TuneTest, no_race_but_the_first_begins_late) {
 }
 
 TEST_F(TuneTest, a_bad_order_is_recovered_from) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
   const auto bad = build_it(Tuning::off, product(), badly_ordered);
   ASSERT_TRUE(bad.ok()) << bad.status().to_string();
   publish(*bad);
@@ -245,6 +272,7 @@ TEST_F(TuneTest, a_bad_order_is_recovered_from) {
 }
 
 TEST_F(TuneTest, a_neighbour_changes_no_pick) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
   const auto quiet = build_it(Tuning::all, product(), badly_ordered);
   ASSERT_TRUE(quiet.ok()) << quiet.status().to_string();
   const auto alone = record_in(*quiet);
@@ -266,7 +294,7 @@ TEST_F(TuneTest, a_neighbour_changes_no_pick) {
   ASSERT_TRUE(both.ok()) << both.status().to_string();
   ASSERT_EQ(both->candidates.size(), 2);
   const auto least = [](const TuningRecord::Candidate& candidate) { return std::ranges::min(candidate.seconds); };
-  EXPECT_LT(least(both->candidates[1]), 1.05 * least(both->candidates[0])) << other.description;
+  EXPECT_LT(least(both->candidates[1]), k_as_fast * least(both->candidates[0])) << other.description;
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ TEST(Key, EverySemanticInputChangesIt) {
       key_of(graph(), {"reference", "x86-64-v4"}),
       key_of(graph(), {"cpu", "x86-64-v4", "driver 7"}),
       key_of(graph(), {"cpu", "x86-64-v4", "driver 8"}),
+      key_of(graph(), {"cpu", "x86-64-v4", {}, true}),
   };
   for (const Digest& key : changed) EXPECT_TRUE(keys.insert(key.to_hex()).second);
 }
