@@ -6,6 +6,7 @@
 /// they depend on one another, dims are ordered (parallel by the store's strides, then reduced) and merged wherever
 /// every access allows.
 #include <algorithm>
+#include <functional>
 
 #include "frontend/fuse/iteration.h"
 #include "frontend/fuse/kernels.h"
@@ -16,6 +17,8 @@ namespace {
 
 // No node's group: everything is loaded.
 constexpr GroupId k_copy_group = k_no_group - 1;
+// Rows that keep a processor's cores busy, and points for which one core is enough.
+constexpr int64_t k_least_rows = 8, k_small_space = 16'384;
 
 class LoopsLowering {
  public:
@@ -140,10 +143,30 @@ class LoopsLowering {
     return false;
   }
 
+  /// Dims over which some store repeats itself become rows, whose values are stored once. False where that leaves next to
+  /// nothing to run side by side.
+  bool store_once(const Body& body, const std::vector<int64_t>& extents) {
+    if (m_scope.is_decided) return true;
+    std::vector<bool> repeats(extents.size(), false);
+    for (const Store& store : m_stores) {
+      const Access& access = body.accesses[store.access];
+      for (size_t d = 0; d < extents.size(); ++d) {
+        if (extents[d] > 1 && access.strides[d] == 0 && access.indirect.empty()) repeats[d] = true;
+      }
+    }
+    if (std::ranges::none_of(repeats, std::identity())) return true;
+    int64_t rows = 1;
+    for (size_t d = 0; d < extents.size(); ++d) rows *= repeats[d] ? 1 : extents[d];
+    m_scope.is_decided = true;
+    m_scope.is_reduced = std::move(repeats);
+    return rows >= k_least_rows || product(extents) < k_small_space;
+  }
+
   LoweringResult finish(BodyLowering& lowering, std::vector<int64_t> extents) {
     LoopsSpec loops;
     loops.reductions = m_scope.reductions;
     Body& body = lowering.body();
+    if (!store_once(body, extents)) return lowering_failed(k_none, "a value is stored again at all points");
     const std::vector<size_t> levels = reduction_levels(body);
     const std::vector<bool> on_row = row_dependence(body);
     for (uint32_t r = 0; r < loops.reductions.size(); ++r) {
