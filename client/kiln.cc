@@ -249,6 +249,10 @@ int kiln_program_output_alias(const kiln_program* program, size_t index, size_t*
   return 1;
 }
 
+int kiln_program_may_overwrite(const kiln_program* program, size_t output, size_t input) {
+  return program->compiled.program->may_overwrite(static_cast<uint32_t>(output), static_cast<uint32_t>(input)) ? 1 : 0;
+}
+
 kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
                              uint32_t num_threads) {
   return guarded([&] {

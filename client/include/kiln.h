@@ -135,9 +135,13 @@ KILN_API size_t kiln_program_output_count(const kiln_program* program);
 /* Outputs that are views of an input are not written: output `index` is input `*input` as it is. 1 if so, else 0. */
 KILN_API int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input);
 
+/* 1 where output `output` may be given the memory of input `input`, in whose layout it is, each of several outputs that of
+ * another input; else 0. Never on a device, nor where indices come from data. */
+KILN_API int kiln_program_may_overwrite(const kiln_program* program, size_t output, size_t input);
+
 /* Runs and waits. On the host: on the calling thread and, unless num_threads is 1, on its OpenMP pool. inputs and
- * outputs are base pointers, in the memory of the client's device, of tensors laid out as the graph says. Outputs must
- * not overlap inputs or one another.
+ * outputs are base pointers, in the memory of the client's device, of tensors laid out as the graph says. Outputs
+ * overlap neither one another nor inputs, but for what kiln_program_may_overwrite allows.
  * Errors: out_of_range when an index that came from data is outside its tensor (outputs are then undefined). */
 KILN_API kiln_error* kiln_program_run(const kiln_program* program, const void* const* inputs, void* const* outputs,
                                       uint32_t num_threads);

@@ -29,6 +29,25 @@ uint32_t threads_after_fork(uint32_t wanted) {
 uint64_t aligned_for_device(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 }  // namespace
 
+bool is_same_layout(const TensorLayout& a, const TensorLayout& b) {
+  if (a.dtype != b.dtype || a.dims != b.dims) return false;
+  if (std::ranges::find(a.dims, 0) != a.dims.end()) return true;
+  uint64_t dense = 1;
+  for (size_t d = a.dims.size(); d-- > 0;) {
+    const uint64_t in_a = a.strides.empty() ? dense : static_cast<uint64_t>(a.strides[d]);
+    const uint64_t in_b = b.strides.empty() ? dense : static_cast<uint64_t>(b.strides[d]);
+    if (a.dims[d] != 1 && in_a != in_b) return false;
+    dense *= static_cast<uint64_t>(a.dims[d]);
+  }
+  return true;
+}
+
+bool Program::may_overwrite(uint32_t output, uint32_t input) const {
+  if (m_stream != nullptr || m_checks_indices || output >= m_outputs.size() || input >= m_inputs.size()) return false;
+  if (std::ranges::find(m_aliases, input) != m_aliases.end()) return false;
+  return is_same_layout(m_outputs[output], m_inputs[input]) && m_in_place.allows(output, input);
+}
+
 Status Program::check_counts(std::span<const void* const> inputs, std::span<void* const> outputs) const {
   if (inputs.size() == m_inputs.size() && outputs.size() == m_outputs.size()) return {};
   return invalid_argument("program takes {} inputs and {} outputs, got {} and {}", m_inputs.size(), m_outputs.size(),

@@ -11,12 +11,13 @@
 #include "base/expected.h"
 #include "frontend/ir/graph.h"
 #include "jit/run/device_stream.h"
+#include "jit/run/in_place.h"
 #include "jit/run/launch_profile.h"
 
 namespace kiln {
 
 /// Version of the meaning of program.fbs; part of every plan and program key.
-inline constexpr uint32_t k_program_version = 3;
+inline constexpr uint32_t k_program_version = 4;
 
 /// Where a program's plans and kernels come from: the mapped cache, or a test.
 class ArtifactSource {
@@ -37,6 +38,9 @@ struct TensorLayout {
   std::vector<int64_t> strides;
 };
 
+/// Whether every element lies at the same place in both.
+bool is_same_layout(const TensorLayout& a, const TensorLayout& b);
+
 /// An executable graph: region calls flattened to launches over inputs, outputs, constants and one scratch
 /// arena.
 ///
@@ -54,6 +58,9 @@ class Program {
   const std::vector<TensorLayout>& outputs() const { return m_outputs; }
   /// k_none, or the input that output `index` is.
   uint32_t output_alias(size_t index) const { return m_aliases[index]; }
+  /// Whether output `output` may be given the memory of input `input`, in whose layout it is: each of several outputs that of
+  /// another input. Never on a device, nor where an index may be found wrong when something has been written already.
+  bool may_overwrite(uint32_t output, uint32_t input) const;
   const std::string& target() const { return m_target; }
   uint32_t generation() const { return m_generation; }
   /// Whether each of its products and attentions has raced, so that tuning has nothing to add.
@@ -75,7 +82,7 @@ class Program {
   uint64_t launch_scratch_bytes() const;
 
   /// Base pointers in the order of inputs() and outputs(), of the memory of the program's device; an aliased output's
-  /// pointer is not used. On the host at most `num_threads` threads of the caller's OpenMP pool; on any other device the
+  /// pointer is not used. Outputs overlap neither one another nor inputs, but for what may_overwrite allows. On the host at most `num_threads` threads of the caller's OpenMP pool; on any other device the
   /// source's stream, and this waits for it.
   /// Errors: out_of_range when an index from data was outside its tensor; resource_exhausted without memory.
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
@@ -114,6 +121,7 @@ class Program {
   DeviceStream* m_stream = nullptr;  // null: a program of the host
   std::vector<TensorLayout> m_inputs, m_outputs;
   std::vector<uint32_t> m_aliases;
+  InPlace m_in_place;
   std::vector<uint64_t> m_output_bytes;
   std::vector<Argument> m_arguments;
   std::vector<int64_t> m_extents;

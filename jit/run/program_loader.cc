@@ -62,20 +62,6 @@ Expected<std::vector<TensorLayout>> read_layouts(const flatbuffers::Vector<flatb
   return layouts;
 }
 
-/// Whether every element lies at the same place in both.
-bool is_same_layout(const TensorLayout& a, const TensorLayout& b) {
-  if (a.dtype != b.dtype || a.dims != b.dims) return false;
-  if (std::find(a.dims.begin(), a.dims.end(), 0) != a.dims.end()) return true;
-  uint64_t dense = 1;
-  for (size_t d = a.dims.size(); d-- > 0;) {
-    const uint64_t in_a = a.strides.empty() ? dense : static_cast<uint64_t>(a.strides[d]);
-    const uint64_t in_b = b.strides.empty() ? dense : static_cast<uint64_t>(b.strides[d]);
-    if (a.dims[d] != 1 && in_a != in_b) return false;
-    dense *= static_cast<uint64_t>(a.dims[d]);
-  }
-  return true;
-}
-
 }  // namespace
 
 /// Flattens calls of plans into steps over one argument list.
@@ -267,7 +253,15 @@ class ProgramLoader {
       m_program->m_arguments.push_back(argument);
       step.bytes += bytes_behind(bound);
     }
-    return m_flow->add(accesses);
+    KILN_RETURN_IF_ERROR(m_flow->add(accesses));
+    std::vector<InPlace::Pair> pairs;
+    for (size_t i = 0; i < size_of_list(launch.overwrites()); ++i) {
+      const fb::Alias& pair = *launch.overwrites()->Get(static_cast<uint32_t>(i));
+      if (pair.output() >= count || pair.input() >= count) return damaged("overwritten buffer out of range");
+      pairs.push_back({pair.output(), pair.input()});
+    }
+    m_program->m_in_place.add(accesses, pairs);
+    return {};
   }
 
   Status read_extents(const fb::Launch& launch) {

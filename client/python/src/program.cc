@@ -104,8 +104,45 @@ bool bind_input(ProgramObject* self, Call& call, size_t index, PyObject* tensor)
   return true;
 }
 
-/// The list of results, with `call.outputs` set to where those that are no alias lie.
-PyObject* allocate_outputs(const Contract& contract, DLDevice device, PyObject* inputs, Call& call) {
+struct Range {
+  const char* begin;
+  const char* end;
+  bool overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
+};
+
+Range range_of(const void* data, const TensorLayout& layout) {
+  const char* begin = static_cast<const char*>(data);
+  const int64_t bits = int64_t{layout.dtype.bits} * layout.dtype.lanes;
+  return {begin, begin + (layout.empty ? 0 : layout.storage_elements * bits / 8)};
+}
+
+/// Whether output `index` may be written at `data`, with outputs before it placed.
+bool may_lie_at(const ProgramObject* self, const Call& call, size_t index, const void* data) {
+  const Contract& contract = *self->contract;
+  const Range wanted = range_of(data, contract.outputs[index].layout);
+  for (size_t i = 0; i < contract.inputs.size(); ++i) {
+    if (!wanted.overlaps(range_of(call.inputs[i], contract.inputs[i]))) continue;
+    if (call.inputs[i] != data || kiln_program_may_overwrite(self->program, index, i) != 1) return false;
+  }
+  for (size_t i = 0; i < index; ++i) {
+    if (wanted.overlaps(range_of(call.outputs[i], contract.outputs[i].layout))) return false;
+  }
+  return true;
+}
+
+/// Places output `index` in the caller's tensor. False where it cannot be, or with a Python error.
+bool place_in(const ProgramObject* self, Call& call, size_t index, PyObject* target) {
+  DLTensor view;
+  if (!g_exchange.view(target, view)) return false;
+  if (match(view, self->contract->outputs[index].layout, self->placement.device) != LayoutMatch::equal) return false;
+  if (!may_lie_at(self, call, index, data_of(view))) return false;
+  call.outputs[index] = data_of(view);
+  return true;
+}
+
+/// The list of results, with `call.outputs` set to where those that are no alias lie. `targets`: null, or a list.
+PyObject* place_outputs(const ProgramObject* self, PyObject* inputs, PyObject* targets, Call& call) {
+  const Contract& contract = *self->contract;
   const size_t count = contract.outputs.size();
   Handle results = Handle::steal(PyList_New(static_cast<Py_ssize_t>(count)));
   if (!results) return nullptr;
@@ -115,8 +152,11 @@ PyObject* allocate_outputs(const Contract& contract, DLDevice device, PyObject* 
     if (output.alias != k_no_alias) {
       tensor = Py_NewRef(PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(output.alias)));
       call.outputs[i] = nullptr;
-    } else {
-      tensor = g_exchange.allocate(output.layout, device, &call.outputs[i]);
+    } else if (PyObject* target = targets == nullptr ? Py_None : PyList_GET_ITEM(targets, static_cast<Py_ssize_t>(i));
+               target != Py_None && place_in(self, call, i, target)) {
+      tensor = Py_NewRef(target);
+    } else if (PyErr_Occurred() == nullptr) {
+      tensor = g_exchange.allocate(output.layout, self->placement.device, &call.outputs[i]);
     }
     if (tensor == nullptr) return nullptr;
     PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), tensor);
@@ -156,15 +196,28 @@ bool launch_on_device(const ProgramObject* self, const Call& call, kiln_error** 
   return true;
 }
 
+/// Only what cannot find fault with its data writes over what it read: else torch could not run it again. Work on a device is
+/// not done when the call ends.
+bool may_be_told_where(const ProgramObject* self) {
+  return self->placement.client == nullptr && kiln_program_checks_indices(self->program) == 0;
+}
+
 PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* keywords) {
   const Stopwatch stopwatch;
   auto* self = reinterpret_cast<ProgramObject*>(object);
   const Contract& contract = *self->contract;
-  if (PyVectorcall_NARGS(flags) != 1 || keywords != nullptr || !PyList_Check(arguments[0])) {
-    PyErr_SetString(PyExc_TypeError, "a program takes one list of tensors");
+  const Py_ssize_t given = PyVectorcall_NARGS(flags);
+  if (given < 1 || given > 2 || keywords != nullptr || !PyList_Check(arguments[0])) {
+    PyErr_SetString(PyExc_TypeError, "a program takes a list of tensors, and one of where to write");
     return nullptr;
   }
   PyObject* inputs = arguments[0];
+  PyObject* targets = may_be_told_where(self) && given == 2 ? arguments[1] : nullptr;
+  if (targets != nullptr &&
+      (!PyList_Check(targets) || static_cast<size_t>(PyList_GET_SIZE(targets)) != contract.outputs.size())) {
+    PyErr_Format(PyExc_TypeError, "expected a list of %zu tensors to write", contract.outputs.size());
+    return nullptr;
+  }
   const size_t count = contract.inputs.size();
   if (static_cast<size_t>(PyList_GET_SIZE(inputs)) != count) {
     PyErr_Format(PyExc_TypeError, "expected %zu inputs, got %zd", count, PyList_GET_SIZE(inputs));
@@ -176,7 +229,7 @@ PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flag
   for (size_t i = 0; i < count; ++i) {
     if (!bind_input(self, call, i, PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(i)))) return nullptr;
   }
-  Handle results = Handle::steal(allocate_outputs(contract, self->placement.device, inputs, call));
+  Handle results = Handle::steal(place_outputs(self, inputs, targets, call));
   if (!results) return nullptr;
   kiln_error* error = nullptr;
   if (self->placement.client == nullptr) {

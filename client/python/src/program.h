@@ -8,7 +8,11 @@ namespace kiln::python {
 /// The Python type `Program`: an executable graph, called with a list of tensors, giving a list of tensors.
 ///
 ///   program([x, w]) -> [y]
+///   program([x, w], [t]) -> [t], or [y] as above
 ///
+/// The second list has a tensor or None for each output. An output is written into its tensor where it can be: the layout
+/// is the graph's, and the memory no input's and no other output's, or one that the program may overwrite
+/// (kiln_program_may_overwrite). The result then is that very tensor.
 /// Inputs are checked against the graph's dtypes, shapes and devices: TypeError names the first that differs.
 /// One whose strides or alignment differ is copied into the expected layout first (`relayouts` counts these).
 /// Outputs come from the framework's allocator with the strides the graph states; an output that the program

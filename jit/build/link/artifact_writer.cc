@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "cache/format/artifact_bytes.h"
+#include "frontend/kernel/overwrites.h"
 #include "jit/build/link/memory_planner.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
@@ -193,8 +194,14 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   for (const Launch& launch : plan.launches) {
     std::vector<uint8_t> roles;
     for (const BufferSpec& buffer : plan.specs[launch.spec].buffers) roles.push_back(static_cast<uint8_t>(buffer.role));
+    std::vector<flatbuffers::Offset<fb::Alias>> pairs;
+    for (const Overwrite& pair : overwrites(plan.specs[launch.spec])) {
+      pairs.push_back(fb::CreateAlias(builder, pair.output, pair.input));
+    }
+    const auto stored_pairs = builder.CreateVector(pairs);
     const auto stored_buffers = builder.CreateVector(launch.buffers);
-    launches.push_back(fb::CreateLaunch(builder, launch.spec, stored_buffers, builder.CreateVector(roles)));
+    launches.push_back(
+        fb::CreateLaunch(builder, launch.spec, stored_buffers, builder.CreateVector(roles), 0, stored_pairs));
   }
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);

@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "backends/cpu/compile/backend.h"
 #include "backends/reference/reference.h"
 #include "backends/schedule_bytes.h"
+#include "frontend/kernel/overwrites.h"
 #include "tests/backends/cpu/loaded_image.h"
 
 namespace kiln::cpu {
@@ -123,13 +126,33 @@ inline std::vector<void*> pointers(std::vector<GuardedBuffer>& buffers) {
 /// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each.
 inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>& buffers, uint64_t ranges) {
   std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64);
-  const auto address = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63};
+  void* aligned = workspace.data();
+  size_t space = workspace.size();
+  std::align(64, kernel.workspace_bytes(), aligned, space);
   for (uint64_t i = ranges; i-- > 0;) {
     std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
     auto status = LaunchStatus::ok;
-    kernel.run(buffers.data(), reinterpret_cast<void*>(address), &status, kernel.tasks() * i / ranges,
-               kernel.tasks() * (i + 1) / ranges, {});
+    kernel.run(buffers.data(), aligned, &status, kernel.tasks() * i / ranges, kernel.tasks() * (i + 1) / ranges, {});
     EXPECT_EQ(status, LaunchStatus::ok);
+  }
+}
+
+/// Runs the kernel again with each output in the memory of an input that it may overwrite: bit for bit what `apart` holds.
+inline void check_in_place(const KernelSpec& spec, const HostExecutable& kernel, std::vector<GuardedBuffer> fresh,
+                           const std::vector<GuardedBuffer>& apart, uint64_t ranges) {
+  std::vector<void*> places = pointers(fresh);
+  std::vector<std::pair<size_t, size_t>> shared;
+  for (const Overwrite& pair : overwrites(spec)) {
+    const auto is_taken = [&](const auto& other) { return other.first == pair.output || other.second == pair.input; };
+    if (std::ranges::any_of(shared, is_taken)) continue;
+    shared.emplace_back(pair.output, pair.input);
+    places[pair.output] = places[pair.input];
+  }
+  if (shared.empty()) return;
+  run_in_ranges(kernel, places, ranges);
+  for (const auto& [output, input] : shared) {
+    EXPECT_EQ(std::memcmp(fresh[input].data(), apart[output].data(), apart[output].size()), 0)
+        << kernel_name(spec) << ": output " << output << " in the memory of input " << input;
   }
 }
 
@@ -146,7 +169,11 @@ inline void check_schedule_on(const KernelSpec& spec, std::vector<GuardedBuffer>
   ASSERT_TRUE(image.ok()) << what << ": " << image.status().to_string();
 
   std::vector<GuardedBuffer> reference = ours;
-  run_in_ranges(LoadedImage(*image).executable(), pointers(ours), std::min<uint64_t>(ranges, image->tasks));
+  ranges = std::min<uint64_t>(ranges, image->tasks);
+  const LoadedImage loaded(*image);
+  const std::vector<GuardedBuffer> fresh = ours;
+  run_in_ranges(loaded.executable(), pointers(ours), ranges);
+  check_in_place(spec, loaded.executable(), fresh, ours, ranges);
   const Status status = run_reference(spec, pointers(reference));
   ASSERT_TRUE(status.ok()) << status.to_string();
 

@@ -108,8 +108,11 @@ int kiln_program_output_alias(const kiln_program* program, size_t index, size_t*
   *input = 0;
   return 1;
 }
+int kiln_program_may_overwrite(const kiln_program* program, size_t, size_t) {
+  return program->graph.behaviour == "copy" ? 1 : 0;
+}
 static kiln_error* perform(const kiln_graph& graph, const void* const* inputs, void* const* outputs) {
-  if (graph.behaviour == "copy") memcpy(outputs[0], inputs[0], graph.bytes);
+  if (graph.behaviour == "copy") memmove(outputs[0], inputs[0], graph.bytes);
   if (graph.behaviour == "fill") memset(outputs[0], 0x11, graph.bytes);
   if (graph.behaviour == "out_of_range")
     return new kiln_error{KILN_OUT_OF_RANGE, "launch 3: index 9 is outside [0, 4)", ""};

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "frontend/kernel/overwrites.h"
+
 namespace kiln {
 namespace {
 
@@ -37,6 +39,25 @@ LoopsSpec& loops_of(KernelSpec& spec) { return std::get<LoopsSpec>(spec.kernel);
 TEST(KernelSpec, ValidKernelsAreValid) {
   EXPECT_TRUE(validate(exp_kernel()).ok()) << validate(exp_kernel()).to_string();
   EXPECT_TRUE(validate(row_sum_kernel()).ok()) << validate(row_sum_kernel()).to_string();
+}
+
+TEST(KernelSpec, AnOutputMayBeWrittenOverWhatIsReadAtTheSamePoints) {
+  EXPECT_EQ(overwrites(exp_kernel()), (std::vector<Overwrite>{{1, 0}}));
+  EXPECT_TRUE(overwrites(row_sum_kernel()).empty());
+  KernelSpec transposed = exp_kernel();
+  loops_of(transposed).body.accesses[0].strides = {1, 6};
+  EXPECT_TRUE(overwrites(transposed).empty());
+  KernelSpec narrower = exp_kernel();
+  narrower.buffers[1].dtype = DType::f16;
+  EXPECT_TRUE(overwrites(narrower).empty());
+  KernelSpec neighbour = exp_kernel();  // also reads the element before
+  neighbour.buffers[0].elements = neighbour.buffers[1].elements;
+  loops_of(neighbour).body.accesses.push_back({0, 0, {4, 0}, {}});
+  EXPECT_TRUE(overwrites(neighbour).empty());
+  KernelSpec partly = exp_kernel();  // leaves room between its elements
+  partly.buffers[0].elements = partly.buffers[1].elements = 47;
+  for (Access& access : loops_of(partly).body.accesses) access.strides = {8, 2};
+  EXPECT_TRUE(overwrites(partly).empty());
 }
 
 TEST(KernelSpec, AnAccessThatLeavesItsBufferIsRefused) {

@@ -15,6 +15,7 @@ _NAMES = {
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
     "kiln.torch.partition": "resolve_negative",
     "kiln.torch.subgraphs": "run_subgraph",
+    "kiln.torch.write_back": "write_back",
     "sympy.core.add": "Add",
     "sympy.core.mul": "Mul",
     "sympy.core.numbers": "Half Integer NegativeOne One Rational Zero",

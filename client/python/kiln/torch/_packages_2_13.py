@@ -39,7 +39,7 @@ from torch._inductor.output_code import OutputCode
 
 from . import _globals_2_13 as made_globals
 from . import _situations_2_13 as situations
-from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards
+from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards, writes_in_graphs
 from .again import Again
 from .counters import count_instances
 from .described import Describer
@@ -280,7 +280,7 @@ class Capture:
         with functorch_config.patch(_CONFIG), saved_for_many_backwards(), _own_keys(), self.for_its_user(), self._at_work():
             wrapped = aot_autograd(fw_compiler=forward, bw_compiler=other, inference_compiler=other,
                                    partition_fn=self._partition, decompositions={},
-                                   keep_inference_input_mutations=False)  # fmt: skip
+                                   keep_inference_input_mutations=writes_in_graphs())  # fmt: skip
             return wrapped(gm, example_inputs)
 
     def _install(self, record: Record) -> bool:

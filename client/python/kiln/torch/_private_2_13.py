@@ -21,6 +21,7 @@ from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_w
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 from torch.autograd import forward_ad, profiler
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -55,9 +56,15 @@ def compile_with_autograd(gm, example_inputs, *, forward, compiler, partition):
             inference_compiler=compiler,
             partition_fn=partition,
             decompositions={},
-            keep_inference_input_mutations=False,
+            keep_inference_input_mutations=writes_in_graphs(),
         )
         return wrapped(gm, example_inputs)
+
+
+def writes_in_graphs() -> bool:
+    """Whether the graph that is captured now may write to its inputs itself: one without a backward, which again.py need not
+    know to run it again."""
+    return not torch.is_grad_enabled()
 
 
 @functools.cache
@@ -113,6 +120,17 @@ def _results(metadata, inputs: list, outputs: list) -> list[tuple]:
     return results + [(o._base, True) for o, info in zip(outputs, metadata.output_info) if info.output_type == saved_bases]
 
 
+def trace_written(function, inputs: list) -> fx.GraphModule:
+    """The functional graph of a function that writes to its inputs, which the graph does at its end. Within, torch says that it
+    compiles: optimizers then leave their counts of steps tensors."""
+    original = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        return make_fx(torch.func.functionalize(function), tracing_mode="fake")(*inputs)
+    finally:
+        torch.compiler._is_compiling_flag = original
+
+
 def default_partition(joint, inputs, **options):
     """torch's own partition, without recomputation."""
     return partitioners.default_partition(joint, inputs, **options)
@@ -146,7 +164,7 @@ def boxed_code(graph: fx.Graph):
 
 
 def written_inputs(graph: fx.Graph) -> list[fx.Node]:
-    """Inputs of a forward or inference graph that torch writes the graph's results to when it is done."""
+    """Inputs of a graph that torch writes the graph's results to when it is done."""
     (output,) = graph.find_nodes(op="output")
     written = {d.mutated_input for d in output.meta.get("desc") or () if isinstance(d, descriptors.InputMutationAOTOutput)}
     return [n for n in graph.find_nodes(op="placeholder") if n.meta.get("desc") in written] if written else []

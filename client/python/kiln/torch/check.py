@@ -127,7 +127,8 @@ class Checked:
         self._owner, self.program, self._eager, self._facts = weakref.ref(owner), program, eager, facts
         self._record, self._always, self._kept = record, always, False
 
-    def __call__(self, tensors: list) -> list:
+    def __call__(self, tensors: list, targets: list | None = None) -> list:
+        """Outputs are made apart from inputs, which both need: where `targets` are is not looked at."""
         session = _session.session()
         note_disturbance()
         try:

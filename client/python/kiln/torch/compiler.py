@@ -17,6 +17,7 @@ from .programs import build_program
 from .split import UNIMPLEMENTED, split
 from .subgraphs import EagerSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .text import Unsupported
+from .write_back import own_memory, write_back
 
 # Of kiln.Error.code_name: there is no daemon to ask.
 UNAVAILABLE = "unavailable"
@@ -86,11 +87,13 @@ def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Gr
 
     for level in range(-1, max([-1, *steps, *plan.subgraphs]) + 1):
         if level in plan.subgraphs:
-            _call_subgraph(graph, _name_of(level), plan.subgraphs[level], here, copies)
+            _call_subgraph(graph, _name_of(level), plan.subgraphs[level], own_memory(plan, level), here, copies)
         for node in steps.get(level, ()):
             for operand in node.all_input_nodes:
                 here(operand)
             copies[node] = graph.node_copy(node, here)
+    for copy in plan.closing_copies:
+        graph.call_function(write_back, (here(copy.args[0]), here(copy.args[1])))
     (output,) = gm.graph.find_nodes(op="output")
     graph.output(fx.map_arg(output.args[0], here))
     graph.eliminate_dead_code()
@@ -103,10 +106,12 @@ def _name_of(level: int) -> str:
     return f"kiln_subgraph_{level}"
 
 
-def _call_subgraph(graph: fx.Graph, name: str, subgraph: Subgraph, here: Callable, copies: dict) -> None:
+def _call_subgraph(graph: fx.Graph, name: str, subgraph: Subgraph, memory: dict, here: Callable, copies: dict) -> None:
+    """`memory`: where outputs are to be made, of those for which that is known."""
     arguments = [here(n) for n in (*subgraph.inputs, *subgraph.sizes)]
     runner = graph.get_attr(name)
-    results = graph.call_function(run_subgraph, (runner, arguments))
+    targets = ([here(memory[n]) if n in memory else None for n in subgraph.outputs],) if memory else ()
+    results = graph.call_function(run_subgraph, (runner, arguments, *targets))
     for i, node in enumerate(subgraph.outputs):
         copies[node] = graph.call_function(operator.getitem, (results, i))
 

@@ -14,6 +14,7 @@ from .joint import partition_joint
 from .partition import is_free
 from .programs import in_mode, waiting_at_most
 from .tally import current_owner, owned_by, tally_of
+from .write_back import closing_copies
 
 OPTIONS = ("deadline_ms",)
 
@@ -64,7 +65,7 @@ class Unfit(Exception):
 def _refuse_unfit(graph: fx.Graph) -> None:
     """An input of which elements share memory is written to piece by piece in eager, and as a whole by AOTAutograd, which torch
     refuses. A view of an input that is written to may come out as a view of something else."""
-    for node in compat.adapter().written_inputs(graph):
+    for node in (*compat.adapter().written_inputs(graph), *(copy.args[0] for copy in closing_copies(graph))):
         tensor = node.meta["val"]
         if any(stride == 0 and extent != 1 for extent, stride in zip(tensor.shape, tensor.stride())):
             raise Unfit("it writes to an input of which elements share memory")

@@ -27,9 +27,10 @@ from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, tensor_operands, type_of
 from .dropout import draw_mask, separate_masks
 from .place import Place, place_of
-from .rows import ROWS, row_of
+from .rows import NO_ROW, ROWS, row_of
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
+from .write_back import closing_copies
 
 WITHOUT_ROW = Reason("no row", advice="nothing: Kiln has no kernel for it")
 
@@ -77,6 +78,7 @@ class Partition:
     subgraphs: dict[int, Subgraph]  # by level
     reasons: dict[fx.Node, Reason]  # why a node stays in torch
     views: set[fx.Node]
+    closing_copies: list[fx.Node]  # to inputs of the graph, when all else is done
 
 
 def is_view(node: fx.Node) -> bool:
@@ -126,7 +128,7 @@ def prepare(graph: fx.Graph) -> Place:
 
 def why_not(node: fx.Node, place: Place) -> Reason | None:
     """Why Kiln cannot do this node there, found by importing it alone; None if it can."""
-    if node.target not in ROWS:
+    if row_of(node.target) is NO_ROW:
         return WITHOUT_ROW
     if node.target is operator.getitem:
         return None
@@ -177,16 +179,16 @@ def partition(graph: fx.Graph, lacking: dict[fx.Node, Reason] | None = None, pla
     each with why. `place`: where subgraphs run; without, where the graph's tensors are."""
     place = place or place_of(graph)
     reasons: dict[fx.Node, Reason] = dict(lacking or {})
-    views = set()
+    views, copies = set(), closing_copies(graph)
     for node in graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr") or node in reasons:
+        if node.op in ("placeholder", "output", "get_attr") or node in reasons or node in copies:
             continue
         reason = Reason("not a function") if node.op != "call_function" else why_not_operand(node, reasons) or why_not(node, place)
         if reason is not None:
             reasons[node] = reason
         elif is_view(node):
             views.add(node)
-    result = Partition(place, *_colour(graph, reasons, views), reasons, views)
+    result = Partition(place, *_colour(graph, reasons, views, copies), reasons, views, copies)
     for subgraph in result.subgraphs.values():
         _describe(subgraph, result)
     return result
@@ -200,7 +202,7 @@ def why_not_operand(node: fx.Node, reasons: dict) -> Reason | None:
     return Reason("its tuple is made in torch") if is_torchs else None
 
 
-def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, int], dict[int, Subgraph]]:
+def _colour(graph: fx.Graph, reasons: dict, views: set, copies: list) -> tuple[dict[fx.Node, int], dict[int, Subgraph]]:
     """(levels, subgraphs by level), as the essay above says."""
     levels: dict[fx.Node, int] = {}
     subgraphs: dict[int, Subgraph] = {}
@@ -210,7 +212,7 @@ def _colour(graph: fx.Graph, reasons: dict, views: set) -> tuple[dict[fx.Node, i
         operands = node.all_input_nodes
         if node.op in ("placeholder", "get_attr"):
             levels[node] = -1
-        elif node in reasons or node in views or node.op == "output":
+        elif node in reasons or node in views or node in copies or node.op == "output":
             levels[node] = max((levels[n] for n in operands), default=-1)
             if node in reasons and draws(node):
                 levels[node] = last_draw = max(levels[node], last_draw)

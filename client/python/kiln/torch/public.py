@@ -36,6 +36,10 @@ def default_partition(joint, inputs, **options):
     return torch_partition(joint, inputs, **options)
 
 
+def trace_written(function, inputs: list):
+    raise NotAvailable("the update of one parameter as a graph")
+
+
 def extract_forward_backward(joint, saved, *, num_fwd_outputs, static_inputs=None):
     raise NotAvailable("own training partition")
 

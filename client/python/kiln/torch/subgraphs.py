@@ -1,6 +1,6 @@
 """What runs a subgraph: its program (StaticSubgraph), one program for each binding of its symbols (SymbolicSubgraph), or torch
 (EagerSubgraph). Each takes a list of tensors, and the sizes that the subgraph is called with besides, gives a list of tensors, and has a plain form
-that a capture keeps."""
+that a capture keeps. It may be told tensors to write outputs to; where it does, the result is that very tensor."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class StaticSubgraph:
         """What became of its programs' first runs, in check.py's words."""
         return [self.check]
 
-    def __call__(self, tensors: list) -> list:
+    def __call__(self, tensors: list, targets: list | None = None) -> list:
         if compat.adapter().differentiates_forward():  # a program would lose what goes along with the tensors
             return self.eager(tensors)
         try:
-            return self.run(tensors)
+            return self.run(tensors) if targets is None else self.run(tensors, targets)
         except IndexError:
             # Inputs are untouched, so torch can run the subgraph again and raise its own error, in its own words.
             return self.eager(tensors)
@@ -75,12 +75,12 @@ class SymbolicSubgraph:
     def checks(self) -> list[str]:
         return [check for program in self.programs() for check in program.checks()]
 
-    def __call__(self, arguments: list) -> list:
+    def __call__(self, arguments: list, targets: list | None = None) -> list:
         numbers, tensors = self._binding.read(arguments), arguments[: len(self._inputs)]
         program = self._programs.get(numbers)
         if program is None:
             program = self._add(numbers, arguments[len(self._inputs) :])
-        return program(tensors)
+        return program(tensors, targets)
 
     def _add(self, numbers: tuple, sizes: list) -> Callable:
         eager = functools.partial(_run_with_sizes, self.eager, sizes)
@@ -103,7 +103,7 @@ class SymbolicSubgraph:
         return "symbolic", _dump_state(self.state, self.eager)
 
 
-def _run_with_sizes(eager: Callable, sizes: list, tensors: list) -> list:
+def _run_with_sizes(eager: Callable, sizes: list, tensors: list, targets: list | None = None) -> list:
     return eager([*tensors, *sizes])
 
 
@@ -127,7 +127,7 @@ class EagerSubgraph:
     def checks(self) -> list[str]:
         return []
 
-    def __call__(self, arguments: list) -> list:
+    def __call__(self, arguments: list, targets: list | None = None) -> list:
         if self._function is None:
             source, names = self.code()
             scope = dict(names)
@@ -159,9 +159,9 @@ def load_subgraph(kind: str, state: tuple):
     return {"static": _load_static, "symbolic": _load_symbolic, "eager": _load_final}[kind](*state)
 
 
-def run_subgraph(subgraph, tensors: list) -> list:
+def run_subgraph(subgraph, tensors: list, targets: list | None = None) -> list:
     """What generated source calls, by its name."""
-    return subgraph(tensors)
+    return subgraph(tensors) if targets is None else subgraph(tensors, targets)
 
 
 def _dump_state(state: tuple, eager: EagerSubgraph) -> tuple:

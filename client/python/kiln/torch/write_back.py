@@ -1,0 +1,74 @@
+"""What a graph writes to its inputs.
+
+AOTAutograd makes a graph functional: what it writes to an input it copies there at its end. Where a subgraph makes such a value
+and nothing needs what the input held before, the subgraph's program is given the input's own memory to write to, and the copy
+falls away (kiln_program_may_overwrite says whether the program can).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+
+def closing_copies(graph: fx.Graph) -> list[fx.Node]:
+    """The copies to inputs with which the graph ends."""
+    copies: list[fx.Node] = []
+    (output,) = graph.find_nodes(op="output")
+    node = output.prev
+    while node.target is aten.copy_.default and node.args[0].op == "placeholder" and not node.users:
+        copies.append(node)
+        node = node.prev
+    return copies[::-1]
+
+
+def own_memory(plan, level: int) -> dict[fx.Node, fx.Node]:
+    """Of the outputs of a level's subgraph, those that may be made where an input of the graph lies: that input."""
+    mine, found = set(plan.subgraphs[level].nodes), {}
+    for copy in plan.closing_copies:
+        target, value = copy.args[:2]
+        if value not in plan.subgraphs[level].outputs or value in found or not _is_alike(target, value):
+            continue
+        if _is_done_with(target, copy, mine, plan, level) and not _leaves(value, plan):
+            found[value] = target
+    return found
+
+
+def _is_alike(target: fx.Node, value: fx.Node) -> bool:
+    a, b = target.meta["val"], value.meta["val"]
+    return (a.dtype, a.shape, a.stride(), a.device) == (b.dtype, b.shape, b.stride(), b.device)
+
+
+def _readers(node: fx.Node, plan):
+    """Who reads the value, through views or not."""
+    for user in node.users:
+        if user in plan.views:
+            yield from _readers(user, plan)
+        else:
+            yield user
+
+
+def _is_done_with(target: fx.Node, copy: fx.Node, mine: set, plan, level: int) -> bool:
+    """Whether nobody but the subgraph reads what the input holds when the subgraph runs, or later."""
+    for user in _readers(target, plan):
+        is_closing = user in plan.closing_copies
+        if is_closing and user is copy and copy.args[1] is not target:
+            continue
+        if user.op == "output" or is_closing or (user not in mine and plan.levels[user] >= level):
+            return False
+    return True
+
+
+def _leaves(value: fx.Node, plan) -> bool:
+    return any(user.op == "output" for user in _readers(value, plan))
+
+
+@fx.has_side_effect
+def write_back(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives the target the value, which is there already where the target's memory was written to."""
+    if value is not target:
+        target.copy_(value)
+    elif not target.is_inference():
+        torch.autograd.graph.increment_version(target)
