@@ -36,8 +36,9 @@ def call_function(function, arguments, keywords):
     return function(*arguments, **keywords)
 
 
-def compile(model: torch.nn.Module, *, mode: str | None = None) -> torch.nn.Module:  # noqa: A001: the name users look for
-    """Compiles `model` in place and returns it: its blocks run in Kiln, whatever calls them.
+def compile(model: torch.nn.Module | torch.optim.Optimizer, *, mode: str | None = None):  # noqa: A001: the name users look for
+    """Compiles `model` in place and returns it: its blocks run in Kiln, whatever calls them. Of an optimizer, its step
+    (optimizer.py).
 
     Captured when first run, in each situation (training or not, shapes); kept for the next process. What cannot be
     captured this way is compiled by torch.compile(backend="kiln"), and one line says so. KILN_DISABLE=1 changes nothing.
@@ -45,6 +46,10 @@ def compile(model: torch.nn.Module, *, mode: str | None = None) -> torch.nn.Modu
     """
     if _session.disabled():
         return model
+    if isinstance(model, torch.optim.Optimizer):
+        from .optimizer import compile_optimizer
+
+        return compile_optimizer(model, mode)
     try:
         packages = captures.adapter()
         entries = find_entries(model)

@@ -22,7 +22,7 @@ from . import check, compat, programs
 from .compiler import build_elsewhere
 from .partition import WITHOUT_ROW, partition
 from .place import place_of
-from .rows import ROWS, row_of
+from .rows import NO_ROW, ROWS, row_of
 from .subgraphs import EagerSubgraph
 from .tally import Tally
 from .tensors import tensors_in
@@ -84,7 +84,7 @@ class Between:
 
     def _find(self, op, arguments: tuple, keywords: dict):
         """The program, or why there is none."""
-        if op not in ROWS:
+        if row_of(op) is NO_ROW:
             return WITHOUT_ROW
         if is_free(op):
             return _NO_WORK

@@ -30,9 +30,18 @@ ROWS: dict = {
 }
 
 
+# By name, of overloads that torch registers when it first needs them.
+LATER: dict[str, Row] = {name: row for family in FAMILIES for name, row in family.FAMILY.later.items()}
+
+
 def row_of(target) -> Row:
     """The row of what a node calls; where it has none, one that says nothing."""
-    return ROWS.get(target, NO_ROW)
+    row = ROWS.get(target)
+    if row is None:
+        row = LATER.get(str(target), NO_ROW)
+        if row is not NO_ROW:
+            ROWS[target] = row
+    return row
 
 
-__all__ = ["FAMILIES", "ROWS", "Row", "row_of"]
+__all__ = ["FAMILIES", "NO_ROW", "ROWS", "Row", "row_of"]

@@ -213,6 +213,41 @@ def copy(b, node):
     return b.expand(b.cast(b.value(node.args[1]), dtype), shape)
 
 
+def scaled(b, value, factor, dtype: str):
+    """The value times a number or a tensor."""
+    return value if factor == 1 else b.pointwise("mul", value, operand(b, factor, dtype))
+
+
+@row("addcmul.default", "addcdiv.default")
+def add_of_two(b, node):
+    dtype, _ = result_type(node)
+    base, x, y = (operand(b, n, dtype) for n in node.args[:3])
+    both = b.pointwise("div" if node.target is aten.addcdiv.default else "mul", x, y)
+    return b.pointwise("add", base, scaled(b, both, arg(node, 3, "value", 1), dtype))
+
+
+@row("prims.fma.default")
+def fma(b, node):
+    dtype, _ = result_type(node)
+    require(dtype in FLOATING, "integers")
+    x, y, z = (operand(b, n, dtype) for n in node.args[:3])
+    return b.pointwise("add", b.pointwise("mul", x, y), z)
+
+
+@row("lerp.Scalar", "lerp.Tensor")
+def lerp(b, node):
+    dtype, _ = result_type(node)
+    start, end = (operand(b, n, dtype) for n in node.args[:2])
+    weight, way = operand(b, node.args[2], dtype), b.pointwise("sub", end, start)
+    from_start = b.pointwise("add", start, b.pointwise("mul", weight, way))
+    rest = b.pointwise("sub", b.full(1, dtype), weight)
+    from_end = b.pointwise("sub", end, b.pointwise("mul", way, rest))
+    if not isinstance(node.args[2], fx.Node):
+        return from_start if abs(node.args[2]) < 0.5 else from_end
+    is_near = b.pointwise("lt", b.pointwise("abs", weight), b.full(0.5, dtype))
+    return b.pointwise("select", is_near, from_start, from_end)
+
+
 @row("leaky_relu.default")
 def leaky_relu(b, node):
     return b.pointwise("leaky_relu", b.value(node.args[0]), slope=float(number(arg(node, 1, "negative_slope", 0.01))))

@@ -39,14 +39,17 @@ class Family:
 
     def __init__(self, **facts: bool) -> None:
         self.rows: dict[Callable, Row] = {}
+        self.later: dict[str, Row] = {}
         self._facts = facts
 
     def row(self, *overloads: str, **facts: bool):
         """Adds the decorated function as the lowering of each overload, e.g. "add.Tensor"; those that this torch lacks are left
-        out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type"."""
+        out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type.default"; where torch has
+        not registered one yet it is known by name."""
 
         def add(lower: Callable) -> Callable:
             row = Row(lower, **{**self._facts, **facts})
+            self.later.update({name: row for name in overloads if name.startswith("prims.") and _find(name) is None})
             for target in filter(None, map(_find, overloads)):
                 if target in self.rows:
                     raise ValueError(f"{target} has a row already")
