@@ -60,10 +60,11 @@ class Comparison {
     const Node &ours = m_ours.node(id), &theirs = m_theirs.node(id);
     const std::string where = fmt::format("node {}, {}", id, ours.op->name);
     for (const auto& [name, value] : ours.attributes) {
-      tell(where + ": " + name, text_of(&value), text_of(find_attribute(theirs.attributes, name)), " ");
+      tell(fmt::format("{}: {}", where, name), text_of(&value), text_of(find_attribute(theirs.attributes, name)), " ");
     }
     for (const auto& [name, value] : theirs.attributes) {
-      if (find_attribute(ours.attributes, name) == nullptr) tell(where + ": " + name, "absent", text_of(&value), " ");
+      if (find_attribute(ours.attributes, name) == nullptr)
+        tell(fmt::format("{}: {}", where, name), "absent", text_of(&value), " ");
     }
     if (ours.operands != theirs.operands) m_found.push_back(where + ": reads other values");
   }
