@@ -17,7 +17,7 @@ range over the median. Samples of one table are interleaved.
 TITLES = {
     "step_time": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
-    "coverage": "Coverage", "gemm": "Matrix products", "attention": "Attention",
+    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm": "Matrix products", "attention": "Attention",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs",
 }  # fmt: skip
