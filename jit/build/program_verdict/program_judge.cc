@@ -80,13 +80,14 @@ bool tame(DType dtype, std::span<uint8_t> bytes) {
 }  // namespace
 
 ProgramJudge::ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict)
-    : m_script(script), m_verdict(verdict), m_kept(script.storages.size()) {
-  for (uint32_t i = 0; i < script.outputs.size(); ++i) m_outputs_of[script.outputs[i].storage].push_back(i);
-  m_outputs.resize(script.outputs.size());
+    : m_script(script), m_verdict(verdict), m_made(script.storages.size()) {
+  std::set<uint32_t> outputs;
+  for (const ScriptCell& output : script.outputs) outputs.insert(output.storage);
   m_released.resize(script.steps.size());
   for (uint32_t i = 0; i < script.storages.size(); ++i) {
     const uint32_t last = script.storages[i].last_step;  // beyond all steps for what has no elements: nothing makes it
-    if (i >= origin.client.inputs().size() && last < m_released.size()) m_released[last].push_back(i);
+    const bool is_made = i >= origin.client.inputs().size() && !outputs.contains(i);
+    if (is_made && last < m_released.size()) m_released[last].push_back(i);
   }
 }
 
@@ -192,14 +193,14 @@ void ProgramJudge::poison_targets() {
   }
 }
 
-/// An output stays where it was made until a launch writes there again.
+/// What was made stays where it was made until a launch writes there again.
 void ProgramJudge::remember_what_is_overwritten() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     if (step().arguments[i].role == BufferRole::input) continue;
     const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
-    for (uint32_t output = 0; output < m_outputs.size(); ++output) {
-      MadeOutput& made = m_outputs[output];
-      const bool is_apart = made.bytes.empty() || written.data() + written.size() <= made.bytes.data() ||
+    for (const uint32_t storage : m_live) {
+      Made& made = m_made[storage];
+      const bool is_apart = written.data() + written.size() <= made.bytes.data() ||
                             made.bytes.data() + made.bytes.size() <= written.data();
       if (is_apart || made.copy) continue;
       made.copy.emplace(made.bytes.begin(), made.bytes.end());
@@ -216,30 +217,28 @@ Status ProgramJudge::end(LaunchStatus reported) {
     m_verdict.not_judged = fmt::format("from launch {} on: the graph computes indices outside their tensor", m_step);
   }
   if (!m_inconclusive) {
-    KILN_RETURN_IF_ERROR(keep_what_was_made());
+    KILN_RETURN_IF_ERROR(note_what_was_made());
     const auto start = std::chrono::steady_clock::now();
     for (ScriptFragment& fragment : step().fragments) KILN_RETURN_IF_ERROR(check_fragment(fragment));
     m_verdict.reference_ms += milliseconds_since(start);
     follow_what_was_replaced();
     tame_what_was_made();
-    note_outputs();
   }
-  m_here.clear();
-  for (const uint32_t storage : m_released[m_step]) m_kept[storage] = {};
+  for (const uint32_t storage : m_released[m_step]) {
+    m_made[storage] = {};
+    m_live.erase(storage);
+  }
   ++m_step;
   return {};
 }
 
-Status ProgramJudge::keep_what_was_made() {
+Status ProgramJudge::note_what_was_made() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
     if (said.written == k_none) continue;
     const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
-    if (m_script.storages[said.written].last_step == m_step) {
-      m_here[said.written] = bytes;
-    } else {
-      m_kept[said.written].assign(bytes.begin(), bytes.end());
-    }
+    m_made[said.written] = {bytes, {}};
+    if (!bytes.empty()) m_live.insert(said.written);
     if (!said.copied) continue;
     const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
     if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));
@@ -248,15 +247,13 @@ Status ProgramJudge::keep_what_was_made() {
 }
 
 /// Replaces what is too large in values that were judged: infinities would make all that follows infinite too, where
-/// nothing can be told apart. The program goes on with other numbers, in its memory as in what is kept.
+/// nothing can be told apart. The program goes on with other numbers.
 void ProgramJudge::tame_what_was_made() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
-    if (said.written == k_none || m_here.contains(said.written)) continue;  // nothing follows from what nothing reads
-    const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
-    if (!tame(said.layout.dtype, bytes)) continue;
-    m_replaced.insert(said.written);
-    std::ranges::copy(bytes, m_kept[said.written].begin());
+    if (said.written == k_none) continue;
+    if (m_script.storages[said.written].last_step == m_step) continue;  // nothing follows from what nothing reads
+    if (tame(said.layout.dtype, m_arguments[i].bytes.first(said.layout.bytes()))) m_replaced.insert(said.written);
   }
 }
 
@@ -350,25 +347,10 @@ bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed,
   return true;
 }
 
-void ProgramJudge::note_outputs() {
-  for (size_t i = 0; i < m_arguments.size(); ++i) {
-    const ScriptArgument& said = step().arguments[i];
-    const auto found = m_outputs_of.find(said.written);
-    if (said.written == k_none || found == m_outputs_of.end()) continue;
-    for (const uint32_t output : found->second) {
-      m_outputs[output] = {m_arguments[i].bytes.first(said.layout.bytes()), {}};
-    }
-  }
-}
-
 Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const {
   const ScriptCell& made = m_script.outputs[output];
   if (layout.elements() == 0) return {};
-  const bool is_input = made.storage < m_inputs.size();
-  const MadeOutput& noted = m_outputs[output];
-  const std::span<const uint8_t> then = is_input     ? std::span<const uint8_t>(m_inputs[made.storage])
-                                        : noted.copy ? std::span<const uint8_t>(*noted.copy)
-                                                     : std::span<const uint8_t>(noted.bytes);
+  const std::span<const uint8_t> then = bytes_of(made.storage);
   if (then.size() < made.layout.bytes())
     return error(StatusCode::internal, "program: output {} is made by no launch", output);
   if (then.data() == bytes.data() && layout.lies_as(made.layout)) return {};

@@ -39,8 +39,9 @@ class ProgramJudge final : public LaunchObserver {
  private:
   ScriptStep& step() { return m_script.steps[m_step]; }
   std::span<const uint8_t> bytes_of(uint32_t storage) const {
-    if (const auto here = m_here.find(storage); here != m_here.end()) return here->second;
-    return storage < m_inputs.size() ? std::span<const uint8_t>(m_inputs[storage]) : m_kept[storage];
+    if (storage < m_inputs.size()) return m_inputs[storage];
+    const Made& made = m_made[storage];
+    return made.copy ? std::span<const uint8_t>(*made.copy) : made.bytes;
   }
   Status wrong(std::string what) const;
   Status check_places(std::span<const Argument> arguments);
@@ -49,7 +50,7 @@ class ProgramJudge final : public LaunchObserver {
   uint32_t affordable_task_step();
   std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
   void poison_targets();
-  Status keep_what_was_made();
+  Status note_what_was_made();
   void tame_what_was_made();
   bool begins_elsewhere(const ScriptFragment& fragment) const;
   void follow_what_was_replaced();
@@ -57,22 +58,19 @@ class ProgramJudge final : public LaunchObserver {
   Status check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference);
   template <typename Sensitivity>
   bool agrees(DType dtype, double got, double exact, double allowed, const Sensitivity& sensitivity);
-  void note_outputs();
 
   ProgramScript& m_script;
   ProgramVerdict& m_verdict;
   std::vector<std::span<uint8_t>> m_inputs;
-  std::set<uint32_t> m_writable;                           // allocations
-  std::map<uint32_t, std::span<uint8_t>> m_here;           // storages that nothing reads later: not kept
-  std::vector<std::vector<uint8_t>> m_kept;                // by storage; empty before and after
-  std::set<uint32_t> m_replaced;                           // storages: other numbers than those that were judged
-  std::map<uint32_t, std::vector<uint32_t>> m_outputs_of;  // by storage
-  /// Where an output was made, and what was there before a later launch wrote there.
-  struct MadeOutput {
+  std::set<uint32_t> m_writable;  // allocations
+  std::set<uint32_t> m_replaced;  // storages: other numbers than those that were judged
+  /// Where the contents of a storage were made, and what they were before a launch wrote there again.
+  struct Made {
     std::span<const uint8_t> bytes;
     std::optional<std::vector<uint8_t>> copy;
   };
-  std::vector<MadeOutput> m_outputs;
+  std::vector<Made> m_made;   // by storage; empty before they are made and when nothing reads them any more
+  std::set<uint32_t> m_live;  // storages that are not empty
   std::vector<std::vector<uint32_t>> m_released;  // storages, by the step that reads them last
   std::vector<Argument> m_arguments;              // of the launch that runs
   std::chrono::steady_clock::time_point m_began;

@@ -79,7 +79,7 @@ struct ProgramScript {
   std::vector<ScriptCell> outputs;    // of the client's graph, as made; the caller's layout is the graph's
   std::vector<int64_t> index_bounds;  // per input of the client's graph: 0 where it addresses nothing
   std::vector<bool> becomes_float;    // per input: an integer that is computed with and then made a float, a mask
-  uint64_t kept_bytes = 0;            // most that is kept at one time, inputs apart
+  uint64_t kept_bytes = 0;            // most that may be kept at one time, inputs apart
 
   /// Errors: internal when what became of the graph on the way does not mean what the graph does.
   static Expected<ProgramScript> write(const ProgramOrigin& origin);
