@@ -196,17 +196,18 @@ def _raw_step(optimizer):
 
 
 class _NumbersAsTensors(TorchFunctionMode):
-    """Lets a tensor be given where torch takes a number: `alpha` of sums, `value` of addcmul and addcdiv."""
+    """Lets a tensor be given where torch takes a number: `alpha`, a factor of the second operand; and `value`, of a product or
+    quotient of two that is added to a third."""
 
     def __torch_function__(self, function, types, arguments=(), keywords=None):
         keywords = dict(keywords or {})
-        alpha, value = keywords.get("alpha"), keywords.get("value")
-        name = getattr(function, "__name__", "")
-        if isinstance(alpha, torch.Tensor) and name in ("add", "add_", "sub", "sub_"):
-            return function(arguments[0], arguments[1] * keywords.pop("alpha"), **keywords)
-        if isinstance(value, torch.Tensor) and name.rstrip("_") in ("addcmul", "addcdiv"):
-            base, x, y = arguments[:3]
-            product = (x / y if "div" in name else x * y) * value
+        if isinstance(keywords.get("alpha"), torch.Tensor):
+            first, second, *others = arguments
+            return function(first, second * keywords.pop("alpha"), *others, **keywords)
+        if isinstance(keywords.get("value"), torch.Tensor) and len(arguments) == 3:
+            base, x, y = arguments
+            name = getattr(function, "__name__", "")
+            product = (x / y if "div" in name else x * y) * keywords["value"]
             return base.add_(product) if name.endswith("_") else base + product
         return function(*arguments, **keywords)
 

@@ -208,7 +208,7 @@ PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flag
   const Contract& contract = *self->contract;
   const Py_ssize_t given = PyVectorcall_NARGS(flags);
   if (given < 1 || given > 2 || keywords != nullptr || !PyList_Check(arguments[0])) {
-    PyErr_SetString(PyExc_TypeError, "a program takes a list of tensors, and one of where to write");
+    PyErr_SetString(PyExc_TypeError, "a program takes one list of tensors, and another of where to write");
     return nullptr;
   }
   PyObject* inputs = arguments[0];

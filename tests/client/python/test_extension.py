@@ -136,6 +136,22 @@ def test_a_meta_tensor_and_a_non_tensor_are_refused(client):
             run([wrong])
 
 
+def test_an_output_is_written_where_it_may_lie(client):
+    run = program(client, "copy", [F32], [F32], 24)
+    x, place = torch.randn(2, 3), torch.zeros(2, 3)
+    assert run([x], [None])[0] is not x
+    assert run([x], [place])[0] is place and torch.equal(place, x)
+    assert run([x], [x])[0] is x, "the program says that it may"
+    for unfit in (torch.zeros(3, 2).t(), torch.zeros(2, 3, dtype=torch.float64), torch.zeros(3, 3)):
+        (made,) = run([x], [unfit])
+        assert made is not unfit and torch.equal(made, x)
+    memory = torch.randn(9)
+    (made,) = run([memory[:6].view(2, 3)], [memory[3:].view(2, 3)])
+    assert made.data_ptr() != memory[3:].data_ptr(), "part of the input lies there"
+    with pytest.raises(TypeError, match="list of 1 tensors"):
+        run([x], [place, place])
+
+
 def test_the_number_of_inputs_is_checked(client):
     with pytest.raises(TypeError, match="expected 1 inputs, got 2"):
         program(client, "noop", [F32], [])([torch.randn(2, 3)] * 2)

@@ -11,7 +11,7 @@ from capture import assert_close, captured, compiled
 from kiln.torch import joint
 from kiln.torch.between import Between
 from kiln.torch.partition import partition
-from kiln.torch.rows import FAMILIES, ROWS
+from kiln.torch.rows import FAMILIES, LATER, ROWS, row_of
 from kiln.torch.rows.table import Row
 from test_joint import saved_by
 
@@ -34,7 +34,16 @@ def planted(monkeypatch):
 
 def test_an_overload_is_in_one_family():
     rows = [target for family in FAMILIES for target in family.FAMILY.rows]
-    assert len(rows) == len(set(rows)) == len(ROWS) - 1  # that of a piece of a tuple, which is no op of torch
+    late = [target for target in ROWS if str(target) in LATER]
+    assert len(rows) == len(set(rows)) == len(ROWS) - len(late) - 1  # that of a piece of a tuple, which is no op of torch
+
+
+def test_what_torch_registers_late_has_its_row(monkeypatch):
+    late = Row(cosh)
+    monkeypatch.setitem(LATER, str(COSH), late)
+    monkeypatch.setitem(ROWS, COSH, None)  # to be taken out again
+    del ROWS[COSH]
+    assert row_of(COSH) is late and ROWS[COSH] is late
 
 
 def test_a_row_is_all_that_an_op_needs(planted):

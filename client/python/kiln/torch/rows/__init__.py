@@ -44,4 +44,4 @@ def row_of(target) -> Row:
     return row
 
 
-__all__ = ["FAMILIES", "NO_ROW", "ROWS", "Row", "row_of"]
+__all__ = ["FAMILIES", "LATER", "NO_ROW", "ROWS", "Row", "row_of"]
