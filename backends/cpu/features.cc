@@ -1,6 +1,6 @@
 #include "backends/cpu/features.h"
 
-#ifdef __clang__  // which knows C's name of bool in C alone; clang-tidy reads this file with it
+#ifdef __clang__    // which knows C's name of bool in C alone; clang-tidy reads this file with it
 #define _Bool bool  // NOLINT(bugprone-reserved-identifier)
 #endif
 #include <sys/platform/x86.h>
