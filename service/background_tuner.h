@@ -50,8 +50,8 @@ class BackgroundTuner {
 
   /// Whether a job runs: the pool and the store are still to call back.
   bool is_running() const { return m_job != 0 || m_is_asking; }
-  /// Whether it is known that there is work.
-  bool has_work() const { return m_next.has_value(); }
+  /// Whether there is work, or may be: the store has not answered since something was published.
+  bool has_work() const { return !m_is_stopped && (m_next.has_value() || m_is_asking || m_may_have_work); }
   /// The kernel that races, and how many of its program did; no stage when nothing runs.
   const protocol::Progress& progress() const { return m_progress; }
 
