@@ -61,7 +61,7 @@ def one(compiler):
     seconds = []
     model = gpt2.make_model()
     run = compile_inductor(model, seconds) if compiler == "inductor" else compile_kiln(model, compiler, seconds)
-    gpt2.training_step(run, model, gpt2.tokens())()
+    gpt2.training_step(run, model, gpt2.make_batch())()
     result = {"compiler": compiler, "graphs": len(seconds), "seconds": seconds}
     if compiler != "inductor":
         import kiln

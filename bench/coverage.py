@@ -108,12 +108,12 @@ def main():
     import torch
 
     torch.set_num_threads(2)
-    rows, summary, ids = [], {}, gpt2.tokens()
+    rows, summary, batch = [], {}, gpt2.make_batch()
     for dropout in map(float, arguments.dropout.split(",")):
         counts = {}
         for way in ("eager", "kiln", "backend"):
             model = gpt2.make_model(dropout=dropout).train()
-            counts[way] = count(gpt2.training_step(gpt2.compiled(model, way), model, ids))
+            counts[way] = count(gpt2.training_step(gpt2.compiled(model, way), model, batch))
         for way in ("kiln", "backend"):
             (calls, works), case = counts[way], f"{way}, dropout {dropout}"
             eager_calls, eager_work = (all_.total() for all_ in counts["eager"])

@@ -31,6 +31,12 @@ def tokens(batch=1, sequence=512, vocabulary=50257, seed=1):
     return torch.randint(0, vocabulary, (batch, sequence), generator=torch.Generator().manual_seed(seed))
 
 
+def make_batch(*arguments, **keywords):
+    """Keywords of a call that gives the loss of tokens()."""
+    ids = tokens(*arguments, **keywords)
+    return {"input_ids": ids, "labels": ids}
+
+
 def compiled(model, compiler):
     """The callable to use instead of `model`. Its blocks may be changed in place: give each compiler its own copy."""
     import torch
@@ -41,25 +47,39 @@ def compiled(model, compiler):
         return kiln.compile(model)
     if compiler == "backend":
         return torch.compile(model, backend="kiln")
-    if compiler == "inductor":
-        return torch.compile(model)
+    if compiler in ("inductor", "autotune"):
+        return torch.compile(model, mode="max-autotune" if compiler == "autotune" else None)
     return model
 
 
-def training_step(run, model, ids):
+def compiled_optimizer(optimizer, compiler):
+    """The optimizer, its step compiled as the model is."""
+    import torch
+
+    if compiler == "kiln":
+        import kiln
+
+        return kiln.compile(optimizer)
+    if compiler != "eager":
+        backend = "kiln" if compiler == "backend" else "inductor"
+        optimizer.step = torch.compile(optimizer.step, backend=backend, mode="max-autotune" if compiler == "autotune" else None)
+    return optimizer
+
+
+def training_step(run, model, batch):
     """Loss and gradients; gradients are dropped afterwards."""
     def step():
-        run(input_ids=ids, labels=ids).loss.backward()
+        run(**batch).loss.backward()
         model.zero_grad(set_to_none=True)
     return step
 
 
-def forward_step(run, ids):
+def forward_step(run, batch):
     import torch
 
     def step():
         with torch.no_grad():
-            run(input_ids=ids, labels=ids)
+            run(**batch)
     return step
 
 

@@ -36,10 +36,10 @@ def main():
 
         captures.adapter()
     model = gpt2.make_model(arguments.layers, arguments.width, arguments.heads, arguments.vocabulary, arguments.dropout)
-    ids = gpt2.tokens(sequence=arguments.sequence, vocabulary=arguments.vocabulary)
+    batch = gpt2.make_batch(sequence=arguments.sequence, vocabulary=arguments.vocabulary)
 
     def stepper(run):
-        return gpt2.training_step(run, model, ids) if arguments.mode == "train" else gpt2.forward_step(run, ids)
+        return gpt2.training_step(run, model, batch) if arguments.mode == "train" else gpt2.forward_step(run, batch)
 
     def timed(function):
         """(seconds by the clock, seconds of this process's threads): what else the machine does is in the first."""

@@ -12,13 +12,9 @@ def make(way, model):
     """(optimizer, its step) of a model of its own."""
     import torch
 
-    import kiln
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if way == "fused" else None)
-    if way == "kiln":
-        kiln.compile(optimizer)
-    elif way in ("backend", "inductor"):
-        optimizer.step = torch.compile(optimizer.step, backend="kiln" if way == "backend" else "inductor")
+    fused = way == "fused"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if fused else None)
+    gpt2.compiled_optimizer(optimizer, "eager" if fused else way)
     return lambda: optimizer.step()
 
 

@@ -92,13 +92,22 @@ def spread(samples):
     return (quartiles[2] - quartiles[0]) / statistics.median(samples)
 
 
-def row(case, samples, scale, unit):
-    """`scale` turns seconds into the unit by division (rates) for display; ratio is peer's time over ours."""
+def row(case, samples, scale, unit, own=()):
+    """`scale` turns seconds into the unit by division (rates) for display; ratio is the best peer's time over ours. `own` are
+    other kernels of ours: listed, but no peers."""
     medians = {name: statistics.median(values) for name, values in samples.items()}
-    peers = {name: scale / value for name, value in medians.items() if name != "ours"}
-    best_peer = min(value for name, value in medians.items() if name != "ours")
-    return {"case": case, "unit": unit, "ours": scale / medians["ours"], "peers": peers,
-            "ratio": best_peer / medians["ours"], "spread": spread(samples["ours"])}
+    rates = {name: scale / value for name, value in medians.items()}
+    ours = rates.pop("ours")
+    peers = {name: rate for name, rate in rates.items() if name not in own}
+    return {"case": case, "unit": unit, "ours": ours, "peers": peers, "own": {name: rates[name] for name in own if name in rates},
+            "ratio": ours / max(peers.values()), "spread": spread(samples["ours"])}
+
+
+def set_openblas_threads(count):
+    """Of the OpenBLAS that numpy brings."""
+    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    for path in {line.split()[-1] for line in lines if "openblas" in line}:
+        ctypes.CDLL(path).scipy_openblas_set_num_threads64_(count)
 
 
 def host(threads):

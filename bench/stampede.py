@@ -41,7 +41,7 @@ def capture(file, compiler):
 
     session.client = lambda device="": Recorder()
     model = gpt2.make_model()
-    gpt2.training_step(gpt2.compiled(model, compiler), model, gpt2.tokens())()
+    gpt2.training_step(gpt2.compiled(model, compiler), model, gpt2.make_batch())()
     pathlib.Path(file).write_bytes(pickle.dumps(asked))
     print(json.dumps({"graphs": len(asked)}))
 

@@ -15,9 +15,9 @@ What was measured, on which machine, and how: each file of `bench/results/` as o
 range over the median. Samples of one table are interleaved.
 """
 TITLES = {
-    "step_time": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
+    "model": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
-    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm": "Matrix products", "attention": "Attention",
+    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16", "attention": "Attention",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs",
 }  # fmt: skip

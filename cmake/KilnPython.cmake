@@ -15,6 +15,7 @@ set(KILN_PYTHON_SOURCES
   ${PROJECT_SOURCE_DIR}/client/python/src/error.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/module.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/program.cc
+  ${PROJECT_SOURCE_DIR}/client/python/src/stopwatch.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/tensor_exchange.cc)
 
 function(kiln_python_package name folder library)

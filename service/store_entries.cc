@@ -70,11 +70,10 @@ bool is_called(const Entry& entry, std::string_view name) {
   return false;
 }
 
-/// What this build tunes programs for under such a key; nothing where it tunes none: another build's, unchecked ones, and
-/// those that never race.
+/// What this build makes programs for under such a key; nothing where it makes none: another build's, or unchecked ones.
 std::optional<Target> target_of(const Head& program) {
   const json parts = json::parse(program.provenance, nullptr, false);
-  if (!parts.is_object() || parts.contains("proof") || parts.contains("deterministic")) return std::nullopt;
+  if (!parts.is_object() || parts.contains("proof")) return std::nullopt;
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;

@@ -1,7 +1,6 @@
 #include "frontend/kernel/overwrites.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 namespace kiln {

@@ -62,7 +62,7 @@ class ProgramBuild {
     m_clock.finish("fuse");
     KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_plans, m_target, m_published, m_environment));
     m_clock.finish("kernels");
-    if (m_tuning != Tuning::off && !m_target.target.is_deterministic) {
+    if (m_tuning != Tuning::off) {
       const Deadline deadline =
           m_tuning == Tuning::background ? deadline_in(limits::k_background_tuning_ms) : k_no_deadline;
       const RaceOrder order{m_tuning == Tuning::again, deadline};

@@ -82,8 +82,8 @@ class Program {
   uint64_t launch_scratch_bytes() const;
 
   /// Base pointers in the order of inputs() and outputs(), of the memory of the program's device; an aliased output's
-  /// pointer is not used. Outputs overlap neither one another nor inputs, but for what may_overwrite allows. On the host at most `num_threads` threads of the caller's OpenMP pool; on any other device the
-  /// source's stream, and this waits for it.
+  /// pointer is not used. Outputs overlap neither one another nor inputs, but for what may_overwrite allows. On the host at
+  /// most `num_threads` threads of the caller's OpenMP pool; on any other device the source's stream, and this waits for it.
   /// Errors: out_of_range when an index from data was outside its tensor; resource_exhausted without memory.
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
   /// Puts all launches on `stream`, of the program's device, and does not wait: what kernels report is the stream's to

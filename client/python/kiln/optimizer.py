@@ -68,7 +68,6 @@ class Updates:
         self._mode = mode
         self._graphs: dict[tuple, object] = {}  # compiled graphs, by what update they are of
         self._keeps_state: dict[tuple, bool] = {}  # by options
-        self._rates: dict[float, torch.Tensor] = {}
         self._is_lost = False
 
     def step(self, optimizer, closure):
@@ -98,7 +97,7 @@ class Updates:
         """What to run, each with its tensors: nothing has been written yet. Raises Stays, _NotYet."""
         calls = []
         for group in optimizer.param_groups:
-            options, rate = self.note_options(optimizer, group), self._rate_of(group)
+            options, rate = self.note_options(optimizer, group), _rate_of(group)
             for param in group["params"]:
                 if param.grad is not None:
                     calls.append(self._call(optimizer, group, options, rate, param))
@@ -112,6 +111,8 @@ class Updates:
         if any(state[name] is not None for name in state.keys() - set(names)):
             raise Stays("state that is no tensor")
         tensors = [param, param.grad, rate, *(state[name] for name in names)]
+        if not all(map(_is_plain, tensors)):
+            raise Stays("a tensor that is sparse, complex or on a device")
         key = options, names, tuple((t.dtype, t.shape, t.stride()) for t in tensors)
         graph = self._graphs.get(key)
         if graph is None:
@@ -127,21 +128,7 @@ class Updates:
             self._keeps_state[options] = keeps_state(optimizer, group)
         return options
 
-    def _rate_of(self, group: dict) -> torch.Tensor:
-        rate = group.get("lr", 0.0)
-        if isinstance(rate, torch.Tensor):
-            if rate.dim() != 0 or rate.device.type != "cpu":
-                raise Stays("a learning rate of several elements, or on a device")
-            return rate
-        if rate not in self._rates:
-            self._rates = {rate: torch.tensor(rate, dtype=torch.float64)}
-        return self._rates[rate]
-
     def _trace(self, optimizer, group: dict, names: tuple, tensors: list):
-        for tensor in tensors:
-            if tensor.layout is not torch.strided or tensor.is_complex() or tensor.device.type != "cpu":
-                raise Stays("a tensor that is sparse, complex or on a device")
-
         def update(param, grad, rate, *state):
             _update(optimizer, group, names, param, grad, rate, state)
 
@@ -165,6 +152,16 @@ def options_of(group: dict) -> tuple:
     return options
 
 
+def _rate_of(group: dict) -> torch.Tensor:
+    """The group's learning rate. Raises Stays."""
+    rate = group.get("lr", 0.0)
+    if not isinstance(rate, torch.Tensor):
+        return torch.tensor(rate, dtype=torch.float64)
+    if rate.dim() != 0 or rate.device.type != "cpu":
+        raise Stays("a learning rate of several elements, or on a device")
+    return rate
+
+
 def shadow_of(optimizer, group: dict, params: list, state: dict, **options):
     """An optimizer of the same class and options over other parameters."""
     shadow = object.__new__(type(optimizer))
@@ -185,6 +182,10 @@ def _update(optimizer, group: dict, names: tuple, param, grad, rate, state: tupl
     for name, tensor in zip(names, state):
         if mine[name] is not tensor:
             tensor.copy_(mine[name])
+
+
+def _is_plain(tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_complex() and tensor.device.type == "cpu"
 
 
 def _is_count(tensor) -> bool:

@@ -20,7 +20,7 @@ import torch
 
 from . import _session
 from .torch import captures
-from .torch.between import Between, inside_capture
+from .torch.between import Between, run_capture
 from .torch.described import RUN, Describer, describe_module, name_of
 from .torch.entry import backend, compile_or_eager
 from .torch.joint import partition_joint
@@ -244,11 +244,9 @@ class _Bound:
         self._time = tally_of(target).time
 
     def __call__(self, *arguments, **keywords):
-        return self._time.run(self._run, arguments, keywords)
-
-    def _run(self, arguments: tuple, keywords: dict):
-        with inside_capture():
-            return self.entry.run(self._target, arguments, keywords)
+        if torch.compiler.is_compiling():
+            return run_capture(self.entry.run, self._target, arguments, keywords)
+        return self._time.run(run_capture, self.entry.run, self._target, arguments, keywords)
 
 
 class _Whole:
@@ -259,6 +257,8 @@ class _Whole:
         self._model, self._between, self._time = model, Between(tally), tally.time
 
     def __call__(self, *arguments, **keywords):
+        if torch.compiler.is_compiling():
+            return self._between.run(self._model._call_impl, arguments, keywords)
         return self._time.run(self._between.run, self._model._call_impl, arguments, keywords)
 
 

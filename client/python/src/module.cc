@@ -5,6 +5,7 @@
 #include "client/python/src/client.h"
 #include "client/python/src/error.h"
 #include "client/python/src/program.h"
+#include "client/python/src/stopwatch.h"
 
 namespace kiln::python {
 
@@ -38,15 +39,19 @@ PyObject* normalise(PyObject*, PyObject* text) {
 
 PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(kiln_version()); }
 
-PyObject* time_in_programs(PyObject*, PyObject*) { return PyLong_FromLongLong(nanoseconds_in_programs()); }
+PyObject* disturb(PyObject*, PyObject*) {
+  note_disturbance();
+  Py_RETURN_NONE;
+}
 
 PyMethodDef k_functions[] = {
     {"attach", attach, METH_VARARGS,
      "attach(tensor_type, relayout): exchange tensors of this type; relayout(tensor, strides) copies one "
      "into strides."},
     {"normalise", normalise, METH_O, "normalise(text) -> text: a graph's text form, read and printed again."},
-    {"time_in_programs", time_in_programs, METH_NOARGS,
-     "How long this thread was in calls of programs, in nanoseconds; on a device a call ends before its work does."},
+    {"note_disturbance", disturb, METH_NOARGS,
+     "To be told when something is compiled, loaded or checked: the calls that this happens in are no measure of "
+     "time."},
     {"version", version, METH_NOARGS, "libkiln's version."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -66,7 +71,8 @@ PyModuleDef k_module = {
 PyMODINIT_FUNC PyInit__kiln() {
   using namespace kiln::python;
   Handle module = Handle::steal(PyModule_Create(&k_module));
-  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_program_type(module.get())) {
+  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_program_type(module.get()) ||
+      !add_stopwatch_type(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -2,12 +2,12 @@
 
 #include <omp.h>
 #include <structmember.h>
-#include <time.h>
 
 #include <algorithm>
 #include <new>
 
 #include "client/python/src/error.h"
+#include "client/python/src/stopwatch.h"
 
 namespace kiln::python {
 
@@ -40,26 +40,6 @@ struct ProgramObject {
 };
 
 PyTypeObject* g_program_type = nullptr;
-
-int64_t now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
-}
-
-thread_local int64_t t_nanoseconds = 0;  // in calls of programs
-
-/// Adds its lifetime to what this thread spent in programs.
-class Stopwatch {
- public:
-  Stopwatch() = default;
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() { t_nanoseconds += now() - m_start; }
-
- private:
-  const int64_t m_start = now();
-};
 
 /// The tensors and addresses of one call. Keeps copies made for it alive until it ends.
 struct Call {
@@ -203,7 +183,7 @@ bool may_be_told_where(const ProgramObject* self) {
 }
 
 PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* keywords) {
-  const Stopwatch stopwatch;
+  const InProgram in_program;
   auto* self = reinterpret_cast<ProgramObject*>(object);
   const Contract& contract = *self->contract;
   const Py_ssize_t given = PyVectorcall_NARGS(flags);
@@ -335,8 +315,6 @@ bool add_program_type(PyObject* module) {
   g_program_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&k_spec));
   return g_program_type != nullptr && PyModule_AddType(module, g_program_type) == 0;
 }
-
-int64_t nanoseconds_in_programs() { return t_nanoseconds; }
 
 bool attach_tensors(PyObject* tensor_type, PyObject* relayout_function) {
   if (!g_exchange.attach(tensor_type)) return false;

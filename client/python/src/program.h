@@ -36,9 +36,6 @@ struct Placement {
 PyObject* wrap_program(kiln_program* program, PyObject* owner, PyObject* inputs, PyObject* outputs,
                        const Placement& placement);
 
-/// How long this thread was in calls of programs, since it started. On a device a call ends before its work does.
-int64_t nanoseconds_in_programs();
-
 /// Lends tensors of `tensor_type` from now on; `relayout(tensor, strides) -> tensor` copies one into other
 /// strides.
 bool attach_tensors(PyObject* tensor_type, PyObject* relayout);

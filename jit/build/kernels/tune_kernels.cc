@@ -175,7 +175,8 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
   for (size_t p = 0; p < plans.size(); ++p) {
     for (const Launch& launch : plans[p].launches) {
       const Digest& spec = plans[p].digests[launch.spec];
-      if (!is_tunable(plans[p].specs[launch.spec]) || !seen.try_emplace(spec, true).second) continue;
+      const bool races = is_tunable(plans[p].specs[launch.spec], target.target);
+      if (!races || !seen.try_emplace(spec, true).second) continue;
       const KernelChoice& choice = chosen.of_plans[p][launch.spec];
       const Digest record = tuning_key(spec, target.target, machine).digest();
       if (!is_again && choice.generation > 0 && published.has_record(record)) continue;
@@ -233,7 +234,9 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
 
 }  // namespace
 
-bool is_tunable(const KernelSpec& spec) { return !std::holds_alternative<LoopsSpec>(spec.kernel); }
+bool is_tunable(const KernelSpec& spec, const Target& target) {
+  return !target.is_deterministic && !std::holds_alternative<LoopsSpec>(spec.kernel);
+}
 
 Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
                                 const BuildEnvironment& environment, const RaceOrder& order, ChosenKernels& chosen) {

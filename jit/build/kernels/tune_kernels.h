@@ -7,8 +7,9 @@
 
 namespace kiln {
 
-/// Whether kernels of the spec are worth a race: products and attention. What else there is waits for memory.
-bool is_tunable(const KernelSpec& spec);
+/// Whether kernels of the spec race for the target: products and attention, unless bits may not depend on it. What else there
+/// is waits for memory.
+bool is_tunable(const KernelSpec& spec, const Target& target);
 
 /// Which kernels race.
 struct RaceOrder {

@@ -16,9 +16,8 @@ BuiltArtifact link_plan(const Plan& plan, std::span<const KernelChoice> kernels)
 
 /// Whether each kernel that may race has.
 bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels, const Target& target) {
-  if (target.is_deterministic) return true;  // none may
   for (size_t i = 0; i < plan.specs.size(); ++i) {
-    if (is_tunable(plan.specs[i]) && kernels[i].generation == 0) return false;
+    if (is_tunable(plan.specs[i], target) && kernels[i].generation == 0) return false;
   }
   return true;
 }

@@ -198,9 +198,8 @@ void ProgramJudge::remember_what_is_overwritten() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     if (step().arguments[i].role == BufferRole::input) continue;
     const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
-    for (const uint32_t storage : m_live) {
-      Made& made = m_made[storage];
-      const bool is_apart = written.data() + written.size() <= made.bytes.data() ||
+    for (Made& made : m_made) {
+      const bool is_apart = made.bytes.empty() || written.data() + written.size() <= made.bytes.data() ||
                             made.bytes.data() + made.bytes.size() <= written.data();
       if (is_apart || made.copy) continue;
       made.copy.emplace(made.bytes.begin(), made.bytes.end());
@@ -224,10 +223,7 @@ Status ProgramJudge::end(LaunchStatus reported) {
     follow_what_was_replaced();
     tame_what_was_made();
   }
-  for (const uint32_t storage : m_released[m_step]) {
-    m_made[storage] = {};
-    m_live.erase(storage);
-  }
+  for (const uint32_t storage : m_released[m_step]) m_made[storage] = {};
   ++m_step;
   return {};
 }
@@ -238,7 +234,6 @@ Status ProgramJudge::note_what_was_made() {
     if (said.written == k_none) continue;
     const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
     m_made[said.written] = {bytes, {}};
-    if (!bytes.empty()) m_live.insert(said.written);
     if (!said.copied) continue;
     const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
     if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));

@@ -69,8 +69,7 @@ class ProgramJudge final : public LaunchObserver {
     std::span<const uint8_t> bytes;
     std::optional<std::vector<uint8_t>> copy;
   };
-  std::vector<Made> m_made;   // by storage; empty before they are made and when nothing reads them any more
-  std::set<uint32_t> m_live;  // storages that are not empty
+  std::vector<Made> m_made;  // by storage; empty before they are made and when nothing reads them any more
   std::vector<std::vector<uint32_t>> m_released;  // storages, by the step that reads them last
   std::vector<Argument> m_arguments;              // of the launch that runs
   std::chrono::steady_clock::time_point m_began;

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kiln
-from kiln.torch.between import MAX_VARIANTS, Between, inside_capture
+from kiln.torch.between import MAX_VARIANTS, Between, run_capture
 
 
 def counted():
@@ -111,8 +111,7 @@ class Seen(TorchDispatchMode):
 def test_another_dispatch_mode_sees_every_op():
     def inside(x):
         with Seen() as seen:
-            with inside_capture():  # not the innermost one: left alone
-                y = x + 1
+            y = run_capture(torch.add, x, 1)  # not the innermost one: left alone
         return y, seen.ops
 
     x = torch.randn(3)
@@ -136,8 +135,7 @@ def test_captures_and_models_within_are_not_looked_at():
     between, x = Between(), torch.randn(3)
 
     def function(x):
-        with inside_capture():
-            y = x * 3
+        y = run_capture(torch.mul, x, 3)
         return Between().run(lambda x: x + 1, (y,), {})  # the outermost model's serves those within
 
     assert torch.equal(between.run(function, (x,), {}), x * 3 + 1)

@@ -185,6 +185,21 @@ def test_what_cannot_be_had_is_torchs_and_said_once(make, why, capfd):
     assert capfd.readouterr().err.count(why) == 1
 
 
+def test_sparse_gradients_are_torchs_and_said_once(capfd):
+    torch.manual_seed(3)
+    tables = [torch.nn.Embedding(9, 4, sparse=True)]
+    tables.append(copy.deepcopy(tables[0]))
+    optimizers = [torch.optim.SGD(table.parameters(), lr=0.1) for table in tables]
+    kiln.compile(optimizers[0])
+    for _ in range(3):
+        for table, optimizer in zip(tables, optimizers):
+            optimizer.zero_grad()
+            table(torch.tensor([1, 5, 1])).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(tables[0].weight, tables[1].weight)
+    assert capfd.readouterr().err.count("a tensor that is sparse, complex or on a device") == 1
+
+
 def test_torch_compile_writes_in_place():
     pair = Pair(torch.optim.AdamW, {})
     pair.mine.step = torch.compile(pair.mine.step, backend="kiln")

@@ -9,7 +9,6 @@ types.
 from __future__ import annotations
 
 import collections
-import contextlib
 import operator
 import threading
 
@@ -115,17 +114,15 @@ class Between:
             self._tally.add(int(why is None), [] if why is None else [(str(op), why)], ())
 
 
-@contextlib.contextmanager
-def inside_capture():
-    """Within, ops are those of a capture, which Kiln has seen."""
+def run_capture(function, *arguments):
+    """function(*arguments), whose ops are those of a capture, which Kiln has seen."""
     interception = getattr(_thread, "interception", None)
     if interception is None or not interception.is_innermost():
-        yield
-        return
+        return function(*arguments)
     with interception.paused():
         _thread.interception = None
         try:
-            yield
+            return function(*arguments)
         finally:
             _thread.interception = interception
 

@@ -78,7 +78,7 @@ class Partition:
     subgraphs: dict[int, Subgraph]  # by level
     reasons: dict[fx.Node, Reason]  # why a node stays in torch
     views: set[fx.Node]
-    closing_copies: list[fx.Node]  # to inputs of the graph, when all else is done
+    closing_copies: dict[fx.Node, None]  # to inputs of the graph, when all else is done
 
 
 def is_view(node: fx.Node) -> bool:
@@ -202,7 +202,7 @@ def why_not_operand(node: fx.Node, reasons: dict) -> Reason | None:
     return Reason("its tuple is made in torch") if is_torchs else None
 
 
-def _colour(graph: fx.Graph, reasons: dict, views: set, copies: list) -> tuple[dict[fx.Node, int], dict[int, Subgraph]]:
+def _colour(graph: fx.Graph, reasons: dict, views: set, copies: dict) -> tuple[dict[fx.Node, int], dict[int, Subgraph]]:
     """(levels, subgraphs by level), as the essay above says."""
     levels: dict[fx.Node, int] = {}
     subgraphs: dict[int, Subgraph] = {}

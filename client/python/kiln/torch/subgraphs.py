@@ -1,6 +1,7 @@
 """What runs a subgraph: its program (StaticSubgraph), one program for each binding of its symbols (SymbolicSubgraph), or torch
-(EagerSubgraph). Each takes a list of tensors, and the sizes that the subgraph is called with besides, gives a list of tensors, and has a plain form
-that a capture keeps. It may be told tensors to write outputs to; where it does, the result is that very tensor."""
+(EagerSubgraph). Each takes a list of tensors, and the sizes that the subgraph is called with besides, gives a list of tensors,
+and has a plain form that a capture keeps. It may be told tensors to write outputs to; where it does, the result is that very
+tensor."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class StaticSubgraph:
         self._program = programs.create_program(text, inputs, outputs, place, symbols)
         self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state = (text, inputs, outputs, place)
+        self._differentiates_forward = compat.adapter().differentiates_forward
         check.on_first_run(self, self._program, eager, check.Facts(*self.state, symbols))
         _session.note_live(self)
 
@@ -42,7 +44,7 @@ class StaticSubgraph:
         return [self.check]
 
     def __call__(self, tensors: list, targets: list | None = None) -> list:
-        if compat.adapter().differentiates_forward():  # a program would lose what goes along with the tensors
+        if self._differentiates_forward():  # a program would lose what goes along with the tensors
             return self.eager(tensors)
         try:
             return self.run(tensors) if targets is None else self.run(tensors, targets)
@@ -161,7 +163,7 @@ def load_subgraph(kind: str, state: tuple):
 
 def run_subgraph(subgraph, tensors: list, targets: list | None = None) -> list:
     """What generated source calls, by its name."""
-    return subgraph(tensors) if targets is None else subgraph(tensors, targets)
+    return subgraph(tensors, targets)
 
 
 def _dump_state(state: tuple, eager: EagerSubgraph) -> tuple:

@@ -6,18 +6,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
-import threading
-import time
 import weakref
 
-import torch
-
 try:
-    from .._kiln import time_in_programs
+    from .._kiln import Stopwatch, note_disturbance
 except ImportError:  # no libkiln, and so no programs; the session says so
 
-    def time_in_programs() -> int:
-        return 0
+    class Stopwatch:
+        calls = ns = kiln_ns = 0
+
+        def run(self, function, *arguments):
+            return function(*arguments)
+
+    def note_disturbance() -> None:
+        pass
 
 
 class Tally:
@@ -35,45 +37,6 @@ class Tally:
         self.left.update(left * instances)
         self.instances = instances
         self.checked.update(subgraphs)
-
-
-class _Thread(threading.local):
-    is_timed = False
-
-
-_thread = _Thread()
-_disturbances = 0
-
-
-def note_disturbance() -> None:
-    """To be told when something is compiled, loaded or checked: the calls that this happens in are no measure of time."""
-    global _disturbances
-    _disturbances += 1
-
-
-class Stopwatch:
-    """Times calls, but for those within a call that is timed, and those that were disturbed.
-
-    Attributes: calls; ns, their time; kiln_ns, what of it Kiln's programs took."""
-
-    __slots__ = ("calls", "kiln_ns", "ns")
-
-    def __init__(self) -> None:
-        self.calls = self.ns = self.kiln_ns = 0
-
-    def run(self, function, *arguments):
-        if torch.compiler.is_compiling() or _thread.is_timed:
-            return function(*arguments)
-        before, in_programs, start = _disturbances, time_in_programs(), time.perf_counter_ns()
-        _thread.is_timed = True
-        try:
-            return function(*arguments)
-        finally:
-            _thread.is_timed = False
-            if before == _disturbances:
-                self.ns += time.perf_counter_ns() - start
-                self.kiln_ns += time_in_programs() - in_programs
-                self.calls += 1
 
 
 _tallies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

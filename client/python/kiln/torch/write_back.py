@@ -13,23 +13,23 @@ from torch import fx
 aten = torch.ops.aten
 
 
-def closing_copies(graph: fx.Graph) -> list[fx.Node]:
-    """The copies to inputs with which the graph ends."""
+def closing_copies(graph: fx.Graph) -> dict[fx.Node, None]:
+    """The copies to inputs with which the graph ends, in their order."""
     copies: list[fx.Node] = []
     (output,) = graph.find_nodes(op="output")
     node = output.prev
     while node.target is aten.copy_.default and node.args[0].op == "placeholder" and not node.users:
         copies.append(node)
         node = node.prev
-    return copies[::-1]
+    return dict.fromkeys(reversed(copies))
 
 
 def own_memory(plan, level: int) -> dict[fx.Node, fx.Node]:
     """Of the outputs of a level's subgraph, those that may be made where an input of the graph lies: that input."""
-    mine, found = set(plan.subgraphs[level].nodes), {}
+    mine, outputs, found = set(plan.subgraphs[level].nodes), set(plan.subgraphs[level].outputs), {}
     for copy in plan.closing_copies:
         target, value = copy.args[:2]
-        if value not in plan.subgraphs[level].outputs or value in found or not _is_alike(target, value):
+        if value not in outputs or value in found or not _is_alike(target, value):
             continue
         if _is_done_with(target, copy, mine, plan, level) and not _leaves(value, plan):
             found[value] = target
@@ -52,13 +52,8 @@ def _readers(node: fx.Node, plan):
 
 def _is_done_with(target: fx.Node, copy: fx.Node, mine: set, plan, level: int) -> bool:
     """Whether nobody but the subgraph reads what the input holds when the subgraph runs, or later."""
-    for user in _readers(target, plan):
-        is_closing = user in plan.closing_copies
-        if is_closing and user is copy and copy.args[1] is not target:
-            continue
-        if user.op == "output" or is_closing or (user not in mine and plan.levels[user] >= level):
-            return False
-    return True
+    later = (user for user in _readers(target, plan) if user is not copy and user not in mine)
+    return not any(user.op == "output" or user in plan.closing_copies or plan.levels[user] >= level for user in later)
 
 
 def _leaves(value: fx.Node, plan) -> bool:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from ..builder import Builder, meta_of
 from ..text import Value
-from .table import Family, number, require
+from .table import Family, number, require, scaled
 
 FAMILY = Family()
 row = FAMILY.row
-
-
-def scaled(b: Builder, x: Value, factor: float) -> Value:
-    return x if factor == 1 else b.pointwise("mul", x, b.full(factor, x.dtype))
 
 
 def compared(b: Builder, name: str, x: Value, bound: float) -> Value:

@@ -7,7 +7,7 @@ from torch import fx
 
 from ..builder import Builder, meta_of
 from ..text import DTYPES, FLOATING, Value
-from .table import Family, arg, aten, number, operand, require, result_type
+from .table import Family, arg, aten, number, operand, require, result_type, scaled
 
 FAMILY = Family(is_recomputed=True)
 row = FAMILY.row
@@ -109,9 +109,7 @@ for aten_name in LOGICAL:
 
 def add_scaled(b: Builder, name: str, left, right, alpha, dtype: str) -> Value:
     """left ± alpha * right"""
-    right = operand(b, right, dtype)
-    if alpha != 1:
-        right = b.pointwise("mul", right, b.full(number(alpha), dtype))
+    right = scaled(b, operand(b, right, dtype), number(alpha))
     op = BOOLEAN_ARITHMETIC.get(name, name) if dtype == "bool" else name
     return b.pointwise(op, operand(b, left, dtype), right)
 
@@ -213,17 +211,12 @@ def copy(b, node):
     return b.expand(b.cast(b.value(node.args[1]), dtype), shape)
 
 
-def scaled(b, value, factor, dtype: str):
-    """The value times a number or a tensor."""
-    return value if factor == 1 else b.pointwise("mul", value, operand(b, factor, dtype))
-
-
 @row("addcmul.default", "addcdiv.default")
 def add_of_two(b, node):
     dtype, _ = result_type(node)
     base, x, y = (operand(b, n, dtype) for n in node.args[:3])
     both = b.pointwise("div" if node.target is aten.addcdiv.default else "mul", x, y)
-    return b.pointwise("add", base, scaled(b, both, arg(node, 3, "value", 1), dtype))
+    return b.pointwise("add", base, scaled(b, both, number(arg(node, 3, "value", 1))))
 
 
 @row("prims.fma.default")

@@ -96,6 +96,11 @@ def operand(b: Builder, value, dtype: str) -> Value:
     return b.full(number(value), dtype)
 
 
+def scaled(b: Builder, value: Value, factor: float) -> Value:
+    """The value times a number."""
+    return value if factor == 1 else b.pointwise("mul", value, b.full(factor, value.dtype))
+
+
 def wrap(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 

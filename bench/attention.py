@@ -1,7 +1,7 @@
 """How fast is our f32 attention, forward and backward, beside torch's flash attention on the CPU? Alternating in one
 process, on one OpenMP pool. Causal work is counted as half; backward as 2.5 times forward.
 
-python bench/attention_bench.py [--threads N] [--candidate I] [--json FILE]
+--threads N; --candidate I; --json FILE
 """
 import argparse
 

@@ -1,0 +1,57 @@
+"""Models of the families that people train, with random weights, each with a batch that gives its loss."""
+import gpt2
+
+
+def _gpt2(dropout):
+    return gpt2.make_model(dropout=dropout), gpt2.make_batch(1, 512, 50257)
+
+
+def _llama(dropout):
+    """Grouped queries, rotary positions, RMSNorm, SwiGLU."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(vocab_size=32000, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
+                         num_key_value_heads=4, attention_dropout=dropout, use_cache=False)
+    model = LlamaForCausalLM(config)
+    model.loss_type = "ForCausalLM"
+    return model, gpt2.make_batch(1, 512, 32000)
+
+
+def _bert(dropout):
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    return BertForMaskedLM(config), gpt2.make_batch(4, 128, 30522)
+
+
+def _vit(dropout):
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, num_labels=1000,
+                       problem_type="single_label_classification")
+    generator = torch.Generator().manual_seed(1)
+    batch = {"pixel_values": torch.randn(2, 3, 224, 224, generator=generator), "labels": torch.tensor([1, 2])}
+    return ViTForImageClassification(config), batch
+
+
+def _t5(dropout):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(dropout_rate=dropout, use_cache=False, decoder_start_token_id=0)  # its defaults are T5-small's sizes
+    return T5ForConditionalGeneration(config), gpt2.make_batch(4, 128, 32128)
+
+
+MODELS = {"gpt2": ("GPT-2 124M", _gpt2), "llama": ("Llama style, 12 x 768", _llama), "bert": ("BERT-base", _bert),
+          "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5)}  # fmt: skip
+
+
+def make(name, dtype, dropout=0.0):
+    """(what it is called, the model in training mode, keywords of a call)."""
+    import torch
+
+    title, make_model = MODELS[name]
+    torch.manual_seed(0)
+    model, batch = make_model(dropout)
+    batch = {key: value.to(dtype) if value.is_floating_point() else value for key, value in batch.items()}
+    return title, model.to(dtype).train(), batch
