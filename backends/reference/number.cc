@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "frontend/kernel/philox.h"
 #include "frontend/ops/scalar_math.h"
 
 namespace kiln {
@@ -134,6 +135,8 @@ int64_t apply_integer(ScalarOp op, int64_t a, int64_t b) {
       return a | b;
     case ScalarOp::bitwise_xor:
       return a ^ b;
+    case ScalarOp::philox:
+      return philox_word(ua, ub);
     default:
       assert(false && "not an operation on integers");
       return 0;

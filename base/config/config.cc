@@ -41,6 +41,10 @@ constexpr std::array k_keys = {
     ConfigKey{"deterministic", &Config::deterministic, "",
               "On: equal bits on every machine of a target, with any number of threads; kernels are the target's first "
               "pick and never race."},
+    ConfigKey{"random", &Config::random, "",
+              "Who draws dropout's masks: torch, the very ones that eager draws of a seed; fast, kernels themselves, "
+              "which store none of them.",
+              "torch,fast"},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

@@ -36,6 +36,7 @@ struct Config {
   std::string job;
 
   bool deterministic = false;
+  std::string random = "torch";
 
   std::string autotune_mode = "background";
 

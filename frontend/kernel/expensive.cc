@@ -18,6 +18,7 @@ bool is_expensive(ScalarOp op) {
     case ScalarOp::floor_div:
     case ScalarOp::remainder:
     case ScalarOp::fmod:
+    case ScalarOp::philox:
       return true;
     default:
       return false;

@@ -59,6 +59,7 @@ constexpr ScalarRow k_rows[] = {
     {ScalarOp::bitwise_and, "bitwise_and", 2},
     {ScalarOp::bitwise_or, "bitwise_or", 2},
     {ScalarOp::bitwise_xor, "bitwise_xor", 2},
+    {ScalarOp::philox, "philox", 2},
     {ScalarOp::select, "select", 3},
 };
 

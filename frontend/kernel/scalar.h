@@ -68,6 +68,7 @@ enum class ScalarOp : uint8_t {
   bitwise_and = 57,
   bitwise_or = 58,
   bitwise_xor = 59,  // on booleans these are the logical ones
+  philox = 60,       // of i64, (key, counter): 32 random bits, as a number from 0 on (philox.h)
   // ternary
   select = 70,  // operand 0 (bool) ? operand 1 : operand 2
 };

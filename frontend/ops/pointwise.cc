@@ -18,7 +18,7 @@ using Gradients = Expected<std::vector<ValueId>>;
 
 // --- types -------------------------------------------------------------------------------------------------------------
 
-enum class Accepts : uint8_t { floating, numbers, integers_or_boolean, anything };
+enum class Accepts : uint8_t { floating, numbers, integers_or_boolean, i64, anything };
 
 Status expect_class(const OpContext& context, size_t operand, Accepts accepts) {
   const DType dtype = context.operands[operand]->dtype;
@@ -29,6 +29,8 @@ Status expect_class(const OpContext& context, size_t operand, Accepts accepts) {
       return dtype == DType::boolean ? operand_error(context, operand, "a number dtype") : Status();
     case Accepts::integers_or_boolean:
       return is_floating(dtype) ? operand_error(context, operand, "an integer dtype or bool") : Status();
+    case Accepts::i64:
+      return expect_dtype(context, operand, DType::i64);
     case Accepts::anything:
       return {};
   }
@@ -231,6 +233,7 @@ std::vector<OpDef> binary_ops() {
       bitwise("bitwise_and", ScalarOp::bitwise_and),
       bitwise("bitwise_or", ScalarOp::bitwise_or),
       bitwise("bitwise_xor", ScalarOp::bitwise_xor),
+      row("philox", ScalarOp::philox, {{"key"}, {"counter"}}, infer_arithmetic<Accepts::i64>, no_gradient),
       row("select", ScalarOp::select, {{"condition"}, {"a"}, {"b"}}, infer_select,
           [](GraphBuilder& b, const Node&, Values in, Values, Values g) -> Gradients {
             const ValueId zero = b.constant(0, g[0]);

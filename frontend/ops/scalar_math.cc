@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "frontend/kernel/philox.h"
 #include "frontend/ops/tensor.h"
 
 namespace kiln {
@@ -51,6 +52,8 @@ double integer_binary(ScalarOp op, int64_t a, int64_t b) {
       return static_cast<double>(a | b);
     case ScalarOp::bitwise_xor:
       return static_cast<double>(a ^ b);
+    case ScalarOp::philox:
+      return philox_word(U(a), U(b));
     default:
       break;
   }

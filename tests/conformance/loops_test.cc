@@ -246,6 +246,17 @@ TEST_P(Loops, operations_of_integers) {
   }
 }
 
+TEST_P(Loops, random_bits_of_a_counter) {
+  LoopsBuilder b({5, 70}, 2);
+  const ExprId key = b.input(DType::i64, {1, 0});
+  const ExprId place = b.op(ScalarOp::add, b.op(ScalarOp::mul, b.index(0), b.integer(DType::i64, 70)), b.index(1));
+  const ExprId far = b.op(ScalarOp::add, place, b.integer(DType::i64, (int64_t{1} << 32) - 100));
+  b.output(b.op(ScalarOp::philox, key, far), {70, 1});
+  const ExprId most = b.integer(DType::i64, 0xE6666666);
+  b.output(b.op(ScalarOp::lt, b.op(ScalarOp::philox, key, place), most), {70, 1});
+  check(b.build(), {.special_values = true});
+}
+
 TEST_P(Loops, select_by_comparison_and_index) {
   for (const int64_t size : k_sizes) {
     LoopsBuilder b({5, size}, 2);

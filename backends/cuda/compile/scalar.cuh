@@ -207,6 +207,18 @@ KILN_DEVICE T op_bitwise_xor(T a, T b) {
   return static_cast<T>(a ^ b);
 }
 
+// Philox-2x32-10: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+KILN_DEVICE i64 op_philox(i64 key, i64 counter) {
+  u32 x = static_cast<u32>(counter), round_key = static_cast<u32>(key);
+  u32 y = static_cast<u32>(counter >> 32) ^ static_cast<u32>(key >> 32);
+  for (int round = 0; round < 10; ++round, round_key += 0x9E3779B9u) {
+    const u64 product = static_cast<u64>(x) * 0xD256D193u;
+    x = static_cast<u32>(product >> 32) ^ round_key ^ y;
+    y = static_cast<u32>(product);
+  }
+  return x;
+}
+
 // ---- on booleans
 
 KILN_DEVICE bool op_add(bool a, bool b) { return a || b; }

@@ -18,6 +18,7 @@ bool is_defined(ScalarOp op, DType dtype) {
   const bool is_analytic = (op >= exp && op <= trunc) || op == div || op == pow || op == atan2;
   const bool is_bitwise = op == bitwise_not || (op >= bitwise_and && op <= bitwise_xor);
   const bool is_signed = op == neg || op == abs || op == sign || op == sub || (op >= floor_div && op <= fmod);
+  if (op == philox) return dtype == DType::i64;
   if (is_analytic) return is_floating(dtype);
   if (is_bitwise) return !is_floating(dtype);
   return !is_signed || dtype != DType::boolean;

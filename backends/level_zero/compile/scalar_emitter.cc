@@ -3,6 +3,8 @@
 #include <cassert>
 #include <limits>
 
+#include "frontend/kernel/philox.h"
+
 namespace kiln::level_zero {
 namespace {
 
@@ -187,11 +189,27 @@ Id ScalarEmitter::apply_integer(ScalarOp op, DType dtype, Id a, Id b) {
       return binary(Op::OpBitwiseOr, a, b);
     case ScalarOp::bitwise_xor:
       return binary(Op::OpBitwiseXor, a, b);
+    case ScalarOp::philox:
+      return philox(a, b);
     default:
       break;
   }
   assert(false && "not an operation on integers");
   return 0;
+}
+
+Id ScalarEmitter::philox(Id key, Id counter) {
+  const auto low = [&](Id value) { return binary(Op::OpBitwiseAnd, value, whole(value, 0xFFFFFFFF)); };
+  const auto high = [&](Id value) { return binary(Op::OpShiftRightLogical, value, whole(value, 32)); };
+  const auto either = [&](Id a, Id b) { return binary(Op::OpBitwiseXor, a, b); };
+  Id x = low(counter), y = either(high(counter), high(key)), round_key = low(key);
+  for (int round = 0; round < k_philox_rounds; ++round) {
+    const Id product = e.mul(x, whole(x, k_philox_multiplier));
+    x = either(high(product), either(round_key, y));
+    y = low(product);
+    round_key = low(e.add(round_key, whole(round_key, k_philox_weyl)));
+  }
+  return x;
 }
 
 /// Division by 0 and of the least number by -1 is undefined; both divide by 1 instead and are mended.

@@ -31,6 +31,7 @@ class ScalarEmitter {
   Id compare(ScalarOp op, DType dtype, Id a, Id b);
   Id apply_boolean(ScalarOp op, Id a, Id b);
   Id apply_integer(ScalarOp op, DType dtype, Id a, Id b);
+  Id philox(Id key, Id counter);
   Id divide(ScalarOp op, DType dtype, Id a, Id b);
   Id apply_real(ScalarOp op, Id a, Id b);
   Id is_rounded_up(Id rest, Id b);

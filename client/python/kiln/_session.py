@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import sys
@@ -55,6 +56,12 @@ class Session:
     @check.setter
     def check(self, policy: str) -> None:
         self._check = policy
+
+    @functools.cached_property
+    def random(self) -> str:
+        """Who draws dropout's masks: `random` of the configuration."""
+        client = self.client()
+        return "torch" if client is None else client.setting("random")
 
     def clients(self) -> list:
         """Those that could be had."""

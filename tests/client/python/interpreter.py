@@ -97,6 +97,19 @@ def _iota(shape, dim, start=0, step=1, dtype=None):
     return row.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
+def _philox(key, counter):
+    def word(key, counter):
+        x, y, key = counter % 2**32, (counter >> 32) ^ (key >> 32), key % 2**32
+        for i in range(10):
+            high, low = divmod(x * 0xD256D193, 2**32)
+            x, y = high ^ ((key + i * 0x9E3779B9) % 2**32) ^ y, low
+        return x
+
+    key, counter = torch.broadcast_tensors(key, counter)
+    words = [word(k, c) for k, c in zip(key.flatten().tolist(), counter.flatten().tolist())]
+    return torch.tensor(words).reshape(key.shape)
+
+
 def _clamp(x, min=None, max=None):
     return x.clamp(min if min is None or x.is_floating_point() else int(min), max if max is None or x.is_floating_point() else int(max))
 
@@ -106,6 +119,7 @@ OPS = {
        "floor ceil round trunc logical_not bitwise_not add sub mul div remainder fmod pow atan2 minimum maximum eq ne lt le "
        "gt ge bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor tril triu matmul").split()},
     **{n: _reduce(getattr(torch, n)) for n in ("sum", "prod", "amax", "amin", "any", "all", "mean")},
+    "philox": _philox,
     "is_nan": torch.isnan, "is_inf": torch.isinf, "floor_div": torch.floor_divide, "select": torch.where,
     "cast": lambda x, dtype: x.to(dtype),
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims),

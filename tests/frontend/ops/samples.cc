@@ -71,6 +71,10 @@ void add_pointwise(Source& s, std::vector<Sample>& out) {
   }
   out.push_back({"pow", {s.positive({3, 1}), s.normal({4})}, {}});
   out.push_back({"add", {s.normal({0, 3}), s.normal({3})}, {}});
+  out.push_back(
+      {"philox",
+       {values(DType::i64, {2, 1}, {0x243F6A88, 0x13198A2E85A3}), values(DType::i64, {4}, {0, 1, 77, 0x1FFFFFFFF})},
+       {}});
   out.push_back({"bitwise_not", {values(DType::i32, {3}, {-7, 0, 5})}, {}});
   out.push_back({"bitwise_not", {s.mask({5})}, {}});
   out.push_back({"select", {s.mask({4, 1}), s.normal({3}), s.normal({4, 3})}, {}});

@@ -3,6 +3,8 @@
 #include <cassert>
 #include <limits>
 
+#include "frontend/kernel/philox.h"
+
 namespace kiln::cpu {
 namespace {
 
@@ -196,6 +198,8 @@ bool ScalarEmitter::supports(ScalarOp op, DType dtype) {
     case ScalarOp::bitwise_or:
     case ScalarOp::bitwise_xor:
       return !real;
+    case ScalarOp::philox:
+      return dtype == DType::i64;
     case ScalarOp::neg:
     case ScalarOp::abs:
     case ScalarOp::sign:
@@ -298,11 +302,30 @@ llvm::Value* ScalarEmitter::apply_integer(ScalarOp op, DType dtype, llvm::Value*
       return e.ir.CreateOr(a, b);
     case ScalarOp::bitwise_xor:
       return e.ir.CreateXor(a, b);
+    case ScalarOp::philox:
+      return philox(a, b);
     default:
       break;
   }
   assert(false && "not an operation on integers");
   return nullptr;
+}
+
+/// Words wait in i64 whose upper halves are known to be zero, so that a product is one instruction for 32 bits by 32.
+llvm::Value* ScalarEmitter::philox(llvm::Value* key, llvm::Value* counter) {
+  const auto constant = [&](int64_t value) { return Emitter::integer(key->getType(), value); };
+  const auto low = [&](llvm::Value* value) { return e.ir.CreateAnd(value, constant(0xFFFFFFFF)); };
+  const auto high = [&](llvm::Value* value) { return e.ir.CreateLShr(value, constant(32)); };
+  llvm::Value* x = low(counter);
+  llvm::Value* y = e.ir.CreateXor(high(counter), high(key));
+  llvm::Value* round_key = low(key);
+  for (int round = 0; round < k_philox_rounds; ++round) {
+    llvm::Value* product = e.ir.CreateMul(x, constant(k_philox_multiplier));
+    x = e.ir.CreateXor(high(product), e.ir.CreateXor(round_key, y));
+    y = low(product);
+    round_key = low(e.ir.CreateAdd(round_key, constant(k_philox_weyl)));
+  }
+  return x;
 }
 
 /// The processor traps on division by 0 and on the least number by -1; both divide by 1 instead and are

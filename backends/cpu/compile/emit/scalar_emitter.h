@@ -43,6 +43,7 @@ class ScalarEmitter {
   llvm::Value* apply_integer(ScalarOp op, DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* apply_boolean(ScalarOp op, llvm::Value* a, llvm::Value* b);
   llvm::Value* compare(ScalarOp op, DType dtype, llvm::Value* a, llvm::Value* b);
+  llvm::Value* philox(llvm::Value* key, llvm::Value* counter);
   llvm::Value* divide(ScalarOp op, DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* is_rounded_up(llvm::Value* rest, llvm::Value* b);
   llvm::Value* half_to_float(llvm::Value* bits);

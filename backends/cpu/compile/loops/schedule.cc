@@ -157,6 +157,7 @@ class LoopsModel {
       case ScalarOp::tanh:
       case ScalarOp::erf:
         return 20;
+      case ScalarOp::philox:
       case ScalarOp::sin:
       case ScalarOp::cos:
       case ScalarOp::pow:

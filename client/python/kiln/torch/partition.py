@@ -25,7 +25,7 @@ from .._reasons import Reason
 from . import compat
 from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, tensor_operands, type_of
-from .dropout import draw_mask, separate_masks
+from .dropout import DRAWING, draw_mask, draw_seed, separate_masks
 from .place import Place, place_of
 from .rows import NO_ROW, ROWS, row_of
 from .tensors import is_empty, tensors_in
@@ -91,7 +91,7 @@ def is_view(node: fx.Node) -> bool:
 def is_free(node: fx.Node) -> bool:
     """What costs nothing in torch and is not counted: views, pieces of tuples, sizes, empty tensors, drawing a mask, a look at
     a gradient's negative bit."""
-    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, draw_mask, resolve_negative):
+    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, resolve_negative, *DRAWING):
         return True
     return _gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
 
@@ -247,7 +247,7 @@ def _made_in_torch(node: fx.Node, reasons: dict, views: set) -> bool:
 
 
 def draws(node: fx.Node) -> bool:
-    return node.target is draw_mask or compat.adapter().draws_random_numbers(node.target)
+    return node.target in (draw_mask, draw_seed) or compat.adapter().draws_random_numbers(node.target)
 
 
 def _describe(subgraph: Subgraph, result: Partition) -> None:

@@ -16,12 +16,13 @@ from . import (
     indexing,
     normalisation,
     pointwise,
+    random,
     reductions,
     views,
 )
 from .table import NO_ROW, Row
 
-FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction)
+FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction, random)
 
 # By what an fx node calls. A piece of a tuple is what its maker's row gave.
 ROWS: dict = {

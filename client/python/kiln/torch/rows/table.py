@@ -42,14 +42,14 @@ class Family:
         self.later: dict[str, Row] = {}
         self._facts = facts
 
-    def row(self, *overloads: str, **facts: bool):
+    def row(self, *overloads: str | Callable, **facts: bool):
         """Adds the decorated function as the lowering of each overload, e.g. "add.Tensor"; those that this torch lacks are left
         out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type.default"; where torch has
-        not registered one yet it is known by name."""
+        not registered one yet it is known by name. A function of this package stands for itself."""
 
         def add(lower: Callable) -> Callable:
             row = Row(lower, **{**self._facts, **facts})
-            self.later.update({name: row for name in overloads if name.startswith("prims.") and _find(name) is None})
+            self.later.update({name: row for name in overloads if _is_late(name)})
             for target in filter(None, map(_find, overloads)):
                 if target in self.rows:
                     raise ValueError(f"{target} has a row already")
@@ -59,7 +59,13 @@ class Family:
         return add
 
 
-def _find(name: str):
+def _is_late(overload) -> bool:
+    return isinstance(overload, str) and overload.startswith("prims.") and _find(overload) is None
+
+
+def _find(name: str | Callable):
+    if callable(name):
+        return name
     namespace = torch.ops.prims if name.startswith("prims.") else aten
     packet, _, overload = name.removeprefix("prims.").partition(".")
     return getattr(getattr(namespace, packet, None), overload or "default", None)
