@@ -20,9 +20,9 @@ Expected<std::string> text_of(std::vector<uint8_t> code, uint64_t entry = 0) {
 }
 
 /// The first candidate of a product of two matrices, as assembly.
-std::string product_on(const std::string& target) {
+std::string product_on(const std::string& target, DType dtype) {
   const CpuCompileBackend backend;
-  const KernelSpec spec = conformance::gemm({.m = 128, .n = 128, .k = 256});
+  const KernelSpec spec = conformance::gemm({.m = 128, .n = 128, .k = 256, .dtype = dtype});
   const auto image = backend.compile(spec, default_candidates(backend, spec, {"cpu", target}).front(), {"cpu", target});
   EXPECT_TRUE(image.ok()) << image.status().to_string();
   const auto text = backend.disassemble(*image, {"cpu", target});
@@ -40,13 +40,17 @@ std::string hot_loop_in(const std::string& text) {
 
 TEST(Disassembler, the_hot_loop_of_a_product_multiplies_in_the_targets_vectors) {
   struct Row {
-    const char *target, *multiplication, *another_targets;
+    const char* target;
+    DType dtype;
+    const char *multiplication, *another_targets;
   };
-  for (const auto& [target, multiplication, another_targets] :
-       {Row{"x86-64-v2", "mulps +xmm", "ymm"}, Row{"x86-64-v3", "vfmadd...ps +ymm", "zmm"},
-        Row{"x86-64-v4", "vfmadd...ps +zmm", "mulps"}}) {
-    const std::string text = product_on(target), loop = hot_loop_in(text);
+  for (const auto& [target, dtype, multiplication, another_targets] :
+       {Row{"x86-64-v2", DType::f32, "mulps +xmm", "ymm"}, Row{"x86-64-v3", DType::f32, "vfmadd...ps +ymm", "zmm"},
+        Row{"x86-64-v4", DType::f32, "vfmadd...ps +zmm", "mulps"},
+        Row{"x86-64-v4-bf16", DType::bf16, "vdpbf16ps +zmm", "vfmadd"}}) {
+    const std::string text = product_on(target, dtype), loop = hot_loop_in(text);
     EXPECT_THAT(text, HasSubstr("entry:\n")) << target;
+    EXPECT_THAT(loop, Not(HasSubstr("# hot loop: 0 "))) << target;
     EXPECT_THAT(loop, ContainsRegex(multiplication)) << target;
     EXPECT_THAT(loop, Not(HasSubstr(another_targets))) << target;
     const size_t label = loop.find("loop_"), label_end = loop.find(':', label);
