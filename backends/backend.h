@@ -68,6 +68,12 @@ class CompileBackend {
   /// Code that was compiled without target.driver, made native for it where that saves loading time. No code
   /// generation of ours: the driver finishes the portable form.
   virtual Expected<Image> finish(Image image, [[maybe_unused]] const Target& target) const { return image; }
+  /// An image as assembly, for people. Errors: unimplemented where this build has no disassembler for such code; data_loss for
+  /// what compile() cannot have made.
+  virtual Expected<std::string> disassemble([[maybe_unused]] const Image& image,
+                                            [[maybe_unused]] const Target& target) const {
+    return error(StatusCode::unimplemented, "{}: this build has no disassembler for such code", name());
+  }
 };
 
 /// Candidates where no machine has been asked.

@@ -151,7 +151,7 @@ Finding check_python(const Session& session) {
       "print('%d.%d.%d, torch %s, kiln %s' % (*sys.version_info[:3], version('torch'), version('kiln')))\n";
   const auto python = find_python(session.config());
   if (!python.ok()) return {Grade::warning, "python", python.status().message(), "only kiln warm --torch needs it"};
-  const auto result = run_process({*python, "-c", k_script}, {}, true);
+  const auto result = run_process({*python, "-c", k_script}, {}, Errors::kept);
   if (!result.ok() || result->exit_status != 0) {
     return {Grade::warning, "python", *python + " does not run", "set python.path"};
   }

@@ -9,12 +9,15 @@
 #include <cstring>
 
 #include "base/fd.h"
+#include "base/memfd.h"
 #include "client/connection/start_daemon.h"
 
 extern char** environ;
 
 namespace kiln::cli {
 namespace {
+
+constexpr size_t k_output_bytes = size_t{64} << 20;
 
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables) {
   std::vector<std::string> result;
@@ -43,6 +46,35 @@ int wait_for_exit(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/// Starts a program with `output` for its stdout and, unless it is negative, `errors` for its stderr.
+Expected<pid_t> spawn(const std::vector<std::string>& arguments,
+                      const std::vector<std::pair<std::string, std::string>>& variables, int output, int errors) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+  if (errors >= 0) posix_spawn_file_actions_adddup2(&files, errors, STDERR_FILENO);
+  std::vector<std::string> argument_copies = arguments;
+  std::vector<std::string> environment = environment_with(variables);
+  pid_t pid = -1;
+  const int failure = posix_spawnp(&pid, arguments[0].c_str(), &files, nullptr, pointers(argument_copies).data(),
+                                   pointers(environment).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (failure != 0) return error(StatusCode::unavailable, "starting {}: {}", arguments[0], std::strerror(failure));
+  return pid;
+}
+
+/// Keeps k_output_bytes or a block more, and reads on all the same: who writes does not wait for ever.
+std::string read_to_end(int fd) {
+  std::string text;
+  char block[4'096];
+  for (;;) {
+    const ssize_t got = read(fd, block, sizeof block);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return text;
+    if (text.size() < k_output_bytes) text.append(block, static_cast<size_t>(got));
+  }
+}
+
 }  // namespace
 
 Expected<std::string> find_python(const Config& config) {
@@ -56,35 +88,22 @@ Expected<std::string> find_python(const Config& config) {
 }
 
 Expected<ProcessResult> run_process(const std::vector<std::string>& arguments,
-                                    const std::vector<std::pair<std::string, std::string>>& variables,
-                                    bool silent_errors) {
-  constexpr size_t k_output_bytes = size_t{1} << 20;
+                                    const std::vector<std::pair<std::string, std::string>>& variables, Errors errors) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return error(StatusCode::unavailable, "pipe: {}", std::strerror(errno));
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, write_end.get(), STDOUT_FILENO);
-  if (silent_errors) posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  std::vector<std::string> argument_copies = arguments;
-  std::vector<std::string> environment = environment_with(variables);
-  pid_t pid = -1;
-  const int failure = posix_spawnp(&pid, arguments[0].c_str(), &files, nullptr, pointers(argument_copies).data(),
-                                   pointers(environment).data());
-  posix_spawn_file_actions_destroy(&files);
-  if (failure != 0) return error(StatusCode::unavailable, "starting {}: {}", arguments[0], std::strerror(failure));
+  UniqueFd kept_errors;
+  if (errors == Errors::kept) {
+    KILN_ASSIGN_OR_RETURN(kept_errors, make_memfd("errors"));
+  }
+  KILN_ASSIGN_OR_RETURN(const pid_t pid, spawn(arguments, variables, write_end.get(), kept_errors.get()));
   write_end.reset();
 
   ProcessResult result;
-  char block[4'096];
-  for (;;) {
-    const ssize_t got = read(read_end.get(), block, sizeof block);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    if (result.output.size() < k_output_bytes) result.output.append(block, static_cast<size_t>(got));
-  }
+  result.output = read_to_end(read_end.get());
   result.exit_status = wait_for_exit(pid);
+  if (kept_errors && lseek(kept_errors.get(), 0, SEEK_SET) == 0) result.errors = read_to_end(kept_errors.get());
   if (result.output.size() >= k_output_bytes) {
     return error(StatusCode::resource_exhausted, "{} wrote more than {} bytes", arguments[0], k_output_bytes);
   }

@@ -1,7 +1,12 @@
 #include <fmt/format.h>
 
+#include <map>
+
+#include "base/split.h"
 #include "cli/command.h"
 #include "cli/entries.h"
+#include "cli/process.h"
+#include "client/connection/start_daemon.h"
 #include "client/nearest/nearest.h"
 #include "client/terminal/text.h"
 
@@ -47,21 +52,105 @@ void print_record(const Output& out, const Json& record) {
   out.print_table(table);
 }
 
+/// What a key says of its kernel: equal in the keys of its code and of its records.
+KeyParts kernel_parts(const Json& head) {
+  KeyParts parts = parts_of(head);
+  std::erase_if(parts, [](const auto& part) {
+    return part.first == "level" || part.first == "toolchain" || part.first == "machine";
+  });
+  return parts;
+}
+
+bool is_of_one_kernel(const Json& code, const Json& record) {
+  for (const Json& ours : code.value("heads", Json::array())) {
+    for (const Json& theirs : record.value("heads", Json::array())) {
+      if (kernel_parts(ours) == kernel_parts(theirs)) return true;
+    }
+  }
+  return false;
+}
+
+Status require_code(const Json& entry, std::string_view option) {
+  const std::string kind = entry.value("kind", "");
+  if (kind == "code") return {};
+  return invalid_argument("{} is a {}, and {} is about a kernel's code: kiln ls --kind code lists that",
+                          name_of(entry).substr(0, 16), kind, option);
+}
+
+/// What was measured of a kernel: a record for each machine it has raced on.
+Expected<Json> records_of(Session& session, const Json& entry) {
+  KILN_RETURN_IF_ERROR(require_code(entry, "--record"));
+  KILN_ASSIGN_OR_RETURN(const Json listed, session.ask({.verb = protocol::Verb::list}));
+  Json records = Json::array();
+  for (const Json& other : listed.value("entries", Json::array())) {
+    if (other.value("kind", "") != "record" || !is_of_one_kernel(entry, other)) continue;
+    KILN_ASSIGN_OR_RETURN(const Json shown, session.find_entry(other.value("digest", "")));
+    if (shown.contains("record") && shown["record"].is_object()) records.push_back(shown["record"]);
+  }
+  if (!records.empty()) return records;
+  if (part_of(entry, "deterministic") == "true") {
+    return error(StatusCode::not_found, "kernel {} is deterministic: such kernels never race",
+                 name_of(entry).substr(0, 16));
+  }
+  return error(
+      StatusCode::not_found,
+      "kernel {} has not raced: products and attention do, in the background while the machine is idle, or when "
+      "kiln retune is given their program's key (kiln ls --kind program); other kernels have nothing to race",
+      name_of(entry).substr(0, 16));
+}
+
+/// A kernel's machine code as text, which kiln-worker writes: this program links no disassembler.
+Expected<std::string> assembly_of(const Session& session, const Json& entry) {
+  KILN_RETURN_IF_ERROR(require_code(entry, "--asm"));
+  const Json heads = entry.value("heads", Json::array());
+  if (heads.empty()) return error(StatusCode::not_found, "no key leads to this code, so its target is not known");
+  std::map<std::string, std::string> parts;
+  for (auto& [name, value] : parts_of(heads[0])) parts[name] = value;
+  KILN_ASSIGN_OR_RETURN(const std::string worker, find_program("kiln-worker", session.config().worker_path));
+  const std::vector<std::string> arguments = {
+      worker,           "--disassemble", session.config().cache_directory, entry.value("digest", ""),
+      parts["backend"], parts["target"]};
+  KILN_ASSIGN_OR_RETURN(ProcessResult result, run_process(arguments, {}, Errors::kept));
+  if (result.exit_status == 0) return std::move(result.output);
+  const std::vector<std::string> words = split(result.errors, '\n');
+  return error(StatusCode::failed_precondition, "kiln-worker wrote no assembly (exit status {}): {}",
+               result.exit_status, words.empty() ? "it says nothing" : words.back());
+}
+
+struct Options {
+  std::string name;
+  bool assembly = false, record = false;
+};
+
+ExitCode show(Session& session, const Options& options) {
+  KILN_CLI_ASSIGN(session, const Json entry, session.find_entry(options.name));
+  Json answer = {{"entry", entry}};
+  if (options.record) {
+    KILN_CLI_ASSIGN(session, answer["records"], records_of(session, entry));
+  }
+  if (options.assembly) {
+    KILN_CLI_ASSIGN(session, answer["asm"], assembly_of(session, entry));
+  }
+  const Output& out = session.out();
+  if (out.json) {
+    out.print_json(std::move(answer));
+    return ExitCode::ok;
+  }
+  if (!options.assembly) print_entry(out, entry);
+  if (entry.contains("record")) print_record(out, entry["record"]);
+  for (const Json& record : answer.value("records", Json::array())) print_record(out, record);
+  for (const std::string& line : split(answer.value("asm", ""), '\n')) out.line(escaped(line));
+  return ExitCode::ok;
+}
+
 }  // namespace
 
 Action add_show(CommandLine& line) {
-  auto name = std::make_shared<std::string>();
-  line.option("KEY", *name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
-  return [name](Session& session) {
-    KILN_CLI_ASSIGN(session, const Json entry, session.find_entry(*name));
-    if (session.out().json) {
-      session.out().print_json({{"entry", entry}});
-    } else {
-      print_entry(session.out(), entry);
-      if (entry.contains("record")) print_record(session.out(), entry["record"]);
-    }
-    return ExitCode::ok;
-  };
+  auto options = std::make_shared<Options>();
+  line.option("KEY", options->name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
+  line.flag("--asm", options->assembly, "A kernel's machine code as assembly; its hot loop is marked");
+  line.flag("--record", options->record, "What was measured of a kernel's candidates, given the key of its code");
+  return [options](Session& session) { return show(session, *options); };
 }
 
 }  // namespace kiln::cli

@@ -1,7 +1,10 @@
 #include <cstdio>
+#include <span>
+#include <string_view>
 
 #include "backends/compile_registry.h"
 #include "jit/build/build.h"
+#include "jit/worker/disassemble.h"
 #include "jit/worker/warm_up.h"
 #include "jit/worker/zygote.h"
 
@@ -20,4 +23,8 @@ kiln::Expected<kiln::BuildResult> build(const kiln::BuildRequest& request, const
 
 }  // namespace
 
-int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, warm_up, build); }
+int main(int argc, char** argv) {
+  const std::span<const char* const> arguments(argv, static_cast<size_t>(argc));
+  if (argc > 1 && std::string_view(argv[1]) == "--disassemble") return kiln::disassemble_main(arguments.subspan(2));
+  return kiln::zygote_main(argc, argv, warm_up, build);
+}

@@ -85,5 +85,36 @@ TEST_F(Cli, WhatWasTunedIsRecordedAndShown) {
   EXPECT_EQ(run.json()["outputs"][0]["right"], true);
 }
 
+TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernel) {
+  ASSERT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
+  const auto codes = kiln({"ls", "--kind", "code", "--json"}).json()["entries"];
+  size_t raced = 0;
+  for (const auto& code : codes) {
+    if (code["heads"].empty()) continue;  // a race replaced it
+    const std::string key = code["heads"][0]["key"];
+    const CliResult shown = kiln({"show", key, "--record"});
+    if (shown.exit_status != 0) {  // softmax is no product
+      EXPECT_EQ(shown.exit_status, 1);
+      EXPECT_THAT(shown.err, HasSubstr("has not raced"));
+      EXPECT_THAT(shown.err, HasSubstr("kiln retune"));
+      continue;
+    }
+    ++raced;
+    EXPECT_THAT(shown.out, HasSubstr("MEDIAN"));
+    const auto records = kiln({"show", key, "--record", "--json"}).json()["records"];
+    ASSERT_EQ(records.size(), 1);
+    EXPECT_THAT(records[0]["kernel"].get<std::string>(), HasSubstr("gemm"));
+  }
+  EXPECT_GT(raced, 0);
+  EXPECT_EQ(raced, kiln({"ls", "--kind", "record", "--json"}).json()["matched"]);
+}
+
+TEST_F(Cli, AKernelThatIsDeterministicHasNoRecordAndSaysSo) {
+  ASSERT_EQ(kiln({"warm", graph(33), "--set", "deterministic=true"}).exit_status, 0);
+  const CliResult shown = kiln({"show", newest_key("code"), "--record"});
+  EXPECT_EQ(shown.exit_status, 1);
+  EXPECT_THAT(shown.err, HasSubstr("is deterministic"));
+}
+
 }  // namespace
 }  // namespace kiln

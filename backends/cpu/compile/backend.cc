@@ -7,6 +7,7 @@
 #include <array>
 
 #include "backends/cpu/compile/attention/attention.h"
+#include "backends/cpu/compile/emit/disassembler.h"
 #include "backends/cpu/compile/emit/emitter.h"
 #include "backends/cpu/compile/gemm/implementations.h"
 #include "backends/cpu/compile/loops/loops.h"
@@ -113,6 +114,11 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
   image.tasks = shape.tasks;
   image.workspace_bytes = shape.workspace_bytes;
   return image;
+}
+
+Expected<std::string> CpuCompileBackend::disassemble(const Image& image, const Target& target) const {
+  KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
+  return cpu::disassemble(image, *cpu);
 }
 
 }  // namespace kiln::cpu

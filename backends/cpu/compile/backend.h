@@ -17,6 +17,7 @@ class CpuCompileBackend final : public CompileBackend {
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
+  Expected<std::string> disassemble(const Image& image, const Target& target) const override;
 
   /// compile(), with what it showed.
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,

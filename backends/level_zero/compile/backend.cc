@@ -73,4 +73,9 @@ Expected<Image> LevelZeroCompileBackend::finish(Image image, const Target& targe
   return image;
 }
 
+Expected<std::string> LevelZeroCompileBackend::disassemble(const Image& image, const Target&) const {
+  KILN_ASSIGN_OR_RETURN(const DeviceCodeView view, unpack_device_code(image.code));
+  return level_zero::disassemble(view.portable);
+}
+
 }  // namespace kiln::level_zero

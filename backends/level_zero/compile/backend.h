@@ -16,6 +16,8 @@ class LevelZeroCompileBackend final : public CompileBackend {
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
   Expected<Image> finish(Image image, const Target& target) const override;
+  /// The portable form; the native code is the driver's alone.
+  Expected<std::string> disassemble(const Image& image, const Target& target) const override;
 };
 
 }  // namespace kiln::level_zero

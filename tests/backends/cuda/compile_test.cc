@@ -35,6 +35,12 @@ class CudaCompile : public testing::TestWithParam<Target> {
   CudaCompileBackend m_backend;
 };
 
+TEST(CudaDisassembler, there_is_none_and_the_error_says_whose) {
+  const auto text = CudaCompileBackend().disassemble({}, {"cuda", "sm_90a"});
+  EXPECT_EQ(text.status().code(), StatusCode::unimplemented);
+  EXPECT_EQ(text.status().message(), "cuda: this build has no disassembler for such code");
+}
+
 TEST_P(CudaCompile, loops_of_the_chosen_set_do_not_spill) {
   for (const NamedSpec& named : chosen_loops()) compile_first(named);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backends/level_zero/compile/backend.h"
 #include "backends/level_zero/spirv_check.h"
 #include "backends/schedule_bytes.h"
 #include "tests/backends/level_zero/kernels.h"
@@ -44,6 +45,18 @@ TEST(WriteKernel, elements_that_32_bits_do_not_count_are_addressed) {
     }
   }
   EXPECT_EQ(claims(pointwise(DType::u8, 256, k_many), families()[0]).code(), StatusCode::unimplemented);
+}
+
+TEST(WriteKernel, a_backends_image_is_shown_in_its_portable_form) {
+  const LevelZeroCompileBackend backend;
+  const KernelSpec spec = conformance::gemm({.m = 64, .n = 64, .k = 64});
+  const Target target = backend.targets().front();
+  const auto image = backend.compile(spec, default_candidates(backend, spec, target).front(), target);
+  ASSERT_TRUE(image.ok()) << image.status().to_string();
+  const auto text = backend.disassemble(*image, target);
+  ASSERT_TRUE(text.ok()) << text.status().to_string();
+  EXPECT_THAT(*text, HasSubstr("OpEntryPoint Kernel"));
+  EXPECT_EQ(backend.disassemble({}, target).status().code(), StatusCode::data_loss);
 }
 
 TEST(WriteKernel, equal_specs_give_equal_bytes) {

@@ -24,6 +24,7 @@ void initialise_llvm() {
     LLVMInitializeX86Target();
     LLVMInitializeX86TargetMC();
     LLVMInitializeX86AsmPrinter();
+    LLVMInitializeX86Disassembler();
     // Loop strength reduction turns our constant displacements into base+index addresses, which un-laminates
     // broadcast memory operands: a 30x16 f32 tile falls from 98 % to 88 % of peak, and compiling is 5-25 %
     // slower.
