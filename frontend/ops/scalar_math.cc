@@ -66,8 +66,10 @@ double integer_binary(ScalarOp op, int64_t a, int64_t b) {
       return static_cast<double>(r);
     case ScalarOp::remainder:
       return static_cast<double>(signs_differ ? r + b : r);
-    case ScalarOp::floor_div:
-      return static_cast<double>(a / b - (signs_differ ? 1 : 0));
+    case ScalarOp::floor_div: {
+      const int64_t quotient = a / b;
+      return static_cast<double>(quotient - (signs_differ ? 1 : 0));
+    }
     default:
       break;
   }
@@ -214,7 +216,6 @@ double neutral_of(Combiner combiner, DType dtype) {
     case Combiner::sum:
       return 0;
     case Combiner::product:
-      return 1;
     case Combiner::logical_and:
       return 1;
     case Combiner::logical_or:

@@ -68,6 +68,7 @@ PyModuleDef k_module = {
 
 }  // namespace kiln::python
 
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the name that CPython looks for
 PyMODINIT_FUNC PyInit__kiln() {
   using namespace kiln::python;
   Handle module = Handle::steal(PyModule_Create(&k_module));

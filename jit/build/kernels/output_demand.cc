@@ -15,8 +15,10 @@ namespace {
 // reductions are.
 constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
 constexpr double k_exponential_work = 128;
-// What the elements of an output may cost: some 40 ms of one core at most. A count, so that a busy machine looks at no less.
-constexpr double k_most_work = 0x1.5p29, k_most_loops_work = 0x1.5p28, k_least_work = 0x1p25;
+// What the elements of an output may cost, 130 ms of one core at most. A count, so that a busy machine looks at no less. What
+// is made of more pieces, as short vectors make it, has more places where one can be wrong: each piece may cost as much.
+constexpr double k_piece_work = 0x1.1p17, k_usual_work = 0x1.5p29, k_most_work = 0x1.1p31;
+constexpr double k_most_loops_work = 0x1.5p28, k_least_work = 0x1p25;
 
 /// The iteration whose points are stored to a buffer, and how far apart in it neighbours along each dim lie.
 struct StoredIteration {
@@ -170,7 +172,11 @@ Demand demand_of(const KernelSpec& spec, uint32_t buffer, std::span<const int64_
   const Work work = work_of(spec, shares_rows, static_cast<double>(nodes));
   demand.row_work = work.row;
   demand.element_work = work.element;
-  demand.work = k_most_work;
+  double pieces = 1;
+  for (size_t d = 0; d < demand.dims.size(); ++d) {
+    pieces *= std::ceil(static_cast<double>(demand.dims[d]) / static_cast<double>(tiles[d]));
+  }
+  demand.work = std::clamp(pieces * k_piece_work, k_usual_work, k_most_work);
   if (std::holds_alternative<LoopsSpec>(spec.kernel)) {  // no loop but over rows: an element of each tile says enough
     double elements = 1.1, rows = 1;
     for (size_t d = 0; d < demand.dims.size(); ++d) {
