@@ -139,8 +139,10 @@ class Entry:
 
     def _run_captured(self, target, arguments: tuple, keywords: dict):
         try:
-            if any(vars(kind).get(name) is not value for kind, name, value in self._code):
-                self._start_again()
+            for kind, name, value in self._code:  # on each call: a generator would cost more than what it does here
+                if vars(kind).get(name) is not value:
+                    self._start_again()
+                    break
             self._capture.user = self._reference
             result = self._capture(target, arguments, keywords)
         except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
