@@ -78,7 +78,7 @@ inline constexpr size_t k_artifact_bytes = size_t{256} << 20;  // 16x the larges
 inline constexpr size_t k_batch_artifacts = 65'536;            // a 48-layer program names a few hundred
 inline constexpr size_t k_batch_heads = 65'536;
 inline constexpr size_t k_canonical_key_bytes = size_t{64} << 20;
-inline constexpr size_t k_kept_content_bytes = size_t{256} << 10;  // a graph kept beside its program, for explanations
+inline constexpr size_t k_kept_content_bytes = size_t{16} << 20;  // a graph kept beside its program, to explain and tune
 inline constexpr size_t k_capture_generations = 2;                 // of one key: the newest, and one to fall back to
 inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
 

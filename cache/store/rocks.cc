@@ -53,7 +53,7 @@ rocksdb::DBOptions database_options(std::function<void()> files_changed) {
 rocksdb::ColumnFamilyOptions meta_options() {
   rocksdb::ColumnFamilyOptions options;
   options.write_buffer_size = size_t{8} << 20;
-  options.compression = rocksdb::kNoCompression;
+  options.compression = rocksdb::kLZ4Compression;  // a graph of many layers repeats itself
   return options;
 }
 
