@@ -4,6 +4,8 @@
 #define _Bool bool  // NOLINT(bugprone-reserved-identifier)
 #endif
 #include <sys/platform/x86.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -14,14 +16,24 @@ namespace {
 constexpr uint64_t k_v2 = bit(Feature::sse4_2);
 constexpr uint64_t k_v3 = k_v2 | bit(Feature::avx2) | bit(Feature::fma) | bit(Feature::f16c);
 constexpr uint64_t k_v4 = k_v3 | bit(Feature::avx512);
+constexpr uint64_t k_v4_bf16 = k_v4 | bit(Feature::avx512_bf16);
+constexpr uint64_t k_v4_amx = k_v4_bf16 | bit(Feature::amx_tile) | bit(Feature::amx_bf16) | bit(Feature::amx_int8);
 
 // A step is added here and nowhere else, with the host test of its features below.
-constexpr std::array<CpuTarget, 4> k_ladder{{
-    {"x86-64-v4-bf16", k_v4 | bit(Feature::avx512_bf16), 64, "x86-64-v4", 2 << 20},  // servers since Sapphire Rapids
+constexpr std::array<CpuTarget, 5> k_ladder{{
+    {"x86-64-v4-amx", k_v4_amx, 64, "x86-64-v4", 2 << 20},    // servers since Sapphire Rapids
+    {"x86-64-v4-bf16", k_v4_bf16, 64, "x86-64-v4", 2 << 20},  // and since Zen 4
     {"x86-64-v4", k_v4, 64, "x86-64-v4", 2 << 20},
     {"x86-64-v3", k_v3, 32, "x86-64-v3", 512 << 10},
     {"x86-64-v2", k_v2, 16, "x86-64-v2", 512 << 10},
 }};
+
+/// Tiles are 8 KiB of state that the system saves for each thread: it wants to be asked, once in a process. It refuses
+/// where a thread has a signal stack without room for them.
+bool may_use_tiles() {
+  constexpr long k_request_permission = 0x1023, k_tile_data = 18;
+  return CPU_FEATURE_ACTIVE(AMX_TILE) && syscall(SYS_arch_prctl, k_request_permission, k_tile_data) == 0;
+}
 
 uint64_t detect() {
   uint64_t features = 0;
@@ -36,8 +48,11 @@ uint64_t detect() {
                            CPU_FEATURE_ACTIVE(AVX512DQ) && CPU_FEATURE_ACTIVE(AVX512VL));
   add(Feature::avx512_bf16, CPU_FEATURE_ACTIVE(AVX512_BF16));
   add(Feature::avx512_fp16, CPU_FEATURE_ACTIVE(AVX512_FP16));
-  // AMX is left out: no target on the ladder uses it, and a process needs the system's permission for it as well, which
-  // execution workers ask for (jit/worker/executor.c) and clients do not.
+  if (may_use_tiles()) {
+    features |= bit(Feature::amx_tile);
+    add(Feature::amx_bf16, CPU_FEATURE_ACTIVE(AMX_BF16));
+    add(Feature::amx_int8, CPU_FEATURE_ACTIVE(AMX_INT8));
+  }
   return features;
 }
 

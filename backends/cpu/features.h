@@ -46,7 +46,7 @@ const CpuTarget* find_target(std::string_view name);
 Machine default_machine(const CpuTarget& target);
 
 /// The features of this host that the operating system has enabled, taken from the C library's table (CPUID
-/// traps in guests: 8 µs each). KILN_CPU_FEATURES=<target name>, read once, masks them to that target's: how
+/// traps in guests: 8 µs each). The first call asks the system for the use of AMX's tiles, where there are any. KILN_CPU_FEATURES=<target name>, read once, masks them to that target's: how
 /// code for lesser hosts is tested on a better one. A name that is not on the ladder masks everything.
 uint64_t host_features();
 

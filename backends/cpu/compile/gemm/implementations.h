@@ -11,6 +11,8 @@ namespace kiln::cpu {
 /// Best first, where several claim a product.
 std::span<const Implementation> gemm_implementations();
 
+// amx.cc
+Implementation amx_bf16_implementation();
 // dot.cc
 Implementation dot_implementation();
 Implementation bf16_dot_implementation();

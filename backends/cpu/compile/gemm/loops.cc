@@ -111,6 +111,7 @@ LaunchShape GemmLoops::emit() {
   const Emitter::Entry entry = e.begin_entry();
   m_place = {entry.buffers, entry.status, nullptr};
   m_workspace = entry.workspace;
+  m_kernel.enter(workspace(m_layout.scratch));
   Value* parts = e.index(m_grid.parts.count);
   Value* end = e.ir.CreateUDiv(e.ir.CreateAdd(entry.last_task, e.index(m_grid.parts.count - 1)), parts);
   e.loop(e.ir.CreateUDiv(entry.first_task, parts), end, 1, [&](Value* slab) {
@@ -124,6 +125,7 @@ LaunchShape GemmLoops::emit() {
       emit_slab(slab, range);
     }
   });
+  m_kernel.leave(workspace(m_layout.scratch));
   e.ir.CreateRetVoid();
   return LaunchShape{static_cast<uint64_t>(m_problem.batches * m_grid.slabs.count * m_grid.parts.count),
                      static_cast<uint64_t>(m_layout.total)};
@@ -232,10 +234,13 @@ void GemmLoops::pack_group(const Range& rows, const Block& block) {
   call.place = m_place;
   call.k = block.k;
   call.k_count = block.count;
+  const auto source_of = [&](Value* row) {
+    return m_problem.a.plain ? m_g.address(*m_problem.a.plain, m_place, row, block.k) : m_place.buffers;
+  };
   if (m_blocking.read_a == ReadA::rows) {
     call.first = group_first;
     call.count = e.ir.CreateSub(m_g.start_of(m_grid.rows, rows.end), group_first);
-    call.source = m_place.buffers;
+    call.source = source_of(call.first);
     call.target = workspace(m_layout.a);
     m_pack_a.rows(call);
     return;
@@ -243,7 +248,7 @@ void GemmLoops::pack_group(const Range& rows, const Block& block) {
   for_segments(rows, m_grid.rows, m_grid.rows.count, [&](const Range& some, int64_t height) {
     call.first = m_g.start_of(m_grid.rows, some.begin);
     call.count = e.ir.CreateSub(some.end, some.begin);
-    call.source = m_problem.a.plain ? m_g.address(*m_problem.a.plain, m_place, call.first, block.k) : m_place.buffers;
+    call.source = source_of(call.first);
     Value* offset = e.ir.CreateMul(e.ir.CreateSub(call.first, group_first), block.count);
     call.target = e.advance(workspace(m_layout.a), e.ir.CreateMul(offset, e.index(m_g.packed_bytes())));
     m_pack_a.panels(height, call);

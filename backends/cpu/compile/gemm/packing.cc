@@ -53,12 +53,13 @@ Value* GemmPacking::evaluate(GemmBody& body, Scope& scope) const {
 }
 
 Value* GemmPacking::element_count(const Call& call) const {
-  const int64_t group = m_g.k_group(), k = m_g.problem.gemm->k;
+  const int64_t group = m_g.k_group();
   if (group == 1) return call.k_count;
   Emitter& e = m_g.e;
   Value* elements = e.ir.CreateMul(call.k_count, e.index(group));
-  if (k % group == 0) return elements;
-  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, elements, e.ir.CreateSub(e.index(k), call.k));
+  if (missing_elements() == 0) return elements;
+  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, elements,
+                                    e.ir.CreateSub(e.index(m_g.problem.gemm->k), call.k));
 }
 
 bool GemmPacking::has_short_vector() const {
@@ -67,14 +68,18 @@ bool GemmPacking::has_short_vector() const {
   return m_g.problem.gemm->k % (lanes * m_g.k_group()) != 0 || !has_whole_blocks;
 }
 
+int64_t GemmPacking::missing_elements() const { return m_g.problem.steps() * m_g.k_group() - m_g.problem.gemm->k; }
+
 Values GemmPacking::elements_of_step(Value* k) const {
-  Values elements{k};
-  if (m_g.k_group() == 1) return elements;
   Emitter& e = m_g.e;
-  const int64_t last = m_g.problem.gemm->k - 1;
-  Value* next = e.ir.CreateAdd(k, e.index(1));
-  if (last % 2 == 0) next = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, next, e.index(last));
-  elements.push_back(next);
+  Values elements;
+  for (int64_t i = 0; i < m_g.k_group(); ++i) {
+    Value* at = e.ir.CreateAdd(k, e.index(i));
+    if (may_be_missing(i)) {
+      at = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at, e.index(m_g.problem.gemm->k - 1));
+    }
+    elements.push_back(at);
+  }
   return elements;
 }
 
@@ -82,12 +87,17 @@ Value* GemmPacking::join(const Values& elements, Value* k) const {
   if (elements.size() == 1) return elements[0];
   Emitter& e = m_g.e;
   llvm::Type* step = Emitter::like(elements[0], m_g.packed_step());
-  const int64_t last = m_g.problem.gemm->k - 1;
-  Value* high = e.ir.CreateShl(e.ir.CreateZExt(elements[1], step), Emitter::integer(step, 16));
-  if (last % 2 == 0) {
-    high = e.ir.CreateSelect(e.ir.CreateICmpEQ(k, e.index(last)), Emitter::integer(step, 0), high);
+  Value* joined = nullptr;
+  for (int64_t i = 0; i < m_g.k_group(); ++i) {
+    Value* element = e.ir.CreateZExt(elements[static_cast<size_t>(i)], step);
+    if (i > 0) element = e.ir.CreateShl(element, Emitter::integer(step, 16 * i));
+    if (may_be_missing(i)) {
+      Value* is_there = e.ir.CreateICmpSLT(e.ir.CreateAdd(k, e.index(i)), e.index(m_g.problem.gemm->k));
+      element = e.ir.CreateSelect(is_there, element, Emitter::integer(step, 0));
+    }
+    joined = joined == nullptr ? element : e.ir.CreateOr(joined, element);
   }
-  return e.ir.CreateOr(e.ir.CreateZExt(elements[0], step), high);
+  return joined;
 }
 
 // Panels.
@@ -163,29 +173,75 @@ void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, V
 // Rows.
 
 void GemmPacking::rows(const Call& call) {
-  if (m_rows == nullptr) {
-    const auto resume = m_g.e.ir.saveIP();
-    Call inner;
-    m_rows = begin("rows", inner);
-    emit_rows(inner);
-    m_g.e.ir.CreateRetVoid();
-    m_g.e.ir.restoreIP(resume);
-  }
-  invoke(m_rows, call);
+  if (!has_row_blocks()) return invoke(row_function(m_rows, "rows", &GemmPacking::emit_rows), call);
+  Emitter& e = m_g.e;
+  Call blocks = call, rest = call;
+  blocks.count = e.ir.CreateAnd(call.count, e.index(-m_g.sum_lanes()));
+  invoke(row_function(m_row_blocks, "row_blocks", &GemmPacking::emit_row_blocks), blocks);
+  rest.count = e.ir.CreateSub(call.count, blocks.count);
+  rest.first = e.ir.CreateAdd(call.first, blocks.count);
+  rest.target = e.advance(call.target, e.ir.CreateMul(blocks.count, e.index(packed_row_bytes(m_g))));
+  invoke(row_function(m_rows, "rows", &GemmPacking::emit_rows), rest);
+}
+
+llvm::Function* GemmPacking::row_function(llvm::Function*& function, const char* name,
+                                          void (GemmPacking::*emit)(const Call&)) {
+  if (function != nullptr) return function;
+  const auto resume = m_g.e.ir.saveIP();
+  Call inner;
+  function = begin(name, inner);
+  (this->*emit)(inner);
+  m_g.e.ir.CreateRetVoid();
+  m_g.e.ir.restoreIP(resume);
+  return function;
+}
+
+bool GemmPacking::has_row_blocks() const {
+  const GemmOperand& from = operand();
+  return from.plain != nullptr && from.tile_stride == 1 && from.k_stride != 1 && !m_g.problem.types.converts() &&
+         m_g.problem.types.steps_at_once % m_g.sum_lanes() == 0;
+}
+
+void GemmPacking::emit_row_blocks(const Call& call) {
+  Emitter& e = m_g.e;
+  const int64_t lanes = m_g.sum_lanes(), element_bytes = m_g.problem.element_bytes();
+  const int64_t row_bytes = packed_row_bytes(m_g);
+  e.loop(e.index(0), call.count, lanes, [&](Value* row) {
+    Value* source = e.advance(call.source, e.ir.CreateMul(row, e.index(element_bytes)));
+    Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(row_bytes)));
+    e.loop(e.index(0), call.k_count, lanes, [&](Value* first) {
+      Values block;
+      for (int64_t i = 0; i < lanes; ++i) {
+        Value* step = e.ir.CreateAdd(first, e.index(i));
+        Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
+        Values elements;
+        for (Value* at : elements_of_step(k)) {
+          Value* offset = e.ir.CreateMul(e.ir.CreateSub(at, call.k), e.index(operand().k_stride * element_bytes));
+          elements.push_back(e.load(Emitter::vector(e.i16(), m_g.lanes()), e.advance(source, offset)));
+        }
+        block.push_back(join(elements, k));
+      }
+      e.transpose(block);
+      Value* to = e.advance(target, e.ir.CreateMul(first, e.index(m_g.packed_bytes())));
+      for (int64_t i = 0; i < lanes; ++i) e.store(block[static_cast<size_t>(i)], e.advance(to, i * row_bytes));
+    });
+  });
 }
 
 void GemmPacking::emit_rows(const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t lanes = m_g.sum_lanes();
+  const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes() / m_g.k_group();
   GemmBody body(m_g, *operand().body, call.place);
   Value* count = element_count(call);
   e.loop(e.index(0), call.count, 1, [&](Value* row) {
     Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(packed_row_bytes(m_g))));
+    Value* zero = nullptr;
     const auto at = [&](Value* element, Value* mask) {
       Scope& some = body.lanes(k_dim(body), e.ir.CreateAdd(call.k, element), 0, mask);
       Value* value = evaluate(body, body.at(some, tile_dim(body), e.ir.CreateAdd(call.first, row)));
+      zero = llvm::Constant::getNullValue(value->getType());
+      if (mask != nullptr && pads_steps()) value = e.ir.CreateSelect(mask, value, zero);
       // A row is a whole number of vectors long, so the masked lanes may be written too.
-      const int64_t bytes = m_g.packed_bytes() / m_g.k_group();
       e.store(value, e.advance(target, e.ir.CreateMul(element, e.index(bytes))));
     };
     Value* whole = e.ir.CreateAnd(count, e.index(-lanes));
@@ -193,6 +249,10 @@ void GemmPacking::emit_rows(const Call& call) {
     if (!has_short_vector()) return;
     e.if_then(e.ir.CreateICmpSLT(whole, count),
               [&] { at(whole, e.prefix_mask(e.ir.CreateSub(count, whole), m_g.lanes())); });
+    if (!pads_steps()) return;
+    Value* written = e.ir.CreateAnd(e.ir.CreateAdd(count, e.index(lanes - 1)), e.index(-lanes));
+    e.loop(written, e.ir.CreateMul(call.k_count, e.index(m_g.k_group())), lanes,
+           [&](Value* element) { e.store(zero, e.advance(target, e.ir.CreateMul(element, e.index(bytes)))); });
   });
 }
 

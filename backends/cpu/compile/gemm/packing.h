@@ -16,7 +16,8 @@ int64_t packed_row_bytes(const GemmEmission& emission);
 ///
 /// panels: `count` tiles of one shape, each [k_count][width], from tile index `first` on; lanes along the tile dim.
 ///   The width is rounded up to whole vectors for B, whose missing lanes become zero.
-/// rows: `count` rows [packed_row_bytes], lanes along k.
+/// rows: `count` rows [packed_row_bytes], lanes along k; of an operand that is contiguous along the tile dim, as many rows
+///   as there are lanes at a time, by way of registers.
 /// transposed: one tile [k_count][width] of B from k-contiguous columns, by way of registers. Writes up to sum_lanes() - 1
 ///   steps past its end, so tiles are packed in ascending order and the last has slack behind it.
 class GemmPacking {
@@ -49,6 +50,9 @@ class GemmPacking {
   void emit_panels(int64_t width, const Call& call);
   void copy_plain(int64_t width, const Values& rows, llvm::Value* offset, llvm::Value* k, llvm::Value* target);
   void emit_rows(const Call& call);
+  void emit_row_blocks(const Call& call);
+  bool has_row_blocks() const;
+  llvm::Function* row_function(llvm::Function*& function, const char* name, void (GemmPacking::*emit)(const Call&));
   llvm::Function* transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole);
   int tile_dim(const GemmBody& body) const;
   int k_dim(const GemmBody& body) const;
@@ -58,6 +62,11 @@ class GemmPacking {
   llvm::Value* element_count(const Call& call) const;
   /// Whether some block's elements do not fill the last vector along k.
   bool has_short_vector() const;
+  /// Of the whole steps of k, how many elements there are not, and whether the element `i` of some step is such a one.
+  int64_t missing_elements() const;
+  /// Whether the last instruction along k also takes steps that there are not: zeros stand for them.
+  bool pads_steps() const { return missing_elements() >= m_g.k_group(); }
+  bool may_be_missing(int64_t i) const { return missing_elements() >= m_g.k_group() - i; }
   /// Where the elements of the step that begins at k are along k. The last one stands for those behind it.
   Values elements_of_step(llvm::Value* k) const;
   /// One step of its elements. Behind the last element along k there is a zero.
@@ -66,7 +75,7 @@ class GemmPacking {
   GemmEmission& m_g;
   bool m_is_a;
   std::map<int64_t, llvm::Function*> m_panels;
-  llvm::Function* m_rows = nullptr;
+  llvm::Function *m_rows = nullptr, *m_row_blocks = nullptr;
   std::map<std::tuple<int64_t, int64_t, bool>, llvm::Function*> m_transposes;
 };
 

@@ -80,6 +80,15 @@ Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget&) {
   return GemmTypes{.element = element, .multiply = accumulator, .accumulator = accumulator};
 }
 
+Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target) {
+  if (!target.has(Feature::amx_bf16)) {
+    return error(StatusCode::unimplemented, "gemm by tiles of bf16: {} has no such instruction", target.name);
+  }
+  KILN_ASSIGN_OR_RETURN(GemmTypes types, bf16_pairs(spec, target));
+  types.steps_at_once = 16;
+  return types;
+}
+
 Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   if (!target.has(Feature::avx512_bf16)) {
@@ -95,7 +104,7 @@ Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) 
 
 bool GemmProblem::reads_a_directly() const {
   if (a.plain == nullptr || types.converts()) return false;
-  return k_group() == 1 || (a.k_stride == 1 && gemm->k % k_group() == 0);
+  return k_group() == 1 || (a.k_stride == 1 && steps() * k_group() == gemm->k);
 }
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types) {

@@ -14,7 +14,8 @@ struct GemmTypes {
   DType element = DType::f32;      // of the operands' values
   DType multiply = DType::f32;     // what the multiply instruction takes, so what packed operands hold
   DType accumulator = DType::f32;  // of sums
-  int64_t k_group = 1;             // elements along k that one multiply instruction takes: a step of k
+  int64_t k_group = 1;             // elements along k that lie side by side as they are multiplied: a step of k
+  int64_t steps_at_once = 1;       // that one multiply instruction takes
 
   bool converts() const { return element != multiply; }
 };
@@ -24,6 +25,9 @@ Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget& target);
 /// Operands in bf16 are multiplied as they are, two neighbours along k at once (AVX512-BF16).
 /// Errors: unimplemented where the target lacks that, or the operands are no such.
 Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target);
+
+/// The same by AMX's tiles: 16 rows by 16 steps times 16 steps by 16 columns in one instruction.
+Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target);
 
 /// How one operand of a gemm can be read. Its "tile dim" is m for A and n for B.
 struct GemmOperand {
@@ -57,8 +61,11 @@ struct GemmProblem {
   /// Sums that a vector holds.
   int64_t sum_lanes() const { return target->vector_bytes / sum_bytes(); }
   int64_t k_group() const { return types.k_group; }
-  /// Steps of k; the last may be short of elements, for which zeros are packed.
-  int64_t steps() const { return (gemm->k + k_group() - 1) / k_group(); }
+  /// Steps of k, a whole number of instructions; zeros are packed for what the last are short of.
+  int64_t steps() const {
+    const int64_t at_once = k_group() * types.steps_at_once;
+    return (gemm->k + at_once - 1) / at_once * types.steps_at_once;
+  }
   /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
   bool reads_a_directly() const;
   /// Whether it can read B where it lies: a vector of columns is one step.

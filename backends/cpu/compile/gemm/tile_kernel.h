@@ -41,6 +41,9 @@ class GemmTileKernel {
   void run(const TileShape& shape, const GemmTileCall& call);
   /// Bytes of GemmTileCall::scratch.
   virtual int64_t scratch_bytes() const = 0;
+  /// Writes what the entry does before its first tile and after its last one.
+  virtual void enter(llvm::Value* /*scratch*/) {}
+  virtual void leave(llvm::Value* /*scratch*/) {}
 
  protected:
   GemmEmission& m_g;

@@ -1,0 +1,266 @@
+#include "backends/cpu/compile/gemm/amx.h"
+
+#include <llvm/IR/IntrinsicsX86.h>
+
+#include <array>
+#include <functional>
+
+#include "backends/cpu/compile/gemm/epilogue.h"
+#include "backends/cpu/compile/gemm/implementations.h"
+#include "backends/cpu/compile/gemm/packing.h"
+
+/// Products by AMX (Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18).
+///
+/// A tile register has up to 16 rows of 64 bytes. One instruction adds to 16 x 16 sums the product of 16 rows of A, 16
+/// steps each, and 16 steps of B, 16 columns each. A tile of C lives in several registers while k runs; a row of registers
+/// of A stays while the registers of B pass by. Packed panels of B are laid out as the instruction wants them, rows of A
+/// are where they lie, or packed for the sake of the cache.
+///
+/// What the registers' shapes are is state of the thread, which others set too: oneDNN runs on the same threads. So the
+/// entry saves it and puts it back, and a tile's function sets its own unless it is what was set last.
+///
+/// The instruction sums even and odd elements apart, from zero, before it adds to C: no other runs are needed.
+namespace kiln::cpu {
+namespace {
+
+using llvm::Value;
+
+constexpr int64_t k_row_bytes = 64;
+constexpr int64_t k_configuration_bytes = 64;
+
+class AmxKernel final : public GemmTileKernel {
+ public:
+  AmxKernel(GemmEmission& emission, const AmxSchedule& schedule)
+      : GemmTileKernel(emission),
+        m_schedule(schedule),
+        m_epilogue(emission,
+                   {.vectors = schedule.tile_vectors, .has_whole = true, .has_tail = emission.grid.tail != 0}) {}
+
+  int64_t scratch_bytes() const override { return k_sums + m_schedule.tile_rows * sums_row_bytes(); }
+  void enter(Value* scratch) override;
+  void leave(Value* scratch) override;
+
+ private:
+  /// Scratch: what was configured before, which of ours is, and a tile of sums.
+  static constexpr int64_t k_saved = 0, k_current = k_configuration_bytes, k_sums = 2 * k_configuration_bytes;
+
+  /// The registers of a tile: of C row by row, then of A, then those that B passes through.
+  struct Registers {
+    int64_t rows = 1, columns = 1;  // of registers
+    int64_t c(int64_t row, int64_t column) const { return row * columns + column; }
+    int64_t a(int64_t row) const { return rows * columns + row; }
+    int64_t b(int64_t column) const {
+      const int64_t first = a(rows);
+      return first + column % (AmxSchedule::k_registers - first);
+    }
+  };
+  static Registers registers(const TileShape& shape) {
+    return {(shape.rows + AmxSchedule::k_register_rows - 1) / AmxSchedule::k_register_rows, shape.vectors};
+  }
+
+  void emit_callees() override { m_epilogue.function(); }
+  void emit(const TileShape& shape, const GemmTileCall& call) override;
+  void configure(const TileShape& shape, Value* scratch);
+  void begin_sums(const TileShape& shape, const GemmTileCall& call);
+  void multiply(const TileShape& shape, const GemmTileCall& call);
+  void end_sums(const TileShape& shape, const GemmTileCall& call);
+  void store_sums(const TileShape& shape, Value* to, int64_t row_bytes);
+  using Visit = std::function<void(Value* sums, Value* partial, int64_t lanes)>;
+  void each_sum(const TileShape& shape, const GemmTileCall& call, const Visit& visit);
+  void finish(const TileShape& shape, const GemmTileCall& call);
+
+  int64_t sums_row_bytes() const { return m_schedule.tile_vectors * m_g.sum_vector_bytes(); }
+  int64_t a_row_bytes() const {
+    return m_schedule.read_a == ReadA::direct ? m_g.problem.a.tile_stride * m_g.problem.element_bytes()
+                                              : packed_row_bytes(m_g);
+  }
+  /// Whether partial sums of such a tile go from registers to memory and back; of one with a short vector, by way of scratch.
+  static bool is_whole(const TileShape& shape) { return shape.tail == 0; }
+
+  Value* is_block(const GemmTileCall& call, int64_t flag) {
+    return m_g.e.ir.CreateICmpNE(m_g.e.ir.CreateAnd(call.flags, m_g.e.index(flag)), m_g.e.index(0));
+  }
+  void intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<Value*> arguments) {
+    m_g.e.ir.CreateIntrinsic(id, {}, arguments);
+  }
+  Value* number(int64_t tile) { return m_g.e.ir.getInt8(static_cast<uint8_t>(tile)); }
+  void load_register(int64_t tile, Value* from, int64_t row_bytes) {
+    intrinsic(llvm::Intrinsic::x86_tileloadd64, {number(tile), from, m_g.e.index(row_bytes)});
+  }
+  void store_register(int64_t tile, Value* to, int64_t row_bytes) {
+    intrinsic(llvm::Intrinsic::x86_tilestored64, {number(tile), to, m_g.e.index(row_bytes)});
+  }
+  /// Where a register of C lies in memory whose rows are so far apart.
+  Value* place_of(Value* sums, int64_t row, int64_t column, int64_t row_bytes) {
+    return m_g.e.advance(sums, row * AmxSchedule::k_register_rows * row_bytes + column * k_row_bytes);
+  }
+
+  const AmxSchedule& m_schedule;
+  GemmEpilogue m_epilogue;
+};
+
+void AmxKernel::enter(Value* scratch) {
+  Emitter& e = m_g.e;
+  intrinsic(llvm::Intrinsic::x86_sttilecfg, {e.advance(scratch, k_saved)});
+  e.store(llvm::Constant::getNullValue(e.pointer()), e.advance(scratch, k_current), sizeof(void*));
+}
+
+void AmxKernel::leave(Value* scratch) { intrinsic(llvm::Intrinsic::x86_ldtilecfg, {m_g.e.advance(scratch, k_saved)}); }
+
+void AmxKernel::configure(const TileShape& shape, Value* scratch) {
+  Emitter& e = m_g.e;
+  const Registers registers = AmxKernel::registers(shape);
+  std::array<uint8_t, k_configuration_bytes> bytes{1};  // the palette
+  const auto set = [&](int64_t tile, int64_t rows) {
+    bytes[static_cast<size_t>(16 + 2 * tile)] = k_row_bytes;
+    bytes[static_cast<size_t>(48 + tile)] = static_cast<uint8_t>(rows);
+  };
+  for (int64_t row = 0; row < registers.rows; ++row) {
+    const int64_t rows = std::min(AmxSchedule::k_register_rows, shape.rows - row * AmxSchedule::k_register_rows);
+    for (int64_t column = 0; column < registers.columns; ++column) set(registers.c(row, column), rows);
+    set(registers.a(row), rows);
+  }
+  for (int64_t column = 0; column < registers.columns; ++column) {
+    set(registers.b(column), AmxSchedule::k_register_rows);
+  }
+  auto* value = llvm::ConstantDataArray::get(e.context(), bytes);
+  auto* mine = new llvm::GlobalVariable(*e.ir.GetInsertBlock()->getModule(), value->getType(), /*isConstant=*/true,
+                                        llvm::GlobalValue::PrivateLinkage, value);
+  mine->setAlignment(llvm::Align(k_configuration_bytes));
+  Value* current = e.advance(scratch, k_current);
+  e.if_then(e.ir.CreateICmpNE(e.load(e.pointer(), current, sizeof(void*)), mine), [&] {
+    intrinsic(llvm::Intrinsic::x86_ldtilecfg, {mine});
+    e.store(mine, current, sizeof(void*));
+  });
+}
+
+void AmxKernel::emit(const TileShape& shape, const GemmTileCall& call) {
+  configure(shape, call.scratch);
+  begin_sums(shape, call);
+  multiply(shape, call);
+  end_sums(shape, call);
+}
+
+void AmxKernel::begin_sums(const TileShape& shape, const GemmTileCall& call) {
+  const Registers registers = AmxKernel::registers(shape);
+  const auto each = [&](const auto& visit) {
+    for (int64_t row = 0; row < registers.rows; ++row) {
+      for (int64_t column = 0; column < registers.columns; ++column) visit(row, column);
+    }
+  };
+  const auto zero = [&] {
+    each([&](int64_t row, int64_t column) {
+      intrinsic(llvm::Intrinsic::x86_tilezero, {number(registers.c(row, column))});
+    });
+    return Values{};
+  };
+  if (m_g.grid.blocks == 1 || !is_whole(shape)) {
+    zero();
+    return;
+  }
+  m_g.e.if_else(is_block(call, GemmTileCall::k_first), zero, [&] {
+    const int64_t row_bytes = m_g.partial_row_bytes();
+    each([&](int64_t row, int64_t column) {
+      load_register(registers.c(row, column), place_of(call.partial, row, column, row_bytes), row_bytes);
+    });
+    return Values{};
+  });
+}
+
+void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  const Registers registers = AmxKernel::registers(shape);
+  const int64_t steps = m_g.problem.types.steps_at_once;
+  const int64_t b_row_bytes = shape.vectors * m_g.packed_vector_bytes();
+  e.loop(e.index(0), call.k_count, steps, {call.a, call.b}, [&](Value*, const Values& at) {
+    for (int64_t row = 0; row < registers.rows; ++row) {
+      load_register(registers.a(row), place_of(at[0], row, 0, a_row_bytes()), a_row_bytes());
+    }
+    for (int64_t column = 0; column < registers.columns; ++column) {
+      load_register(registers.b(column), e.advance(at[1], column * m_g.packed_vector_bytes()), b_row_bytes);
+      for (int64_t row = 0; row < registers.rows; ++row) {
+        intrinsic(llvm::Intrinsic::x86_tdpbf16ps,
+                  {number(registers.c(row, column)), number(registers.a(row)), number(registers.b(column))});
+      }
+    }
+    return Values{e.advance(at[0], k_row_bytes), e.advance(at[1], steps * b_row_bytes)};
+  });
+}
+
+void AmxKernel::store_sums(const TileShape& shape, Value* to, int64_t row_bytes) {
+  const Registers registers = AmxKernel::registers(shape);
+  for (int64_t row = 0; row < registers.rows; ++row) {
+    for (int64_t column = 0; column < registers.columns; ++column) {
+      store_register(registers.c(row, column), place_of(to, row, column, row_bytes), row_bytes);
+    }
+  }
+}
+
+/// Visits the vectors of the tile: in scratch, and among the partial sums.
+void AmxKernel::each_sum(const TileShape& shape, const GemmTileCall& call, const Visit& visit) {
+  Emitter& e = m_g.e;
+  e.loop(e.index(0), e.index(shape.rows), 1, [&](Value* row) {
+    Value* sums = e.advance(e.advance(call.scratch, k_sums), e.ir.CreateMul(row, e.index(sums_row_bytes())));
+    Value* partial = e.advance(call.partial, e.ir.CreateMul(row, e.index(m_g.partial_row_bytes())));
+    for (int64_t vector = 0; vector < shape.vectors; ++vector) {
+      const int64_t offset = vector * m_g.sum_vector_bytes();
+      const bool is_short = shape.tail != 0 && vector == shape.vectors - 1;
+      visit(e.advance(sums, offset), e.advance(partial, offset), is_short ? shape.tail : m_g.sum_lanes());
+    }
+  });
+}
+
+void AmxKernel::end_sums(const TileShape& shape, const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  const auto store_in_scratch = [&] { store_sums(shape, e.advance(call.scratch, k_sums), sums_row_bytes()); };
+  const auto load = [&](Value* from) { return e.load(m_g.sum_vector(), from); };
+  if (m_g.grid.blocks == 1 || !is_whole(shape)) store_in_scratch();
+  if (m_g.grid.blocks == 1) return finish(shape, call);
+  if (!is_whole(shape)) {
+    e.if_then(e.ir.CreateNot(is_block(call, GemmTileCall::k_first)), [&] {
+      each_sum(shape, call, [&](Value* sums, Value* partial, int64_t lanes) {
+        e.store(m_g.add(m_g.load_lanes(m_g.sum_vector(), partial, lanes), load(sums)), sums);
+      });
+    });
+  }
+  const auto end = [&] {
+    if (is_whole(shape)) store_in_scratch();
+    finish(shape, call);
+    return Values{};
+  };
+  const auto keep = [&] {
+    if (is_whole(shape)) {
+      store_sums(shape, call.partial, m_g.partial_row_bytes());
+    } else {
+      each_sum(shape, call,
+               [&](Value* sums, Value* partial, int64_t lanes) { m_g.store_lanes(load(sums), partial, lanes); });
+    }
+    return Values{};
+  };
+  e.if_else(is_block(call, GemmTileCall::k_last), end, keep);
+}
+
+void AmxKernel::finish(const TileShape& shape, const GemmTileCall& call) {
+  GemmTileCall of_tile = call;
+  of_tile.scratch = m_g.e.advance(call.scratch, k_sums);
+  m_epilogue.run(of_tile, shape.rows,
+                 shape.vectors * m_g.sum_lanes() - (shape.tail ? m_g.sum_lanes() - shape.tail : 0));
+}
+
+Status claims(const KernelSpec& spec, const CpuTarget& target) {
+  KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
+  return AmxSchedule::types(spec, target).status();
+}
+
+std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
+  return schedules_of<AmxSchedule>(spec, target,
+                                   [&](const GemmProblem& problem) { return ranked_amx_schedules(problem, machine); });
+}
+
+}  // namespace
+
+Implementation amx_bf16_implementation() {
+  return {AmxSchedule::k_implementation, claims, schedules, emit_tiles<AmxSchedule, AmxKernel>};
+}
+
+}  // namespace kiln::cpu
