@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "backends/cpu/compile/attention/decode.h"
 #include "backends/cpu/compile/attention/schedule.h"
 #include "tests/backends/cpu/kernel_check.h"
 
@@ -140,6 +141,37 @@ TEST(Attention, the_forward_pass_gives_the_reference) {
   for (const Case& c : cases()) check_forward(c);
 }
 
+/// Every case of the list, cut down to few queries.
+TEST(Attention, few_queries_have_kernels_of_their_own) {
+  std::vector<Case> few{{.heads = 8, .kv_heads = 2, .q_len = 1, .k_len = 300, .head_dim = 128, .value_dim = 80},
+                        {.heads = 6, .kv_heads = 1, .q_len = 5, .k_len = 129, .head_dim = 64, .dtype = DType::bf16},
+                        {.heads = 7, .kv_heads = 7, .q_len = 1, .k_len = 511, .head_dim = 64, .dtype = DType::f16},
+                        {.heads = 4,
+                         .kv_heads = 2,
+                         .q_len = 3,
+                         .k_len = 250,
+                         .head_dim = 32,
+                         .causal = true,
+                         .causal_offset = 247,
+                         .bias = true}};
+  for (Case c : cases()) {
+    c.causal_offset += c.causal ? c.q_len - std::min<int64_t>(c.q_len, 7) : 0;
+    c.q_len = std::min<int64_t>(c.q_len, 7);
+    few.push_back(c);
+  }
+  for (const Case& c : few) {
+    const KernelSpec spec = SpecBuilder(c).forward();
+    for (const CpuTarget* target : runnable_targets()) {
+      const auto candidates = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)});
+      EXPECT_EQ(open_schedule(candidates.front().bytes)->implementation, DecodeSchedule::k_implementation);
+      for (size_t i = 0; i < 4; ++i) {
+        check_kernel(spec, *target, 2 * tolerance(c.dtype), i, 1 + i % 3, 2);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Attention, the_backward_pass_gives_the_reference) {
   for (const Case& c : cases()) check_backward(c);
 }
@@ -192,6 +224,9 @@ TEST(Attention, schedules_that_no_kernel_can_be_made_by_are_refused) {
     expect_refused(spec, *target, AttentionSchedule{0, 64, 8}, "a zero extent");
     expect_refused(spec, *target, AttentionSchedule{2, 64, 64}, "registers");
     expect_refused(spec, *target, AttentionSchedule{1, 8192, 8}, "too large");
+    expect_refused(spec, *target, DecodeSchedule{0}, "a zero extent");
+    expect_refused(spec, *target, DecodeSchedule{8192}, "too large");
+    expect_refused(spec, *target, DecodeSchedule{70}, "no number of vectors");
   }
 }
 
@@ -200,6 +235,8 @@ TEST(Attention, bytes_of_schedules_are_trusted_with_nothing) {
   for (const CpuTarget* target : runnable_targets()) {
     expect_bytes_are_trusted_with_nothing<AttentionSchedule>(SpecBuilder(c).forward(), *target);
     expect_bytes_are_trusted_with_nothing<AttentionSchedule>(SpecBuilder(c).backward(), *target);
+    const KernelSpec few = SpecBuilder({.q_len = 1, .k_len = 50, .head_dim = 16}).forward();
+    expect_bytes_are_trusted_with_nothing<DecodeSchedule, AttentionSchedule>(few, *target);
   }
 }
 

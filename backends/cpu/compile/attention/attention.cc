@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "backends/cpu/compile/attention/decode.h"
 #include "backends/cpu/compile/attention/emission.h"
 #include "backends/schedule_bytes.h"
 #include "base/limits.h"
@@ -45,6 +46,16 @@ Status attention_claims(const KernelSpec& spec, const CpuTarget&) {
   return claims(spec, std::get<AttentionSpec>(spec.kernel));
 }
 
+/// All queries that share keys are in the workspace of one task.
+Status decode_claims(const KernelSpec& spec, const CpuTarget&) {
+  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+  constexpr int64_t k_most_rows = 1024;
+  if (const int64_t rows = attention.heads / attention.kv_heads * attention.q_len; rows > k_most_rows) {
+    return error(StatusCode::unimplemented, "attention of few queries: {} share keys, at most {}", rows, k_most_rows);
+  }
+  return claims(spec, attention);
+}
+
 Status attention_backward_claims(const KernelSpec& spec, const CpuTarget&) {
   const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
   const int64_t bytes = (forward.k_len + 64) * (forward.head_dim + forward.value_dim + 32) * 4;
@@ -74,7 +85,20 @@ std::vector<Schedule> attention_backward_schedules(const KernelSpec&, const CpuT
   return schedules_of(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 64, 8}});
 }
 
+constexpr int64_t k_few_queries = 16;  // of each head: then whole vectors of queries cost more
+
+std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
+  if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return {};
+  std::vector<Schedule> schedules;
+  for (const uint32_t key_block : {128U, 64U, 256U}) {
+    const DecodeSchedule choice{key_block};
+    schedules.push_back({encode_choices(choice), choice.describe()});
+  }
+  return schedules;
+}
+
 constexpr std::array k_forward{
+    Implementation{DecodeSchedule::k_implementation, decode_claims, decode_schedules, emit_decode_attention},
     Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules, emit_attention}};
 constexpr std::array k_backward{Implementation{AttentionSchedule::k_implementation, attention_backward_claims,
                                                attention_backward_schedules, emit_attention_backward}};

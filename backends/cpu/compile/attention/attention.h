@@ -9,7 +9,8 @@ namespace kiln::cpu {
 std::span<const Implementation> attention_implementations();
 std::span<const Implementation> attention_backward_implementations();
 
-// forward.cc, backward.cc
+// decode.cc, forward.cc, backward.cc
+Expected<LaunchShape> emit_decode_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 

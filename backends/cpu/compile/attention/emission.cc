@@ -136,18 +136,39 @@ Values AttentionEmission::key_limits(Value* first_query) {
 
 // The score expression.
 
-ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query)
-    : m_a(emission), m_limits(emission.key_limits(first_query)) {
-  if (!m_a.has_score()) return;
-  Emitter& e = m_a.e;
-  const Body& body = m_a.attention.score;
-  Values buffers(m_a.spec.buffers.size(), nullptr);
-  for (const Access& access : body.accesses) {
+std::unique_ptr<BodyEmitter> AttentionEmission::score_body(const AttentionPlace& place, int lane_dim) {
+  if (!has_score()) return nullptr;
+  Values buffers(spec.buffers.size(), nullptr);
+  for (const Access& access : attention.score.accesses) {
     buffers[access.buffer] = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
   }
-  m_body = std::make_unique<BodyEmitter>(e, m_a.spec, body, buffers, place.status);
-  m_body->set_result_dims(0xF);
-  m_body->set_lane_dim(2);
+  auto body = std::make_unique<BodyEmitter>(e, spec, attention.score, buffers, place.status);
+  body->set_result_dims(0xF);
+  body->set_lane_dim(lane_dim);
+  return body;
+}
+
+RowScore::RowScore(AttentionEmission& emission, const AttentionPlace& place, Value* query)
+    : m_a(emission), m_body(emission.score_body(place, 3)) {
+  if (m_body == nullptr) return;
+  m_scopes.push_back(m_body->root());
+  m_scopes.push_back(m_body->bind(*m_scopes.back(), 0, place.batch));
+  m_scopes.push_back(m_body->bind(*m_scopes.back(), 1, place.head));
+  m_scopes.push_back(m_body->bind(*m_scopes.back(), 2, query));
+  m_body->prepare(*m_scopes.back(), {m_a.attention.score_value});
+  m_scopes.push_back(m_body->nest(*m_scopes.back()));
+}
+
+Value* RowScore::apply(Value* key, Value* mask, Value* raw) {
+  const auto lanes = m_body->spread(*m_scopes.back(), 3, key, 0, m_a.e.lanes(), mask);
+  m_body->set_accumulator(*lanes, raw);
+  return m_body->evaluate_lanes(*lanes, m_a.attention.score_value);
+}
+
+ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query)
+    : m_a(emission), m_body(emission.score_body(place, 2)), m_limits(emission.key_limits(first_query)) {
+  if (m_body == nullptr) return;
+  Emitter& e = m_a.e;
   m_scopes.push_back(m_body->root());
   m_scopes.push_back(m_body->bind(*m_scopes.back(), 0, place.batch));
   m_scopes.push_back(m_body->bind(*m_scopes.back(), 1, place.head));

@@ -94,10 +94,26 @@ class AttentionEmission {
   /// rows of a block that exist, from its first query on
   llvm::Value* valid_queries(llvm::Value* first_query);
   void fill(llvm::Value* at, int64_t bytes, double value);
+  /// Evaluates the score expression with lanes along `lane_dim`; null where there is none.
+  std::unique_ptr<BodyEmitter> score_body(const AttentionPlace& place, int lane_dim);
 
  private:
   Values key_limits(llvm::Value* first_query);
   friend class ScoreLoop;
+};
+
+/// The score expression over keys of one query, inside one function.
+class RowScore {
+ public:
+  /// Where there is a score expression.
+  RowScore(AttentionEmission& emission, const AttentionPlace& place, llvm::Value* query);
+  /// Of the keys from `key` on, in a loop that began after this was made; `mask`: lanes that exist.
+  llvm::Value* apply(llvm::Value* key, llvm::Value* mask, llvm::Value* raw);
+
+ private:
+  AttentionEmission& m_a;
+  std::unique_ptr<BodyEmitter> m_body;
+  std::vector<std::unique_ptr<Scope>> m_scopes;
 };
 
 /// A loop over the rows of a tile of scores inside one function: applies the score expression and the mask.

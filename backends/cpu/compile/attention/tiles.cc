@@ -88,7 +88,7 @@ Values TileProducts::multiply(const TileProduct& kind, llvm::Function* function,
         Values columns;
         for (int64_t v = 0; v < kind.vectors; ++v) {
           columns.push_back(e.load(vector, e.advance(now[1], step * kind.b_step + v * vector_bytes),
-                                   static_cast<uint64_t>(vector_bytes)));
+                                   static_cast<uint64_t>(kind.b_is_aligned ? vector_bytes : 4)));
         }
         for (int64_t row = 0; row < kind.rows; ++row) {
           Value* broadcast = e.splat(e.load(e.f32(), a_at(now[0], row, step)), lanes);

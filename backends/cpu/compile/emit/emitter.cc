@@ -312,4 +312,22 @@ void Emitter::transpose(Values& rows) {
   }
 }
 
+/// Pairs of vectors are halved and joined, so n vectors cost about 2n shuffles instead of n * log2(lanes).
+llvm::Value* Emitter::sum_of_each(const Values& vectors) {
+  const int lanes = lanes_of(vectors[0]);
+  Values level = vectors;
+  for (int block = lanes; block > 1; block /= 2) {
+    std::vector<int> low, high;
+    for (int lane = 0; lane < 2 * lanes; ++lane) (lane % block < block / 2 ? low : high).push_back(lane);
+    Values next;
+    for (size_t i = 0; i < level.size(); i += 2) {
+      llvm::Value* a = level[i];
+      llvm::Value* b = level[std::min(i + 1, level.size() - 1)];
+      next.push_back(ir.CreateFAdd(ir.CreateShuffleVector(a, b, low), ir.CreateShuffleVector(a, b, high)));
+    }
+    level = next;
+  }
+  return level[0];
+}
+
 }  // namespace kiln::cpu

@@ -7,8 +7,7 @@
 #include "backends/schedule_bytes.h"
 
 /// The dot product: both operands are contiguous along k. Lanes run along k, every sum is a vector, and at the end the
-/// vectors of one row of the tile are folded into one: pairs of vectors are halved and joined, so n vectors cost about 2n
-/// shuffles instead of n * log2(lanes). For few rows this saves the transposed packing of B, which could not be repaid.
+/// vectors of one row of the tile are folded into one. For few rows this saves the transposed packing of B, which could not be repaid.
 ///
 /// The epilogue is always rolled, over one vector for each row of the tile.
 namespace kiln::cpu {
@@ -31,7 +30,6 @@ class DotKernel final : public GemmTileKernel {
  private:
   void emit_callees() override { m_epilogue.function(); }
   void emit(const TileShape& shape, const GemmTileCall& call) override;
-  Value* reduce_rows(const Values& sums);
 
   const DotSchedule& m_schedule;
   GemmEpilogue m_epilogue;
@@ -69,28 +67,10 @@ void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   for (int64_t row = 0; row < shape.rows; ++row) {
     Values of_row;
     for (int64_t column = 0; column < shape.vectors; ++column) of_row.push_back(sums[column * shape.rows + row]);
-    e.store(reduce_rows(of_row), e.advance(call.scratch, row * m_g.sum_vector_bytes()),
+    e.store(e.sum_of_each(of_row), e.advance(call.scratch, row * m_g.sum_vector_bytes()),
             static_cast<uint64_t>(m_g.sum_vector_bytes()));
   }
   m_epilogue.run(call, shape.rows, shape.vectors);
-}
-
-/// One vector whose lane i is the sum of all lanes of sums[i].
-Value* DotKernel::reduce_rows(const Values& sums) {
-  const int lanes = m_g.lanes();
-  Values level = sums;
-  for (int block = lanes; block > 1; block /= 2) {
-    std::vector<int> low, high;
-    for (int lane = 0; lane < 2 * lanes; ++lane) (lane % block < block / 2 ? low : high).push_back(lane);
-    Values next;
-    for (size_t i = 0; i < level.size(); i += 2) {
-      Value* a = level[i];
-      Value* b = level[std::min(i + 1, level.size() - 1)];
-      next.push_back(m_g.add(m_g.e.ir.CreateShuffleVector(a, b, low), m_g.e.ir.CreateShuffleVector(a, b, high)));
-    }
-    level = next;
-  }
-  return level[0];
 }
 
 }  // namespace
