@@ -4,7 +4,7 @@ that serves the case, flex_attention compiled where a mask cuts keys away or sco
 one OpenMP pool; each is checked against f64 first. Ours is the analytic pick, or with --tuned the best of all candidates in
 a race before. Work: pairs of query and key that causality and window leave; backward as 2.5 times forward.
 
---dtype f32|bf16|f16; --threads N; --shapes FILE or --case B,Hq,Hkv,Sq,Skv,D,Dv,variant; --passes forward,backward
+--dtype f32|bf16|f16; --threads N; --shapes FILE or --case B,Hq,Hkv,Sq,Skv,D,Dv,variant; --forward
 """
 import argparse
 from typing import NamedTuple
@@ -251,7 +251,8 @@ def served(name, forms, reference, allowed):
         except (RuntimeError, NotImplementedError) as why:
             print(f"{name}: no {form}: {str(why).splitlines()[0][:100]}", flush=True)
             continue
-        kernels.require_right(f"{name} {form}", [result] if torch.is_tensor(result) else result, reference, allowed)
+        results = [result] if torch.is_tensor(result) else result
+        kernels.require_right(f"{name} {form}", results, reference, kernels.OF_PEERS * allowed)
         found[form] = call
     return found
 
@@ -302,13 +303,13 @@ def backward(case, operands, results, options):
 
 
 def measure(case, options):
+    """Its rows."""
     torch.compiler.reset()
     operands = case.operands(kernels.DTYPES[options.dtype][0])
     row, results = forward(case, operands, options)
-    rows = [row] if "forward" in options.passes else []
-    if "backward" in options.passes and not case.cap:
-        rows.append(backward(case, operands, results, options))
-    return rows
+    yield row
+    if not options.forward and not case.cap:
+        yield backward(case, operands, results, options)
 
 
 def cases_in(file, dtype):
@@ -320,14 +321,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kernels.add_options(parser)
     parser.add_argument("--case", help="B,Hq,Hkv,Sq,Skv,D,Dv,variant")
-    parser.add_argument("--passes", default="forward,backward")
+    parser.add_argument("--forward", action="store_true", help="no backward")
     options = parser.parse_args()
     kernels.set_up(options)
     cases = cases_in(options.shapes, options.dtype) if options.shapes else CASES
     if options.case:
         *numbers, variant = options.case.split(",")
         cases = [Attention(*map(int, numbers), variant)]
-    rows = [row for case in cases for row in measure(case, options)]
+    rows = common.until_interrupted(row for case in cases for row in measure(case, options))
     common.report(f"attention {options.dtype}", rows, {
         name: common.ratios(row for row in rows if row["case"].startswith(name)) for name in ("forward", "backward")})
 

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import pathlib
+import signal
 import statistics
 import sys
 import time
@@ -89,6 +90,17 @@ def row(case, samples, ours="kiln", own=("backend",), unit="s", scale=1.0, work=
                  "ratio": min(medians[name] for name in peers) / medians[ours] if peers and medians[ours] > 0 else None,
                  "best": {name: work / min(each) if work else min(each) * scale for name, each in samples.items()},
                  "spread": {name: round(spread(each), 3) for name, each in samples.items()}, **more})
+
+
+def until_interrupted(rows):
+    """A list of the rows that come until the user, or a limit of time, ends it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = []
+    try:
+        found.extend(rows)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    return found
 
 
 def geometric_mean(values):

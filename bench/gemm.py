@@ -139,7 +139,7 @@ def measure(case, options):
     exact = case.finish(product if bias is None else product + bias.double(), None if residual is None else residual.double())
     peers = peers_of(case, a, b, bias, residual)
     for name, peer in peers.items():
-        kernels.require_right(f"{case} {name}", [peer()], [exact], allowed)
+        kernels.require_right(f"{case} {name}", [peer()], [exact], kernels.OF_PEERS * allowed)
     inputs, output = [operand for operand in operands if operand is not None], torch.empty(exact.shape, dtype=dtype)
     mine, facts = kernels.ours(case.text(options.dtype), inputs, [output], [exact], allowed, options)
     return kernels.race(str(case), mine, peers, 2.0 * case.m * case.n * case.k, options, is_small=case.is_small, **facts)
@@ -173,7 +173,7 @@ def main():
     options = parser.parse_args()
     kernels.set_up(options)
     set_openblas_threads(options.threads)
-    rows = [measure(case, options) for case in cases_of(options)]
+    rows = common.until_interrupted(measure(case, options) for case in cases_of(options))
     common.report(f"gemm {options.dtype}", rows, {"all": common.ratios(rows),
                                                   "small, skinny or odd": common.ratios(row for row in rows if row["is_small"]),
                                                   "the rest": common.ratios(row for row in rows if not row["is_small"])})
