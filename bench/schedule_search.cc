@@ -56,16 +56,23 @@ Expected<Tuned> tune(const Plan& plan, const Target& target) {
   return tuned;
 }
 
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values.empty() ? HUGE_VAL : values[values.size() / 2];
+}
+
 /// A schedule's code and the samples of it that count.
 struct Contender {
   Schedule schedule;
   Image image;
   std::vector<double> seconds;
 
-  double median() const {
-    std::vector<double> sorted = seconds;
-    std::ranges::sort(sorted);
-    return sorted.empty() ? HUGE_VAL : sorted[sorted.size() / 2];
+  double median() const { return median_of(seconds); }
+  /// The median, over turns, of its time to that of another in the same turn: what slows a turn slows both.
+  double share_of(const Contender& other) const {
+    std::vector<double> shares;
+    for (size_t i = 0; i < seconds.size(); ++i) shares.push_back(seconds[i] / other.seconds[i]);
+    return median_of(std::move(shares));
   }
 };
 
@@ -188,13 +195,15 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
   search.run_final(finalists, rounds);
 
   const Contender& best =
-      **std::ranges::min_element(finalists, {}, [](const Contender* each) { return each->median(); });
+      **std::ranges::min_element(finalists, {}, [&](const Contender* each) { return each->share_of(*pick); });
   return Json{{"kernel", kernel_name(*spec)},
               {"schedules", search.schedules()},
               {"distinct", search.contenders().size()},
               {"candidates", candidates.size()},
               {"pick", described(*pick)},
               {"best", described(best)},
+              {"best_to_pick", best.share_of(*pick)},
+              {"best_to_analytic", best.share_of(*first)},
               {"analytic", described(*first)},
               {"tuner", {{"samples", tuned.samples}, {"seconds", tuned.seconds}}},
               {"search", {{"samples", samples}, {"seconds", seconds}}}}
