@@ -69,8 +69,9 @@ def compare_errors(way, base, ids, exact, eager):
     rows = []
     for i, kind in enumerate(("norm", "maximum")):
         for name in ("logits", "loss", worst[kind]):
-            rows.append({"case": f"{way}: error of {name}, {kind}", "unit": "relative", "ours": ours[name][i],
-                         "peers": {"eager": eager[name][i]}, "ratio": eager[name][i] / max(ours[name][i], 1e-300)})
+            rows.append(common.show({
+                "case": f"{way}: error of {name}, {kind}", "unit": "relative", "ours": ours[name][i],
+                "peers": {"eager": eager[name][i]}, "ratio": eager[name][i] / max(ours[name][i], 1e-300)}))
     summary = {}
     for kind, name in worst.items():
         summary[f"worst_{kind}"] = [name, round(ratios[kind][name], 3)]
@@ -120,9 +121,10 @@ def compare_curves(ways, steps, sequence):
             curves["eager"] = curve("eager", base, batches, steps)
             torch.set_num_threads(2)
         for way in ways:
-            rows.append({"case": f"{way}: loss curve, {case}, against {reference}", "unit": "relative",
-                         "ours": farthest(curves[way], exact), "peers": {"eager": farthest(curves["eager"], exact)},
-                         "first": curves[way][0], "last": curves[way][-1], "eager_last": curves["eager"][-1]})
+            rows.append(common.show({
+                "case": f"{way}: loss curve, {case}, against {reference}", "unit": "relative",
+                "ours": farthest(curves[way], exact), "peers": {"eager": farthest(curves["eager"], exact)},
+                "first": curves[way][0], "last": curves[way][-1], "eager_last": curves["eager"][-1]}))
             summary[f"{way}, dropout {dropout}"] = {"farthest": rows[-1]["ours"], "eager": rows[-1]["peers"]["eager"]}
     return rows, summary
 

@@ -1,13 +1,19 @@
-"""What every benchmark shares: facts of the host, interleaved timing, and the JSON that tools/bench writes."""
+"""What every benchmark shares: facts of the host, interleaved timing, rows, and the JSON that tools/bench writes.
+
+A row is {"case", "unit", "ours", "peers": {name: value}, "own": {name: value}, "ratio", "best", "spread": {name: share}}: `own`
+are other ways of Kiln, listed but no peers; a ratio above 1 says that ours is faster than the best peer."""
 import argparse
 import datetime
 import json
+import math
 import pathlib
+import signal
 import statistics
 import sys
 import time
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
+LEAST_ROUNDS = 5
 
 
 def host():
@@ -36,48 +42,87 @@ def spread(samples):
     return (third - first) / statistics.median(samples)
 
 
-def interleave(functions, rounds, warmup=1):
-    """{name: [seconds]}: all functions in turn, round after round, so that drift of the machine hits all alike."""
-    for _ in range(warmup):
-        for function in functions.values():
+def _timed(function, calls):
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls
+
+
+def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf):
+    """{name: [seconds of a call]}: all functions in turn, each round from another one on, so that drift of the machine hits
+    all alike. With `sample_s` a sample is as many calls as fit into it, after one that does not count. After `most_s`
+    seconds no round begins but the first LEAST_ROUNDS."""
+    calls = dict.fromkeys(functions, 1)
+    for name, function in functions.items():
+        for _ in range(warmup):
             function()
-    samples = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            samples[name].append(time.perf_counter() - start)
+        if sample_s:
+            calls[name] = max(1, min(20000, int(sample_s / max(_timed(function, 1), 1e-7))))
+    names, samples, start = list(functions), {name: [] for name in functions}, time.perf_counter()
+    for turn in range(rounds):
+        if turn >= LEAST_ROUNDS and time.perf_counter() - start > most_s:
+            break
+        for i in range(len(names)):
+            name = names[(turn + i) % len(names)]
+            if sample_s:
+                functions[name]()
+            samples[name].append(_timed(functions[name], calls[name]))
     return samples
 
 
-def row(case, samples, ours="kiln", own=("backend",), unit="s", scale=1.0):
-    """A row of the table from samples by name; the ratio is the best peer's median over ours: above 1 we are faster.
-    `own` are other ways of Kiln: listed, but no peers of it."""
-    medians = {name: statistics.median(values) * scale for name, values in samples.items()}
-    others = {name: value for name, value in medians.items() if name != ours}
-    peers = {name: value for name, value in others.items() if name not in own}
-    return {"case": case, "unit": unit, "ours": medians[ours], "peers": peers,
-            "own": {name: value for name, value in others.items() if name in own},
-            "ratio": min(peers.values()) / medians[ours] if peers and medians[ours] > 0 else None,
-            "minimum": {name: min(values) * scale for name, values in samples.items()},
-            "spread": {name: round(spread(values), 3) for name, values in samples.items()}}
+def show(row):
+    """Prints a row, and gives it."""
+    others = ", ".join(f"{name} {value:.4g}" for name, value in {**row.get("own", {}), **row.get("peers", {})}.items())
+    ratio = f", ratio {row['ratio']:.3g}" if row.get("ratio") else ""
+    print(f"{row['case']}: {row['ours']:.4g} {row['unit']}" + (f" ({others}{ratio})" if others else ""), flush=True)
+    return row
+
+
+def row(case, samples, ours="kiln", own=("backend",), unit="s", scale=1.0, work=None, **more):
+    """The row of samples in seconds by name, printed. Values are medians times `scale`, or, of `work` units, `work` over
+    the median: then `unit` is a rate."""
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    values = {name: work / median if work else median * scale for name, median in medians.items()}
+    peers = [name for name in samples if name != ours and name not in own]
+    return show({"case": case, "unit": unit, "ours": values[ours], "peers": {name: values[name] for name in peers},
+                 "own": {name: values[name] for name in samples if name != ours and name in own},
+                 "ratio": min(medians[name] for name in peers) / medians[ours] if peers and medians[ours] > 0 else None,
+                 "best": {name: work / min(each) if work else min(each) * scale for name, each in samples.items()},
+                 "spread": {name: round(spread(each), 3) for name, each in samples.items()}, **more})
+
+
+def until_interrupted(rows):
+    """A list of the rows that come until the user, or a limit of time, ends it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = []
+    try:
+        found.extend(rows)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    return found
 
 
 def geometric_mean(values):
     return statistics.geometric_mean(values)
 
 
+def ratios(rows):
+    """Their geometric mean, the worst one and whose it is."""
+    rows = [row for row in rows if row.get("ratio")]
+    if not rows:
+        return {"cases": 0}
+    worst = min(rows, key=lambda row: row["ratio"])
+    return {"cases": len(rows), "geometric mean": round(geometric_mean(row["ratio"] for row in rows), 3),
+            "worst": round(worst["ratio"], 3), "worst case": worst["case"], "below 1": sum(row["ratio"] < 1 for row in rows)}
+
+
 def report(bench, rows, summary):
-    """Prints the rows and, with --json FILE, writes them."""
+    """Prints the summary and, with --json FILE, writes all."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--json")
     target = parser.parse_known_args()[0].json
-    result = {"bench": bench, "host": host(), "rows": rows, "summary": summary}
-    for entry in rows:
-        others = {**entry.get("own", {}), **entry.get("peers", {})}
-        peers = ", ".join(f"{name} {value:.4g}" for name, value in others.items())
-        ratio = f", ratio {entry['ratio']:.3g}" if entry.get("ratio") else ""
-        print(f"{entry['case']}: {entry['ours']:.4g} {entry['unit']}" + (f" ({peers}{ratio})" if peers else ""))
     print(json.dumps(summary))
     if target:
+        result = {"bench": bench, "host": host(), "rows": rows, "summary": summary}
         pathlib.Path(target).write_text(json.dumps(result, indent=1) + "\n")

@@ -120,10 +120,10 @@ def main():
             draws = sum(calls[name] for name in DRAWS)
             ops, aside = 1 - calls.total() / eager_calls, 1 - (calls.total() - draws) / eager_calls
             share = 1 - works.total() / eager_work
-            rows.append({"case": f"{case}: ops in Kiln", "unit": "share", "ours": ops, "draws_aside": aside,
-                         "outside": dict(calls.most_common()), "eager_calls": eager_calls})
-            rows.append({"case": f"{case}: work in Kiln", "unit": "share", "ours": share,
-                         "outside": dict(works.most_common()), "eager_work": eager_work})
+            rows.append(common.show({"case": f"{case}: ops in Kiln", "unit": "share", "ours": ops, "draws_aside": aside,
+                                     "outside": dict(calls.most_common()), "eager_calls": eager_calls}))
+            rows.append(common.show({"case": f"{case}: work in Kiln", "unit": "share", "ours": share,
+                                     "outside": dict(works.most_common()), "eager_work": eager_work}))
             summary[case] = {"ops": round(ops, 4), "ops, draws aside": round(aside, 4), "work": round(share, 6),
                              "heavy_outside": [name for name in calls if any(h in name for h in HEAVY)]}
     common.report("coverage", rows, summary)

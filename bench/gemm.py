@@ -1,118 +1,182 @@
-"""How fast are our gemms beside MKL and oneDNN (through torch) and OpenBLAS (numpy's)? Alternating in one process; torch's
-and ours on one OpenMP pool. Ours is the analytic pick, or with --tuned the best of all candidates in a race before.
+#!/usr/bin/env python3
+"""How fast are our matrix products, with what follows them, beside torch's best: MKL and oneDNN through torch, OpenBLAS
+through numpy? Alternating in one process; torch's and ours on one OpenMP pool. Each is checked against f64 first. Ours is the
+analytic pick, or with --tuned the best of all candidates in a race before.
 
---dtype f32|bf16|f16; --threads N; --set gpt2|squares|skinny|all, --shapes FILE or --case MxNxK,layout; --rounds N; --json FILE
+--dtype f32|bf16|f16; --threads N; --set gpt2|squares|skinny|all, --shapes FILE or --case MxNxK,layout[,epilogue]
 """
 import argparse
-import json
+import ctypes
 import pathlib
-import statistics
+from typing import NamedTuple
 
+import common
+import kernels
 import numpy
 import torch
-
-from peers import Kernel, Library, race, report, row, set_openblas_threads
-
-# m, n, k, layout: the first letter is A's (n: [m, k], t: [k, m]), the second B's (n: [k, n], t: [n, k]).
-GPT2 = [(512, 2304, 768, "nn"), (512, 768, 768, "nn"), (512, 3072, 768, "nn"), (512, 768, 3072, "nn"),
-        (512, 50257, 768, "nt"), (512, 768, 2304, "nt"), (512, 768, 768, "nt"), (512, 768, 3072, "nt"),
-        (512, 3072, 768, "nt"), (512, 768, 50257, "nn"), (768, 2304, 512, "tn"), (768, 768, 512, "tn"),
-        (768, 3072, 512, "tn"), (3072, 768, 512, "tn"), (50257, 768, 512, "tn")]
-SQUARES = [(n, n, n, layout) for n in (64, 100, 128, 256, 512, 1024, 2048) for layout in ("nn", "nt", "tn")]
-SKINNY = [(m, n, k, layout) for m in (1, 4, 16, 128) for n, k in ((768, 768), (3072, 768), (768, 3072))
-          for layout in ("nn", "nt")]
-SETS = {"gpt2": GPT2, "squares": SQUARES, "skinny": SKINNY}
+from torch.nn import functional as F
 
 
-# torch's dtype, Kiln's number of it (kernel_library.cc), the largest error of ours against torch's, of the largest value.
-DTYPES = {"f32": (torch.float32, 7, 1e-4), "bf16": (torch.bfloat16, 6, 1e-2), "f16": (torch.float16, 5, 2e-3)}
+class Gemm(NamedTuple):
+    """The first letter of the layout is A's (n: [m, k], t: [k, m]), the second B's (n: [k, n], t: [n, k]). The epilogue names
+    what follows: "bias", one of "gelu", "relu" and "swiglu" (columns are gates, then as many values), "residual"."""
+    m: int
+    n: int
+    k: int
+    layout: str
+    epilogue: str = "none"
+
+    @property
+    def columns(self):
+        return self.n // 2 if "swiglu" in self.epilogue else self.n
+
+    @property
+    def is_small(self):
+        return min(self.m, self.n, self.k) <= 64 or any(extent % 16 for extent in (self.m, self.n, self.k))
+
+    def __str__(self):
+        return f"{self.m}x{self.n}x{self.k} {self.layout}" + (f" {self.epilogue}" if self.epilogue != "none" else "")
+
+    def text(self, dtype):
+        """In Kiln's text form: A, B, [bias,] [residual] to the result."""
+        a, b = ("[{1}, {0}]" if letter == "t" else "[{0}, {1}]" for letter in self.layout)
+        inputs = [f"%a: {dtype}{a.format(self.m, self.k)}", f"%b: {dtype}{b.format(self.k, self.n)}"]
+        lines = [f"%{name}m = permute(%{name}) {{dims = [{'1, 0' if letter == 't' else '0, 1'}]}}"
+                 for name, letter in zip("ab", self.layout)]
+        if "bias" in self.epilogue:
+            inputs.append(f"%bias: {dtype}[{self.n}]")
+            lines.append("%product = addmm(%bias, %am, %bm)")
+        else:
+            lines.append("%product = matmul(%am, %bm)")
+        value = "product"
+        for name in ("gelu", "relu"):
+            if name in self.epilogue:
+                lines.append(f"%active = {name}(%product)")
+                value = "active"
+        if "swiglu" in self.epilogue:
+            half = self.columns
+            lines += [f"%gate = slice(%product) {{dim = 1, start = 0, end = {half}}}", "%open = silu(%gate)",
+                      f"%value = slice(%product) {{dim = 1, start = {half}, end = {2 * half}}}", "%active = mul(%open, %value)"]
+            value = "active"
+        if "residual" in self.epilogue:
+            inputs.append(f"%residual: {dtype}[{self.m}, {self.n}]")
+            lines.append(f"%sum = add(%{value}, %residual)")
+            value = "sum"
+        return f"graph({', '.join(inputs)}) {{\n" + "".join(f"  {line}\n" for line in lines) + f"  return %{value}\n}}\n"
+
+    def operands(self, dtype):
+        """A and B as they lie in memory, bias and residual or None."""
+        a = torch.randn((self.k, self.m) if self.layout[0] == "t" else (self.m, self.k)).to(dtype)
+        b = (torch.randn((self.n, self.k) if self.layout[1] == "t" else (self.k, self.n)) / self.k**0.5).to(dtype)
+        return (a, b, torch.randn(self.n).to(dtype) if "bias" in self.epilogue else None,
+                torch.randn(self.m, self.n).to(dtype) if "residual" in self.epilogue else None)
+
+    def multiplied(self, a, b):
+        """A and B as the product sees them."""
+        return a.t() if self.layout[0] == "t" else a, b.t() if self.layout[1] == "t" else b
+
+    def finish(self, y, residual):
+        """What follows the product and its bias, in place where torch can."""
+        if "gelu" in self.epilogue:
+            y = torch.ops.aten.gelu_(y)
+        if "relu" in self.epilogue:
+            y = y.relu_()
+        if "swiglu" in self.epilogue:
+            y = F.silu(y[:, :self.columns]).mul_(y[:, self.columns:])
+        return y if residual is None else y.add_(residual)
 
 
-def operands(m, n, k, layout, dtype):
-    """a, b as they lie in memory, and as torch.mm sees them."""
-    a = torch.randn((k, m) if layout[0] == "t" else (m, k)).to(dtype)
-    b = torch.randn((n, k) if layout[1] == "t" else (k, n)).to(dtype)
-    return a, b, a.t() if layout[0] == "t" else a, b.t() if layout[1] == "t" else b
+# In the order of their names in --set.
+SETS = {
+    "gpt2": [Gemm(512, 2304, 768, "nn"), Gemm(512, 768, 768, "nn"), Gemm(512, 3072, 768, "nn"), Gemm(512, 768, 3072, "nn"),
+             Gemm(512, 50257, 768, "nt"), Gemm(512, 768, 2304, "nt"), Gemm(512, 768, 768, "nt"), Gemm(512, 768, 3072, "nt"),
+             Gemm(512, 3072, 768, "nt"), Gemm(512, 768, 50257, "nn"), Gemm(768, 2304, 512, "tn"), Gemm(768, 768, 512, "tn"),
+             Gemm(768, 3072, 512, "tn"), Gemm(3072, 768, 512, "tn"), Gemm(50257, 768, 512, "tn")],
+    "squares": [Gemm(n, n, n, layout) for n in (64, 100, 128, 256, 512, 1024, 2048) for layout in ("nn", "nt", "tn")],
+    "skinny": [Gemm(m, n, k, layout) for m in (1, 4, 16, 128) for n, k in ((768, 768), (3072, 768), (768, 3072))
+               for layout in ("nn", "nt")],
+}
 
 
-def pick(kernels, buffers, threads):
-    """The kernel of the least median, raced in turn, as the tuner does."""
-    samples = race({i: kernel.bind(buffers, threads) for i, kernel in enumerate(kernels)}, rounds=7)
-    return kernels[min(samples, key=lambda i: statistics.median(samples[i]))]
+def peers_of(case, a, b, bias, residual):
+    """torch.mm and addmm (MKL in f32), oneDNN's linear with what it can fuse, OpenBLAS by numpy: each where it serves the case,
+    what is left done by torch in eager mode."""
+    out = torch.empty((case.m, case.n), dtype=a.dtype)
+    fused = next((name for name in ("gelu", "relu") if name in case.epilogue), "none")
 
+    def product():
+        return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
-def peers_of(a, b, theirs):
-    """torch.mm (MKL in f32), oneDNN's linear, OpenBLAS by numpy: each where it serves the dtype and the layout."""
-    functions = {"torch.mm": lambda: torch.mm(a, b, out=theirs)}
+    functions = {"torch.mm": lambda: case.finish(product(), residual)}
+    if residual is not None and fused == "none":
+        added = torch.addmm if bias is None else lambda *operands, out: torch.addmm(*operands, out=out).add_(bias)
+        functions["torch.addmm"] = lambda: added(residual, a, b, out=out)
     if a.is_contiguous() and b.t().is_contiguous():
-        linear, weight = torch.ops.mkldnn._linear_pointwise, b.t()
-        functions["onednn"] = lambda: linear(a, weight, None, "none", [], "")
-    if a.dtype == torch.float32:
-        left, right, out = a.numpy(), b.numpy(), torch.empty_like(theirs).numpy()
-        functions["openblas"] = lambda: numpy.matmul(left, right, out=out)
+        functions["onednn"] = onednn(case, a, b.t(), bias, residual, fused)
+    if a.dtype == torch.float32 and case.epilogue == "none":
+        left, right, plain = a.numpy(), b.numpy(), out.numpy()
+        functions["openblas"] = lambda: (numpy.matmul(left, right, out=plain), out)[1]
     return functions
 
 
-def measure(library, case, dtype, threads, target, rounds, tuned):
-    m, n, k, layout = case
-    dtype, number, allowed = DTYPES[dtype]
-    a, b, torch_a, torch_b = operands(m, n, k, layout, dtype)
-    ours, theirs = torch.full((m, n), float("nan"), dtype=dtype), torch.empty((m, n), dtype=dtype)
-    transposed = (int(layout[0] == "t"), int(layout[1] == "t"))
-    count = library.count("gemm", target, number, m, n, k, *transposed, 0) if tuned else 1
-    kernels = [Kernel(library, "gemm", target, number, m, n, k, *transposed, 0, i) for i in range(count)]
-    torch.mm(torch_a, torch_b, out=theirs)
-    scale = theirs.abs().max()
-    for kernel in kernels:
-        ours.fill_(float("nan"))
-        kernel.bind([a, b, ours], threads)()
-        error = ((ours - theirs).abs().max() / scale).item()
-        if not error < allowed:
-            raise RuntimeError(f"{case} {kernel.description}: error {error}")
-    picked = pick(kernels, [a, b, ours], threads) if tuned else kernels[0]
-    functions = {"ours": picked.bind([a, b, ours], threads), **peers_of(torch_a, torch_b, theirs)}
-    if tuned:
-        functions["analytic"] = kernels[0].bind([a, b, ours], threads)
-    result = row(f"{m}x{n}x{k} {layout}", race(functions, rounds), 2.0 * m * n * k / 1e9, "GF/s", own=("analytic",))
-    result["schedule"], result["compile_ms"] = picked.description, picked.compile_ms
-    others = "  ".join(f"{name} {value:.1f}" for name, value in {**result["own"], **result["peers"]}.items())
-    print(f"{result['case']:22s} {result['ours']:7.1f}  {others}  ratio {result['ratio']:.3f}"
-          f"  ±{result['spread']:.3f}  {picked.tasks} tasks  {picked.description}", flush=True)
-    return result
+def onednn(case, a, weight, bias, residual, fused):
+    linear = torch.ops.mkldnn._linear_pointwise
+    if "swiglu" in case.epilogue:
+        gates, values = weight[:case.columns], weight[case.columns:]
+        return lambda: linear.binary(a, linear(a, gates, None, "swish", [], ""), values, None, "mul")
+    if residual is not None and fused == "none":
+        return lambda: linear.binary(a, residual, weight, bias, "add")
+    return lambda: (lambda y: y if residual is None else y.add_(residual))(
+        linear(a, weight, bias, fused, [], "none" if fused == "gelu" else ""))
+
+
+def measure(case, options):
+    dtype, allowed = kernels.DTYPES[options.dtype]
+    operands = case.operands(dtype)
+    a, b = case.multiplied(*operands[:2])
+    bias, residual = operands[2:]
+    product = a.double() @ b.double()
+    exact = case.finish(product if bias is None else product + bias.double(), None if residual is None else residual.double())
+    peers = peers_of(case, a, b, bias, residual)
+    for name, peer in peers.items():
+        kernels.require_right(f"{case} {name}", [peer()], [exact], kernels.OF_PEERS * allowed)
+    inputs, output = [operand for operand in operands if operand is not None], torch.empty(exact.shape, dtype=dtype)
+    mine, facts = kernels.ours(case.text(options.dtype), inputs, [output], [exact], allowed, options)
+    return kernels.race(str(case), mine, peers, 2.0 * case.m * case.n * case.k, options, is_small=case.is_small, **facts)
+
+
+def set_openblas_threads(count):
+    """Of the OpenBLAS that numpy brings."""
+    for path in {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}:
+        ctypes.CDLL(path).scipy_openblas_set_num_threads64_(count)
 
 
 def cases_in(file, dtype):
-    """Of a file of shapes: {"gemm": [{M, N, K, b_layout, dtypes}]}. Products alone: epilogues are not in."""
-    torch_name = str(DTYPES[dtype][0]).removeprefix("torch.")
-    rows = [row for row in json.loads(pathlib.Path(file).read_text())["gemm"] if torch_name in row["dtypes"]]
-    return list(dict.fromkeys((row["M"], row["N"], row["K"], "nt" if row["b_layout"].startswith("NK") else "nn") for row in rows))
+    return list(dict.fromkeys(Gemm(row["M"], row["N"], row["K"], "nt" if row["b_layout"].startswith("NK") else "nn", row["epilogue"])
+                              for row in kernels.shapes(file, "gemm", dtype)))
+
+
+def cases_of(options):
+    if options.case:
+        sizes, layout, *epilogue = options.case.split(",")
+        return [Gemm(*map(int, sizes.split("x")), layout, *epilogue)]
+    if options.shapes:
+        return cases_in(options.shapes, options.dtype)
+    return SETS.get(options.set) or [case for cases in SETS.values() for case in cases]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dtype", choices=DTYPES, default="f32")
-    parser.add_argument("--set", default="all")
-    parser.add_argument("--shapes")
-    parser.add_argument("--case", help="MxNxK,layout")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--target", default="x86-64-v4")
-    parser.add_argument("--tuned", action="store_true")
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
-    torch.manual_seed(1)
-    torch.set_num_threads(arguments.threads)
-    set_openblas_threads(arguments.threads)
-    library = Library()
-    cases = SETS.get(arguments.set) or [case for cases in SETS.values() for case in cases]
-    if arguments.shapes:
-        cases = cases_in(arguments.shapes, arguments.dtype)
-    if arguments.case:
-        sizes, layout = arguments.case.split(",")
-        cases = [(*map(int, sizes.split("x")), layout)]
-    rows = [measure(library, case, arguments.dtype, arguments.threads, arguments.target, arguments.rounds, arguments.tuned)
-            for case in cases]
-    report(f"gemm {arguments.dtype}", arguments.threads, rows, arguments.json)
+    kernels.add_options(parser)
+    parser.add_argument("--set", default="all", choices=[*SETS, "all"])
+    parser.add_argument("--case", help="MxNxK,layout[,epilogue]")
+    options = parser.parse_args()
+    kernels.set_up(options)
+    set_openblas_threads(options.threads)
+    rows = common.until_interrupted(measure(case, options) for case in cases_of(options))
+    common.report(f"gemm {options.dtype}", rows, {"all": common.ratios(rows),
+                                                  "small, skinny or odd": common.ratios(row for row in rows if row["is_small"]),
+                                                  "the rest": common.ratios(row for row in rows if not row["is_small"])})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-
-#include <dlfcn.h>
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -7,90 +6,171 @@
 #include <memory>
 #include <string>
 
-#include "backends/cpu/compile/backend.h"
 #include "backends/cpu/runtime/runtime.h"
-#include "bench/kernel_specs.h"
+#include "base/limits.h"
+#include "bench/schedule_search.h"
+#include "frontend/canonical/canonical.h"
+#include "frontend/text/text.h"
+#include "jit/build/kernels/tune_kernels.h"
+#include "jit/run/team_work.h"
 
 /// A small C interface over compile and run, so that a Python benchmark can time our kernels and torch's in one
-/// process, on one OpenMP pool (that of torch: its symbols are looked up in the process, none is linked).
+/// process, on one OpenMP pool (torch's, which is loaded before). Graphs are in the text form.
 ///
-/// Threading: none; one caller. Ownership: a kernel lives until kiln_bench_destroy. Errors: null, and
-/// kiln_bench_error() says why.
+/// Threading: one caller. Ownership: a kernel lives until kiln_bench_destroy. Errors: null or 0, and kiln_bench_error()
+/// says why.
 namespace {
 
 using namespace kiln;
 
-thread_local std::string s_error;
+thread_local std::string s_error, s_result;
 
-struct BenchKernel {
+struct Free {
+  void operator()(uint8_t* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<uint8_t, Free>;
+
+Memory pages(uint64_t bytes) {
+  return Memory(static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes / 4096 + 1) * 4096)));
+}
+
+/// Code that lies mapped and executable, and the places of its buffers among BenchKernel's pointers.
+struct Step {
   Image image;
+  void* code = MAP_FAILED;
+  std::unique_ptr<HostExecutable> executable;
+  std::vector<uint32_t> buffers;
+
+  Step() = default;
+  Step(Step&& other) noexcept
+      : image(std::move(other.image)),
+        code(std::exchange(other.code, MAP_FAILED)),
+        executable(std::move(other.executable)),
+        buffers(std::move(other.buffers)) {}
+  ~Step() {
+    if (code != MAP_FAILED) munmap(code, image.code.size());
+  }
+
+  Status load() {
+    code = mmap(nullptr, image.code.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (code == MAP_FAILED) return error(StatusCode::resource_exhausted, "no memory for code");
+    std::memcpy(code, image.code.data(), image.code.size());
+    mprotect(code, image.code.size(), PROT_READ | PROT_EXEC);
+    KILN_ASSIGN_OR_RETURN(executable, cpu::load_image(image, {static_cast<const uint8_t*>(code), image.code.size()}));
+    return {};
+  }
+};
+
+/// What a graph fuses to, as code, with the memory it needs.
+struct BenchKernel {
+  Plan plan;
+  std::vector<Step> steps;
+  std::vector<Memory> temporaries, workspaces;
+  std::vector<void*> pointers;  // per plan buffer; inputs and outputs are set by each run
+  uint64_t workspace_bytes = 0;
   std::string description;
   double compile_ms = 0;
-  void* code = nullptr;
-  size_t code_bytes = 0;
-  std::unique_ptr<HostExecutable> executable;
-  std::vector<uint8_t*> workspaces;
 
-  ~BenchKernel() {
-    if (code != nullptr) munmap(code, code_bytes);
-    for (uint8_t* workspace : workspaces) std::free(workspace);
+  void run(void* const* arguments, uint32_t threads) {
+    while (workspaces.size() < threads) workspaces.push_back(pages(workspace_bytes));
+    const size_t inputs = plan.region.inputs().size();
+    for (size_t i = 0; i < pointers.size(); ++i) {
+      const PlanBuffer& buffer = plan.buffers[i];
+      if (buffer.kind == BufferKind::input) pointers[i] = arguments[buffer.index];
+      if (buffer.kind == BufferKind::output) pointers[i] = arguments[inputs + buffer.index];
+    }
+    std::vector<uint64_t> state(TeamWork::state_bytes(steps.size(), threads) / sizeof(uint64_t));
+    TeamWork work(state.data(), steps.size(), threads);
+    if (threads == 1) return run_steps(work, 0);
+#pragma omp parallel num_threads(threads)
+    run_steps(work, static_cast<uint32_t>(omp_get_thread_num()));
+  }
+
+  /// As a program does (jit/run).
+  void run_steps(TeamWork& work, uint32_t thread) const {
+    for (size_t s = 0; s < steps.size(); ++s) {
+      const uint64_t tasks = steps[s].executable->tasks();
+      void* buffers[limits::k_kernel_buffers];
+      for (size_t i = 0; i < steps[s].buffers.size(); ++i) buffers[i] = pointers[steps[s].buffers[i]];
+      auto status = LaunchStatus::ok;
+      while (const auto piece = work.take(s, thread, tasks)) {
+        steps[s].executable->run(buffers, workspaces[thread].get(), &status, piece->first, piece->last, {});
+        work.finish(s, piece->last - piece->first);
+      }
+      work.wait(s, tasks);
+    }
   }
 };
 
-struct PoolCall {
-  const HostExecutable* executable;
-  void* const* buffers;
-  const std::vector<uint8_t*>* workspaces;
-  int (*thread_number)();
-  int threads;
-};
-
-void run_share(void* argument) {
-  const auto& call = *static_cast<const PoolCall*>(argument);
-  const auto thread = static_cast<uint64_t>(call.thread_number());
-  const auto threads = static_cast<uint64_t>(call.threads);
-  const uint64_t tasks = call.executable->tasks();
-  LaunchStatus status = LaunchStatus::ok;
-  call.executable->run(call.buffers, (*call.workspaces)[thread], &status, tasks * thread / threads,
-                       tasks * (thread + 1) / threads, {});
+Expected<Plan> plan_of(const char* text) {
+  KILN_ASSIGN_OR_RETURN(const Graph graph, parse_text(text));
+  return fuse(settle_layouts(canonicalise(graph).graph));
 }
 
-BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int candidate) {
-  const cpu::CpuCompileBackend backend;
-  const Target target{"cpu", target_name};
-  if (Status status = backend.claims(spec, target); !status.ok()) {
-    s_error = status.to_string();
-    return nullptr;
-  }
-  const auto candidates = default_candidates(backend, spec, target);
-  if (candidate < 0 || static_cast<size_t>(candidate) >= candidates.size()) {
-    s_error = "no such candidate";
-    return nullptr;
-  }
+Target target_named(const char* name) { return *name == 0 ? cpu::host_targets().front() : Target{"cpu", name}; }
+
+/// Candidate `candidate` of what races, or the last one that there is; the first of all else.
+Expected<Step> make_step(const Plan& plan, const Launch& launch, const Target& target, size_t candidate,
+                         std::string& description) {
+  const KernelSpec& spec = plan.specs[launch.spec];
+  KILN_RETURN_IF_ERROR(bench::backend().claims(spec, target));
+  const auto schedules = bench::backend().candidates(spec, target, bench::machine(target));
+  const Schedule& schedule = schedules[is_tunable(spec, target) ? std::min(candidate, schedules.size() - 1) : 0];
+  cpu::ImageReport report;
+  Step step;
+  KILN_ASSIGN_OR_RETURN(step.image, bench::backend().compile(spec, schedule, target, &report));
+  KILN_RETURN_IF_ERROR(step.load());
+  step.buffers = launch.buffers;
+  description +=
+      fmt::format("{}{} spills {}", description.empty() ? "" : "; ", schedule.description, report.hot_spills);
+  return step;
+}
+
+Expected<std::unique_ptr<BenchKernel>> make_kernel(const char* text, const Target& target, size_t candidate) {
   auto kernel = std::make_unique<BenchKernel>();
   const auto start = std::chrono::steady_clock::now();
-  cpu::ImageReport report;
-  auto image = backend.compile(spec, candidates[static_cast<size_t>(candidate)], target, &report);
+  KILN_ASSIGN_OR_RETURN(kernel->plan, plan_of(text));
+  for (const Launch& launch : kernel->plan.launches) {
+    KILN_ASSIGN_OR_RETURN(Step step, make_step(kernel->plan, launch, target, candidate, kernel->description));
+    kernel->workspace_bytes = std::max(kernel->workspace_bytes, step.image.workspace_bytes);
+    kernel->steps.push_back(std::move(step));
+  }
   kernel->compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  if (!image.ok()) {
-    s_error = image.status().to_string();
-    return nullptr;
+  for (PlanBuffer& buffer : kernel->plan.buffers) {
+    void*& pointer = kernel->pointers.emplace_back(nullptr);
+    if (buffer.kind == BufferKind::constant) pointer = kernel->plan.constants[buffer.index].data();
+    if (buffer.kind != BufferKind::temporary) continue;
+    kernel->temporaries.push_back(pages(static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype)));
+    pointer = kernel->temporaries.back().get();
   }
-  kernel->image = std::move(image).value();
-  kernel->description =
-      fmt::format("{} spills {}", candidates[static_cast<size_t>(candidate)].description, report.hot_spills);
-  kernel->code_bytes = kernel->image.code.size();
-  kernel->code = mmap(nullptr, kernel->code_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::memcpy(kernel->code, kernel->image.code.data(), kernel->code_bytes);
-  mprotect(kernel->code, kernel->code_bytes, PROT_READ | PROT_EXEC);
-  auto executable = cpu::load_image(kernel->image, {static_cast<const uint8_t*>(kernel->code), kernel->code_bytes});
-  if (!executable.ok()) {
-    s_error = executable.status().to_string();
-    return nullptr;
-  }
-  kernel->executable = std::move(executable).value();
-  return kernel.release();
+  return kernel;
 }
+
+Expected<int> count_candidates(const char* text, const Target& target) {
+  KILN_ASSIGN_OR_RETURN(const Plan plan, plan_of(text));
+  size_t most = 1;
+  for (const Launch& launch : plan.launches) {
+    const KernelSpec& spec = plan.specs[launch.spec];
+    if (!is_tunable(spec, target)) continue;
+    most = std::max(most, bench::backend().candidates(spec, target, bench::machine(target)).size());
+  }
+  return static_cast<int>(most);
+}
+
+Expected<std::string> search(const char* text, const Target& target, uint32_t rounds) {
+  KILN_ASSIGN_OR_RETURN(const Plan plan, plan_of(text));
+  return bench::search(plan, target, rounds);
+}
+
+/// Nothing, with the error kept, for what failed.
+template <typename T>
+T value_or_error(Expected<T> value) {
+  if (value.ok()) return std::move(value).value();
+  s_error = value.status().to_string();
+  return T{};
+}
+
+BenchKernel& kernel_of(void* kernel) { return *static_cast<BenchKernel*>(kernel); }
 
 }  // namespace
 
@@ -98,62 +178,27 @@ BenchKernel* make_kernel(const KernelSpec& spec, const char* target_name, int ca
 
 KILN_BENCH const char* kiln_bench_error() { return s_error.c_str(); }
 
-/// Operands as torch would hold them: `a_transposed` means A lies as [k, m], `b_transposed` that B lies as [n, k].
-/// Buffers: a, b, [bias,] c. dtype: 5 f16, 6 bf16, 7 f32.
-KILN_BENCH void* kiln_bench_gemm(const char* target, int dtype, int64_t m, int64_t n, int64_t k, int a_transposed,
-                                 int b_transposed, int bias, int candidate) {
-  const auto spec =
-      bench::gemm_spec(static_cast<DType>(dtype), m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
-  return make_kernel(spec, target, candidate);
+/// `target`: "" is the host's best one. `candidate`: of the kernels that race; the last for one that there is not.
+KILN_BENCH void* kiln_bench_compile(const char* text, const char* target, int candidate) {
+  return value_or_error(make_kernel(text, target_named(target), static_cast<size_t>(candidate))).release();
 }
 
-KILN_BENCH int kiln_bench_gemm_candidates(const char* target, int dtype, int64_t m, int64_t n, int64_t k,
-                                          int a_transposed, int b_transposed, int bias) {
-  const auto spec =
-      bench::gemm_spec(static_cast<DType>(dtype), m, n, k, a_transposed != 0, b_transposed != 0, bias != 0);
-  return static_cast<int>(default_candidates(cpu::CpuCompileBackend(), spec, {"cpu", target}).size());
+/// The most candidates that a kernel of the graph has.
+KILN_BENCH int kiln_bench_candidates(const char* text, const char* target) {
+  return value_or_error(count_candidates(text, target_named(target)));
 }
 
-/// Dense [batch, heads, length, dim]. Buffers as in bench/kernel_specs.h.
-KILN_BENCH void* kiln_bench_attention(const char* target, int64_t batch, int64_t heads, int64_t length, int64_t dim,
-                                      int64_t causal, int64_t candidate) {
-  return make_kernel(bench::attention_spec(batch, heads, length, dim, causal != 0), target,
-                     static_cast<int>(candidate));
-}
-
-KILN_BENCH void* kiln_bench_attention_backward(const char* target, int64_t batch, int64_t heads, int64_t length,
-                                               int64_t dim, int64_t causal, int64_t candidate) {
-  return make_kernel(bench::attention_backward_spec(batch, heads, length, dim, causal != 0), target,
-                     static_cast<int>(candidate));
+/// Has the tuner pick, and looks for something better among all schedules (schedule_search.h): JSON, until the next call.
+KILN_BENCH const char* kiln_bench_search(const char* text, const char* target, int rounds) {
+  s_result = value_or_error(search(text, target_named(target), static_cast<uint32_t>(rounds)));
+  return s_result.empty() ? nullptr : s_result.c_str();
 }
 
 KILN_BENCH void kiln_bench_destroy(void* kernel) { delete static_cast<BenchKernel*>(kernel); }
-KILN_BENCH double kiln_bench_compile_ms(void* kernel) { return static_cast<BenchKernel*>(kernel)->compile_ms; }
-KILN_BENCH int64_t kiln_bench_tasks(void* kernel) {
-  return static_cast<int64_t>(static_cast<BenchKernel*>(kernel)->image.tasks);
-}
-KILN_BENCH int64_t kiln_bench_code_bytes(void* kernel) {
-  return static_cast<int64_t>(static_cast<BenchKernel*>(kernel)->code_bytes);
-}
-KILN_BENCH const char* kiln_bench_description(void* kernel) {
-  return static_cast<BenchKernel*>(kernel)->description.c_str();
-}
+KILN_BENCH double kiln_bench_compile_ms(void* kernel) { return kernel_of(kernel).compile_ms; }
+KILN_BENCH const char* kiln_bench_description(void* kernel) { return kernel_of(kernel).description.c_str(); }
 
-/// One launch on `threads` threads of the OpenMP runtime that is in the process.
-KILN_BENCH void kiln_bench_run(void* handle, void* const* buffers, int threads) {
-  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
-  static const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
-  static const auto thread_number = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
-  auto& kernel = *static_cast<BenchKernel*>(handle);
-  while (kernel.workspaces.size() < static_cast<size_t>(threads)) {
-    const size_t bytes = (kernel.image.workspace_bytes + 4095) / 4096 * 4096 + 4096;
-    kernel.workspaces.push_back(static_cast<uint8_t*>(std::aligned_alloc(4096, bytes)));
-  }
-  if (threads == 1 || parallel == nullptr || kernel.image.tasks == 1) {
-    LaunchStatus status = LaunchStatus::ok;
-    kernel.executable->run(buffers, kernel.workspaces[0], &status, 0, kernel.image.tasks, {});
-    return;
-  }
-  PoolCall call{kernel.executable.get(), buffers, &kernel.workspaces, thread_number, threads};
-  parallel(run_share, &call, static_cast<unsigned>(threads), 0);
+/// The inputs' addresses, then the outputs'. On `threads` threads of the OpenMP runtime that is in the process.
+KILN_BENCH void kiln_bench_run(void* kernel, void* const* arguments, int threads) {
+  kernel_of(kernel).run(arguments, static_cast<uint32_t>(threads));
 }

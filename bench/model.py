@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 """Is every step fast? Models of models.py: forward without gradients; train, loss and gradients; step, the same with
 dropout, and AdamW compiled with the model. Kiln both ways against eager and Inductor, in one process, interleaved, 2 threads.
+With --memory, instead: peak memory of a step, each compiler in a process of its own: the most that was resident during steady
+steps, less what was before the model existed.
 --models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16; --compilers kiln,backend,eager,inductor,autotune
 (Inductor's max-autotune); --rounds N."""
 import argparse
 import copy
+import json
+import pathlib
+import re
 
 import common
 import gpt2
@@ -25,24 +30,58 @@ def whole_step(run, model, batch, compiler):
     return step
 
 
-def make_step(mode, base, batch, compiler):
-    model = copy.deepcopy(base)
+def make_step(mode, model, batch, compiler):
     run = gpt2.compiled(model, compiler)
     if mode == "step":
         return whole_step(run, model, batch, compiler)
     return gpt2.training_step(run, model, batch) if mode == "train" else gpt2.forward_step(run, batch)
 
 
+def make_model(name, mode, dtype):
+    import torch
+
+    return models.make(name, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype], DROPOUT if mode == "step" else 0.0)
+
+
 def measure(name, mode, dtype, compilers, rounds):
     import torch
 
     torch.compiler.reset()
-    title, base, batch = models.make(name, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype], DROPOUT if mode == "step" else 0.0)
-    steps = {compiler: make_step(mode, base, batch, compiler) for compiler in compilers}
-    samples = common.interleave(steps, rounds, warmup=2)
-    row = common.row(f"{title} {dtype} {mode}", samples)
-    print(f"{row['case']}: ratio {row['ratio']:.3f}", {name: round(min(values), 4) for name, values in samples.items()}, flush=True)
-    return row
+    title, base, batch = make_model(name, mode, dtype)
+    steps = {compiler: make_step(mode, copy.deepcopy(base), batch, compiler) for compiler in compilers}
+    return common.row(f"{title} {dtype} {mode}", common.interleave(steps, rounds, warmup=2))
+
+
+def resident_mib(field):
+    """VmRSS: now; VmHWM: the most since it was reset."""
+    return int(re.search(rf"{field}:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def peak_memory(name, mode, dtype, compiler):
+    """Prints what one process needed."""
+    import torch
+    import torch._dynamo  # imports are not what is measured
+    import transformers  # noqa: F401
+
+    torch.set_num_threads(2)
+    before = resident_mib("VmRSS")
+    title, model, batch = make_model(name, mode, dtype)
+    step = make_step(mode, model, batch, compiler)
+    for _ in range(3):
+        step()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
+    for _ in range(3):
+        step()
+    print(json.dumps({"title": title, "mib": resident_mib("VmHWM") - before}))
+
+
+def memory_row(name, mode, dtype, compilers):
+    found = {}
+    for compiler in compilers:
+        with gpt2.Cache() as cache:
+            found[compiler] = cache.run("model.py", "--memory-of", compiler, "--models", name, "--modes", mode, "--dtypes", dtype)
+    title = next(iter(found.values()))["title"]
+    return common.row(f"{title} {dtype} {mode}, peak memory", {compiler: [one["mib"]] for compiler, one in found.items()}, unit="MiB")
 
 
 def main():
@@ -52,13 +91,21 @@ def main():
     parser.add_argument("--modes", default="forward,train,step")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--compilers", default="kiln,backend,eager,inductor")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--memory-of", choices=[*gpt2.COMPILERS, "autotune"])
     parser.add_argument("--json")
     arguments = parser.parse_args()
+    names, modes, dtypes, compilers = (getattr(arguments, what).split(",") for what in ("models", "modes", "dtypes", "compilers"))
+    if arguments.memory_of:
+        return peak_memory(names[0], modes[0], dtypes[0], arguments.memory_of)
+    cases = [(name, mode, dtype) for mode in modes for dtype in dtypes for name in names]
+    if arguments.memory:
+        rows = [memory_row(*case, compilers) for case in cases]
+        return common.report("memory", rows, common.ratios(rows))
     import torch
 
     torch.set_num_threads(2)
-    names, modes, dtypes, compilers = (getattr(arguments, what).split(",") for what in ("models", "modes", "dtypes", "compilers"))
-    rows = [measure(name, mode, dtype, compilers, arguments.rounds) for mode in modes for dtype in dtypes for name in names]
+    rows = [measure(*case, compilers, arguments.rounds) for case in cases]
     summary = {row["case"]: {"against_" + n: round(v / row["ours"], 3) for n, v in {**row["own"], **row["peers"]}.items()}
                for row in rows}
     if "inductor" in compilers:

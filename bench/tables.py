@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """All of bench/results/*.json as Markdown, for docs/benchmarks.md: python bench/tables.py [--output FILE]
 
-The benchmarks of GPT-2 (rows with `minimum` or `own`) and those of kernels (rows with a rate) share one form: `case`,
-`unit`, `ours`, `peers`, `ratio` and `spread` (interquartile range over median), so one table serves all."""
+Rows are those of common.py, so one table serves all."""
 import argparse
 import json
 import pathlib
+
+import common
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 HEAD = """# Benchmarks
@@ -17,10 +18,13 @@ range over the median. Samples of one table are interleaved.
 TITLES = {
     "model": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
-    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16", "attention": "Attention",
+    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "memory": "Peak memory",
+    "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16",
+    "attention f32": "Attention, f32", "attention bf16": "Attention, bf16", "attention f16": "Attention, f16", "tune": "Tuning",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs",
 }  # fmt: skip
+OVERVIEW = ("model", "memory", "optimizer_step", "warm_start", "cold_compile", "gemm", "attention", "tune")
 
 
 def number(value):
@@ -32,11 +36,12 @@ def number(value):
 
 
 def spread_of(row):
-    """The spread of our samples; kernels' benchmarks give it alone, others by name."""
-    spread = row.get("spread")
-    if isinstance(spread, dict):
-        return next(iter(spread.values()), None)
-    return spread
+    """Of our samples, which come first."""
+    return next(iter(row.get("spread", {}).values()), None)
+
+
+def title(result):
+    return TITLES.get(result["bench"], result["bench"])
 
 
 def table(rows):
@@ -75,8 +80,20 @@ def flatten(summary, prefix=""):
             yield path, ", ".join(map(number, value)) if isinstance(value, list) else number(value)
 
 
+def overview(results):
+    """A line for each result about speed or memory: how far ahead of the best peer."""
+    lines = ["| what | machine | threads | cases | geometric mean | worst | below 1 |", "|---|---|---|---|---|---|---|"]
+    for result in results:
+        found, host = common.ratios(result["rows"]), result["host"]
+        if found["cases"] and result["bench"].split()[0] in OVERVIEW:
+            lines.append(f"| {title(result)} | {host.get('cpu', 'not noted')}, {host['date']} | {host.get('threads', 'not noted')} "
+                         f"| {found['cases']} | {number(found['geometric mean'])} "
+                         f"| {number(found['worst'])} ({found['worst case']}) | {found['below 1']} |")
+    return lines
+
+
 def section(result):
-    lines = [f"## {TITLES.get(result['bench'], result['bench'])}", "", f"{machine(result['host'])}.", ""]
+    lines = [f"## {title(result)}", "", f"{machine(result['host'])}.", ""]
     lines += [result["note"], ""] if result.get("note") else []
     lines += table(result["rows"])
     summary = list(flatten(result.get("summary", {})))
@@ -84,19 +101,18 @@ def section(result):
     return lines
 
 
-def render(folder=RESULTS):
-    """All results as one Markdown document, GPT-2's first, in the order of TITLES."""
-    results = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+def all_results():
+    """In the order of TITLES."""
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
     order = list(TITLES)
-    results.sort(key=lambda r: order.index(r["bench"]) if r["bench"] in order else len(order))
-    return "\n".join([HEAD, *("\n".join(section(r)) + "\n" for r in results)])
+    return sorted(results, key=lambda r: order.index(r["bench"]) if r["bench"] in order else len(order))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output")
     arguments = parser.parse_args()
-    document = render()
+    document = "\n".join([HEAD, *("\n".join(section(result)) + "\n" for result in all_results())])
     if arguments.output:
         pathlib.Path(arguments.output).write_text(document)
     else:

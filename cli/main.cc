@@ -28,6 +28,7 @@ constexpr CommandRow k_commands[] = {
     {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
     {"retune", "Race the candidates of programs in the cache again", add_retune},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
+    {"bench", "What this machine can do at best, and how close tuned kernels come", add_bench},
     {"repro", "Replay a program that did not agree with torch", add_repro},
     {"reduce", "Shrink a graph that comes out wrong", add_reduce},
     {"verify", "Read every entry back; damaged ones are dropped", add_verify},

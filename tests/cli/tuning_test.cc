@@ -109,6 +109,22 @@ TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernel) {
   EXPECT_EQ(raced, kiln({"ls", "--kind", "record", "--json"}).json()["matched"]);
 }
 
+TEST_F(Cli, BenchHoldsTunedKernelsAgainstTheMachine) {
+  const CliResult measured = kiln({"bench", "--quick", "--json"});
+  ASSERT_EQ(measured.exit_status, 0) << measured.err;
+  const auto roofs = measured.json()["roofs"], kernels = measured.json()["kernels"];
+  ASSERT_GE(roofs.size(), 1);
+  EXPECT_EQ(roofs[0]["threads"], 1);
+  EXPECT_GT(roofs[0]["read_bytes_per_second"], 0);
+  EXPECT_EQ(kernels.size(), roofs.size() * roofs[0]["operations_per_second"].size());
+  for (const auto& each : kernels) EXPECT_GT(each["seconds"], 0) << each;
+  if (kernels.empty()) return;  // no multiply-adds here
+  EXPECT_GT(kiln({"ls", "--kind", "record", "--json"}).json()["matched"], 0) << "kernels have raced";
+  const CliResult again = kiln({"bench", "--quick"});
+  EXPECT_EQ(again.exit_status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("OF ROOF"));
+}
+
 TEST_F(Cli, AKernelThatIsDeterministicHasNoRecordAndSaysSo) {
   ASSERT_EQ(kiln({"warm", graph(33), "--set", "deterministic=true"}).exit_status, 0);
   const CliResult shown = kiln({"show", newest_key("code"), "--record"});

@@ -29,7 +29,8 @@ TABLE = {
     "cache/store": ["cache/format", "base"],
     "backends": ["frontend", "base"],
     "backends/cpu/compile": ["backends", "frontend", "base"],
-    "backends/cpu/runtime": ["backends/backend.h", "backends/device.h", "backends/cpu/features.h", "frontend", "base"],
+    "backends/cpu/runtime": ["backends/backend.h", "backends/device.h", "backends/host_loops.h", "backends/cpu/features.h", "frontend",
+                             "base"],
     "backends/cuda/compile": ["backends", "frontend", "base"],
     "backends/cuda/runtime": ["backends/backend.h", "backends/device.h", "backends/device_code.h", "backends/libraries.h",
                               "backends/cuda", "frontend", "base"],
@@ -47,8 +48,8 @@ TABLE = {
     "service": ["service/protocol", "jit", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
     "client": ["jit/resolve", "jit/run", "frontend", "service/protocol", "cache/reader", "cache/format",
                "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/libraries.h", "base"],
-    "cli": ["client", "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/libraries.h", "frontend",
-            "cache/format", "cache/reader", "cache/pack", "service/protocol", "base"],
+    "cli": ["client", "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/host_loops.h", "backends/libraries.h",
+            "frontend", "cache/format", "cache/reader", "cache/pack", "service/protocol", "base"],
     "examples": ["client"],
 }
 ANYTHING = ("tests", "bench", "build")

@@ -37,13 +37,13 @@ Expected<const Implementation*> find_implementation(const KernelSpec& spec, std:
 }
 
 /// The best of each row, then the second of each, and so on: a row with many schedules hides no other.
-std::vector<Schedule> in_turn(const std::vector<std::vector<Schedule>>& of_rows, size_t most) {
+std::vector<Schedule> in_turn(const std::vector<std::vector<Schedule>>& of_rows) {
   std::vector<Schedule> schedules;
   size_t longest = 0;
   for (const auto& row : of_rows) longest = std::max(longest, row.size());
   for (size_t rank = 0; rank < longest; ++rank) {
     for (const auto& row : of_rows) {
-      if (rank < row.size() && schedules.size() < most) schedules.push_back(row[rank]);
+      if (rank < row.size()) schedules.push_back(row[rank]);
     }
   }
   return schedules;
@@ -82,6 +82,13 @@ Status CpuCompileBackend::claims(const KernelSpec& spec, const Target& target) c
 
 std::vector<Schedule> CpuCompileBackend::candidates(const KernelSpec& spec, const Target& target,
                                                     const Machine& machine) const {
+  std::vector<Schedule> first = schedules(spec, target, machine);
+  if (first.size() > k_most_candidates) first.resize(k_most_candidates);
+  return first;
+}
+
+std::vector<Schedule> CpuCompileBackend::schedules(const KernelSpec& spec, const Target& target,
+                                                   const Machine& machine) const {
   const auto cpu = resolve(target);
   if (!cpu.ok()) return {};
   std::vector<std::vector<Schedule>> of_rows;
@@ -89,7 +96,7 @@ std::vector<Schedule> CpuCompileBackend::candidates(const KernelSpec& spec, cons
     if (!implementation.claims(spec, **cpu).ok()) continue;
     of_rows.push_back(implementation.schedules(spec, **cpu, machine));
   }
-  return in_turn(of_rows, k_most_candidates);
+  return in_turn(of_rows);
 }
 
 Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,

@@ -19,6 +19,8 @@ class CpuCompileBackend final : public CompileBackend {
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
   Expected<std::string> disassemble(const Image& image, const Target& target) const override;
 
+  /// All that the implementations list, candidates() at the front.
+  std::vector<Schedule> schedules(const KernelSpec& spec, const Target& target, const Machine& machine) const;
   /// compile(), with what it showed.
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target,
                           ImageReport* report) const;
