@@ -158,6 +158,12 @@ bool prefers_exchange(const GemmProblem& problem) {
   }
   const bool fits_n = gemm.n >= problem.sum_lanes(), fits_m = gemm.m >= problem.sum_lanes();
   if (fits_n != fits_m) return fits_m;
+  // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
+  // lies. For fewer rows sums along k are faster, for more packing is repaid. Tiles of registers want rows of weights anyway.
+  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : problem.k_group() > 1 ? 3 : 2, most_vectors = 4;
+  const bool streams_b = problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.types.converts();
+  const int64_t lanes = problem.sum_lanes();
+  if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
   return along_m > along_n;
 }
 
