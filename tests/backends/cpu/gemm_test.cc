@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "backends/cpu/compile/gemm/dot.h"
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "tests/backends/cpu/kernel_check.h"
@@ -292,6 +294,80 @@ TEST(Gemm, integers_are_exact) {
   }
 }
 
+/// Signed bytes, the extremes among them; sums as i32, which many of the longest wrap around.
+void check_bytes(const Case& c, const CpuTarget& target, size_t candidate, uint64_t ranges) {
+  const KernelSpec spec = SpecBuilder(c).take();
+  std::vector<GuardedBuffer> buffers = make_buffers(spec, 7);
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> byte(-128, 127);
+  for (const size_t operand : {0, 1}) {
+    for (int64_t i = 0; i < buffers[operand].elements(); ++i) {
+      buffers[operand].set(i, c.k > 200'000 || random() % 8 == 0 ? -128 : random() % 8 == 0 ? 127 : byte(random));
+    }
+  }
+  check_kernel_on(spec, buffers, target, 0, candidate, ranges);
+}
+
+TEST(Gemm, sums_of_bytes_are_exact_in_every_layout_and_by_every_way) {
+  const CpuCompileBackend backend;
+  std::vector<Case> cases;
+  for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+    for (const int64_t k : {1, 2, 3, 65, 128}) cases.push_back({.m = 17, .n = 37, .k = k, .layout = layout});
+    for (const int64_t few : {1, 3}) {
+      cases.push_back({.m = few, .n = 45, .k = 133, .layout = layout});
+      cases.push_back({.m = 45, .n = few, .k = 133, .layout = layout, .transposed_output = true});
+    }
+  }
+  for (const char* layout : {"nn", "nt", "tn"}) cases.push_back({.m = 9, .n = 70, .k = 4203, .layout = layout});
+  cases.push_back({.m = 20, .n = 24, .k = 50, .layout = "tn", .batch = {2, 3}});
+  cases.push_back({.m = 20, .n = 24, .k = 0});
+  cases.push_back({.m = 2, .n = 3, .k = 262'147, .layout = "nt"});
+  for (Case& c : cases) {
+    c.dtype = DType::i8;
+    for (const DType output : {DType::i32, DType::i8}) {
+      c.output = output;
+      for (const CpuTarget* target : runnable_targets()) {
+        const Target name{"cpu", std::string(target->name)};
+        const size_t count = default_candidates(backend, SpecBuilder(c).take(), name).size();
+        for (size_t i = 0; i < count; i += output == DType::i32 ? 5 : count) {
+          check_bytes(c, *target, i, 1 + i % 3);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, bytes_are_multiplied_by_quads_or_pairs_where_their_sums_are_seen_as_i32) {
+  const CpuCompileBackend backend;
+  const auto implementations = [&](const Case& c, const char* target) {
+    std::set<std::string> names;
+    for (const Schedule& candidate : default_candidates(backend, SpecBuilder(c).take(), {"cpu", target})) {
+      names.emplace(implementation_of(candidate));
+    }
+    return names;
+  };
+  using Names = std::set<std::string>;
+  const Case square{.m = 64, .n = 64, .k = 64, .dtype = DType::i8, .output = DType::i32};
+  for (const char* target : {"x86-64-v4-bf16", "x86-64-v4-vnni"}) {
+    EXPECT_EQ(implementations(square, target), (Names{"outer_product_i8", "outer_product_i16", "outer_product"}));
+  }
+  for (const char* target : {"x86-64-v4", "x86-64-v3", "x86-64-v2"}) {
+    EXPECT_EQ(implementations(square, target), (Names{"outer_product_i16", "outer_product"}));
+  }
+  Case other = square;
+  other.output = DType::i64;
+  EXPECT_EQ(implementations(other, "x86-64-v4-vnni"), Names{"outer_product"});
+  other = square;
+  other.dtype = DType::u8;
+  EXPECT_EQ(implementations(other, "x86-64-v4-vnni"), Names{"outer_product"});
+  const Case row{.m = 1, .n = 64, .k = 64, .layout = "nt", .dtype = DType::i8, .output = DType::i32};
+  EXPECT_TRUE(implementations(row, "x86-64-v3").contains("dot_i16"));
+  const KernelSpec spec = SpecBuilder(square).take();
+  const Schedule best = default_candidates(backend, spec, {"cpu", "x86-64-v4-vnni"}).front();
+  EXPECT_EQ(backend.compile(spec, best, {"cpu", "x86-64-v4"}).status().code(), StatusCode::unimplemented);
+}
+
 TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
   const CpuCompileBackend backend;
   for (const Case& c :
@@ -386,10 +462,12 @@ TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
 
 TEST(Gemm, bytes_of_schedules_are_trusted_with_nothing) {
   for (const Case& c : {Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}, Case{.m = 90, .n = 150, .k = 500},
-                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::bf16}}) {
+                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::bf16},
+                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::i8, .output = DType::i32}}) {
     for (const CpuTarget* target : runnable_targets()) {
       expect_bytes_are_trusted_with_nothing<DotSchedule, OuterProductSchedule, Bf16DotSchedule,
-                                            Bf16OuterProductSchedule>(SpecBuilder(c).take(), *target);
+                                            Bf16OuterProductSchedule, I16DotSchedule, I16OuterProductSchedule,
+                                            I8OuterProductSchedule>(SpecBuilder(c).take(), *target);
     }
   }
 }

@@ -101,7 +101,7 @@ Status fits_dot(const GemmProblem& problem) {
       return error(StatusCode::unimplemented, "gemm by dot products: an operand is not contiguous along k");
     }
   }
-  if (!is_floating(problem.types.accumulator)) {
+  if (problem.types.accumulator == DType::i64) {  // products of i64 cost more than packing
     return error(StatusCode::unimplemented, "gemm by dot products: sums of {}", to_string(problem.types.accumulator));
   }
   return {};
@@ -148,7 +148,7 @@ GemmBlocking DotSchedule::blocking(const GemmProblem& problem) const {
 
 std::string DotSchedule::describe(const GemmProblem& problem) const {
   return fmt::format("dot {}x{} k {} slab {} parts {} rolled{}{}", tile_rows, tile_columns, problem.gemm->k,
-                     slab_columns, row_parts, exchanged ? " exchanged" : "", problem.k_group() > 1 ? " in pairs" : "");
+                     slab_columns, row_parts, exchanged ? " exchanged" : "", how_multiplied(problem.types.step));
 }
 
 namespace {
@@ -176,5 +176,6 @@ constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, sched
 
 Implementation dot_implementation() { return k_row<DotSchedule>; }
 Implementation bf16_dot_implementation() { return k_row<Bf16DotSchedule>; }
+Implementation i16_dot_implementation() { return k_row<I16DotSchedule>; }
 
 }  // namespace kiln::cpu

@@ -253,7 +253,7 @@ std::string OuterProductSchedule::describe(const GemmProblem& problem) const {
                      k_block * problem.k_group(), slab_vectors * problem.sum_lanes(), row_parts,
                      k_read_a[static_cast<size_t>(read_a) % 3], k_read_b[static_cast<size_t>(read_b) % 3],
                      rolled_epilogue ? " rolled" : "", exchanged ? " exchanged" : "",
-                     problem.k_group() > 1 ? " in pairs" : "");
+                     how_multiplied(problem.types.step));
 }
 
 }  // namespace kiln::cpu

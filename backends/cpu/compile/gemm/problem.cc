@@ -60,6 +60,23 @@ const Access* find_partial_sums(const KernelSpec& spec, const GemmSpec& gemm, DT
   return nullptr;
 }
 
+/// Whether the epilogue sees the lower half of an i64 sum alone: then sums of i32 are the same, however often they wrap.
+bool sums_low_bits(const GemmSpec& gemm) {
+  const Body& body = gemm.epilogue;
+  const auto is_sum = [&](ExprId id) { return id != k_no_expr && body.exprs[id].op == ScalarOp::accumulator; };
+  const auto is_narrowed = [](const ScalarNode& node) {
+    return node.op == ScalarOp::cast && is_integral(node.dtype) && node.dtype != DType::i64;
+  };
+  const auto reads_sum = [&](const ScalarNode& node) { return std::ranges::any_of(node.operands, is_sum); };
+  const auto is_indexed = [&](const Access& access) {
+    return std::ranges::any_of(access.indirect, [&](const IndirectTerm& term) { return is_sum(term.index); });
+  };
+  return is_integral(gemm.dtype) && gemm.dtype != DType::i64 &&
+         std::ranges::none_of(body.exprs, [&](const auto& node) { return reads_sum(node) && !is_narrowed(node); }) &&
+         std::ranges::none_of(gemm.stores, [&](const Store& store) { return is_sum(store.value); }) &&
+         std::ranges::none_of(body.accesses, is_indexed);
+}
+
 /// Exchanges the last two iteration dims of a body.
 void exchange_dims(Body& body, size_t rank) {
   for (Access& access : body.accesses) std::swap(access.strides[rank - 2], access.strides[rank - 1]);
@@ -75,9 +92,14 @@ void exchange_dims(Body& body, size_t rank) {
 
 }  // namespace
 
+std::string_view how_multiplied(GemmStep step) {
+  constexpr std::string_view k_texts[] = {"", " in pairs", " in pairs of i16", " in quads"};
+  return k_texts[static_cast<size_t>(step)];
+}
+
 Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget&) {
-  const DType element = std::get<GemmSpec>(spec.kernel).dtype, accumulator = accumulator_of(element);
-  return GemmTypes{.element = element, .multiply = accumulator, .accumulator = accumulator};
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  return GemmTypes{.element = gemm.dtype, .accumulator = sums_low_bits(gemm) ? DType::i32 : accumulator_of(gemm.dtype)};
 }
 
 Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) {
@@ -90,11 +112,29 @@ Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) 
   if (gemm.dtype != DType::bf16 || !is_load(gemm.a, gemm.a_value) || !is_load(gemm.b, gemm.b_value)) {
     return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16");
   }
-  return GemmTypes{.element = DType::bf16, .multiply = DType::bf16, .accumulator = DType::f32, .k_group = 2};
+  return GemmTypes{.element = DType::bf16, .accumulator = DType::f32, .step = GemmStep::bf16_pair};
+}
+
+Expected<GemmTypes> i16_pairs(const KernelSpec& spec, const CpuTarget&) {
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  if (gemm.dtype != DType::i8 || !sums_low_bits(gemm)) {
+    return error(StatusCode::unimplemented,
+                 "gemm by pairs or quads of bytes: an operand or the sum is another integer");
+  }
+  return GemmTypes{.element = DType::i8, .accumulator = DType::i32, .step = GemmStep::i16_pair};
+}
+
+Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target) {
+  if (!target.has(Feature::avx512_vnni)) {
+    return error(StatusCode::unimplemented, "gemm by quads of bytes: {} has no such instruction", target.name);
+  }
+  KILN_ASSIGN_OR_RETURN(GemmTypes types, i16_pairs(spec, target));
+  types.step = GemmStep::i8_quad;
+  return types;
 }
 
 bool GemmProblem::reads_a_directly() const {
-  if (a.plain == nullptr || types.converts()) return false;
+  if (a.plain == nullptr || types.converts() || types.offsets_a()) return false;
   return k_group() == 1 || (a.k_stride == 1 && gemm->k % k_group() == 0);
 }
 

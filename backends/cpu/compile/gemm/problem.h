@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "backends/cpu/features.h"
 #include "base/expected.h"
@@ -9,21 +10,42 @@
 
 namespace kiln::cpu {
 
+/// What one multiply instruction takes of each operand, which is what packed operands hold: a step of k.
+enum class GemmStep : uint8_t {
+  element,    // one element in the accumulator's dtype
+  bf16_pair,  // two neighbours along k
+  i16_pair,   // two neighbours along k, widened bytes
+  i8_quad,    // four neighbours along k; A's are unsigned, 128 more than they were
+};
+
+/// For descriptions of schedules: "" or " in pairs".
+std::string_view how_multiplied(GemmStep step);
+
 /// The dtypes of a product, on one way to make it.
 struct GemmTypes {
   DType element = DType::f32;      // of the operands' values
-  DType multiply = DType::f32;     // what the multiply instruction takes, so what packed operands hold
   DType accumulator = DType::f32;  // of sums
-  int64_t k_group = 1;             // elements along k that one multiply instruction takes: a step of k
+  GemmStep step = GemmStep::element;
 
-  bool converts() const { return element != multiply; }
+  /// Elements of a step.
+  int64_t k_group() const { return step == GemmStep::element ? 1 : step == GemmStep::i8_quad ? 4 : 2; }
+  int64_t step_bytes() const { return step == GemmStep::element ? static_cast<int64_t>(size_of(accumulator)) : 4; }
+  bool converts() const { return step == GemmStep::element ? element != accumulator : step == GemmStep::i16_pair; }
+  /// Whether A's elements are packed with 128 added, which the sums have to be rid of again.
+  bool offsets_a() const { return step == GemmStep::i8_quad; }
 };
 
 /// Operands are converted to the accumulator's dtype, then multiplied one element of k at a time. Of any gemm.
 Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget& target);
 /// Operands in bf16 are multiplied as they are, two neighbours along k at once (AVX512-BF16).
-/// Errors: unimplemented where the target lacks that, or the operands are no such.
+/// Errors, as of those below: unimplemented where the target lacks that, or the operands are no such.
 Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target);
+/// Signed bytes are widened to i16 and multiplied two neighbours along k at once (pmaddwd), which is exact in i32.
+Expected<GemmTypes> i16_pairs(const KernelSpec& spec, const CpuTarget& target);
+/// Signed bytes are multiplied four neighbours along k at once (AVX512-VNNI). vpdpbusd multiplies unsigned by signed bytes:
+/// A + 128 stands for A, and 128 times the sums of B's columns are taken off again. (AVX-VNNI-INT8 multiplies signed bytes;
+/// no target on the ladder has it.)
+Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target);
 
 /// How one operand of a gemm can be read. Its "tile dim" is m for A and n for B.
 struct GemmOperand {
@@ -52,11 +74,11 @@ struct GemmProblem {
   /// Of an operand's element where it lies.
   int64_t element_bytes() const { return static_cast<int64_t>(size_of(types.element)); }
   /// Of one step of k of a row of A or a column of B, as it is multiplied.
-  int64_t packed_bytes() const { return static_cast<int64_t>(size_of(types.multiply)) * k_group(); }
+  int64_t packed_bytes() const { return types.step_bytes(); }
   int64_t sum_bytes() const { return static_cast<int64_t>(size_of(types.accumulator)); }
   /// Sums that a vector holds.
   int64_t sum_lanes() const { return target->vector_bytes / sum_bytes(); }
-  int64_t k_group() const { return types.k_group; }
+  int64_t k_group() const { return types.k_group(); }
   /// Steps of k; the last may be short of elements, for which zeros are packed.
   int64_t steps() const { return (gemm->k + k_group() - 1) / k_group(); }
   /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
