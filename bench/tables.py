@@ -17,7 +17,7 @@ range over the median. Samples of one table are interleaved.
 TITLES = {
     "model": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
-    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16", "attention": "Attention",
+    "coverage": "Coverage", "optimizer_step": "Optimizer's step", "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16", "attention": "Attention", "quantized": "Products with bytes",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs",
 }  # fmt: skip

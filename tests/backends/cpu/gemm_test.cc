@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 
 #include "backends/cpu/compile/gemm/dot.h"
@@ -35,7 +36,8 @@ struct Case {
   enum class Epilogue { none, bias_gelu_residual } epilogue = Epilogue::none;
   DType output = DType::f32;
   bool transposed_output = false;
-  bool scaled_operands = false;  // prologues: A * 0.5 + index, B negated
+  bool scaled_operands = false;                 // prologues: A * 0.5 + index, B negated
+  std::optional<DType> weights = std::nullopt;  // what B lies in memory as, where that is not `dtype`
 };
 
 /// Strides of a matrix, its batch dims outside. Returns the elements it spans.
@@ -88,8 +90,10 @@ class SpecBuilder {
   }
 
   ExprId operand(Body& body, char layout, int64_t rows, int64_t columns, bool is_a) {
-    const uint32_t access = add_access(body, m_case.dtype, layout, rows, columns, BufferRole::input);
-    const ExprId value = add(body, {.op = ScalarOp::load, .dtype = m_case.dtype, .slot = access});
+    const DType loaded = is_a ? m_case.dtype : m_case.weights.value_or(m_case.dtype);
+    const uint32_t access = add_access(body, loaded, layout, rows, columns, BufferRole::input);
+    ExprId value = add(body, {.op = ScalarOp::load, .dtype = loaded, .slot = access});
+    if (loaded != m_case.dtype) value = apply(body, ScalarOp::cast, m_case.dtype, value);
     if (!m_case.scaled_operands) return value;
     if (!is_a) return apply(body, ScalarOp::neg, m_case.dtype, value);
     const auto inner = static_cast<uint32_t>(m_case.batch.size() + 1);
@@ -139,7 +143,8 @@ void check(const Case& c, size_t candidate = 0, uint64_t ranges = 1) {
   const KernelSpec spec = SpecBuilder(c).take();
   const bool narrow = size_of(c.output) < size_of(accumulator_of(c.dtype)) && is_floating(c.output);
   for (const CpuTarget* target : runnable_targets()) {
-    check_kernel(spec, *target, tolerance(narrow ? c.output : accumulator_of(c.dtype), c.k), candidate, ranges);
+    const double size = c.weights ? 4 : 1;  // of the numbers that are weights
+    check_kernel(spec, *target, size * tolerance(narrow ? c.output : accumulator_of(c.dtype), c.k), candidate, ranges);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -335,6 +340,37 @@ TEST(Gemm, sums_of_bytes_are_exact_in_every_layout_and_by_every_way) {
         }
       }
     }
+  }
+}
+
+TEST(Gemm, weights_may_lie_as_bytes) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    Case c{.dtype = dtype, .output = dtype, .weights = DType::i8};
+    for (const int64_t m : {1, 3, 40}) {
+      for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+        c.m = m, c.n = 75, c.k = 133, c.layout = layout;
+        check(c);
+        c.m = 75, c.n = m;
+        check(c);
+      }
+    }
+  }
+  check({.m = 2, .n = 70, .k = 1200, .layout = "nt", .batch = {3}, .weights = DType::u8}, 0, 3);
+  check({.m = 60, .n = 70, .k = 1200, .layout = "nt", .weights = DType::bf16}, 0, 3);
+}
+
+TEST(Gemm, what_lies_as_bytes_is_read_where_it_lies_for_few_rows) {
+  const auto best = [](const Case& c) {
+    return default_candidates(CpuCompileBackend(), SpecBuilder(c).take(), {"cpu", "x86-64-v4-bf16"}).front();
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Case c{.m = 1, .n = 4096, .k = 4096, .layout = "nt", .dtype = dtype, .output = dtype, .weights = DType::i8};
+    EXPECT_EQ(implementation_of(best(c)), "dot");
+    c.layout = "nn";
+    EXPECT_EQ(implementation_of(best(c)), "outer_product");
+    EXPECT_EQ(best(c).description.find("b-"), std::string::npos) << best(c).description;
+    c.m = 128;
+    EXPECT_EQ(implementation_of(best(c)), dtype == DType::bf16 ? "outer_product_bf16" : "outer_product");
   }
 }
 

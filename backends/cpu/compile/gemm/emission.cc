@@ -3,6 +3,7 @@
 #include <llvm/IR/IntrinsicsX86.h>
 
 #include <cassert>
+#include <utility>
 
 namespace kiln::cpu {
 
@@ -75,14 +76,16 @@ void GemmEmission::store_lanes(llvm::Value* value, llvm::Value* pointer, int64_t
   e.masked_store(value, pointer, mask(active, sum_lanes()));
 }
 
-llvm::Value* GemmEmission::load_elements(llvm::Value* pointer, llvm::Value* mask) const {
-  const DType element = problem.types.element;
+llvm::Value* GemmEmission::load_elements(const GemmOperand& operand, llvm::Value* pointer, llvm::Value* mask) const {
   ScalarEmitter scalars(e);
-  llvm::Type* type = Emitter::vector(scalars.memory_type(element), lanes() * static_cast<int>(k_group()));
+  llvm::Type* type = Emitter::vector(scalars.memory_type(operand.loaded), lanes() * static_cast<int>(k_group()));
   llvm::Value* pattern = mask == nullptr ? e.load(type, pointer) : e.masked_load(type, pointer, mask);
-  if (k_group() == 1) return to_multiply(scalars, scalars.from_memory(element, pattern));
-  if (problem.types.converts()) pattern = e.ir.CreateSExt(pattern, Emitter::like(pattern, packed_element()));
-  return e.ir.CreateBitCast(pattern, packed_vector());
+  if (k_group() > 1 && !problem.converts(operand)) return e.ir.CreateBitCast(pattern, packed_vector());
+  llvm::Value* value = scalars.from_memory(operand.loaded, pattern);
+  DType dtype = operand.loaded;
+  for (const DType next : operand.casts) value = scalars.cast(value, std::exchange(dtype, next), next);
+  value = to_multiply(scalars, value);
+  return k_group() == 1 ? value : e.ir.CreateBitCast(value, packed_vector());
 }
 
 llvm::Value* GemmEmission::to_multiply(ScalarEmitter& scalars, llvm::Value* value) const {

@@ -64,7 +64,7 @@ struct GemmEmission {
   void store_lanes(llvm::Value* value, llvm::Value* pointer, int64_t active, uint64_t alignment = 0) const;
   /// Elements where they lie, as they are multiplied: a vector of columns, or of lanes() steps along k. `mask` has a lane
   /// for each element, null for all; what is masked is zero.
-  llvm::Value* load_elements(llvm::Value* pointer, llvm::Value* mask) const;
+  llvm::Value* load_elements(const GemmOperand& operand, llvm::Value* pointer, llvm::Value* mask) const;
   /// An element's value in registers as it is multiplied; bits where several are multiplied at once.
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
   /// The first index of a piece.

@@ -268,11 +268,11 @@ void GemmLoops::emit_group(const Range& rows, const Range& tiles, const Block& b
       m_blocking.packs_a() ? workspace(m_layout.a) : m_g.address(*m_problem.a.plain, m_place, e.index(0), block.k);
   Value* a_row_bytes = m_blocking.read_a == ReadA::rows ? e.index(packed_row_bytes(m_g))
                        : m_blocking.packs_a()           ? e.ir.CreateMul(block.count, e.index(m_g.packed_bytes()))
-                                                        : e.index(m_problem.a.tile_stride * m_problem.element_bytes());
+                                              : e.index(m_problem.a.tile_stride * m_problem.a.element_bytes());
   Value* b_base =
       m_blocking.packs_b() ? workspace(m_layout.b) : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
   Value* b_unit_bytes = m_blocking.packs_b() ? packed_unit_bytes(block)
-                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.element_bytes());
+                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.b.element_bytes());
   e.loop(rows.begin, rows.end, 1, [&](Value* row_tile) {
     GemmTileCall call;
     call.place = m_place;

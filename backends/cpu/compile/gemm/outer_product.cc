@@ -80,7 +80,7 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
   Steps steps;
   switch (m_schedule.read_a) {
     case ReadA::direct:
-      steps.a_row = problem.a.tile_stride * problem.element_bytes();
+      steps.a_row = problem.a.tile_stride * problem.a.element_bytes();
       steps.a_k = problem.a.k_stride * bytes;
       break;
     case ReadA::rows:
@@ -93,8 +93,8 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
       break;
   }
   const bool direct = m_schedule.read_b == ReadB::direct;
-  steps.b_k = direct ? problem.b.k_stride * problem.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
-  steps.b_vector = direct ? m_g.sum_lanes() * problem.element_bytes() : m_g.packed_vector_bytes();
+  steps.b_k = direct ? problem.b.k_stride * problem.b.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
+  steps.b_vector = direct ? m_g.sum_lanes() * problem.b.element_bytes() : m_g.packed_vector_bytes();
   return steps;
 }
 
@@ -106,7 +106,7 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
   for (int64_t v = 0; v < shape.vectors; ++v) {
     Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
     columns.push_back(packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
-                             : m_g.load_elements(pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
+                             : m_g.load_elements(m_g.problem.b, pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {

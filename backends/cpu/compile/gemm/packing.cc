@@ -116,9 +116,9 @@ void GemmPacking::panels(int64_t width, const Call& call) {
 
 void GemmPacking::emit_panels(int64_t width, const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = m_g.problem.element_bytes();
+  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
   const int64_t step_bytes = m_is_a ? width * bytes : (width + lanes - 1) / lanes * m_g.packed_vector_bytes();
-  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.types.converts();
+  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.converts(operand());
   std::optional<GemmBody> body;
   if (!plain) body.emplace(m_g, *operand().body, call.place);
   Value* panel_bytes = panel_bytes_of(call, step_bytes);
@@ -151,7 +151,7 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
 /// `width` contiguous elements of each row. Narrow pieces are vectors of their own size: no masks where none are needed.
 void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, Value* k, Value* target) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes(), element_bytes = m_g.problem.element_bytes();
+  const int64_t bytes = m_g.packed_bytes(), element_bytes = operand().element_bytes();
   llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element();
   int64_t done = 0;
   for (int64_t piece = m_g.sum_lanes(); piece >= 1; piece /= 2) {
@@ -253,7 +253,7 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
   Value* source = call.source;
-  int64_t row_bytes = operand().tile_stride * m_g.problem.element_bytes();
+  int64_t row_bytes = operand().tile_stride * operand().element_bytes();
   if (transposes_from_scratch()) {
     const int64_t columns = shape.vectors * lanes - (shape.tail ? lanes - shape.tail : 0);
     Call evaluate_rows = call;

@@ -41,7 +41,7 @@ class GemmPacking {
 
   /// Whether `transposed` evaluates into scratch first: packed_row_bytes per column of the tile.
   bool transposes_from_scratch() const {
-    return operand().plain == nullptr || operand().k_stride != 1 || m_g.problem.types.converts();
+    return operand().plain == nullptr || operand().k_stride != 1 || m_g.problem.converts(operand());
   }
 
  private:

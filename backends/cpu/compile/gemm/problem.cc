@@ -26,12 +26,17 @@ GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, siz
   GemmOperand operand;
   operand.body = &body;
   operand.value = value;
-  const ScalarNode& node = body.exprs[value];
-  if (node.op == ScalarOp::load && node.dtype == element && node.operands[0] == k_no_expr &&
-      body.accesses[node.slot].indirect.empty()) {
+  operand.loaded = element;
+  ExprId leaf = value;
+  while (body.exprs[leaf].op == ScalarOp::cast) leaf = body.exprs[leaf].operands[0];
+  const ScalarNode& node = body.exprs[leaf];
+  if (node.op == ScalarOp::load && node.operands[0] == k_no_expr && body.accesses[node.slot].indirect.empty()) {
     operand.plain = &body.accesses[node.slot];
     operand.tile_stride = operand.plain->strides[tile_dim];
     operand.k_stride = operand.plain->strides[k_dim];
+    operand.loaded = node.dtype;
+    for (ExprId at = value; at != leaf; at = body.exprs[at].operands[0]) operand.casts.push_back(body.exprs[at].dtype);
+    std::ranges::reverse(operand.casts);
   }
   operand.k_lanes = contiguity(body, k_dim) > contiguity(body, tile_dim);
   return operand;
@@ -107,10 +112,12 @@ Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) 
   if (!target.has(Feature::avx512_bf16)) {
     return error(StatusCode::unimplemented, "gemm by pairs of bf16: {} has no such instruction", target.name);
   }
-  // What is computed is f32 in registers, and would be rounded once more.
-  const auto is_load = [](const Body& body, ExprId value) { return body.exprs[value].op == ScalarOp::load; };
-  if (gemm.dtype != DType::bf16 || !is_load(gemm.a, gemm.a_value) || !is_load(gemm.b, gemm.b_value)) {
-    return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16");
+  // What else is computed is f32 in registers, and would be rounded once more.
+  const auto is_held = [](const Body& body, ExprId value) {
+    return body.exprs[value].op == ScalarOp::load || body.exprs[value].op == ScalarOp::cast;
+  };
+  if (gemm.dtype != DType::bf16 || !is_held(gemm.a, gemm.a_value) || !is_held(gemm.b, gemm.b_value)) {
+    return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16, nor a cast to it");
   }
   return GemmTypes{.element = DType::bf16, .accumulator = DType::f32, .step = GemmStep::bf16_pair};
 }
@@ -134,7 +141,7 @@ Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target) {
 }
 
 bool GemmProblem::reads_a_directly() const {
-  if (a.plain == nullptr || types.converts() || types.offsets_a()) return false;
+  if (a.plain == nullptr || converts(a) || types.offsets_a()) return false;
   return k_group() == 1 || (a.k_stride == 1 && gemm->k % k_group() == 0);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "backends/cpu/features.h"
 #include "base/expected.h"
@@ -51,11 +52,16 @@ Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target);
 struct GemmOperand {
   const Body* body = nullptr;
   ExprId value = k_no_expr;
-  /// The load, when the operand is nothing but one load of its element type: elements can be read where they lie.
+  /// The load, when the operand is nothing but one load and casts of it: elements can be read where they lie.
   const Access* plain = nullptr;
   int64_t tile_stride = 0, k_stride = 0;  // of the plain load, in elements
+  DType loaded = DType::f32;              // what the plain load reads; else what is evaluated
+  std::vector<DType> casts;               // from there to the dtype of elements, in order
   /// Vectors along k are better than vectors along the tile dim: more of the loads are contiguous that way.
   bool k_lanes = false;
+
+  /// Of an element where it lies.
+  int64_t element_bytes() const { return static_cast<int64_t>(size_of(loaded)); }
 };
 
 /// A gemm spec as the generator sees it: derived facts, no choices. Borrows the spec.
@@ -71,8 +77,8 @@ struct GemmProblem {
   /// contiguous, and not read by the epilogue. Without one, partial sums lie in the workspace.
   const Access* partial_sums = nullptr;
 
-  /// Of an operand's element where it lies.
-  int64_t element_bytes() const { return static_cast<int64_t>(size_of(types.element)); }
+  /// Whether packing an operand converts its elements: they lie in memory as something else than what is multiplied.
+  bool converts(const GemmOperand& operand) const { return types.converts() || !operand.casts.empty(); }
   /// Of one step of k of a row of A or a column of B, as it is multiplied.
   int64_t packed_bytes() const { return types.step_bytes(); }
   int64_t sum_bytes() const { return static_cast<int64_t>(size_of(types.accumulator)); }

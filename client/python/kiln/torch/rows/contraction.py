@@ -35,10 +35,15 @@ def int_mm(b, node):
 
 @row("_weight_int8pack_mm.default")
 def weight_only_mm(b, node):
-    x, weight, scales = (b.cast(b.value(a), "f32") for a in node.args[:3])
     dtype, shape = result_type(node)
-    product = b.op("matmul", (x, b.permute(weight, (1, 0))), "f32", shape)
-    return b.cast(b.pointwise("mul", product, scales), dtype)
+    x, weight, scales = (b.cast(b.value(a), dtype) for a in node.args[:3])
+    product = b.op("matmul", (x, b.permute(weight, (1, 0))), dtype, shape)
+    return b.pointwise("mul", product, scales)
+
+
+@row("_weight_int4pack_mm_for_cpu.default")
+def packed_weight_mm(b, node):
+    require(False, "weights that torch has packed for this processor, in an order of its own")
 
 
 @row("addmm.default", "baddbmm.default")
