@@ -16,13 +16,15 @@ namespace {
 constexpr uint64_t k_v2 = bit(Feature::sse4_2);
 constexpr uint64_t k_v3 = k_v2 | bit(Feature::avx2) | bit(Feature::fma) | bit(Feature::f16c);
 constexpr uint64_t k_v4 = k_v3 | bit(Feature::avx512);
-constexpr uint64_t k_v4_bf16 = k_v4 | bit(Feature::avx512_bf16);
+constexpr uint64_t k_v4_vnni = k_v4 | bit(Feature::avx512_vnni);
+constexpr uint64_t k_v4_bf16 = k_v4_vnni | bit(Feature::avx512_bf16);
 constexpr uint64_t k_v4_amx = k_v4_bf16 | bit(Feature::amx_tile) | bit(Feature::amx_bf16) | bit(Feature::amx_int8);
 
 // A step is added here and nowhere else, with the host test of its features below.
-constexpr std::array<CpuTarget, 5> k_ladder{{
-    {"x86-64-v4-amx", k_v4_amx, 64, "x86-64-v4", 2 << 20},    // servers since Sapphire Rapids
-    {"x86-64-v4-bf16", k_v4_bf16, 64, "x86-64-v4", 2 << 20},  // and since Zen 4
+constexpr std::array<CpuTarget, 6> k_ladder{{
+    {"x86-64-v4-amx", k_v4_amx, 64, "x86-64-v4", 2 << 20},    // since Sapphire Rapids
+    {"x86-64-v4-bf16", k_v4_bf16, 64, "x86-64-v4", 2 << 20},  // since Zen 4
+    {"x86-64-v4-vnni", k_v4_vnni, 64, "x86-64-v4", 1 << 20},  // since Cascade Lake
     {"x86-64-v4", k_v4, 64, "x86-64-v4", 2 << 20},
     {"x86-64-v3", k_v3, 32, "x86-64-v3", 512 << 10},
     {"x86-64-v2", k_v2, 16, "x86-64-v2", 512 << 10},
@@ -48,6 +50,7 @@ uint64_t detect() {
                            CPU_FEATURE_ACTIVE(AVX512DQ) && CPU_FEATURE_ACTIVE(AVX512VL));
   add(Feature::avx512_bf16, CPU_FEATURE_ACTIVE(AVX512_BF16));
   add(Feature::avx512_fp16, CPU_FEATURE_ACTIVE(AVX512_FP16));
+  add(Feature::avx512_vnni, CPU_FEATURE_ACTIVE(AVX512_VNNI));
   if (may_use_tiles()) {
     features |= bit(Feature::amx_tile);
     add(Feature::amx_bf16, CPU_FEATURE_ACTIVE(AMX_BF16));
@@ -63,8 +66,9 @@ uint64_t detect_masked() {
   return target == nullptr ? 0 : detect() & target->features;
 }
 
-constexpr std::array<std::string_view, 10> k_names{"sse4.2",      "avx2",        "fma",      "f16c",     "avx512",
-                                                   "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"};
+constexpr std::array<std::string_view, 11> k_names{"sse4.2",   "avx2",        "fma",         "f16c",
+                                                   "avx512",   "avx512_bf16", "avx512_fp16", "amx_tile",
+                                                   "amx_bf16", "amx_int8",    "avx512_vnni"};
 
 }  // namespace
 

@@ -22,6 +22,7 @@ enum class Feature : uint8_t {
   amx_tile = 7,
   amx_bf16 = 8,
   amx_int8 = 9,
+  avx512_vnni = 10,
 };
 
 inline constexpr uint64_t bit(Feature feature) { return uint64_t{1} << static_cast<uint8_t>(feature); }

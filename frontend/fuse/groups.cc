@@ -201,6 +201,12 @@ Status Grouper::place_backwards() {
   return {};
 }
 
+/// A product reads what is narrower in memory faster than what it was widened to.
+bool Grouper::is_widening(const Node& node) const {
+  return node.op->kind == OpKind::pointwise && node.op->scalar == ScalarOp::cast &&
+         size_of(m_state.facts->dtype(node.operands[0])) < size_of(m_state.facts->dtype(node.results[0]));
+}
+
 Status Grouper::place(NodeId id) {
   const Node& node = graph().node(id);
   if (node.op->kind == OpKind::attention) return settle(add_group(GroupKind::attention, id));
@@ -214,7 +220,8 @@ Status Grouper::place(NodeId id) {
     return settle(add_group(GroupKind::loops, id));
   }
   const Uses uses = uses_of(value);
-  const bool in_memory = is_stored(value) || uses.is_operand || m_state.is_pinned[value];
+  const bool is_laid_out = uses.is_operand && !is_widening(node);
+  const bool in_memory = is_stored(value) || is_laid_out || m_state.is_pinned[value];
   const bool is_cheap = !is_expensive(*node.op);
   if (!in_memory && uses.groups.size() == 1) {
     const GroupId user = uses.groups.front();

@@ -58,6 +58,7 @@ class Grouper {
   /// The virtual value without a buffer that is nearest to the node's operands, or k_none. Constants stay virtual.
   ValueId nearest_inline(NodeId node) const;
   bool try_join(NodeId node, GroupId group);
+  bool is_widening(const Node& node) const;
   bool try_virtual(NodeId node, const std::vector<GroupId>& groups);
   bool try_merge(GroupId into, GroupId from);
   std::vector<ValueId> roots_of(GroupId group) const;

@@ -82,16 +82,22 @@ class GemmLowering {
     return fail(operand, "an operand is cut too often");
   }
 
-  // Halves are multiplied as they are when both operands are plain loads of the same kind.
+  // What was widened exactly from the same narrow kind on both sides, loads or weights made of bytes, is multiplied in
+  // that: the sums are the same.
   void settle_dtype() {
-    const auto plain_half = [](const Body& body, ExprId value) -> ExprId {
-      const ScalarNode& node = body.exprs[value];
-      if (node.op != ScalarOp::cast || node.dtype != DType::f32) return k_no_expr;
-      const ScalarNode& operand = body.exprs[node.operands[0]];
-      const bool is_half = operand.dtype == DType::f16 || operand.dtype == DType::bf16;
-      return is_half && operand.op == ScalarOp::load ? node.operands[0] : k_no_expr;
+    const auto is_of_bytes = [](const Body& body, const ScalarNode& node) {
+      return node.op == ScalarOp::cast && size_of(body.exprs[node.operands[0]].dtype) == 1;
     };
-    const ExprId a = plain_half(m_gemm.a, m_gemm.a_value), b = plain_half(m_gemm.b, m_gemm.b_value);
+    const auto narrow_value = [&](const Body& body, ExprId value) -> ExprId {
+      const ScalarNode& node = body.exprs[value];
+      if (node.op != ScalarOp::cast) return k_no_expr;
+      const ScalarNode& operand = body.exprs[node.operands[0]];
+      const bool is_widened = operand.dtype != DType::boolean && size_of(operand.dtype) < size_of(node.dtype) &&
+                              accumulator_of(operand.dtype) == accumulator_of(node.dtype);
+      const bool is_held = operand.op == ScalarOp::load || is_of_bytes(body, operand);
+      return is_widened && is_held ? node.operands[0] : k_no_expr;
+    };
+    const ExprId a = narrow_value(m_gemm.a, m_gemm.a_value), b = narrow_value(m_gemm.b, m_gemm.b_value);
     if (a != k_no_expr && b != k_no_expr && m_gemm.a.exprs[a].dtype == m_gemm.b.exprs[b].dtype) {
       m_gemm.a.exprs.pop_back();
       m_gemm.b.exprs.pop_back();

@@ -1,6 +1,7 @@
 // Matrix products.
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -160,7 +161,13 @@ Gradients matmul_gradient(GraphBuilder& b, const Node&, Values in, Values, Value
 
 Expected<Types> infer_addmm(const OpContext& context) {
   KILN_ASSIGN_OR_RETURN(TensorType type, product_type(context, 1));
-  KILN_RETURN_IF_ERROR(expect_floating(context, 1));
+  const auto is_whole = [&](const char* name) {
+    const double factor = number_of(context.attributes, name);
+    return factor == std::trunc(factor);
+  };
+  if (!is_floating(type.dtype) && !(is_whole("alpha") && is_whole("beta"))) {
+    return operand_error(context, 1, "a floating dtype, or whole factors");
+  }
   KILN_RETURN_IF_ERROR(expect_dtype(context, 0, type.dtype));
   KILN_ASSIGN_OR_RETURN(const Shape shape, broadcast(context, type.shape, context.operands[0]->shape, 0));
   if (shape.size() != type.rank()) return operand_error(context, 0, "what broadcasts to " + type.to_string());

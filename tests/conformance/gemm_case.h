@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct GemmCase {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   DType dtype = DType::f32;
   bool a_transposed = false, b_transposed = false;
-  bool with_bias = false;  // and an activation, in the epilogue
+  bool with_bias = false;                      // and an activation, in the epilogue
+  std::optional<DType> stored = std::nullopt;  // another dtype than the operands'
 };
 
 /// C[b, m, n] = tanh(A @ B + bias[n]) or A @ B.
@@ -28,6 +30,7 @@ inline KernelSpec gemm(const GemmCase& c) {
   kernel.n = c.n;
   kernel.k = c.k;
   kernel.dtype = c.dtype;
+  const DType stored = c.stored.value_or(c.dtype);
   const bool batched = c.batch > 1;
   if (batched) kernel.batch = {c.batch};
   const auto strides = [&](int64_t batch_stride, int64_t row, int64_t column) {
@@ -35,7 +38,7 @@ inline KernelSpec gemm(const GemmCase& c) {
   };
   spec.buffers = {{c.dtype, c.batch * c.m * c.k, BufferRole::input},
                   {c.dtype, c.batch * c.k * c.n, BufferRole::input},
-                  {c.dtype, c.batch * c.m * c.n, BufferRole::output}};
+                  {stored, c.batch * c.m * c.n, BufferRole::output}};
   kernel.a.accesses = {access(0, c.a_transposed ? strides(c.m * c.k, 1, c.m) : strides(c.m * c.k, c.k, 1))};
   kernel.a.exprs = {load(c.dtype, 0)};
   kernel.a_value = 0;
@@ -55,8 +58,8 @@ inline KernelSpec gemm(const GemmCase& c) {
     exprs.push_back({ScalarOp::tanh, wide, {2, k_no_expr, k_no_expr}});
   }
   auto result = static_cast<ExprId>(exprs.size() - 1);
-  if (wide != c.dtype) {
-    exprs.push_back({ScalarOp::cast, c.dtype, {result, k_no_expr, k_no_expr}});
+  if (wide != stored) {
+    exprs.push_back({ScalarOp::cast, stored, {result, k_no_expr, k_no_expr}});
     ++result;
   }
   kernel.stores = {{result, 0, StoreMode::assign}};

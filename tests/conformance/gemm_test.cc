@@ -81,6 +81,16 @@ TEST_P(GemmDtype, half_precisions_of_nothing_and_of_special_values) {
     check({.m = 72, .n = 40, .k = 8, .dtype = dtype, .b_transposed = true}, {.special_values = true});
   }
 }
+TEST_P(GemmDtype, i8) {
+  for (const std::optional<DType> stored : {std::optional<DType>(), std::optional(DType::i32)}) {
+    for (const bool b : {false, true}) {
+      check({.m = 21, .n = 40, .k = 55, .dtype = DType::i8, .b_transposed = b, .stored = stored});
+      check({.batch = 2, .m = 33, .n = 17, .k = 130, .dtype = DType::i8, .a_transposed = b, .stored = stored},
+            {.special_values = true});
+      if (HasFailure()) return;
+    }
+  }
+}
 TEST_P(GemmDtype, i32) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::i32}); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Gemm, testing::ValuesIn(backends_under_test()),

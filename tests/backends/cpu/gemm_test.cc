@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <set>
+
 #include "backends/cpu/compile/gemm/amx.h"
 #include "backends/cpu/compile/gemm/dot.h"
 #include "backends/cpu/compile/gemm/outer_product.h"
@@ -34,7 +37,8 @@ struct Case {
   enum class Epilogue { none, bias_gelu_residual } epilogue = Epilogue::none;
   DType output = DType::f32;
   bool transposed_output = false;
-  bool scaled_operands = false;  // prologues: A * 0.5 + index, B negated
+  bool scaled_operands = false;                 // prologues: A * 0.5 + index, B negated
+  std::optional<DType> weights = std::nullopt;  // what B lies in memory as, where that is not `dtype`
 };
 
 /// Strides of a matrix, its batch dims outside. Returns the elements it spans.
@@ -87,8 +91,10 @@ class SpecBuilder {
   }
 
   ExprId operand(Body& body, char layout, int64_t rows, int64_t columns, bool is_a) {
-    const uint32_t access = add_access(body, m_case.dtype, layout, rows, columns, BufferRole::input);
-    const ExprId value = add(body, {.op = ScalarOp::load, .dtype = m_case.dtype, .slot = access});
+    const DType loaded = is_a ? m_case.dtype : m_case.weights.value_or(m_case.dtype);
+    const uint32_t access = add_access(body, loaded, layout, rows, columns, BufferRole::input);
+    ExprId value = add(body, {.op = ScalarOp::load, .dtype = loaded, .slot = access});
+    if (loaded != m_case.dtype) value = apply(body, ScalarOp::cast, m_case.dtype, value);
     if (!m_case.scaled_operands) return value;
     if (!is_a) return apply(body, ScalarOp::neg, m_case.dtype, value);
     const auto inner = static_cast<uint32_t>(m_case.batch.size() + 1);
@@ -147,7 +153,8 @@ void check(const Case& c, size_t candidate = 0, uint64_t ranges = 1) {
   const KernelSpec spec = SpecBuilder(c).take();
   const bool narrow = size_of(c.output) < size_of(accumulator_of(c.dtype)) && is_floating(c.output);
   for (const CpuTarget* target : targets_for(c)) {
-    check_kernel(spec, *target, tolerance(narrow ? c.output : accumulator_of(c.dtype), c.k), candidate, ranges);
+    const double size = c.weights ? 4 : 1;  // of the numbers that are weights
+    check_kernel(spec, *target, size * tolerance(narrow ? c.output : accumulator_of(c.dtype), c.k), candidate, ranges);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -302,6 +309,111 @@ TEST(Gemm, integers_are_exact) {
   }
 }
 
+/// Signed bytes, the extremes among them; sums as i32, which many of the longest wrap around.
+void check_bytes(const Case& c, const CpuTarget& target, size_t candidate, uint64_t ranges) {
+  const KernelSpec spec = SpecBuilder(c).take();
+  std::vector<GuardedBuffer> buffers = make_buffers(spec, 7);
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> byte(-128, 127);
+  for (const size_t operand : {0, 1}) {
+    for (int64_t i = 0; i < buffers[operand].elements(); ++i) {
+      buffers[operand].set(i, c.k > 200'000 || random() % 8 == 0 ? -128 : random() % 8 == 0 ? 127 : byte(random));
+    }
+  }
+  check_kernel_on(spec, buffers, target, 0, candidate, ranges);
+}
+
+TEST(Gemm, sums_of_bytes_are_exact_in_every_layout_and_by_every_way) {
+  const CpuCompileBackend backend;
+  std::vector<Case> cases;
+  for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+    for (const int64_t k : {1, 2, 3, 65, 128}) cases.push_back({.m = 17, .n = 37, .k = k, .layout = layout});
+    for (const int64_t few : {1, 3}) {
+      cases.push_back({.m = few, .n = 45, .k = 133, .layout = layout});
+      cases.push_back({.m = 45, .n = few, .k = 133, .layout = layout, .transposed_output = true});
+    }
+  }
+  for (const char* layout : {"nn", "nt", "tn"}) cases.push_back({.m = 9, .n = 70, .k = 4203, .layout = layout});
+  cases.push_back({.m = 20, .n = 24, .k = 50, .layout = "tn", .batch = {2, 3}});
+  cases.push_back({.m = 20, .n = 24, .k = 0});
+  cases.push_back({.m = 2, .n = 3, .k = 262'147, .layout = "nt"});
+  for (Case& c : cases) {
+    c.dtype = DType::i8;
+    for (const DType output : {DType::i32, DType::i8}) {
+      c.output = output;
+      for (const CpuTarget* target : runnable_targets()) {
+        const Target name{"cpu", std::string(target->name)};
+        const size_t count = default_candidates(backend, SpecBuilder(c).take(), name).size();
+        for (size_t i = 0; i < count; i += output == DType::i32 ? 5 : count) {
+          check_bytes(c, *target, i, 1 + i % 3);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, weights_may_lie_as_bytes) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    Case c{.dtype = dtype, .output = dtype, .weights = DType::i8};
+    for (const int64_t m : {1, 3, 40}) {
+      for (const char* layout : {"nn", "nt", "tn", "tt", "ss"}) {
+        c.m = m, c.n = 75, c.k = 133, c.layout = layout;
+        check(c);
+        c.m = 75, c.n = m;
+        check(c);
+      }
+    }
+  }
+  check({.m = 2, .n = 70, .k = 1200, .layout = "nt", .batch = {3}, .weights = DType::u8}, 0, 3);
+  check({.m = 60, .n = 70, .k = 1200, .layout = "nt", .weights = DType::bf16}, 0, 3);
+}
+
+TEST(Gemm, what_lies_as_bytes_is_read_where_it_lies_for_few_rows) {
+  const auto best = [](const Case& c) {
+    return default_candidates(CpuCompileBackend(), SpecBuilder(c).take(), {"cpu", "x86-64-v4-bf16"}).front();
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Case c{.m = 1, .n = 4096, .k = 4096, .layout = "nt", .dtype = dtype, .output = dtype, .weights = DType::i8};
+    EXPECT_EQ(implementation_of(best(c)), "dot");
+    c.layout = "nn";
+    EXPECT_EQ(implementation_of(best(c)), "outer_product");
+    EXPECT_EQ(best(c).description.find("b-"), std::string::npos) << best(c).description;
+    c.m = 128;
+    EXPECT_EQ(implementation_of(best(c)), dtype == DType::bf16 ? "outer_product_bf16" : "outer_product");
+  }
+}
+
+TEST(Gemm, bytes_are_multiplied_by_quads_or_pairs_where_their_sums_are_seen_as_i32) {
+  const CpuCompileBackend backend;
+  const auto implementations = [&](const Case& c, const char* target) {
+    std::set<std::string> names;
+    for (const Schedule& candidate : default_candidates(backend, SpecBuilder(c).take(), {"cpu", target})) {
+      names.emplace(implementation_of(candidate));
+    }
+    return names;
+  };
+  using Names = std::set<std::string>;
+  const Case square{.m = 64, .n = 64, .k = 64, .dtype = DType::i8, .output = DType::i32};
+  for (const char* target : {"x86-64-v4-bf16", "x86-64-v4-vnni"}) {
+    EXPECT_EQ(implementations(square, target), (Names{"outer_product_i8", "outer_product_i16", "outer_product"}));
+  }
+  for (const char* target : {"x86-64-v4", "x86-64-v3", "x86-64-v2"}) {
+    EXPECT_EQ(implementations(square, target), (Names{"outer_product_i16", "outer_product"}));
+  }
+  Case other = square;
+  other.output = DType::i64;
+  EXPECT_EQ(implementations(other, "x86-64-v4-vnni"), Names{"outer_product"});
+  other = square;
+  other.dtype = DType::u8;
+  EXPECT_EQ(implementations(other, "x86-64-v4-vnni"), Names{"outer_product"});
+  const Case row{.m = 1, .n = 64, .k = 64, .layout = "nt", .dtype = DType::i8, .output = DType::i32};
+  EXPECT_TRUE(implementations(row, "x86-64-v3").contains("dot_i16"));
+  const KernelSpec spec = SpecBuilder(square).take();
+  const Schedule best = default_candidates(backend, spec, {"cpu", "x86-64-v4-vnni"}).front();
+  EXPECT_EQ(backend.compile(spec, best, {"cpu", "x86-64-v4"}).status().code(), StatusCode::unimplemented);
+}
+
 TEST(Gemm, every_candidate_is_right_however_the_grid_is_shared) {
   const CpuCompileBackend backend;
   for (const Case& c :
@@ -444,10 +556,12 @@ TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
 
 TEST(Gemm, bytes_of_schedules_are_trusted_with_nothing) {
   for (const Case& c : {Case{.m = 8, .n = 150, .k = 500, .layout = "nt"}, Case{.m = 90, .n = 150, .k = 500},
-                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::bf16}}) {
+                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::bf16},
+                        Case{.m = 8, .n = 150, .k = 500, .layout = "nt", .dtype = DType::i8, .output = DType::i32}}) {
     for (const CpuTarget* target : runnable_targets()) {
       expect_bytes_are_trusted_with_nothing<DotSchedule, OuterProductSchedule, Bf16DotSchedule,
-                                            Bf16OuterProductSchedule, AmxSchedule>(SpecBuilder(c).take(), *target);
+                                            Bf16OuterProductSchedule, I16DotSchedule, I16OuterProductSchedule,
+                                            I8OuterProductSchedule, AmxSchedule>(SpecBuilder(c).take(), *target);
     }
   }
 }

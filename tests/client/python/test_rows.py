@@ -22,6 +22,10 @@ def i64(*shape, below=10):
     return torch.randint(0, below, shape)
 
 
+def i8(*shape):
+    return torch.randint(-128, 128, shape, dtype=torch.int8)
+
+
 def flag(*shape):
     return torch.rand(*shape) < 0.5
 
@@ -53,6 +57,7 @@ CASES = {
     **{n: (of_two(n), lambda: [f32(*X), f32(*Y)]) for n in "add sub mul div minimum maximum atan2".split()},
     **{f"{n} of integers": (of_two(n), lambda: [i64(*X) - 5, i64(*Y) + 1])
        for n in "add sub mul div minimum maximum remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor".split()},
+    "shifts": (lambda x, y, n: (x >> 0, x >> 3, x >> 6, y >> 4, y >> 6, n >> 40, aten.bitwise_right_shift(x, 2)), lambda: [i8(40), i8(40).view(torch.uint8), i64(20) - 5]),
     "remainder": (lambda x, y: (aten.remainder(x, y), aten.fmod(x, y)), lambda: [f32(40) * 5, positive(40)]),
     "add with alpha": (lambda x, y: (aten.add(x, y, alpha=3), aten.sub(x, y, alpha=-2), aten.rsub(x, y, alpha=2)), lambda: [f32(*X), f32(*Y)]),
     "scalars": (lambda x: (aten.add(x, 2), aten.sub(x, 2.5), aten.mul(x, 3), aten.div(x, 3), aten.rsub(x, 1), aten.remainder(x, 1.5)), lambda: [f32(3, 4)]),
@@ -107,6 +112,8 @@ CASES = {
     "extremes": (lambda x: (*aten.max(x, 1), *aten.min(x, 0, True), aten.argmax(x, 1), aten.argmin(x)), lambda: [torch.randperm(20).float().view(4, 5)]),
     "cumsum": (lambda x, b: (aten.cumsum(x, 1), aten.cumsum(b, 0)), lambda: [f32(3, 9), flag(7)]),
     "products": (lambda a, b, v: (aten.mm(a, b), aten.mv(a, v), aten.addmm(b[0], a, b), aten.addmm(b[:1], a, b, beta=0.5, alpha=2)), lambda: [f32(5, 7), f32(7, 3), f32(7)]),
+    "products of whole numbers": (lambda a, b, c: (aten.mm(a, b), aten.mv(a, b[:, 0]), aten.bmm(a[None], b[None]), aten.addmm(c, a, b, beta=-3, alpha=2), aten._int_mm(a, b)), lambda: [i8(5, 70), i8(70, 3), i8(3)]),
+    "products of whole numbers as they lie": (lambda a, b: (aten._int_mm(a, b.t()), aten._int_mm(b, a.t()), aten.mm(a[:, :33], b)), lambda: [i8(9, 130), i8(33, 130)]),
     "batched products": (lambda a, b, c: (aten.bmm(a, b), aten.baddbmm(c, a, b, beta=2, alpha=0.5)), lambda: [f32(2, 5, 7), f32(2, 7, 3), f32(2, 5, 3)]),
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),

@@ -70,6 +70,19 @@ TEST_F(FusedModel, ATransposedWeightCostsNothing) {
   EXPECT_EQ(kernels_of(plan), "gemm_f32_6x5x4_nt ");
 }
 
+TEST_F(FusedModel, WhatAWeightIsWidenedFromIsReadByTheProduct) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const ValueId weight = b.transpose(b.cast(input({9, 5}, DType::i8), dtype));
+    const ValueId scaled = b.mul(b.matmul(input({7, 5}, dtype), weight), input({9}, dtype));
+    EXPECT_EQ(fused({scaled}).launches.size(), 1U);
+  }
+  const ValueId left = b.cast(input({7, 5}, DType::i8), DType::i32),
+                right = b.cast(input({5, 9}, DType::i8), DType::i32);
+  const Plan plan = fused({b.matmul(left, right)});
+  ASSERT_EQ(plan.launches.size(), 1U);
+  EXPECT_EQ(std::get<GemmSpec>(plan.specs[0].kernel).dtype, DType::i8);
+}
+
 TEST_F(FusedModel, ABatchThatTheWeightLacksBecomesRows) {
   const Plan plan = fused({b.matmul(input({3, 6, 4}), input({4, 5}))});
   EXPECT_EQ(kernels_of(plan), "gemm_f32_18x5x4_nn ");

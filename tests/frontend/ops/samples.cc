@@ -33,6 +33,10 @@ class Source {
   Tensor integers(Dims dims, int64_t bound, DType dtype = DType::i64) {
     return make(dtype, std::move(dims), [&] { return std::floor(m_uniform(m_random) * static_cast<double>(bound)); });
   }
+  /// Of all values.
+  Tensor bytes(Dims dims) {
+    return make(DType::i8, std::move(dims), [&] { return std::floor(m_uniform(m_random) * 256) - 128; });
+  }
   Tensor mask(Dims dims) { return integers(std::move(dims), 2, DType::boolean); }
 
  private:
@@ -171,7 +175,9 @@ void add_contractions(Source& s, std::vector<Sample>& out) {
   out.push_back({"matmul", {s.normal({2, 1, 3, 5}), s.normal({4, 5, 2})}, {}});
   out.push_back({"matmul", {s.normal({3, 0}), s.normal({0, 2})}, {}});
   out.push_back({"matmul", {s.integers({3, 4}, 9), s.integers({4, 2}, 9)}, {}});
+  out.push_back({"matmul", {s.bytes({3, 40}), s.bytes({40, 2})}, {}});
   out.push_back({"addmm", {s.normal({2}), s.normal({3, 5}), s.normal({5, 2})}, {}});
+  out.push_back({"addmm", {s.bytes({2}), s.bytes({3, 40}), s.bytes({40, 2})}, {{"alpha", 3.0}, {"beta", -2.0}}});
   out.push_back(
       {"addmm", {s.normal({4, 1, 2}), s.normal({4, 3, 5}), s.normal({5, 2})}, {{"alpha", 0.5}, {"beta", -2.0}}});
 }

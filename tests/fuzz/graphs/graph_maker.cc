@@ -296,7 +296,28 @@ const OpDef& GraphMaker::some_op() {
   return *any_of(by_kind.at(any_of(drawn)));
 }
 
+/// A product of bytes, or one with weights that are bytes, scaled by groups along k.
+void GraphMaker::add_quantized_product() {
+  const int64_t m = any_of(m_extents), n = any_of(m_extents), groups = between(1, 4), size = any_of(m_extents);
+  const int64_t k = groups * size;
+  if (std::max(m, n) * k > k_elements_max) return;
+  const ValueId bytes = m_builder.transpose(add_input(DType::i8, {n, k}));
+  ValueId product = k_none;
+  if (chance(0.4)) {
+    const DType sums = chance(0.7) ? DType::i32 : DType::i8;
+    const ValueId left = add_input(DType::i8, {m, k});
+    product = m_builder.matmul(m_builder.cast(left, sums), m_builder.cast(bytes, sums));
+  } else {
+    const ValueId scales = adapted(m_main, {groups, 1, n}, 1);
+    const ValueId grouped = m_builder.reshape(m_builder.cast(bytes, m_main), {groups, size, n});
+    const ValueId weights = m_builder.reshape(m_builder.mul(grouped, scales), {k, n});
+    product = m_builder.matmul(adapted(m_main, {m, k}, 1), weights);
+  }
+  if (product != k_none) m_pool.push_back(product);
+}
+
 void GraphMaker::add_some() {
+  if (chance(0.02)) return add_quantized_product();
   const OpDef& op = some_op();
   if (chance(0.65) && add_freely(op)) return;
   add_like_sample(op);

@@ -35,6 +35,7 @@ class GraphMaker {
   std::vector<Dim> some_strides(const Shape& shape, bool may_overlap);
   ValueId add_input(DType dtype, const std::vector<int64_t>& extents);
 
+  void add_quantized_product();
   void add_some();
   const OpDef& some_op();
   bool add_freely(const OpDef& op);

@@ -117,6 +117,18 @@ const std::vector<Row>& rows() {
        }},
       {"gemm tn", [](Draft& d) { return std::vector{d.b.matmul(d.b.transpose(d.in({47, 50})), d.in({47, 83}))}; }},
       {"gemm batched", [](Draft& d) { return std::vector{d.b.matmul(d.in({3, 31, 31}), d.in({3, 31, 31}))}; }},
+      {"gemm of bytes",
+       [](Draft& d) {
+         const ValueId a = d.in({37, 130}, DType::i8), b = d.b.transpose(d.in({65, 130}, DType::i8));
+         return std::vector{d.b.matmul(d.b.cast(a, DType::i32), d.b.cast(b, DType::i32))};
+       }},
+      {"gemm of bytes to bytes",
+       [](Draft& d) { return std::vector{d.b.matmul(d.in({37, 65}, DType::i8), d.in({65, 33}, DType::i8))}; }},
+      {"gemm with weights of bytes",
+       [](Draft& d) {
+         const ValueId weights = d.b.cast(d.b.transpose(d.in({65, 129}, DType::i8)), DType::f32);
+         return std::vector{d.b.mul(d.b.matmul(d.in({3, 129}), weights), d.in({65}))};
+       }},
       {"large gemm",
        [](Draft& d) { return std::vector{d.b.add(d.b.matmul(d.in({250, 130}), d.in({130, 515})), d.in({515}))}; }},
       {"attention", [](Draft& d) { return attention(d, 39, 16, false, false); }},

@@ -315,6 +315,9 @@ void Emitter::transpose(Values& rows) {
 /// Pairs of vectors are halved and joined, so n vectors cost about 2n shuffles instead of n * log2(lanes).
 llvm::Value* Emitter::sum_of_each(const Values& vectors) {
   const int lanes = lanes_of(vectors[0]);
+  const auto add = [&](llvm::Value* a, llvm::Value* b) {
+    return a->getType()->isFPOrFPVectorTy() ? ir.CreateFAdd(a, b) : ir.CreateAdd(a, b);
+  };
   Values level = vectors;
   for (int block = lanes; block > 1; block /= 2) {
     std::vector<int> low, high;
@@ -323,7 +326,7 @@ llvm::Value* Emitter::sum_of_each(const Values& vectors) {
     for (size_t i = 0; i < level.size(); i += 2) {
       llvm::Value* a = level[i];
       llvm::Value* b = level[std::min(i + 1, level.size() - 1)];
-      next.push_back(ir.CreateFAdd(ir.CreateShuffleVector(a, b, low), ir.CreateShuffleVector(a, b, high)));
+      next.push_back(add(ir.CreateShuffleVector(a, b, low), ir.CreateShuffleVector(a, b, high)));
     }
     level = next;
   }

@@ -100,7 +100,7 @@ class Emitter {
   llvm::Value* unary(llvm::Intrinsic::ID intrinsic, llvm::Value* value);
   /// Combines the lanes pairwise, halves first: always in the same order.
   llvm::Value* fold_lanes(llvm::Value* vector, const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
-  /// One floating vector whose lane i is the sum of all lanes of vectors[i]; what lies behind the last repeats it.
+  /// One vector whose lane i is the sum of all lanes of vectors[i]; what lies behind the last repeats it.
   llvm::Value* sum_of_each(const Values& vectors);
   /// Transposes n vectors of n 32-bit lanes (n = 4, 8 or 16) in place. Straight-line and long (n * log2 n
   /// shuffles): give it a function of its own where it is needed more than once.

@@ -153,7 +153,7 @@ llvm::Value* ScalarEmitter::cast(llvm::Value* value, DType from, DType to) {
   const bool is_unsigned = from == DType::boolean || from == DType::u8;
   if (is_floating(to)) {
     llvm::Value* real = is_unsigned ? e.ir.CreateUIToFP(value, type) : e.ir.CreateSIToFP(value, type);
-    return is_half(to) ? from_memory(to, to_memory(to, real)) : real;
+    return is_half(to) && size_of(from) > 1 ? from_memory(to, to_memory(to, real)) : real;  // halves hold all bytes
   }
   if (is_floating(from)) {
     // Narrow integers by way of i32, which every target converts in vectors.

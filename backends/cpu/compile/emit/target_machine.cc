@@ -42,6 +42,7 @@ std::string llvm_features(const CpuTarget& target) {
   if (target.has(Feature::fma)) text += ",+fma";
   if (target.has(Feature::f16c)) text += ",+f16c";
   if (target.has(Feature::avx512)) text += ",+avx512f,+avx512cd,+avx512bw,+avx512dq,+avx512vl,+evex512";
+  if (target.has(Feature::avx512_vnni)) text += ",+avx512vnni";
   if (target.has(Feature::avx512_bf16)) text += ",+avx512bf16";
   if (target.has(Feature::avx512_fp16)) text += ",+avx512fp16";
   if (target.has(Feature::amx_tile)) text += ",+amx-tile";

@@ -71,7 +71,7 @@ class AmxKernel final : public GemmTileKernel {
 
   int64_t sums_row_bytes() const { return m_schedule.tile_vectors * m_g.sum_vector_bytes(); }
   int64_t a_row_bytes() const {
-    return m_schedule.read_a == ReadA::direct ? m_g.problem.a.tile_stride * m_g.problem.element_bytes()
+    return m_schedule.read_a == ReadA::direct ? m_g.problem.a.tile_stride * m_g.problem.a.element_bytes()
                                               : packed_row_bytes(m_g);
   }
   /// Whether partial sums of such a tile go from registers to memory and back; of one with a short vector, by way of scratch.

@@ -45,7 +45,7 @@ std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
 }
 
 ReadA choose_read_a(const GemmProblem& problem) {
-  const bool is_crowded = problem.a.tile_stride * problem.element_bytes() % k_crowded_stride == 0;
+  const bool is_crowded = problem.a.tile_stride * problem.a.element_bytes() % k_crowded_stride == 0;
   return problem.reads_a_directly() && !is_crowded ? ReadA::direct : ReadA::rows;
 }
 

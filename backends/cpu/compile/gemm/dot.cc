@@ -37,16 +37,18 @@ class DotKernel final : public GemmTileKernel {
 
 void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   Emitter& e = m_g.e;
-  const int64_t k = m_g.problem.gemm->k, bytes = m_g.problem.element_bytes();
+  const GemmOperand &a_rows = m_g.problem.a, &b_columns = m_g.problem.b;
+  const int64_t k = m_g.problem.gemm->k;
   const int64_t elements = m_g.sum_lanes() * m_g.k_group();  // of a vector
   const auto step = [&](Value* a, Value* b, int64_t count, const Values& sums) {
     Values rows, next;
-    const auto load = [&](Value* base, int64_t stride, int64_t i) {
-      return m_g.load_elements(e.advance(base, i * stride * bytes), m_g.mask(count, elements));
+    const auto load = [&](const GemmOperand& operand, Value* base, int64_t i) {
+      Value* line = e.advance(base, i * operand.tile_stride * operand.element_bytes());
+      return m_g.load_elements(operand, line, m_g.mask(count, elements));
     };
-    for (int64_t row = 0; row < shape.rows; ++row) rows.push_back(load(a, m_g.problem.a.tile_stride, row));
+    for (int64_t row = 0; row < shape.rows; ++row) rows.push_back(load(a_rows, a, row));
     for (int64_t column = 0; column < shape.vectors; ++column) {
-      Value* vector = load(b, m_g.problem.b.tile_stride, column);
+      Value* vector = load(b_columns, b, column);
       for (int64_t row = 0; row < shape.rows; ++row) {
         next.push_back(m_g.multiply_add(rows[row], vector, sums[column * shape.rows + row]));
       }
@@ -57,7 +59,8 @@ void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   carried.resize(static_cast<size_t>(2 + shape.rows * shape.vectors), m_g.zero());
   carried = e.loop(e.index(0), e.index(k / elements), 1, carried, [&](Value*, const Values& now) {
     const Values sums = step(now[0], now[1], elements, {now.begin() + 2, now.end()});
-    Values next{e.advance(now[0], elements * bytes), e.advance(now[1], elements * bytes)};
+    Values next{e.advance(now[0], elements * a_rows.element_bytes()),
+                e.advance(now[1], elements * b_columns.element_bytes())};
     next.insert(next.end(), sums.begin(), sums.end());
     return next;
   });
@@ -81,7 +84,7 @@ Status fits_dot(const GemmProblem& problem) {
       return error(StatusCode::unimplemented, "gemm by dot products: an operand is not contiguous along k");
     }
   }
-  if (!is_floating(problem.types.accumulator)) {
+  if (problem.types.accumulator == DType::i64) {  // products of i64 cost more than packing
     return error(StatusCode::unimplemented, "gemm by dot products: sums of {}", to_string(problem.types.accumulator));
   }
   return {};
@@ -93,7 +96,7 @@ DotSchedule dot_schedule(const GemmProblem& problem) {
   DotSchedule schedule;
   schedule.tile_rows = static_cast<uint16_t>(std::min<int64_t>(gemm.m, wide ? 3 : 2));
   schedule.tile_columns = static_cast<uint16_t>(std::min({gemm.n, problem.sum_lanes(), int64_t{wide ? 8 : 4}}));
-  const int64_t column_bytes = std::max<int64_t>(gemm.k, 1) * problem.element_bytes();
+  const int64_t column_bytes = std::max<int64_t>(gemm.k, 1) * problem.b.element_bytes();
   const int64_t slab = k_slab_bytes / column_bytes / schedule.tile_columns;
   schedule.slab_columns = static_cast<uint32_t>(std::max<int64_t>(slab, 1) * schedule.tile_columns);
   GemmBlocking blocking = schedule.blocking(problem);
@@ -128,7 +131,7 @@ GemmBlocking DotSchedule::blocking(const GemmProblem& problem) const {
 
 std::string DotSchedule::describe(const GemmProblem& problem) const {
   return fmt::format("dot {}x{} k {} slab {} parts {} rolled{}{}", tile_rows, tile_columns, problem.gemm->k,
-                     slab_columns, row_parts, exchanged ? " exchanged" : "", problem.k_group() > 1 ? " in pairs" : "");
+                     slab_columns, row_parts, exchanged ? " exchanged" : "", how_multiplied(problem.types.step));
 }
 
 namespace {
@@ -143,8 +146,10 @@ Status claims(const KernelSpec& spec, const CpuTarget& target) {
 template <typename Choices>
 std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
   return schedules_of<Choices>(spec, target, [](const GemmProblem& problem) {
+    // To widen what is cast costs less than to make pairs of it.
+    const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());
     const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= k_most_rows;
-    return is_worth_it ? std::vector{dot_schedule(problem)} : std::vector<DotSchedule>();
+    return is_worth_it && !makes_pairs ? std::vector{dot_schedule(problem)} : std::vector<DotSchedule>();
   });
 }
 
@@ -156,5 +161,6 @@ constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, sched
 
 Implementation dot_implementation() { return k_row<DotSchedule>; }
 Implementation bf16_dot_implementation() { return k_row<Bf16DotSchedule>; }
+Implementation i16_dot_implementation() { return k_row<I16DotSchedule>; }
 
 }  // namespace kiln::cpu

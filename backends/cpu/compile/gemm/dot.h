@@ -40,6 +40,13 @@ struct Bf16DotSchedule : DotSchedule {
   bool operator==(const Bf16DotSchedule&) const = default;
 };
 
+/// The same choices for bytes that are multiplied by pairs of i16.
+struct I16DotSchedule : DotSchedule {
+  static constexpr std::string_view k_implementation = "dot_i16";
+  static constexpr auto types = i16_pairs;
+  bool operator==(const I16DotSchedule&) const = default;
+};
+
 /// Why dot products are no way to compute the problem, or ok: both operands must be contiguous along k.
 Status fits_dot(const GemmProblem& problem);
 

@@ -3,6 +3,7 @@
 #include <llvm/IR/IntrinsicsX86.h>
 
 #include <cassert>
+#include <utility>
 
 namespace kiln::cpu {
 
@@ -12,6 +13,8 @@ llvm::Type* GemmEmission::type_of(DType dtype) const {
       return e.f64();
     case DType::i64:
       return e.i64();
+    case DType::i32:
+      return e.i32();
     default:
       return e.f32();
   }
@@ -25,19 +28,34 @@ int64_t GemmEmission::partial_row_bytes() const {
 }
 
 llvm::Value* GemmEmission::multiply_add(llvm::Value* a, llvm::Value* b, llvm::Value* sum) const {
-  if (k_group() == 2) {
-    // Each product is exact and added with a rounding of its own; denormals count as zeros.
-    assert(problem.types.multiply == DType::bf16 && lanes() == 16 && "the instruction takes 16 pairs of bf16");
-    llvm::Type* pairs = Emitter::vector(e.ir.getBFloatTy(), 2 * lanes());
-    return e.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
-                                {sum, e.ir.CreateBitCast(b, pairs), e.ir.CreateBitCast(a, pairs)});
+  switch (problem.types.step) {
+    case GemmStep::element:
+      break;
+    case GemmStep::bf16_pair: {
+      // Each product is exact and added with a rounding of its own; denormals count as zeros.
+      assert(lanes() == 16 && "the instruction takes 16 pairs of bf16");
+      llvm::Type* pairs = Emitter::vector(e.ir.getBFloatTy(), 2 * lanes());
+      return e.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
+                                  {sum, e.ir.CreateBitCast(b, pairs), e.ir.CreateBitCast(a, pairs)});
+    }
+    case GemmStep::i16_pair: {
+      const auto multiply = lanes() == 16  ? llvm::Intrinsic::x86_avx512_pmaddw_d_512
+                            : lanes() == 8 ? llvm::Intrinsic::x86_avx2_pmadd_wd
+                                           : llvm::Intrinsic::x86_sse2_pmadd_wd;
+      llvm::Type* pairs = Emitter::vector(e.i16(), 2 * lanes());
+      return e.ir.CreateAdd(
+          sum, e.ir.CreateIntrinsic(multiply, {}, {e.ir.CreateBitCast(a, pairs), e.ir.CreateBitCast(b, pairs)}));
+    }
+    case GemmStep::i8_quad:  // sums of four products are exact, and added without saturation
+      assert(lanes() == 16 && "the instruction takes 16 quads of bytes");
+      return e.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512_vpdpbusd_512, {}, {sum, a, b});
   }
-  if (problem.types.accumulator == DType::i64) return e.ir.CreateAdd(e.ir.CreateMul(a, b), sum);
+  if (!is_floating(problem.types.accumulator)) return e.ir.CreateAdd(e.ir.CreateMul(a, b), sum);
   return e.fma(a, b, sum);
 }
 
 llvm::Value* GemmEmission::add(llvm::Value* a, llvm::Value* b) const {
-  return problem.types.accumulator == DType::i64 ? e.ir.CreateAdd(a, b) : e.ir.CreateFAdd(a, b);
+  return is_floating(problem.types.accumulator) ? e.ir.CreateFAdd(a, b) : e.ir.CreateAdd(a, b);
 }
 
 llvm::Value* GemmEmission::mask(int64_t active, int64_t lanes) const {
@@ -58,19 +76,33 @@ void GemmEmission::store_lanes(llvm::Value* value, llvm::Value* pointer, int64_t
   e.masked_store(value, pointer, mask(active, sum_lanes()));
 }
 
-llvm::Value* GemmEmission::load_elements(llvm::Value* pointer, llvm::Value* mask) const {
-  const DType element = problem.types.element;
+llvm::Value* GemmEmission::load_elements(const GemmOperand& operand, llvm::Value* pointer, llvm::Value* mask) const {
   ScalarEmitter scalars(e);
-  llvm::Type* type = Emitter::vector(scalars.memory_type(element), lanes() * static_cast<int>(k_group()));
+  llvm::Type* type = Emitter::vector(scalars.memory_type(operand.loaded), lanes() * static_cast<int>(k_group()));
   llvm::Value* pattern = mask == nullptr ? e.load(type, pointer) : e.masked_load(type, pointer, mask);
-  if (k_group() > 1) return e.ir.CreateBitCast(pattern, packed_vector());
-  return to_multiply(scalars, scalars.from_memory(element, pattern));
+  if (k_group() > 1 && !problem.converts(operand)) return e.ir.CreateBitCast(pattern, packed_vector());
+  llvm::Value* value = scalars.from_memory(operand.loaded, pattern);
+  DType dtype = operand.loaded;
+  for (const DType next : operand.casts) value = scalars.cast(value, std::exchange(dtype, next), next);
+  value = to_multiply(scalars, value);
+  return k_group() == 1 ? value : e.ir.CreateBitCast(value, packed_vector());
 }
 
 llvm::Value* GemmEmission::to_multiply(ScalarEmitter& scalars, llvm::Value* value) const {
-  const DType element = problem.types.element;
+  const DType element = problem.types.element, accumulator = problem.types.accumulator;
+  const GemmStep step = problem.types.step;
+  switch (step) {
+    case GemmStep::bf16_pair:
+      return scalars.rounded_to_memory(element, value);
+    case GemmStep::i16_pair:
+      return e.ir.CreateSExt(value, Emitter::like(value, packed_element()));
+    case GemmStep::i8_quad:
+      return value;
+    case GemmStep::element:
+      break;
+  }
   // In registers f16 and bf16 are f32 already.
-  return is_floating(element) ? value : scalars.cast(value, element, problem.types.multiply);
+  return is_floating(element) ? value : scalars.cast(value, element, accumulator);
 }
 
 llvm::Value* GemmEmission::start_of(const Split& split, llvm::Value* piece) const {

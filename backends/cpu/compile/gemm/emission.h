@@ -43,11 +43,16 @@ struct GemmEmission {
   int64_t partial_row_bytes() const;
   bool has_partial_sums_in_workspace() const { return grid.blocks > 1 && problem.partial_sums == nullptr; }
 
-  /// One step of k of a row or a column. A pair of bf16 is an i32, the first element in its lower half.
-  llvm::Type* packed_step() const { return k_group() == 1 ? type_of(problem.types.multiply) : e.i32(); }
+  /// One step of k of a row or a column. Several elements are an i32, the first in its lowest bits.
+  llvm::Type* packed_step() const { return k_group() == 1 ? type_of(problem.types.accumulator) : e.i32(); }
+  /// One of several elements of a step: its bits.
+  llvm::Type* packed_element() const { return e.ir.getIntNTy(static_cast<unsigned>(32 / k_group())); }
   llvm::Type* packed_vector() const { return Emitter::vector(packed_step(), lanes()); }
   llvm::Type* sum_vector() const { return Emitter::vector(type_of(problem.types.accumulator), lanes()); }
   int lanes() const { return static_cast<int>(sum_lanes()); }
+  /// Steps behind the last one of a packed panel of B: one, which holds what its columns' sums begin with, where A is packed
+  /// with an offset.
+  int64_t extra_steps() const { return problem.types.offsets_a() ? 1 : 0; }
   llvm::Value* zero() const { return llvm::Constant::getNullValue(sum_vector()); }
   /// sum + a * b, one step of k in each lane.
   llvm::Value* multiply_add(llvm::Value* a, llvm::Value* b, llvm::Value* sum) const;
@@ -59,8 +64,8 @@ struct GemmEmission {
   void store_lanes(llvm::Value* value, llvm::Value* pointer, int64_t active, uint64_t alignment = 0) const;
   /// Elements where they lie, as they are multiplied: a vector of columns, or of lanes() steps along k. `mask` has a lane
   /// for each element, null for all; what is masked is zero.
-  llvm::Value* load_elements(llvm::Value* pointer, llvm::Value* mask) const;
-  /// An element's value in registers, of the type that is multiplied one element at a time.
+  llvm::Value* load_elements(const GemmOperand& operand, llvm::Value* pointer, llvm::Value* mask) const;
+  /// An element's value in registers as it is multiplied; bits where several are multiplied at once.
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
   /// The first index of a piece.
   llvm::Value* start_of(const Split& split, llvm::Value* piece) const;

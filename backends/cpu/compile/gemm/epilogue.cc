@@ -50,7 +50,9 @@ void prepare_stores(const GemmEmission& emission, GemmBody& body, Scope& columns
 }
 
 void emit_stores(const GemmEmission& emission, GemmBody& body, Scope& scope, Value* sum) {
-  body.emitter().set_accumulator(scope, sum);
+  // An i64 sum of which nobody sees the upper half is an i32 until here.
+  const DType sums = emission.problem.types.accumulator, leaf = accumulator_of(emission.problem.gemm->dtype);
+  body.emitter().set_accumulator(scope, body.emitter().scalars().cast(sum, sums, leaf));
   for (const Store& store : emission.problem.gemm->stores) body.emitter().store(scope, store);
 }
 

@@ -16,9 +16,12 @@ Implementation amx_bf16_implementation();
 // dot.cc
 Implementation dot_implementation();
 Implementation bf16_dot_implementation();
+Implementation i16_dot_implementation();
 // outer_product.cc
 Implementation outer_product_implementation();
 Implementation bf16_outer_product_implementation();
+Implementation i16_outer_product_implementation();
+Implementation i8_outer_product_implementation();
 
 /// Why the expressions of operands and epilogue cannot be emitted, or ok.
 Status gemm_bodies_claims(const KernelSpec& spec);

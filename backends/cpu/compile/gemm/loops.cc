@@ -41,6 +41,11 @@ class GemmLoops {
   int64_t unit() const { return m_blocking.unit; }
   /// One step of k of a packed unit of B.
   int64_t packed_unit_bytes() const { return unit() * m_g.packed_bytes(); }
+  /// A whole unit of a block of a packed B.
+  Value* packed_unit_bytes(const Block& block) const {
+    return m_g.e.ir.CreateMul(m_g.e.ir.CreateAdd(block.count, m_g.e.index(m_g.extra_steps())),
+                              m_g.e.index(packed_unit_bytes()));
+  }
   Workspace plan_workspace() const;
 
   void emit_slab(Value* linear, const Range& parts);
@@ -95,7 +100,7 @@ GemmLoops::Workspace GemmLoops::plan_workspace() const {
   }
   if (m_blocking.packs_b()) {
     const int64_t tile_bytes = m_grid.columns.largest() * packed_unit_bytes();
-    layout.b = take((m_grid.slabs.largest() * k_block + m_g.sum_lanes()) * tile_bytes);
+    layout.b = take((m_grid.slabs.largest() * (k_block + m_g.extra_steps()) + m_g.sum_lanes()) * tile_bytes);
   }
   if (m_blocking.read_b == ReadB::transposed && m_pack_b.transposes_from_scratch()) {
     layout.columns = take(m_grid.columns.largest() * unit() * row_bytes);
@@ -194,7 +199,7 @@ void GemmLoops::for_segments(const Range& tiles, const Split& split, int64_t pla
 void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
   Emitter& e = m_g.e;
   Value* first_unit = m_g.start_of(m_grid.columns, tiles.begin);
-  Value* unit_bytes = e.ir.CreateMul(block.count, e.index(packed_unit_bytes()));
+  Value* unit_bytes = packed_unit_bytes(block);
   const auto call_for = [&](Value* tile) {
     Value* unit_index = m_g.start_of(m_grid.columns, tile);
     GemmPacking::Call call;
@@ -211,6 +216,7 @@ void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
     e.loop(tiles.begin, tiles.end, 1, [&](Value* tile) {
       for_column_shape(tile, [&](const TileShape& shape) {
         m_pack_b.transposed(shape, workspace(m_layout.columns), call_for(tile));
+        if (m_g.extra_steps() > 0) m_pack_b.offset_sums(shape.vectors, call_for(tile));
       });
     });
     return;
@@ -220,10 +226,13 @@ void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
     GemmPacking::Call call = call_for(some.begin);
     call.count = e.ir.CreateSub(some.end, some.begin);
     m_pack_b.panels(vectors * unit(), call);
+    if (m_g.extra_steps() > 0) m_pack_b.offset_sums(vectors, call);
   });
   if (m_grid.tail == 0) return;
   e.if_then(e.ir.CreateICmpEQ(tiles.end, e.index(m_grid.columns.count)), [&] {
-    m_pack_b.panels((m_grid.columns.small() - 1) * unit() + m_grid.tail, call_for(e.index(m_grid.columns.count - 1)));
+    const GemmPacking::Call call = call_for(e.index(m_grid.columns.count - 1));
+    m_pack_b.panels((m_grid.columns.small() - 1) * unit() + m_grid.tail, call);
+    if (m_g.extra_steps() > 0) m_pack_b.offset_sums(m_grid.columns.small(), call);
   });
 }
 
@@ -264,11 +273,11 @@ void GemmLoops::emit_group(const Range& rows, const Range& tiles, const Block& b
       m_blocking.packs_a() ? workspace(m_layout.a) : m_g.address(*m_problem.a.plain, m_place, e.index(0), block.k);
   Value* a_row_bytes = m_blocking.read_a == ReadA::rows ? e.index(packed_row_bytes(m_g))
                        : m_blocking.packs_a()           ? e.ir.CreateMul(block.count, e.index(m_g.packed_bytes()))
-                                                        : e.index(m_problem.a.tile_stride * m_problem.element_bytes());
+                                              : e.index(m_problem.a.tile_stride * m_problem.a.element_bytes());
   Value* b_base =
       m_blocking.packs_b() ? workspace(m_layout.b) : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
-  Value* b_unit_bytes = m_blocking.packs_b() ? e.ir.CreateMul(block.count, e.index(packed_unit_bytes()))
-                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.element_bytes());
+  Value* b_unit_bytes = m_blocking.packs_b() ? packed_unit_bytes(block)
+                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.b.element_bytes());
   e.loop(rows.begin, rows.end, 1, [&](Value* row_tile) {
     GemmTileCall call;
     call.place = m_place;

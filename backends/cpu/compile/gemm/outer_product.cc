@@ -54,7 +54,8 @@ class OuterProductKernel final : public GemmTileKernel {
   Steps steps(const TileShape& shape) const;
   Sums multiply(const TileShape& shape, const GemmTileCall& call);
   Sums sum_run(const TileShape& shape, Operands& at, Value* count);
-  bool has_runs() const { return run_steps() < m_g.blocking.k_block; }
+  /// Sums of integers are exact, however long.
+  bool has_runs() const { return is_floating(m_g.problem.types.accumulator) && run_steps() < m_g.blocking.k_block; }
   int64_t run_steps() const {
     const int64_t block = m_g.blocking.k_block, longest = k_longest_run / m_g.k_group();
     const int64_t runs = (block + longest - 1) / longest;
@@ -79,7 +80,7 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
   Steps steps;
   switch (m_schedule.read_a) {
     case ReadA::direct:
-      steps.a_row = problem.a.tile_stride * problem.element_bytes();
+      steps.a_row = problem.a.tile_stride * problem.a.element_bytes();
       steps.a_k = problem.a.k_stride * bytes;
       break;
     case ReadA::rows:
@@ -92,8 +93,8 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
       break;
   }
   const bool direct = m_schedule.read_b == ReadB::direct;
-  steps.b_k = direct ? problem.b.k_stride * problem.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
-  steps.b_vector = direct ? m_g.sum_lanes() * problem.element_bytes() : m_g.packed_vector_bytes();
+  steps.b_k = direct ? problem.b.k_stride * problem.b.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
+  steps.b_vector = direct ? m_g.sum_lanes() * problem.b.element_bytes() : m_g.packed_vector_bytes();
   return steps;
 }
 
@@ -105,11 +106,11 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
   for (int64_t v = 0; v < shape.vectors; ++v) {
     Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
     columns.push_back(packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
-                             : m_g.load_elements(pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
+                             : m_g.load_elements(m_g.problem.b, pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {
-    const auto alignment = static_cast<uint64_t>(size_of(m_g.problem.types.multiply));
+    const auto alignment = static_cast<uint64_t>(m_g.packed_bytes() / m_g.k_group());
     Value* scalar = e.load(m_g.packed_step(), e.advance(a, at * steps.a_k + row * steps.a_row), alignment);
     Value* broadcast = e.splat(scalar, m_g.lanes());
     for (int64_t v = 0; v < shape.vectors; ++v) {
@@ -122,8 +123,14 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
 OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, Operands& at, Value* count) {
   Emitter& e = m_g.e;
   const Steps by = steps(shape);
-  Values carried{at.a, at.b};
-  carried.resize(2 + static_cast<size_t>(shape.rows * shape.vectors), m_g.zero());
+  Values carried{at.a, at.b}, begins;
+  for (int64_t v = 0; v < shape.vectors && m_g.extra_steps() > 0; ++v) {
+    Value* from = e.advance(e.advance(at.b, e.ir.CreateMul(count, e.index(by.b_k))), v * by.b_vector);
+    begins.push_back(e.load(m_g.sum_vector(), from, static_cast<uint64_t>(m_g.sum_vector_bytes())));
+  }
+  for (int64_t i = 0; i < shape.rows * shape.vectors; ++i) {
+    carried.push_back(m_g.extra_steps() == 0 ? m_g.zero() : begins[static_cast<size_t>(i % shape.vectors)]);
+  }
   const auto rounds = [&](Value* times, int64_t unroll) {
     carried = e.loop(e.index(0), times, 1, carried, [&](Value*, const Values& now) {
       Sums running(now.begin() + 2, now.end());
@@ -279,5 +286,7 @@ constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, sched
 
 Implementation outer_product_implementation() { return k_row<OuterProductSchedule>; }
 Implementation bf16_outer_product_implementation() { return k_row<Bf16OuterProductSchedule>; }
+Implementation i16_outer_product_implementation() { return k_row<I16OuterProductSchedule>; }
+Implementation i8_outer_product_implementation() { return k_row<I8OuterProductSchedule>; }
 
 }  // namespace kiln::cpu

@@ -49,6 +49,18 @@ struct Bf16OuterProductSchedule : OuterProductSchedule {
   bool operator==(const Bf16OuterProductSchedule&) const = default;
 };
 
+/// The same choices for bytes that are multiplied by pairs of i16, and by quads.
+struct I16OuterProductSchedule : OuterProductSchedule {
+  static constexpr std::string_view k_implementation = "outer_product_i16";
+  static constexpr auto types = i16_pairs;
+  bool operator==(const I16OuterProductSchedule&) const = default;
+};
+struct I8OuterProductSchedule : OuterProductSchedule {
+  static constexpr std::string_view k_implementation = "outer_product_i8";
+  static constexpr auto types = i8_quads;
+  bool operator==(const I8OuterProductSchedule&) const = default;
+};
+
 /// Best first by the analytic model, at least one. The first is within a few per cent of the best for nearly all shapes.
 std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, const Machine& machine);
 

@@ -124,13 +124,13 @@ ReadA choose_read_a(const GemmProblem& problem) {
 }
 
 bool is_small_b(const GemmProblem& problem) {
-  return problem.gemm->n * problem.gemm->k * problem.element_bytes() <= k_direct_b_bytes;
+  return problem.gemm->n * problem.gemm->k * problem.b.element_bytes() <= k_direct_b_bytes;
 }
 
 ReadB choose_read_b(const GemmProblem& problem) {
   const GemmOperand& b = problem.b;
   if (problem.reads_b_directly()) {
-    const bool is_cheap = is_small_b(problem) && !problem.types.converts();
+    const bool is_cheap = is_small_b(problem) && !problem.converts(problem.b);
     return is_cheap || problem.gemm->m < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
   }
   const bool transposable = problem.sum_lanes() >= k_lanes_to_transpose;
@@ -253,7 +253,7 @@ std::string OuterProductSchedule::describe(const GemmProblem& problem) const {
                      k_block * problem.k_group(), slab_vectors * problem.sum_lanes(), row_parts,
                      k_read_a[static_cast<size_t>(read_a) % 3], k_read_b[static_cast<size_t>(read_b) % 3],
                      rolled_epilogue ? " rolled" : "", exchanged ? " exchanged" : "",
-                     problem.k_group() > 1 ? " in pairs" : "");
+                     how_multiplied(problem.types.step));
 }
 
 }  // namespace kiln::cpu

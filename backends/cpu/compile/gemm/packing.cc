@@ -47,9 +47,12 @@ int GemmPacking::k_dim(const GemmBody& body) const { return m_is_a ? body.inner_
 
 Value* GemmPacking::evaluate(GemmBody& body, Scope& scope) const {
   ScalarEmitter& scalars = body.emitter().scalars();
-  Value* value = body.emitter().evaluate_lanes(scope, operand().value);
-  if (m_g.k_group() > 1) return scalars.rounded_to_memory(m_g.problem.types.multiply, value);
-  return m_g.to_multiply(scalars, value);
+  return with_offset(m_g.to_multiply(scalars, body.emitter().evaluate_lanes(scope, operand().value)));
+}
+
+Value* GemmPacking::with_offset(Value* bytes) const {
+  if (!m_is_a || !m_g.problem.types.offsets_a()) return bytes;
+  return m_g.e.ir.CreateXor(bytes, Emitter::integer(bytes->getType(), -128));
 }
 
 Value* GemmPacking::element_count(const Call& call) const {
@@ -87,10 +90,11 @@ Value* GemmPacking::join(const Values& elements, Value* k) const {
   if (elements.size() == 1) return elements[0];
   Emitter& e = m_g.e;
   llvm::Type* step = Emitter::like(elements[0], m_g.packed_step());
+  const auto bits = static_cast<int64_t>(m_g.packed_element()->getIntegerBitWidth());
   Value* joined = nullptr;
   for (int64_t i = 0; i < m_g.k_group(); ++i) {
     Value* element = e.ir.CreateZExt(elements[static_cast<size_t>(i)], step);
-    if (i > 0) element = e.ir.CreateShl(element, Emitter::integer(step, 16 * i));
+    if (i > 0) element = e.ir.CreateShl(element, Emitter::integer(step, bits * i));
     if (may_be_missing(i)) {
       Value* is_there = e.ir.CreateICmpSLT(e.ir.CreateAdd(k, e.index(i)), e.index(m_g.problem.gemm->k));
       element = e.ir.CreateSelect(is_there, element, Emitter::integer(step, 0));
@@ -117,12 +121,12 @@ void GemmPacking::panels(int64_t width, const Call& call) {
 
 void GemmPacking::emit_panels(int64_t width, const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = m_g.problem.element_bytes();
+  const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
   const int64_t step_bytes = m_is_a ? width * bytes : (width + lanes - 1) / lanes * m_g.packed_vector_bytes();
-  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.types.converts();
+  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.converts(operand());
   std::optional<GemmBody> body;
   if (!plain) body.emplace(m_g, *operand().body, call.place);
-  Value* panel_bytes = e.ir.CreateMul(call.k_count, e.index(step_bytes));
+  Value* panel_bytes = panel_bytes_of(call, step_bytes);
   e.loop(e.index(0), call.k_count, 1, [&](Value* step) {
     Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
     Values elements = elements_of_step(k), rows;
@@ -152,15 +156,15 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
 /// `width` contiguous elements of each row. Narrow pieces are vectors of their own size: no masks where none are needed.
 void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, Value* k, Value* target) {
   Emitter& e = m_g.e;
-  const int64_t bytes = m_g.packed_bytes(), element_bytes = m_g.problem.element_bytes();
-  llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : e.i16();
+  const int64_t bytes = m_g.packed_bytes(), element_bytes = operand().element_bytes();
+  llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element();
   int64_t done = 0;
   for (int64_t piece = m_g.sum_lanes(); piece >= 1; piece /= 2) {
     for (; width - done >= piece; done += piece) {
       Values values;
       for (Value* row : rows) {
         Value* from = e.advance(e.advance(row, offset), done * element_bytes);
-        values.push_back(e.load(Emitter::vector(element, static_cast<int>(piece)), from));
+        values.push_back(with_offset(e.load(Emitter::vector(element, static_cast<int>(piece)), from)));
       }
       e.store(join(values, k), e.advance(target, done * bytes));
     }
@@ -168,6 +172,48 @@ void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, V
   for (; !m_is_a && done % m_g.sum_lanes() != 0; ++done) {
     e.store(llvm::Constant::getNullValue(m_g.packed_step()), e.advance(target, done * bytes));
   }
+}
+
+Value* GemmPacking::panel_bytes_of(const Call& call, int64_t step_bytes) const {
+  Value* steps = m_is_a ? call.k_count : m_g.e.ir.CreateAdd(call.k_count, m_g.e.index(m_g.extra_steps()));
+  return m_g.e.ir.CreateMul(steps, m_g.e.index(step_bytes));
+}
+
+// What the sums of a column begin with.
+
+void GemmPacking::offset_sums(int64_t vectors, const Call& call) {
+  llvm::Function*& function = m_offsets[vectors];
+  if (function == nullptr) {
+    const auto resume = m_g.e.ir.saveIP();
+    Call inner;
+    function = begin(fmt::format("offsets_{}", vectors), inner);
+    emit_offset_sums(vectors, inner);
+    m_g.e.ir.CreateRetVoid();
+    m_g.e.ir.restoreIP(resume);
+  }
+  invoke(function, call);
+}
+
+/// Behind each panel: -128 times the sum of each column, as A's elements are 128 too large.
+void GemmPacking::emit_offset_sums(int64_t vectors, const Call& call) {
+  Emitter& e = m_g.e;
+  const int64_t vector_bytes = m_g.packed_vector_bytes(), step_bytes = vectors * vector_bytes;
+  const auto alignment = static_cast<uint64_t>(vector_bytes);
+  Value* offset = Emitter::integer(m_g.packed_vector(), static_cast<int32_t>(0x80808080));
+  e.loop(e.index(0), call.count, 1, {call.target}, [&](Value*, const Values& at) {
+    Values sums(static_cast<size_t>(vectors), m_g.zero());
+    sums = e.loop(e.index(0), call.k_count, 1, sums, [&](Value* step, Values now) {
+      Value* from = e.advance(at[0], e.ir.CreateMul(step, e.index(step_bytes)));
+      for (int64_t v = 0; v < vectors; ++v) {
+        Value* column = e.load(m_g.packed_vector(), e.advance(from, v * vector_bytes), alignment);
+        now[v] = m_g.multiply_add(offset, column, now[v]);
+      }
+      return now;
+    });
+    Value* end = e.advance(at[0], e.ir.CreateMul(call.k_count, e.index(step_bytes)));
+    for (int64_t v = 0; v < vectors; ++v) e.store(e.ir.CreateNeg(sums[v]), e.advance(end, v * vector_bytes), alignment);
+    return Values{e.advance(at[0], panel_bytes_of(call, step_bytes))};
+  });
 }
 
 // Rows.
@@ -198,13 +244,13 @@ llvm::Function* GemmPacking::row_function(llvm::Function*& function, const char*
 
 bool GemmPacking::has_row_blocks() const {
   const GemmOperand& from = operand();
-  return from.plain != nullptr && from.tile_stride == 1 && from.k_stride != 1 && !m_g.problem.types.converts() &&
+  return from.plain != nullptr && from.tile_stride == 1 && from.k_stride != 1 && !m_g.problem.converts(from) &&
          m_g.problem.types.steps_at_once % m_g.sum_lanes() == 0;
 }
 
 void GemmPacking::emit_row_blocks(const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t lanes = m_g.sum_lanes(), element_bytes = m_g.problem.element_bytes();
+  const int64_t lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
   const int64_t row_bytes = packed_row_bytes(m_g);
   e.loop(e.index(0), call.count, lanes, [&](Value* row) {
     Value* source = e.advance(call.source, e.ir.CreateMul(row, e.index(element_bytes)));
@@ -262,7 +308,7 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
   Value* source = call.source;
-  int64_t row_bytes = operand().tile_stride * m_g.problem.element_bytes();
+  int64_t row_bytes = operand().tile_stride * operand().element_bytes();
   if (transposes_from_scratch()) {
     const int64_t columns = shape.vectors * lanes - (shape.tail ? lanes - shape.tail : 0);
     Call evaluate_rows = call;
@@ -303,7 +349,7 @@ llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, i
                               {e.pointer(), e.pointer(), e.i64()});
   const int elements = m_g.lanes() * static_cast<int>(m_g.k_group());
   Value* mask = whole ? nullptr : e.prefix_mask(function->getArg(2), elements);
-  llvm::Type* type = Emitter::vector(m_g.k_group() == 1 ? m_g.packed_step() : e.i16(), elements);
+  llvm::Type* type = Emitter::vector(m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element(), elements);
   Values rows;
   for (int64_t column = 0; column < m_g.sum_lanes(); ++column) {
     Value* pointer = e.advance(function->getArg(0), column * source_row_bytes);

@@ -15,7 +15,7 @@ int64_t packed_row_bytes(const GemmEmission& emission);
 /// The functions that evaluate an operand into the workspace, converted to the type that is multiplied. Each writes a call:
 ///
 /// panels: `count` tiles of one shape, each [k_count][width], from tile index `first` on; lanes along the tile dim.
-///   The width is rounded up to whole vectors for B, whose missing lanes become zero.
+///   The width is rounded up to whole vectors for B, whose missing lanes become zero, and extra_steps() follow each tile.
 /// rows: `count` rows [packed_row_bytes], lanes along k; of an operand that is contiguous along the tile dim, as many rows
 ///   as there are lanes at a time, by way of registers.
 /// transposed: one tile [k_count][width] of B from k-contiguous columns, by way of registers. Writes up to sum_lanes() - 1
@@ -37,10 +37,12 @@ class GemmPacking {
   void panels(int64_t width, const Call& call);
   void rows(const Call& call);
   void transposed(const TileShape& shape, llvm::Value* scratch, const Call& call);
+  /// Behind each of `count` panels of B that were packed, `vectors` wide: what the sums of its columns begin with.
+  void offset_sums(int64_t vectors, const Call& call);
 
   /// Whether `transposed` evaluates into scratch first: packed_row_bytes per column of the tile.
   bool transposes_from_scratch() const {
-    return operand().plain == nullptr || operand().k_stride != 1 || m_g.problem.types.converts();
+    return operand().plain == nullptr || operand().k_stride != 1 || m_g.problem.converts(operand());
   }
 
  private:
@@ -48,6 +50,9 @@ class GemmPacking {
   llvm::Function* begin(const std::string& name, Call& call);
   void invoke(llvm::Function* function, const Call& call);
   void emit_panels(int64_t width, const Call& call);
+  void emit_offset_sums(int64_t vectors, const Call& call);
+  /// From one tile to the next.
+  llvm::Value* panel_bytes_of(const Call& call, int64_t step_bytes) const;
   void copy_plain(int64_t width, const Values& rows, llvm::Value* offset, llvm::Value* k, llvm::Value* target);
   void emit_rows(const Call& call);
   void emit_row_blocks(const Call& call);
@@ -58,6 +63,8 @@ class GemmPacking {
   int k_dim(const GemmBody& body) const;
   /// The operand's elements as they are packed, with the scope's lanes.
   llvm::Value* evaluate(GemmBody& body, Scope& scope) const;
+  /// Bytes as they are packed.
+  llvm::Value* with_offset(llvm::Value* bytes) const;
   /// How many elements along k the call packs.
   llvm::Value* element_count(const Call& call) const;
   /// Whether some block's elements do not fill the last vector along k.
@@ -74,7 +81,7 @@ class GemmPacking {
 
   GemmEmission& m_g;
   bool m_is_a;
-  std::map<int64_t, llvm::Function*> m_panels;
+  std::map<int64_t, llvm::Function*> m_panels, m_offsets;
   llvm::Function *m_rows = nullptr, *m_row_blocks = nullptr;
   std::map<std::tuple<int64_t, int64_t, bool>, llvm::Function*> m_transposes;
 };

@@ -26,12 +26,17 @@ GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, siz
   GemmOperand operand;
   operand.body = &body;
   operand.value = value;
-  const ScalarNode& node = body.exprs[value];
-  if (node.op == ScalarOp::load && node.dtype == element && node.operands[0] == k_no_expr &&
-      body.accesses[node.slot].indirect.empty()) {
+  operand.loaded = element;
+  ExprId leaf = value;
+  while (body.exprs[leaf].op == ScalarOp::cast) leaf = body.exprs[leaf].operands[0];
+  const ScalarNode& node = body.exprs[leaf];
+  if (node.op == ScalarOp::load && node.operands[0] == k_no_expr && body.accesses[node.slot].indirect.empty()) {
     operand.plain = &body.accesses[node.slot];
     operand.tile_stride = operand.plain->strides[tile_dim];
     operand.k_stride = operand.plain->strides[k_dim];
+    operand.loaded = node.dtype;
+    for (ExprId at = value; at != leaf; at = body.exprs[at].operands[0]) operand.casts.push_back(body.exprs[at].dtype);
+    std::ranges::reverse(operand.casts);
   }
   operand.k_lanes = contiguity(body, k_dim) > contiguity(body, tile_dim);
   return operand;
@@ -60,6 +65,23 @@ const Access* find_partial_sums(const KernelSpec& spec, const GemmSpec& gemm, DT
   return nullptr;
 }
 
+/// Whether the epilogue sees the lower half of an i64 sum alone: then sums of i32 are the same, however often they wrap.
+bool sums_low_bits(const GemmSpec& gemm) {
+  const Body& body = gemm.epilogue;
+  const auto is_sum = [&](ExprId id) { return id != k_no_expr && body.exprs[id].op == ScalarOp::accumulator; };
+  const auto is_narrowed = [](const ScalarNode& node) {
+    return node.op == ScalarOp::cast && is_integral(node.dtype) && node.dtype != DType::i64;
+  };
+  const auto reads_sum = [&](const ScalarNode& node) { return std::ranges::any_of(node.operands, is_sum); };
+  const auto is_indexed = [&](const Access& access) {
+    return std::ranges::any_of(access.indirect, [&](const IndirectTerm& term) { return is_sum(term.index); });
+  };
+  return is_integral(gemm.dtype) && gemm.dtype != DType::i64 &&
+         std::ranges::none_of(body.exprs, [&](const auto& node) { return reads_sum(node) && !is_narrowed(node); }) &&
+         std::ranges::none_of(gemm.stores, [&](const Store& store) { return is_sum(store.value); }) &&
+         std::ranges::none_of(body.accesses, is_indexed);
+}
+
 /// Exchanges the last two iteration dims of a body.
 void exchange_dims(Body& body, size_t rank) {
   for (Access& access : body.accesses) std::swap(access.strides[rank - 2], access.strides[rank - 1]);
@@ -75,9 +97,14 @@ void exchange_dims(Body& body, size_t rank) {
 
 }  // namespace
 
+std::string_view how_multiplied(GemmStep step) {
+  constexpr std::string_view k_texts[] = {"", " in pairs", " in pairs of i16", " in quads"};
+  return k_texts[static_cast<size_t>(step)];
+}
+
 Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget&) {
-  const DType element = std::get<GemmSpec>(spec.kernel).dtype, accumulator = accumulator_of(element);
-  return GemmTypes{.element = element, .multiply = accumulator, .accumulator = accumulator};
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  return GemmTypes{.element = gemm.dtype, .accumulator = sums_low_bits(gemm) ? DType::i32 : accumulator_of(gemm.dtype)};
 }
 
 Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target) {
@@ -94,16 +121,36 @@ Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target) 
   if (!target.has(Feature::avx512_bf16)) {
     return error(StatusCode::unimplemented, "gemm by pairs of bf16: {} has no such instruction", target.name);
   }
-  // What is computed is f32 in registers, and would be rounded once more.
-  const auto is_load = [](const Body& body, ExprId value) { return body.exprs[value].op == ScalarOp::load; };
-  if (gemm.dtype != DType::bf16 || !is_load(gemm.a, gemm.a_value) || !is_load(gemm.b, gemm.b_value)) {
-    return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16");
+  // What else is computed is f32 in registers, and would be rounded once more.
+  const auto is_held = [](const Body& body, ExprId value) {
+    return body.exprs[value].op == ScalarOp::load || body.exprs[value].op == ScalarOp::cast;
+  };
+  if (gemm.dtype != DType::bf16 || !is_held(gemm.a, gemm.a_value) || !is_held(gemm.b, gemm.b_value)) {
+    return error(StatusCode::unimplemented, "gemm by pairs of bf16: an operand is no load of bf16, nor a cast to it");
   }
-  return GemmTypes{.element = DType::bf16, .multiply = DType::bf16, .accumulator = DType::f32, .k_group = 2};
+  return GemmTypes{.element = DType::bf16, .accumulator = DType::f32, .step = GemmStep::bf16_pair};
+}
+
+Expected<GemmTypes> i16_pairs(const KernelSpec& spec, const CpuTarget&) {
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  if (gemm.dtype != DType::i8 || !sums_low_bits(gemm)) {
+    return error(StatusCode::unimplemented,
+                 "gemm by pairs or quads of bytes: an operand or the sum is another integer");
+  }
+  return GemmTypes{.element = DType::i8, .accumulator = DType::i32, .step = GemmStep::i16_pair};
+}
+
+Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target) {
+  if (!target.has(Feature::avx512_vnni)) {
+    return error(StatusCode::unimplemented, "gemm by quads of bytes: {} has no such instruction", target.name);
+  }
+  KILN_ASSIGN_OR_RETURN(GemmTypes types, i16_pairs(spec, target));
+  types.step = GemmStep::i8_quad;
+  return types;
 }
 
 bool GemmProblem::reads_a_directly() const {
-  if (a.plain == nullptr || types.converts()) return false;
+  if (a.plain == nullptr || converts(a) || types.offsets_a()) return false;
   return k_group() == 1 || (a.k_stride == 1 && steps() * k_group() == gemm->k);
 }
 
@@ -161,7 +208,8 @@ bool prefers_exchange(const GemmProblem& problem) {
   // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
   // lies. For fewer rows sums along k are faster, for more packing is repaid. Tiles of registers want rows of weights anyway.
   const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : problem.k_group() > 1 ? 3 : 2, most_vectors = 4;
-  const bool streams_b = problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.types.converts();
+  const bool streams_b = problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) &&
+                         !problem.types.offsets_a();
   const int64_t lanes = problem.sum_lanes();
   if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
   return along_m > along_n;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "backends/cpu/features.h"
 #include "base/expected.h"
@@ -9,22 +11,43 @@
 
 namespace kiln::cpu {
 
+/// What one multiply instruction takes of each operand, which is what packed operands hold: a step of k.
+enum class GemmStep : uint8_t {
+  element,    // one element in the accumulator's dtype
+  bf16_pair,  // two neighbours along k
+  i16_pair,   // two neighbours along k, widened bytes
+  i8_quad,    // four neighbours along k; A's are unsigned, 128 more than they were
+};
+
+/// For descriptions of schedules: "" or " in pairs".
+std::string_view how_multiplied(GemmStep step);
+
 /// The dtypes of a product, on one way to make it.
 struct GemmTypes {
   DType element = DType::f32;      // of the operands' values
-  DType multiply = DType::f32;     // what the multiply instruction takes, so what packed operands hold
   DType accumulator = DType::f32;  // of sums
-  int64_t k_group = 1;             // elements along k that lie side by side as they are multiplied: a step of k
-  int64_t steps_at_once = 1;       // that one multiply instruction takes
+  GemmStep step = GemmStep::element;
+  int64_t steps_at_once = 1;  // that one multiply instruction takes
 
-  bool converts() const { return element != multiply; }
+  /// Elements of a step.
+  int64_t k_group() const { return step == GemmStep::element ? 1 : step == GemmStep::i8_quad ? 4 : 2; }
+  int64_t step_bytes() const { return step == GemmStep::element ? static_cast<int64_t>(size_of(accumulator)) : 4; }
+  bool converts() const { return step == GemmStep::element ? element != accumulator : step == GemmStep::i16_pair; }
+  /// Whether A's elements are packed with 128 added, which the sums have to be rid of again.
+  bool offsets_a() const { return step == GemmStep::i8_quad; }
 };
 
 /// Operands are converted to the accumulator's dtype, then multiplied one element of k at a time. Of any gemm.
 Expected<GemmTypes> widened(const KernelSpec& spec, const CpuTarget& target);
 /// Operands in bf16 are multiplied as they are, two neighbours along k at once (AVX512-BF16).
-/// Errors: unimplemented where the target lacks that, or the operands are no such.
+/// Errors, as of those below: unimplemented where the target lacks that, or the operands are no such.
 Expected<GemmTypes> bf16_pairs(const KernelSpec& spec, const CpuTarget& target);
+/// Signed bytes are widened to i16 and multiplied two neighbours along k at once (pmaddwd), which is exact in i32.
+Expected<GemmTypes> i16_pairs(const KernelSpec& spec, const CpuTarget& target);
+/// Signed bytes are multiplied four neighbours along k at once (AVX512-VNNI). vpdpbusd multiplies unsigned by signed bytes:
+/// A + 128 stands for A, and 128 times the sums of B's columns are taken off again. (AVX-VNNI-INT8 multiplies signed bytes;
+/// no target on the ladder has it.)
+Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target);
 
 /// The same by AMX's tiles: 16 rows by 16 steps times 16 steps by 16 columns in one instruction.
 Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target);
@@ -33,11 +56,16 @@ Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target);
 struct GemmOperand {
   const Body* body = nullptr;
   ExprId value = k_no_expr;
-  /// The load, when the operand is nothing but one load of its element type: elements can be read where they lie.
+  /// The load, when the operand is nothing but one load and casts of it: elements can be read where they lie.
   const Access* plain = nullptr;
   int64_t tile_stride = 0, k_stride = 0;  // of the plain load, in elements
+  DType loaded = DType::f32;              // what the plain load reads; else what is evaluated
+  std::vector<DType> casts;               // from there to the dtype of elements, in order
   /// Vectors along k are better than vectors along the tile dim: more of the loads are contiguous that way.
   bool k_lanes = false;
+
+  /// Of an element where it lies.
+  int64_t element_bytes() const { return static_cast<int64_t>(size_of(loaded)); }
 };
 
 /// A gemm spec as the generator sees it: derived facts, no choices. Borrows the spec.
@@ -53,14 +81,14 @@ struct GemmProblem {
   /// contiguous, and not read by the epilogue. Without one, partial sums lie in the workspace.
   const Access* partial_sums = nullptr;
 
-  /// Of an operand's element where it lies.
-  int64_t element_bytes() const { return static_cast<int64_t>(size_of(types.element)); }
+  /// Whether packing an operand converts its elements: they lie in memory as something else than what is multiplied.
+  bool converts(const GemmOperand& operand) const { return types.converts() || !operand.casts.empty(); }
   /// Of one step of k of a row of A or a column of B, as it is multiplied.
-  int64_t packed_bytes() const { return static_cast<int64_t>(size_of(types.multiply)) * k_group(); }
+  int64_t packed_bytes() const { return types.step_bytes(); }
   int64_t sum_bytes() const { return static_cast<int64_t>(size_of(types.accumulator)); }
   /// Sums that a vector holds.
   int64_t sum_lanes() const { return target->vector_bytes / sum_bytes(); }
-  int64_t k_group() const { return types.k_group; }
+  int64_t k_group() const { return types.k_group(); }
   /// Steps of k, a whole number of instructions; zeros are packed for what the last are short of.
   int64_t steps() const {
     const int64_t at_once = k_group() * types.steps_at_once;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import fx
 
 from ..builder import Builder, meta_of, type_of
@@ -26,9 +27,32 @@ def mv(b, node):
     return b.reshape(b.op("matmul", (matrix, column), dtype, (*shape, 1)), shape)
 
 
+@row("_int_mm.default")
+def int_mm(b, node):
+    dtype, shape = result_type(node)
+    return b.op("matmul", [b.cast(b.value(a), dtype) for a in node.args[:2]], dtype, shape)
+
+
+@row("_weight_int8pack_mm.default")
+def weight_only_mm(b, node):
+    dtype, shape = result_type(node)
+    x, weight, scales = (b.cast(b.value(a), dtype) for a in node.args[:3])
+    product = b.op("matmul", (x, b.permute(weight, (1, 0))), dtype, shape)
+    return b.pointwise("mul", product, scales)
+
+
+@row("_weight_int4pack_mm_for_cpu.default")
+def packed_weight_mm(b, node):
+    require(False, "weights that torch has packed for this processor, in an order of its own")
+
+
 @row("addmm.default", "baddbmm.default")
 def addmm(b, node):
-    scales = {name: float(number(node.kwargs.get(name, 1))) for name in ("alpha", "beta")}
+    scales = {name: number(node.kwargs.get(name, 1)) for name in ("alpha", "beta")}
+    if not meta_of(node).is_floating_point():  # eager's errors, and its rounding, are eager's
+        limits = torch.iinfo(meta_of(node).dtype)
+        require(all(s == int(s) and limits.min <= s <= limits.max for s in scales.values()), "a factor that the dtype does not hold")
+    scales = {name: float(scale) for name, scale in scales.items()}
     return b.op("addmm", [b.value(a) for a in node.args[:3]], *result_type(node), **scales)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from ..builder import Builder, meta_of
+from ..builder import Builder, meta_of, type_of
 from ..text import DTYPES, FLOATING, Value
 from .table import Family, arg, aten, number, operand, require, result_type, scaled
 
@@ -105,6 +105,15 @@ for aten_name in COMPARISONS:
     row(f"{aten_name}.Tensor", f"{aten_name}.Scalar")(comparison(aten_name))
 for aten_name in LOGICAL:
     row(f"{aten_name}.default")(logical(aten_name))
+
+
+@row("__rshift__.Scalar", "bitwise_right_shift.Tensor_Scalar")
+def right_shift(b, node):
+    dtype, _ = result_type(node)
+    by = number(node.args[1])
+    require(dtype == type_of(meta_of(node.args[0]))[0], "a shift in another dtype")
+    require(0 <= by and 2**by <= torch.iinfo(meta_of(node).dtype).max, "a shift by all bits")
+    return b.pointwise("floor_div", b.value(node.args[0]), b.full(2**by, dtype))
 
 
 def add_scaled(b: Builder, name: str, left, right, alpha, dtype: str) -> Value:
