@@ -54,6 +54,10 @@ def clamp(a, x):
     return torch.clamp(x, *(number(a[side]) if side in a else None for side in ("min", "max")))
 
 
+def scaled(factor, x):
+    return x * (factor if x.is_floating_point() else int(factor))
+
+
 def pad(a, x):
     widths = []
     for low, high in reversed(list(zip(a["low"], a["high"]))):
@@ -188,7 +192,7 @@ WITH_TORCH = {
     "select_scatter": lambda a, x, s: torch.select_scatter(x, s, a["dim"], a["index"]),
     "tril": lambda a, x: torch.tril(x, a["diagonal"]),
     "triu": lambda a, x: torch.triu(x, a["diagonal"]),
-    "addmm": lambda a, b, x, y: a["alpha"] * (x @ y) + a["beta"] * b,
+    "addmm": lambda a, b, x, y: scaled(a["alpha"], x @ y) + scaled(a["beta"], b),
     "softmax": lambda a, x: torch.softmax(x, a["dim"]),
     "log_softmax": lambda a, x: torch.log_softmax(x, a["dim"]),
     "softmax_backward": lambda a, g, y: aten._softmax_backward_data(g, y, a["dim"], g.dtype),

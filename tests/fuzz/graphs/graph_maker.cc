@@ -282,6 +282,11 @@ bool GraphMaker::add_like_sample(const OpDef& op) {
     const DType dtype = tensor->dtype == DType::f64 ? m_main : tensor->dtype;
     operands.push_back(adapted(dtype, tensor->dims, static_cast<int64_t>(largest) + 1));
   }
+  if (op.name == "attention_backward") {  // of another forward pass, probabilities would be of any size
+    std::vector<ValueId> forward(operands.begin() + 1, operands.begin() + 4);
+    forward.push_back(operands.size() > 6 ? operands[6] : k_none);
+    std::ranges::copy(m_builder.ops("attention", forward, sample.attributes), operands.begin() + 4);
+  }
   return add(op, operands, sample.attributes);
 }
 
