@@ -68,8 +68,8 @@ class RootMeanSquare {
 }  // namespace
 
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale) {
-  const double growth = 8 + 4 * std::sqrt(static_cast<double>(std::max<int64_t>(reduction_length, 1)));
-  return step_of(dtype) / 2 * growth * (std::abs(expected) + scale);
+  const double growth = 4 * std::sqrt(static_cast<double>(std::max<int64_t>(reduction_length, 1)));
+  return (8 * step_of(dtype) + growth * step_of(accumulator_of(dtype))) / 2 * (std::abs(expected) + scale);
 }
 
 double beyond_range(DType dtype, double value) {
@@ -178,8 +178,8 @@ Status OutputCheck::compare_element(int64_t flat, double got, double exact, doub
   if (agrees(got, exact, scale, 0, verdict)) return {};
   const bool may_overflow = m_harsh && m_output.within_range;
   if (may_overflow && agrees(got, m_output.within_range(flat), scale, 0, verdict)) return {};
-  if (m_output.sensitivity) {
-    const double uncertain = k_sensitivity_factor * m_output.sensitivity(flat);
+  if (m_output.uncertainty) {
+    const double uncertain = m_output.uncertainty(flat);
     if (agrees(got, exact, scale, uncertain, verdict)) return {};
     if (may_overflow && agrees(got, m_output.within_range(flat), scale, uncertain, verdict)) return {};
   }

@@ -19,9 +19,9 @@ struct OutputReference {
   std::vector<int64_t> dims, strides;
   int64_t reduction_length = 1;  // terms that are summed into one element, at most; for the tolerance
   std::function<double(int64_t flat)> expected;
-  /// How far `expected` moves when every floating input, and every value computed on the way, is off by its dtype's
-  /// rounding; infinite where that decides whether it is finite. Asked only of elements that miss the tolerance. May be empty.
-  std::function<double(int64_t flat)> sensitivity;
+  /// How far a right kernel may be off besides, since rounding errors of what is computed on the way come back (below);
+  /// infinite where that decides whether it is finite. Asked only of elements that miss the tolerance. May be empty.
+  std::function<double(int64_t flat)> uncertainty;
   /// What decides which elements are looked at; without dims those of the output, with a small tile.
   Demand demand = {};
   /// `expected` of many elements at once, where that is cheaper. May be empty.
@@ -42,10 +42,10 @@ struct Verdict {
   bool reported_bad_index = false;
 };
 
-/// Allowed |got - expected|: eps(dtype) * (8 + 4 sqrt(reduction_length)) * (|expected| + scale), where scale
-/// is the root mean square of the output. 8 eps covers the vector math (≤ 4 ULP, twice); the square root is
-/// the growth of rounding errors of random sign (Higham, "Accuracy and Stability of Numerical Algorithms",
-/// §2.8).
+/// Allowed |got - expected|: (8 eps(dtype) + 4 sqrt(reduction_length) eps(accumulator)) * (|expected| + scale), where scale
+/// is the root mean square of the output, and the accumulator of f16 and bf16 is f32. 8 eps covers the vector math (≤ 4 ULP,
+/// twice); the square root is the growth of rounding errors of random sign (Higham, "Accuracy and Stability of Numerical
+/// Algorithms", §2.8).
 double tolerance(DType dtype, int64_t reduction_length, double expected, double scale);
 
 /// What the reference's value is once stored: infinity where the dtype ends, for which no kernel can be blamed.

@@ -173,9 +173,9 @@ int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
 
 double ElementEvaluator::load_at(const State& state, int64_t address) const {
   const double element = load_element(state.dtype, state.data, address);
-  if (m_view.rounding_seed == 0) return element;
+  if (m_view.rounding_seed == 0 || m_view.rounds_halves) return element;
   const bool up = coin(m_view.rounding_seed, static_cast<uint64_t>(address));
-  return is_floating(state.dtype) ? next_in(state.dtype, element, up) : known_integer(element, up);
+  return is_floating(state.dtype) ? next_in(accumulator_of(state.dtype), element, up) : known_integer(element, up);
 }
 
 double ElementEvaluator::compute(ValueId value, int64_t index) {
@@ -194,7 +194,12 @@ double ElementEvaluator::as_held(ValueId value, int64_t index, double element) c
   if (m_view.within_range) element = within_range(dtype, element);
   if (m_view.rounding_seed != 0) {
     const bool up = coin(m_view.rounding_seed, value * 0x94d049bb133111ebU + static_cast<uint64_t>(index));
-    element = is_floating(dtype) ? next_in(dtype, round_to(dtype, element), up) : known_integer(element, up);
+    const DType rounded = m_view.rounds_halves ? dtype : accumulator_of(dtype);
+    if (is_floating(dtype)) {
+      if (!m_view.rounds_halves || is_half(dtype)) element = next_in(rounded, round_to(rounded, element), up);
+    } else if (!m_view.rounds_halves) {
+      element = known_integer(element, up);
+    }
   }
   if (m_rounding_seed) {
     const uint64_t place = value * 0x94d049bb133111ebull + static_cast<uint64_t>(index) * 0x2545f4914f6cdd1dull;

@@ -25,9 +25,11 @@ class ElementEvaluator {
  public:
   /// How the values are looked at.
   struct View {
-    /// Not 0: every floating element of an input or a result is taken one rounding of its dtype higher or lower, at random,
-    /// and an integer that f64 does not hold is any large one.
+    /// Not 0: elements are taken one rounding higher or lower, at random.
     uint64_t rounding_seed = 0;
+    /// Which: every floating element of an input or a result, in the dtype that it is computed in, and an integer that f64
+    /// does not hold is any large one; or the results in f16 and bf16 alone, in their dtype, as some kernels keep them.
+    bool rounds_halves = false;
     /// What exceeds the range of the accumulator of its dtype is infinite, what is below it 0: as in a kernel.
     bool within_range = false;
   };

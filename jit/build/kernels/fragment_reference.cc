@@ -6,6 +6,8 @@
 #include "frontend/decompose/decompose.h"
 #include "frontend/decompose/uses_apart.h"
 #include "frontend/ops/op.h"
+#include "frontend/ops/precision.h"
+#include "verdict/verdict.h"
 
 namespace kiln {
 
@@ -13,9 +15,18 @@ namespace {
 
 // So many tries seldom miss that rounding decides a comparison.
 constexpr uint64_t k_perturbations = 8;
+// A kernel keeps a value of f16 or bf16 in f32, or rounds it once; a few tries may miss the worst sum of such errors.
+constexpr double k_half_roundings = 2;
 
 // One element of attention taken apart would cost all of its products.
 bool stays_whole(const Graph&, const Node& node) { return node.op->kind == OpKind::attention; }
+
+bool has_halves(const Graph& graph) {
+  const auto& nodes = graph.nodes();
+  return std::ranges::any_of(nodes, [&](const Node& node) {
+    return std::ranges::any_of(node.results, [&](ValueId value) { return is_half(graph.type(value).dtype); });
+  });
+}
 
 bool is_same_kind(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : std::isfinite(a) ? std::isfinite(b) : a == b;
@@ -42,19 +53,30 @@ Status FragmentReference::take_apart() {
 Status FragmentReference::perturb() {
   KILN_RETURN_IF_ERROR(take_apart());
   for (uint64_t seed = 1; seed <= k_perturbations; ++seed) {
-    KILN_ASSIGN_OR_RETURN(ElementEvaluator perturbed,
-                          ElementEvaluator::create(*m_apart, m_inputs, {.rounding_seed = seed}));
-    m_perturbed.push_back(std::move(perturbed));
+    const auto add = [&](std::vector<ElementEvaluator>& evaluators, bool rounds_halves) -> Status {
+      KILN_ASSIGN_OR_RETURN(
+          ElementEvaluator evaluator,
+          ElementEvaluator::create(*m_apart, m_inputs, {.rounding_seed = seed, .rounds_halves = rounds_halves}));
+      evaluators.push_back(std::move(evaluator));
+      return {};
+    };
+    KILN_RETURN_IF_ERROR(add(m_perturbed, false));
+    if (has_halves(*m_apart)) KILN_RETURN_IF_ERROR(add(m_rounded, true));
   }
   return {};
 }
 
-double FragmentReference::sensitivity(size_t output, int64_t flat) {
+double FragmentReference::uncertainty(size_t output, int64_t flat) {
   if (m_perturbed.empty() && !perturb().ok()) return 0;
+  return k_sensitivity_factor * largest_change(m_perturbed, output, flat) +
+         k_half_roundings * largest_change(m_rounded, output, flat);
+}
+
+double FragmentReference::largest_change(std::vector<ElementEvaluator>& perturbed, size_t output, int64_t flat) {
   const double exact = m_exact->at(m_graph->outputs()[output], flat);
   double largest = 0;
-  for (ElementEvaluator& perturbed : m_perturbed) {
-    const double other = perturbed.at(m_apart->outputs()[output], flat);
+  for (ElementEvaluator& evaluator : perturbed) {
+    const double other = evaluator.at(m_apart->outputs()[output], flat);
     if (!is_same_kind(exact, other)) return HUGE_VAL;
     if (std::isfinite(exact)) largest = std::max(largest, std::abs(other - exact));
   }

@@ -25,10 +25,12 @@ class FragmentReference {
   ElementEvaluator& exact() { return *m_exact; }
   const Status& status() const { return m_exact->status(); }
 
-  /// The largest change of an output's element when inputs and all that is computed on the way, composites taken apart,
-  /// are a rounding of their dtypes off at random, each use for itself; infinite where that decides whether it is finite. Integers
-  /// that f64 does not hold are unknown: any of theirs.
-  double sensitivity(size_t output, int64_t flat);
+  /// How far an output's element may be off for the sake of what it is computed from (verdict.h), composites taken apart,
+  /// each use for itself: k_sensitivity_factor times its largest change when inputs and all that is computed on the way are
+  /// a rounding off at random, of the dtypes that they are computed in; and twice that when what is f16 or bf16 on the way
+  /// is rounded to it and one more off. Infinite where that decides whether it is finite. Integers that f64 does not hold are
+  /// unknown: any of theirs.
+  double uncertainty(size_t output, int64_t flat);
   /// The output's element where intermediate values are kept in range.
   double within_range(size_t output, int64_t flat);
 
@@ -36,11 +38,12 @@ class FragmentReference {
   FragmentReference() = default;
   Status take_apart();
   Status perturb();
+  double largest_change(std::vector<ElementEvaluator>& perturbed, size_t output, int64_t flat);
 
   std::vector<std::span<const std::byte>> m_inputs;
   std::unique_ptr<const Graph> m_graph, m_apart;  // as given, and with its uses apart
   std::optional<ElementEvaluator> m_exact, m_within_range;
-  std::vector<ElementEvaluator> m_perturbed;
+  std::vector<ElementEvaluator> m_perturbed, m_rounded;  // in the dtypes of computing, and of halves
 };
 
 }  // namespace kiln

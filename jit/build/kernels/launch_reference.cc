@@ -51,7 +51,7 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
          .strides = strides,
          .reduction_length = reduction_length(spec),
          .expected = [=](int64_t flat) { return whole->exact().at(value, flat); },
-         .sensitivity = [=](int64_t flat) { return whole->sensitivity(i, flat); },
+         .uncertainty = [=](int64_t flat) { return whole->uncertainty(i, flat); },
          .many = [=](Flats flats, std::span<double> out) { whole->exact().many(value, flats, out); },
          .within_range = [=](int64_t flat) { return primitives->within_range(i, flat); }});
   }

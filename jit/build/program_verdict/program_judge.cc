@@ -313,9 +313,9 @@ Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, 
     const double got = load_element(layout.dtype, made, layout.place_of(elements[i]));
     const double want = beyond_range(layout.dtype, expected[i]);
     ++m_verdict.elements;
-    const auto sensitivity = [&] { return reference.sensitivity(index, elements[i]); };
+    const auto uncertainty = [&] { return reference.uncertainty(index, elements[i]); };
     const double allowed = allowed_error(layout.dtype, fragment, want, scale);
-    if (agrees(layout.dtype, got, expected[i], allowed, sensitivity)) continue;
+    if (agrees(layout.dtype, got, expected[i], allowed, uncertainty)) continue;
     if (begins_elsewhere(fragment)) {
       ++m_verdict.undetermined;
       continue;
@@ -327,10 +327,10 @@ Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, 
 
 /// Where rounding decides whether the element is finite, or a step on the way leaves its dtype's range, no kernel is to
 /// blame.
-template <typename Sensitivity>
-bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed, const Sensitivity& sensitivity) {
+template <typename Uncertainty>
+bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed, const Uncertainty& uncertainty) {
   if (!is_within(dtype, got, exact, allowed)) {
-    const double uncertain = k_sensitivity_factor * sensitivity();
+    const double uncertain = uncertainty();
     if (std::isinf(uncertain)) return ++m_verdict.undetermined, true;
     allowed += uncertain;
     if (!is_within(dtype, got, exact, allowed)) return false;

@@ -56,8 +56,8 @@ class ProgramJudge final : public LaunchObserver {
   void follow_what_was_replaced();
   Status check_fragment(ScriptFragment& fragment);
   Status check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference);
-  template <typename Sensitivity>
-  bool agrees(DType dtype, double got, double exact, double allowed, const Sensitivity& sensitivity);
+  template <typename Uncertainty>
+  bool agrees(DType dtype, double got, double exact, double allowed, const Uncertainty& uncertainty);
 
   ProgramScript& m_script;
   ProgramVerdict& m_verdict;

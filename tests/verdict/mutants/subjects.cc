@@ -126,8 +126,15 @@ const std::vector<Row>& rows() {
        [](Draft& d) { return std::vector{d.b.matmul(d.in({37, 65}, DType::i8), d.in({65, 33}, DType::i8))}; }},
       {"gemm with weights of bytes",
        [](Draft& d) {
-         const ValueId weights = d.b.cast(d.b.transpose(d.in({65, 129}, DType::i8)), DType::f32);
-         return std::vector{d.b.mul(d.b.matmul(d.in({3, 129}), weights), d.in({65}))};
+         const ValueId weights = d.b.cast(d.b.transpose(d.in({65, 129}, DType::i8)), DType::bf16);
+         return std::vector{d.b.mul(d.b.matmul(d.in({3, 129}, DType::bf16), weights), d.in({65}, DType::bf16))};
+       }},
+      {"gemm of halves",
+       [](Draft& d) { return std::vector{d.b.matmul(d.in({37, 129}, DType::bf16), d.in({129, 70}, DType::bf16))}; }},
+      {"gemm of halves, epilogue",
+       [](Draft& d) {
+         const ValueId product = d.b.matmul(d.in({37, 64}, DType::f16), d.b.transpose(d.in({70, 64}, DType::f16)));
+         return std::vector{d.gelu(d.b.add(product, d.in({70}, DType::f16)))};
        }},
       {"large gemm",
        [](Draft& d) { return std::vector{d.b.add(d.b.matmul(d.in({250, 130}), d.in({130, 515})), d.in({515}))}; }},
