@@ -25,7 +25,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr double k_ln_2 = 0.693147180559945309417;
 constexpr uint32_t k_largest_key_block = 4096;
 
 class AttentionDecode {

@@ -13,7 +13,7 @@
 
 namespace kiln::cpu {
 
-inline constexpr double k_log2_e = std::numbers::log2e;
+inline constexpr double k_log2_e = std::numbers::log2e, k_ln_2 = std::numbers::ln2;
 inline constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 /// Where a function of attention stands. Values of the function being written.

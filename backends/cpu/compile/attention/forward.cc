@@ -23,8 +23,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr double k_ln_2 = 0.693147180559945309417;
-
 class AttentionForward {
  public:
   AttentionForward(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
