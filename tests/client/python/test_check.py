@@ -280,6 +280,13 @@ def test_what_is_nothing_but_rounding_is_no_difference():
     assert kiln.stats()["checks_failed"] == 0 < kiln.stats()["checked"]
 
 
+def test_equal_elements_of_shared_memory_are_changed_each_for_itself():
+    rows = torch.randn(7, 1).expand(7, 17)
+    changed = check._perturb(rows)
+    assert (changed.std(1) > 0).all()
+    torch.testing.assert_close(changed, rows)
+
+
 def test_what_hardly_differs_by_rounding_is_a_difference_all_the_same(spoilt):
     spoilt(lambda results: [r + 1e-2 for r in results])
     x = torch.randn(50, 50)

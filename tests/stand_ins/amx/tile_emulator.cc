@@ -59,10 +59,11 @@ class Instruction {
   size_t rm() const { return m_modrm & 7; }
   size_t vvvv() const { return ~(m_code[2] >> 3) & 7; }
   size_t length() const { return m_length; }
-  uint8_t* address() const { return reinterpret_cast<uint8_t*>(m_base + m_index); }
+  uint8_t* address() const { return row(1); }
   /// Of the rows of a tile: base, index by scale.
   uint8_t* row(size_t number) const {
-    return reinterpret_cast<uint8_t*>(m_base + m_index * static_cast<int64_t>(number));
+    const int64_t address = m_base + m_index * static_cast<int64_t>(number);
+    return reinterpret_cast<uint8_t*>(address);  // NOLINT(performance-no-int-to-ptr): it comes from registers
   }
 
  private:
@@ -205,7 +206,8 @@ bool obey(const Instruction& at) {
 
 void on_illegal_instruction(int /*signal*/, siginfo_t* /*info*/, void* context) {
   greg_t* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const Instruction at(reinterpret_cast<const uint8_t*>(registers[REG_RIP]), registers);
+  const greg_t code = registers[REG_RIP];
+  const Instruction at(reinterpret_cast<const uint8_t*>(code), registers);  // NOLINT(performance-no-int-to-ptr)
   if (!obey(at)) refuse("an illegal instruction that is none of AMX's");
   registers[REG_RIP] += static_cast<greg_t>(at.length());
 }

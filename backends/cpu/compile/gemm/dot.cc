@@ -16,7 +16,8 @@ namespace {
 using llvm::Value;
 
 constexpr int64_t k_slab_bytes = 128 << 10;
-constexpr int64_t k_most_rows = 32;  // more repay packing
+constexpr int64_t k_most_rows = 32;              // more repay packing
+constexpr int64_t k_most_rows_beside_tiles = 4;  // of bf16, where AMX multiplies 16 rows in the time of one
 
 class DotKernel final : public GemmTileKernel {
  public:
@@ -145,10 +146,12 @@ Status claims(const KernelSpec& spec, const CpuTarget& target) {
 
 template <typename Choices>
 std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
-  return schedules_of<Choices>(spec, target, [](const GemmProblem& problem) {
+  return schedules_of<Choices>(spec, target, [&](const GemmProblem& problem) {
+    const bool has_tiles = target.has(Feature::amx_bf16) && problem.types.element == DType::bf16;
+    const int64_t most_rows = has_tiles ? k_most_rows_beside_tiles : k_most_rows;
     // To widen what is cast costs less than to make pairs of it.
     const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());
-    const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= k_most_rows;
+    const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= most_rows;
     return is_worth_it && !makes_pairs ? std::vector{dot_schedule(problem)} : std::vector<DotSchedule>();
   });
 }

@@ -269,7 +269,10 @@ def _generator() -> torch.Generator:
 
 
 def _perturb(tensor: torch.Tensor) -> torch.Tensor:
-    """In the tensor's strides, also where elements share memory."""
+    """In the tensor's strides; but elements that share memory have their own, or what cancels because of that, as a row of
+    equal elements less its mean, would cancel again."""
+    if span_of(tensor.shape, tensor.stride()) < tensor.numel():
+        tensor = tensor.detach().contiguous()
     span = span_of(tensor.shape, tensor.stride())
     memory = tensor.detach().resolve_neg().as_strided((span,), (1,))
     signs = torch.randint(-1, 2, (span,), generator=_generator(), dtype=torch.int8).to(tensor.device)
