@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 
+#include "base/ceil_div.h"
+
 namespace kiln {
 
 namespace {
@@ -14,8 +16,6 @@ constexpr double k_least_share = 0.1;  // of what rows cost, for their elements
 constexpr size_t k_fewest_rows = 16;
 constexpr int64_t k_most_groups = 16;
 constexpr size_t k_block_elements = size_t{1} << 18;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// So far apart that every tile holds one, and that places in the tiles differ.
 int64_t distance_in(int64_t tile) { return std::max<int64_t>(tile - 1, 1); }

@@ -54,12 +54,6 @@ double beyond_range(DType dtype, double value);
 /// Whether a number at most `allowed` off `exact` is `got` once stored. Infinity and NaN must be where `exact` has them.
 bool is_within(DType dtype, double got, double exact, double allowed);
 
-/// How often a rounding error may come back in an element that misses the tolerance. Where a difference nearly cancels
-/// before a square root or a division, the result is as wrong as its terms are uncertain, in any arithmetic: such an
-/// element passes when it is the exact result for inputs and intermediate values this many roundings away (mixed
-/// stability: Higham, §1.5). A wrong kernel is off by far more.
-inline constexpr double k_sensitivity_factor = 64;
-
 /// Runs `image` on random inputs and poisoned outputs and compares what it left with the reference: red zones
 /// intact, inputs unchanged, every element written, demanded elements within tolerance (NaN and Inf equal).
 /// The candidate runs in the runner's process, never here.

@@ -3,6 +3,7 @@
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
 #include "backends/schedule_bytes.h"
+#include "base/ceil_div.h"
 
 // Matrix products. A work-group makes a tile of C; its sub-groups lie one above the other in it.
 //
@@ -40,8 +41,6 @@ struct GemmSchedule {
 constexpr GemmSchedule k_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
 constexpr int k_most_sums = 64;  // of a lane, in registers
 constexpr uint8_t k_most_sub_groups = 16;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t batches_of(const GemmSpec& gemm) {
   int64_t batches = 1;

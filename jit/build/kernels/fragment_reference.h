@@ -25,11 +25,10 @@ class FragmentReference {
   ElementEvaluator& exact() { return *m_exact; }
   const Status& status() const { return m_exact->status(); }
 
-  /// How far an output's element may be off for the sake of what it is computed from (verdict.h), composites taken apart,
-  /// each use for itself: k_sensitivity_factor times its largest change when inputs and all that is computed on the way are
-  /// a rounding off at random, of the dtypes that they are computed in; and twice that when what is f16 or bf16 on the way
-  /// is rounded to it and one more off. Infinite where that decides whether it is finite. Integers that f64 does not hold are
-  /// unknown: any of theirs.
+  /// How far an output's element may be off for the sake of what it is computed from, composites taken apart, each use
+  /// for itself: many times its largest change when inputs and all that is computed on the way are a rounding off at random,
+  /// of the dtypes that they are computed in; and twice that when what is f16 or bf16 on the way is rounded to it and one
+  /// more off. Infinite where that decides whether it is finite. Integers that f64 does not hold are unknown: any of theirs.
   double uncertainty(size_t output, int64_t flat);
   /// The output's element where intermediate values are kept in range.
   double within_range(size_t output, int64_t flat);

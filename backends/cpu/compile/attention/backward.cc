@@ -41,10 +41,7 @@ class AttentionBackward {
                  bool masked);
   void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count);
   llvm::Function* gradients_of_scores(bool masked);
-  Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
-  Value* from_query(const Access& access, const AttentionPlace& place, Value* first_query) {
-    return e.advance(m_a.base(access, place, place.head), e.ir.CreateMul(first_query, e.index(m_a.row_bytes(access))));
-  }
+  Value* at(int64_t offset) { return m_a.at(offset); }
   int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
   int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
 
@@ -52,18 +49,13 @@ class AttentionBackward {
   Emitter& e;
   const AttentionSpec& m_attention;
   const AttentionBackwardSpec& m_spec;
-  Value* m_workspace = nullptr;
   int64_t m_grad_k = 0, m_grad_v = 0, m_query_rows = 0, m_queries = 0, m_grad_rows = 0, m_grads = 0, m_scores = 0,
-          m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0, m_bytes = 0;
+          m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0;
   llvm::Function* m_gradients[2] = {};
 };
 
 void AttentionBackward::plan_workspace() {
-  const auto take = [&](int64_t bytes) {
-    const int64_t offset = m_bytes;
-    m_bytes += (bytes + 63) / 64 * 64;
-    return offset;
-  };
+  const auto take = [&](int64_t bytes) { return m_a.take(bytes); };
   const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
   const int64_t all_keys = m_attention.k_len + m_a.schedule.tile_rows;
   m_grad_k = take(all_keys * query_columns() * 4);
@@ -83,11 +75,8 @@ void AttentionBackward::plan_workspace() {
 
 LaunchShape AttentionBackward::emit() {
   plan_workspace();
-  const Emitter::Entry entry = e.begin_entry();
-  m_workspace = entry.workspace;
-  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { emit_task(entry, task); });
-  e.ir.CreateRetVoid();
-  return {static_cast<uint64_t>(m_attention.batch * m_attention.kv_heads), static_cast<uint64_t>(m_bytes)};
+  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads,
+                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
 }
 
 void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
@@ -115,7 +104,7 @@ void AttentionBackward::emit_queries(const AttentionPlace& place, Value* kv_head
   m_a.rows.transpose(at(m_grad_q), m_a.block_bytes(), at(m_grad_scores), query_columns() * 4, query_columns(),
                      m_a.block());
   m_a.rows.store(m_a.layout(m_spec.grad_q, m_attention.head_dim), at(m_grad_scores),
-                 from_query(m_spec.grad_q, place, first_query), m_a.valid_queries(first_query), m_attention.scale);
+                 m_a.from_query(m_spec.grad_q, place, first_query), m_a.valid_queries(first_query), m_attention.scale);
 }
 
 /// Q and dO by rows and transposed, lse and delta.
@@ -124,7 +113,7 @@ void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_q
   Value* last = e.ir.CreateSub(valid, e.index(1));
   Value* all = e.index(m_a.block());
   const auto load = [&](const Access& access, int64_t columns, int64_t rows, int64_t transposed, double scale) {
-    m_a.rows.load(m_a.layout(access, columns), from_query(access, place, first_query), at(rows), all, last, scale);
+    m_a.rows.load(m_a.layout(access, columns), m_a.from_query(access, place, first_query), at(rows), all, last, scale);
     m_a.rows.transpose(at(rows), m_a.rows.padded_bytes(columns), at(transposed), m_a.block_bytes(), m_a.block(),
                        m_a.rows.padded(columns));
   };
@@ -144,7 +133,7 @@ void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_q
   for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(deltas[v], at(m_delta), v);
 
   m_a.fill(at(m_lse), m_a.block_bytes(), k_infinity);
-  Value* lse = from_query(m_attention.lse, place, first_query);
+  Value* lse = m_a.from_query(m_attention.lse, place, first_query);
   e.loop(e.index(0), valid, 1, [&](Value* row) {
     Value* value = e.load(e.f32(), e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));
     Value* no_key = e.ir.CreateFCmpOEQ(value, Emitter::real(e.f32(), -k_infinity));

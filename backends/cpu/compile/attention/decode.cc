@@ -25,8 +25,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr uint32_t k_largest_key_block = 4096;
-
 class AttentionDecode {
  public:
   AttentionDecode(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
@@ -56,29 +54,22 @@ class AttentionDecode {
   int64_t query_bytes() const { return m_a.rows.padded_bytes(m_attention.head_dim); }
   int64_t value_bytes() const { return m_a.rows.padded_bytes(m_attention.value_dim); }
   int64_t score_bytes() const { return int64_t{m_blocks.key_block} * 4; }
-  double exponent_factor() const { return m_a.has_score() ? k_log2_e : 1; }
-  Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
+  Value* at(int64_t offset) { return m_a.at(offset); }
   Value* row_of(Value* base, Value* row, int64_t bytes) { return e.advance(base, e.ir.CreateMul(row, e.index(bytes))); }
   /// All lanes, by `combine`, in each lane.
   Value* fold(Value* vector, const std::function<Value*(Value*, Value*)>& combine);
-  Value* larger(Value* a, Value* b) { return e.ir.CreateSelect(e.ir.CreateFCmpOGT(a, b), a, b); }
 
   const AttentionSchedule m_blocks;
   AttentionEmission m_a;
   Emitter& e;
   const AttentionSpec& m_attention;
-  Value* m_workspace = nullptr;
-  int64_t m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_keys = 0, m_values = 0, m_bytes = 0;
+  int64_t m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_keys = 0, m_values = 0;
   llvm::Function *m_score_function = nullptr, *m_softmax = nullptr;
 };
 
 /// Of a row, the maximum is a vector of one number, the sum a vector whose lanes are to be added up.
 void AttentionDecode::plan_workspace() {
-  const auto take = [&](int64_t bytes) {
-    const int64_t offset = m_bytes;
-    m_bytes += (bytes + 63) / 64 * 64;
-    return offset;
-  };
+  const auto take = [&](int64_t bytes) { return m_a.take(bytes); };
   m_queries = take(row_count() * query_bytes());
   m_scores = take(row_count() * score_bytes());
   m_output = take(row_count() * value_bytes());
@@ -90,11 +81,8 @@ void AttentionDecode::plan_workspace() {
 
 LaunchShape AttentionDecode::emit() {
   plan_workspace();
-  const Emitter::Entry entry = e.begin_entry();
-  m_workspace = entry.workspace;
-  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { emit_task(entry, task); });
-  e.ir.CreateRetVoid();
-  return {static_cast<uint64_t>(m_attention.batch * m_attention.kv_heads), static_cast<uint64_t>(m_bytes)};
+  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads,
+                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
 }
 
 void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
@@ -102,11 +90,10 @@ void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
   Value* kv_head = e.ir.CreateURem(task, kv_heads);
   const AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(task, kv_heads),
                              e.ir.CreateMul(kv_head, e.index(m_a.group()))};
-  const double scale = m_attention.scale * (m_a.has_score() ? 1 : k_log2_e);
   for_each_head(place, [&](Value* head, Value* first_row) {
     m_a.rows.load(m_a.layout(m_attention.q, m_attention.head_dim), m_a.base(m_attention.q, place, head),
                   row_of(at(m_queries), first_row, query_bytes()), e.index(m_attention.q_len),
-                  e.index(m_attention.q_len - 1), scale);
+                  e.index(m_attention.q_len - 1), m_a.score_scale());
   });
   m_a.fill(at(m_output), row_count() * value_bytes(), 0);
   m_a.fill(at(m_maximum), row_count() * m_a.vector_bytes(), -k_infinity);
@@ -229,20 +216,17 @@ llvm::Function* AttentionDecode::softmax() {
     if (m_a.has_score()) value = score.apply(e.ir.CreateAdd(first, key), is_seen, value);
     value = e.ir.CreateSelect(is_seen, value, m_a.real(-k_infinity));
     m_a.store(value, scores_at(key), 0);
-    return Values{larger(value, now[0])};
+    return Values{m_a.larger(value, now[0])};
   })[0];
 
-  const auto exponent = [&](Value* difference) {
-    return exponent_factor() == 1 ? difference : e.ir.CreateFMul(difference, m_a.real(exponent_factor()));
-  };
   Value* before = m_a.load(maximum, 0);
-  Value* now = larger(fold(largest, [&](Value* a, Value* b) { return larger(a, b); }), before);
+  Value* now = m_a.larger(fold(largest, [&](Value* a, Value* b) { return m_a.larger(a, b); }), before);
   Value* none = e.ir.CreateFCmpOEQ(now, m_a.real(-k_infinity));
   Value* shift = e.ir.CreateSelect(none, m_a.real(0), now);
-  Value* shrink = softmax_exp2(e, exponent(e.ir.CreateFSub(before, shift)));
+  Value* shrink = m_a.weight_of(e.ir.CreateFSub(before, shift));
   m_a.store(now, maximum, 0);
   Value* total = each({e.ir.CreateFMul(m_a.load(sum, 0), shrink)}, [&](Value* key, const Values& sums) {
-    Value* weight = softmax_exp2(e, exponent(e.ir.CreateFSub(m_a.load(scores_at(key), 0), shift)));
+    Value* weight = m_a.weight_of(e.ir.CreateFSub(m_a.load(scores_at(key), 0), shift));
     m_a.store(weight, scores_at(key), 0);
     return Values{e.ir.CreateFAdd(sums[0], weight)};
   })[0];
@@ -299,8 +283,7 @@ void AttentionDecode::finish(const AttentionPlace& place) {
     Value* none = e.ir.CreateFCmpOEQ(sum, m_a.real(0));
     Value* inverse = e.ir.CreateSelect(none, m_a.real(0), e.ir.CreateFDiv(m_a.real(1), sum));
     Value* maximum = row_of(at(m_maximum), row, m_a.vector_bytes());
-    Value* scaled = e.ir.CreateFMul(m_a.load(maximum, 0), m_a.real(m_a.has_score() ? 1 : k_ln_2));
-    m_a.store(e.ir.CreateFAdd(scaled, math.log(sum)), maximum, 0);
+    m_a.store(e.ir.CreateFAdd(m_a.in_nats(m_a.load(maximum, 0)), math.log(sum)), maximum, 0);
     Value* output = row_of(at(m_output), row, value_bytes());
     e.loop(e.index(0), e.index(value_bytes()), m_a.vector_bytes(), [&](Value* offset) {
       Value* at_offset = e.advance(output, offset);

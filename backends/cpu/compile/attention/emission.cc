@@ -16,6 +16,34 @@ void AttentionEmission::store(Value* value, Value* block_row, int64_t v) const {
   e.store(value, e.advance(block_row, v * vector_bytes()), static_cast<uint64_t>(vector_bytes()));
 }
 
+LaunchShape AttentionEmission::emit_tasks(int64_t tasks,
+                                          const std::function<void(const Emitter::Entry&, Value*)>& body) {
+  const Emitter::Entry entry = e.begin_entry();
+  m_workspace = entry.workspace;
+  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { body(entry, task); });
+  e.ir.CreateRetVoid();
+  return {static_cast<uint64_t>(tasks), static_cast<uint64_t>(m_workspace_bytes)};
+}
+
+int64_t AttentionEmission::take(int64_t bytes) {
+  constexpr int64_t k_line_bytes = 64;
+  const int64_t offset = m_workspace_bytes;
+  m_workspace_bytes += ceil_div(bytes, k_line_bytes) * k_line_bytes;
+  return offset;
+}
+
+Value* AttentionEmission::in_nats(Value* score) const { return e.ir.CreateFMul(score, real(has_score() ? 1 : k_ln_2)); }
+
+Value* AttentionEmission::weight_of(Value* difference) const {
+  return softmax_exp2(e, has_score() ? e.ir.CreateFMul(difference, real(k_log2_e)) : difference);
+}
+
+Value* AttentionEmission::larger(Value* a, Value* b) const { return e.ir.CreateSelect(e.ir.CreateFCmpOGT(a, b), a, b); }
+
+Value* AttentionEmission::from_query(const Access& access, const AttentionPlace& place, Value* first_query) {
+  return e.advance(base(access, place, place.head), e.ir.CreateMul(first_query, e.index(row_bytes(access))));
+}
+
 Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head) {
   const auto bytes = static_cast<int64_t>(size_of(dtype_of(access)));
   Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));

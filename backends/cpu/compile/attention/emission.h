@@ -10,6 +10,7 @@
 #include "backends/cpu/compile/attention/tiles.h"
 #include "backends/cpu/compile/emit/body_emitter.h"
 #include "backends/cpu/compile/emit/kernel_emission.h"
+#include "base/ceil_div.h"
 
 namespace kiln::cpu {
 
@@ -49,7 +50,7 @@ class AttentionEmission {
   int64_t vector_bytes() const { return e.lanes() * 4; }
   int64_t block() const { return vectors() * e.lanes(); }  // queries
   int64_t block_bytes() const { return block() * 4; }
-  int64_t blocks() const { return (attention.q_len + block() - 1) / block(); }
+  int64_t blocks() const { return ceil_div(attention.q_len, block()); }
   int64_t group() const { return attention.heads / attention.kv_heads; }
   bool has_score() const { return attention.score_value != k_no_expr; }
   llvm::Type* vector() const { return Emitter::vector(e.f32(), e.lanes()); }
@@ -57,8 +58,24 @@ class AttentionEmission {
   llvm::Value* load(llvm::Value* block_row, int64_t v) const;
   void store(llvm::Value* value, llvm::Value* block_row, int64_t v) const;
 
+  /// Writes the kernel's entry, which runs `body` for each of its `tasks`. The workspace is what was taken of it before.
+  LaunchShape emit_tasks(int64_t tasks,
+                         const std::function<void(const Emitter::Entry& entry, llvm::Value* task)>& body);
+  /// Bytes of the workspace, which `at` finds again.
+  int64_t take(int64_t bytes);
+  llvm::Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
+
+  /// Of the queries before the forward pass multiplies them. Where there is no score expression, scores are exponents of 2.
+  double score_scale() const { return attention.scale * (has_score() ? 1 : k_log2_e); }
+  /// Such a score in natural units, and e to the power of a difference of two.
+  llvm::Value* in_nats(llvm::Value* score) const;
+  llvm::Value* weight_of(llvm::Value* difference) const;
+  llvm::Value* larger(llvm::Value* a, llvm::Value* b) const;
+
   /// The address of (batch, head, 0, 0); `head` counts the access's own heads.
   llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head);
+  /// The address of (batch, head, first_query, 0) of a tensor with as many heads as the queries.
+  llvm::Value* from_query(const Access& access, const AttentionPlace& place, llvm::Value* first_query);
   /// Bytes from one row (query or key) of a tensor to the next.
   int64_t row_bytes(const Access& access) const;
   RowsLayout layout(const Access& access, int64_t columns) const;
@@ -100,6 +117,9 @@ class AttentionEmission {
  private:
   Values key_limits(llvm::Value* first_query);
   friend class ScoreLoop;
+
+  llvm::Value* m_workspace = nullptr;
+  int64_t m_workspace_bytes = 0;
 };
 
 /// The score expression over keys of one query, inside one function.

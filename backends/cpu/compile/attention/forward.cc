@@ -39,27 +39,21 @@ class AttentionForward {
   void finish(const AttentionPlace& place, Value* first_query);
   llvm::Function* mask_scores(bool masked);
   llvm::Function* softmax();
-  Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
+  Value* at(int64_t offset) { return m_a.at(offset); }
   int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
   int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
-  double exponent_factor() const { return m_a.has_score() ? k_log2_e : 1; }
 
   AttentionEmission m_a;
   Emitter& e;
   const AttentionSpec& m_attention;
-  Value* m_workspace = nullptr;
   int64_t m_rows = 0, m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_block_maximum = 0,
-          m_factor = 0, m_keys = 0, m_values = 0, m_bytes = 0;
+          m_factor = 0, m_keys = 0, m_values = 0;
   llvm::Function* m_mask_scores[2] = {};
   llvm::Function* m_softmax = nullptr;
 };
 
 void AttentionForward::plan_workspace() {
-  const auto take = [&](int64_t bytes) {
-    const int64_t offset = m_bytes;
-    m_bytes += (bytes + 63) / 64 * 64;
-    return offset;
-  };
+  const auto take = [&](int64_t bytes) { return m_a.take(bytes); };
   const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
   m_rows = take(std::max(query_columns(), value_columns()) * block);
   m_queries = take(query_columns() * block);
@@ -72,11 +66,8 @@ void AttentionForward::plan_workspace() {
 
 LaunchShape AttentionForward::emit() {
   plan_workspace();
-  const Emitter::Entry entry = e.begin_entry();
-  m_workspace = entry.workspace;
-  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { emit_task(entry, task); });
-  e.ir.CreateRetVoid();
-  return {static_cast<uint64_t>(m_attention.batch * m_attention.heads * m_a.blocks()), static_cast<uint64_t>(m_bytes)};
+  return m_a.emit_tasks(m_attention.batch * m_attention.heads * m_a.blocks(),
+                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
 }
 
 void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
@@ -93,14 +84,12 @@ void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
   }
   Value* first_query = e.ir.CreateMul(block, e.index(m_a.block()));
   Value* kv_head = e.ir.CreateUDiv(place.head, e.index(m_a.group()));
-  Value* q = e.advance(m_a.base(m_attention.q, place, place.head),
-                       e.ir.CreateMul(first_query, e.index(m_a.row_bytes(m_attention.q))));
+  Value* q = m_a.from_query(m_attention.q, place, first_query);
   Value* k = m_a.base(m_attention.k, place, kv_head);
   Value* v = m_a.base(m_attention.v, place, kv_head);
 
-  const double scale = m_attention.scale * (m_a.has_score() ? 1 : k_log2_e);
   m_a.rows.load(m_a.layout(m_attention.q, m_attention.head_dim), q, at(m_rows), e.index(m_a.block()),
-                e.ir.CreateSub(m_a.valid_queries(first_query), e.index(1)), scale);
+                e.ir.CreateSub(m_a.valid_queries(first_query), e.index(1)), m_a.score_scale());
   m_a.rows.transpose(at(m_rows), query_columns() * 4, at(m_queries), m_a.block_bytes(), m_a.block(), query_columns());
   m_a.fill(at(m_maximum), m_a.block_bytes(), -k_infinity);
   m_a.fill(at(m_block_maximum), m_a.block_bytes(), -k_infinity);
@@ -147,8 +136,7 @@ llvm::Function* AttentionForward::mask_scores(bool masked) {
                      [&](Value* row, const Values& now, Values& carried) {
                        Value* target = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
                        for (int64_t v = 0; v < m_a.vectors(); ++v) {
-                         Value* more = e.ir.CreateFCmpOGT(now[v], carried[v]);
-                         carried[v] = e.ir.CreateSelect(more, now[v], carried[v]);
+                         carried[v] = m_a.larger(now[v], carried[v]);
                          m_a.store(now[v], target, v);
                        }
                      });
@@ -166,17 +154,14 @@ llvm::Function* AttentionForward::softmax() {
   m_softmax = e.begin_function("softmax", e.ir.getVoidTy(), {p, e.i64(), p, p, p, p});
   auto* argument = m_softmax->arg_begin();
   Value *scores = argument, *maximum = argument + 2, *sum = argument + 3, *block = argument + 4, *factor = argument + 5;
-  const auto exponent = [&](Value* difference) {
-    return exponent_factor() == 1 ? difference : e.ir.CreateFMul(difference, m_a.real(exponent_factor()));
-  };
   Values sums, shifts;
   for (int64_t v = 0; v < m_a.vectors(); ++v) {
     Value* before = m_a.load(maximum, v);
     Value* in_block = m_a.load(block, v);
-    Value* now = e.ir.CreateSelect(e.ir.CreateFCmpOGT(in_block, before), in_block, before);
+    Value* now = m_a.larger(in_block, before);
     Value* none = e.ir.CreateFCmpOEQ(now, m_a.real(-k_infinity));
     shifts.push_back(e.ir.CreateSelect(none, m_a.real(0), now));
-    Value* shrink = softmax_exp2(e, exponent(e.ir.CreateFSub(before, shifts[v])));
+    Value* shrink = m_a.weight_of(e.ir.CreateFSub(before, shifts[v]));
     m_a.store(shrink, factor, v);
     m_a.store(now, maximum, v);
     m_a.store(m_a.real(-k_infinity), block, v);
@@ -186,7 +171,7 @@ llvm::Function* AttentionForward::softmax() {
     Value* at_row = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
     Values next;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
-      Value* weight = softmax_exp2(e, exponent(e.ir.CreateFSub(m_a.load(at_row, v), shifts[v])));
+      Value* weight = m_a.weight_of(e.ir.CreateFSub(m_a.load(at_row, v), shifts[v]));
       m_a.store(weight, at_row, v);
       next.push_back(e.ir.CreateFAdd(now[v], weight));
     }
@@ -206,19 +191,16 @@ void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {
     Value* sum = m_a.load(at(m_sum), v);
     Value* none = e.ir.CreateFCmpOEQ(sum, m_a.real(0));
     inverses.push_back(e.ir.CreateSelect(none, m_a.real(0), e.ir.CreateFDiv(m_a.real(1), sum)));
-    Value* maximum = e.ir.CreateFMul(m_a.load(at(m_maximum), v), m_a.real(m_a.has_score() ? 1 : k_ln_2));
-    m_a.store(e.ir.CreateFAdd(maximum, math.log(sum)), at(m_factor), v);
+    m_a.store(e.ir.CreateFAdd(m_a.in_nats(m_a.load(at(m_maximum), v)), math.log(sum)), at(m_factor), v);
   }
   e.loop(e.index(0), e.index(m_attention.value_dim), 1, [&](Value* d) {
     Value* row = e.advance(at(m_output), e.ir.CreateMul(d, e.index(m_a.block_bytes())));
     for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(e.ir.CreateFMul(m_a.load(row, v), inverses[v]), row, v);
   });
   m_a.rows.transpose(at(m_output), m_a.block_bytes(), at(m_rows), value_columns() * 4, value_columns(), m_a.block());
-  const auto from_first = [&](const Access& access) {
-    return e.advance(m_a.base(access, place, place.head), e.ir.CreateMul(first_query, e.index(m_a.row_bytes(access))));
-  };
-  m_a.rows.store(m_a.layout(m_attention.out, m_attention.value_dim), at(m_rows), from_first(m_attention.out), valid, 1);
-  Value* lse = from_first(m_attention.lse);
+  m_a.rows.store(m_a.layout(m_attention.out, m_attention.value_dim), at(m_rows),
+                 m_a.from_query(m_attention.out, place, first_query), valid, 1);
+  Value* lse = m_a.from_query(m_attention.lse, place, first_query);
   e.loop(e.index(0), valid, 1, [&](Value* row) {
     Value* value = e.load(e.f32(), e.advance(at(m_factor), e.ir.CreateMul(row, e.index(4))));
     e.store(value, e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));

@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 namespace kiln::cpu {
-namespace {
-
-constexpr uint32_t k_largest_key_block = 4096;
-
-}  // namespace
 
 Status AttentionSchedule::validate(const CpuTarget& target) const {
   const auto refuse = [&](std::string_view why) {

@@ -8,6 +8,8 @@
 
 namespace kiln::cpu {
 
+inline constexpr uint32_t k_largest_key_block = 4096;
+
 /// The choices for attention, forward and backward.
 struct AttentionSchedule {
   static constexpr std::string_view k_implementation = "flash_attention";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/ceil_div.h"
+
 namespace kiln::cpu {
 
 /// `total` cut into `count` pieces that differ by at most one; the bigger ones first.
@@ -10,9 +12,7 @@ struct Split {
   int64_t total = 0, count = 1;
 
   /// The fewest pieces of at most `largest`.
-  static Split of(int64_t total, int64_t largest) {
-    return {total, std::max<int64_t>(1, (total + largest - 1) / largest)};
-  }
+  static Split of(int64_t total, int64_t largest) { return {total, std::max<int64_t>(1, ceil_div(total, largest))}; }
   int64_t small() const { return total / count; }
   int64_t bigger() const { return total % count; }  // how many pieces are one larger
   int64_t largest() const { return small() + (bigger() > 0); }

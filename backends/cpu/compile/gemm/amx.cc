@@ -8,6 +8,7 @@
 #include "backends/cpu/compile/gemm/epilogue.h"
 #include "backends/cpu/compile/gemm/implementations.h"
 #include "backends/cpu/compile/gemm/packing.h"
+#include "base/ceil_div.h"
 
 /// Products by AMX (Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18).
 ///
@@ -53,9 +54,15 @@ class AmxKernel final : public GemmTileKernel {
       const int64_t first = a(rows);
       return first + column % (AmxSchedule::k_registers - first);
     }
+    /// Visits those of C.
+    void each(const std::function<void(int64_t row, int64_t column)>& visit) const {
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t column = 0; column < columns; ++column) visit(row, column);
+      }
+    }
   };
   static Registers registers(const TileShape& shape) {
-    return {(shape.rows + AmxSchedule::k_register_rows - 1) / AmxSchedule::k_register_rows, shape.vectors};
+    return {ceil_div(shape.rows, AmxSchedule::k_register_rows), shape.vectors};
   }
 
   void emit_callees() override { m_epilogue.function(); }
@@ -77,9 +84,6 @@ class AmxKernel final : public GemmTileKernel {
   /// Whether partial sums of such a tile go from registers to memory and back; of one with a short vector, by way of scratch.
   static bool is_whole(const TileShape& shape) { return shape.tail == 0; }
 
-  Value* is_block(const GemmTileCall& call, int64_t flag) {
-    return m_g.e.ir.CreateICmpNE(m_g.e.ir.CreateAnd(call.flags, m_g.e.index(flag)), m_g.e.index(0));
-  }
   void intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<Value*> arguments) {
     m_g.e.ir.CreateIntrinsic(id, {}, arguments);
   }
@@ -115,11 +119,11 @@ void AmxKernel::configure(const TileShape& shape, Value* scratch) {
     bytes[static_cast<size_t>(16 + 2 * tile)] = k_row_bytes;
     bytes[static_cast<size_t>(48 + tile)] = static_cast<uint8_t>(rows);
   };
-  for (int64_t row = 0; row < registers.rows; ++row) {
-    const int64_t rows = std::min(AmxSchedule::k_register_rows, shape.rows - row * AmxSchedule::k_register_rows);
-    for (int64_t column = 0; column < registers.columns; ++column) set(registers.c(row, column), rows);
-    set(registers.a(row), rows);
-  }
+  const auto rows_of = [&](int64_t row) {
+    return std::min(AmxSchedule::k_register_rows, shape.rows - row * AmxSchedule::k_register_rows);
+  };
+  registers.each([&](int64_t row, int64_t column) { set(registers.c(row, column), rows_of(row)); });
+  for (int64_t row = 0; row < registers.rows; ++row) set(registers.a(row), rows_of(row));
   for (int64_t column = 0; column < registers.columns; ++column) {
     set(registers.b(column), AmxSchedule::k_register_rows);
   }
@@ -143,13 +147,8 @@ void AmxKernel::emit(const TileShape& shape, const GemmTileCall& call) {
 
 void AmxKernel::begin_sums(const TileShape& shape, const GemmTileCall& call) {
   const Registers registers = AmxKernel::registers(shape);
-  const auto each = [&](const auto& visit) {
-    for (int64_t row = 0; row < registers.rows; ++row) {
-      for (int64_t column = 0; column < registers.columns; ++column) visit(row, column);
-    }
-  };
   const auto zero = [&] {
-    each([&](int64_t row, int64_t column) {
+    registers.each([&](int64_t row, int64_t column) {
       intrinsic(llvm::Intrinsic::x86_tilezero, {number(registers.c(row, column))});
     });
     return Values{};
@@ -160,7 +159,7 @@ void AmxKernel::begin_sums(const TileShape& shape, const GemmTileCall& call) {
   }
   m_g.e.if_else(is_block(call, GemmTileCall::k_first), zero, [&] {
     const int64_t row_bytes = m_g.partial_row_bytes();
-    each([&](int64_t row, int64_t column) {
+    registers.each([&](int64_t row, int64_t column) {
       load_register(registers.c(row, column), place_of(call.partial, row, column, row_bytes), row_bytes);
     });
     return Values{};
@@ -189,11 +188,9 @@ void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
 
 void AmxKernel::store_sums(const TileShape& shape, Value* to, int64_t row_bytes) {
   const Registers registers = AmxKernel::registers(shape);
-  for (int64_t row = 0; row < registers.rows; ++row) {
-    for (int64_t column = 0; column < registers.columns; ++column) {
-      store_register(registers.c(row, column), place_of(to, row, column, row_bytes), row_bytes);
-    }
-  }
+  registers.each([&](int64_t row, int64_t column) {
+    store_register(registers.c(row, column), place_of(to, row, column, row_bytes), row_bytes);
+  });
 }
 
 /// Visits the vectors of the tile: in scratch, and among the partial sums.
@@ -204,8 +201,7 @@ void AmxKernel::each_sum(const TileShape& shape, const GemmTileCall& call, const
     Value* partial = e.advance(call.partial, e.ir.CreateMul(row, e.index(m_g.partial_row_bytes())));
     for (int64_t vector = 0; vector < shape.vectors; ++vector) {
       const int64_t offset = vector * m_g.sum_vector_bytes();
-      const bool is_short = shape.tail != 0 && vector == shape.vectors - 1;
-      visit(e.advance(sums, offset), e.advance(partial, offset), is_short ? shape.tail : m_g.sum_lanes());
+      visit(e.advance(sums, offset), e.advance(partial, offset), m_g.columns(shape, vector));
     }
   });
 }
@@ -243,8 +239,7 @@ void AmxKernel::end_sums(const TileShape& shape, const GemmTileCall& call) {
 void AmxKernel::finish(const TileShape& shape, const GemmTileCall& call) {
   GemmTileCall of_tile = call;
   of_tile.scratch = m_g.e.advance(call.scratch, k_sums);
-  m_epilogue.run(of_tile, shape.rows,
-                 shape.vectors * m_g.sum_lanes() - (shape.tail ? m_g.sum_lanes() - shape.tail : 0));
+  m_epilogue.run(of_tile, shape.rows, m_g.columns(shape));
 }
 
 Status claims(const KernelSpec& spec, const CpuTarget& target) {

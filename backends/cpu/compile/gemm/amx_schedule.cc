@@ -2,6 +2,7 @@
 #include <array>
 
 #include "backends/cpu/compile/gemm/amx.h"
+#include "base/ceil_div.h"
 
 /// Which tile, which blocks.
 ///
@@ -23,8 +24,6 @@ constexpr std::array k_tiles{Tile{2, 2}, Tile{1, 4}, Tile{3, 1}, Tile{1, 2}};
 constexpr int64_t k_long_block = 512, k_short_block = 256;  // steps
 constexpr int64_t k_group_rows = 128;
 constexpr int64_t k_crowded_stride = 1024;  // bytes: rows so far apart share cache sets
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Cycles per instruction's steps of k, of the whole product.
 double problem_cycles(const GemmProblem& problem, Tile tile) {
@@ -59,15 +58,9 @@ AmxSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Til
   schedule.group_rows = k_group_rows;
   const int64_t blocks = ceil_div(steps, longest_block);
   schedule.k_block = static_cast<uint32_t>(ceil_div(ceil_div(steps, blocks), at_once) * at_once);
-  // Slabs of B take half of the second-level cache: the rows of A and C pass through the rest.
-  const auto slab = static_cast<int64_t>(machine.second_level_bytes / 2) /
-                    (int64_t{schedule.k_block} * problem.packed_vector_bytes());
-  schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(slab / tile.vectors, 1) * tile.vectors);
-  GemmBlocking blocking = schedule.blocking(problem);
-  choose_parts(blocking, problem);
-  schedule.slab_vectors = static_cast<uint32_t>(blocking.slab_units);
-  schedule.row_parts = static_cast<uint32_t>(blocking.row_parts);
-  return schedule;
+  schedule.slab_vectors = static_cast<uint32_t>(
+      second_level_slab(machine, int64_t{schedule.k_block} * problem.packed_vector_bytes(), tile.vectors));
+  return with_parts(schedule, problem);
 }
 
 }  // namespace

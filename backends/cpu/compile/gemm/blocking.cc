@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.h"
+
 namespace kiln::cpu {
 namespace {
 
 constexpr int64_t k_tasks = 16;               // enough for eight threads to share evenly
 constexpr double k_flops_per_task = 1 << 20;  // about ten microseconds
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Split slabs_of(const GemmBlocking& blocking, const Split& columns) {
   return Split::of(columns.count, std::max<int64_t>(1, blocking.slab_units / blocking.tile_units));
@@ -16,7 +16,7 @@ Split slabs_of(const GemmBlocking& blocking, const Split& columns) {
 
 }  // namespace
 
-void choose_parts(GemmBlocking& blocking, const GemmProblem& problem) {
+GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem) {
   const auto& gemm = *problem.gemm;
   const int64_t units = ceil_div(gemm.n, blocking.unit);
   const int64_t column_tiles = ceil_div(units, blocking.tile_units);
@@ -30,6 +30,13 @@ void choose_parts(GemmBlocking& blocking, const GemmProblem& problem) {
   // Too few rows to share: share the columns instead.
   if (blocking.row_parts < rest) slabs = std::min(column_tiles, slabs * ceil_div(rest, blocking.row_parts));
   blocking.slab_units = ceil_div(column_tiles, slabs) * blocking.tile_units;
+  return blocking;
+}
+
+int64_t second_level_share(const Machine& machine) { return static_cast<int64_t>(machine.second_level_bytes / 2); }
+
+int64_t second_level_slab(const Machine& machine, int64_t unit_bytes, int64_t tile_units) {
+  return std::max<int64_t>(second_level_share(machine) / unit_bytes / tile_units, 1) * tile_units;
 }
 
 std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProblem& problem, bool is_exchanged) {

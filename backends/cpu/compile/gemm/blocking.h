@@ -4,6 +4,7 @@
 
 #include "backends/cpu/compile/emit/split.h"
 #include "backends/cpu/compile/gemm/problem.h"
+#include "backends/machine.h"
 
 namespace kiln::cpu {
 
@@ -36,8 +37,23 @@ struct GemmBlocking {
   bool packs_b() const { return read_b != ReadB::direct; }
 };
 
-/// Widens the slabs and counts the parts of m so that tasks are worth handing out and threads share them evenly.
-void choose_parts(GemmBlocking& blocking, const GemmProblem& problem);
+/// The same with its grid settled: slabs are widened and the parts of m counted so that tasks are worth handing out and
+/// threads share them evenly.
+GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem);
+
+/// The same of a schedule that names its slabs and parts as the blocking of vectors does.
+template <typename Schedule>
+Schedule with_parts(Schedule schedule, const GemmProblem& problem) {
+  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem);
+  schedule.slab_vectors = static_cast<uint32_t>(settled.slab_units);
+  schedule.row_parts = static_cast<uint32_t>(settled.row_parts);
+  return schedule;
+}
+
+/// What slabs of B take of the second-level cache, in bytes: half, since the rows of A and C pass through the rest.
+int64_t second_level_share(const Machine& machine);
+/// How many units of a slab fit into that, a whole number of tiles and at least one.
+int64_t second_level_slab(const Machine& machine, int64_t unit_bytes, int64_t tile_units);
 
 /// Schedule::tile.
 std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProblem& problem, bool is_exchanged);

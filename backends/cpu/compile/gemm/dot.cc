@@ -100,10 +100,9 @@ DotSchedule dot_schedule(const GemmProblem& problem) {
   const int64_t column_bytes = std::max<int64_t>(gemm.k, 1) * problem.b.element_bytes();
   const int64_t slab = k_slab_bytes / column_bytes / schedule.tile_columns;
   schedule.slab_columns = static_cast<uint32_t>(std::max<int64_t>(slab, 1) * schedule.tile_columns);
-  GemmBlocking blocking = schedule.blocking(problem);
-  choose_parts(blocking, problem);
-  schedule.slab_columns = static_cast<uint32_t>(blocking.slab_units);
-  schedule.row_parts = static_cast<uint32_t>(blocking.row_parts);
+  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem);
+  schedule.slab_columns = static_cast<uint32_t>(settled.slab_units);
+  schedule.row_parts = static_cast<uint32_t>(settled.row_parts);
   return schedule;
 }
 

@@ -53,6 +53,13 @@ struct GemmEmission {
   /// Steps behind the last one of a packed panel of B: one, which holds what its columns' sums begin with, where A is packed
   /// with an offset.
   int64_t extra_steps() const { return problem.types.offsets_a() ? 1 : 0; }
+  /// Columns of a tile, and those of them that one of its vectors holds.
+  int64_t columns(const TileShape& shape) const {
+    return (shape.vectors - 1) * sum_lanes() + columns(shape, shape.vectors - 1);
+  }
+  int64_t columns(const TileShape& shape, int64_t vector) const {
+    return shape.tail != 0 && vector == shape.vectors - 1 ? shape.tail : sum_lanes();
+  }
   llvm::Value* zero() const { return llvm::Constant::getNullValue(sum_vector()); }
   /// sum + a * b, one step of k in each lane.
   llvm::Value* multiply_add(llvm::Value* a, llvm::Value* b, llvm::Value* sum) const;

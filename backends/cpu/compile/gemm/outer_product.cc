@@ -65,10 +65,6 @@ class OuterProductKernel final : public GemmTileKernel {
   void prefetch_output(const TileShape& shape, const GemmTileCall& call);
   void finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
   void store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
-  /// Lanes of a tile's vector that exist.
-  int64_t active(const TileShape& shape, int64_t vector) const {
-    return shape.tail != 0 && vector == shape.vectors - 1 ? shape.tail : m_g.sum_lanes();
-  }
 
   const OuterProductSchedule& m_schedule;
   GemmEpilogue m_epilogue;
@@ -105,8 +101,9 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
   Values columns;
   for (int64_t v = 0; v < shape.vectors; ++v) {
     Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
-    columns.push_back(packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
-                             : m_g.load_elements(m_g.problem.b, pointer, m_g.mask(active(shape, v), m_g.sum_lanes())));
+    columns.push_back(
+        packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
+               : m_g.load_elements(m_g.problem.b, pointer, m_g.mask(m_g.columns(shape, v), m_g.sum_lanes())));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -200,16 +197,14 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
   const auto each = [&](const auto& visit) {
     for (int64_t row = 0; row < shape.rows; ++row) {
       for (int64_t v = 0; v < shape.vectors; ++v) {
-        visit(e.advance(call.partial, row * m_g.partial_row_bytes() + v * m_g.sum_vector_bytes()), active(shape, v));
+        visit(e.advance(call.partial, row * m_g.partial_row_bytes() + v * m_g.sum_vector_bytes()),
+              m_g.columns(shape, v));
       }
     }
   };
-  const auto flag = [&](int64_t bit) {
-    return e.ir.CreateICmpNE(e.ir.CreateAnd(call.flags, e.index(bit)), e.index(0));
-  };
   Sums block = multiply(shape, call);
   const Sums sums = e.if_else(
-      flag(GemmTileCall::k_first), [&] { return block; },
+      is_block(call, GemmTileCall::k_first), [&] { return block; },
       [&] {
         Sums total;
         each([&](Value* pointer, int64_t lanes) {
@@ -218,7 +213,7 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
         return total;
       });
   e.if_else(
-      flag(GemmTileCall::k_last),
+      is_block(call, GemmTileCall::k_last),
       [&] {
         finish(shape, call, sums);
         return Values{};
@@ -240,15 +235,14 @@ void OuterProductKernel::finish(const TileShape& shape, const GemmTileCall& call
               static_cast<uint64_t>(m_g.sum_vector_bytes()));
     }
   }
-  const int64_t columns = shape.vectors * m_g.sum_lanes() - (shape.tail ? m_g.sum_lanes() - shape.tail : 0);
-  m_epilogue.run(call, shape.rows, columns);
+  m_epilogue.run(call, shape.rows, m_g.columns(shape));
 }
 
 void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
   GemmBody body(m_g, m_g.problem.gemm->epilogue, call.place);
   for (int64_t v = 0; v < shape.vectors; ++v) {
     Scope& columns =
-        body.lanes(body.inner_dim(), call.n, v * m_g.sum_lanes(), m_g.mask(active(shape, v), m_g.sum_lanes()));
+        body.lanes(body.inner_dim(), call.n, v * m_g.sum_lanes(), m_g.mask(m_g.columns(shape, v), m_g.sum_lanes()));
     prepare_stores(m_g, body, columns);
     for (int64_t row = 0; row < shape.rows; ++row) {
       Value* m = m_g.e.ir.CreateAdd(call.m, m_g.e.index(row));

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backends/cpu/compile/gemm/outer_product.h"
+#include "base/ceil_div.h"
 #include "frontend/kernel/expensive.h"
 
 /// Which tile, which blocks.
@@ -42,8 +43,6 @@ constexpr int64_t k_rows_to_repay_packing = 48;
 constexpr int64_t k_lanes_to_transpose = 4;
 constexpr int64_t k_short_block = 384;
 constexpr int k_largest_unroll = 16;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Cycles per k step of one tile.
 double tile_cycles(double rows, double vectors) {
@@ -146,18 +145,6 @@ int64_t longest_block(const GemmProblem& problem, const OuterProductSchedule& sc
   return steps * 4 / problem.packed_bytes();
 }
 
-/// Slabs of B take half of the second-level cache: the rows of A and C pass through the rest.
-int64_t slab_bytes(const Machine& machine) { return static_cast<int64_t>(machine.second_level_bytes / 2); }
-
-/// The same schedule with its grid settled.
-OuterProductSchedule with_parts(OuterProductSchedule schedule, const GemmProblem& problem) {
-  GemmBlocking blocking = schedule.blocking(problem);
-  choose_parts(blocking, problem);
-  schedule.slab_vectors = static_cast<uint32_t>(blocking.slab_units);
-  schedule.row_parts = static_cast<uint32_t>(blocking.row_parts);
-  return schedule;
-}
-
 OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile) {
   const auto& gemm = *problem.gemm;
   const int64_t k = std::max<int64_t>(problem.steps(), 1);
@@ -177,10 +164,10 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
   } else {
     const int64_t blocks = ceil_div(k, longest_block(problem, schedule));
     schedule.k_block = static_cast<uint32_t>(ceil_div(k, blocks));
-    const int64_t slab = slab_bytes(machine) / (schedule.k_block * problem.packed_vector_bytes());
-    schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(slab / tile.vectors, 1) * tile.vectors);
+    schedule.slab_vectors = static_cast<uint32_t>(
+        second_level_slab(machine, schedule.k_block * problem.packed_vector_bytes(), tile.vectors));
   }
-  const int64_t group = slab_bytes(machine) / 10 / (schedule.k_block * problem.packed_bytes());
+  const int64_t group = second_level_share(machine) / 10 / (schedule.k_block * problem.packed_bytes());
   schedule.group_rows = static_cast<uint32_t>(std::max<int64_t>(group / tile.rows, 1) * tile.rows);
   schedule.row_parts = 1;
   return streamed ? schedule : with_parts(schedule, problem);

@@ -37,7 +37,16 @@ llvm::Function* GemmPacking::begin(const std::string& name, Call& call) {
   return function;
 }
 
-void GemmPacking::invoke(llvm::Function* function, const Call& call) {
+void GemmPacking::invoke(const std::string& name, const Call& call, const std::function<void(const Call&)>& emit) {
+  llvm::Function*& function = m_functions[name];
+  if (function == nullptr) {
+    const auto resume = m_g.e.ir.saveIP();
+    Call inner;
+    function = begin(name, inner);
+    emit(inner);
+    m_g.e.ir.CreateRetVoid();
+    m_g.e.ir.restoreIP(resume);
+  }
   m_g.e.ir.CreateCall(function, {call.place.buffers, call.place.status, call.source, call.target, call.k_count,
                                  call.count, call.first, call.k, call.place.batch});
 }
@@ -86,6 +95,17 @@ Values GemmPacking::elements_of_step(Value* k) const {
   return elements;
 }
 
+Values GemmPacking::rows_of_step(const Call& call, Value* k) const {
+  Emitter& e = m_g.e;
+  Values rows;
+  for (Value* at : elements_of_step(k)) {
+    Value* before = e.ir.CreateSub(at, call.k);
+    rows.push_back(
+        e.advance(call.source, e.ir.CreateMul(before, e.index(operand().k_stride * operand().element_bytes()))));
+  }
+  return rows;
+}
+
 Value* GemmPacking::join(const Values& elements, Value* k) const {
   if (elements.size() == 1) return elements[0];
   Emitter& e = m_g.e;
@@ -107,16 +127,7 @@ Value* GemmPacking::join(const Values& elements, Value* k) const {
 // Panels.
 
 void GemmPacking::panels(int64_t width, const Call& call) {
-  llvm::Function*& function = m_panels[width];
-  if (function == nullptr) {
-    const auto resume = m_g.e.ir.saveIP();
-    Call inner;
-    function = begin(fmt::format("panels_{}", width), inner);
-    emit_panels(width, inner);
-    m_g.e.ir.CreateRetVoid();
-    m_g.e.ir.restoreIP(resume);
-  }
-  invoke(function, call);
+  invoke(fmt::format("panels_{}", width), call, [&](const Call& inner) { emit_panels(width, inner); });
 }
 
 void GemmPacking::emit_panels(int64_t width, const Call& call) {
@@ -129,11 +140,7 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
   Value* panel_bytes = panel_bytes_of(call, step_bytes);
   e.loop(e.index(0), call.k_count, 1, [&](Value* step) {
     Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
-    Values elements = elements_of_step(k), rows;
-    for (size_t i = 0; plain && i < elements.size(); ++i) {
-      Value* before = e.ir.CreateSub(elements[i], call.k);
-      rows.push_back(e.advance(call.source, e.ir.CreateMul(before, e.index(operand().k_stride * element_bytes))));
-    }
+    const Values elements = elements_of_step(k), rows = plain ? rows_of_step(call, k) : Values();
     Value* target = e.advance(call.target, e.ir.CreateMul(step, e.index(step_bytes)));
     e.loop(e.index(0), call.count, 1, {target}, [&](Value* tile, const Values& at) {
       if (plain) {
@@ -157,7 +164,7 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
 void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, Value* k, Value* target) {
   Emitter& e = m_g.e;
   const int64_t bytes = m_g.packed_bytes(), element_bytes = operand().element_bytes();
-  llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element();
+  llvm::Type* element = element_type();
   int64_t done = 0;
   for (int64_t piece = m_g.sum_lanes(); piece >= 1; piece /= 2) {
     for (; width - done >= piece; done += piece) {
@@ -182,16 +189,7 @@ Value* GemmPacking::panel_bytes_of(const Call& call, int64_t step_bytes) const {
 // What the sums of a column begin with.
 
 void GemmPacking::offset_sums(int64_t vectors, const Call& call) {
-  llvm::Function*& function = m_offsets[vectors];
-  if (function == nullptr) {
-    const auto resume = m_g.e.ir.saveIP();
-    Call inner;
-    function = begin(fmt::format("offsets_{}", vectors), inner);
-    emit_offset_sums(vectors, inner);
-    m_g.e.ir.CreateRetVoid();
-    m_g.e.ir.restoreIP(resume);
-  }
-  invoke(function, call);
+  invoke(fmt::format("offsets_{}", vectors), call, [&](const Call& inner) { emit_offset_sums(vectors, inner); });
 }
 
 /// Behind each panel: -128 times the sum of each column, as A's elements are 128 too large.
@@ -219,27 +217,16 @@ void GemmPacking::emit_offset_sums(int64_t vectors, const Call& call) {
 // Rows.
 
 void GemmPacking::rows(const Call& call) {
-  if (!has_row_blocks()) return invoke(row_function(m_rows, "rows", &GemmPacking::emit_rows), call);
+  const auto one_by_one = [&](const Call& some) { invoke("rows", some, [&](const Call& inner) { emit_rows(inner); }); };
+  if (!has_row_blocks()) return one_by_one(call);
   Emitter& e = m_g.e;
   Call blocks = call, rest = call;
   blocks.count = e.ir.CreateAnd(call.count, e.index(-m_g.sum_lanes()));
-  invoke(row_function(m_row_blocks, "row_blocks", &GemmPacking::emit_row_blocks), blocks);
+  invoke("row_blocks", blocks, [&](const Call& inner) { emit_row_blocks(inner); });
   rest.count = e.ir.CreateSub(call.count, blocks.count);
   rest.first = e.ir.CreateAdd(call.first, blocks.count);
   rest.target = e.advance(call.target, e.ir.CreateMul(blocks.count, e.index(packed_row_bytes(m_g))));
-  invoke(row_function(m_rows, "rows", &GemmPacking::emit_rows), rest);
-}
-
-llvm::Function* GemmPacking::row_function(llvm::Function*& function, const char* name,
-                                          void (GemmPacking::*emit)(const Call&)) {
-  if (function != nullptr) return function;
-  const auto resume = m_g.e.ir.saveIP();
-  Call inner;
-  function = begin(name, inner);
-  (this->*emit)(inner);
-  m_g.e.ir.CreateRetVoid();
-  m_g.e.ir.restoreIP(resume);
-  return function;
+  one_by_one(rest);
 }
 
 bool GemmPacking::has_row_blocks() const {
@@ -250,10 +237,9 @@ bool GemmPacking::has_row_blocks() const {
 
 void GemmPacking::emit_row_blocks(const Call& call) {
   Emitter& e = m_g.e;
-  const int64_t lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
-  const int64_t row_bytes = packed_row_bytes(m_g);
+  const int64_t lanes = m_g.sum_lanes(), row_bytes = packed_row_bytes(m_g);
   e.loop(e.index(0), call.count, lanes, [&](Value* row) {
-    Value* source = e.advance(call.source, e.ir.CreateMul(row, e.index(element_bytes)));
+    Value* offset = e.ir.CreateMul(row, e.index(operand().element_bytes()));
     Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(row_bytes)));
     e.loop(e.index(0), call.k_count, lanes, [&](Value* first) {
       Values block;
@@ -261,9 +247,8 @@ void GemmPacking::emit_row_blocks(const Call& call) {
         Value* step = e.ir.CreateAdd(first, e.index(i));
         Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
         Values elements;
-        for (Value* at : elements_of_step(k)) {
-          Value* offset = e.ir.CreateMul(e.ir.CreateSub(at, call.k), e.index(operand().k_stride * element_bytes));
-          elements.push_back(e.load(Emitter::vector(e.i16(), m_g.lanes()), e.advance(source, offset)));
+        for (Value* at : rows_of_step(call, k)) {
+          elements.push_back(e.load(Emitter::vector(e.i16(), m_g.lanes()), e.advance(at, offset)));
         }
         block.push_back(join(elements, k));
       }
@@ -281,12 +266,12 @@ void GemmPacking::emit_rows(const Call& call) {
   Value* count = element_count(call);
   e.loop(e.index(0), call.count, 1, [&](Value* row) {
     Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(packed_row_bytes(m_g))));
-    Value* zero = nullptr;
     const auto at = [&](Value* element, Value* mask) {
       Scope& some = body.lanes(k_dim(body), e.ir.CreateAdd(call.k, element), 0, mask);
       Value* value = evaluate(body, body.at(some, tile_dim(body), e.ir.CreateAdd(call.first, row)));
-      zero = llvm::Constant::getNullValue(value->getType());
-      if (mask != nullptr && pads_steps()) value = e.ir.CreateSelect(mask, value, zero);
+      if (mask != nullptr && pads_steps()) {
+        value = e.ir.CreateSelect(mask, value, llvm::Constant::getNullValue(value->getType()));
+      }
       // A row is a whole number of vectors long, so the masked lanes may be written too.
       e.store(value, e.advance(target, e.ir.CreateMul(element, e.index(bytes))));
     };
@@ -296,6 +281,7 @@ void GemmPacking::emit_rows(const Call& call) {
     e.if_then(e.ir.CreateICmpSLT(whole, count),
               [&] { at(whole, e.prefix_mask(e.ir.CreateSub(count, whole), m_g.lanes())); });
     if (!pads_steps()) return;
+    Value* zero = llvm::Constant::getNullValue(Emitter::vector(element_type(), m_g.lanes()));
     Value* written = e.ir.CreateAnd(e.ir.CreateAdd(count, e.index(lanes - 1)), e.index(-lanes));
     e.loop(written, e.ir.CreateMul(call.k_count, e.index(m_g.k_group())), lanes,
            [&](Value* element) { e.store(zero, e.advance(target, e.ir.CreateMul(element, e.index(bytes)))); });
@@ -310,10 +296,9 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   Value* source = call.source;
   int64_t row_bytes = operand().tile_stride * operand().element_bytes();
   if (transposes_from_scratch()) {
-    const int64_t columns = shape.vectors * lanes - (shape.tail ? lanes - shape.tail : 0);
     Call evaluate_rows = call;
     evaluate_rows.target = scratch;
-    evaluate_rows.count = e.index(columns);
+    evaluate_rows.count = e.index(m_g.columns(shape));
     rows(evaluate_rows);
     source = scratch;
     row_bytes = packed_row_bytes(m_g);
@@ -321,11 +306,10 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   const int64_t step_bytes = shape.vectors * m_g.packed_vector_bytes();
   const auto blocks = [&](Value* step, Value* rest) {
     for (int64_t v = 0; v < shape.vectors; ++v) {
-      const int64_t columns = shape.tail != 0 && v == shape.vectors - 1 ? shape.tail : lanes;
       Value* from = e.advance(e.advance(source, v * lanes * row_bytes), e.ir.CreateMul(step, e.index(bytes)));
       Value* to =
           e.advance(e.advance(call.target, v * m_g.packed_vector_bytes()), e.ir.CreateMul(step, e.index(step_bytes)));
-      e.ir.CreateCall(transpose_block(columns, shape.vectors, row_bytes, rest == nullptr),
+      e.ir.CreateCall(transpose_block(m_g.columns(shape, v), shape.vectors, row_bytes, rest == nullptr),
                       {from, to, rest == nullptr ? e.index(0) : rest});
     }
   };
@@ -349,7 +333,7 @@ llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, i
                               {e.pointer(), e.pointer(), e.i64()});
   const int elements = m_g.lanes() * static_cast<int>(m_g.k_group());
   Value* mask = whole ? nullptr : e.prefix_mask(function->getArg(2), elements);
-  llvm::Type* type = Emitter::vector(m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element(), elements);
+  llvm::Type* type = Emitter::vector(element_type(), elements);
   Values rows;
   for (int64_t column = 0; column < m_g.sum_lanes(); ++column) {
     Value* pointer = e.advance(function->getArg(0), column * source_row_bytes);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <map>
+#include <string>
 
 #include "backends/cpu/compile/gemm/emission.h"
 
@@ -48,7 +50,8 @@ class GemmPacking {
  private:
   const GemmOperand& operand() const { return m_is_a ? m_g.problem.a : m_g.problem.b; }
   llvm::Function* begin(const std::string& name, Call& call);
-  void invoke(llvm::Function* function, const Call& call);
+  /// Writes a call of the function of that name, which `emit` writes before the first.
+  void invoke(const std::string& name, const Call& call, const std::function<void(const Call&)>& emit);
   void emit_panels(int64_t width, const Call& call);
   void emit_offset_sums(int64_t vectors, const Call& call);
   /// From one tile to the next.
@@ -57,7 +60,6 @@ class GemmPacking {
   void emit_rows(const Call& call);
   void emit_row_blocks(const Call& call);
   bool has_row_blocks() const;
-  llvm::Function* row_function(llvm::Function*& function, const char* name, void (GemmPacking::*emit)(const Call&));
   llvm::Function* transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole);
   int tile_dim(const GemmBody& body) const;
   int k_dim(const GemmBody& body) const;
@@ -76,13 +78,16 @@ class GemmPacking {
   bool may_be_missing(int64_t i) const { return missing_elements() >= m_g.k_group() - i; }
   /// Where the elements of the step that begins at k are along k. The last one stands for those behind it.
   Values elements_of_step(llvm::Value* k) const;
+  /// Where these lie, in the first row or column of a plain operand.
+  Values rows_of_step(const Call& call, llvm::Value* k) const;
+  /// What an element is in registers before it is packed.
+  llvm::Type* element_type() const { return m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element(); }
   /// One step of its elements. Behind the last element along k there is a zero.
   llvm::Value* join(const Values& elements, llvm::Value* k) const;
 
   GemmEmission& m_g;
   bool m_is_a;
-  std::map<int64_t, llvm::Function*> m_panels, m_offsets;
-  llvm::Function *m_rows = nullptr, *m_row_blocks = nullptr;
+  std::map<std::string, llvm::Function*> m_functions;
   std::map<std::tuple<int64_t, int64_t, bool>, llvm::Function*> m_transposes;
 };
 

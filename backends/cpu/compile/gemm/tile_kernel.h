@@ -46,6 +46,11 @@ class GemmTileKernel {
   virtual void leave(llvm::Value* /*scratch*/) {}
 
  protected:
+  /// Whether the call is of the first or the last block of k: k_first, k_last.
+  llvm::Value* is_block(const GemmTileCall& call, int64_t flag) const {
+    return m_g.e.ir.CreateICmpNE(m_g.e.ir.CreateAnd(call.flags, m_g.e.index(flag)), m_g.e.index(0));
+  }
+
   GemmEmission& m_g;
 
  private:
