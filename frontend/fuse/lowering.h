@@ -76,7 +76,7 @@ class BodyLowering {
   const LoweringFailure& failure() const { return m_failure; }
   bool failed() const { return m_failed; }
 
-  static DType compute_dtype(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype; }
+  static DType compute_dtype(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
 
   ExprId add_node(ScalarNode node);
   ExprId cast(ExprId expr, DType dtype);

@@ -15,6 +15,8 @@ inline constexpr uint8_t k_dtype_count = 9;
 size_t size_of(DType dtype);
 bool is_floating(DType dtype);
 bool is_integral(DType dtype);  // boolean is not
+/// Whether it is kept in 16 bits and computed with in f32.
+constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 /// "bool", "u8", "i8", "i32", "i64", "f16", "bf16", "f32", "f64"
 std::string_view to_string(DType dtype);
 std::optional<DType> dtype_from_string(std::string_view name);

@@ -20,8 +20,6 @@ constexpr double step_of(DType dtype) {
   }
 }
 
-constexpr bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-
 /// The least number of a floating dtype that has all its bits.
 constexpr double least_normal(DType dtype) {
   if (dtype == DType::f64) return 0x1p-1022;

@@ -33,8 +33,6 @@ std::string constant_text(const ScalarNode& node) {
   }
 }
 
-bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-
 }  // namespace
 
 std::string_view register_type(DType dtype) {

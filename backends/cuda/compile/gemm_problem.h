@@ -32,7 +32,7 @@ struct GemmProblem {
   /// Columns that the epilogue may take in one piece, at most.
   uint32_t run = 1;
 
-  bool uses_tensor_cores() const { return gemm->dtype == DType::f16 || gemm->dtype == DType::bf16; }
+  bool uses_tensor_cores() const { return is_half(gemm->dtype); }
 };
 
 GemmProblem problem_of(const KernelSpec& spec);

@@ -10,7 +10,6 @@ namespace {
 
 using spv::Op;
 
-bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 bool is_unsigned(DType dtype) { return dtype == DType::u8 || dtype == DType::boolean; }
 
 }  // namespace

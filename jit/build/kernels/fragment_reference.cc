@@ -6,7 +6,6 @@
 #include "frontend/decompose/decompose.h"
 #include "frontend/decompose/uses_apart.h"
 #include "frontend/ops/op.h"
-#include "frontend/ops/precision.h"
 
 namespace kiln {
 

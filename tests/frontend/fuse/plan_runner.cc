@@ -67,9 +67,8 @@ void check_launch(const Plan& plan, const Launch& launch, const std::vector<Tens
     const PlanBuffer& buffer = plan.buffers[launch.buffers[i]];
     const std::vector<int64_t> extents = constants_of(fragment.type(fragment.outputs()[output]).shape);
     const Tensor got = gather(memory[launch.buffers[i]], extents, buffer.strides, buffer.dtype);
-    const bool is_half = buffer.dtype == DType::f16 || buffer.dtype == DType::bf16;
     for (int64_t e = 0; e < got.elements() && !testing::Test::HasFailure(); ++e) {
-      expect_close(got.at(e), (*wanted)[output][static_cast<size_t>(e)], is_half ? 1.0 / 128 : 2e-6,
+      expect_close(got.at(e), (*wanted)[output][static_cast<size_t>(e)], is_half(buffer.dtype) ? 1.0 / 128 : 2e-6,
                    fmt::format("{}, buffer {}, element {}", kernel_name(plan.specs[launch.spec]), i, e));
     }
     ++output;

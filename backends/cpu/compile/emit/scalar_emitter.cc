@@ -6,11 +6,6 @@
 #include "frontend/kernel/philox.h"
 
 namespace kiln::cpu {
-namespace {
-
-bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-
-}  // namespace
 
 llvm::Type* ScalarEmitter::register_type(DType dtype) {
   switch (dtype) {
