@@ -479,7 +479,12 @@ TEST(Gemm, schedules_of_no_list_are_as_good_in_either_orientation) {
                     23);
     }
     const DotSchedule dot{.exchanged = exchanged, .tile_rows = 2, .tile_columns = 3, .slab_columns = 5, .row_parts = 2};
-    for (const int64_t k : {0, 1, 5, 100}) check_choices({.m = 70, .n = 53, .k = k, .layout = "nt"}, dot, k);
+    DotSchedule blocked = dot;  // the tile's sums wait in scratch
+    blocked.tile_rows = 7;
+    blocked.k_block = 32;
+    for (const DotSchedule& schedule : {dot, blocked}) {
+      for (const int64_t k : {0, 1, 5, 64, 100}) check_choices({.m = 70, .n = 53, .k = k, .layout = "nt"}, schedule, k);
+    }
   }
 }
 
@@ -542,7 +547,9 @@ TEST(Gemm, schedules_that_the_problem_has_no_kernel_for_are_refused) {
   const KernelSpec rows = SpecBuilder({.m = 37, .n = 53, .k = 41, .layout = "nt"}).take();
   const CpuTarget& target = *runnable_targets().front();
   expect_refused(rows, target, DotSchedule{.tile_columns = 17}, "more than a vector");
-  expect_refused(rows, target, DotSchedule{.tile_rows = 40, .tile_columns = 4}, "registers");
+  expect_refused(rows, target, DotSchedule{.tile_rows = 40, .tile_columns = 4, .register_rows = 40}, "registers");
+  expect_refused(rows, target, DotSchedule{.tile_rows = 300}, "too many rows");
+  expect_refused(rows, target, DotSchedule{.k_block = 30}, "no number of vectors");
   expect_refused(rows, target, DotSchedule{.row_parts = 0}, "a zero extent");
   const KernelSpec halves = SpecBuilder({.m = 37, .n = 53, .k = 41, .dtype = DType::bf16}).take();
   const CpuTarget& tiles = *find_target("x86-64-v4-amx");
