@@ -12,20 +12,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint32_t k_version = 1;
+constexpr uint32_t k_version = 2;
 
 Json write(const TuningRecord::Candidate& candidate) {
-  return {{"description", candidate.description}, {"schedule", to_hex(candidate.schedule)},
-          {"seconds", candidate.seconds},         {"median", candidate.median},
-          {"spread", candidate.spread},           {"disturbed", candidate.disturbed},
-          {"dropped", candidate.dropped},         {"is_finalist", candidate.is_finalist}};
+  return {
+      {"description", candidate.description}, {"origin", candidate.origin},   {"schedule", to_hex(candidate.schedule)},
+      {"seconds", candidate.seconds},         {"median", candidate.median},   {"spread", candidate.spread},
+      {"disturbed", candidate.disturbed},     {"dropped", candidate.dropped}, {"is_finalist", candidate.is_finalist}};
 }
 
 TuningRecord::Candidate read(const Json& json) {
-  return {json.at("description"), from_hex(json.at("schedule").get<std::string>()).value(),
-          json.at("seconds"),     json.at("median"),
-          json.at("spread"),      json.at("disturbed"),
-          json.at("dropped"),     json.at("is_finalist")};
+  return {json.at("description"), json.at("origin"),  from_hex(json.at("schedule").get<std::string>()).value(),
+          json.at("seconds"),     json.at("median"),  json.at("spread"),
+          json.at("disturbed"),   json.at("dropped"), json.at("is_finalist")};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace kiln {
 struct TuningRecord {
   struct Candidate {
     std::string description;
+    std::string origin;             // the near kernel whose race its schedule won; empty: the model lists it
     std::vector<uint8_t> schedule;  // Schedule::bytes
     std::vector<double> seconds;
     double median = 0, spread = 0;  // Entrant's

@@ -42,11 +42,13 @@ void print_record(const Output& out, const Json& record) {
     const Json& candidate = candidates[i];
     const auto seconds = candidate.value("seconds", std::vector<double>{});
     const std::string dropped = candidate.value("dropped", "");
+    const std::string origin = candidate.value("origin", "");
     const std::string state = i == winner ? "winner" : candidate.value("is_finalist", false) ? "final" : "";
     table.add({state, seconds.empty() ? "-" : fmt::format("{:.1f} us", candidate.value("median", 0.0) * 1e6),
                seconds.empty() ? "-" : fmt::format("{:.1f} %", candidate.value("spread", 0.0) * 100),
                std::to_string(seconds.size()),
-               candidate.value("description", "") + (dropped.empty() ? "" : ": " + dropped)});
+               candidate.value("description", "") + (origin.empty() ? "" : ", as of " + origin) +
+                   (dropped.empty() ? "" : ": " + dropped)});
   }
   out.line("");
   out.print_table(table);

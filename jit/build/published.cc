@@ -47,9 +47,10 @@ std::optional<Image> Published::image_named(const Digest& digest) {
   return miss == KILN_HIT ? std::optional(image_in(view)) : std::nullopt;
 }
 
-bool Published::has_record(const Digest& key) {
+std::optional<PublishedRecord> Published::record(const Digest& key) {
   kiln_view view;
-  return kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) == KILN_HIT;
+  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) != KILN_HIT) return std::nullopt;
+  return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
 }
 
 bool Published::has_plan(const Digest& key, const Digest& artifact) {

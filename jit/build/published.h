@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "backends/backend.h"
 #include "base/digest.h"
@@ -9,6 +10,12 @@
 #include "jit/build/kernel_choice.h"
 
 namespace kiln {
+
+/// A record's JSON, and the generation of the head that led to it.
+struct PublishedRecord {
+  std::string_view json;
+  uint32_t generation = 0;
+};
 
 /// What the mapped cache already has, so that it is not built again.
 class Published {
@@ -24,8 +31,8 @@ class Published {
   std::optional<Image> image(const Digest& key);
   /// The code artifact of this digest, whole.
   std::optional<Image> image_named(const Digest& digest);
-  /// Whether this tuning key leads to a record.
-  bool has_record(const Digest& key);
+  /// The record that this key leads to, of whatever version. Its bytes stay while this object does.
+  std::optional<PublishedRecord> record(const Digest& key);
   /// Whether this plan key leads to this artifact, and every kernel that it names is there too.
   bool has_plan(const Digest& key, const Digest& artifact);
 

@@ -10,9 +10,9 @@ namespace kiln {
 namespace {
 
 /// What every level shares: what is keyed, for which target, by which generator.
-Key make_key(std::string level, std::string content_name, const Digest& content, const Target& target, Proof proof) {
+Key make_key(std::string level, std::string content_name, std::string content, const Target& target, Proof proof) {
   Key key{{{"level", std::move(level)},
-           {std::move(content_name), content.to_hex()},
+           {std::move(content_name), std::move(content)},
            {"backend", target.backend},
            {"target", target.name},
            {"generator", std::string(generator_build_id(target.backend))},
@@ -37,22 +37,29 @@ std::string Key::to_json() const {
 }
 
 Key program_key(const Digest& graph, const Target& target, Proof proof) {
-  return make_key("program", "graph", graph, target, proof);
+  return make_key("program", "graph", graph.to_hex(), target, proof);
 }
 
 Key plan_key(const Digest& region, const Target& target, Proof proof) {
-  return make_key("plan", "region", region, target, proof);
+  return make_key("plan", "region", region.to_hex(), target, proof);
 }
 
 Key code_key(const Digest& spec, const Target& target, const std::string& toolchain, Proof proof) {
-  Key key = make_key("code", "spec", spec, target, proof);
+  Key key = make_key("code", "spec", spec.to_hex(), target, proof);
   // Deferred code is checked before it counts: whoever made it.
   if (proof == Proof::verified) key.parts.push_back({"toolchain", toolchain});
   return key;
 }
 
 Key tuning_key(const Digest& spec, const Target& target, const std::string& machine) {
-  Key key = make_key("tuning", "spec", spec, target, Proof::verified);
+  Key key = make_key("tuning", "spec", spec.to_hex(), target, Proof::verified);
+  key.parts.push_back({"machine", machine});
+  return key;
+}
+
+Key near_key(const std::string& family, const std::string& sizes, const Target& target, const std::string& machine) {
+  Key key = make_key("near", "family", family, target, Proof::verified);
+  key.parts.push_back({"sizes", sizes});
   key.parts.push_back({"machine", machine});
   return key;
 }

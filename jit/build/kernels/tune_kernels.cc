@@ -11,6 +11,7 @@
 #include "autotune/machine_lock.h"
 #include "autotune/record.h"
 #include "jit/build/kernels/kernel_builder.h"
+#include "jit/build/kernels/near_records.h"
 #include "jit/resolve/key.h"
 #include "verdict/verdict.h"
 
@@ -20,6 +21,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// How many schedules race, the incumbent's code apart, and how many of these may be from near kernels' races.
+constexpr size_t k_most_schedules = 16, k_most_near = 4;
+
 /// A kernel spec that is to race.
 struct TuningJob {
   KernelJob kernel;
@@ -27,21 +31,34 @@ struct TuningJob {
   KernelChoice incumbent;
 };
 
+/// The best by the model, and winners of near kernels' races.
+std::vector<NearSchedule> schedules_of(const TuningJob& job, const BuildTarget& target, const Machine& machine,
+                                       const NearRecords& records) {
+  const KernelSpec& spec = job.kernel.spec();
+  std::vector<Schedule> listed = target.backend.candidates(spec, target.target, machine);
+  std::vector<NearSchedule> near = records.schedules(spec, listed, k_most_near);
+  listed.resize(std::min(listed.size(), k_most_schedules - near.size()));
+  std::vector<NearSchedule> schedules;
+  for (Schedule& schedule : listed) schedules.push_back({std::move(schedule), {}});
+  std::ranges::move(near, std::back_inserter(schedules));
+  return schedules;
+}
+
 /// Told the least time of a repetition so far. [seconds]
 using BestSoFar = std::function<void(double)>;
 
 /// One race, from candidates to a winner that passed its verdict.
 class KernelTuning {
  public:
-  KernelTuning(const TuningJob& job, const BuildTarget& target, CandidateRunner& runner, Image incumbent,
-               const BestSoFar& note_best)
+  KernelTuning(const TuningJob& job, const BuildTarget& target, const NearRecords& records, CandidateRunner& runner,
+               Image incumbent, const BestSoFar& note_best)
       : m_job(job),
         m_target(target),
         m_runner(runner),
         m_note_best(note_best),
         m_machine(machine_for(target.backend, target.target, &runner)),
-        m_schedules(target.backend.candidates(job.kernel.spec(), target.target, m_machine)) {
-    add("what was chosen before", {}, std::move(incumbent));
+        m_schedules(schedules_of(job, target, m_machine, records)) {
+    add("what was chosen before", nullptr, std::move(incumbent));
   }
 
   Status run() {
@@ -49,7 +66,7 @@ class KernelTuning {
     for (;;) {
       KILN_ASSIGN_OR_RETURN(m_winner, race_once());
       if (m_winner == 0) return {};
-      const Schedule& schedule = *m_candidates[m_winner].schedule;
+      const Schedule& schedule = m_candidates[m_winner].made_by->schedule;
       auto built = build_kernel(m_job.kernel, m_target.backend, m_target.target, &m_runner, {&schedule, 1});
       if (built.ok()) {
         m_built = std::move(built).value();
@@ -71,23 +88,24 @@ class KernelTuning {
     for (const Candidate& candidate : m_candidates) {
       const Entrant& entrant = candidate.entrant;
       const std::string dropped = entrant.status.ok() ? "" : entrant.status.message();
-      const auto bytes = candidate.schedule ? candidate.schedule->bytes : std::vector<uint8_t>{};
-      record.candidates.push_back({entrant.description, bytes, entrant.seconds, entrant.median(), entrant.spread(),
-                                   entrant.disturbed, dropped, entrant.is_finalist});
+      const NearSchedule made_by = candidate.made_by ? *candidate.made_by : NearSchedule{};
+      record.candidates.push_back({entrant.description, made_by.origin, made_by.schedule.bytes, entrant.seconds,
+                                   entrant.median(), entrant.spread(), entrant.disturbed, dropped,
+                                   entrant.is_finalist});
     }
     return record;
   }
 
  private:
   struct Candidate {
-    const Schedule* schedule = nullptr;  // null: the incumbent, of whom only the code is known
+    const NearSchedule* made_by = nullptr;  // null: the incumbent, of whom only the code is known
     Image image;
     Entrant entrant;
   };
 
-  void add(std::string description, const Schedule* schedule, Image image) {
+  void add(std::string description, const NearSchedule* made_by, Image image) {
     Candidate& candidate = m_candidates.emplace_back();
-    candidate.schedule = schedule;
+    candidate.made_by = made_by;
     candidate.image = std::move(image);
     candidate.entrant.description = std::move(description);
   }
@@ -98,7 +116,7 @@ class KernelTuning {
     std::atomic<size_t> next{0};
     const auto work = [&] {
       for (size_t i; (i = next.fetch_add(1)) < m_schedules.size();) {
-        images[i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[i], m_target.target);
+        images[i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[i].schedule, m_target.target);
       }
     };
     {
@@ -117,16 +135,17 @@ class KernelTuning {
         name_incumbent(images[i]->code, m_schedules[i]);
         continue;
       }
-      add(m_schedules[i].description, &m_schedules[i], images[i].ok() ? std::move(*images[i]) : Image{});
+      const std::string& description = m_schedules[i].schedule.description;
+      add(description, &m_schedules[i], images[i].ok() ? std::move(*images[i]) : Image{});
       if (!images[i].ok()) m_candidates.back().entrant.status = images[i].status();
     }
   }
 
-  void name_incumbent(const std::vector<uint8_t>& code, const Schedule& schedule) {
+  void name_incumbent(const std::vector<uint8_t>& code, const NearSchedule& made_by) {
     Candidate& incumbent = m_candidates.front();
-    if (incumbent.schedule != nullptr || incumbent.image.code != code) return;
-    incumbent.schedule = &schedule;
-    incumbent.entrant.description = schedule.description;
+    if (incumbent.made_by != nullptr || incumbent.image.code != code) return;
+    incumbent.made_by = &made_by;
+    incumbent.entrant.description = made_by.schedule.description;
   }
 
   /// The number, in m_candidates, of who wins among those that nothing is known against.
@@ -158,7 +177,7 @@ class KernelTuning {
   CandidateRunner& m_runner;
   const BestSoFar& m_note_best;
   const Machine m_machine;
-  const std::vector<Schedule> m_schedules;
+  const std::vector<NearSchedule> m_schedules;
   std::vector<Candidate> m_candidates;
   size_t m_winner = 0;
   BuiltKernel m_built;
@@ -179,7 +198,7 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
       if (!races || !seen.try_emplace(spec, true).second) continue;
       const KernelChoice& choice = chosen.of_plans[p][launch.spec];
       const Digest record = tuning_key(spec, target.target, machine).digest();
-      if (!is_again && choice.generation > 0 && published.has_record(record)) continue;
+      if (!is_again && choice.generation > 0 && published.record(record)) continue;
       const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
       jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, choice});
     }
@@ -206,10 +225,11 @@ Json report_of(const TuningRecord& record, double seconds) {
 
 /// Races one kernel and puts what came of it into `chosen`.
 Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget& target, Published& published,
-            CandidateRunner& runner, const BestSoFar& note_best, ChosenKernels& chosen) {
+            const std::string& machine, CandidateRunner& runner, const BestSoFar& note_best, ChosenKernels& chosen) {
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(Image incumbent, image_of(job.incumbent.code, chosen, published));
-  KernelTuning tuning(job, target, runner, std::move(incumbent), note_best);
+  NearRecords records(target.target, machine, published, chosen);
+  KernelTuning tuning(job, target, records, runner, std::move(incumbent), note_best);
   KILN_RETURN_IF_ERROR(tuning.run());
 
   KernelChoice choice{job.incumbent.code, job.incumbent.generation + 1};
@@ -224,8 +244,9 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
   const TuningRecord record = tuning.record();
   const std::string json = record.to_json();
   BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
-  const Key key = tuning_key(job.spec, target.target, record.machine);
+  const Key key = tuning_key(job.spec, target.target, machine);
   chosen.heads.push_back({key.digest(), kept.digest, choice.generation - 1, key.to_json()});
+  records.add(job.kernel.spec(), kept.digest);
   chosen.artifacts.push_back(std::move(kept));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   chosen.report.push_back(report_of(record, took.count()));
@@ -252,7 +273,7 @@ Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& 
     const BestSoFar note_best = [&](double seconds) {
       environment.progress("tune", next, jobs.size(), fmt::format("{}  best {:.3f} ms", name, seconds * 1e3));
     };
-    const Status status = tune(jobs[next], plans, target, published, *runner, note_best, chosen);
+    const Status status = tune(jobs[next], plans, target, published, machine, *runner, note_best, chosen);
     raced += status.ok() ? 1 : 0;
     if (!status.ok()) chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
   }

@@ -15,6 +15,7 @@
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "backends/devices.h"
 #include "backends/schedule_bytes.h"
+#include "base/hex.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/builder.h"
 #include "frontend/wire/wire.h"
@@ -37,7 +38,7 @@ const CompileBackend* only_the_host(std::string_view name) {
 /// The host's backend with other candidates for products.
 class OtherCandidates final : public CompileBackend {
  public:
-  using Edit = std::function<void(std::vector<Schedule>&)>;
+  using Edit = std::function<void(const GemmSpec&, std::vector<Schedule>&)>;
   explicit OtherCandidates(Edit edit) : m_edit(std::move(edit)) {}
 
   std::string_view name() const override { return m_backend.name(); }
@@ -48,7 +49,7 @@ class OtherCandidates final : public CompileBackend {
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
                                    const Machine& machine) const override {
     std::vector<Schedule> schedules = m_backend.candidates(spec, target, machine);
-    if (std::holds_alternative<GemmSpec>(spec.kernel)) m_edit(schedules);
+    if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) m_edit(*gemm, schedules);
     return schedules;
   }
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
@@ -62,23 +63,38 @@ class OtherCandidates final : public CompileBackend {
 
 /// Puts a schedule first that the model would never list: one row by one vector at a time.
 const CompileBackend* badly_ordered(std::string_view name) {
-  static const OtherCandidates backend([](std::vector<Schedule>& schedules) {
+  static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
     const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
     schedules.insert(schedules.begin(), {encode_choices(slow), "planted"});
   });
   return name == backend.name() ? &backend : nullptr;
 }
 
-/// A product of some milliseconds.
-Graph product() {
+/// Right, and in no list of the model's.
+Schedule unlisted() {
+  return {encode_choices(cpu::OuterProductSchedule{.tile_rows = 3, .tile_vectors = 2, .k_block = 7}), "unlisted"};
+}
+
+/// Nothing but an unlisted schedule for products of 48 columns.
+const CompileBackend* narrow_by_one_way(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
+    if (gemm.n == 48) schedules = {unlisted()};
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+Graph product_of(int64_t m, int64_t n, int64_t k) {
   Graph graph;
   GraphBuilder builder(graph);
-  const ValueId x = graph.add_input({DType::f32, {Dim(384), Dim(768)}, {}});
-  const ValueId w = graph.add_input({DType::f32, {Dim(768), Dim(512)}, {}});
+  const ValueId x = graph.add_input({DType::f32, {Dim(m), Dim(k)}, {}});
+  const ValueId w = graph.add_input({DType::f32, {Dim(k), Dim(n)}, {}});
   graph.set_outputs({builder.op("matmul", {x, w})});
   EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
   return graph;
 }
+
+/// A product of some milliseconds.
+Graph product() { return product_of(384, 512, 768); }
 
 /// Two that share nothing but an input.
 Graph two_products() {
@@ -154,11 +170,39 @@ class TuneTest : public ::testing::Test {
   static const BuiltArtifact& artifact_of(const BuildResult& result, const BuiltHead& head) {
     return *std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
   }
+  static std::vector<TuningRecord> records_in(const BuildResult& result) {
+    std::vector<TuningRecord> records;
+    for (const BuiltHead& head : heads_of(result, "tuning")) {
+      const std::vector<uint8_t>& json = artifact_of(result, head).payload;
+      records.push_back(TuningRecord::parse({reinterpret_cast<const char*>(json.data()), json.size()}).value());
+    }
+    return records;
+  }
   static Expected<TuningRecord> record_in(const BuildResult& result) {
-    const auto heads = heads_of(result, "tuning");
-    if (heads.size() != 1) return error(StatusCode::internal, "{} records", heads.size());
-    const std::vector<uint8_t>& json = artifact_of(result, heads.front()).payload;
-    return TuningRecord::parse({reinterpret_cast<const char*>(json.data()), json.size()});
+    auto records = records_in(result);
+    if (records.size() != 1) return error(StatusCode::internal, "{} records", records.size());
+    return std::move(records.front());
+  }
+  /// The candidates of a record that came from another kernel's race.
+  static std::vector<TuningRecord::Candidate> from_others(const TuningRecord& record) {
+    std::vector<TuningRecord::Candidate> found = record.candidates;
+    std::erase_if(found, [](const TuningRecord::Candidate& each) { return each.origin.empty(); });
+    return found;
+  }
+  /// What races for `graph` once the unlisted schedule has won a race of 40 x 48 x 72, whose record `edit` may change.
+  std::vector<TuningRecord::Candidate> from_others_after_a_narrow_race(
+      const Graph& graph, const std::function<void(std::string&)>& edit = [](std::string&) {}) {
+    auto first = build_it(Tuning::all, product_of(40, 48, 72), narrow_by_one_way).value();
+    const Digest before = heads_of(first, "near").at(0).artifact;
+    BuiltArtifact& record = *std::ranges::find(first.artifacts, before, &BuiltArtifact::digest);
+    std::string json(record.payload.begin(), record.payload.end());
+    edit(json);
+    record = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
+    for (BuiltHead& head : first.heads) {
+      if (head.artifact == before) head.artifact = record.digest;
+    }
+    publish(first);
+    return from_others(record_in(build_it(Tuning::all, graph).value()).value());
   }
   static bool is_tuned(const BuildResult& result) {
     const BuiltArtifact& program = artifact_of(result, heads_of(result, "program").front());
@@ -271,6 +315,59 @@ TEST_F(TuneTest, a_bad_order_is_recovered_from) {
   EXPECT_NE(heads_of(*tuned, "code").front().artifact, heads_of(*bad, "code").front().artifact);
 }
 
+TEST_F(TuneTest, what_won_a_race_of_near_sizes_races_too) {
+  const auto near = from_others_after_a_narrow_race(product_of(40, 96, 72));
+  ASSERT_EQ(near.size(), 1);
+  EXPECT_EQ(near.front().schedule, unlisted().bytes);
+  EXPECT_EQ(near.front().origin, "gemm_f32_40x48x72_nn");
+  EXPECT_EQ(near.front().dropped, "");
+}
+
+TEST_F(TuneTest, what_won_a_race_of_far_sizes_does_not) {
+  EXPECT_TRUE(from_others_after_a_narrow_race(product_of(160, 384, 72)).empty());
+}
+
+TEST_F(TuneTest, a_damaged_record_of_near_sizes_is_none) {
+  const auto cut = [](std::string& json) { json.resize(json.size() / 2); };
+  EXPECT_TRUE(from_others_after_a_narrow_race(product_of(40, 96, 72), cut).empty());
+}
+
+TEST_F(TuneTest, a_record_of_near_sizes_of_another_version_is_none) {
+  const auto age = [](std::string& json) { json.replace(json.find("\"version\":"), 11, "\"version\":1"); };
+  EXPECT_TRUE(from_others_after_a_narrow_race(product_of(40, 96, 72), age).empty());
+}
+
+TEST_F(TuneTest, a_near_schedule_that_does_not_fit_drops_out) {
+  const auto bend = [](std::string& json) {
+    const std::string fits = to_hex(unlisted().bytes);
+    const cpu::OuterProductSchedule large{.tile_rows = 300};
+    json.replace(json.find(fits), fits.size(), to_hex(encode_choices(large)));
+  };
+  const auto near = from_others_after_a_narrow_race(product_of(40, 96, 72), bend);
+  ASSERT_EQ(near.size(), 1);
+  EXPECT_NE(near.front().dropped, "");
+}
+
+TEST_F(TuneTest, kernels_of_one_build_learn_from_each_other) {
+  const auto tuned = build_it(Tuning::all, two_products(), narrow_by_one_way);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  size_t learned = 0;
+  for (const TuningRecord& record : records_in(*tuned)) learned += from_others(record).size();
+  EXPECT_EQ(learned, 1) << "of the second kernel that raced";
+  publish(*tuned);
+}
+
+TEST_F(TuneTest, a_neighbourhood_leads_to_its_latest_race) {
+  const auto first = build_it(Tuning::all);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  publish(*first);
+  const auto again = build_it(Tuning::again);
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  ASSERT_EQ(heads_of(*again, "near").size(), 1);
+  EXPECT_EQ(heads_of(*again, "near").front().key, heads_of(*first, "near").at(0).key);
+  EXPECT_EQ(heads_of(*again, "near").front().generation, 1);
+}
+
 TEST_F(TuneTest, a_neighbour_changes_no_pick) {
   if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
   const auto quiet = build_it(Tuning::all, product(), badly_ordered);
@@ -285,7 +382,7 @@ TEST_F(TuneTest, a_neighbour_changes_no_pick) {
   // The same, or one that is as fast when both run alone.
   const TuningRecord::Candidate &one = alone->candidates[alone->winner], &other = beside->candidates[beside->winner];
   if (one.description == other.description) return;
-  const OtherCandidates only_both([&](std::vector<Schedule>& schedules) {
+  const OtherCandidates only_both([&](const GemmSpec&, std::vector<Schedule>& schedules) {
     schedules = {{one.schedule, one.description}, {other.schedule, other.description}};
   });
   const auto final = build_it(Tuning::all, product(), [&](std::string_view) { return &only_both; });

@@ -54,6 +54,17 @@ TEST(Key, NamesAndOrderDoNotMatter) {
   EXPECT_EQ(key_of(a), key_of(b));
 }
 
+TEST(Key, NeighbourhoodsDifferByFamilySizesAndMachine) {
+  std::set<std::string> keys;
+  for (const char* family : {"gemm f32", "gemm bf16"}) {
+    for (const char* sizes : {"0,9,12,10", "0,9,12,9"}) {
+      for (const char* machine : {"one", "other"}) {
+        EXPECT_TRUE(keys.insert(near_key(family, sizes, k_target, machine).digest().to_hex()).second);
+      }
+    }
+  }
+}
+
 TEST(Key, LevelsDoNotMeet) {
   auto parsed = parse_text(graph());
   const Digest canonical = canonicalise(*parsed).digest;
