@@ -162,6 +162,16 @@ Expected<std::string> search(const char* text, const Target& target, uint32_t ro
   return bench::search(plan, target, rounds);
 }
 
+Expected<std::string> search_near(std::span<const char* const> texts, const Target& target, uint32_t rounds,
+                                  uint32_t guesses, uint32_t seed) {
+  std::vector<Plan> plans;
+  for (const char* text : texts) {
+    KILN_ASSIGN_OR_RETURN(Plan plan, plan_of(text));
+    plans.push_back(std::move(plan));
+  }
+  return bench::search_near(plans, target, rounds, guesses, seed);
+}
+
 /// Nothing, with the error kept, for what failed.
 template <typename T>
 T value_or_error(Expected<T> value) {
@@ -191,6 +201,14 @@ KILN_BENCH int kiln_bench_candidates(const char* text, const char* target) {
 /// Has the tuner pick, and looks for something better among all schedules (schedule_search.h): JSON, until the next call.
 KILN_BENCH const char* kiln_bench_search(const char* text, const char* target, int rounds) {
   s_result = value_or_error(search(text, target_named(target), static_cast<uint32_t>(rounds)));
+  return s_result.empty() ? nullptr : s_result.c_str();
+}
+
+/// The same for several graphs that learn from each other (search_near of schedule_search.h).
+KILN_BENCH const char* kiln_bench_search_near(const char* const* texts, int count, int rounds, int guesses, int seed) {
+  s_result =
+      value_or_error(search_near({texts, static_cast<size_t>(count)}, target_named(""), static_cast<uint32_t>(rounds),
+                                 static_cast<uint32_t>(guesses), static_cast<uint32_t>(seed)));
   return s_result.empty() ? nullptr : s_result.c_str();
 }
 

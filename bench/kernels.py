@@ -27,7 +27,8 @@ def library():
             ("candidates", ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]), ("description", ctypes.c_char_p, [ctypes.c_void_p]),
             ("compile_ms", ctypes.c_double, [ctypes.c_void_p]), ("destroy", None, [ctypes.c_void_p]),
             ("run", None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]),
-            ("search", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int])):
+            ("search", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
+            ("search_near", ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), *[ctypes.c_int] * 4])):
         function = getattr(c, f"kiln_bench_{name}")
         function.restype, function.argtypes = result, arguments
     return c

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "autotune/machine_lock.h"
 #include "autotune/record.h"
@@ -30,31 +32,63 @@ Expected<std::unique_ptr<CandidateRunner>> make_runner(const Target& target) {
   return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH, .machine = machine(target)});
 }
 
-/// What the service's tuner found, and what that cost.
+/// What the service's tuner found, in the order of the plans, and what that cost.
 struct Tuned {
-  TuningRecord record;
+  std::vector<TuningRecord> records;
   uint64_t samples = 0;
   double seconds = 0;
 };
 
-Expected<Tuned> tune(const Plan& plan, const Target& target) {
-  const BuildTarget asked{backend(), target, Proof::verified};
+/// From an empty cache, in one build.
+Expected<Tuned> tune(std::span<const Plan> plans, const Target& target, const CompileBackend& by = backend()) {
+  const BuildTarget asked{by, target, Proof::verified};
   const BuildEnvironment environment{.make_runner = make_runner};
   Published published("/nonexistent");
-  KILN_ASSIGN_OR_RETURN(ChosenKernels chosen, choose_kernels({&plan, 1}, asked, published, environment));
+  KILN_ASSIGN_OR_RETURN(ChosenKernels chosen, choose_kernels(plans, asked, published, environment));
   const auto start = std::chrono::steady_clock::now();
-  KILN_ASSIGN_OR_RETURN(const uint32_t raced, tune_kernels({&plan, 1}, asked, published, environment, {}, chosen));
+  KILN_ASSIGN_OR_RETURN(const uint32_t raced, tune_kernels(plans, asked, published, environment, {}, chosen));
   Tuned tuned{.seconds = seconds_since(start)};
-  if (raced != 1) return invalid_argument("{} kernels race, not one: {}", raced, chosen.report.dump());
-  const auto made =
-      std::ranges::find(chosen.artifacts, static_cast<uint16_t>(ArtifactKind::record), &BuiltArtifact::kind);
-  KILN_ASSIGN_OR_RETURN(
-      tuned.record, TuningRecord::parse({reinterpret_cast<const char*>(made->payload.data()), made->payload.size()}));
-  for (const auto& candidate : tuned.record.candidates) {
-    tuned.samples += 1 + candidate.seconds.size() + candidate.disturbed;  // the first one warms up
+  if (raced != plans.size()) return invalid_argument("{} kernels race of {}", raced, plans.size());
+  for (const BuiltArtifact& made : chosen.artifacts) {
+    if (made.kind != static_cast<uint16_t>(ArtifactKind::record)) continue;
+    KILN_ASSIGN_OR_RETURN(TuningRecord record, TuningRecord::parse({reinterpret_cast<const char*>(made.payload.data()),
+                                                                    made.payload.size()}));
+    for (const auto& candidate : record.candidates) {
+      tuned.samples += 1 + candidate.seconds.size() + candidate.disturbed;  // the first one warms up
+    }
+    tuned.records.push_back(std::move(record));
   }
   return tuned;
 }
+
+const TuningRecord::Candidate& winner_of(const TuningRecord& record) { return record.candidates[record.winner]; }
+
+/// The host's backend with a model that knows nothing: some of all schedules, in an order of chance.
+class Guesses final : public CompileBackend {
+ public:
+  Guesses(size_t count, uint32_t seed) : m_count(count), m_seed(seed) {}
+
+  std::string_view name() const override { return backend().name(); }
+  std::vector<Target> targets() const override { return backend().targets(); }
+  Machine default_machine(const Target& target) const override { return backend().default_machine(target); }
+  std::string toolchain() const override { return backend().toolchain(); }
+  Status claims(const KernelSpec& spec, const Target& target) const override { return backend().claims(spec, target); }
+  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
+                                   const Machine& machine) const override {
+    std::vector<Schedule> schedules = backend().schedules(spec, target, machine);
+    std::seed_seq seeds{m_seed, static_cast<uint32_t>(std::hash<std::string>()(kernel_name(spec)))};
+    std::ranges::shuffle(schedules, std::mt19937(seeds));
+    schedules.resize(std::min(schedules.size(), m_count));
+    return schedules;
+  }
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
+    return backend().compile(spec, schedule, target);
+  }
+
+ private:
+  const size_t m_count;
+  const uint32_t m_seed;
+};
 
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
@@ -79,7 +113,7 @@ struct Contender {
 class Search {
  public:
   Search(const KernelSpec& spec, const Target& target, CandidateRunner& runner)
-      : m_stopwatch(runner, machine(target).second_level_bytes) {
+      : m_spec(spec), m_target(target), m_stopwatch(runner, machine(target).second_level_bytes) {
     for (const Schedule& schedule : backend().schedules(spec, target, machine(target))) {
       ++m_schedules;
       auto image = backend().compile(spec, schedule, target);
@@ -109,11 +143,20 @@ class Search {
     }
   }
 
-  /// Null for one whose code no schedule makes.
+  /// The one of these bytes, or of the same code. Null where they make none.
   Contender* find(const std::vector<uint8_t>& schedule) {
-    const auto found =
-        std::ranges::find(m_contenders, schedule, [](const Contender& each) { return each.schedule.bytes; });
+    const auto image = backend().compile(m_spec, {schedule, {}}, m_target);
+    if (!image.ok()) return nullptr;
+    const auto has_code = [&](const Contender& each) { return each.image.code == image->code; };
+    const auto found = std::ranges::find_if(m_contenders, has_code);
     return found == m_contenders.end() ? nullptr : &*found;
+  }
+  /// One more, which the model may not list.
+  void add(const TuningRecord::Candidate& candidate) {
+    if (find(candidate.schedule) != nullptr) return;
+    const Schedule schedule{candidate.schedule, candidate.description};
+    auto image = backend().compile(m_spec, schedule, m_target);
+    if (image.ok()) m_contenders.push_back({schedule, std::move(*image), {}});
   }
   std::vector<Contender>& contenders() { return m_contenders; }
   size_t schedules() const { return m_schedules; }
@@ -138,6 +181,8 @@ class Search {
     }
   }
 
+  const KernelSpec& m_spec;
+  const Target& m_target;
   Stopwatch m_stopwatch;
   std::vector<Contender> m_contenders;
   size_t m_schedules = 0;
@@ -173,7 +218,7 @@ Machine machine(const Target& target) {
 
 Expected<std::string> search(const Plan& plan, const Target& target, uint32_t rounds) {
   KILN_ASSIGN_OR_RETURN(const KernelSpec* spec, racing_spec(plan, target));
-  KILN_ASSIGN_OR_RETURN(const Tuned tuned, tune(plan, target));
+  KILN_ASSIGN_OR_RETURN(const Tuned tuned, tune({&plan, 1}, target));
 
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
@@ -182,8 +227,8 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
   search.run();
   const double seconds = seconds_since(start);
 
-  const auto& candidates = tuned.record.candidates;
-  Contender* const pick = search.find(candidates[tuned.record.winner].schedule);
+  const auto& candidates = tuned.records.front().candidates;
+  Contender* const pick = search.find(winner_of(tuned.records.front()).schedule);
   Contender* const first = search.find(candidates.front().schedule);
   if (pick == nullptr || first == nullptr) return error(StatusCode::internal, "the tuner's pick is of no schedule");
   std::vector<Contender*> finalists{pick};
@@ -208,6 +253,64 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
               {"tuner", {{"samples", tuned.samples}, {"seconds", tuned.seconds}}},
               {"search", {{"samples", samples}, {"seconds", seconds}}}}
       .dump();
+}
+
+namespace {
+
+/// The winner of the plan's race where it had neighbours, and where it had none, beside the best schedule there is.
+Expected<Json> compare(const Plan& plan, const Target& target, const TuningRecord& alone, const TuningRecord& among,
+                       uint32_t rounds) {
+  KILN_ASSIGN_OR_RETURN(const KernelSpec* spec, racing_spec(plan, target));
+  KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
+  KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(*spec, *runner));
+  Search search(*spec, target, *runner);
+  const auto &first = alone.candidates.front(), &one = winner_of(alone), &other = winner_of(among);
+  for (const auto* each : {&first, &one, &other}) search.add(*each);
+  search.run();
+  std::vector<Contender*> finalists;
+  for (const auto* each : {&first, &one, &other}) {
+    Contender* const found = search.find(each->schedule);
+    if (found == nullptr) return error(StatusCode::internal, "a winner of no schedule");
+    if (std::ranges::find(finalists, found) == finalists.end()) finalists.push_back(found);
+  }
+  for (size_t i = 0; i < std::min(k_finalists, search.contenders().size()); ++i) {
+    Contender* const each = &search.contenders()[i];
+    if (std::ranges::find(finalists, each) == finalists.end()) finalists.push_back(each);
+  }
+  search.run_final(finalists, rounds);
+  const Contender &reference = *search.find(first.schedule),
+                  &best = **std::ranges::min_element(finalists, {},
+                                                     [&](const Contender* each) { return each->share_of(reference); });
+  return Json{{"kernel", kernel_name(*spec)},
+              {"best", described(best)},
+              {"first", described(reference)},
+              {"alone", described(*search.find(one.schedule))},
+              {"among", described(*search.find(other.schedule))},
+              {"origin", other.origin},
+              {"best_to_first", best.share_of(reference)},
+              {"best_to_alone", best.share_of(*search.find(one.schedule))},
+              {"best_to_among", best.share_of(*search.find(other.schedule))}};
+}
+
+}  // namespace
+
+Expected<std::string> search_near(std::span<const Plan> plans, const Target& target, uint32_t rounds, uint32_t guesses,
+                                  uint32_t seed) {
+  const Guesses by(guesses, seed);
+  std::vector<TuningRecord> alone;
+  uint64_t samples = 0;
+  for (const Plan& plan : plans) {
+    KILN_ASSIGN_OR_RETURN(Tuned tuned, tune({&plan, 1}, target, by));
+    alone.push_back(std::move(tuned.records.front()));
+    samples += tuned.samples;
+  }
+  KILN_ASSIGN_OR_RETURN(const Tuned among, tune(plans, target, by));
+  Json rows = Json::array();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    KILN_ASSIGN_OR_RETURN(Json row, compare(plans[i], target, alone[i], among.records[i], rounds));
+    rows.push_back(std::move(row));
+  }
+  return Json{{"rows", std::move(rows)}, {"samples", {{"alone", samples}, {"among", among.samples}}}}.dump();
 }
 
 }  // namespace kiln::bench

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "backends/cpu/compile/backend.h"
@@ -16,5 +17,12 @@ Machine machine(const Target& target);
 /// again, in turn for `rounds` rounds. Gives a JSON object: what was picked, what was best, both times, samples and seconds.
 /// Errors: invalid_argument where the plan has none, or several, that race.
 Expected<std::string> search(const Plan& plan, const Target& target, uint32_t rounds);
+
+/// What near shapes know of each other is worth, where the model knows nothing: of each plan's one product or attention the
+/// candidates are `guesses` schedules by chance. All race once by themselves and once in one build, where each also has the
+/// winners of those before it. Gives a JSON object: for each the first guess, both winners and the best schedule of all.
+/// Errors: as of search().
+Expected<std::string> search_near(std::span<const Plan> plans, const Target& target, uint32_t rounds, uint32_t guesses,
+                                  uint32_t seed);
 
 }  // namespace kiln::bench
