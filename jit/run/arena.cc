@@ -24,7 +24,24 @@ struct ArenaPool::State {
     size_t bytes;
   };
   std::vector<Kept> kept;
+
+  /// The smallest that fits, else the largest, which a larger one is to replace: as many are kept as were in flight at once.
+  Kept take(size_t bytes);
 };
+
+ArenaPool::State::Kept ArenaPool::State::take(size_t bytes) {
+  const std::scoped_lock lock(process_mutex());
+  if (kept.empty()) return {nullptr, 0};
+  const auto is_better = [&](const Kept& a, const Kept& b) {
+    const bool fits_a = a.bytes >= bytes, fits_b = b.bytes >= bytes;
+    if (fits_a != fits_b) return fits_a;
+    return fits_a ? a.bytes < b.bytes : a.bytes > b.bytes;
+  };
+  const auto best = std::min_element(kept.begin(), kept.end(), is_better);
+  const Kept found = *best;
+  kept.erase(best);
+  return found;
+}
 
 ArenaPool::ArenaPool() : m_state(new State) {}
 
@@ -35,18 +52,9 @@ ArenaPool& ArenaPool::shared() {
 
 ArenaPool::Block ArenaPool::acquire(size_t bytes) {
   bytes = (std::max<size_t>(bytes, 1) + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
-  {
-    const std::scoped_lock lock(process_mutex());
-    auto best = m_state->kept.end();
-    for (auto it = m_state->kept.begin(); it != m_state->kept.end(); ++it) {
-      if (it->bytes >= bytes && (best == m_state->kept.end() || it->bytes < best->bytes)) best = it;
-    }
-    if (best != m_state->kept.end()) {
-      State::Kept kept = *best;
-      m_state->kept.erase(best);
-      return Block(kept.memory, Release{this, kept.bytes});
-    }
-  }
+  const State::Kept kept = m_state->take(bytes);
+  if (kept.bytes >= bytes) return Block(kept.memory, Release{this, kept.bytes});
+  if (kept.memory != nullptr) munmap(kept.memory, kept.bytes);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Block(nullptr, Release{this, 0});
   madvise(memory, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless

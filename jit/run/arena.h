@@ -22,8 +22,8 @@ class ArenaPool {
   /// The pool of this process, never destroyed.
   static ArenaPool& shared();
 
-  /// Null when the system has no memory left. At most one kept block is handed out; it is the smallest that
-  /// fits.
+  /// Null when the system has no memory left. The smallest kept block that fits is handed out; where none does, a new one
+  /// takes the place of the largest.
   Block acquire(size_t bytes);
 
  private:

@@ -24,6 +24,13 @@ TEST(ArenaPool, AReleasedBlockServesTheNextCall) {
   EXPECT_EQ(ArenaPool::shared().acquire(5 << 20).get(), first);
 }
 
+TEST(ArenaPool, ALargerBlockTakesThePlaceOfTheLargestKeptOne) {
+  constexpr size_t k_bytes = size_t{64} << 20;
+  ArenaPool::shared().acquire(k_bytes).reset();
+  uint8_t* larger = ArenaPool::shared().acquire(k_bytes + 1).get();
+  EXPECT_EQ(ArenaPool::shared().acquire(k_bytes).get(), larger);
+}
+
 TEST(ArenaPool, ManyThreadsMayShareIt) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
