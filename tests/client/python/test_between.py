@@ -1,6 +1,8 @@
 """Ops between captures run in Kiln one by one, and mean what they mean in torch, whoever else looks on."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -37,6 +39,25 @@ def test_ops_run_in_kiln_and_python_looks_at_the_data(mode):
                 assert g.is_inference() == e.is_inference()
     compiled, fallback = counted()
     assert compiled >= 6 and fallback == {}
+
+
+def test_tensors_are_freed_as_python_frees_them():
+    """A program is made of its operands' types: no cycle of what it was made with keeps them."""
+    between, seen = Between(), []
+
+    def function(x):
+        y = torch.tanh(x)
+        seen.extend(weakref.ref(t) for t in (x, y))
+        return y.sum()
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):  # the first makes the programs, the second checks them
+            between.run(function, (torch.randn(11, 13),), {})
+            assert [tensor() for tensor in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
 
 
 def test_gradients_flow_through_them():

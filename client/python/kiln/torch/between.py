@@ -14,6 +14,7 @@ import threading
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .. import _session
 from .._reasons import Reason
@@ -161,20 +162,21 @@ class _Program:
         result = op(*arguments, **keywords)  # torch knows what comes out
         self._is_tuple = isinstance(result, tuple)
         graph, operands = fx.Graph(), {}
+        of_type = FakeTensorMode().from_tensor  # a graph is a cycle, and would keep the caller's tensors for long
 
         def operand(tensor: torch.Tensor) -> fx.Node:
             node = graph.placeholder(f"operand_{len(operands)}")
-            node.meta["val"] = tensor
+            node.meta["val"] = of_type(tensor)
             operands[node] = len(operands)
             return node
 
         node = graph.call_function(op, _replaced(arguments, operand), _replaced(keywords, operand))
-        node.meta["val"] = result
+        node.meta["val"] = _replaced(result, of_type)
         results = [node]
         if self._is_tuple:
             results = [graph.call_function(operator.getitem, (node, i)) for i in range(len(result))]
-            for piece, tensor in zip(results, result):
-                piece.meta["val"] = tensor
+            for piece, value in zip(results, node.meta["val"]):
+                piece.meta["val"] = value
         graph.output(tuple(results))
         for target in _session.session().targets:
             build_elsewhere(graph, place_of(graph), target)
