@@ -264,6 +264,14 @@ ExprId BodyLowering::emit_view(ValueId value, const Index& index, ExprId predica
       Affine& at = from[static_cast<size_t>(dim)];
       at = at * -1 + (extents[static_cast<size_t>(dim)] - 1);
     }
+  } else if (node.op->name == "window") {
+    const std::vector<int64_t>& stride = integers_of(node.attributes, "stride");
+    const std::vector<int64_t>& dilation = integers_of(node.attributes, "dilation");
+    const size_t rank = stride.size(), outer = extents.size() - rank;
+    std::copy_n(index.begin(), outer, from.begin());
+    for (size_t d = 0; d < rank; ++d) {
+      from[outer + d] = index[outer + d] * dilation[d] + index[outer + rank + d] * stride[d];
+    }
   } else {
     return fail(k_none, std::string(node.op->name) + " has no index map");
   }

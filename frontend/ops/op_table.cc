@@ -9,8 +9,9 @@ std::span<const OpDef* const> all_ops() {
   static const std::vector<const OpDef*> ops = [] {
     std::vector<const OpDef*> all;
     for (const std::span<const OpDef> family :
-         {pointwise_ops(), reduction_ops(), view_ops(), creation_ops(), indexing_ops(), arranging_ops(),
-          contraction_ops(), activation_ops(), softmax_ops(), normalisation_ops(), loss_ops(), attention_ops()}) {
+         {pointwise_ops(), reduction_ops(), view_ops(), window_ops(), creation_ops(), indexing_ops(), arranging_ops(),
+          contraction_ops(), convolution_ops(), activation_ops(), softmax_ops(), normalisation_ops(), loss_ops(),
+          attention_ops()}) {
       for (const OpDef& op : family) all.push_back(&op);
     }
     return all;

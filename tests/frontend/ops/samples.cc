@@ -130,6 +130,9 @@ void add_views(Source& s, std::vector<Sample>& out) {
                  {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"end", int64_t{6}}, {"step", int64_t{2}}}});
   out.push_back({"slice", {s.normal({3})}, {{"dim", int64_t{0}}, {"start", int64_t{3}}, {"end", int64_t{3}}}});
   out.push_back({"flip", {s.normal({2, 3, 4})}, {{"dims", Integers{0, 2}}}});
+  out.push_back({"window",
+                 {s.normal({2, 7, 6})},
+                 {{"kernel", Integers{3, 2}}, {"stride", Integers{2, 1}}, {"dilation", Integers{1, 3}}}});
   out.push_back({"full", {}, {{"shape", Shape{2, 3}}, {"value", 1.5}, {"dtype", DType::f64}}});
   out.push_back({"iota",
                  {},
@@ -180,6 +183,40 @@ void add_contractions(Source& s, std::vector<Sample>& out) {
   out.push_back({"addmm", {s.bytes({2}), s.bytes({3, 40}), s.bytes({40, 2})}, {{"alpha", 3.0}, {"beta", -2.0}}});
   out.push_back(
       {"addmm", {s.normal({4, 1, 2}), s.normal({4, 3, 5}), s.normal({5, 2})}, {{"alpha", 0.5}, {"beta", -2.0}}});
+}
+
+Attributes convolution(Integers stride, Integers padding, Integers dilation, int64_t groups) {
+  return {{"stride", std::move(stride)},
+          {"padding", std::move(padding)},
+          {"dilation", std::move(dilation)},
+          {"groups", groups}};
+}
+
+/// A convolution of each rank, kind and oddity, and the gradients of each.
+void add_convolutions(Source& s, std::vector<Sample>& out) {
+  struct Case {
+    Dims x, weight, positions;
+    Attributes attributes;
+  };
+  const Case cases[] = {
+      {{2, 3, 7, 6}, {4, 3, 3, 2}, {4, 3}, convolution({2, 2}, {1, 0}, {1, 1}, 1)},
+      {{1, 4, 5, 5}, {6, 2, 3, 3}, {5, 5}, convolution({1, 1}, {1, 1}, {1, 1}, 2)},
+      {{2, 4, 6, 5}, {4, 1, 3, 3}, {3, 3}, convolution({2, 2}, {1, 1}, {1, 1}, 4)},
+      {{2, 3, 11}, {2, 3, 3}, {4}, convolution({2}, {0}, {2}, 1)},
+      {{1, 2, 4, 5, 3}, {3, 2, 2, 3, 1}, {3, 2, 3}, convolution({1, 2, 1}, {0, 0, 0}, {1, 1, 1}, 1)},
+      {{1, 2, 3, 3}, {2, 2, 1, 1}, {5, 3}, convolution({1, 2}, {1, 1}, {1, 1}, 1)},
+      {{0, 2, 3, 3}, {2, 2, 2, 2}, {2, 2}, convolution({1, 1}, {0, 0}, {1, 1}, 1)},
+  };
+  for (const Case& one : cases) {
+    Dims grad{one.x[0], one.weight[0]};
+    grad.insert(grad.end(), one.positions.begin(), one.positions.end());
+    out.push_back({"convolution", {s.normal(one.x), s.normal(one.weight)}, one.attributes});
+    Attributes input = one.attributes, weight = one.attributes;
+    input.emplace_back("extents", Shape(one.x.begin() + 2, one.x.end()));
+    weight.emplace_back("kernel", Integers(one.weight.begin() + 2, one.weight.end()));
+    out.push_back({"convolution_backward_input", {s.normal(grad), s.normal(one.weight)}, input});
+    out.push_back({"convolution_backward_weight", {s.normal(grad), s.normal(one.x)}, weight});
+  }
 }
 
 void add_normalisations(Source& s, std::vector<Sample>& out) {
@@ -260,8 +297,8 @@ void add_attention(Source& s, std::vector<Sample>& out) {
 std::vector<Sample> op_samples() {
   Source source;
   std::vector<Sample> samples;
-  for (const auto add : {add_pointwise, add_reductions, add_views, add_indexing, add_contractions, add_normalisations,
-                         add_losses, add_attention}) {
+  for (const auto add : {add_pointwise, add_reductions, add_views, add_indexing, add_contractions, add_convolutions,
+                         add_normalisations, add_losses, add_attention}) {
     add(source, samples);
   }
   return samples;

@@ -112,6 +112,32 @@ def attention_mask(a, q, k, bias):
     return mask if bias is None else mask + bias
 
 
+def window(a, x):
+    rank = len(a["kernel"])
+    for kernel, stride, dilation, dim in zip(a["kernel"], a["stride"], a["dilation"], range(x.dim() - rank, x.dim())):
+        x = x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+    outer = x.dim() - 2 * rank
+    return x.permute(*range(outer), *range(outer + rank, x.dim()), *range(outer, outer + rank))
+
+
+def convolution_arguments(a):
+    return a["stride"], a["padding"], a["dilation"], False, [0] * len(a["stride"]), a["groups"]
+
+
+def convolution(a, x, w):
+    return aten.convolution(x, w, None, *convolution_arguments(a))
+
+
+def convolution_backward_input(a, g, w):
+    x = g.new_zeros(g.shape[0], w.shape[1] * a["groups"], *a["extents"])
+    return aten.convolution_backward(g, x, w, None, *convolution_arguments(a), [True, False, False])[0]
+
+
+def convolution_backward_weight(a, g, x):
+    w = g.new_zeros(g.shape[1], x.shape[1] // a["groups"], *a["kernel"])
+    return aten.convolution_backward(g, x, w, None, *convolution_arguments(a), [False, True, False])[1]
+
+
 def attention(a, q, k, v, bias):
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -175,6 +201,7 @@ WITH_TORCH = {
     "expand": lambda a, x: x.expand(a["shape"]),
     "slice": lambda a, x: aten.slice(x, a["dim"], a["start"], a["end"], a["step"]),
     "flip": lambda a, x: torch.flip(x, a["dims"]),
+    "window": window,
     "full": lambda a: torch.full(a["shape"], a["value"], dtype=DTYPES[a["dtype"]]),
     "iota": iota,
     "take": take,
@@ -193,6 +220,9 @@ WITH_TORCH = {
     "tril": lambda a, x: torch.tril(x, a["diagonal"]),
     "triu": lambda a, x: torch.triu(x, a["diagonal"]),
     "addmm": lambda a, b, x, y: scaled(a["alpha"], x @ y) + scaled(a["beta"], b),
+    "convolution": convolution,
+    "convolution_backward_input": convolution_backward_input,
+    "convolution_backward_weight": convolution_backward_weight,
     "softmax": lambda a, x: torch.softmax(x, a["dim"]),
     "log_softmax": lambda a, x: torch.log_softmax(x, a["dim"]),
     "softmax_backward": lambda a, g, y: aten._softmax_backward_data(g, y, a["dim"], g.dtype),

@@ -1,0 +1,233 @@
+#include "frontend/ops/convolution_reference.h"
+
+#include <algorithm>
+#include <map>
+
+#include "frontend/ops/index_math.h"
+#include "frontend/ops/row_products.h"
+
+namespace kiln {
+
+namespace {
+
+constexpr int64_t k_outside = -1;
+
+int64_t count_of(const std::vector<int64_t>& extents) {
+  int64_t count = 1;
+  for (const int64_t extent : extents) count *= extent;
+  return count;
+}
+
+/// A convolution's tensors and extents, whichever of them the node computes.
+class Convolution {
+ public:
+  Convolution(ConvolutionResult which, ElementEvaluator& e, const Node& node) : m_which(which), e(e) {
+    switch (which) {
+      case ConvolutionResult::out:
+        m_x = node.operands[0], m_weight = node.operands[1], m_out = node.results[0];
+        break;
+      case ConvolutionResult::input_gradient:
+        m_out = node.operands[0], m_weight = node.operands[1], m_x = node.results[0];
+        break;
+      case ConvolutionResult::weight_gradient:
+        m_out = node.operands[0], m_x = node.operands[1], m_weight = node.results[0];
+        break;
+    }
+    const std::vector<int64_t>&x = e.extents(m_x), &weight = e.extents(m_weight), &out = e.extents(m_out);
+    m_batch = x[0], m_groups = integer_of(node.attributes, "groups");
+    m_filters = weight[0] / m_groups, m_channels = weight[1];
+    m_extents.assign(x.begin() + 2, x.end());
+    m_kernel.assign(weight.begin() + 2, weight.end());
+    m_positions.assign(out.begin() + 2, out.end());
+    m_stride = integers_of(node.attributes, "stride");
+    m_padding = integers_of(node.attributes, "padding");
+    m_dilation = integers_of(node.attributes, "dilation");
+  }
+
+  /// Where element `index` of the result stands in the products of matrices, one of each group.
+  struct Place {
+    int64_t group, row, column;
+  };
+  Place place_of(int64_t index) const {
+    switch (m_which) {
+      case ConvolutionResult::out:
+        return place_in_image(index, m_filters, count_of(m_positions));
+      case ConvolutionResult::input_gradient:
+        return place_in_image(index, m_channels, count_of(m_extents));
+      case ConvolutionResult::weight_gradient:
+        break;
+    }
+    const int64_t columns = m_channels * count_of(m_kernel), filter = index / columns;
+    const int64_t group = filter / m_filters;
+    return {group, filter, group * columns + index % columns};
+  }
+
+  int64_t length() const {
+    switch (m_which) {
+      case ConvolutionResult::out:
+        return m_channels * count_of(m_kernel);
+      case ConvolutionResult::input_gradient:
+        return m_filters * count_of(m_kernel);
+      case ConvolutionResult::weight_gradient:
+        break;
+    }
+    return m_batch * count_of(m_positions);
+  }
+
+  void read_row(int64_t row, double* out) const {
+    const int64_t kernel = count_of(m_kernel), positions = count_of(m_positions);
+    switch (m_which) {
+      case ConvolutionResult::out:
+        for (int64_t i = 0; i < length(); ++i) out[i] = e.at(m_weight, row * length() + i);
+        return;
+      case ConvolutionResult::input_gradient:
+        for (int64_t i = 0; i < length(); ++i) {
+          const int64_t filter = row / m_channels * m_filters + i / kernel;
+          out[i] = e.at(m_weight, (filter * m_channels + row % m_channels) * kernel + i % kernel);
+        }
+        return;
+      case ConvolutionResult::weight_gradient:
+        for (int64_t i = 0; i < length(); ++i) {
+          out[i] = e.at(m_out, (i / positions * m_filters * m_groups + row) * positions + i % positions);
+        }
+    }
+  }
+
+  void read_column(int64_t column, double* out) const {
+    const int64_t kernel = count_of(m_kernel), positions = count_of(m_positions), extents = count_of(m_extents);
+    const int64_t channels = m_channels * m_groups;
+    switch (m_which) {
+      case ConvolutionResult::out:
+        for (int64_t k = 0; k < kernel; ++k) {
+          const int64_t at = source_of(column % positions, k), first = column / positions * m_channels;
+          for (int64_t c = 0; c < m_channels; ++c) {
+            out[c * kernel + k] = at == k_outside ? 0 : e.at(m_x, (first + c) * extents + at);
+          }
+        }
+        return;
+      case ConvolutionResult::input_gradient:
+        for (int64_t k = 0; k < kernel; ++k) {
+          const int64_t at = position_of(column % extents, k), first = column / extents * m_filters;
+          for (int64_t f = 0; f < m_filters; ++f) {
+            out[f * kernel + k] = at == k_outside ? 0 : e.at(m_out, (first + f) * positions + at);
+          }
+        }
+        return;
+      case ConvolutionResult::weight_gradient:
+        for (int64_t o = 0; o < positions; ++o) {
+          const int64_t at = source_of(o, column % kernel);
+          for (int64_t n = 0; n < m_batch; ++n) {
+            out[n * positions + o] = at == k_outside ? 0 : e.at(m_x, (n * channels + column / kernel) * extents + at);
+          }
+        }
+    }
+  }
+
+ private:
+  Place place_in_image(int64_t index, int64_t rows_of_group, int64_t pixels) const {
+    const int64_t row = index / pixels % (rows_of_group * m_groups),
+                  image = index / (pixels * rows_of_group * m_groups);
+    const int64_t group = row / rows_of_group;
+    return {group, row, (image * m_groups + group) * pixels + index % pixels};
+  }
+
+  /// The pixel of x that a position sees under an element of the kernel.
+  int64_t source_of(int64_t position, int64_t element) const {
+    int64_t pixel = 0, inner = 1;
+    for (size_t d = m_extents.size(); d-- > 0;) {
+      const int64_t at = position % m_positions[d] * m_stride[d] + element % m_kernel[d] * m_dilation[d] - m_padding[d];
+      if (at < 0 || at >= m_extents[d]) return k_outside;
+      pixel += at * inner;
+      inner *= m_extents[d];
+      position /= m_positions[d], element /= m_kernel[d];
+    }
+    return pixel;
+  }
+
+  /// The position that sees a pixel of x under an element of the kernel.
+  int64_t position_of(int64_t pixel, int64_t element) const {
+    int64_t position = 0, inner = 1;
+    for (size_t d = m_extents.size(); d-- > 0;) {
+      const int64_t from = pixel % m_extents[d] + m_padding[d] - element % m_kernel[d] * m_dilation[d];
+      if (from < 0 || from % m_stride[d] != 0 || from / m_stride[d] >= m_positions[d]) return k_outside;
+      position += from / m_stride[d] * inner;
+      inner *= m_positions[d];
+      pixel /= m_extents[d], element /= m_kernel[d];
+    }
+    return position;
+  }
+
+  ConvolutionResult m_which;
+  ElementEvaluator& e;
+  ValueId m_x = k_none, m_weight = k_none, m_out = k_none;
+  int64_t m_batch = 0, m_groups = 1;
+  int64_t m_filters = 0, m_channels = 0;  // of a group
+  std::vector<int64_t> m_extents, m_kernel, m_positions, m_stride, m_padding, m_dilation;
+};
+
+/// The rows (or columns) that some elements need, each once.
+struct Lines {
+  std::vector<int64_t> numbers;
+  std::vector<size_t> of_element;
+  std::map<int64_t, size_t> place;
+
+  void add(int64_t number) {
+    const auto [found, is_new] = place.try_emplace(number, numbers.size());
+    if (is_new) numbers.push_back(number);
+    of_element.push_back(found->second);
+  }
+};
+
+struct AskedProduct {
+  Lines rows, columns;
+  std::vector<size_t> places;  // in what is asked
+};
+
+/// Products of blocks of rows and columns: what nobody asked for of a block costs little beside reading its lines.
+void multiply(const Convolution& convolution, const AskedProduct& asked, std::span<double> out) {
+  constexpr size_t k_block_elements = size_t{1} << 21;  // 16 MiB
+  const auto length = static_cast<size_t>(convolution.length());
+  const size_t most = std::max<size_t>(k_block_elements / std::max<size_t>(length, 1), 4);
+  const std::vector<int64_t>&rows = asked.rows.numbers, &columns = asked.columns.numbers;
+  std::vector<double> left, right, products;
+  for (size_t c = 0; c < columns.size(); c += most) {
+    const size_t width = std::min(most, columns.size() - c);
+    right.resize(width * length);
+    for (size_t i = 0; i < width; ++i) convolution.read_column(columns[c + i], right.data() + i * length);
+    for (size_t r = 0; r < rows.size(); r += most) {
+      const size_t height = std::min(most, rows.size() - r);
+      left.resize(height * length);
+      for (size_t i = 0; i < height; ++i) convolution.read_row(rows[r + i], left.data() + i * length);
+      products.resize(height * width);
+      row_products(left.data(), height, right.data(), width, length, products.data());
+      for (size_t i = 0; i < asked.places.size(); ++i) {
+        const size_t row = asked.rows.of_element[i] - r, column = asked.columns.of_element[i] - c;  // huge: before
+        if (row < height && column < width) out[asked.places[i]] = products[row * width + column];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+double convolution_element(ConvolutionResult which, ElementEvaluator& e, const Graph& graph, NodeId id, int64_t index) {
+  double element = 0;
+  convolution_elements(which, e, graph, id, std::span(&index, 1), std::span(&element, 1));
+  return element;
+}
+
+void convolution_elements(ConvolutionResult which, ElementEvaluator& e, const Graph& graph, NodeId id,
+                          std::span<const int64_t> indices, std::span<double> out) {
+  const Convolution convolution(which, e, graph.node(id));
+  std::map<int64_t, AskedProduct> groups;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const Convolution::Place place = convolution.place_of(indices[i]);
+    AskedProduct& asked = groups[place.group];
+    asked.rows.add(place.row);
+    asked.columns.add(place.column);
+    asked.places.push_back(i);
+  }
+  for (const auto& [group, asked] : groups) multiply(convolution, asked, out);
+}
+
+}  // namespace kiln
