@@ -31,12 +31,10 @@ OperandValues evaluate_operand(const KernelSpec& spec, const Body& body, ExprId 
 }  // namespace
 
 bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* const> buffers) {
-  std::vector<int64_t> a_extents = gemm.batch, b_extents = gemm.batch, extents = gemm.batch;
-  a_extents.insert(a_extents.end(), {gemm.m, gemm.k});
-  b_extents.insert(b_extents.end(), {gemm.k, gemm.n});
+  std::vector<int64_t> extents = gemm.batch;
   extents.insert(extents.end(), {gemm.m, gemm.n});
-  const OperandValues a = evaluate_operand(spec, gemm.a, gemm.a_value, a_extents, buffers);
-  const OperandValues b = evaluate_operand(spec, gemm.b, gemm.b_value, b_extents, buffers);
+  const OperandValues a = evaluate_operand(spec, gemm.a, gemm.a_value, a_extents(gemm), buffers);
+  const OperandValues b = evaluate_operand(spec, gemm.b, gemm.b_value, b_extents(gemm), buffers);
 
   BodyRunner epilogue(spec, gemm.epilogue, buffers);
   std::vector<ExprId> roots;

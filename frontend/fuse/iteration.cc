@@ -85,24 +85,32 @@ void permute_dims(Body& body, const std::vector<uint32_t>& order) {
   }
 }
 
-bool merge_pieces(Body& body, const IterationSpace& space) {
+std::vector<std::vector<int64_t>> merge_what_can(Body& body, const IterationSpace& space) {
+  std::vector<std::vector<int64_t>> left;
   size_t d = 0;
-  for (const std::vector<int64_t>& pieces : space.pieces()) {
+  for (std::vector<int64_t> pieces : space.pieces()) {
     if (pieces.empty()) {
       for (Access& access : body.accesses) access.strides.insert(access.strides.begin() + static_cast<ptrdiff_t>(d), 0);
       for (ScalarNode& node : body.exprs) {
         if (node.op == ScalarOp::index && node.slot >= d) ++node.slot;
       }
+      pieces = {1};
     }
-    int64_t inner = pieces.empty() ? 1 : pieces.back();
     for (size_t piece = pieces.size(); piece-- > 1;) {
-      if (!can_merge(body, d + piece - 1, inner)) return false;
+      if (!can_merge(body, d + piece - 1, pieces[piece])) continue;
       merge_dims(body, d + piece - 1);
-      inner *= pieces[piece - 1];
+      pieces[piece - 1] *= pieces[piece];
+      pieces.erase(pieces.begin() + static_cast<ptrdiff_t>(piece));
     }
-    ++d;
+    d += pieces.size();
+    left.push_back(std::move(pieces));
   }
-  return true;
+  return left;
+}
+
+bool merge_pieces(Body& body, const IterationSpace& space) {
+  const std::vector<std::vector<int64_t>> left = merge_what_can(body, space);
+  return std::ranges::all_of(left, [](const std::vector<int64_t>& pieces) { return pieces.size() == 1; });
 }
 
 bool ignores_dim(const Body& body, size_t d) {

@@ -36,6 +36,10 @@ void merge_dims(Body& body, size_t d);
 /// Dim order[i] becomes dim i.
 void permute_dims(Body& body, const std::vector<uint32_t>& order);
 
+/// Merges neighbouring pieces of each logical dim where every access allows it, and gives each logical dim at least one
+/// iteration dim, also those of extent 1. The pieces that are left, of each logical dim.
+std::vector<std::vector<int64_t>> merge_what_can(Body& body, const IterationSpace& space);
+
 /// Merges the pieces of every logical dim and gives each logical dim one iteration dim, also those of extent 1.
 /// False when some access does not allow it.
 bool merge_pieces(Body& body, const IterationSpace& space);

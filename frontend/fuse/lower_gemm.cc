@@ -3,7 +3,8 @@
 /// The epilogue is lowered as a loops body is, from the last stored value backwards; where the walk meets the product
 /// it writes the accumulator and notes the index. That index then says which iteration dims are batch, m and n. The
 /// operands are lowered over (batch, m, k) and (batch, k, n); what remains is usually one load each, with strides.
-/// Cut dims must merge again, since a gemm has exactly these dims. Batch dims that lie side by side become one, and a
+/// Cut dims must merge again, since a gemm has exactly these dims; but an operand that reads its elements several times
+/// over, as the windows of a convolution do, stays in pieces: laid out anew it would be that much larger. Batch dims that lie side by side become one, and a
 /// batch that the right operand does not have becomes more rows: then [batch, seq, hidden] @ [hidden, n] is one
 /// product.
 #include <algorithm>
@@ -29,8 +30,8 @@ class GemmLowering {
   }
 
   LoweringResult run() {
-    if (!lower_operand(m_node.operands[0], m_gemm.m, m_gemm.k, m_gemm.a, m_gemm.a_value) ||
-        !lower_operand(m_node.operands[1], m_gemm.k, m_gemm.n, m_gemm.b, m_gemm.b_value)) {
+    if (!lower_operand(m_node.operands[0], m_gemm.m, m_gemm.k, m_gemm.a, m_gemm.a_value, m_gemm.a_pieces) ||
+        !lower_operand(m_node.operands[1], m_gemm.k, m_gemm.n, m_gemm.b, m_gemm.b_value, m_gemm.b_pieces)) {
       return lowering_failed(m_failure);
     }
     settle_dtype();
@@ -47,7 +48,7 @@ class GemmLowering {
     return false;
   }
 
-  bool lower_operand(ValueId operand, int64_t rows, int64_t columns, Body& body, ExprId& value) {
+  bool lower_operand(ValueId operand, int64_t rows, int64_t columns, Body& body, ExprId& value, GemmPieces& pieces) {
     const std::vector<int64_t>& extents = m_state.facts->extents[operand];
     const std::vector<int64_t>& result = m_state.facts->extents[m_node.results[0]];
     std::vector<int64_t> logical = m_gemm.batch;
@@ -75,11 +76,39 @@ class GemmLowering {
         return fail(culprit == k_none ? operand : culprit, lowering.failure().why);
       }
       body = std::move(lowering.body());
-      if (!merge_pieces(body, space)) return fail(operand, "an operand has more dims than rows and columns");
+      if (!settle_pieces(body, value, space, pieces)) {
+        return fail(operand, "an operand has more dims than rows and columns");
+      }
       m_buffers = std::move(buffers);
       return true;
     }
     return fail(operand, "an operand is cut too often");
+  }
+
+  bool settle_pieces(Body& body, ExprId value, const IterationSpace& space, GemmPieces& pieces) {
+    std::vector<std::vector<int64_t>> left = merge_what_can(body, space);
+    std::vector<int64_t>&rows = left[left.size() - 2], &columns = left.back();
+    for (size_t d = 0; d + 2 < left.size(); ++d) {
+      if (left[d].size() > 1) return false;
+    }
+    if (rows.size() == 1 && columns.size() == 1) return true;
+    const ScalarNode* load = load_behind_casts(body, value);
+    if (load == nullptr || load->operands[0] != k_no_expr) return false;
+    const Access& access = body.accesses[load->slot];
+    if (!access.indirect.empty() || !reads_elements_again(access, rows, columns)) return false;
+    if (rows.size() > 1) pieces.rows = std::move(rows);
+    if (columns.size() > 1) pieces.columns = std::move(columns);
+    return true;
+  }
+
+  /// Whether there are fewer elements between the first and the last of a matrix than the matrix has.
+  static bool reads_elements_again(const Access& access, std::vector<int64_t> extents,
+                                   const std::vector<int64_t>& columns) {
+    extents.insert(extents.end(), columns.begin(), columns.end());
+    const size_t first = access.strides.size() - extents.size();
+    int64_t reach = 1;
+    for (size_t d = 0; d < extents.size(); ++d) reach += (extents[d] - 1) * std::abs(access.strides[first + d]);
+    return reach < product(extents);
   }
 
   // What was widened exactly from the same narrow kind on both sides, loads or weights made of bytes, is multiplied in
@@ -179,7 +208,7 @@ class GemmLowering {
       batch[d - 1] *= batch[d];
       batch.erase(batch.begin() + static_cast<ptrdiff_t>(d));
     }
-    while (!batch.empty()) {
+    while (!batch.empty() && m_gemm.a_pieces.rows.empty()) {
       const size_t last = batch.size() - 1;
       if (!ignores_dim(m_gemm.b, last) || !can_merge(m_gemm.a, last, m_gemm.m) ||
           !can_merge(m_gemm.epilogue, last, m_gemm.m)) {

@@ -11,7 +11,7 @@ namespace kiln {
 namespace {
 
 // Leads the bytes, so that another layout of this file gives other keys.
-constexpr uint32_t k_spec_format_version = 1;
+constexpr uint32_t k_spec_format_version = 2;
 
 /// Every field, in the order of the headers.
 class SpecWriter {
@@ -80,6 +80,11 @@ class SpecWriter {
     write_list(loops.stages);
   }
 
+  void write(const GemmPieces& pieces) {
+    m_writer.write(pieces.rows);
+    m_writer.write(pieces.columns);
+  }
+
   void write(const GemmSpec& gemm) {
     m_writer.write(gemm.batch);
     for (const int64_t extent : {gemm.m, gemm.n, gemm.k}) m_writer.write(extent);
@@ -88,6 +93,8 @@ class SpecWriter {
     write(gemm.b);
     m_writer.write(gemm.a_value);
     m_writer.write(gemm.b_value);
+    write(gemm.a_pieces);
+    write(gemm.b_pieces);
     write(gemm.epilogue);
     write_list(gemm.stores);
   }
@@ -133,8 +140,9 @@ std::string joined(const std::vector<int64_t>& extents) {
 }
 
 // n: the operand is loaded row-major (its last dim is adjacent in memory); t: the other one is; p: a
-// prologue.
-char operand_letter(const Body& body, ExprId value) {
+// prologue; w: it lies in pieces, as windows do.
+char operand_letter(const Body& body, ExprId value, const GemmPieces& pieces) {
+  if (!pieces.empty()) return 'w';
   const ScalarNode& node = body.exprs[value];
   if (node.op != ScalarOp::load) return 'p';
   const std::vector<int64_t>& strides = body.accesses[node.slot].strides;
@@ -164,8 +172,8 @@ std::string name_of(const KernelSpec& spec, const LoopsSpec& loops) {
 std::string name_of(const KernelSpec&, const GemmSpec& gemm) {
   std::string name = fmt::format("gemm_{}_", to_string(gemm.dtype));
   if (!gemm.batch.empty()) name += joined(gemm.batch) + "x";
-  name += fmt::format("{}x{}x{}_{}{}", gemm.m, gemm.n, gemm.k, operand_letter(gemm.a, gemm.a_value),
-                      operand_letter(gemm.b, gemm.b_value));
+  name += fmt::format("{}x{}x{}_{}{}", gemm.m, gemm.n, gemm.k, operand_letter(gemm.a, gemm.a_value, gemm.a_pieces),
+                      operand_letter(gemm.b, gemm.b_value, gemm.b_pieces));
   if (const size_t count = scalar_op_count(gemm.epilogue); count > 0) name += fmt::format("_e{}", count);
   return name;
 }
@@ -204,6 +212,29 @@ DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction) {
     return DType::boolean;
   }
   return accumulator_of(loops.body.exprs[reduction.value].dtype);
+}
+
+namespace {
+
+std::vector<int64_t> operand_extents(const GemmSpec& gemm, int64_t rows, int64_t columns, const GemmPieces& pieces) {
+  std::vector<int64_t> extents = gemm.batch;
+  const auto add = [&](int64_t whole, const std::vector<int64_t>& cut) {
+    if (cut.empty()) return extents.push_back(whole);
+    extents.insert(extents.end(), cut.begin(), cut.end());
+  };
+  add(rows, pieces.rows);
+  add(columns, pieces.columns);
+  return extents;
+}
+
+}  // namespace
+
+std::vector<int64_t> a_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.m, gemm.k, gemm.a_pieces); }
+std::vector<int64_t> b_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.k, gemm.n, gemm.b_pieces); }
+
+const ScalarNode* load_behind_casts(const Body& body, ExprId value) {
+  while (body.exprs[value].op == ScalarOp::cast) value = body.exprs[value].operands[0];
+  return body.exprs[value].op == ScalarOp::load ? &body.exprs[value] : nullptr;
 }
 
 bool has_indirect_access(const KernelSpec& spec) {

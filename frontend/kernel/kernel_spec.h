@@ -56,21 +56,39 @@ struct LoopsSpec {
 /// The dtype of the `reduced` leaf: boolean for the logical combiners, else accumulator_of the combined value.
 DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction);
 
+/// The extents that the rows and columns of a gemm's operand are cut into, outermost first, where they do not lie at one
+/// stride: windows of an image, whose columns are (y, x) and whose rows are (channel, kernel y, kernel x). Empty: not cut.
+struct GemmPieces {
+  std::vector<int64_t> rows, columns;
+  bool empty() const { return rows.empty() && columns.empty(); }
+  bool operator==(const GemmPieces&) const = default;
+};
+
 /// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
 ///
 /// A and B are expressions too (`a`, `b`): bodies over (b…, m, k) and (b…, k, n) with one result each; the common
 /// case is a single load. f16 and bf16 multiply exactly and accumulate in f32, integers in i64.
 /// K may be 0: the accumulator is then 0.
+/// An operand in pieces has an iteration dim for each: (batch…, m…, k…) or (batch…, k…, n…), row-major. It is one load
+/// without a predicate or an index from data, or casts of that.
 struct GemmSpec {
   std::vector<int64_t> batch;  // extents, may be empty
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::f32;  // of the operands' expressions
   Body a, b;                 // iteration dims: (batch…, m, k) and (batch…, k, n)
   ExprId a_value = k_no_expr, b_value = k_no_expr;
+  GemmPieces a_pieces, b_pieces;
   Body epilogue;  // iteration dims: (batch…, m, n); `accumulator` has accumulator_of(dtype)
   std::vector<Store> stores;
   bool operator==(const GemmSpec&) const = default;
 };
+
+/// The iteration of each operand's body.
+std::vector<int64_t> a_extents(const GemmSpec& gemm);
+std::vector<int64_t> b_extents(const GemmSpec& gemm);
+
+/// The load that an expression is, or casts of it; null for any other.
+const ScalarNode* load_behind_casts(const Body& body, ExprId value);
 
 /// out[b, h, q, :] = Σ_k softmax_k(score[b, h, q, k]) * V[b, h / group, k, :], where
 /// score = `score` expression over (b, h, q, k), its accumulator leaf being scale * (Q[b,h,q,:] · K[b,h/group,k,:]).

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/limits.h"
+#include "frontend/kernel/affine.h"
 #include "frontend/kernel/kernel_spec.h"
 
 namespace kiln {
@@ -353,16 +354,34 @@ class Validator {
     return {};
   }
 
+  Status check_pieces(const GemmPieces& pieces, int64_t rows, int64_t columns) {
+    for (const auto& [whole, cut] : {std::pair(rows, &pieces.rows), std::pair(columns, &pieces.columns)}) {
+      if (cut->empty()) continue;
+      KILN_RETURN_IF_ERROR(check_extents(*cut));
+      if (product(*cut) != whole) return invalid_argument("gemm: pieces of {} elements of {}", product(*cut), whole);
+    }
+    return {};
+  }
+
+  Status check_load_in_pieces(const Body& body, ExprId value, const GemmPieces& pieces) {
+    if (pieces.empty()) return {};
+    const ScalarNode* load = value < body.exprs.size() ? load_behind_casts(body, value) : nullptr;
+    const bool is_plain =
+        load != nullptr && load->operands[0] == k_no_expr && body.accesses[load->slot].indirect.empty();
+    return is_plain ? Status() : invalid_argument("gemm: an operand in pieces is no plain load");
+  }
+
   Status check(const GemmSpec& gemm) {
     std::vector<int64_t> extents = gemm.batch;
     extents.insert(extents.end(), {gemm.m, gemm.n});
     KILN_RETURN_IF_ERROR(check_extents(extents));
     if (gemm.k < 0 || gemm.k > limits::k_tensor_elements) return invalid_argument("gemm: k is {}", gemm.k);
-    std::vector<int64_t> a_extents = gemm.batch, b_extents = gemm.batch;
-    a_extents.insert(a_extents.end(), {gemm.m, gemm.k});
-    b_extents.insert(b_extents.end(), {gemm.k, gemm.n});
-    KILN_RETURN_IF_ERROR(check_operand(gemm.a, gemm.a_value, a_extents, gemm.dtype));
-    KILN_RETURN_IF_ERROR(check_operand(gemm.b, gemm.b_value, b_extents, gemm.dtype));
+    KILN_RETURN_IF_ERROR(check_pieces(gemm.a_pieces, gemm.m, gemm.k));
+    KILN_RETURN_IF_ERROR(check_pieces(gemm.b_pieces, gemm.k, gemm.n));
+    KILN_RETURN_IF_ERROR(check_operand(gemm.a, gemm.a_value, a_extents(gemm), gemm.dtype));
+    KILN_RETURN_IF_ERROR(check_operand(gemm.b, gemm.b_value, b_extents(gemm), gemm.dtype));
+    KILN_RETURN_IF_ERROR(check_load_in_pieces(gemm.a, gemm.a_value, gemm.a_pieces));
+    KILN_RETURN_IF_ERROR(check_load_in_pieces(gemm.b, gemm.b_value, gemm.b_pieces));
     KILN_RETURN_IF_ERROR(check_body(gemm.epilogue, {extents, nullptr, accumulator_of(gemm.dtype)}));
     if (gemm.stores.empty()) return invalid_argument("gemm: no stores");
     for (const Store& store : gemm.stores) {

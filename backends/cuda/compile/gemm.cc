@@ -225,6 +225,9 @@ KernelSource source_of(const GemmProblem& problem, const GemmSchedule& schedule)
 }  // namespace
 
 Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
+  if (const auto& g = std::get<GemmSpec>(spec.kernel); !g.a_pieces.empty() || !g.b_pieces.empty()) {
+    return error(StatusCode::unimplemented, "cuda gemm: an operand in pieces");
+  }
   const GemmProblem problem = problem_of(spec);
   const GemmSpec& gemm = *problem.gemm;
   for (const int64_t extent : {gemm.m, gemm.n, gemm.k}) {

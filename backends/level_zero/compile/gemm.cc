@@ -237,6 +237,9 @@ Status validate(const GemmSchedule& schedule, const GemmSpec& gemm, const Device
 Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   KILN_RETURN_IF_ERROR(claims_buffers(spec, family));
+  if (!gemm.a_pieces.empty() || !gemm.b_pieces.empty()) {
+    return error(StatusCode::unimplemented, "level zero: a product of an operand in pieces");
+  }
   if (gemm.dtype == DType::boolean) return error(StatusCode::unimplemented, "level zero: a product of bool");
   for (const Body* body : {&gemm.a, &gemm.b, &gemm.epilogue}) KILN_RETURN_IF_ERROR(claims_body(*body, family));
   for (const GemmSchedule& schedule : k_schedules) {

@@ -131,6 +131,7 @@ void GemmPacking::panels(int64_t width, const Call& call) {
 }
 
 void GemmPacking::emit_panels(int64_t width, const Call& call) {
+  if (operand().pieced) return emit_pieced_panels(width, call);
   Emitter& e = m_g.e;
   const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
   const int64_t step_bytes = m_is_a ? width * bytes : (width + lanes - 1) / lanes * m_g.packed_vector_bytes();
@@ -260,6 +261,7 @@ void GemmPacking::emit_row_blocks(const Call& call) {
 }
 
 void GemmPacking::emit_rows(const Call& call) {
+  if (operand().pieced) return emit_pieced_rows(call);
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes() / m_g.k_group();
   GemmBody body(m_g, *operand().body, call.place);

@@ -9,6 +9,7 @@
 namespace kiln::cpu {
 
 class GemmBody;
+class PieceCounter;
 struct Scope;
 
 /// Bytes from one packed row of k to the next (ReadA::rows). Not a power of two, or rows would share cache sets.
@@ -53,6 +54,10 @@ class GemmPacking {
   /// Writes a call of the function of that name, which `emit` writes before the first.
   void invoke(const std::string& name, const Call& call, const std::function<void(const Call&)>& emit);
   void emit_panels(int64_t width, const Call& call);
+  void emit_pieced_panels(int64_t width, const Call& call);
+  void emit_pieced_rows(const Call& call);
+  void emit_missing_steps(const Call& call, llvm::Value* count);
+  Values next_element(const PieceCounter& along_k, const Values& at, llvm::Value* k) const;
   void emit_offset_sums(int64_t vectors, const Call& call);
   /// From one tile to the next.
   llvm::Value* panel_bytes_of(const Call& call, int64_t step_bytes) const;
@@ -61,12 +66,17 @@ class GemmPacking {
   void emit_row_blocks(const Call& call);
   bool has_row_blocks() const;
   llvm::Function* transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole);
+  llvm::Value* pieced_base(const Call& call) const;
   int tile_dim(const GemmBody& body) const;
   int k_dim(const GemmBody& body) const;
   /// The operand's elements as they are packed, with the scope's lanes.
   llvm::Value* evaluate(GemmBody& body, Scope& scope) const;
   /// Bytes as they are packed.
   llvm::Value* with_offset(llvm::Value* bytes) const;
+  /// What was loaded of the operand as it is packed.
+  llvm::Value* converted(llvm::Value* pattern) const;
+  /// The type of `lanes` elements where the operand lies.
+  llvm::Type* loaded_vector(int64_t lanes) const;
   /// How many elements along k the call packs.
   llvm::Value* element_count(const Call& call) const;
   /// Whether some block's elements do not fill the last vector along k.

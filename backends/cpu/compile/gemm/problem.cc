@@ -22,21 +22,46 @@ int contiguity(const Body& body, size_t dim) {
   return score;
 }
 
-GemmOperand analyse_operand(const Body& body, ExprId value, size_t tile_dim, size_t k_dim, DType element) {
+/// Rows and columns of the operand where they lie in pieces, one of which may be whole.
+PiecedAccess pieced_access(const Access& access, size_t batch_rank, int64_t rows, int64_t columns,
+                           const GemmPieces& pieces, bool is_a) {
+  const auto cut = [](int64_t whole, const std::vector<int64_t>& extents) {
+    return extents.empty() ? std::vector<int64_t>{whole} : extents;
+  };
+  Pieces outer{cut(rows, pieces.rows), {}}, inner{cut(columns, pieces.columns), {}};
+  const auto first = access.strides.begin() + static_cast<ptrdiff_t>(batch_rank);
+  const auto border = first + static_cast<ptrdiff_t>(outer.extents.size());
+  outer.strides.assign(first, border);
+  inner.strides.assign(border, access.strides.end());
+  return is_a ? PiecedAccess{&access, outer, inner} : PiecedAccess{&access, inner, outer};
+}
+
+GemmOperand analyse_operand(const GemmSpec& gemm, bool is_a, DType element) {
+  const Body& body = is_a ? gemm.a : gemm.b;
+  const ExprId value = is_a ? gemm.a_value : gemm.b_value;
+  const GemmPieces& pieces = is_a ? gemm.a_pieces : gemm.b_pieces;
+  const size_t batch_rank = gemm.batch.size();
+  const size_t tile_dim = batch_rank + (is_a ? 0 : 1), k_dim = batch_rank + (is_a ? 1 : 0);
   GemmOperand operand;
   operand.body = &body;
   operand.value = value;
   operand.loaded = element;
-  ExprId leaf = value;
-  while (body.exprs[leaf].op == ScalarOp::cast) leaf = body.exprs[leaf].operands[0];
-  const ScalarNode& node = body.exprs[leaf];
-  if (node.op == ScalarOp::load && node.operands[0] == k_no_expr && body.accesses[node.slot].indirect.empty()) {
-    operand.plain = &body.accesses[node.slot];
+  const ScalarNode* load = load_behind_casts(body, value);
+  if (load != nullptr && load->operands[0] == k_no_expr && body.accesses[load->slot].indirect.empty()) {
+    operand.plain = &body.accesses[load->slot];
     operand.tile_stride = operand.plain->strides[tile_dim];
     operand.k_stride = operand.plain->strides[k_dim];
-    operand.loaded = node.dtype;
-    for (ExprId at = value; at != leaf; at = body.exprs[at].operands[0]) operand.casts.push_back(body.exprs[at].dtype);
+    operand.loaded = load->dtype;
+    for (ExprId at = value; &body.exprs[at] != load; at = body.exprs[at].operands[0]) {
+      operand.casts.push_back(body.exprs[at].dtype);
+    }
     std::ranges::reverse(operand.casts);
+  }
+  if (!pieces.empty()) {
+    const int64_t rows = is_a ? gemm.m : gemm.k, columns = is_a ? gemm.k : gemm.n;
+    operand.pieced = pieced_access(*std::exchange(operand.plain, nullptr), batch_rank, rows, columns, pieces, is_a);
+    operand.k_lanes = operand.pieced->k.run() > operand.pieced->tile.run();
+    return operand;
   }
   operand.k_lanes = contiguity(body, k_dim) > contiguity(body, tile_dim);
   return operand;
@@ -82,20 +107,24 @@ bool sums_low_bits(const GemmSpec& gemm) {
          std::ranges::none_of(body.accesses, is_indexed);
 }
 
-/// Exchanges the last two iteration dims of a body.
-void exchange_dims(Body& body, size_t rank) {
-  for (Access& access : body.accesses) std::swap(access.strides[rank - 2], access.strides[rank - 1]);
+/// Exchanges the rows and the columns of a body: its iteration dims from batch_rank on, of which those of the rows come
+/// first.
+void exchange_dims(Body& body, size_t batch_rank, const GemmPieces& pieces) {
+  const size_t rows = std::max<size_t>(pieces.rows.size(), 1), columns = std::max<size_t>(pieces.columns.size(), 1);
+  for (Access& access : body.accesses) {
+    const auto first = access.strides.begin() + static_cast<ptrdiff_t>(batch_rank);
+    std::rotate(first, first + static_cast<ptrdiff_t>(rows), access.strides.end());
+  }
   for (ScalarNode& node : body.exprs) {
-    if (node.op != ScalarOp::index) continue;
-    if (node.slot == rank - 2) {
-      node.slot = static_cast<uint32_t>(rank - 1);
-    } else if (node.slot == rank - 1) {
-      node.slot = static_cast<uint32_t>(rank - 2);
-    }
+    if (node.op != ScalarOp::index || node.slot < batch_rank) continue;
+    const size_t dim = node.slot - batch_rank;
+    node.slot = static_cast<uint32_t>(batch_rank + (dim < rows ? dim + columns : dim - rows));
   }
 }
 
 }  // namespace
+
+int64_t Pieces::elements() const { return product(extents); }
 
 std::string_view how_multiplied(GemmStep step) {
   constexpr std::string_view k_texts[] = {"", " in pairs", " in pairs of i16", " in quads"};
@@ -156,7 +185,6 @@ bool GemmProblem::reads_a_directly() const {
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
-  const size_t rank = gemm.batch.size() + 2;
   GemmProblem problem;
   problem.spec = &spec;
   problem.gemm = &gemm;
@@ -164,8 +192,8 @@ GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const 
   problem.types = types;
   problem.registers = target.has(Feature::avx512) ? 32 : 16;
   problem.batches = product(gemm.batch);
-  problem.a = analyse_operand(gemm.a, gemm.a_value, rank - 2, rank - 1, types.element);
-  problem.b = analyse_operand(gemm.b, gemm.b_value, rank - 1, rank - 2, types.element);
+  problem.a = analyse_operand(gemm, true, types.element);
+  problem.b = analyse_operand(gemm, false, types.element);
   problem.partial_sums = find_partial_sums(spec, gemm, types.accumulator);
   return problem;
 }
@@ -173,14 +201,16 @@ GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const 
 KernelSpec exchanged(const KernelSpec& spec) {
   KernelSpec result = spec;
   auto& gemm = std::get<GemmSpec>(result.kernel);
-  const size_t rank = gemm.batch.size() + 2;
+  const size_t batch_rank = gemm.batch.size();
+  // A was over (…, m, k) and must be over (…, k, n); B the other way round.
+  exchange_dims(gemm.a, batch_rank, gemm.a_pieces);
+  exchange_dims(gemm.b, batch_rank, gemm.b_pieces);
+  exchange_dims(gemm.epilogue, batch_rank, {});
   std::swap(gemm.m, gemm.n);
   std::swap(gemm.a, gemm.b);
   std::swap(gemm.a_value, gemm.b_value);
-  // A was over (…, m, k) and must be over (…, k, n); B the other way round.
-  exchange_dims(gemm.a, rank);
-  exchange_dims(gemm.b, rank);
-  exchange_dims(gemm.epilogue, rank);
+  std::swap(gemm.a_pieces, gemm.b_pieces);
+  for (GemmPieces* pieces : {&gemm.a_pieces, &gemm.b_pieces}) std::swap(pieces->rows, pieces->columns);
   return result;
 }
 

@@ -52,6 +52,21 @@ Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target);
 /// The same by AMX's tiles: 16 rows by 16 steps times 16 steps by 16 columns in one instruction.
 Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target);
 
+/// A dim in pieces: extents, and strides in elements, outermost first; at least one.
+struct Pieces {
+  std::vector<int64_t> extents, strides;
+
+  int64_t elements() const;
+  /// How many neighbours lie side by side in memory.
+  int64_t run() const { return strides.back() == 1 ? extents.back() : 1; }
+};
+
+/// Where the elements of an operand in pieces lie.
+struct PiecedAccess {
+  const Access* access = nullptr;
+  Pieces tile, k;
+};
+
 /// How one operand of a gemm can be read. Its "tile dim" is m for A and n for B.
 struct GemmOperand {
   const Body* body = nullptr;
@@ -59,8 +74,10 @@ struct GemmOperand {
   /// The load, when the operand is nothing but one load and casts of it: elements can be read where they lie.
   const Access* plain = nullptr;
   int64_t tile_stride = 0, k_stride = 0;  // of the plain load, in elements
-  DType loaded = DType::f32;              // what the plain load reads; else what is evaluated
-  std::vector<DType> casts;               // from there to the dtype of elements, in order
+  /// The load of an operand in pieces, which is not plain.
+  std::optional<PiecedAccess> pieced;
+  DType loaded = DType::f32;  // what the plain or pieced load reads; else what is evaluated
+  std::vector<DType> casts;   // from there to the dtype of elements, in order
   /// Vectors along k are better than vectors along the tile dim: more of the loads are contiguous that way.
   bool k_lanes = false;
 
