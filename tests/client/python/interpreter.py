@@ -114,6 +114,23 @@ def _clamp(x, min=None, max=None):
     return x.clamp(min if min is None or x.is_floating_point() else int(min), max if max is None or x.is_floating_point() else int(max))
 
 
+def _convolution(x, weight, stride, padding, dilation, groups=1):
+    return torch.ops.aten.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+
+
+def _convolution_backward(which, make_shape):
+    """Of one operand; the other one's values do not matter."""
+
+    def run(grad, other, stride, padding, dilation, groups=1, **extents):
+        missing = grad.new_zeros(make_shape(grad, other, groups, *extents.values()))
+        x, weight = (missing, other) if which == 0 else (other, missing)
+        mask = [which == 0, which == 1, False]
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups, mask)[which]
+
+    return run
+
+
 OPS = {
     **{n: getattr(torch, n) for n in ("neg abs sign exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid "
        "floor ceil round trunc logical_not bitwise_not add sub mul div remainder fmod pow atan2 minimum maximum eq ne lt le "
@@ -143,6 +160,9 @@ OPS = {
     "logsumexp": lambda x, dims, keep_dims=False: x.logsumexp(dims, keep_dims),
     "embedding": lambda w, i, padding_idx=-1: F.embedding(i, w), "embedding_backward": _embedding_backward,
     "addmm": lambda c, a, b, alpha=1, beta=1: alpha * (a @ b) + beta * c,
+    "convolution": _convolution,
+    "convolution_backward_input": _convolution_backward(0, lambda g, w, groups, extents: (g.shape[0], w.shape[1] * groups, *extents)),
+    "convolution_backward_weight": _convolution_backward(1, lambda g, x, groups, kernel: (g.shape[1], x.shape[1] // groups, *kernel)),
     "softmax": lambda x, dim: x.softmax(dim), "log_softmax": lambda x, dim: x.log_softmax(dim),
     "softmax_backward": lambda g, o, dim: (g - (g * o).sum(dim, True)) * o,
     "log_softmax_backward": lambda g, o, dim: g - o.exp() * g.sum(dim, True),

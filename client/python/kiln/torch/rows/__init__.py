@@ -12,6 +12,7 @@ import operator
 from . import (
     activation_gradients,
     contraction,
+    convolution,
     creation,
     indexing,
     normalisation,
@@ -22,7 +23,7 @@ from . import (
 )
 from .table import NO_ROW, Row
 
-FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction, random)
+FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction, convolution, random)
 
 # By what an fx node calls. A piece of a tuple is what its maker's row gave.
 ROWS: dict = {
