@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include "backends/cpu/compile/gemm/outer_product.h"
+#include "tests/backends/cpu/kernel_check.h"
+
+namespace kiln::cpu {
+namespace {
+
+/// Windows of kernel x kernel over an image of height x width, `stride` apart, in every channel.
+struct Case {
+  int64_t channels = 3, height = 9, width = 11, kernel = 3, stride = 1, filters = 5;
+  DType dtype = DType::f32;
+  std::optional<DType> loaded = std::nullopt;  // what the image lies in memory as, where that is not `dtype`
+  bool channels_last = false;
+  /// Sums run over positions rather than over what a window sees.
+  bool sums_positions = false;
+
+  std::vector<int64_t> positions() const { return {(height - kernel) / stride + 1, (width - kernel) / stride + 1}; }
+  std::vector<int64_t> window() const { return {channels, kernel, kernel}; }
+};
+
+std::vector<int64_t> joined(std::vector<int64_t> a, const std::vector<int64_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+int64_t count(const std::vector<int64_t>& extents) {
+  int64_t product = 1;
+  for (const int64_t extent : extents) product *= extent;
+  return product;
+}
+
+/// filters x windows; the windows are B, or exchanged A. Two images, as a batch.
+KernelSpec spec_of(const Case& c, bool windows_are_a) {
+  const std::vector<int64_t> rows = c.sums_positions ? c.positions() : c.window();
+  const std::vector<int64_t> columns = c.sums_positions ? c.window() : c.positions();
+  const int64_t pixel = c.channels_last ? c.channels : 1, plane = c.channels_last ? 1 : c.height * c.width;
+  const std::vector<int64_t> seen{plane, c.width * pixel, pixel}, moved{c.width * pixel * c.stride, pixel * c.stride};
+  const std::vector<int64_t> row_strides = c.sums_positions ? moved : seen,
+                             column_strides = c.sums_positions ? seen : moved;
+  const int64_t image = c.channels * c.height * c.width, k = count(rows), n = count(columns), m = c.filters;
+
+  Body windows{{}, {{.buffer = 1, .strides = joined({image}, joined(row_strides, column_strides))}}};
+  const DType loaded = c.loaded.value_or(c.dtype);
+  windows.exprs.push_back({.op = ScalarOp::load, .dtype = loaded});
+  if (loaded != c.dtype)
+    windows.exprs.push_back({.op = ScalarOp::cast, .dtype = c.dtype, .operands = {0, k_no_expr, k_no_expr}});
+  Body filters{{{.op = ScalarOp::load, .dtype = c.dtype}}, {{.buffer = 0, .strides = {0, k, 1}}}};
+  const DType sum = accumulator_of(c.dtype);
+  Body epilogue{{{.op = ScalarOp::accumulator, .dtype = sum}}, {{.buffer = 2, .strides = {m * n, n, 1}}}};
+
+  GemmSpec gemm{.batch = {2}, .m = m, .n = n, .k = k, .dtype = c.dtype, .a = filters, .b = windows, .a_value = 0};
+  gemm.b_value = static_cast<ExprId>(windows.exprs.size() - 1);
+  gemm.b_pieces = {rows, columns};
+  gemm.epilogue = epilogue;
+  gemm.stores = {{0, 0, StoreMode::assign}};
+  KernelSpec spec{{{c.dtype, m * k, BufferRole::input},
+                   {loaded, 2 * image, BufferRole::input},
+                   {sum, 2 * m * n, BufferRole::output}},
+                  std::move(gemm)};
+  return windows_are_a ? exchanged(spec) : spec;
+}
+
+void check(const Case& c) {
+  for (const bool windows_are_a : {false, true}) {
+    const KernelSpec spec = spec_of(c, windows_are_a);
+    ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+    const auto k = static_cast<double>(std::get<GemmSpec>(spec.kernel).k);
+    const DType sum = accumulator_of(c.dtype);
+    const double tolerance = sum == DType::f64 ? 1e-15 + 1e-16 * k : is_floating(sum) ? 1e-6 + 5e-8 * k : 0;
+    for (const CpuTarget& target : ladder()) {
+      if (!host_runs(target)) continue;
+      const size_t candidates = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target.name)}).size();
+      for (size_t i = 0; i < candidates; i += 3) {
+        check_kernel(spec, target, tolerance, i, 1 + i % 3);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(GemmPieces, rows_of_pixels_shorter_and_longer_than_a_vector) {
+  for (const int64_t width : {3, 4, 7, 9, 18, 19, 34, 50}) check({.width = width});
+}
+
+TEST(GemmPieces, a_stride_spreads_the_lanes) {
+  for (const int64_t stride : {2, 3}) check({.height = 13, .width = 45, .stride = stride});
+}
+
+TEST(GemmPieces, sums_over_positions_run_across_rows) {
+  for (const int64_t width : {4, 9, 23, 40}) check({.width = width, .filters = 17, .sums_positions = true});
+  check({.height = 12, .width = 40, .stride = 2, .sums_positions = true});
+}
+
+TEST(GemmPieces, several_blocks_of_k_begin_within_a_window) {
+  check({.channels = 140, .height = 5, .width = 8, .filters = 20});
+  check({.channels = 2, .height = 60, .width = 40, .filters = 9, .sums_positions = true});
+}
+
+TEST(GemmPieces, channels_may_lie_innermost) {
+  check({.channels = 20, .channels_last = true});
+  check({.channels = 20, .channels_last = true, .sums_positions = true});
+}
+
+TEST(GemmPieces, every_dtype_and_what_is_widened_to_it) {
+  for (const DType dtype : {DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::i8}) {
+    check({.width = 13, .filters = 17, .dtype = dtype});
+    check({.width = 13, .kernel = 2, .filters = 9, .dtype = dtype, .sums_positions = true});
+  }
+  check({.width = 13, .dtype = DType::f32, .loaded = DType::bf16});
+  check({.width = 13, .dtype = DType::f32, .loaded = DType::i8, .sums_positions = true});
+}
+
+TEST(GemmPieces, pieces_that_do_not_make_up_the_dim_are_refused) {
+  KernelSpec spec = spec_of({}, false);
+  std::get<GemmSpec>(spec.kernel).b_pieces.columns.front() += 1;
+  EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument);
+  spec = spec_of({}, false);
+  Body& windows = std::get<GemmSpec>(spec.kernel).b;
+  windows.exprs.push_back({.op = ScalarOp::neg, .dtype = DType::f32, .operands = {0, k_no_expr, k_no_expr}});
+  std::get<GemmSpec>(spec.kernel).b_value = 1;
+  EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument) << "an expression in pieces";
+}
+
+}  // namespace
+}  // namespace kiln::cpu
