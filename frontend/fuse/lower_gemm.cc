@@ -3,14 +3,15 @@
 /// The epilogue is lowered as a loops body is, from the last stored value backwards; where the walk meets the product
 /// it writes the accumulator and notes the index. That index then says which iteration dims are batch, m and n. The
 /// operands are lowered over (batch, m, k) and (batch, k, n); what remains is usually one load each, with strides.
-/// Cut dims must merge again, since a gemm has exactly these dims; but an operand that reads its elements several times
-/// over, as the windows of a convolution do, stays in pieces: laid out anew it would be that much larger. Batch dims that lie side by side become one, and a
+/// Cut dims must merge again, since a gemm has exactly these dims; but operands of a product of windows, as convolutions
+/// are, stay in pieces where these have runs of neighbours. Batch dims that lie side by side become one, and a
 /// batch that the right operand does not have becomes more rows: then [batch, seq, hidden] @ [hidden, n] is one
 /// product.
 #include <algorithm>
 
 #include "frontend/fuse/iteration.h"
 #include "frontend/fuse/kernels.h"
+#include "frontend/ops/op.h"
 
 namespace kiln {
 
@@ -95,20 +96,25 @@ class GemmLowering {
     const ScalarNode* load = load_behind_casts(body, value);
     if (load == nullptr || load->operands[0] != k_no_expr) return false;
     const Access& access = body.accesses[load->slot];
-    if (!access.indirect.empty() || !reads_elements_again(access, rows, columns)) return false;
+    const size_t last = access.strides.size() - 1, last_of_rows = last - columns.size();
+    const auto is_run = [&](size_t d, int64_t extent) { return access.strides[d] == 1 && extent > 1; };
+    const bool has_runs = is_run(last, columns.back()) || is_run(last_of_rows, rows.back());
+    const bool is_of_windows = sees_windows(m_node.operands[0]) || sees_windows(m_node.operands[1]);
+    if (!access.indirect.empty() || !has_runs || !is_of_windows) return false;
     if (rows.size() > 1) pieces.rows = std::move(rows);
     if (columns.size() > 1) pieces.columns = std::move(columns);
     return true;
   }
 
-  /// Whether there are fewer elements between the first and the last of a matrix than the matrix has.
-  static bool reads_elements_again(const Access& access, std::vector<int64_t> extents,
-                                   const std::vector<int64_t>& columns) {
-    extents.insert(extents.end(), columns.begin(), columns.end());
-    const size_t first = access.strides.size() - extents.size();
-    int64_t reach = 1;
-    for (size_t d = 0; d < extents.size(); ++d) reach += (extents[d] - 1) * std::abs(access.strides[first + d]);
-    return reach < product(extents);
+  /// Whether the value is, behind other views, windows: laid out anew these would be larger than what they are of.
+  bool sees_windows(ValueId value) const {
+    while (m_state.is_inline(value, m_group)) {
+      const Node& node = m_state.facts->producer(value);
+      if (node.op->kind != OpKind::view) return false;
+      if (node.op->name == "window") return true;
+      value = node.operands[0];
+    }
+    return false;
   }
 
   // What was widened exactly from the same narrow kind on both sides, loads or weights made of bytes, is multiplied in

@@ -22,6 +22,10 @@ using Integers = std::vector<int64_t>;
 // Fewer filters of a group than this do not repay laying windows out for them: each is multiplied and summed by itself.
 constexpr int64_t k_filters_of_product = 4;
 
+// Images of fewer pixels than this are columns of one product together, or many a vector of columns would not be full and
+// the filters would be read again for each image. Their results are put in order by what reads them.
+constexpr int64_t k_pixels_of_product = 256;
+
 // --- types -------------------------------------------------------------------------------------------------------------
 
 Shape inner_dims(const Shape& shape) { return {shape.begin() + 2, shape.end()}; }
@@ -192,6 +196,10 @@ bool is_depthwise(const Dim& channels, const Dim& filters, int64_t groups) {
   return groups > 1 && channels == Dim(1) && filters.is_constant() && filters.constant() < k_filters_of_product;
 }
 
+bool is_small(const Dim& batch, const Dim& pixels) {
+  return batch.is_constant() && batch.constant() > 1 && pixels.is_constant() && pixels.constant() < k_pixels_of_product;
+}
+
 Integers numbers_from(size_t first, size_t count) {
   Integers numbers(count);
   std::iota(numbers.begin(), numbers.end(), static_cast<int64_t>(first));
@@ -216,6 +224,15 @@ Gradients decompose_convolution(GraphBuilder& b, const Node& node, Values in) {
     return b.finish({b.reshape(b.cast(sums, b.dtype(in[0])), out)});
   }
   const Dim length = weight[1] * element_count(extents), pixels = element_count(positions);
+  if (is_small(batch, pixels)) {
+    Integers images_last = numbers_from(1, 1 + rank);
+    images_last.push_back(0);
+    for (const int64_t dim : numbers_from(2 + rank, rank)) images_last.push_back(dim);
+    const ValueId columns = b.reshape(b.permute(seen, images_last), {groups, length, batch * pixels});
+    const ValueId product = b.matmul(b.reshape(in[1], {groups, filters, length}), columns);
+    const ValueId images = b.permute(b.reshape(product, {groups, filters, batch, pixels}), {2, 0, 1, 3});
+    return b.finish({b.reshape(images, out)});
+  }
   if (geometry.groups == 1) {
     const ValueId columns = b.reshape(seen, {batch, length, pixels});
     return b.finish({b.reshape(b.matmul(b.reshape(in[1], {filters, length}), columns), out)});
