@@ -265,16 +265,20 @@ bool ProgramJudge::begins_elsewhere(const ScriptFragment& fragment) const {
                              [&](uint32_t each) { return computed_from.contains(each) != read.contains(each); });
 }
 
-/// What was made from replaced values, other than its reference was, is as if it had been replaced itself.
+/// What was made from replaced values, or other than its reference was, is as if it had been replaced itself: a later
+/// reference may begin before them, with what they were.
 void ProgramJudge::follow_what_was_replaced() {
   std::set<uint32_t> made;
   for (const ScriptFragment& fragment : step().fragments) {
     if (!begins_elsewhere(fragment)) continue;
     for (const ScriptFragment::Target& target : fragment.targets) made.insert(target.made.storage);
   }
+  const bool reads_replaced = std::ranges::any_of(step().arguments, [&](const ScriptArgument& argument) {
+    return argument.read && m_replaced.contains(argument.read->storage);
+  });
   for (const ScriptArgument& argument : step().arguments) {
     const bool is_copy = argument.copied && m_replaced.contains(argument.copied->storage);
-    if (is_copy) made.insert(argument.written);
+    if (argument.written != k_none && (is_copy || reads_replaced)) made.insert(argument.written);
   }
   m_replaced.merge(made);
 }
