@@ -45,6 +45,11 @@ constexpr std::array k_keys = {
               "Who draws dropout's masks: torch, the very ones that eager draws of a seed; fast, kernels themselves, "
               "which store none of them.",
               "torch,fast"},
+    ConfigKey{
+        "convolution", &Config::convolution, "",
+        "Who computes convolutions on the CPU: torch; kiln, whose kernels are as fast for many shapes and take long to "
+        "check where images are large.",
+        "torch,kiln"},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

@@ -63,6 +63,12 @@ class Session:
         client = self.client()
         return "torch" if client is None else client.setting("random")
 
+    @functools.cached_property
+    def convolution(self) -> str:
+        """Who computes convolutions: `convolution` of the configuration."""
+        client = self.client()
+        return "torch" if client is None else client.setting("convolution")
+
     def clients(self) -> list:
         """Those that could be had."""
         with self._lock:

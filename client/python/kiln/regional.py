@@ -88,7 +88,8 @@ class Entry:
             said = [name_of(type(first)), describe_module(first, describer).hex(), repr(signature(first))]
         else:
             said = [name_of(first), describer.lenient(first).hex()]
-        return "\0".join([self.role, *said, torch.__version__, sys.version, _importer(), _session.session().random]).encode()
+        session = _session.session()
+        return "\0".join([self.role, *said, torch.__version__, sys.version, _importer(), session.random, session.convolution]).encode()
 
     def install(self, packages, mode: str | None = None) -> None:
         self._packages, self._mode = packages, mode

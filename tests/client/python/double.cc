@@ -3,6 +3,7 @@
 // (0x11 into output 0, BYTES long), out_of_range, unavailable, alias (output 0 is input 0).
 // A client of a device has the host's memory and no streams.
 
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,9 +65,11 @@ kiln_error* kiln_client_explain(kiln_client*, kiln_bytes** out) {
   return nullptr;
 }
 
-kiln_error* kiln_client_setting(kiln_client*, const char*, kiln_bytes** out) {
-  const char* value = std::getenv("KILN_CLIENT_CHECK");
-  *out = new kiln_bytes{value ? value : "first"};
+kiln_error* kiln_client_setting(kiln_client*, const char* key, kiln_bytes** out) {
+  std::string name = "KILN_";
+  for (const char* c = key; *c != '\0'; ++c) name += *c == '.' ? '_' : static_cast<char>(std::toupper(*c));
+  const char* value = std::getenv(name.c_str());
+  *out = new kiln_bytes{value ? value : name == "KILN_CLIENT_CHECK" ? "first" : "torch"};
   return nullptr;
 }
 

@@ -9,8 +9,15 @@ import torch
 from torch import nn
 
 from capture import compiled
+from conftest import OVER_DOUBLE
 
 aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def convolution(monkeypatch):
+    """Convolutions are torch's unless that is configured."""
+    monkeypatch.setenv("KILN_CONVOLUTION", "kiln")
 
 #        name: (x, weight, stride, padding, dilation, transposed, output_padding, groups)
 KINDS = {
@@ -139,6 +146,15 @@ def test_training():
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
+def test_convolutions_are_torchs_unless_configured(monkeypatch):
+    monkeypatch.delenv("KILN_CONVOLUTION")
+    weight = torch.randn(4, 3, 3, 3)
+    (got,), (expected,), stats = compiled(lambda x: torch.relu(torch.conv2d(x, weight)) + 1, torch.randn(1, 3, 8, 8))
+    torch.testing.assert_close(got, expected)
+    assert "aten.convolution.default" in stats["fallback_ops"]
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")
 def test_another_process_finds_the_kernels(tmp_path):
     script = """
 import torch, kiln

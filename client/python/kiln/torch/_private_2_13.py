@@ -20,6 +20,7 @@ from torch._functorch import partitioners
 from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, profiler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
@@ -149,6 +150,11 @@ def is_tangent(node: fx.Node) -> bool:
 
 def is_primal(node: fx.Node) -> bool:
     return partitioners._is_primal(node)
+
+
+def fake_tensors():
+    """A function that makes of each tensor one of its type, without its data."""
+    return FakeTensorMode().from_tensor
 
 
 def real_mode():

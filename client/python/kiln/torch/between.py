@@ -14,7 +14,6 @@ import threading
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .. import _session
 from .._reasons import Reason
@@ -162,7 +161,7 @@ class _Program:
         result = op(*arguments, **keywords)  # torch knows what comes out
         self._is_tuple = isinstance(result, tuple)
         graph, operands = fx.Graph(), {}
-        of_type = FakeTensorMode().from_tensor  # a graph is a cycle, and would keep the caller's tensors for long
+        of_type = compat.adapter().fake_tensors()  # a graph is a cycle, and would keep the caller's tensors for long
 
         def operand(tensor: torch.Tensor) -> fx.Node:
             node = graph.placeholder(f"operand_{len(operands)}")

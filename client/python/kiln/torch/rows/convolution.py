@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from ... import _session
 from ..builder import Builder, meta_of, type_of
 from ..text import FLOATING, Value
 from .table import Family, number, require, result_type
@@ -27,6 +28,7 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
 
 
 def check(tensor: torch.Tensor, attributes: dict) -> None:
+    require(_session.session().convolution == "kiln", "a convolution: the configuration leaves them to torch")
     require(tensor.device.type == "cpu", "a convolution on another device than the CPU: its kernels are the CPU's")
     require(all(p >= 0 for p in attributes["padding"]), "a negative padding")
 
