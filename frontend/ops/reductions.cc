@@ -59,8 +59,13 @@ void for_each_reduced(ElementEvaluator& e, const Node& node, int64_t index, Visi
 double reduction_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
   const Node& node = graph.node(id);
   const DType dtype = graph.type(node.results[0]).dtype;
-  double total = neutral_of(node.op->combiner, dtype);
-  for_each_reduced(e, node, index, [&](double x) { total = combine(node.op->combiner, total, x); });
+  const Combiner combiner = node.op->combiner;
+  double total = neutral_of(combiner, dtype);
+  if (combiner == Combiner::product && is_integral(dtype)) {  // f64 would lose the low bits, to which it wraps
+    for_each_reduced(e, node, index, [&](double x) { total = apply_scalar(ScalarOp::mul, dtype, dtype, total, x, 0); });
+    return total;
+  }
+  for_each_reduced(e, node, index, [&](double x) { total = combine(combiner, total, x); });
   return total;
 }
 

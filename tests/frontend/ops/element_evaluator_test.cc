@@ -144,6 +144,22 @@ TEST(ElementEvaluator, nan_and_infinity_go_through_as_in_torch) {
   EXPECT_THAT(evaluate_unary("argmax", {1, k_nan, 3, k_nan}, {{"dim", int64_t{0}}}), ElementsAre(1));
 }
 
+TEST(ElementEvaluator, products_of_integers_wrap) {
+  const std::vector<Tensor> inputs = {
+      Tensor::from_values(DType::i32, {4}, std::vector<double>{2147483647, 2147483629, -2147483647, 2147483587})};
+  Graph graph;
+  const ValueId x = add_input(graph, inputs[0]);
+  GraphBuilder builder(graph);
+  graph.set_outputs({builder.op("prod", {x}, {{"dims", std::vector<int64_t>{0}}, {"keep_dims", false}})});
+  const auto result = evaluate_exact(graph, inputs);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  uint32_t wanted = 1;
+  for (const int64_t factor : {2147483647, 2147483629, -2147483647, 2147483587}) {
+    wanted *= static_cast<uint32_t>(factor);
+  }
+  EXPECT_EQ((*result)[0][0], static_cast<double>(static_cast<int32_t>(wanted)));
+}
+
 TEST(ElementEvaluator, reductions_of_nothing_are_their_neutral_elements) {
   const Attributes all = {{"dims", std::vector<int64_t>{0}}};
   EXPECT_THAT(evaluate_unary("sum", {}, all), testing::ElementsAre(0));
