@@ -36,8 +36,9 @@ double floor_divide(double a, double b) {
 
 double sign_of(double a) { return static_cast<double>((a > 0) - (a < 0)); }  // 0 for NaN, as torch
 
-/// Division by zero has no value in the integers: 0.
-double integer_binary(ScalarOp op, int64_t a, int64_t b) {
+/// Division by zero has no value in the integers: 0. f64 does not hold all bits of a product of i32, so what is not i64
+/// wraps before.
+double integer_binary(ScalarOp op, DType result, int64_t a, int64_t b) {
   using U = uint64_t;  // wraps
   switch (op) {
     case ScalarOp::add:
@@ -45,6 +46,7 @@ double integer_binary(ScalarOp op, int64_t a, int64_t b) {
     case ScalarOp::sub:
       return static_cast<double>(static_cast<int64_t>(U(a) - U(b)));
     case ScalarOp::mul:
+      if (result != DType::i64) return static_cast<int32_t>(U(a) * U(b));
       return static_cast<double>(static_cast<int64_t>(U(a) * U(b)));
     case ScalarOp::bitwise_and:
       return static_cast<double>(a & b);
@@ -188,7 +190,7 @@ double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b
   }
   if (is_floating(operand)) return floating(op, a, b);
   const bool unary = op == ScalarOp::neg || op == ScalarOp::abs || op == ScalarOp::sign;
-  return round_to(result, unary ? floating(op, a, b) : integer_binary(op, int64_t(a), int64_t(b)));
+  return round_to(result, unary ? floating(op, a, b) : integer_binary(op, result, int64_t(a), int64_t(b)));
 }
 
 namespace {

@@ -148,8 +148,8 @@ def test_training():
 
 def test_convolutions_are_torchs_unless_configured(monkeypatch):
     monkeypatch.delenv("KILN_CONVOLUTION")
-    weight = torch.randn(4, 3, 3, 3)
-    (got,), (expected,), stats = compiled(lambda x: torch.relu(torch.conv2d(x, weight)) + 1, torch.randn(1, 3, 8, 8))
+    x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    (got,), (expected,), stats = compiled(lambda x, weight: torch.relu(torch.conv2d(x, weight)) + 1, x, weight)
     torch.testing.assert_close(got, expected)
     assert "aten.convolution.default" in stats["fallback_ops"]
 
