@@ -110,6 +110,10 @@ struct Contender {
   }
 };
 
+void add_once(std::vector<Contender*>& finalists, Contender* contender) {
+  if (std::ranges::find(finalists, contender) == finalists.end()) finalists.push_back(contender);
+}
+
 class Search {
  public:
   Search(const KernelSpec& spec, const Target& target, CandidateRunner& runner)
@@ -235,7 +239,7 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
   for (Contender& each : search.contenders()) {
     if (&each != pick && finalists.size() <= k_finalists) finalists.push_back(&each);
   }
-  if (std::ranges::find(finalists, first) == finalists.end()) finalists.push_back(first);
+  add_once(finalists, first);
   const auto samples = search.samples();
   search.run_final(finalists, rounds);
 
@@ -271,11 +275,10 @@ Expected<Json> compare(const Plan& plan, const Target& target, const TuningRecor
   for (const auto* each : {&first, &one, &other}) {
     Contender* const found = search.find(each->schedule);
     if (found == nullptr) return error(StatusCode::internal, "a winner of no schedule");
-    if (std::ranges::find(finalists, found) == finalists.end()) finalists.push_back(found);
+    add_once(finalists, found);
   }
   for (size_t i = 0; i < std::min(k_finalists, search.contenders().size()); ++i) {
-    Contender* const each = &search.contenders()[i];
-    if (std::ranges::find(finalists, each) == finalists.end()) finalists.push_back(each);
+    add_once(finalists, &search.contenders()[i]);
   }
   search.run_final(finalists, rounds);
   const Contender &reference = *search.find(first.schedule),

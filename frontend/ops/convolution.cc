@@ -452,38 +452,37 @@ Gradients backward_weight_gradient(GraphBuilder& b, const Node& node, Values in,
   return b.finish({forward(b, node, in[1], g[0]), backward_input(b, node, in[0], g[0], x)});
 }
 
+template <ConvolutionResult which>
+OpDef convolution_op(std::string_view name, std::vector<OperandDef> operands, std::vector<AttributeDef> more,
+                     decltype(OpDef::infer) infer, decltype(OpDef::decompose) decompose,
+                     decltype(OpDef::gradient) gradient) {
+  std::vector<AttributeDef> attributes = {
+      required("stride", AttributeType::integers), required("padding", AttributeType::integers),
+      required("dilation", AttributeType::integers), fallback("groups", AttributeType::integer, int64_t{1})};
+  attributes.insert(attributes.end(), more.begin(), more.end());
+  return {.name = name,
+          .kind = OpKind::composite,
+          .operands = std::move(operands),
+          .attributes = std::move(attributes),
+          .infer = infer,
+          .element = element<which>,
+          .elements = elements<which>,
+          .decompose = decompose,
+          .gradient = gradient};
+}
+
 }  // namespace
 
 std::span<const OpDef> convolution_ops() {
-  const auto op = [](std::string_view name, std::vector<OperandDef> operands, std::vector<AttributeDef> more) {
-    std::vector<AttributeDef> attributes = {
-        required("stride", AttributeType::integers), required("padding", AttributeType::integers),
-        required("dilation", AttributeType::integers), fallback("groups", AttributeType::integer, int64_t{1})};
-    attributes.insert(attributes.end(), more.begin(), more.end());
-    return OpDef{
-        .name = name, .kind = OpKind::composite, .operands = std::move(operands), .attributes = std::move(attributes)};
-  };
-  static const std::vector<OpDef> rows = [&] {
-    OpDef out = op("convolution", {{"x"}, {"weight"}}, {});
-    out.infer = infer_convolution;
-    out.element = element<ConvolutionResult::out>;
-    out.elements = elements<ConvolutionResult::out>;
-    out.decompose = decompose_convolution;
-    out.gradient = convolution_gradient;
-    OpDef input = op("convolution_backward_input", {{"grad"}, {"weight"}}, {required("extents", AttributeType::shape)});
-    input.infer = infer_backward_input;
-    input.element = element<ConvolutionResult::input_gradient>;
-    input.elements = elements<ConvolutionResult::input_gradient>;
-    input.decompose = decompose_backward_input;
-    input.gradient = backward_input_gradient;
-    OpDef weight = op("convolution_backward_weight", {{"grad"}, {"x"}}, {required("kernel", AttributeType::integers)});
-    weight.infer = infer_backward_weight;
-    weight.element = element<ConvolutionResult::weight_gradient>;
-    weight.elements = elements<ConvolutionResult::weight_gradient>;
-    weight.decompose = decompose_backward_weight;
-    weight.gradient = backward_weight_gradient;
-    return std::vector<OpDef>{std::move(out), std::move(input), std::move(weight)};
-  }();
+  static const std::vector<OpDef> rows = {
+      convolution_op<ConvolutionResult::out>("convolution", {{"x"}, {"weight"}}, {}, infer_convolution,
+                                             decompose_convolution, convolution_gradient),
+      convolution_op<ConvolutionResult::input_gradient>(
+          "convolution_backward_input", {{"grad"}, {"weight"}}, {required("extents", AttributeType::shape)},
+          infer_backward_input, decompose_backward_input, backward_input_gradient),
+      convolution_op<ConvolutionResult::weight_gradient>(
+          "convolution_backward_weight", {{"grad"}, {"x"}}, {required("kernel", AttributeType::integers)},
+          infer_backward_weight, decompose_backward_weight, backward_weight_gradient)};
   return rows;
 }
 

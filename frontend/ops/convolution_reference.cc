@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "frontend/kernel/affine.h"
 #include "frontend/ops/index_math.h"
 #include "frontend/ops/row_products.h"
 
@@ -11,12 +12,6 @@ namespace kiln {
 namespace {
 
 constexpr int64_t k_outside = -1;
-
-int64_t count_of(const std::vector<int64_t>& extents) {
-  int64_t count = 1;
-  for (const int64_t extent : extents) count *= extent;
-  return count;
-}
 
 /// A convolution's tensors and extents, whichever of them the node computes.
 class Convolution {
@@ -51,13 +46,13 @@ class Convolution {
   Place place_of(int64_t index) const {
     switch (m_which) {
       case ConvolutionResult::out:
-        return place_in_image(index, m_filters, count_of(m_positions));
+        return place_in_image(index, m_filters, product(m_positions));
       case ConvolutionResult::input_gradient:
-        return place_in_image(index, m_channels, count_of(m_extents));
+        return place_in_image(index, m_channels, product(m_extents));
       case ConvolutionResult::weight_gradient:
         break;
     }
-    const int64_t columns = m_channels * count_of(m_kernel), filter = index / columns;
+    const int64_t columns = m_channels * product(m_kernel), filter = index / columns;
     const int64_t group = filter / m_filters;
     return {group, filter, group * columns + index % columns};
   }
@@ -65,17 +60,17 @@ class Convolution {
   int64_t length() const {
     switch (m_which) {
       case ConvolutionResult::out:
-        return m_channels * count_of(m_kernel);
+        return m_channels * product(m_kernel);
       case ConvolutionResult::input_gradient:
-        return m_filters * count_of(m_kernel);
+        return m_filters * product(m_kernel);
       case ConvolutionResult::weight_gradient:
         break;
     }
-    return m_batch * count_of(m_positions);
+    return m_batch * product(m_positions);
   }
 
   void read_row(int64_t row, double* out) const {
-    const int64_t kernel = count_of(m_kernel), positions = count_of(m_positions);
+    const int64_t kernel = product(m_kernel), positions = product(m_positions);
     switch (m_which) {
       case ConvolutionResult::out:
         for (int64_t i = 0; i < length(); ++i) out[i] = e.at(m_weight, row * length() + i);
@@ -94,25 +89,17 @@ class Convolution {
   }
 
   void read_column(int64_t column, double* out) const {
-    const int64_t kernel = count_of(m_kernel), positions = count_of(m_positions), extents = count_of(m_extents);
+    const int64_t kernel = product(m_kernel), positions = product(m_positions), extents = product(m_extents);
     const int64_t channels = m_channels * m_groups;
     switch (m_which) {
       case ConvolutionResult::out:
-        for (int64_t k = 0; k < kernel; ++k) {
-          const int64_t at = source_of(column % positions, k), first = column / positions * m_channels;
-          for (int64_t c = 0; c < m_channels; ++c) {
-            out[c * kernel + k] = at == k_outside ? 0 : e.at(m_x, (first + c) * extents + at);
-          }
-        }
-        return;
+        return read_seen(
+            m_x, column / positions * m_channels, m_channels, extents,
+            [&](int64_t k) { return source_of(column % positions, k); }, out);
       case ConvolutionResult::input_gradient:
-        for (int64_t k = 0; k < kernel; ++k) {
-          const int64_t at = position_of(column % extents, k), first = column / extents * m_filters;
-          for (int64_t f = 0; f < m_filters; ++f) {
-            out[f * kernel + k] = at == k_outside ? 0 : e.at(m_out, (first + f) * positions + at);
-          }
-        }
-        return;
+        return read_seen(
+            m_out, column / extents * m_filters, m_filters, positions,
+            [&](int64_t k) { return position_of(column % extents, k); }, out);
       case ConvolutionResult::weight_gradient:
         for (int64_t o = 0; o < positions; ++o) {
           const int64_t at = source_of(o, column % kernel);
@@ -129,6 +116,20 @@ class Convolution {
                   image = index / (pixels * rows_of_group * m_groups);
     const int64_t group = row / rows_of_group;
     return {group, row, (image * m_groups + group) * pixels + index % pixels};
+  }
+
+  /// What lies under the elements of the kernel in `count` planes of a tensor, from plane `first` on: `place_of` says where
+  /// in a plane.
+  template <typename PlaceOf>
+  void read_seen(ValueId value, int64_t first, int64_t count, int64_t plane, const PlaceOf& place_of,
+                 double* out) const {
+    const int64_t kernel = product(m_kernel);
+    for (int64_t k = 0; k < kernel; ++k) {
+      const int64_t at = place_of(k);
+      for (int64_t c = 0; c < count; ++c) {
+        out[c * kernel + k] = at == k_outside ? 0 : e.at(value, (first + c) * plane + at);
+      }
+    }
   }
 
   /// The pixel of x that a position sees under an element of the kernel.

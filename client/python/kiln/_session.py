@@ -49,8 +49,7 @@ class Session:
     def check(self) -> str:
         """When programs run beside torch: client.check of the configuration."""
         if self._check is None:
-            client = self.client()
-            self._check = "never" if client is None else client.setting("client.check")
+            self._check = self._setting("client.check", "never")
         return self._check
 
     @check.setter
@@ -60,14 +59,16 @@ class Session:
     @functools.cached_property
     def random(self) -> str:
         """Who draws dropout's masks: `random` of the configuration."""
-        client = self.client()
-        return "torch" if client is None else client.setting("random")
+        return self._setting("random", "torch")
 
     @functools.cached_property
     def convolution(self) -> str:
         """Who computes convolutions: `convolution` of the configuration."""
+        return self._setting("convolution", "torch")
+
+    def _setting(self, key: str, without_client: str) -> str:
         client = self.client()
-        return "torch" if client is None else client.setting("convolution")
+        return without_client if client is None else client.setting(key)
 
     def clients(self) -> list:
         """Those that could be had."""

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cpu/compile/gemm/outer_product.h"
+#include "frontend/kernel/affine.h"
 #include "tests/backends/cpu/kernel_check.h"
 
 namespace kiln::cpu {
@@ -24,12 +25,6 @@ std::vector<int64_t> joined(std::vector<int64_t> a, const std::vector<int64_t>& 
   return a;
 }
 
-int64_t count(const std::vector<int64_t>& extents) {
-  int64_t product = 1;
-  for (const int64_t extent : extents) product *= extent;
-  return product;
-}
-
 /// filters x windows; the windows are B, or exchanged A. Two images, as a batch.
 KernelSpec spec_of(const Case& c, bool windows_are_a) {
   const std::vector<int64_t> rows = c.sums_positions ? c.positions() : c.window();
@@ -38,7 +33,7 @@ KernelSpec spec_of(const Case& c, bool windows_are_a) {
   const std::vector<int64_t> seen{plane, c.width * pixel, pixel}, moved{c.width * pixel * c.stride, pixel * c.stride};
   const std::vector<int64_t> row_strides = c.sums_positions ? moved : seen,
                              column_strides = c.sums_positions ? seen : moved;
-  const int64_t image = c.channels * c.height * c.width, k = count(rows), n = count(columns), m = c.filters;
+  const int64_t image = c.channels * c.height * c.width, k = product(rows), n = product(columns), m = c.filters;
 
   Body windows{{}, {{.buffer = 1, .strides = joined({image}, joined(row_strides, column_strides))}}};
   const DType loaded = c.loaded.value_or(c.dtype);

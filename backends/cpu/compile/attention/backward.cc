@@ -175,17 +175,14 @@ void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, 
   e.loop(e.index(0), count, tile.rows, [&](Value* row) {
     Value* of_weights = e.advance(weights, e.ir.CreateMul(row, e.index(tile.a_row)));
     Value* of_out = e.advance(out, e.ir.CreateMul(row, e.index(tile.c_row)));
-    const auto run = [&](int64_t from, int64_t to, int64_t width) {
+    tiles.for_each_size([&](int64_t from, int64_t to, int64_t width) {
       tile.vectors = width;
       e.loop(e.index(from), e.index(to), width, [&](Value* v) {
         Value* offset = e.ir.CreateMul(v, e.index(m_a.vector_bytes()));
         m_a.products.run(tile, of_weights, e.advance(rows_of_queries, offset), e.advance(of_out, offset),
                          e.index(m_a.block()));
       });
-    };
-    const int64_t border = tiles.bigger() * (tiles.small() + 1);
-    run(0, border, tiles.small() + 1);
-    run(border, columns / e.lanes(), tiles.small());
+    });
   });
 }
 

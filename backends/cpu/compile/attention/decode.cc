@@ -245,13 +245,7 @@ void AttentionDecode::weighted_sum(const AttentionEmission::Operand& values, Val
   const bool wide = e.target().has(Feature::avx512);
   const int64_t registers = wide ? 32 : 16, most_vectors = wide ? 8 : 4;
   const Split columns = Split::of(value_bytes() / m_a.vector_bytes(), most_vectors);
-  const auto for_sizes = [&](const Split& split,
-                             const std::function<void(int64_t from, int64_t to, int64_t size)>& body) {
-    const int64_t border = split.bigger() * (split.small() + 1);
-    if (border > 0) body(0, border, split.small() + 1);
-    if (border < split.total) body(border, split.total, split.small());
-  };
-  for_sizes(columns, [&](int64_t first_vector, int64_t last_vector, int64_t vectors) {
+  columns.for_each_size([&](int64_t first_vector, int64_t last_vector, int64_t vectors) {
     // The sums, and a row of values.
     const Split rows = Split::of(row_count(), std::max<int64_t>(1, (registers - 1) / vectors - 1));
     TileProduct tile;
@@ -262,7 +256,7 @@ void AttentionDecode::weighted_sum(const AttentionEmission::Operand& values, Val
     tile.b_is_aligned = false;
     tile.c_row = value_bytes();
     tile.start = TileProduct::Start::accumulate;
-    for_sizes(rows, [&](int64_t first_row, int64_t last_row, int64_t height) {
+    rows.for_each_size([&](int64_t first_row, int64_t last_row, int64_t height) {
       tile.rows = height;
       e.loop(e.index(first_vector), e.index(last_vector), vectors, [&](Value* vector) {
         Value* offset = e.ir.CreateMul(vector, e.index(m_a.vector_bytes()));

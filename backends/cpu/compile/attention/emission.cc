@@ -117,16 +117,13 @@ void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* 
   tile.a_step = keys.row_bytes;
   tile.b_step = tile.c_row = block_bytes();
   tile.start = start;
-  const auto run = [&](int64_t from, int64_t to, int64_t height) {
+  tiles.for_each_size([&](int64_t from, int64_t to, int64_t height) {
     tile.rows = height;
     e.loop(e.index(from), e.index(to), height, [&](Value* d) {
       products.run(tile, e.advance(keys.base, e.ir.CreateMul(d, e.index(tile.a_row))), weights,
                    e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), count, factor);
     });
-  };
-  const int64_t border = tiles.bigger() * (tiles.small() + 1);
-  run(0, border, tiles.small() + 1);
-  run(border, depth, tiles.small());
+  });
 }
 
 Value* AttentionEmission::round_to_tile(Value* count) {

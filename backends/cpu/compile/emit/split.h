@@ -17,6 +17,13 @@ struct Split {
   int64_t bigger() const { return total % count; }  // how many pieces are one larger
   int64_t largest() const { return small() + (bigger() > 0); }
   int64_t start(int64_t piece) const { return piece * small() + std::min(piece, bigger()); }
+  /// Calls body(from, to, size) for the bigger pieces, then for the others, where there are any.
+  template <typename Body>
+  void for_each_size(const Body& body) const {
+    const int64_t border = bigger() * (small() + 1);
+    if (border > 0) body(0, border, small() + 1);
+    if (border < total) body(border, total, small());
+  }
 };
 
 }  // namespace kiln::cpu

@@ -130,13 +130,9 @@ void DotKernel::sum_in_blocks(const TileShape& shape, const GemmTileCall& call) 
 /// Calls `body` for the rows of a tile, as many at a time as registers hold.
 void DotKernel::for_rows(const TileShape& shape, const std::function<void(Value* first, int64_t rows)>& body) {
   Emitter& e = m_g.e;
-  const Split groups = Split::of(shape.rows, m_schedule.register_rows);
-  const int64_t border = groups.bigger() * (groups.small() + 1);
-  const auto some = [&](int64_t from, int64_t to, int64_t rows) {
-    if (from < to) e.loop(e.index(from), e.index(to), rows, [&](Value* first) { body(first, rows); });
-  };
-  some(0, border, groups.small() + 1);
-  some(border, shape.rows, groups.small());
+  Split::of(shape.rows, m_schedule.register_rows).for_each_size([&](int64_t from, int64_t to, int64_t rows) {
+    e.loop(e.index(from), e.index(to), rows, [&](Value* first) { body(first, rows); });
+  });
 }
 
 DotKernel::Sums DotKernel::sum_vectors(const TileShape& shape, Operands at, Value* vectors, const Sums& sums) {

@@ -80,12 +80,17 @@ llvm::Value* GemmEmission::load_elements(const GemmOperand& operand, llvm::Value
   ScalarEmitter scalars(e);
   llvm::Type* type = Emitter::vector(scalars.memory_type(operand.loaded), lanes() * static_cast<int>(k_group()));
   llvm::Value* pattern = mask == nullptr ? e.load(type, pointer) : e.masked_load(type, pointer, mask);
-  if (k_group() > 1 && !problem.converts(operand)) return e.ir.CreateBitCast(pattern, packed_vector());
+  llvm::Value* value = as_multiplied(operand, pattern);
+  return k_group() == 1 ? value : e.ir.CreateBitCast(value, packed_vector());
+}
+
+llvm::Value* GemmEmission::as_multiplied(const GemmOperand& operand, llvm::Value* pattern) const {
+  if (k_group() > 1 && !problem.converts(operand)) return pattern;
+  ScalarEmitter scalars(e);
   llvm::Value* value = scalars.from_memory(operand.loaded, pattern);
   DType dtype = operand.loaded;
   for (const DType next : operand.casts) value = scalars.cast(value, std::exchange(dtype, next), next);
-  value = to_multiply(scalars, value);
-  return k_group() == 1 ? value : e.ir.CreateBitCast(value, packed_vector());
+  return to_multiply(scalars, value);
 }
 
 llvm::Value* GemmEmission::to_multiply(ScalarEmitter& scalars, llvm::Value* value) const {

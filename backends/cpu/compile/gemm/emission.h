@@ -72,6 +72,8 @@ struct GemmEmission {
   /// Elements where they lie, as they are multiplied: a vector of columns, or of lanes() steps along k. `mask` has a lane
   /// for each element, null for all; what is masked is zero.
   llvm::Value* load_elements(const GemmOperand& operand, llvm::Value* pointer, llvm::Value* mask) const;
+  /// What was loaded of an operand, element by element, as it is multiplied.
+  llvm::Value* as_multiplied(const GemmOperand& operand, llvm::Value* pattern) const;
   /// An element's value in registers as it is multiplied; bits where several are multiplied at once.
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
   /// The first index of a piece.

@@ -282,11 +282,21 @@ void GemmPacking::emit_rows(const Call& call) {
     if (!has_short_vector()) return;
     e.if_then(e.ir.CreateICmpSLT(whole, count),
               [&] { at(whole, e.prefix_mask(e.ir.CreateSub(count, whole), m_g.lanes())); });
-    if (!pads_steps()) return;
-    Value* zero = llvm::Constant::getNullValue(Emitter::vector(element_type(), m_g.lanes()));
-    Value* written = e.ir.CreateAnd(e.ir.CreateAdd(count, e.index(lanes - 1)), e.index(-lanes));
-    e.loop(written, e.ir.CreateMul(call.k_count, e.index(m_g.k_group())), lanes,
-           [&](Value* element) { e.store(zero, e.advance(target, e.ir.CreateMul(element, e.index(bytes)))); });
+  });
+  if (has_short_vector() && pads_steps()) emit_missing_steps(call, count);
+}
+
+/// Zeros from the vector behind the last element of each row to the end of its steps.
+void GemmPacking::emit_missing_steps(const Call& call, Value* count) {
+  Emitter& e = m_g.e;
+  const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes() / m_g.k_group();
+  Value* zero = llvm::Constant::getNullValue(Emitter::vector(element_type(), m_g.lanes()));
+  Value* written = e.ir.CreateAnd(e.ir.CreateAdd(count, e.index(lanes - 1)), e.index(-lanes));
+  Value* end = e.ir.CreateMul(call.k_count, e.index(m_g.k_group()));
+  e.loop(e.index(0), call.count, 1, [&](Value* row) {
+    Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(packed_row_bytes(m_g))));
+    e.loop(written, end, lanes,
+           [&](Value* at) { e.store(zero, e.advance(target, e.ir.CreateMul(at, e.index(bytes)))); });
   });
 }
 

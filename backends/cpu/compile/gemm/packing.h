@@ -73,8 +73,6 @@ class GemmPacking {
   llvm::Value* evaluate(GemmBody& body, Scope& scope) const;
   /// Bytes as they are packed.
   llvm::Value* with_offset(llvm::Value* bytes) const;
-  /// What was loaded of the operand as it is packed.
-  llvm::Value* converted(llvm::Value* pattern) const;
   /// The type of `lanes` elements where the operand lies.
   llvm::Type* loaded_vector(int64_t lanes) const;
   /// How many elements along k the call packs.

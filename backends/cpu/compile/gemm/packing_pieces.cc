@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "backends/cpu/compile/gemm/packing.h"
 #include "backends/cpu/compile/gemm/pieces.h"
@@ -21,19 +20,6 @@ Value* GemmPacking::pieced_base(const Call& call) const {
 llvm::Type* GemmPacking::loaded_vector(int64_t lanes) const {
   ScalarEmitter scalars(m_g.e);
   return Emitter::vector(scalars.memory_type(operand().loaded), static_cast<int>(lanes));
-}
-
-Value* GemmPacking::converted(Value* pattern) const {
-  const int lanes = Emitter::lanes_of(pattern);
-  if (!m_g.problem.converts(operand())) {
-    llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element();
-    return with_offset(m_g.e.ir.CreateBitCast(pattern, Emitter::vector(element, lanes)));
-  }
-  ScalarEmitter scalars(m_g.e);
-  Value* value = scalars.from_memory(operand().loaded, pattern);
-  DType dtype = operand().loaded;
-  for (const DType next : operand().casts) value = scalars.cast(value, std::exchange(dtype, next), next);
-  return with_offset(m_g.to_multiply(scalars, value));
 }
 
 void GemmPacking::emit_pieced_panels(int64_t width, const Call& call) {
@@ -61,7 +47,7 @@ void GemmPacking::emit_pieced_panels(int64_t width, const Call& call) {
       for (int64_t i = 0; i < m_g.k_group(); ++i) {
         Value* from = e.advance(base, PieceCounter::offset(at));
         for (size_t v = 0; v < vectors.size(); ++v) {
-          elements[v].push_back(converted(vectors[v].load(loaded_vector(lanes), from)));
+          elements[v].push_back(with_offset(m_g.as_multiplied(operand(), vectors[v].load(loaded_vector(lanes), from))));
         }
         at = next_element(along_k, at, e.ir.CreateAdd(k, e.index(i)));
       }
@@ -100,7 +86,8 @@ void GemmPacking::emit_pieced_rows(const Call& call) {
     Values carried = along_rows.begin(call.first);
     carried.push_back(e.advance(call.target, e.ir.CreateMul(element, e.index(bytes))));
     e.loop(e.index(0), call.count, 1, carried, [&](Value*, const Values& now) {
-      Value* value = converted(vector.load(loaded_vector(lanes), e.advance(base, PieceCounter::offset(now))));
+      Value* loaded = vector.load(loaded_vector(lanes), e.advance(base, PieceCounter::offset(now)));
+      Value* value = with_offset(m_g.as_multiplied(operand(), loaded));
       if (mask != nullptr && pads_steps()) {
         value = e.ir.CreateSelect(mask, value, llvm::Constant::getNullValue(value->getType()));
       }
@@ -116,21 +103,6 @@ void GemmPacking::emit_pieced_rows(const Call& call) {
   e.if_then(e.ir.CreateICmpSLT(whole, count),
             [&] { vector_at(whole, e.prefix_mask(e.ir.CreateSub(count, whole), m_g.lanes())); });
   if (pads_steps()) emit_missing_steps(call, count);
-}
-
-/// Zeros from the vector behind the last element of each row to the end of its steps.
-void GemmPacking::emit_missing_steps(const Call& call, Value* count) {
-  Emitter& e = m_g.e;
-  const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes() / m_g.k_group();
-  llvm::Type* element = m_g.k_group() == 1 ? m_g.packed_step() : m_g.packed_element();
-  Value* zero = llvm::Constant::getNullValue(Emitter::vector(element, m_g.lanes()));
-  Value* written = e.ir.CreateAnd(e.ir.CreateAdd(count, e.index(lanes - 1)), e.index(-lanes));
-  Value* end = e.ir.CreateMul(call.k_count, e.index(m_g.k_group()));
-  e.loop(e.index(0), call.count, 1, [&](Value* row) {
-    Value* target = e.advance(call.target, e.ir.CreateMul(row, e.index(packed_row_bytes(m_g))));
-    e.loop(written, end, lanes,
-           [&](Value* at) { e.store(zero, e.advance(target, e.ir.CreateMul(at, e.index(bytes)))); });
-  });
 }
 
 }  // namespace kiln::cpu

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "frontend/kernel/affine.h"
+
 namespace kiln::cpu {
 namespace {
-
-int64_t product(const std::vector<int64_t>& extents) {
-  int64_t result = 1;
-  for (int64_t extent : extents) result *= extent;
-  return result;
-}
 
 /// Accesses that would be contiguous with lanes along `dim`, minus those that would be gathers.
 int contiguity(const Body& body, size_t dim) {
