@@ -2,16 +2,12 @@
 
 import collections
 import copy
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import captured_models as models
 import pytest
 import torch
 from conftest import OVER_DOUBLE
+from processes import report_of
 from torch.nn import functional
 
 import kiln
@@ -20,7 +16,6 @@ from kiln.torch.described import Describer, Undescribed
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 
-HERE = pathlib.Path(__file__).parent
 TOLERANCE = 1e-5
 
 
@@ -193,11 +188,7 @@ def two_processes(folder, name, *options):
         pytest.importorskip("transformers")
 
     def run(**variables):
-        environment = {**os.environ, "KILN_CACHE_DIR": str(folder), **variables}
-        done = subprocess.run([sys.executable, HERE / "captured_process.py", name, *options], env=environment, text=True,
-                              capture_output=True, timeout=600)  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return report_of("captured_process.py", name, *options, KILN_CACHE_DIR=str(folder), **variables)
 
     cold, warm = run(), run(KILN_NO_DAEMON="1")
     assert max(cold["error"], warm["error"]) < TOLERANCE

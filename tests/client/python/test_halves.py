@@ -2,15 +2,11 @@
 weights in f32."""
 
 import copy
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import torch
 from conftest import OVER_DOUBLE
+from processes import report_of
 
 import kiln
 from capture import compiled
@@ -142,11 +138,7 @@ LEFT_TO_TORCH = {"aten._transformer_encoder_layer_fwd.default"}
 
 def process(folder, name, *options, **variables):
     """What captured_process.py says."""
-    environment = {**os.environ, "KILN_CACHE_DIR": str(folder), **variables}
-    script = pathlib.Path(__file__).parent / "captured_process.py"
-    done = subprocess.run([sys.executable, script, name, *options], env=environment, text=True, capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of("captured_process.py", name, *options, KILN_CACHE_DIR=str(folder), **variables)
     assert report["error"] < 0.05 and report["stats"]["checks_failed"] == 0, report
     assert set(report["stats"]["fallback_ops"]) <= LEFT_TO_TORCH, report
     return report

@@ -3,15 +3,13 @@
 import copy
 import json
 import os
-import pathlib
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from conftest import OVER_DOUBLE
+from processes import report_of
 from regional_models import MAKERS, difference, loss_and_gradients, make, make_ids
 
 import kiln
@@ -21,17 +19,12 @@ from kiln.torch.described import Describer
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 
-HERE = pathlib.Path(__file__).parent
 TOLERANCE = 5e-6  # f32, sums of at most 200 terms; relative to each tensor's largest element
 
 
 def run(cache, *arguments, **environment):
     """What one process of regional_process.py reports."""
-    variables = {**os.environ, "KILN_CACHE_DIR": str(cache), **environment}
-    done = subprocess.run([sys.executable, HERE / "regional_process.py", *arguments], env=variables, text=True,
-                          capture_output=True, timeout=600)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
+    return report_of("regional_process.py", *arguments, KILN_CACHE_DIR=str(cache), **environment)
 
 
 @pytest.fixture(autouse=True)
