@@ -55,18 +55,6 @@ std::vector<NodeId> live_nodes(const Graph& graph) {
   return live;
 }
 
-/// Whether only one coordinate changes along the line.
-bool stays_in_one_dim(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides,
-                      const ElementEvaluator::Line& line) {
-  if (line.count <= 1) return true;
-  for (size_t d = 0; d < extents.size(); ++d) {
-    if (extents[d] <= 1 || strides[d] == 0 || line.step % strides[d] != 0) continue;
-    const int64_t last = line.first / strides[d] % extents[d] + (line.count - 1) * (line.step / strides[d]);
-    if (last >= 0 && last < extents[d]) return true;
-  }
-  return false;
-}
-
 double rounded_at_random(DType dtype, double element, uint64_t seed, uint64_t place) {
   if (!is_floating(dtype)) {
     const double largest = dtype == DType::i64 ? 0x1p53 : std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)));
@@ -241,35 +229,49 @@ int64_t ElementEvaluator::broadcast_index(ValueId operand, ValueId result, int64
   return address;
 }
 
-ElementEvaluator::Line ElementEvaluator::behind_views(Line line) const {
+ElementEvaluator::Elements ElementEvaluator::behind_views(const Line& line) const {
+  Elements elements{line.value, LoopNest::of_line(line.first, line.step, line.count)};
   for (;;) {
-    const Value& value = m_graph->value(line.value);
-    if (value.producer == k_none) return line;
+    const State& state = m_states[elements.value];
+    const Value& value = m_graph->value(elements.value);
+    if (value.producer == k_none) return elements;
     const Node& node = m_graph->node(value.producer);
-    if (node.op->kind != OpKind::view) return line;
+    if (node.op->kind != OpKind::view) return elements;
     if (node.op->source != nullptr) {
-      const State& state = m_states[line.value];
-      if (!stays_in_one_dim(state.extents, state.strides, line)) return line;
-      const int64_t first = node.op->source(*this, node, line.first);
-      line.step = line.count > 1 ? node.op->source(*this, node, line.first + line.step) - first : 0;
-      line.first = first;
+      LoopNest nest = elements.nest;
+      if (!nest.split_by_dims(state.extents, state.strides)) return elements;
+      nest.rename([&](int64_t index) { return node.op->source(*this, node, index); });
+      elements.nest = std::move(nest);
     }
-    line.value = node.operands[0];
+    elements.value = node.operands[0];
   }
+}
+
+/// Makes addresses of indices of an input, where that can be.
+bool ElementEvaluator::is_addressed(Elements& elements) const {
+  const State& state = m_states[elements.value];
+  if (state.data == nullptr) return false;
+  if (state.dense) return true;
+  if (!elements.nest.split_by_dims(state.extents, state.strides)) return false;
+  elements.nest.rename([&](int64_t index) { return address_of(state, index); });
+  return true;
 }
 
 void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
   if (out.empty()) return;  // of a value without elements there is no address
-  const Line line = behind_views(wanted);
-  const State& state = m_states[line.value];
-  if (state.data != nullptr && (state.dense || stays_in_one_dim(state.extents, state.strides, line))) {
-    const int64_t first = address_of(state, line.first);
-    const int64_t step = line.count > 1 ? address_of(state, line.first + line.step) - first : 0;
-    if (m_view.rounding_seed == 0) return load_elements(state.dtype, state.data, first, step, out);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = load_at(state, first + static_cast<int64_t>(i) * step);
-    return;
-  }
-  for (size_t i = 0; i < out.size(); ++i) out[i] = at(line.value, line.first + static_cast<int64_t>(i) * line.step);
+  Elements elements = behind_views(wanted);
+  const State& state = m_states[elements.value];
+  const bool addressed = is_addressed(elements);
+  double* next = out.data();
+  elements.nest.for_each_run([&](int64_t first, int64_t step, int64_t count) {
+    const std::span<double> run(next, static_cast<size_t>(count));
+    next += count;
+    if (addressed && m_view.rounding_seed == 0) return load_elements(state.dtype, state.data, first, step, run);
+    for (double& element : run) {
+      element = addressed ? load_at(state, first) : at(elements.value, first);
+      first += step;
+    }
+  });
 }
 
 std::span<const double> ElementEvaluator::line(size_t slot, const Line& line) {
@@ -298,11 +300,11 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
   DType dtype = DType::f32;
   int64_t addresses[k_most], common_step = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
-    const Line line = behind_views(lines[i]);
-    const State& state = m_states[line.value];
-    if (state.data == nullptr || !(state.dense || stays_in_one_dim(state.extents, state.strides, line))) return false;
-    addresses[i] = address_of(state, line.first);
-    const int64_t step = line.count > 1 ? address_of(state, line.first + line.step) - addresses[i] : 0;
+    Elements elements = behind_views(lines[i]);
+    if (!is_addressed(elements) || elements.nest.loops.size() > 1) return false;
+    const State& state = m_states[elements.value];
+    addresses[i] = elements.nest.first;
+    const int64_t step = elements.nest.loops.empty() ? 0 : elements.nest.loops.front().step;
     if (i > 0 && (step != common_step || state.data != data)) return false;
     common_step = step, data = state.data, dtype = state.dtype;
   }

@@ -11,6 +11,7 @@
 
 #include "base/expected.h"
 #include "frontend/ir/graph.h"
+#include "frontend/ops/loop_nest.h"
 #include "frontend/ops/tensor.h"
 
 namespace kiln {
@@ -146,7 +147,13 @@ class ElementEvaluator {
   double load(const State& state, int64_t index) const { return load_at(state, address_of(state, index)); }
   double load_at(const State& state, int64_t address) const;
   double compute(ValueId value, int64_t index);
-  Line behind_views(Line line) const;
+  /// Elements of one value, or of an input by their addresses.
+  struct Elements {
+    ValueId value;
+    LoopNest nest;
+  };
+  Elements behind_views(const Line& line) const;
+  bool is_addressed(Elements& elements) const;
   void read_line(const Line& line, std::span<double> out);
   bool gather_lines(std::span<const Line> lines, double* out) const;
   void keep(ValueId value, int64_t index, double element);
