@@ -1,10 +1,10 @@
-"""Rows of the derivatives of activations; formulas as in ATen's native/cpu/Activation.cpp."""
+"""Rows of the derivatives of activations, and of GLU; formulas as in ATen's native/cpu/Activation.cpp."""
 
 from __future__ import annotations
 
 from ..builder import Builder, meta_of
 from ..text import Value
-from .table import Family, number, require, scaled
+from .table import Family, arg, number, require, scaled, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -19,6 +19,29 @@ def product(b: Builder, *factors: Value) -> Value:
     for factor in factors[1:]:
         result = b.pointwise("mul", result, factor)
     return result
+
+
+def halves(b: Builder, x: Value, dim: int) -> tuple:
+    """The first half of x along a dim, and the second through a sigmoid."""
+    extent = x.shape[dim]
+    require(isinstance(extent, int), "half of a symbolic extent")
+    first, second = (b.slice(x, dim, start, start + extent // 2, extent // 2) for start in (0, extent // 2))
+    return first, b.pointwise("sigmoid", second)
+
+
+@row("glu.default")
+def glu(b, node):
+    x = b.value(node.args[0])
+    return product(b, *halves(b, x, wrap(arg(node, 1, "dim", -1), len(x.shape))))
+
+
+@row("glu_backward.default")
+def glu_backward(b, node):
+    grad, x = (b.value(a) for a in node.args[:2])
+    dim = wrap(node.args[2], len(x.shape))
+    first, gate = halves(b, x, dim)
+    closed = b.pointwise("sub", b.full(1, x.dtype), gate)
+    return b.op("concat", (product(b, grad, gate), product(b, grad, first, gate, closed)), x.dtype, x.shape, dim=dim)
 
 
 @row("gelu_backward.default")

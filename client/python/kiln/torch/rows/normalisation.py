@@ -6,7 +6,7 @@ import math
 
 from ..builder import Builder
 from ..text import DTYPES, Value
-from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, wrap
+from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, scaled, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -57,6 +57,58 @@ def batch_norm(b, node):
     dtype, shape = result_types(node)[0]
     # The saved statistics of inference are empty and nobody reads them.
     return (b.op("batch_norm", operands, dtype, shape, eps=float(number(eps))),)
+
+
+@row("native_group_norm_backward.default")
+def group_norm_backward(b, node):
+    grad, x, mean, rstd, weight, images, channels, _, groups, _ = node.args
+    require(all(isinstance(n, int) for n in (images, channels, groups)), "a batch of a size that is not known")
+    x = b.value(x)
+    wide, grouped = statistics_dtype(x.dtype), (images, groups, channels // groups, math.prod(x.shape[2:]))
+    count = grouped[2] * grouped[3]
+    require(images > 0 and count > 0, "a gradient of nothing")
+
+    def in_groups(value: Value) -> Value:
+        return b.reshape(b.cast(value, wide), grouped)
+
+    mean, rstd = (b.reshape(b.cast(b.value(v), wide), (images, groups, 1, 1)) for v in (mean, rstd))
+    grad = in_groups(b.value(grad))
+    normalised = b.pointwise("mul", b.pointwise("sub", in_groups(x), mean), rstd)
+    along = b.pointwise("mul", grad, normalised)
+    dtype = x.dtype if weight is None else b.value(weight).dtype
+    parameters = [b.cast(b.reshape(b.reduce("sum", v, [0, 3], False), (channels,)), dtype) for v in (along, grad)]
+    if weight is not None:
+        factor = b.reshape(b.cast(b.value(weight), wide), (1, groups, grouped[2], 1))
+        grad, along = b.pointwise("mul", grad, factor), b.pointwise("mul", along, factor)
+    shift, slope = (scaled(b, b.reduce("sum", v, [2, 3], True), 1 / count) for v in (grad, along))
+    moved = b.pointwise("sub", b.pointwise("sub", grad, shift), b.pointwise("mul", normalised, slope))
+    return b.cast(b.reshape(b.pointwise("mul", moved, rstd), x.shape), x.dtype), *parameters
+
+
+def norm_dims(x: Value, dim: int) -> list[int]:
+    return [d for d in range(len(x.shape)) if d != wrap(dim, len(x.shape))]
+
+
+@row("_weight_norm_interface.default", is_norm=True)
+def weight_norm(b, node):
+    direction, length = b.value(node.args[0]), b.value(node.args[1])
+    dtypes = [dtype for dtype, _ in result_types(node)]
+    wide = statistics_dtype(direction.dtype)
+    v = b.cast(direction, wide)
+    norms = b.reduce("norm2", v, norm_dims(v, arg(node, 2, "dim", 0)), True)
+    weight = b.pointwise("mul", v, b.pointwise("div", b.cast(length, wide), norms))
+    return b.cast(weight, dtypes[0]), b.cast(norms, dtypes[1])
+
+
+@row("_weight_norm_interface_backward.default")
+def weight_norm_backward(b, node):
+    grad, direction, length, norms = (b.value(v) for v in node.args[:4])
+    wide = statistics_dtype(direction.dtype)
+    g, v, size, norm = (b.cast(value, wide) for value in (grad, direction, length, norms))
+    along = b.pointwise("div", b.reduce("sum", b.pointwise("mul", g, v), norm_dims(v, node.args[4]), True), norm)
+    across = b.pointwise("sub", g, b.pointwise("mul", v, b.pointwise("div", along, norm)))
+    of_direction = b.pointwise("mul", across, b.pointwise("div", size, norm))
+    return b.cast(of_direction, direction.dtype), b.cast(along, length.dtype)
 
 
 @row("_softmax.default", "_log_softmax.default")

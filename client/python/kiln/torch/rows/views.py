@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..builder import Builder, dim_of, meta_of
 from ..tensors import is_empty
 from ..text import Value
@@ -124,6 +126,23 @@ def flip(b, node):
     return b.op("flip", (x,), x.dtype, x.shape, dims=tuple(dims)) if dims else x
 
 
+@row("roll.default", is_recomputed=True)
+def roll(b, node):
+    x, shifts, dims = b.value(node.args[0]), node.args[1], arg(node, 2, "dims") or ()
+    shape = x.shape
+    require(all(isinstance(n, int) for n in (*shape, *shifts)), "a turn of a size that is not known")
+    if not dims:  # of all elements in order
+        x, dims = b.reshape(x, (math.prod(shape),)), (0,)
+    for shift, dim in zip(shifts, dims):
+        dim = wrap(dim, len(x.shape))
+        extent = x.shape[dim] if x.shape else 1
+        first = -shift % extent
+        if first:
+            parts = reversed(cut(b, x, dim, [first, extent - first]))
+            x = b.op("concat", tuple(parts), x.dtype, x.shape, dim=dim)
+    return b.reshape(x, shape)
+
+
 @row("repeat.default", is_recomputed=True)
 def repeat(b, node):
     x, times = b.value(node.args[0]), [dim_of(t) for t in node.args[1]]
@@ -172,15 +191,25 @@ def slice_backward(b, node):
     return b.op("slice_scatter", (zeros, grad), dtype, shape, dim=dim, start=start, end=end, step=number(step))
 
 
+def with_selected(b: Builder, x: Value, source: Value, dim: int, index) -> Value:
+    """x, but for its elements at `index` of a dim."""
+    dim, index = wrap(dim, len(x.shape)), number(index)
+    require(isinstance(x.shape[dim], int), "a symbolic extent")
+    source, start = b.reshape(b.cast(source, x.dtype), kept_shape(x.shape, dim)), index % x.shape[dim]
+    return b.op("slice_scatter", (x, source), x.dtype, x.shape, dim=dim, start=start, end=start + 1, step=1)
+
+
+@row("select_scatter.default")
+def select_scatter(b, node):
+    x, source, dim, index = node.args
+    return with_selected(b, b.value(x), b.value(source), dim, index)
+
+
 @row("select_backward.default")
 def select_backward(b, node):
+    grad, _, dim, index = node.args
     dtype, shape = result_type(node)
-    dim, index = wrap(node.args[2], len(shape)), number(node.args[3])
-    require(isinstance(shape[dim], int), "a symbolic extent")
-    source = b.reshape(b.value(node.args[0]), kept_shape(shape, dim))
-    start = index % shape[dim]
-    attributes = {"dim": dim, "start": start, "end": start + 1, "step": 1}
-    return b.op("slice_scatter", (b.full(0, dtype, shape), source), dtype, shape, **attributes)
+    return with_selected(b, b.full(0, dtype, shape), b.value(grad), dim, index)
 
 
 @row("tril.default", "triu.default", is_recomputed=True)
