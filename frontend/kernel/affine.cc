@@ -74,6 +74,15 @@ int64_t product(std::span<const int64_t> extents) {
   return result;
 }
 
+int64_t place_of(int64_t index, std::span<const int64_t> extents, std::span<const int64_t> strides) {
+  int64_t place = 0;
+  for (size_t d = extents.size(); d-- > 0;) {
+    place += index % extents[d] * strides[d];
+    index /= extents[d];
+  }
+  return place;
+}
+
 Affine flatten(const Index& index, std::span<const int64_t> extents) {
   const std::vector<int64_t> strides = dense_strides(extents);
   Affine flat;

@@ -62,4 +62,7 @@ bool is_bijection(const Index& index, std::span<const int64_t> extents, const Di
 std::vector<int64_t> dense_strides(std::span<const int64_t> extents);
 int64_t product(std::span<const int64_t> extents);
 
+/// Where element `index` of row-major `extents` lies in memory of these strides.
+int64_t place_of(int64_t index, std::span<const int64_t> extents, std::span<const int64_t> strides);
+
 }  // namespace kiln

@@ -151,12 +151,7 @@ Status ElementEvaluator::bind_values(std::span<const std::span<const std::byte>>
 }
 
 int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
-  if (state.dense) return index;
-  int64_t address = 0;
-  for (size_t d = 0; d < state.extents.size(); ++d) {
-    address += index / state.strides[d] % state.extents[d] * state.memory_strides[d];
-  }
-  return address;
+  return state.dense ? index : place_of(index, state.extents, state.memory_strides);
 }
 
 double ElementEvaluator::load_at(const State& state, int64_t address) const {
@@ -239,7 +234,7 @@ ElementEvaluator::Elements ElementEvaluator::behind_views(const Line& line) cons
     if (node.op->kind != OpKind::view) return elements;
     if (node.op->source != nullptr) {
       LoopNest nest = elements.nest;
-      if (!nest.split_by_dims(state.extents, state.strides)) return elements;
+      if (!nest.split_by_dims(state.extents)) return elements;
       nest.rename([&](int64_t index) { return node.op->source(*this, node, index); });
       elements.nest = std::move(nest);
     }
@@ -247,12 +242,11 @@ ElementEvaluator::Elements ElementEvaluator::behind_views(const Line& line) cons
   }
 }
 
-/// Makes addresses of indices of an input, where that can be.
-bool ElementEvaluator::is_addressed(Elements& elements) const {
+bool ElementEvaluator::to_addresses(Elements& elements) const {
   const State& state = m_states[elements.value];
   if (state.data == nullptr) return false;
   if (state.dense) return true;
-  if (!elements.nest.split_by_dims(state.extents, state.strides)) return false;
+  if (!elements.nest.split_by_dims(state.extents)) return false;
   elements.nest.rename([&](int64_t index) { return address_of(state, index); });
   return true;
 }
@@ -261,7 +255,7 @@ void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
   if (out.empty()) return;  // of a value without elements there is no address
   Elements elements = behind_views(wanted);
   const State& state = m_states[elements.value];
-  const bool addressed = is_addressed(elements);
+  const bool addressed = to_addresses(elements);
   double* next = out.data();
   elements.nest.for_each_run([&](int64_t first, int64_t step, int64_t count) {
     const std::span<double> run(next, static_cast<size_t>(count));
@@ -301,7 +295,7 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
   int64_t addresses[k_most], common_step = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
     Elements elements = behind_views(lines[i]);
-    if (!is_addressed(elements) || elements.nest.loops.size() > 1) return false;
+    if (!to_addresses(elements) || elements.nest.loops.size() > 1) return false;
     const State& state = m_states[elements.value];
     addresses[i] = elements.nest.first;
     const int64_t step = elements.nest.loops.empty() ? 0 : elements.nest.loops.front().step;

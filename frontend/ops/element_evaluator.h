@@ -153,7 +153,8 @@ class ElementEvaluator {
     LoopNest nest;
   };
   Elements behind_views(const Line& line) const;
-  bool is_addressed(Elements& elements) const;
+  /// Makes addresses of indices of an input. False, and nothing done: it is none, or there are no loops of addresses.
+  bool to_addresses(Elements& elements) const;
   void read_line(const Line& line, std::span<double> out);
   bool gather_lines(std::span<const Line> lines, double* out) const;
   void keep(ValueId value, int64_t index, double element);

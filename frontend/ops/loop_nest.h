@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace kiln {
@@ -18,9 +19,9 @@ struct LoopNest {
   /// `count` elements, `step` apart.
   static LoopNest of_line(int64_t first, int64_t step, int64_t count);
 
-  /// Splits loops until each changes one coordinate of a value of these extents and dense strides, which any affine
-  /// function of the coordinates turns into another step. False: there is no such split.
-  bool split_by_dims(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides);
+  /// Splits loops until the coordinates in a value of these extents are affine in them, so that an affine function of the
+  /// coordinates turns each step into another. False: there is no such split.
+  bool split_by_dims(std::span<const int64_t> extents);
 
   /// The same elements where `address(flat index)` says: an affine function of the coordinates that were split by.
   template <typename Address>

@@ -15,16 +15,6 @@
 namespace kiln {
 namespace {
 
-// Where element `flat` of a dense tensor lies with these strides.
-int64_t place_of(int64_t flat, const std::vector<int64_t>& extents, const std::vector<int64_t>& strides) {
-  int64_t place = 0;
-  for (size_t d = extents.size(); d-- > 0;) {
-    place += flat % extents[d] * strides[d];
-    flat /= extents[d];
-  }
-  return place;
-}
-
 Tensor gather(const std::vector<std::byte>& memory, const std::vector<int64_t>& extents,
               const std::vector<int64_t>& strides, DType dtype) {
   Tensor dense = Tensor::zeros(dtype, extents);

@@ -52,14 +52,7 @@ class Buffer {
   }
 
  private:
-  int64_t place(int64_t flat) const {
-    int64_t place = 0;
-    for (size_t d = m_layout.dims.size(); d-- > 0;) {
-      place += flat % m_layout.dims[d] * m_layout.strides[d];
-      flat /= m_layout.dims[d];
-    }
-    return place;
-  }
+  int64_t place(int64_t flat) const { return place_of(flat, m_layout.dims, m_layout.strides); }
 
   TensorLayout m_layout;
   int64_t m_elements = 0;

@@ -21,7 +21,7 @@ def product(b: Builder, *factors: Value) -> Value:
     return result
 
 
-def halves(b: Builder, x: Value, dim: int) -> tuple:
+def first_and_gate(b: Builder, x: Value, dim: int) -> tuple:
     """The first half of x along a dim, and the second through a sigmoid."""
     extent = x.shape[dim]
     require(isinstance(extent, int), "half of a symbolic extent")
@@ -32,14 +32,14 @@ def halves(b: Builder, x: Value, dim: int) -> tuple:
 @row("glu.default")
 def glu(b, node):
     x = b.value(node.args[0])
-    return product(b, *halves(b, x, wrap(arg(node, 1, "dim", -1), len(x.shape))))
+    return product(b, *first_and_gate(b, x, wrap(arg(node, 1, "dim", -1), len(x.shape))))
 
 
 @row("glu_backward.default")
 def glu_backward(b, node):
     grad, x = (b.value(a) for a in node.args[:2])
     dim = wrap(node.args[2], len(x.shape))
-    first, gate = halves(b, x, dim)
+    first, gate = first_and_gate(b, x, dim)
     closed = b.pointwise("sub", b.full(1, x.dtype), gate)
     return b.op("concat", (product(b, grad, gate), product(b, grad, first, gate, closed)), x.dtype, x.shape, dim=dim)
 

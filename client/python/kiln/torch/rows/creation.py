@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..text import DTypeName, Unsupported
+from ..builder import Builder
+from ..text import DTypeName, Unsupported, Value
 from .table import Family, arg, number, result_type
 
 FAMILY = Family(is_recomputed=True)
@@ -47,17 +48,17 @@ def scalar_tensor(b, node):
     return b.full(number(node.args[0]), *result_type(node))
 
 
-def iota(b, node, start, step):
-    dtype, shape = result_type(node)
-    start, step = float(number(start)), float(number(step))
-    return b.op("iota", (), dtype, shape, shape=shape, dim=0, start=start, step=step, dtype=DTypeName(dtype))
+def ascending(b: Builder, dtype: str, shape: tuple, dim: int = 0, start=0, step=1) -> Value:
+    """start, start + step, … along a dim."""
+    attributes = {"start": float(number(start)), "step": float(number(step)), "dtype": DTypeName(dtype)}
+    return b.op("iota", (), dtype, shape, shape=shape, dim=dim, **attributes)
 
 
 @row("arange.default")
 def arange(b, node):
-    return iota(b, node, 0, 1)
+    return ascending(b, *result_type(node))
 
 
 @row("arange.start", "arange.start_step")
 def arange_start(b, node):
-    return iota(b, node, node.args[0], arg(node, 2, "step", 1))
+    return ascending(b, *result_type(node), start=node.args[0], step=arg(node, 2, "step", 1))

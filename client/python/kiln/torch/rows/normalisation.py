@@ -6,7 +6,7 @@ import math
 
 from ..builder import Builder
 from ..text import DTYPES, Value
-from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, scaled, wrap
+from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -65,24 +65,18 @@ def group_norm_backward(b, node):
     require(all(isinstance(n, int) for n in (images, channels, groups)), "a batch of a size that is not known")
     x = b.value(x)
     wide, grouped = statistics_dtype(x.dtype), (images, groups, channels // groups, math.prod(x.shape[2:]))
-    count = grouped[2] * grouped[3]
-    require(images > 0 and count > 0, "a gradient of nothing")
-
-    def in_groups(value: Value) -> Value:
-        return b.reshape(b.cast(value, wide), grouped)
-
+    require(images > 0 and math.prod(grouped[2:]) > 0, "a gradient of nothing")
+    grad, in_groups = (b.reshape(b.cast(v, wide), grouped) for v in (b.value(grad), x))
     mean, rstd = (b.reshape(b.cast(b.value(v), wide), (images, groups, 1, 1)) for v in (mean, rstd))
-    grad = in_groups(b.value(grad))
-    normalised = b.pointwise("mul", b.pointwise("sub", in_groups(x), mean), rstd)
-    along = b.pointwise("mul", grad, normalised)
+    along = b.pointwise("mul", grad, b.pointwise("mul", b.pointwise("sub", in_groups, mean), rstd))
     dtype = x.dtype if weight is None else b.value(weight).dtype
     parameters = [b.cast(b.reshape(b.reduce("sum", v, [0, 3], False), (channels,)), dtype) for v in (along, grad)]
     if weight is not None:
-        factor = b.reshape(b.cast(b.value(weight), wide), (1, groups, grouped[2], 1))
-        grad, along = b.pointwise("mul", grad, factor), b.pointwise("mul", along, factor)
-    shift, slope = (scaled(b, b.reduce("sum", v, [2, 3], True), 1 / count) for v in (grad, along))
-    moved = b.pointwise("sub", b.pointwise("sub", grad, shift), b.pointwise("mul", normalised, slope))
-    return b.cast(b.reshape(b.pointwise("mul", moved, rstd), x.shape), x.dtype), *parameters
+        grad = b.pointwise("mul", grad, b.reshape(b.cast(b.value(weight), wide), (1, groups, grouped[2], 1)))
+    # A group is a layer whose weights are in the gradient already.
+    types = [(wide, grouped), (wide, grouped[2:]), (wide, grouped[2:])]
+    of_x, *_ = b.ops("layer_norm_backward", (grad, in_groups, mean, rstd, None), types, normalized_rank=2)
+    return b.cast(b.reshape(of_x, x.shape), x.dtype), *parameters
 
 
 def norm_dims(x: Value, dim: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ..dropout import keep_mask, kept_below
-from ..text import DTypeName
+from .creation import ascending
 from .table import Family, result_type
 
 FAMILY = Family(is_recomputed=True)
@@ -23,6 +23,5 @@ def _places(b, shape: tuple):
     steps = itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1)
     places = b.full(0, "i64")
     for dim, step in zip(reversed(range(len(shape))), steps):
-        along = b.op("iota", (), "i64", shape, shape=shape, dim=dim, start=0.0, step=float(step), dtype=DTypeName("i64"))
-        places = b.pointwise("add", places, along)
+        places = b.pointwise("add", places, ascending(b, "i64", shape, dim, step=step))
     return places
