@@ -109,18 +109,34 @@ def take_together(b: Builder, x: Value, indices: list[Value], dim: int) -> Value
 def index_put(b, node):
     x, values, accumulate = b.value(node.args[0]), b.value(node.args[2]), bool(arg(node, 3, "accumulate", False))
     dims = [dim for dim, index in enumerate(node.args[1]) if index is not None]
-    require(len(dims) == 1, "writing along several dims")
-    dim, indices = dims[0], b.value(node.args[1][dims[0]])
-    if indices.dtype == "bool":
-        require(dim == 0 and math.prod(values.shape) == 1 and not accumulate, "several values at the places of a mask")
-        mask = b.reshape(indices, indices.shape + (1,) * (len(x.shape) - len(indices.shape)))
+    require(len(dims) > 0, "writing at nothing")
+    dim, indices = dims[0], [b.value(node.args[1][dim]) for dim in dims]
+    if indices[0].dtype == "bool":
+        require(dims == [0] and math.prod(values.shape) == 1 and not accumulate, "several values at the places of a mask")
+        mask = b.reshape(indices[0], indices[0].shape + (1,) * (len(x.shape) - len(indices[0].shape)))
         return b.pointwise("select", mask, b.cast(b.reshape(values, ()), x.dtype), x)
-    indices = in_range(b, indices, x.shape[dim])
-    source = b.expand(values, x.shape[:dim] + indices.shape + x.shape[dim + 1 :])
-    if accumulate:
-        return b.op("index_add", (x, indices, source), *result_type(node), dim=dim)
-    # Of several values for one place any may win in torch; here the last.
+    if len(dims) == 1:
+        return put(b, x, dim, in_range(b, indices[0], x.shape[dim]), values, accumulate)
+    # One index into all of these dims would reach another row where one of several is out of its range.
+    require(node.target is aten._unsafe_index_put.default, "checked indices of several dims")
+    require(dims[-1] - dim < len(dims), "writing along dims that do not stand side by side")
+    before, extents, after = x.shape[:dim], x.shape[dim : dims[-1] + 1], x.shape[dims[-1] + 1 :]
+    require(all(isinstance(e, int) for e in extents), "a symbolic extent")
+    require(all(i.dtype in ("i32", "i64") for i in indices), "an index of this kind")
+    merged = b.cast(indices[0], "i64")
+    for index, extent in zip(indices[1:], extents[1:]):
+        merged = b.pointwise("add", b.pointwise("mul", merged, b.full(extent, "i64")), b.cast(index, "i64"))
+    written = put(b, b.reshape(x, (*before, math.prod(extents), *after)), dim, merged, values, accumulate)
+    return b.reshape(written, x.shape)
+
+
+def put(b: Builder, x: Value, dim: int, indices: Value, values: Value, accumulate: bool) -> Value:
+    """x with values at indices along a dim, whose place the indices' dims take in the values' shape."""
     before, count, after = x.shape[:dim], math.prod(indices.shape), x.shape[dim + 1 :]
+    source = b.expand(values, before + indices.shape + after)
+    if accumulate:
+        return b.op("index_add", (x, indices, source), x.dtype, x.shape, dim=dim)
+    # Of several values for one place any may win in torch; here the last.
     rows = b.reshape(indices, (*(1 for _ in before), count, *(1 for _ in after)))
     shape = (*before, count, *after)
-    return b.op("scatter", (x, b.expand(rows, shape), b.reshape(source, shape)), *result_type(node), dim=dim)
+    return b.op("scatter", (x, b.expand(rows, shape), b.reshape(source, shape)), x.dtype, x.shape, dim=dim)
