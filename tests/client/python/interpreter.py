@@ -114,6 +114,13 @@ def _clamp(x, min=None, max=None):
     return x.clamp(min if min is None or x.is_floating_point() else int(min), max if max is None or x.is_floating_point() else int(max))
 
 
+def _window(x, kernel, stride, dilation):
+    outer, rank = x.dim() - len(kernel), len(kernel)
+    for dim, (extent, step, apart) in enumerate(zip(kernel, stride, dilation)):
+        x = x.unfold(outer + dim, apart * (extent - 1) + 1, step)[..., ::apart]
+    return x.permute(*range(outer), *range(outer + rank, outer + 2 * rank), *range(outer, outer + rank))
+
+
 def _convolution(x, weight, stride, padding, dilation, groups=1):
     return torch.ops.aten.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
 
@@ -160,7 +167,7 @@ OPS = {
     "logsumexp": lambda x, dims, keep_dims=False: x.logsumexp(dims, keep_dims),
     "embedding": lambda w, i, padding_idx=-1: F.embedding(i, w), "embedding_backward": _embedding_backward,
     "addmm": lambda c, a, b, alpha=1, beta=1: alpha * (a @ b) + beta * c,
-    "convolution": _convolution,
+    "window": _window, "convolution": _convolution,
     "convolution_backward_input": _convolution_backward(0, lambda g, w, groups, extents: (g.shape[0], w.shape[1] * groups, *extents)),
     "convolution_backward_weight": _convolution_backward(1, lambda g, x, groups, kernel: (g.shape[1], x.shape[1] // groups, *kernel)),
     "softmax": lambda x, dim: x.softmax(dim), "log_softmax": lambda x, dim: x.log_softmax(dim),

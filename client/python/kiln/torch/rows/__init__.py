@@ -17,13 +17,26 @@ from . import (
     indexing,
     normalisation,
     pointwise,
+    pools,
     random,
     reductions,
     views,
 )
 from .table import NO_ROW, Row
 
-FAMILIES = (pointwise, activation_gradients, creation, views, indexing, reductions, normalisation, contraction, convolution, random)
+FAMILIES = (
+    pointwise,
+    activation_gradients,
+    creation,
+    views,
+    indexing,
+    reductions,
+    normalisation,
+    pools,
+    contraction,
+    convolution,
+    random,
+)
 
 # By what an fx node calls. A piece of a tuple is what its maker's row gave.
 ROWS: dict = {

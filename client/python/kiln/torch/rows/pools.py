@@ -1,0 +1,199 @@
+"""Rows of pools: what is said of the windows that slide over the last dims."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import fx
+
+from ..builder import Builder
+from ..text import Value
+from .creation import ascending
+from .normalisation import statistics_dtype
+from .table import Family, arg, number, require, result_type, result_types
+
+FAMILY = Family()
+row = FAMILY.row
+
+
+def rank_of_windows(node: fx.Node) -> int:
+    return 3 if "3d" in node.target._schema.name else 2
+
+
+def per_dim(numbers, rank: int) -> tuple:
+    """One number, or a list of one, says the same of each dim."""
+    numbers = [numbers] if isinstance(numbers, int) else list(numbers)
+    return tuple(number(n) for n in (numbers * rank if len(numbers) == 1 else numbers))
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the last dims, one number a dim each: extents of what they slide over, of the kernel and of the positions."""
+
+    extents: tuple
+    kernel: tuple
+    stride: tuple
+    padding: tuple
+    dilation: tuple
+    positions: tuple
+
+    @staticmethod
+    def of(node: fx.Node, x, y, kernel, stride, padding, dilation=1) -> Windows:
+        """Of a pool's operand of shape x and result of shape y, or of its gradient."""
+        rank = rank_of_windows(node)
+        extents, positions = tuple(x[-rank:]), tuple(y[-rank:])
+        require(all(isinstance(n, int) and n > 0 for n in (*extents, *positions)), "windows over a size that is not known")
+        kernel = per_dim(kernel, rank)
+        padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
+        return Windows(extents, kernel, per_dim(stride, rank) if stride else kernel, padding, dilation, positions)
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    def over(self, b: Builder, x: Value, outside: float) -> Value:
+        """[outer…, kernel…, positions…]: what each window sees, and `outside` where that is no element."""
+        outer = x.shape[: len(x.shape) - self.rank]
+        high = []
+        for e, k, s, p, d, o in zip(self.extents, self.kernel, self.stride, self.padding, self.dilation, self.positions):
+            high.append(max(0, (o - 1) * s + d * (k - 1) + 1 - e - p))
+        x = padded(b, x, self.padding, high, outside)
+        attributes = {"kernel": self.kernel, "stride": self.stride, "dilation": self.dilation}
+        return b.view("window", x, (*outer, *self.kernel, *self.positions), **attributes)
+
+    def reduce(self, b: Builder, name: str, seen: Value) -> Value:
+        first = len(seen.shape) - 2 * self.rank
+        return b.reduce(name, seen, range(first, first + self.rank), False)
+
+
+def padded(b: Builder, x: Value, low, high, value: float) -> Value:
+    """With elements around the last dims."""
+    if not any(low) and not any(high):
+        return x
+    outer = x.shape[: len(x.shape) - len(low)]
+    shape = (*outer, *(e + before + after for e, before, after in zip(x.shape[len(outer) :], low, high)))
+    none = (0,) * len(outer)
+    return b.op("pad", (x,), x.dtype, shape, low=(*none, *low), high=(*none, *high), value=float(value))
+
+
+# ---- averages
+
+
+def counts(b: Builder, w: Windows, includes_padding: bool, override, dtype: str) -> Value:
+    """By how much each window's sum is divided."""
+    if override is not None:
+        return b.full(number(override), dtype)
+    margin = w.padding if includes_padding else (0,) * w.rank
+    extents = tuple(e + 2 * m for e, m in zip(w.extents, margin))
+    padding = tuple(p - m for p, m in zip(w.padding, margin))
+    of_ones = Windows(extents, w.kernel, w.stride, padding, w.dilation, w.positions)
+    reached = ((o - 1) * s + k <= e for o, s, k, e in zip(w.positions, w.stride, w.kernel, extents))
+    if not any(padding) and all(reached):
+        return b.full(math.prod(w.kernel), dtype)
+    return of_ones.reduce(b, "sum", of_ones.over(b, b.full(1, dtype, extents), 0))
+
+
+@row("avg_pool2d.default", "avg_pool3d.default")
+def average(b, node):
+    x, kernel = b.value(node.args[0]), node.args[1]
+    dtype, shape = result_type(node)
+    w = Windows.of(node, x.shape, shape, kernel, arg(node, 2, "stride"), arg(node, 3, "padding", 0))
+    wide = b.cast(x, statistics_dtype(dtype))
+    divisor = counts(b, w, arg(node, 5, "count_include_pad", True), arg(node, 6, "divisor_override"), wide.dtype)
+    return b.cast(b.pointwise("div", w.reduce(b, "sum", w.over(b, wide, 0)), divisor), dtype)
+
+
+@row("avg_pool2d_backward.default", "avg_pool3d_backward.default")
+def average_backward(b, node):
+    grad, x, kernel, stride, padding, _, includes_padding, override = node.args
+    grad, (dtype, shape) = b.value(grad), result_type(node)
+    w = Windows.of(node, shape, grad.shape, kernel, stride, padding)
+    wide = b.cast(grad, statistics_dtype(dtype))
+    return b.cast(spread(b, w, b.pointwise("div", wide, counts(b, w, includes_padding, override, wide.dtype))), dtype)
+
+
+def spread(b: Builder, w: Windows, shares: Value) -> Value:
+    """Each element's sum of the shares of the windows that see it: windows of stride 1 over the shares, apart by the stride."""
+    outer = len(shares.shape) - w.rank
+    low, high = [], []
+    for d, (e, k, s, p, o) in enumerate(zip(w.extents, w.kernel, w.stride, w.padding, w.positions)):
+        reach = (o - 1) * s + 1
+        if s > 1 and o > 1:
+            shape = (*shares.shape[: outer + d], reach, *shares.shape[outer + d + 1 :])
+            zeros = b.full(0, shares.dtype, shape)
+            shares = b.op("slice_scatter", (zeros, shares), shares.dtype, shape, dim=outer + d, start=0, end=reach, step=s)
+        low.append(k - 1 - p)
+        high.append(e + p - reach)
+    ones = (1,) * w.rank
+    extents = tuple(e + k - 1 for e, k in zip(w.extents, w.kernel))
+    seen = Windows(extents, w.kernel, ones, (0,) * w.rank, ones, w.extents)
+    return seen.reduce(b, "sum", seen.over(b, padded(b, shares, low, high, 0), 0))
+
+
+def split_evenly(x: tuple, y: tuple) -> tuple[tuple, list[int]]:
+    """The shape in which each element of y has its part of x along dims of its own, and these dims."""
+    shape, dims = [], []
+    for e, o in zip(x, y):
+        require(isinstance(e, int) and isinstance(o, int) and o > 0 and e % o == 0, "parts of several sizes")
+        shape += [o, e // o]
+        dims.append(len(shape) - 1)
+    return tuple(shape), dims
+
+
+@row("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
+def adaptive_average(b, node):
+    x, (dtype, shape) = b.value(node.args[0]), result_type(node)
+    parts, dims = split_evenly(x.shape, shape)
+    mean = b.reduce("mean", b.reshape(b.cast(x, statistics_dtype(dtype)), parts), dims, False)
+    return b.cast(mean, dtype)
+
+
+@row("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
+def adaptive_average_backward(b, node):
+    grad, (dtype, shape) = b.value(node.args[0]), result_type(node)
+    parts, dims = split_evenly(shape, grad.shape)
+    wide = b.cast(grad, statistics_dtype(dtype))
+    count = math.prod(parts[d] for d in dims)
+    share = b.pointwise("div", wide, b.full(count, wide.dtype))
+    kept = tuple(1 if d in dims else e for d, e in enumerate(parts))
+    return b.cast(b.reshape(b.expand(b.reshape(share, kept), parts), shape), dtype)
+
+
+# ---- maxima
+
+
+@row("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+def maximum(b, node):
+    x = b.value(node.args[0])
+    (dtype, shape), (_, _) = result_types(node)
+    require(dtype not in ("i8", "u8", "i16", "i32", "i64"), "windows of integers")
+    w = Windows.of(node, x.shape, shape, node.args[1], arg(node, 2, "stride"), arg(node, 3, "padding", 0), arg(node, 4, "dilation", 1))
+    seen = w.over(b, x, -math.inf)
+    highest = w.reduce(b, "amax", seen)
+    return highest, first_place(b, w, seen, highest)
+
+
+def first_place(b: Builder, w: Windows, seen: Value, highest: Value) -> Value:
+    """Where in its plane each window's highest element is, or the first of several: the least of the places that hold it."""
+    elements, rank = math.prod(w.extents), w.rank
+    places = b.reshape(ascending(b, "i64", (elements,)), w.extents)
+    outer = highest.shape[: len(highest.shape) - rank]
+    against = b.reshape(highest, (*outer, *(1 for _ in w.kernel), *w.positions))
+    is_there = b.pointwise("eq", seen, against, dtype="bool")
+    is_nan = b.pointwise("ne", seen, seen, dtype="bool")
+    found = b.pointwise("logical_or", is_there, is_nan, dtype="bool")
+    place = b.pointwise("select", found, b.expand(w.over(b, places, elements), seen.shape), b.full(elements, "i64"))
+    return w.reduce(b, "amin", place)
+
+
+@row("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
+def maximum_backward(b, node):
+    grad, indices = node.args[0], node.args[-1]
+    (dtype, shape), rank = result_type(node), rank_of_windows(node)
+    require(all(isinstance(n, int) and n > 0 for n in shape), "windows over a size that is not known")
+    planes, elements = math.prod(shape[:-rank]), math.prod(shape[-rank:])
+    require(elements > 1, "an index into an extent of 1")
+    grad, indices = (b.reshape(v, (planes, math.prod(v.shape[-rank:]))) for v in (b.value(grad), b.value(indices)))
+    zeros = b.full(0, dtype, (planes, elements))
+    return b.reshape(b.op("scatter_add", (zeros, indices, grad), dtype, (planes, elements), dim=1), shape)
