@@ -15,6 +15,18 @@ namespace {
 
 constexpr uint64_t k_seed = 17;
 
+/// Takes pairs out of `pairs` that name no buffer twice, as many as there are.
+std::vector<Overwrite> take_disjoint(std::vector<Overwrite>& pairs) {
+  std::vector<Overwrite> taken, left;
+  for (const Overwrite& pair : pairs) {
+    const bool is_free = std::ranges::none_of(
+        taken, [&](const Overwrite& other) { return other.output == pair.output || other.input == pair.input; });
+    (is_free ? taken : left).push_back(pair);
+  }
+  pairs = std::move(left);
+  return taken;
+}
+
 }  // namespace
 
 CandidateTrial::CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window)
@@ -95,6 +107,46 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
   if (task_step == 1) verdict.status = check_written(image, outputs, timeout_ms);
   if (verdict.status.ok()) verdict.status = check_outputs(outputs, task_step == 1, verdict);
   return verdict;
+}
+
+Status CandidateTrial::judge_in_place(const Image& image, uint32_t timeout_ms) {
+  if (!m_runner->shares_arguments()) return {};
+  std::vector<Overwrite> left = overwrites(*m_spec);
+  const std::vector<uint64_t> apart = written_checksums();
+  while (!left.empty()) {
+    const std::vector<Overwrite> pairs = take_disjoint(left);
+    KILN_RETURN_IF_ERROR(run_over(pairs, image, timeout_ms));
+    if (written_checksums() == apart) continue;
+    return error(StatusCode::internal, "outputs are others when output {} is made over input {}", pairs.front().output,
+                 pairs.front().input);
+  }
+  return {};
+}
+
+/// Runs the candidate with each pair's input in the memory of its output. Other outputs stay as they are until then.
+Status CandidateTrial::run_over(std::span<const Overwrite> pairs, const Image& image, uint32_t timeout_ms) {
+  std::vector<LaunchArgument> arguments;
+  for (uint32_t i = 0; i < m_buffers.size(); ++i) {
+    arguments.push_back({i, 0, m_buffers[i].size()});
+    if (m_spec->buffers[i].role == BufferRole::inout) std::ranges::copy(initial_bytes(i), m_buffers[i].begin());
+  }
+  for (const Overwrite& pair : pairs) {
+    std::ranges::copy(m_buffers[pair.input], m_buffers[pair.output].begin());
+    arguments[pair.input].buffer = pair.output;
+  }
+  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, m_runner->launch(image, arguments, {}, timeout_ms));
+  KILN_RETURN_IF_ERROR(restore_inputs());
+  if (!m_runner->red_zones_intact()) return error(StatusCode::internal, "candidate wrote outside its buffers");
+  if (ran.status == LaunchStatus::ok) return {};
+  return error(StatusCode::internal, "candidate reported an index out of range on valid indices");
+}
+
+std::vector<uint64_t> CandidateTrial::written_checksums() const {
+  std::vector<uint64_t> checksums;
+  for (size_t i = 0; i < m_buffers.size(); ++i) {
+    if (m_spec->buffers[i].role != BufferRole::input) checksums.push_back(checksum_of(m_buffers[i]));
+  }
+  return checksums;
 }
 
 Status CandidateTrial::judge_refusal(const Image& image, bool must_report, uint32_t timeout_ms) {

@@ -6,6 +6,7 @@
 
 #include "base/expected.h"
 #include "frontend/kernel/kernel_spec.h"
+#include "frontend/kernel/overwrites.h"
 #include "verdict/candidate_runner.h"
 #include "verdict/demanded_blocks.h"
 #include "verdict/sample_data.h"
@@ -77,6 +78,10 @@ class CandidateTrial {
   /// host's grid is cut into tasks), and what was left as it was is not compared.
   Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms,
                 uint32_t task_step = 1);
+  /// Whether outputs become what they are when they are made over inputs instead, as overwrites() of the spec allows: bit
+  /// for bit what judge() has found right. Asked after it, of the same candidate and all its tasks. OK where the runner
+  /// shares no arguments.
+  Status judge_in_place(const Image& image, uint32_t timeout_ms);
   /// Where an index is bad: the candidate stays inside its buffers, and reports it when `must_report`.
   Status judge_refusal(const Image& image, bool must_report, uint32_t timeout_ms);
 
@@ -87,6 +92,8 @@ class CandidateTrial {
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t task_step);
   Status check_outputs(const std::vector<OutputReference>& outputs, bool is_whole, Verdict& verdict) const;
   Status check_written(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);
+  Status run_over(std::span<const Overwrite> pairs, const Image& image, uint32_t timeout_ms);
+  std::vector<uint64_t> written_checksums() const;
   std::span<const uint8_t> initial_bytes(size_t index) const;
   Status restore_inputs();
   Status check_output(const OutputReference& output, bool is_whole, Verdict& verdict) const;

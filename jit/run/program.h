@@ -61,6 +61,8 @@ class Program {
   /// Whether output `output` may be given the memory of input `input`, in whose layout it is: each of several outputs that of
   /// another input. Never on a device, nor where an index may be found wrong when something has been written already.
   bool may_overwrite(uint32_t output, uint32_t input) const;
+  /// What its launches allow of that, wherever it runs.
+  const InPlace& in_place() const { return m_in_place; }
   const std::string& target() const { return m_target; }
   uint32_t generation() const { return m_generation; }
   /// Whether each of its products and attentions has raced, so that tuning has nothing to add.

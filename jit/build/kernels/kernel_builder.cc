@@ -135,6 +135,9 @@ class KernelBuild {
     KILN_ASSIGN_OR_RETURN(Verdict verdict, try_on_valid_indices(image, made_by, Situation::plain, 1));
     if (!verdict.status.ok()) return verdict;
 
+    verdict.status = m_trial->judge_in_place(image, timeout_ms).with_context("with outputs over inputs");
+    if (!verdict.status.ok()) return verdict;
+
     const uint32_t step = task_step_within(m_job.spec(), k_harsh_operations);
     KILN_ASSIGN_OR_RETURN(const Verdict harsh, try_on_valid_indices(image, made_by, Situation::harsh, step));
     verdict.status = harsh.status.with_context("on zeros, tiny and large numbers, nothing aligned");

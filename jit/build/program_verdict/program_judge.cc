@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "frontend/kernel/overwrites.h"
 #include "frontend/ops/tensor.h"
 #include "verdict/demanded_elements.h"
 #include "verdict/sample_data.h"
@@ -106,6 +107,7 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(std::span<const Argument> ar
   m_arguments.assign(arguments.begin(), arguments.end());
   KILN_RETURN_IF_ERROR(check_places(arguments));
   if (!m_inconclusive) KILN_RETURN_IF_ERROR(check_reads());
+  follow_places();
   remember_what_is_overwritten();
   m_task_step = affordable_task_step();
   poison_targets();
@@ -135,6 +137,26 @@ Status ProgramJudge::check_places(std::span<const Argument> arguments) {
     }
   }
   return {};
+}
+
+void ProgramJudge::set_places(std::vector<uint32_t> inputs, std::vector<uint32_t> outputs) {
+  const auto note = [&](const std::vector<uint32_t>& allocations, DataFlow::Place place) {
+    for (uint32_t i = 0; i < allocations.size(); ++i) m_places[allocations[i]] = {.place = place, .index = i};
+  };
+  note(inputs, DataFlow::Place::input);
+  note(outputs, DataFlow::Place::output);
+}
+
+void ProgramJudge::follow_places() {
+  std::vector<DataFlow::Access> launch;
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const auto found = m_places.find(m_arguments[i].allocation);
+    launch.push_back(found == m_places.end() ? DataFlow::Access{} : found->second);
+    launch.back().role = static_cast<DataFlow::Role>(step().arguments[i].role);
+  }
+  std::vector<InPlace::Pair> allowed;
+  for (const Overwrite& pair : overwrites(step().spec())) allowed.push_back({pair.output, pair.input});
+  m_in_place.add(launch, allowed);
 }
 
 Status ProgramJudge::check_reads() {

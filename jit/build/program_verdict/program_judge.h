@@ -13,6 +13,7 @@
 #include "jit/build/program_verdict/launch_device.h"
 #include "jit/build/program_verdict/program_script.h"
 #include "jit/build/program_verdict/program_verdict.h"
+#include "jit/run/in_place.h"
 
 namespace kiln {
 
@@ -24,8 +25,12 @@ class ProgramJudge final : public LaunchObserver {
 
   /// The memory of the client's inputs, in order.
   void set_inputs(std::vector<std::span<uint8_t>> inputs) { m_inputs = std::move(inputs); }
+  /// The allocations of the client's inputs and outputs, in order.
+  void set_places(std::vector<uint32_t> inputs, std::vector<uint32_t> outputs);
   /// Memory that launches may write to.
   void allow_writing(uint32_t allocation) { m_writable.insert(allocation); }
+  /// Which outputs could have been made over which inputs, by what launches were given and by their kernels' specs.
+  const InPlace& in_place() const { return m_in_place; }
   size_t steps_done() const { return m_step; }
   bool is_inconclusive() const { return m_inconclusive; }
 
@@ -46,6 +51,7 @@ class ProgramJudge final : public LaunchObserver {
   Status wrong(std::string what) const;
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
+  void follow_places();
   void remember_what_is_overwritten();
   uint32_t affordable_task_step();
   std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
@@ -62,7 +68,9 @@ class ProgramJudge final : public LaunchObserver {
   ProgramScript& m_script;
   ProgramVerdict& m_verdict;
   std::vector<std::span<uint8_t>> m_inputs;
-  std::set<uint32_t> m_writable;  // allocations
+  std::set<uint32_t> m_writable;                  // allocations
+  std::map<uint32_t, DataFlow::Access> m_places;  // of inputs and outputs, by allocation
+  InPlace m_in_place;
   std::set<uint32_t> m_replaced;  // storages: other numbers than those that were judged
   /// Where the contents of a storage were made, and what they were before a launch wrote there again.
   struct Made {

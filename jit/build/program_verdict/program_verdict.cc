@@ -67,6 +67,7 @@ class ProgramTrial {
   Status check_signature() const;
   Status allocate();
   void fill();
+  Status check_in_place() const;
   Status check_end() const;
 
   ValueLayout input_layout(size_t i) const {
@@ -156,6 +157,19 @@ void ProgramTrial::fill() {
     inputs.push_back(bytes);
   }
   m_judge.set_inputs(std::move(inputs));
+  m_judge.set_places(m_inputs, m_outputs);
+}
+
+/// An output that clients may be told to make over an input could have been: its kernels are known to (judge_in_place()).
+Status ProgramTrial::check_in_place() const {
+  for (uint32_t output = 0; output < m_outputs.size(); ++output) {
+    for (uint32_t input = 0; input < m_inputs.size(); ++input) {
+      if (!m_program->in_place().allows(output, input) || m_judge.in_place().allows(output, input)) continue;
+      return error(StatusCode::internal, "program: allows output {} over input {}, which is read after it was written",
+                   output, input);
+    }
+  }
+  return {};
 }
 
 Status ProgramTrial::check_end() const {
@@ -165,6 +179,7 @@ Status ProgramTrial::check_end() const {
                  m_script.steps.size());
   }
   if (!m_runner.red_zones_intact()) return error(StatusCode::internal, "program: wrote outside its memory");
+  KILN_RETURN_IF_ERROR(check_in_place());
   for (size_t i = 0; i < m_inputs.size(); ++i) {
     if (m_input_checksums[i] == 0 || checksum_of(m_device.bytes(m_inputs[i])) == m_input_checksums[i]) continue;
     return error(StatusCode::internal, "program: changed its input {}", i);

@@ -147,6 +147,34 @@ TEST_F(KernelBuilderTest, WhenAllAreBadTheErrorNamesWhatEachDid) {
   }
 }
 
+/// Clears its whole output before it adds: right only where no input lies there.
+Plant clears_first() {
+  return code("clears its output first",
+              {0x48, 0x8b, 0x47, 0x10,                                //    mov rax,[rdi+16]: the output
+               0x4c, 0x8b, 0x17, 0x4c, 0x8b, 0x5f, 0x08,              //    mov r10,[rdi]; mov r11,[rdi+8]
+               0x31, 0xc9,                                            //    xor ecx,ecx
+               0xc7, 0x04, 0x88, 0,    0,    0,    0,                 // 1: mov dword [rax+rcx*4],0
+               0x48, 0xff, 0xc1, 0x48, 0x81, 0xf9, 0x65, 0x09, 0, 0,  //    inc rcx; cmp rcx,37*65
+               0x7c, 0xed, 0x31, 0xc9,                                //    jl 1b; xor ecx,ecx
+               0xf3, 0x41, 0x0f, 0x10, 0x04, 0x8a,                    // 2: movss xmm0,[r10+rcx*4]
+               0xf3, 0x41, 0x0f, 0x58, 0x04, 0x8b,                    //    addss xmm0,[r11+rcx*4]
+               0xf3, 0x0f, 0x11, 0x04, 0x88,                          //    movss [rax+rcx*4],xmm0
+               0x48, 0xff, 0xc1, 0x48, 0x81, 0xf9, 0x65, 0x09, 0, 0,  //    inc rcx; cmp rcx,37*65
+               0x7c, 0xe3, 0xc3},                                     //    jl 2b; ret
+              "with outputs over inputs: outputs are others when output 2 is made over input ");
+}
+
+TEST_F(KernelBuilderTest, AKernelThatIsWrongOnlyWithItsOutputOverAnInputIsRejected) {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId x = graph.add_input({DType::f32, {37, 65}, {}}), y = graph.add_input({DType::f32, {37, 65}, {}});
+  graph.set_outputs({b.add(x, y)});
+  const Plan plan = fuse(graph).value();
+  const KernelJob job{{}, "{}", &plan, &plan.launches.front()};
+  const auto built = build_kernel(job, PlantedBackend({clears_first()}), host_target(), m_runner.get());
+  EXPECT_NE(built.status().message().find(clears_first().complaint), std::string::npos) << built.status().to_string();
+}
+
 /// Runs on a machine that says what it is.
 class MachineRunner final : public CandidateRunner {
  public:

@@ -52,7 +52,7 @@ TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {
         EXPECT_EQ(verdict.not_judged, "") << kind.name << " in " << subject->name() << ": " << fault.what;
       }
     }
-    std::printf("%-45s %3zu of %3zu rejected\n", kind.name, rejected, planted);
+    std::printf("%-50s %3zu of %3zu rejected\n", kind.name, rejected, planted);
     EXPECT_GT(planted, 0U) << kind.name;
     ++kinds;
   }
