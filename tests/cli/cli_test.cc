@@ -233,6 +233,26 @@ TEST_F(Cli, WhatIsWarmedForATargetThatIsNotThereIsCheckedWhereItIsAndThenAMapped
   EXPECT_EQ(kiln({"run", graph(9), "--check", "--json"}).json()["found"], "mapped hit");
 }
 
+TEST_F(Cli, ReduceLeavesOfAGraphWhatCannotBeHadForTheSameReason) {
+  EXPECT_THAT(kiln({"reduce", graph(9)}).err, HasSubstr("comes out right: there is nothing to reduce"));
+  const std::string out = m_world.write("smaller.kiln", "");
+  // Heads longer than any kernel of attention takes.
+  const std::string file = m_world.write("heads.kiln", R"(graph(%x: f32[1, 2, 4, 1025], %w: f32[1025, 7]) {
+  %q = exp(%x)
+  %a, %l = attention(%q, %x, %x, none) {causal = false, causal_offset = 0, scale = 0.5}
+  %p = matmul(%a, %w)
+  %s = tanh(%p)
+  return %s, %q
+}
+)");
+  const CliResult reduced = kiln({"reduce", file, "--out", out});
+  ASSERT_EQ(reduced.exit_status, 0) << reduced.err;
+  EXPECT_THAT(reduced.out, HasSubstr("1 of 4 nodes"));
+  const CliResult again = kiln({"run", out});
+  EXPECT_NE(again.exit_status, 0);
+  EXPECT_THAT(again.err, HasSubstr("at most 1024"));
+}
+
 TEST_F(Cli, SymbolsAreBoundByName) {
   const std::string file = m_world.write("symbolic.kiln", k_symbolic_text);
   const CliResult run = kiln({"run", file, "--symbols", "s0=5", "--check", "--json"});
