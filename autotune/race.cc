@@ -99,14 +99,14 @@ class Race {
     m_field = {0, challenger};
     const size_t mine = incumbent.seconds.size(), theirs = other.seconds.size();
     std::vector<double> ratios;
-    int lead = 0;  // turns in which the challenger was faster, less the others
+    int lead = 0;  // turns that the challenger won, less the others
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(m_rules.most_final_seconds);
     while (ratios.size() < m_rules.most_final_turns && std::chrono::steady_clock::now() < end &&
            lead < m_rules.winning_lead && lead > -m_rules.losing_lead) {
       KILN_RETURN_IF_ERROR(run_turn());
       if (!other.status.ok()) return 0;
       ratios.push_back(other.seconds[theirs + ratios.size()] / incumbent.seconds[mine + ratios.size()]);
-      lead += ratios.back() < 1 ? 1 : -1;
+      lead += ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
     }
     // Without time for a lead, who was ahead so far.
     const bool is_ahead =

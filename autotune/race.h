@@ -29,7 +29,7 @@ struct RaceRules {
   double first_noise_seconds = 5e-4;  // beside this much, that a first repetition may be off
   double margin = 0.1;                // the same after each turn, of the least sample
   uint32_t turns = 3;
-  int winning_lead = 7;  // turns of the final in which the challenger was faster, less those in which it was not
+  int winning_lead = 7;  // turns of the final that the challenger won by half of least_gain, less the others
   int losing_lead = 3;   // the other way round: then the incumbent stays
   uint32_t most_final_turns = 25;
   double most_final_seconds = 3;  // after which who leads by `losing_lead` has won

@@ -105,6 +105,17 @@ TEST(Race, slow_entrants_cost_little) {
   EXPECT_LT(track.taken, 16 * 6);  // six turns of all
 }
 
+TEST(Race, equals_are_told_from_a_gain_within_few_turns) {
+  uint32_t taken = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Track track({1.0, 1.0}, seed);
+    track.noise = 0.01;
+    track.winner();
+    taken += track.taken;
+  }
+  EXPECT_LT(taken, 200 * 2 * 8);  // on average fewer than eight turns of both
+}
+
 TEST(Race, one_entrant_needs_no_race) {
   Track track({1.0});
   EXPECT_EQ(track.winner(), 0);
