@@ -42,8 +42,15 @@ def _t5(dropout):
     return T5ForConditionalGeneration(config), gpt2.make_batch(4, 128, 32128)
 
 
+def _encoder(dropout):
+    import encoder
+    import torch
+
+    return encoder.Encoder(dropout), {"x": torch.randn(4, 128, 512, generator=torch.Generator().manual_seed(1))}
+
+
 MODELS = {"gpt2": ("GPT-2 124M", _gpt2), "llama": ("Llama style, 12 x 768", _llama), "bert": ("BERT-base", _bert),
-          "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5)}  # fmt: skip
+          "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5), "encoder": ("nn.TransformerEncoder, 6 x 512", _encoder)}  # fmt: skip
 
 
 def make(name, dtype, dropout=0.0):

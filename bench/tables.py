@@ -16,7 +16,7 @@ What was measured, on which machine, and how: each file of `bench/results/` as o
 range over the median. Samples of one table are interleaved.
 """
 TITLES = {
-    "model": "Step time", "warm_start": "Second process", "cold_compile": "Cold compilation", "depth": "Depth",
+    "model": "Step time", "warm_start": "Second process", "second_process": "Second processes of several models", "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
     "coverage": "Coverage", "optimizer_step": "Optimizer's step", "memory": "Peak memory",
     "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16",
@@ -24,7 +24,7 @@ TITLES = {
     "near_shapes": "Winners of near shapes", "background_cost": "What tuning in the background costs",
     "quantized": "Products with bytes",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
-    "torch_fuzz": "Random torch programs",
+    "torch_fuzz": "Random torch programs", "conformance": "Other people's suites",
 }  # fmt: skip
 OVERVIEW = ("model", "memory", "optimizer_step", "warm_start", "cold_compile", "gemm", "attention", "tune")
 
