@@ -1,10 +1,13 @@
-"""Blocks of one class and one set of parameters that differ by what guards cannot hold in another process; and small models of
-the architectures that people run. A file of its own, so that each process of a test names the same classes."""
+"""Blocks of one class and one set of parameters that differ by what guards cannot hold in another process, or by what they find
+around them; and small models of the architectures that people run. A file of its own, so that each process of a test names the
+same classes."""
 
 import collections
 import dataclasses
 import enum
 import functools
+import sys
+import types
 
 import torch
 from torch import nn
@@ -29,6 +32,13 @@ class Configuration:
     factors: dict
 
 
+class Options:
+    """A configuration that is no dataclass."""
+
+    def __init__(self, activation, factors):
+        self.activation, self.factors = activation, factors
+
+
 class Block(nn.Module):
     """Does with its first argument what the attribute says."""
 
@@ -42,7 +52,7 @@ class Block(nn.Module):
             return x + y if what is Kind.SUM else x - y
         if isinstance(what, Way):
             return x + y if what is Way.SUM else x - y
-        if isinstance(what, Configuration):
+        if isinstance(what, (Configuration, Options)):
             return what.activation(y) * what.factors["k"][0]
         if isinstance(what, list):
             return what[1](what[0](y))
@@ -60,6 +70,39 @@ class Overridden(Block):
 class Tripled(Overridden):
     def then(self, x):
         return 3 * x
+
+
+class Factored(Block):
+    """Reads a number of its class, or what its property makes of one of its own."""
+
+    factor = 2.0
+
+    def __init__(self, what, own=1.0):
+        super().__init__(what)
+        self._own = own
+
+    @property
+    def own(self):
+        return self._own + 1
+
+    def forward(self, x):
+        return super().forward(x) * self.factor * self.own
+
+
+class Thrice(Factored):
+    factor = 3.0
+
+
+class Measured(Block):
+    """Reads its buffer's value, or its extent."""
+
+    def __init__(self, what, measure, is_shape=False):
+        super().__init__(what)
+        self.is_shape = is_shape
+        self.register_buffer("measure", torch.zeros(measure) if is_shape else torch.tensor(measure))
+
+    def forward(self, x):
+        return super().forward(x) * (self.measure.shape[0] if self.is_shape else self.measure.item())
 
 
 class Scaling:
@@ -92,9 +135,19 @@ def scale_by(x, k):
     return x * k
 
 
+def scale_first(k, x):
+    return x * k
+
+
 def hooked(factor):
     block = Block(functional.relu)
     block.linear.register_forward_hook(lambda module, inputs, output: output * factor)
+    return block
+
+
+def with_bound_method(factor):
+    block = Overridden(torch.tanh)
+    block.then = types.MethodType(lambda self, x: self.linear(x) * factor, block)
     return block
 
 
@@ -111,13 +164,74 @@ PAIRS = {
     "default": (lambda: Block(with_default(2.0)), lambda: Block(with_default(3.0))),
     "keyword_default": (lambda: Block(with_keyword_default(2.0)), lambda: Block(with_keyword_default(3.0))),
     "partial": tuple(lambda k=k: Block(functools.partial(scale_by, k=k)) for k in (2.0, 3.0)),
+    "partial_of_a_place": tuple(lambda k=k: Block(functools.partial(scale_first, k)) for k in (2.0, 3.0)),
+    "partial_of_a_default": tuple(lambda k=k: Block(functools.partial(with_default(k))) for k in (2.0, 3.0)),
     "method": (lambda: Block(Scaling(2.0).apply), lambda: Block(Scaling(3.0).apply)),
     "list": (lambda: Block([torch.tanh, scaling(2.0)]), lambda: Block([torch.tanh, scaling(3.0)])),
     "dataclass": tuple(lambda k=k: Block(Configuration(functional.relu, {"k": [k]})) for k in (2.0, 3.0)),
+    "plain_object": tuple(lambda k=k: Block(Options(functional.relu, {"k": [k]})) for k in (2.0, 3.0)),
+    "function_of_a_plain_object": tuple(lambda f=f: Block(Options(f, {"k": [2.0]})) for f in (functional.relu, torch.tanh)),
     "subclass": (lambda: Overridden(torch.tanh), lambda: Tripled(torch.tanh)),
+    "class_attribute": (lambda: Factored(torch.tanh), lambda: Thrice(torch.tanh)),
+    "property": tuple(lambda k=k: Factored(torch.tanh, k) for k in (2.0, 3.0)),
+    "value_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k) for k in (2, 3)),
+    "fraction_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k) for k in (2.5, 3.5)),
+    "extent_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k, is_shape=True) for k in (2, 3)),
+    "bound_method": (lambda: with_bound_method(2.0), lambda: with_bound_method(3.0)),
     "hook": (lambda: hooked(2.0), lambda: hooked(3.0)),
     "encoder": (lambda: encoder("relu"), lambda: encoder("gelu")),
 }
+
+
+# What blocks find around them.
+FACTOR, TABLE, SCALE, OPTIONS = 2.0, {"k": [2.0]}, scaling(2.0), Options(torch.tanh, {"k": [2.0]})
+
+
+def by_number(x):
+    return x * FACTOR
+
+
+def by_table(x):
+    return x * TABLE["k"][0]
+
+
+def by_nested_function(x):
+    return SCALE(x)
+
+
+def by_plain_object(x):
+    return OPTIONS.activation(x) * OPTIONS.factors["k"][0]
+
+
+def by_default(x, k=2.0):
+    return x * k
+
+
+def by_function_of_a_module(x):
+    return functional.softplus(x)
+
+
+_SELF = sys.modules[__name__]
+# A block, and how what it finds is set to a number.
+SURROUNDINGS = {
+    "number": (by_number, lambda patch, k: patch.setattr(_SELF, "FACTOR", k)),
+    "table": (by_table, lambda patch, k: patch.setitem(TABLE, "k", [k])),
+    "nested_function": (by_nested_function, lambda patch, k: patch.setattr(_SELF, "SCALE", scaling(k))),
+    "plain_object": (by_plain_object, lambda patch, k: patch.setitem(OPTIONS.factors, "k", [k])),
+    "function_of_a_plain_object": (by_plain_object, lambda patch, k: patch.setattr(OPTIONS, "activation", scaling(k))),
+    "default": (by_default, lambda patch, k: patch.setattr(by_default, "__defaults__", (k,))),
+    "function_of_a_module": (by_function_of_a_module, lambda patch, k: patch.setattr(functional, "softplus", scaling(k))),
+    "class_attribute": (Factored, lambda patch, k: patch.setattr(Factored, "factor", k)),
+    "property": (Factored, lambda patch, k: patch.setattr(Factored, "own", property(lambda self: k))),
+    "method": (Overridden, lambda patch, k: patch.setattr(Overridden, "then", lambda self, x: x * k)),
+}
+
+
+def make_surrounded(kind):
+    """(model, what sets a number that it finds around it)."""
+    torch.manual_seed(1)
+    reads, change = SURROUNDINGS[kind]
+    return Stack([reads(torch.tanh) if isinstance(reads, type) else Block(reads) for _ in range(2)]), change
 
 
 class Naming(nn.Module):

@@ -69,6 +69,26 @@ def test_blocks_that_differ_by_what_they_can_read_share_nothing(kind, trains):
         assert frames() == 0, kiln.explain()  # each found its own
 
 
+@pytest.mark.parametrize("kind", models.SURROUNDINGS)
+def test_what_blocks_find_around_them_is_part_of_what_they_are(kind, monkeypatch):
+    for is_known in (False, True):
+        for value in (2.0, 3.0):
+            forget()
+            model, change = models.make_surrounded(kind)
+            change(monkeypatch, value)
+            check(kiln.compile(copy.deepcopy(model)), model)
+            assert not is_known or frames() == 0, kiln.explain()
+
+
+@pytest.mark.parametrize("kind", models.SURROUNDINGS)
+def test_what_changes_around_a_running_model_is_seen(kind, monkeypatch):
+    model, change = models.make_surrounded(kind)
+    compiled = kiln.compile(copy.deepcopy(model))
+    for value in (2.0, 3.0, 2.0):
+        change(monkeypatch, value)
+        check(compiled, model)
+
+
 def test_models_of_one_process_that_differ_by_a_function_share_nothing():
     for which in ("A", "B", "A"):
         check(*compiled("function", which))
@@ -115,8 +135,10 @@ def test_what_only_its_address_tells_is_not_kept_and_counted():
             return x * 2
 
     model = models.Stack([models.Block(Local()), models.Block(Local())])
-    check(kiln.compile(copy.deepcopy(model)), model)
-    assert kiln.stats()["captures_not_kept"] > 0
+    compiled = kiln.compile(copy.deepcopy(model))
+    for _ in range(2):
+        check(compiled, model)
+        assert kiln.stats()["captures_not_kept"] == kiln.report(compiled).captures["not_kept"] > 0
     assert any("not kept" in entry["reason"] for entry in kiln.explain() if "node" in entry)
 
 
@@ -133,6 +155,16 @@ def test_a_capture_is_found_with_another_number_of_threads():
         assert frames() == 0
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("kind", ["function", "bound_method"])
+def test_a_capture_is_found_whatever_mode_the_model_is_compiled_in(kind):
+    check(*compiled(kind))
+    forget()
+    model = models.make(kind, "A")
+    found = kiln.compile(copy.deepcopy(model).eval()).train()
+    check(found, model)
+    assert frames() == 0, kiln.explain()
 
 
 def test_what_is_warmed_for_a_target_joins_what_was_warmed_in_training(monkeypatch):

@@ -139,8 +139,11 @@ class Describer:
         return b"" if isinstance(value, (*ATOMS, *_SLOTS, type)) else name_of(type(value)).encode()
 
     def _instance(self, value) -> tuple:
-        """A dataclass, a configuration: its class and attributes. What the standard library and torch make is opaque."""
+        """A dataclass, a configuration: its class and attributes. A module: its code alone, since guards hold what is read of
+        its state. What the standard library and torch make is opaque."""
         kind = type(value)
+        if isinstance(value, torch.nn.Module):
+            return "nn.Module", describe_module(value, self)
         if kind.__module__.split(".")[0] in _OPAQUE or not hasattr(value, "__dict__") or isinstance(value, torch.Tensor):
             raise Undescribed(f"a {name_of(kind)}")
         return "instance", self.digest(kind), {name: self.lenient(item) for name, item in sorted(vars(value).items())}
@@ -203,7 +206,7 @@ def _attributes(module: torch.nn.Module, describer: Describer) -> list:
 
 
 def _code_in(value, describer: Describer):
-    """The digests of what can be run in the value, through containers and the attributes of plain objects."""
+    """The digests of what can be run in the value, through containers. What objects hold is for guards to say."""
     if isinstance(value, (list, tuple)):
         return [_code_in(item, describer) for item in value]
     if isinstance(value, dict):
