@@ -41,6 +41,13 @@ def test_ops_run_in_kiln_and_python_looks_at_the_data(mode):
     assert compiled >= 6 and fallback == {}
 
 
+def test_views_are_no_work_also_where_torch_does_not_say_that_they_are_views():
+    x, weight = torch.randn(2, 3, 4), torch.randn(5, 4)
+    got = Between().run(lambda: torch.ops.aten._unsafe_view(torch.tanh(x), [6, 4]) @ weight.t(), (), {})
+    torch.testing.assert_close(got, torch.tanh(x).view(6, 4) @ weight.t())
+    assert counted() == (2, {})
+
+
 def test_tensors_are_freed_as_python_frees_them():
     """A program is made of its operands' types: no cycle of what it was made with keeps them."""
     between, seen = Between(), []

@@ -133,7 +133,7 @@ def is_free(op) -> bool:
     if schema is None:
         return False
     is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return is_alias or row_of(op).is_idle
+    return is_alias or row_of(op).is_view or row_of(op).is_idle
 
 
 def _describe(value):
