@@ -75,7 +75,8 @@ class Entry:
         first = modules[0]
         self._call = call_module if isinstance(first, torch.nn.Module) else call_function
         self._key, self._code = self._make_key(describer), _code_of(first)
-        self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call
+        self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call; _run_left where it does nothing
+        self._left_modes: set[tuple] = set()
         self._capture = self._own = None
         self._reference = weakref.ref(self)
         self._left: list[str] = []  # why it has no captures
@@ -153,10 +154,18 @@ class Entry:
         else:
             if self._capture.changed:
                 self._save()
+            if self._capture.is_torchs:
+                self._left_modes.add(_mode_of(target))
+                self.run = self._run_left
             return result
         result = self._call(target, arguments, keywords)  # if the caller is at fault, this raises what torch raises
         self._leave_captures(error)
         return result
+
+    def _run_left(self, target, arguments: tuple, keywords: dict):
+        """In modes in which all graphs are torch's: as without Kiln, which would do next to nothing there (split.py)."""
+        run = self._call if _mode_of(target) in self._left_modes else self._run_captured
+        return run(target, arguments, keywords)
 
     def _leave_captures(self, error: Exception) -> None:
         """From now on by torch.compile, in each process."""
@@ -221,6 +230,11 @@ class Entry:
 def _compile_in(mode: str | None, graph, example_inputs):
     with in_mode(mode):
         return compile_or_eager(graph, example_inputs)
+
+
+def _mode_of(target) -> tuple:
+    """What has most graphs be others: an evaluation says little of training."""
+    return torch.is_grad_enabled(), getattr(target, "training", None)
 
 
 def _code_of(target) -> list[tuple]:

@@ -3,12 +3,17 @@
 import pathlib
 import re
 
+import alike
+import pytest
 import torch
+from torch import nn
 
 import kiln
 from capture import captured
+from conftest import OVER_DOUBLE
+from kiln import regional
 from kiln._reasons import CAUSES
-from kiln.torch import backend, programs
+from kiln.torch import backend, captures, programs
 from kiln.torch.partition import partition
 from kiln.torch.split import ABOUT_THE_GRAPH, share_of_work
 
@@ -103,6 +108,53 @@ def test_a_graph_of_which_little_is_kilns_is_torchs_own():
     ((gm, function),) = calls
     assert function.__self__ is gm and kiln.stats()["nodes_compiled"] == 0
     assert any("less than" in entry["reason"] for entry in kiln.explain())
+
+
+class Convolutions(nn.Module):
+    """Nearly all of its work is torch's, but for that of a product in training, if it is there."""
+
+    def __init__(self, trains_product=False):
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(64, 64, 3, padding=1) for _ in range(2))
+        self.product = nn.Linear(1024, 1024) if trains_product else None
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        if self.product is not None and self.training:
+            return self.product(x.reshape(-1, 1024))
+        return x[:, 0, 0, 0] + 1
+
+
+def unreached(*_):
+    raise AssertionError("the entry was not called as without Kiln")
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+def test_an_entry_all_of_whose_graphs_are_torchs_is_called_as_without_kiln_in_the_next_process_too(monkeypatch):
+    x = torch.randn(2, 64, 16, 16)
+    for is_known in (False, True):
+        regional._captures.clear()  # as in a new process
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        module = Convolutions()
+        model = kiln.compile(module)
+        model(x).sum().backward()
+        assert (torch._dynamo.utils.counters["frames"]["ok"] == 0) is is_known and kiln.stats()["nodes_compiled"] == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(captures.adapter().Capture, "__call__", unreached)
+            alike.check(Convolutions.forward.__get__(module), [x], model, module, module)
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
+def test_an_evaluation_that_is_torchs_says_nothing_of_training():
+    regional._captures.clear()
+    module = Convolutions(trains_product=True)
+    model, x = kiln.compile(module), torch.randn(2, 64, 16, 16)
+    with torch.no_grad():
+        model.eval()(x)
+        assert kiln.stats()["nodes_compiled"] == 0
+    model.train()(x).sum().backward()
+    assert kiln.stats()["nodes_compiled"] > 0
 
 
 def test_shares_of_work_follow_products():

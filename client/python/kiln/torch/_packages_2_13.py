@@ -76,6 +76,7 @@ class KeptCode(OutputCode):
         code = cls(graph.dump())
         code._graph = graph
         code._time_taken_ns = 0
+        code._join_capture()
         return code
 
     @property
@@ -95,7 +96,13 @@ class KeptCode(OutputCode):
         pass
 
     def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
+        self._join_capture()
+
+    def _join_capture(self) -> None:
+        """Notes whose it is: of the capture that is at work."""
         self._capture = Capture.current.get(None)
+        if self._capture is not None:
+            self._capture.note_graph(CompiledGraph.has_subgraphs_in(self.state))
 
     def set_triton_bundle(self, bundle) -> None:
         pass
@@ -179,6 +186,7 @@ class Capture:
 
     `changed` says that there is something to save; `loaded` counts situations of earlier processes that hold here, `kept` new
     ones that were saved; `refused` says why others do not hold, `not_kept` why new ones cannot be had in another process.
+    `is_torchs`: there are graphs, and none has anything of Kiln's.
     Threading: as torch.compile."""
 
     current: contextvars.ContextVar = contextvars.ContextVar("current")
@@ -195,6 +203,8 @@ class Capture:
         self._package = self._compiled = None
         self._backends: dict = {}  # what an earlier process saved
         self.changed, self.loaded, self.kept = False, 0, 0
+        self._graphs: set[bool] = set()  # whether they have subgraphs of Kiln's
+        self.is_torchs = False
         self.user = lambda: None
         self.refused: list[str] = []
         self.not_kept: dict[bytes, str] = {}
@@ -215,6 +225,10 @@ class Capture:
             return self._compiled(module, arguments, keywords)
         finally:
             thread.target = before
+
+    def note_graph(self, has_subgraphs: bool) -> None:
+        self._graphs.add(has_subgraphs)
+        self.is_torchs = self._graphs == {False}
 
     @contextlib.contextmanager
     def for_its_user(self):

@@ -14,6 +14,9 @@ from .kept import NotKept, dump_names, dump_tensor, load_names, load_tensor
 from .tally import current_owner, tally_of
 
 
+_TENSOR = "tensor"  # a constant's kind; all other attributes are subgraphs
+
+
 class CompiledGraph:
     """A boxed callable: takes a list of tensors, which it empties, and gives a tuple.
 
@@ -51,6 +54,11 @@ class CompiledGraph:
             "again": self.again.dump() if self.again else None,
         }
 
+    @staticmethod
+    def has_subgraphs_in(state: dict) -> bool:
+        """What has_subgraphs is of the graph that has dumped itself so."""
+        return any(kind != _TENSOR for kind, _ in state["attributes"].values())
+
     @classmethod
     def load(cls, state: dict) -> CompiledGraph:
         """Of what dump() gave, without its `again`."""
@@ -69,12 +77,12 @@ def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, subgraphs.KINDS):
         return value.dump()
     if isinstance(value, torch.Tensor):
-        return "tensor", dump_tensor(name, value)
+        return _TENSOR, dump_tensor(name, value)
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
 def _load_attribute(kind: str, state: tuple):
-    return load_tensor(*state) if kind == "tensor" else subgraphs.load_subgraph(kind, state)
+    return load_tensor(*state) if kind == _TENSOR else subgraphs.load_subgraph(kind, state)
 
 
 __all__ = ["CompiledGraph"]
