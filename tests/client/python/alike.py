@@ -1,5 +1,5 @@
-"""Whether a compiled function does what eager does: values, and structure: dtype, shape, strides, what shares memory with
-what, what was written to, gradients and where they are."""
+"""Whether a compiled function does what eager does: values, and structure: dtype, shape, strides, lazy bits, what shares memory
+and a version with what, what was written to, gradients and where they are."""
 
 from __future__ import annotations
 
@@ -45,19 +45,22 @@ class Outcome:
 
     def __init__(self, function, inputs: list, module=None, backward: bool = True, twice: bool = False) -> None:
         """twice: with the gradients of gradients."""
-        versions = [t._version for t in tensors_in(inputs)]
+        buffers = list(module.buffers()) if module is not None else []
+        versions = [t._version for t in (*tensors_in(inputs), *buffers)]
         torch.manual_seed(11)
         self.outputs = list(tensors_in(function(*inputs)))
         self.inputs = list(tensors_in(inputs))
-        self.written = [t._version > v for t, v in zip(self.inputs, versions)]
+        written = [t._version > v for t, v in zip((*self.inputs, *buffers), versions, strict=True)]
+        self.written, self.written_buffers = written[: len(self.inputs)], written[len(self.inputs) :]
         self.structure = [_structure(t) for t in self.outputs]
         self.shared = [[_where(t, other) for other in (*self.outputs, *self.inputs)] for t in self.outputs]
-        self.state = [t.detach().clone() for t in module.buffers()] if module is not None else []
+        self.state = [t.detach().clone() for t in buffers]
         self.gradients: list = []
         self.differentiable: list = []
         self.gradients_of_gradients: list = []
         if backward:
             self._backward(module, twice)
+        self.together = [_written_with(t, (*self.outputs, *self.inputs, *buffers)) for t in self.outputs]
 
     def _backward(self, module, twice: bool) -> None:
         trained = [t for t in self.outputs if t.requires_grad]
@@ -84,7 +87,14 @@ class Outcome:
 
 def _structure(tensor) -> tuple:
     strides = tuple(s for s, e in zip(tensor.stride(), tensor.shape) if e > 1) if tensor.numel() else ()
-    return tensor.dtype, tuple(tensor.shape), strides, tensor.requires_grad, tensor.is_leaf, tensor.is_neg()
+    return tensor.dtype, tuple(tensor.shape), strides, tensor.requires_grad, tensor.is_leaf, tensor.is_neg(), tensor.is_conj()
+
+
+def _written_with(tensor, others: tuple) -> list[bool]:
+    """Which of the others autograd takes for written when the tensor is: those of one version counter."""
+    before = [t._version for t in others]
+    torch.autograd.graph.increment_version(tensor)
+    return [t._version > version for t, version in zip(others, before)]
 
 
 def _where(tensor, other) -> int | str:
@@ -109,6 +119,11 @@ def compare(got: Outcome, wanted: Outcome, tolerance: float = 1e-5) -> None:
         raise Different(f"outputs share memory as {got.shared}, eager's as {wanted.shared}")
     if got.written != wanted.written:
         raise Different(f"written inputs {got.written}, eager writes {wanted.written}")
+    # torch's batch norm writes its statistics and autograd is not told; what is traced tells it.
+    if any(eagers and not mine for mine, eagers in zip(got.written_buffers, wanted.written_buffers)):
+        raise Different(f"written buffers {got.written_buffers}, eager writes {wanted.written_buffers}")
+    if got.together != wanted.together:
+        raise Different(f"outputs are written together as {got.together}, eager's as {wanted.together}")
     for name, mine, eagers in zip(got.names(), got.values(), wanted.values()):
         if (mine is None) != (eagers is None):
             raise Different(f"{name} is {mine}, eager's {eagers}")

@@ -114,6 +114,37 @@ def test_the_negative_bit_of_a_gradient_is_seen():
     torch.testing.assert_close(x.grad, twin.grad)
 
 
+def complex_leaf(*shape):
+    return torch.randn(*shape, dtype=torch.complex64, requires_grad=True)
+
+
+def test_the_conjugate_bit_is_seen():
+    conjugated = torch.randn(6, 5, dtype=torch.complex64).conj()
+    assert conjugated.is_conj()
+    as_eager(lambda z: z * 2 + 1, conjugated)
+    as_eager(lambda z: (z.conj(), z.t(), z.real * 2, z.imag * 2), conjugated)
+    as_eager(lambda z, x: (torch.tanh(z.imag) + x, torch.view_as_real(z @ z.mH).sum(-1) @ x), conjugated, leaf(6, 5))
+    assert kiln.stats()["nodes_compiled"] > 0 and kiln.stats()["fallback_ops"]["aten.mul.Tensor"] > 0
+
+
+def test_gradients_go_through_conjugated_values():
+    as_eager(lambda z, x: (z.conj() * torch.tanh(x)).imag.exp() * 0.1, complex_leaf(4, 5), leaf(4, 5))
+    as_eager(lambda z, w: torch.relu((z @ w.mH).real).sum(0), complex_leaf(4, 5), complex_leaf(3, 5))
+
+
+def test_the_conjugate_bit_of_a_gradient_is_seen():
+    def function(z, x):
+        return z * torch.tanh(x * 2)
+
+    z, x = complex_leaf(4, 5), leaf(4, 5)
+    gradient = torch.randn(4, 5, dtype=torch.complex64).conj()
+    assert gradient.is_conj()
+    wanted = torch.autograd.grad(function(z, x), (z, x), gradient)
+    got = torch.autograd.grad(torch.compile(function, backend=backend)(z, x), (z, x), gradient)
+    for mine, eagers in zip(got, wanted):
+        torch.testing.assert_close(mine, eagers)
+
+
 def test_zeros_without_memory_are_zeros():
     torch.testing.assert_close(torch.compile(torch.cos, backend=backend)(torch._efficientzerotensor((4, 5))), torch.ones(4, 5))
 
