@@ -38,6 +38,12 @@ def test_the_second_process_compiles_nothing(kiln, flags):
     assert warm["compilations"] == 0 and warm["misses"] == 0 and warm["hits_mapped"] > 0
 
 
+def test_programs_are_checked_against_torch_whatever_is_configured(kiln):
+    for _ in range(2):  # and whatever is known of them
+        warmed = stats(kiln("warm", "--torch", "warmed:make", "--json", KILN_CLIENT_CHECK="never"))
+        assert warmed["checked"] == warmed["programs"] > 0 and warmed["checks_failed"] == 0
+
+
 def test_inputs_may_be_keywords_and_graphs_are_built_for_the_targets_named(kiln):
     warmed = kiln("warm", "--torch", "warmed:make_with_keywords", "--json", "--target", "x86-64-v2,x86-64-v3")
     assert stats(warmed)["nodes_compiled"] > 0
