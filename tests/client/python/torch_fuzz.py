@@ -3,9 +3,10 @@
 A program is a function or a module of repeated blocks, over tensors of odd strides and offsets; it makes views, writes in
 place, and is differentiated, some of them twice. It runs through torch.compile(backend="kiln"), kiln.compile, or both.
 What differs from eager in value or structure (alike.py), or raises where eager does not, is printed with the source that
-shows it. One in eight runs once more in a second process, over the captures that the first one kept. Most run with
-client.check at never, that wrong values be seen; the others with first, where a check that
-finds something counts as wrong. Exits with 1 if anything did.
+shows it. From seed 1,000,000 on programs are of other dtypes, too, with attention, casts, conjugated and negated views and
+hooks (torch_programs.py). One in eight runs once more in a second process, over the captures that the first one kept. Most run
+with client.check at never, that wrong values be seen; the others with first, where a check that finds something counts as
+wrong. Exits with 1 if anything did.
 
 --record FILE adds what was run to FILE (bench/results/torch_fuzz.json): seeds, programs, findings, commit, versions.
 --recheck FILE runs its open findings again, and notes the commit at which they no longer show.

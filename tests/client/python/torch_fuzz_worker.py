@@ -25,7 +25,8 @@ import kiln  # noqa: E402
 from kiln import _session, regional  # noqa: E402
 from kiln.torch import backend, check, compat  # noqa: E402
 
-TOLERANCE = 1e-4
+# By a program's dtype. Kernels keep f32 between ops of halves, which torch rounds one by one.
+TOLERANCES = {"float32": 1e-4, "float64": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 PROGRAMS_PER_COLLECTION = 20
 # Differences that eager itself has, for inputs, parameters and results of ops changed in their last places, times this are no
 # failure.
@@ -46,6 +47,8 @@ class Program:
         self.entries = list(ENTRIES) if self.is_module else [list(ENTRIES)[seed % 2]]
         self.is_dynamic = not self.is_module and seed % 7 == 0
         self.differentiates_twice = seed % 5 == 0
+        self.dtype = torch_programs.Draws(seed).dtype
+        self.tolerance = TOLERANCES[self.dtype]
         # A wrong program shows in the result, unless the first run's check hides it; then the check's counter shows it.
         self.check = "first" if seed % 8 in (5, 6) else "never"
 
@@ -94,6 +97,8 @@ class Runner:
         self.tally[f"programs, {entry}"] += 1
         self.tally["modules of repeated blocks"] += program.is_module
         self.tally["differentiated twice"] += program.differentiates_twice
+        if program.dtype != "float32":
+            self.tally[f"programs of {program.dtype}"] += 1
         self.tally["with the check of first runs"] += program.check == "first"
 
     def _skip(self, why: str) -> None:
@@ -123,9 +128,9 @@ def _run(program: Program, entry: str) -> None:
                 raise NoProgram("Dynamo raises") from error
             raise alike.Different(f"raised {type(error).__name__}: {str(error)[:600]}") from error
         try:
-            alike.compare(got, wanted, TOLERANCE)
+            alike.compare(got, wanted, program.tolerance)
         except alike.Different as difference:
-            if not isinstance(difference, alike.Inexact) or not is_sensitive(before, inputs, wanted, got, twice):
+            if not isinstance(difference, alike.Inexact) or not is_sensitive(before, inputs, wanted, got, twice, program.tolerance):
                 raise
 
 
@@ -151,7 +156,7 @@ def _eager_outcome(program: Program, module, inputs: list) -> tuple[bool, alike.
     raise NoProgram("eager raises") from raised
 
 
-def is_sensitive(module, inputs: list, wanted: alike.Outcome, got: alike.Outcome, twice: bool) -> bool:
+def is_sensitive(module, inputs: list, wanted: alike.Outcome, got: alike.Outcome, twice: bool, tolerance: float) -> bool:
     """Whether each value lies about as far from eager's as eager's own do for inputs and roundings that hardly differ."""
     largest = [0.0] * len(wanted.values())
     for seed in range(NEAR_RUNS):
@@ -164,7 +169,7 @@ def is_sensitive(module, inputs: list, wanted: alike.Outcome, got: alike.Outcome
         for i, (a, b) in enumerate(zip(other.values(), wanted.values())):
             if a is not None and b is not None:
                 largest[i] = max(largest[i], alike.error_of(a, b))
-    return all(a is None or b is None or alike.error_of(a, b) <= max(TOLERANCE, SENSITIVITY * error)
+    return all(a is None or b is None or alike.error_of(a, b) <= max(tolerance, SENSITIVITY * error)
                for a, b, error in zip(got.values(), wanted.values(), largest))  # fmt: skip
 
 
@@ -175,9 +180,9 @@ def _unshared(inputs: list) -> list:
 def _disturb(tensors: list) -> None:
     """Changes floating tensors in their last places, elements that share memory alike."""
     with torch.no_grad():
-        for storage in {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors if t.dtype == torch.float32}.values():
-            memory = torch.empty(0).set_(storage)
-            memory.mul_(1 + (torch.rand(memory.shape) - 0.5) * 4e-7)
+        for tensor in {t.untyped_storage().data_ptr(): t for t in tensors if t.is_floating_point()}.values():
+            memory = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            memory.mul_(1 + (torch.rand(memory.shape) - 0.5) * 3.4 * torch.finfo(tensor.dtype).eps)
 
 
 def main() -> None:
