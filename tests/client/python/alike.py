@@ -1,5 +1,5 @@
 """Whether a compiled function does what eager does: values, and structure: dtype, shape, strides, lazy bits, what shares memory
-and a version with what, what was written to, gradients and where they are."""
+with what and a version with inputs, what was written to, gradients and where they are."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Outcome:
         self.gradients_of_gradients: list = []
         if backward:
             self._backward(module, twice)
-        self.together = [_written_with(t, (*self.outputs, *self.inputs, *buffers)) for t in self.outputs]
+        self.together = [_written_with(t, (*self.inputs, *buffers)) for t in self.outputs]
 
     def _backward(self, module, twice: bool) -> None:
         trained = [t for t in self.outputs if t.requires_grad]
@@ -123,7 +123,7 @@ def compare(got: Outcome, wanted: Outcome, tolerance: float = 1e-5) -> None:
     if any(eagers and not mine for mine, eagers in zip(got.written_buffers, wanted.written_buffers)):
         raise Different(f"written buffers {got.written_buffers}, eager writes {wanted.written_buffers}")
     if got.together != wanted.together:
-        raise Different(f"outputs are written together as {got.together}, eager's as {wanted.together}")
+        raise Different(f"outputs are written with inputs and buffers as {got.together}, eager's as {wanted.together}")
     for name, mine, eagers in zip(got.names(), got.values(), wanted.values()):
         if (mine is None) != (eagers is None):
             raise Different(f"{name} is {mine}, eager's {eagers}")
