@@ -190,10 +190,15 @@ int Zygote::end(const Worker& worker, ZygoteOrder order) {
 
 void Zygote::kill_all() {
   const std::scoped_lock lock(m_mutex);
+  m_is_over = true;
   stop();
 }
 
 Status Zygote::start() {
+  if (m_is_over) {
+    return error(StatusCode::unavailable, "{} is not started again: the daemon is leaving; the next one builds",
+                 m_options.program);
+  }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     return error(StatusCode::resource_exhausted, "socketpair: {}", std::strerror(errno));

@@ -39,14 +39,14 @@ class Zygote {
 
   /// Starts the zygote now, so that the first build finds it warm.
   Status warm();
-  /// Errors: unavailable when the program cannot be started.
+  /// Errors: unavailable when the program cannot be started, or after kill_all.
   Expected<Worker> fork_worker();
   /// Kills the worker's whole group, if it still lives, and reaps it. Gives its wait status: what it was
   /// before this call if it had ended. 0 when the zygote has died meanwhile: its workers died with it.
   int finish(const Worker& worker);
   /// Kills the worker's whole group without waiting for its end, which may take a while where it ran as a guest.
   void abandon(const Worker& worker);
-  /// Kills the zygote and with it every worker. fork_worker starts another.
+  /// Kills the zygote and with it every worker, for good: from here on nothing is started.
   void kill_all();
 
  private:
@@ -59,6 +59,7 @@ class Zygote {
   pid_t m_pid = -1;
   UniqueFd m_socket;
   uint64_t m_incarnation = 0;
+  bool m_is_over = false;
 };
 
 }  // namespace kiln
