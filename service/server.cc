@@ -48,7 +48,8 @@ WorkerPool::Options pool_options(const Server::Options& options) {
   return {options.worker_program,
           worker_count(config),
           config.worker_deadline_ms,
-          {config.worker_memory_max_bytes, cpu_seconds}};
+          {config.worker_memory_max_bytes, cpu_seconds},
+          std::max<size_t>(worker_count(config), std::thread::hardware_concurrency())};
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace kiln {
 
 WorkerPool::WorkerPool(Options options)
-    : m_options(std::move(options)), m_zygote({m_options.program, m_options.limits}) {
+    : m_options(std::move(options)), m_zygote({m_options.program, m_options.limits, m_options.threads}) {
   // Started from here, not from a pool thread: it dies with the thread that starts it.
   if (const Status status = m_zygote.warm(); !status.ok()) spdlog::error("{}", status.message());
   for (size_t i = 0; i < m_options.count; ++i) m_threads.emplace_back([this] { work(); });

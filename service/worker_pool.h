@@ -34,6 +34,7 @@ class WorkerPool {
     size_t count = 1;
     uint64_t deadline_ms = 0;
     WorkerLimits limits;
+    size_t threads = 1;  // of all builds together, as far as each has more than one
   };
   using Done = std::function<void(JobOutcome)>;
 

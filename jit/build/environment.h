@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "backends/backend.h"
 #include "base/expected.h"
@@ -25,6 +26,8 @@ using ProgressFunction =
 struct BuildEnvironment {
   RunnerFactory make_runner;
   ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
+  /// How many threads the build may have at this moment; fewer than before when others build too.
+  std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };
 };
 
 /// Whose code a build makes, and how much it may promise.

@@ -146,7 +146,7 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
 }
 
 Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BufferArenas& arenas,
-                                const BuildFunction& build) {
+                                const ThreadBudget& threads, const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
   if (request.tuning == Tuning::background) give_way();
   std::mutex mutex;  // progress comes from any thread
@@ -157,7 +157,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
   };
   const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits, arenas); };
   try {
-    return build(request, {make_runner, progress});
+    return build(request, {make_runner, progress, [&threads] { return threads.share(); }});
   } catch (const std::bad_alloc&) {
     return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",
                  limits.memory_max_bytes);
@@ -169,9 +169,9 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
 }  // namespace
 
 void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits, const BufferArenas& arenas,
-                        const BuildFunction& build) {
+                        const ThreadBudget& threads, const BuildFunction& build) {
   bound_process(parent, limits);
-  Expected<BuildResult> result = build_job(socket.get(), limits, arenas, build);
+  Expected<BuildResult> result = build_job(socket.get(), limits, arenas, threads, build);
   const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
   const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
   _exit(sent ? 0 : 1);

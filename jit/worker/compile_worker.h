@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "jit/build/build.h"
 #include "jit/worker/buffer_arenas.h"
+#include "jit/worker/thread_budget.h"
 
 namespace kiln {
 
@@ -20,6 +21,7 @@ struct WorkerLimits {
 /// The life of a compile worker after its fork: bounds itself, reads one job from `socket`, builds, answers,
 /// and leaves. Never returns. A process for each job: what a compiler leaks or breaks ends with it.
 [[noreturn]] void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits,
-                                     const BufferArenas& arenas, const BuildFunction& build);
+                                     const BufferArenas& arenas, const ThreadBudget& threads,
+                                     const BuildFunction& build);
 
 }  // namespace kiln

@@ -97,9 +97,10 @@ uint64_t number_argument(const char* text) { return std::strtoull(text, nullptr,
 }  // namespace
 
 int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, const BuildFunction& build) {
-  if (argc != 5 || std::string_view(argv[1]) != "--zygote") return 2;
+  if (argc != 6 || std::string_view(argv[1]) != "--zygote") return 2;
   const pid_t daemon = static_cast<pid_t>(number_argument(argv[2]));
   const WorkerLimits limits{number_argument(argv[3]), number_argument(argv[4])};
+  ThreadBudget threads(number_argument(argv[5]));
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != daemon) return 0;  // it died before prctl could tell
   fcntl(k_zygote_socket, F_SETFD, FD_CLOEXEC);
@@ -116,16 +117,22 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
     std::erase_if(abandoned, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
     if (request.order == ZygoteOrder::finish) {
       reply = finish_worker(request.pid);
+      threads.end_build();
     } else if (request.order == ZygoteOrder::abandon) {
       kill_worker(request.pid);
+      threads.end_build();
       abandoned.push_back(request.pid);
     } else if (!job_socket) {
       reply.pid = -EINVAL;
-    } else if (const pid_t pid = fork(); pid == 0) {
-      close(k_zygote_socket);
-      run_compile_worker(std::move(job_socket), self, limits, arenas, build);
     } else {
+      threads.begin_build();
+      const pid_t pid = fork();
+      if (pid == 0) {
+        close(k_zygote_socket);
+        run_compile_worker(std::move(job_socket), self, limits, arenas, threads, build);
+      }
       reply.pid = pid > 0 ? pid : -errno;
+      if (pid < 0) threads.end_build();
     }
     job_socket.reset();
     if (!send_struct(k_zygote_socket, &reply, sizeof reply, -1)) break;
@@ -205,11 +212,19 @@ Status Zygote::start() {
   }
   UniqueFd ours(pair[0]);
   const UniqueFd theirs(pair[1]);
-  std::string arguments[] = {m_options.program, "--zygote", std::to_string(getpid()),
+  std::string arguments[] = {m_options.program,
+                             "--zygote",
+                             std::to_string(getpid()),
                              std::to_string(m_options.limits.memory_max_bytes),
-                             std::to_string(m_options.limits.cpu_max_seconds)};
-  char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
-                  arguments[3].data(), arguments[4].data(), nullptr};
+                             std::to_string(m_options.limits.cpu_max_seconds),
+                             std::to_string(m_options.threads)};
+  char* argv[] = {arguments[0].data(),
+                  arguments[1].data(),
+                  arguments[2].data(),
+                  arguments[3].data(),
+                  arguments[4].data(),
+                  arguments[5].data(),
+                  nullptr};
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, theirs.get(), k_zygote_socket);

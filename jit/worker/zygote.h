@@ -27,6 +27,7 @@ class Zygote {
   struct Options {
     std::string program;
     WorkerLimits limits;
+    size_t threads = 1;  // of all builds together, as far as each has more than one
   };
   struct Worker {
     pid_t pid = -1;

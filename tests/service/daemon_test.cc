@@ -150,6 +150,22 @@ TEST_F(DaemonTest, a_worker_runs_candidates_in_an_execution_worker) {
   EXPECT_TRUE(built.ok()) << built.status().to_string();
 }
 
+TEST_F(DaemonTest, builds_share_the_processors_evenly_and_one_alone_has_them_all) {
+  m_config.worker_deadline_ms = 1'500;
+  const size_t all = std::max<size_t>(m_config.worker_count, std::thread::hardware_concurrency());
+  const auto share = [&](int number) {
+    const auto built = build(fmt::format("share {}", number));
+    EXPECT_TRUE(built.ok()) << built.status().to_string();
+    return built.ok() ? built->report : "";
+  };
+  EXPECT_EQ(share(1), std::to_string(all));
+  std::thread other([&] { EXPECT_EQ(build("hang").status().code(), StatusCode::deadline_exceeded); });
+  EXPECT_TRUE(wait_until([&] { return lines("builds").size() == 2; }));
+  EXPECT_EQ(share(2), std::to_string(all / 2));
+  other.join();
+  EXPECT_EQ(share(3), std::to_string(all));
+}
+
 TEST_F(DaemonTest, a_dead_zygote_is_replaced) {
   ASSERT_TRUE(build("ok").ok());
   const pid_t daemon = daemon_pid();

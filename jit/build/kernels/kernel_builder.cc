@@ -7,11 +7,11 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include "autotune/machine_lock.h"
 #include "frontend/kernel/affine.h"
 #include "jit/build/kernels/launch_reference.h"
+#include "jit/build/kernels/work_items.h"
 #include "jit/build/plan/missing_op.h"
 #include "verdict/verdict.h"
 
@@ -56,14 +56,11 @@ class FirstFailure {
   void set(Status status) {
     std::lock_guard lock(m_mutex);
     if (m_status.ok()) m_status = std::move(status);
-    m_failed.store(true, std::memory_order_relaxed);
   }
-  bool failed() const { return m_failed.load(std::memory_order_relaxed); }
   const Status& status() const { return m_status; }
 
  private:
   std::mutex m_mutex;
-  std::atomic<bool> m_failed{false};
   Status m_status;
 };
 
@@ -226,25 +223,24 @@ Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs
                    [&](size_t a, size_t b) { return cost_of(jobs[a].spec()) > cost_of(jobs[b].spec()); });
 
   std::vector<BuiltKernel> kernels(jobs.size());
-  std::atomic<size_t> next{0}, done{0};
+  std::atomic<size_t> done{0};
   FirstFailure failure;
-  auto work = [&] {
-    auto runner = environment.make_runner(target.target);
-    if (!runner.ok()) return failure.set(runner.status());
-    for (size_t i; !failure.failed() && (i = next.fetch_add(1)) < jobs.size();) {
+  const auto build_some = [&](size_t item, WorkItems& items) -> Status {
+    KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target.target));
+    for (std::optional<size_t> i = item; i; i = items.next()) {
       const auto undisturbing = MachineLock::shared();
-      auto kernel = build_kernel(jobs[order[i]], target.backend, target.target, runner->get());
-      if (!kernel.ok()) return failure.set(kernel.status());
-      kernels[order[i]] = std::move(kernel).value();
-      environment.progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(jobs[order[i]].spec()));
+      const KernelJob& job = jobs[order[*i]];
+      KILN_ASSIGN_OR_RETURN(kernels[order[*i]], build_kernel(job, target.backend, target.target, runner.get()));
+      environment.progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(job.spec()));
     }
+    return {};
   };
-  const size_t thread_count = std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), jobs.size());
-  {
-    std::vector<std::jthread> threads;
-    for (size_t t = 1; t < thread_count; ++t) threads.emplace_back(work);
-    if (thread_count > 0) work();
-  }
+  WorkItems(jobs.size(), environment.threads).run([&](size_t item, WorkItems& items) {
+    if (Status status = build_some(item, items); !status.ok()) {
+      failure.set(std::move(status));
+      items.stop();
+    }
+  });
   KILN_RETURN_IF_ERROR(failure.status());
   return kernels;
 }

@@ -52,7 +52,7 @@ Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& b
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner, std::span<const Schedule> candidates);
 
-/// All jobs on this machine's cores, most expensive first. One runner per thread.
+/// All jobs on the threads that the build may have, most expensive first. One runner per thread.
 Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
                                                  const BuildEnvironment& environment);
 

@@ -1,17 +1,16 @@
 #include "jit/build/kernels/tune_kernels.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <thread>
 #include <unordered_map>
 
 #include "autotune/machine_lock.h"
 #include "autotune/record.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/kernels/near_records.h"
+#include "jit/build/kernels/work_items.h"
 #include "jit/resolve/key.h"
 #include "verdict/verdict.h"
 
@@ -51,10 +50,11 @@ using BestSoFar = std::function<void(double)>;
 class KernelTuning {
  public:
   KernelTuning(const TuningJob& job, const BuildTarget& target, const NearRecords& records, CandidateRunner& runner,
-               Image incumbent, const BestSoFar& note_best)
+               Image incumbent, const std::function<size_t()>& threads, const BestSoFar& note_best)
       : m_job(job),
         m_target(target),
         m_runner(runner),
+        m_threads(threads),
         m_note_best(note_best),
         m_machine(machine_for(target.backend, target.target, &runner)),
         m_schedules(schedules_of(job, target, m_machine, records)) {
@@ -110,22 +110,14 @@ class KernelTuning {
     candidate.entrant.description = std::move(description);
   }
 
-  /// On all cores, before anything is timed. Two schedules that make the same code race once.
+  /// On the threads that the build may have, before anything is timed. Two schedules that make the same code race once.
   void compile_candidates() {
     std::vector<Expected<Image>> images(m_schedules.size(), error(StatusCode::unknown, "not compiled"));
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-      for (size_t i; (i = next.fetch_add(1)) < m_schedules.size();) {
-        images[i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[i].schedule, m_target.target);
+    WorkItems(m_schedules.size(), m_threads).run([&](size_t item, WorkItems& items) {
+      for (std::optional<size_t> i = item; i; i = items.next()) {
+        images[*i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[*i].schedule, m_target.target);
       }
-    };
-    {
-      std::vector<std::jthread> threads;
-      for (size_t t = 1; t < std::min<size_t>(std::thread::hardware_concurrency(), m_schedules.size()); ++t) {
-        threads.emplace_back(work);
-      }
-      work();
-    }
+    });
     m_compilations = m_schedules.size();
     for (size_t i = 0; i < images.size(); ++i) {
       const bool is_known = images[i].ok() && std::ranges::any_of(m_candidates, [&](const Candidate& candidate) {
@@ -175,6 +167,7 @@ class KernelTuning {
   const TuningJob& m_job;
   const BuildTarget& m_target;
   CandidateRunner& m_runner;
+  const std::function<size_t()>& m_threads;
   const BestSoFar& m_note_best;
   const Machine m_machine;
   const std::vector<NearSchedule> m_schedules;
@@ -225,11 +218,12 @@ Json report_of(const TuningRecord& record, double seconds) {
 
 /// Races one kernel and puts what came of it into `chosen`.
 Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget& target, Published& published,
-            const std::string& machine, CandidateRunner& runner, const BestSoFar& note_best, ChosenKernels& chosen) {
+            const std::string& machine, CandidateRunner& runner, const std::function<size_t()>& threads,
+            const BestSoFar& note_best, ChosenKernels& chosen) {
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(Image incumbent, image_of(job.incumbent.code, chosen, published));
   NearRecords records(target.target, machine, published, chosen);
-  KernelTuning tuning(job, target, records, runner, std::move(incumbent), note_best);
+  KernelTuning tuning(job, target, records, runner, std::move(incumbent), threads, note_best);
   KILN_RETURN_IF_ERROR(tuning.run());
 
   KernelChoice choice{job.incumbent.code, job.incumbent.generation + 1};
@@ -273,7 +267,8 @@ Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& 
     const BestSoFar note_best = [&](double seconds) {
       environment.progress("tune", next, jobs.size(), fmt::format("{}  best {:.3f} ms", name, seconds * 1e3));
     };
-    const Status status = tune(jobs[next], plans, target, published, machine, *runner, note_best, chosen);
+    const Status status =
+        tune(jobs[next], plans, target, published, machine, *runner, environment.threads, note_best, chosen);
     raced += status.ok() ? 1 : 0;
     if (!status.ok()) chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
   }

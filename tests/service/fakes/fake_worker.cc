@@ -1,5 +1,6 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
 //   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"
+//   "share…"
 
 #include <sched.h>
 #include <signal.h>
@@ -99,6 +100,11 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     if (!buffers) return buffers.status();
     auto run = (*runner)->run(Image{.code = {0xc3}}, 1'000, 1);
     if (!run) return run.status();
+  }
+  if (is("share")) {
+    BuildResult result = result_of(graph, 100);
+    result.report = std::to_string(environment.threads());
+    return result;
   }
   environment.progress("compile", 2, 2, "kernel");
   if (is("astray")) {  // a head that leads to nothing
