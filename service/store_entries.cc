@@ -79,6 +79,13 @@ std::optional<Target> target_of(const Head& program) {
   return target;
 }
 
+/// What an artifact is of no use without: a program its plans, a plan its code.
+std::vector<Digest> needs_of(ArtifactKind kind, std::span<const uint8_t> payload) {
+  if (kind == ArtifactKind::program) return plans_named_by(payload);
+  if (kind == ArtifactKind::plan) return codes_named_by(payload);
+  return {};
+}
+
 Status no_such_artifact(const Digest& key, const Digest& artifact) {
   return error(StatusCode::internal, "key {} leads to artifact {}, which is neither in its batch nor kept",
                key.to_short(), artifact.to_short());
@@ -195,7 +202,8 @@ Status StoreEntries::put_readable(PublishBatch batch) {
 
 Status StoreEntries::open() {
   if (m_store) return {};
-  KILN_ASSIGN_OR_RETURN(m_store, CacheStore::open({.directory = m_directory, .capacity_bytes = m_size_max_bytes}));
+  KILN_ASSIGN_OR_RETURN(
+      m_store, CacheStore::open({.directory = m_directory, .capacity_bytes = m_size_max_bytes, .needs = needs_of}));
   if (!m_store->report().empty()) spdlog::warn("{}", m_store->report());
   return {};
 }
@@ -349,17 +357,14 @@ json StoreEntries::record_of(const Digest& digest) const {
   return record.is_discarded() ? json(nullptr) : record;
 }
 
-/// The artifact and all that it needs to run: a program its plans, a plan its code.
+/// The artifact and all that it needs to run.
 std::unordered_set<Digest> StoreEntries::closure_of(const Digest& root, ArtifactKind kind) {
   std::unordered_set<Digest> closure = {root};
   if (kind != ArtifactKind::program && kind != ArtifactKind::plan) return closure;
   const auto artifact = m_store->find(root);
   if (!artifact.ok() || !*artifact) return closure;
-  const bool is_program = kind == ArtifactKind::program;
-  const auto& bytes = (*artifact)->payload;
-  for (const Digest& named : is_program ? plans_named_by(bytes) : codes_named_by(bytes)) {
-    closure.merge(closure_of(named, is_program ? ArtifactKind::plan : ArtifactKind::code));
-  }
+  const ArtifactKind needed = kind == ArtifactKind::program ? ArtifactKind::plan : ArtifactKind::code;
+  for (const Digest& each : needs_of(kind, (*artifact)->payload)) closure.merge(closure_of(each, needed));
   return closure;
 }
 

@@ -6,8 +6,8 @@
  *   pub/touch = cell{KILN_TOUCH_CELLS}
  *   cell      = minutes:u32        since 1970; 0 is never
  *
- * A client writes the cell of an artifact's digest when it first reads the artifact; the store reads it when it
- * chooses what to keep. Artifacts may share a cell: then the one counts as used when the other is. */
+ * A client writes the cell of an artifact's digest when it first reads the artifact, and when it looks it up an hour or
+ * more later; the store reads it when it chooses what to keep. Artifacts may share a cell: then the one counts as used when the other is. */
 
 #include <stdint.h>
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cache/format/index.h"
@@ -115,10 +114,9 @@ int kiln_published_moved(int folder, const struct file_identity* identity) {
   return now.device != identity->device || now.inode != identity->inode || now.changed_ns != identity->changed_ns;
 }
 
-void kiln_published_touch(int folder, const uint8_t digest[32]) {
+void kiln_published_touch(int folder, const uint8_t digest[32], uint32_t minutes) {
   struct published_file file;
   if (open_trusted_file(folder, KILN_TOUCH_FILE, O_WRONLY, &file) != KILN_HIT) return;
-  const uint32_t minutes = (uint32_t)(time(NULL) / 60);
   const uint64_t offset = kiln_touch_offset(digest);
   /* Only within the file: a client makes nothing grow. Should the disk be full, the use goes unnoticed. */
   if (offset + sizeof minutes <= file.size && pwrite(file.fd, &minutes, sizeof minutes, (off_t)offset) < 0) errno = 0;

@@ -40,7 +40,8 @@ enum kiln_miss kiln_published_current(int folder, char* name, struct file_identi
 /* 1 when CURRENT is no longer the file that `identity` describes. */
 int kiln_published_moved(int folder, const struct file_identity* identity);
 
-/* Notes in the folder's touch map (cache/format/touch.h), where there is one, that `digest` is in use now. */
-void kiln_published_touch(int folder, const uint8_t digest[32]);
+/* Notes in the folder's touch map (cache/format/touch.h), where there is one, that `digest` is in use now: so many
+ * minutes after 1970 began. */
+void kiln_published_touch(int folder, const uint8_t digest[32], uint32_t minutes);
 
 #endif /* KILN_CACHE_READER_PUBLISHED_H */

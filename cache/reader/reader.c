@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cache/format/checksum.h"
@@ -14,7 +15,7 @@
 /* All shared state only grows, by compare-and-swap at the head of a list, and is freed at close. So there is
  * no lock that a fork could leave held, and a lookup never waits. */
 
-enum { k_copy_lists = 256, k_payload_alignment = 64 };
+enum { k_copy_lists = 256, k_payload_alignment = 64, k_touch_interval_minutes = 60 };
 
 /* An artifact in this process's own memory, where it was checked: the files it came from may be cut, flipped or
  * removed from then on. Code has whole pages, so that they can be made executable. */
@@ -22,6 +23,7 @@ struct artifact_copy {
   struct kiln_artifact_header header;
   uint8_t* payload;
   const uint8_t* code; /* executable; NULL until somebody wants it */
+  uint32_t touched;    /* when its use was noted last, in minutes since 1970 */
   struct artifact_copy* older;
 };
 
@@ -170,6 +172,18 @@ static struct artifact_copy* keep_copy(kiln_reader* reader, struct artifact_copy
 
 /* ---- lookup */
 
+/* Notes that the artifact is in use, unless that was done within the last hour. `folder` -1: nobody has it open. */
+static void touch(kiln_reader* reader, int folder, struct artifact_copy* copy) {
+  const uint32_t now = (uint32_t)(time(NULL) / 60);
+  const uint32_t before = __atomic_load_n(&copy->touched, __ATOMIC_RELAXED);
+  if (now - before < k_touch_interval_minutes) return;
+  __atomic_store_n(&copy->touched, now, __ATOMIC_RELAXED);
+  int opened = -1;
+  if (folder < 0 && kiln_folder_open(reader->directory, &opened) != KILN_HIT) return;
+  kiln_published_touch(folder < 0 ? opened : folder, copy->header.digest, now);
+  if (opened >= 0) close(opened);
+}
+
 /* An index that is open for one lookup. */
 struct lookup {
   int folder;
@@ -192,8 +206,8 @@ static enum kiln_miss view_slot(kiln_reader* reader, const struct lookup* lookup
     close(file.fd);
     if (miss != KILN_HIT) return miss;
     copy = keep_copy(reader, copy);
-    kiln_published_touch(lookup->folder, slot->digest);
   }
+  touch(reader, lookup->folder, copy);
   view->header = copy->header;
   view->payload = copy->payload;
   view->generation = slot->generation;
@@ -263,9 +277,10 @@ enum kiln_miss kiln_reader_find_key(kiln_reader* reader, const uint8_t key[32], 
 
 enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest[32], enum kiln_artifact_kind kind,
                                        kiln_view* view) {
-  const struct artifact_copy* copy = known_copy(__atomic_load_n(list_of(reader, digest), __ATOMIC_ACQUIRE), digest);
+  struct artifact_copy* copy = known_copy(__atomic_load_n(list_of(reader, digest), __ATOMIC_ACQUIRE), digest);
   if (copy == NULL) return find_anywhere(reader, KILN_SLOT_ARTIFACT, digest, kind, view);
   if (copy->header.kind != kind) return KILN_MISS_ABSENT;
+  touch(reader, -1, copy);
   *view = (kiln_view){.header = copy->header, .payload = copy->payload};
   return KILN_HIT;
 }

@@ -3,17 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
-#include "base/fd.h"
-#include "cache/format/touch.h"
 #include "cache/store/store_impl.h"
 
-/// What keeps the store in bounds and honest: pins, eviction, erasing, verification.
-///
-/// Eviction drops files, oldest first: files are never rewritten, and dropping one is one unlink. What is pinned or was in
-/// use lately (the touch map says) gets a second chance: it is written again, to the newest file, before its file goes.
+/// What keeps the store honest: pins, erasing, verification.
 namespace kiln {
 
 Status CacheStore::Impl::set_pinned(const Digest& digest, bool pinned) {
@@ -64,86 +58,6 @@ Status CacheStore::Impl::fall_back_to_older_heads(const std::vector<Digest>& key
     }
   }
   return m_rocks->write(dangling);
-}
-
-/// What outlives an eviction to `capacity_bytes`: what is pinned, and of the rest what was in use last, as much as fits.
-std::unordered_set<Digest> CacheStore::Impl::survivors(uint64_t capacity_bytes) {
-  const std::scoped_lock guard(m_mutex);
-  struct Use {
-    Digest digest;
-    uint64_t last_ms, bytes;
-  };
-  std::vector<uint8_t> touched(KILN_TOUCH_BYTES);
-  const std::string path = m_options.directory + "/" KILN_PUBLISHED_FOLDER "/" KILN_TOUCH_FILE;
-  if (const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)); file) {
-    files::read_at(file.get(), touched, 0);
-  }
-  // A file is a little larger than what is in it.
-  uint64_t room = capacity_bytes - capacity_bytes / 16;
-  std::unordered_set<Digest> kept;
-  std::vector<Use> uses;
-  for (const auto& [digest, artifact] : m_catalog.artifacts()) {
-    if (!artifact.location) continue;
-    const uint64_t bytes = artifact.location->length;
-    if (artifact.pinned) {
-      kept.insert(digest);
-      room -= std::min(room, bytes);
-      continue;
-    }
-    uint32_t minutes = 0;
-    std::memcpy(&minutes, touched.data() + kiln_touch_offset(digest.bytes.data()), sizeof minutes);
-    uses.push_back({digest, std::max(artifact.created_ms, uint64_t{minutes} * 60'000), bytes});
-  }
-  std::ranges::sort(uses, std::ranges::greater(), &Use::last_ms);
-  for (const Use& use : uses) {
-    if (use.bytes > room) break;
-    room -= use.bytes;
-    kept.insert(use.digest);
-  }
-  return kept;
-}
-
-Status CacheStore::Impl::rewrite(const LiveFile& file, const std::unordered_set<Digest>& kept) {
-  rocksdb::WriteBatch batch;
-  for (const Digest& digest : kept) {
-    const Catalog::ArtifactState* artifact = m_catalog.artifact(digest);
-    if (artifact == nullptr || !artifact->location || artifact->location->file != file.number) continue;
-    KILN_ASSIGN_OR_RETURN(const auto value, m_rocks->get(m_rocks->artifacts(), slice_of(digest)));
-    if (value) batch.Put(m_rocks->artifacts(), slice_of(digest), *value).PermitUncheckedError();
-  }
-  return m_rocks->write(batch);
-}
-
-Status CacheStore::Impl::evict(uint64_t capacity_bytes) {
-  const std::scoped_lock evicting(m_evict_mutex);
-  KILN_RETURN_IF_ERROR(flush());
-  KILN_ASSIGN_OR_RETURN(uint64_t left, evict_but(survivors(capacity_bytes), capacity_bytes));
-  // Files are larger than what is in them: where the survivors do not fit either, only what is pinned remains.
-  if (left > capacity_bytes) {
-    KILN_ASSIGN_OR_RETURN(left, evict_but(survivors(0), capacity_bytes));
-  }
-  if (left <= capacity_bytes) return {};
-  return error(StatusCode::resource_exhausted, "what is pinned takes {} bytes, the capacity is {}", left,
-               capacity_bytes);
-}
-
-/// Drops files, the oldest first, until the capacity is kept or every file that there is now has gone once; what is in
-/// `kept` is written again first. Gives what all files take then.
-Expected<uint64_t> CacheStore::Impl::evict_but(const std::unordered_set<Digest>& kept, uint64_t capacity_bytes) {
-  for (size_t drops = m_rocks->files().size();; --drops) {
-    const std::vector<LiveFile> files = m_rocks->files();
-    uint64_t total = 0;
-    for (const LiveFile& file : files) total += file.size;
-    if (total <= capacity_bytes || drops == 0 || files.empty()) return total;
-    {
-      const std::scoped_lock guard(m_mutex);
-      KILN_RETURN_IF_ERROR(rewrite(files.front(), kept));
-    }
-    KILN_RETURN_IF_ERROR(flush());  // the survivors are in a newer file, and found there, before the old one goes
-    KILN_RETURN_IF_ERROR(m_rocks->drop_oldest(files.front()));
-    const std::scoped_lock guard(m_mutex);
-    KILN_RETURN_IF_ERROR(sync());
-  }
 }
 
 Status CacheStore::Impl::erase(const Digest& digest) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@ struct StoreOptions {
   std::string directory;                             // created 0700 when absent
   uint64_t capacity_bytes = uint64_t{16} << 30;      // of artifact files on disk, for evict()
   uint64_t write_buffer_bytes = uint64_t{32} << 20;  // a file is written at the latest when this much is fresh
+  /// The artifacts that a program or plan of this payload is of no use without. Without it each is of use alone.
+  std::function<std::vector<Digest>(ArtifactKind kind, std::span<const uint8_t> payload)> needs = {};
 };
 
 /// What a key leads to. The generation counts from 0 (analytic pick); a key's highest generation is in force.
@@ -115,7 +118,8 @@ class CacheStore {
   Status unpin(const Digest& artifact);
 
   /// Drops the oldest files until at most `capacity_bytes` (of the options) remain; what is pinned in them, or was in
-  /// use later than what goes, is written again first. Errors: resource_exhausted when what is pinned does not fit.
+  /// use later than what goes, is written again first, with all that it needs. What lost something that it needs goes,
+  /// too. Errors: resource_exhausted when what is pinned does not fit.
   Status evict();
   Status evict(uint64_t capacity_bytes);
   /// Forgets one artifact and the heads that lead to it. Not found is success.

@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <shared_mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "cache/store/catalog.h"
@@ -55,11 +56,21 @@ class CacheStore::Impl {
   Status forget(const std::vector<Digest>& digests);
   Status fall_back_to_older_heads(const std::vector<Digest>& keys);
   std::vector<Head> read_history(const Digest& key);
-  std::unordered_set<Digest> survivors(uint64_t capacity_bytes);
-  Expected<uint64_t> evict_but(const std::unordered_set<Digest>& kept, uint64_t capacity_bytes);
   Status rewrite(const LiveFile& file, const std::unordered_set<Digest>& kept);
   std::optional<std::string> damage_of(const Digest& digest, const Catalog::ArtifactState& artifact);
 
+  /// What is of use only together.
+  struct Unit {
+    std::unordered_set<Digest> members;
+    uint64_t last_ms = 0;  // when any of what it has for itself was made or in use
+  };
+  std::unordered_map<Digest, std::vector<Digest>> needs_of_all();
+  std::vector<Unit> units();
+
+  // Without it:
+  std::unordered_set<Digest> survivors(uint64_t capacity_bytes);
+  Expected<uint64_t> evict_but(const std::unordered_set<Digest>& kept, uint64_t capacity_bytes);
+  Status forget_incomplete();
   void files_changed();
 
   StoreOptions m_options;

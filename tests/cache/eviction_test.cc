@@ -1,18 +1,52 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include "cache/format/touch.h"
 #include "tests/cache/cache_testing.h"
 
+/// How far this program's clock is ahead of the host's.
+static time_t g_seconds_ahead = 0;
+
+extern "C" time_t time(time_t* out) noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const time_t seconds = now.tv_sec + g_seconds_ahead;
+  if (out != nullptr) *out = seconds;
+  return seconds;
+}
+
 namespace kiln::testing {
 namespace {
 
 constexpr size_t k_size = 100'000;
+
+uint32_t minutes_now() { return static_cast<uint32_t>(time(nullptr) / 60); }
+
+uint32_t cell_of(const std::string& directory, const Digest& artifact) {
+  uint32_t minutes = 0;
+  std::ifstream touched(directory + "/pub/touch", std::ios::binary);
+  touched.seekg(static_cast<std::streamoff>(kiln_touch_offset(artifact.bytes.data())));
+  touched.read(reinterpret_cast<char*>(&minutes), sizeof minutes);
+  return minutes;
+}
+
+void set_cell(const std::string& directory, const Digest& artifact, uint32_t minutes) {
+  std::fstream touched(directory + "/pub/touch", std::ios::in | std::ios::out | std::ios::binary);
+  touched.seekp(static_cast<std::streamoff>(kiln_touch_offset(artifact.bytes.data())));
+  touched.write(reinterpret_cast<const char*>(&minutes), sizeof minutes);
+}
+
+/// As a client an hour from now leaves it: what is touched in this minute is no younger than what is written in it.
+void touch_in_an_hour(const std::string& directory, const Digest& artifact) {
+  set_cell(directory, artifact, minutes_now() + 60);
+}
 
 /// Ten files of one plan each, the oldest with seed 1.
 std::unique_ptr<CacheStore> ten_files(const std::string& directory) {
@@ -74,14 +108,7 @@ TEST(eviction, what_fits_but_for_the_file_around_it_goes_too) {
 TEST(eviction, what_was_in_use_last_stays_however_old_it_is) {
   TemporaryDirectory directory;
   const auto store = ten_files(directory.path());
-  {
-    // As a client an hour from now leaves it: what is touched in this minute is no younger than what is written in it.
-    const Digest used = plan_batch(2, k_size).heads[0].artifact;
-    const auto minutes = static_cast<uint32_t>(time(nullptr) / 60 + 60);
-    std::fstream touched(directory.path() + "/pub/touch", std::ios::in | std::ios::out | std::ios::binary);
-    touched.seekp(static_cast<std::streamoff>(kiln_touch_offset(used.bytes.data())));
-    touched.write(reinterpret_cast<const char*>(&minutes), sizeof minutes);
-  }
+  touch_in_an_hour(directory.path(), plan_batch(2, k_size).heads[0].artifact);
   ASSERT_TRUE(store->evict(store->stats().file_bytes * 45 / 100).ok());
   const Reader reader = open_reader(directory.path());
   for (uint64_t seed = 1; seed <= 10; ++seed) {
@@ -89,21 +116,150 @@ TEST(eviction, what_was_in_use_last_stays_however_old_it_is) {
   }
 }
 
-TEST(eviction, a_reader_notes_what_it_uses) {
+TEST(eviction, a_reader_notes_what_it_uses_and_again_after_an_hour) {
   TemporaryDirectory directory;
   const auto store = ten_files(directory.path());
   const Reader reader = open_reader(directory.path());
-  const auto cell_of = [&](uint64_t seed) {
-    uint32_t minutes = 0;
-    std::ifstream touched(directory.path() + "/pub/touch", std::ios::binary);
-    const Digest artifact = plan_batch(seed, k_size).heads[0].artifact;
-    touched.seekg(static_cast<std::streamoff>(kiln_touch_offset(artifact.bytes.data())));
-    touched.read(reinterpret_cast<char*>(&minutes), sizeof minutes);
-    return minutes;
-  };
+  const Digest used = plan_batch(3, k_size).heads[0].artifact;
   ASSERT_EQ(find_plan(reader.get(), 3, k_size), KILN_HIT);
-  EXPECT_NEAR(cell_of(3), static_cast<double>(time(nullptr)) / 60, 2);
-  EXPECT_EQ(cell_of(4), 0U);
+  EXPECT_NEAR(cell_of(directory.path(), used), minutes_now(), 1);
+  EXPECT_EQ(cell_of(directory.path(), plan_batch(4, k_size).heads[0].artifact), 0U);
+
+  kiln_view view;
+  const auto look_up_by_digest = [&] {
+    return kiln_reader_find_digest(reader.get(), used.bytes.data(), KILN_ARTIFACT_PLAN, &view);
+  };
+  set_cell(directory.path(), used, 0);
+  g_seconds_ahead = 3'000;
+  ASSERT_EQ(find_plan(reader.get(), 3, k_size), KILN_HIT);
+  ASSERT_EQ(look_up_by_digest(), KILN_HIT);
+  EXPECT_EQ(cell_of(directory.path(), used), 0U) << "what was noted within the hour is not noted again";
+  g_seconds_ahead = 4'000;
+  ASSERT_EQ(find_plan(reader.get(), 3, k_size), KILN_HIT);
+  EXPECT_NEAR(cell_of(directory.path(), used), minutes_now(), 1);
+  set_cell(directory.path(), used, 0);
+  g_seconds_ahead = 8'000;
+  ASSERT_EQ(look_up_by_digest(), KILN_HIT);
+  EXPECT_NEAR(cell_of(directory.path(), used), minutes_now(), 1);
+  g_seconds_ahead = 0;
+}
+
+/// A program, its one plan, and code; each of `bytes` bytes beside what it needs.
+struct Linked {
+  Artifact program, plan;
+  std::vector<Artifact> codes;
+};
+
+Artifact artifact_of(ArtifactKind kind, const std::vector<Digest>& needed, uint64_t seed, size_t bytes) {
+  Artifact artifact{kind, kind == ArtifactKind::code ? LaunchData{0, 7, 4096, 3, "cpu"} : LaunchData{}, {}};
+  artifact.payload.push_back(static_cast<uint8_t>(needed.size()));
+  for (const Digest& each : needed)
+    artifact.payload.insert(artifact.payload.end(), each.bytes.begin(), each.bytes.end());
+  const std::vector<uint8_t> rest = pattern(seed, bytes);
+  artifact.payload.insert(artifact.payload.end(), rest.begin(), rest.end());
+  return artifact;
+}
+
+std::vector<Digest> needs_of(ArtifactKind, std::span<const uint8_t> payload) {
+  std::vector<Digest> needed(payload[0]);
+  for (size_t i = 0; i < needed.size(); ++i) {
+    std::memcpy(needed[i].bytes.data(), payload.data() + 1 + i * sizeof needed[i].bytes, sizeof needed[i].bytes);
+  }
+  return needed;
+}
+
+Linked linked(uint64_t seed, std::vector<Artifact> codes) {
+  std::vector<Digest> names;
+  for (const Artifact& code : codes) names.push_back(artifact_digest(code));
+  Artifact plan = artifact_of(ArtifactKind::plan, names, seed, 1'000);
+  Artifact program = artifact_of(ArtifactKind::program, {artifact_digest(plan)}, seed, 1'000);
+  return {std::move(program), std::move(plan), std::move(codes)};
+}
+
+/// Each artifact in a file of its own, code first, as the program's key leads to it at last.
+void publish_in_files(CacheStore& store, const Linked& linked, uint64_t seed) {
+  std::vector<Artifact> all = linked.codes;
+  all.push_back(linked.plan);
+  for (const Artifact& each : all) {
+    ASSERT_TRUE(store.publish({{each}, {}}).ok());
+    ASSERT_TRUE(store.flush().ok());
+  }
+  PublishBatch batch = plan_batch(seed, 0);
+  batch.artifacts = {linked.program};
+  batch.heads[0].artifact = artifact_digest(linked.program);
+  ASSERT_TRUE(store.publish(batch).ok());
+  ASSERT_TRUE(store.flush().ok());
+}
+
+/// Whether a client that has the program's key finds all that it needs.
+bool loads_whole(kiln_reader* reader, const Linked& linked, uint64_t seed) {
+  kiln_view view;
+  const auto finds = [&](const Artifact& artifact, kiln_artifact_kind kind) {
+    return kiln_reader_find_digest(reader, artifact_digest(artifact).bytes.data(), kind, &view) == KILN_HIT;
+  };
+  const auto is_code_found = [&](const Artifact& code) { return finds(code, KILN_ARTIFACT_CODE); };
+  return kiln_reader_find_key(reader, key_of(seed).bytes.data(), KILN_ARTIFACT_PROGRAM, &view) == KILN_HIT &&
+         finds(linked.plan, KILN_ARTIFACT_PLAN) && std::ranges::all_of(linked.codes, is_code_found);
+}
+
+kiln_miss find_program(kiln_reader* reader, uint64_t seed) {
+  kiln_view view;
+  return kiln_reader_find_key(reader, key_of(seed).bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+}
+
+std::unique_ptr<CacheStore> open_linked_store(const std::string& directory) {
+  auto store = CacheStore::open({.directory = directory, .needs = needs_of});
+  EXPECT_TRUE(store.ok()) << store.status().to_string();
+  return store.ok() ? std::move(*store) : nullptr;
+}
+
+TEST(eviction, of_two_programs_that_share_a_kernel_the_one_in_use_stays_whole) {
+  TemporaryDirectory directory;
+  const auto store = open_linked_store(directory.path());
+  const Artifact shared = artifact_of(ArtifactKind::code, {}, 3, 20'000);
+  const Linked older = linked(1, {artifact_of(ArtifactKind::code, {}, 4, k_size), shared});
+  const Linked newer = linked(2, {shared, artifact_of(ArtifactKind::code, {}, 5, k_size)});
+  publish_in_files(*store, older, 1);
+  publish_in_files(*store, newer, 2);
+  for (const Artifact& used : {older.program, older.plan, older.codes[0], shared}) {
+    touch_in_an_hour(directory.path(), artifact_digest(used));
+  }
+  const uint64_t one_and_a_half = (20'000 + k_size) * 3 / 2;
+  ASSERT_TRUE(store->evict(one_and_a_half).ok());
+  EXPECT_LE(store->stats().file_bytes, one_and_a_half);
+  const Reader reader = open_reader(directory.path());
+  EXPECT_TRUE(loads_whole(reader.get(), older, 1));
+  EXPECT_EQ(find_program(reader.get(), 2), KILN_MISS_ABSENT);
+}
+
+TEST(eviction, a_shared_kernel_takes_its_room_once) {
+  TemporaryDirectory directory;
+  const auto store = open_linked_store(directory.path());
+  const Artifact shared = artifact_of(ArtifactKind::code, {}, 3, k_size);
+  const Linked programs[] = {linked(1, {shared}), linked(2, {shared})};
+  ASSERT_TRUE(store->publish(code_batch(9, k_size)).ok());
+  ASSERT_TRUE(store->flush().ok());
+  for (const uint64_t seed : {1, 2}) publish_in_files(*store, programs[seed - 1], seed);
+  ASSERT_TRUE(store->evict(k_size * 3 / 2).ok());
+  const Reader reader = open_reader(directory.path());
+  for (const uint64_t seed : {1, 2}) EXPECT_TRUE(loads_whole(reader.get(), programs[seed - 1], seed)) << seed;
+  kiln_view view;
+  EXPECT_EQ(kiln_reader_find_key(reader.get(), key_of(9).bytes.data(), KILN_ARTIFACT_CODE, &view), KILN_MISS_ABSENT);
+}
+
+TEST(eviction, a_program_that_does_not_fit_goes_whole_and_an_older_one_that_fits_stays) {
+  TemporaryDirectory directory;
+  const auto store = open_linked_store(directory.path());
+  const Artifact large = artifact_of(ArtifactKind::code, {}, 3, k_size);
+  const Linked small = linked(1, {artifact_of(ArtifactKind::code, {}, 4, 20'000)}), huge = linked(2, {large});
+  ASSERT_TRUE(store->publish({{large}, {}}).ok());
+  ASSERT_TRUE(store->flush().ok());
+  publish_in_files(*store, small, 1);
+  publish_in_files(*store, huge, 2);
+  ASSERT_TRUE(store->evict(50'000).ok());
+  const Reader reader = open_reader(directory.path());
+  EXPECT_TRUE(loads_whole(reader.get(), small, 1));
+  EXPECT_EQ(find_program(reader.get(), 2), KILN_MISS_ABSENT) << "its kernel went with the oldest file";
 }
 
 TEST(eviction, a_mapped_view_outlives_it) {
