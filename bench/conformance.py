@@ -16,17 +16,18 @@ SUITES = {"opinfo": "OpInfo, open list", "zoo_fwd_torch.compile": "zoo, forward,
           "zoo_fwd_kiln.compile": "zoo, forward, kiln.compile", "zoo_train_torch.compile": "zoo, training, torch.compile",
           "zoo_train_kiln.compile": "zoo, training, kiln.compile", "flex": "FlexAttention's variants"}
 COUNT = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
-FAILED = re.compile(r"^FAIL (?:\w+ {2,})?(\S+)\s+(.*)$", re.MULTILINE)
+FAILED = re.compile(r"^FAIL (\S+)\s+(.*)$", re.MULTILINE)
+FAILED_OP = re.compile(r"^FAIL \w+\s+(\S+)\s+(.*)$", re.MULTILINE)  # after its category
 # What a runner says of kiln.stats(): of a model its two counts, of an op's units their sums.
 NODES = re.compile(r"share=\[(\d+),(\d+),|compiled (\d+) fallback (\d+)$", re.MULTILINE)
 WHOLE = 0.98
 
 
-def found(text):
+def found(text, failed_lines):
     passed, failed = (sum(int(match[i]) for match in COUNT.finditer(text)) for i in (1, 2))
     nodes = [tuple(int(n) for n in match.groups() if n is not None) for match in NODES.finditer(text)]
     nodes = [(mine, torchs) for mine, torchs in nodes if mine + torchs > 0]
-    result = {"passed": passed, "failed": failed, "what failed": {m[1]: m[2][:200] for m in FAILED.finditer(text)}}
+    result = {"passed": passed, "failed": failed, "what failed": {m[1]: m[2][:200] for m in failed_lines.finditer(text)}}
     if nodes:
         mine, torchs = map(sum, zip(*nodes))
         result |= {"nodes": mine + torchs, "share of nodes in Kiln": round(mine / (mine + torchs), 4)}
@@ -45,7 +46,7 @@ def main():
         logs = sorted(arguments.logs.glob(f"conformance.{suite}*.log"))
         if not logs:
             continue
-        result = found("\n".join(log.read_text(errors="replace") for log in logs))
+        result = found("\n".join(log.read_text(errors="replace") for log in logs), FAILED_OP if suite == "opinfo" else FAILED)
         total = result["passed"] + result["failed"]
         rows.append(common.show({"case": title, "unit": f"of {total} passed", "ours": result["passed"]}))
         summary[title] = result
