@@ -344,7 +344,7 @@ std::shared_ptr<const std::vector<double>> ElementEvaluator::matrix(size_t slot,
 
 std::optional<int64_t> ElementEvaluator::checked_index(NodeId node, double value, int64_t extent) {
   if (value >= 0 && value < static_cast<double>(extent)) return static_cast<int64_t>(value);
-  if (m_status.ok()) {
+  if (m_status.ok() && !std::isnan(value)) {
     m_status = error(StatusCode::out_of_range, "{}: index {} is outside [0, {})", m_graph->node(node).op->name,
                      static_cast<int64_t>(value), extent);
   }

@@ -113,7 +113,8 @@ class ElementEvaluator {
     return rows.emplace(row, std::move(values)).first->second;
   }
 
-  /// `value` as an index into [0, extent), or nothing and an error for the caller to see.
+  /// `value` as an index into [0, extent), or nothing and an error for the caller to see; of NaN, an index that is not known,
+  /// nothing alone.
   std::optional<int64_t> checked_index(NodeId node, double value, int64_t extent);
 
  private:

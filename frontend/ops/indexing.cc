@@ -60,15 +60,19 @@ Expected<Types> infer_index_add(const OpContext& context) {
 }
 
 /// Which elements of a line of indices name `row`, in their order: where each row's begin and end, and the elements row by
-/// row, are found for all rows when the first is asked for.
-std::span<const double> naming(ElementEvaluator& e, NodeId id, const ElementEvaluator::Line& line, int64_t extent,
-                               int64_t row) {
+/// row, are found for all rows when the first is asked for. Nothing where an index is not known: it may be any row's.
+std::optional<std::span<const double>> naming(ElementEvaluator& e, NodeId id, const ElementEvaluator::Line& line,
+                                              int64_t extent, int64_t row) {
   const auto size = static_cast<size_t>(extent + 1 + line.count);
   const auto sorted = e.scratch(id, line.first, size, [&](std::span<double> out) {
     std::vector<std::vector<int64_t>> named(static_cast<size_t>(extent));
     for (int64_t i = 0; i < line.count; ++i) {
-      const auto each = e.checked_index(id, e.at(line.value, line.first + i * line.step), extent);
+      const double value = e.at(line.value, line.first + i * line.step);
+      const auto each = e.checked_index(id, value, extent);
       if (each) named[static_cast<size_t>(*each)].push_back(i);
+      if (!std::isnan(value)) continue;
+      std::ranges::fill(out, k_nan);
+      return;
     }
     size_t count = 0;
     for (size_t each = 0; each < named.size(); ++each) {
@@ -77,6 +81,7 @@ std::span<const double> naming(ElementEvaluator& e, NodeId id, const ElementEval
     }
     out[named.size()] = static_cast<double>(count);
   });
+  if (std::isnan(sorted.front())) return std::nullopt;
   const auto begin = static_cast<size_t>(sorted[static_cast<size_t>(row)]);
   const auto end = static_cast<size_t>(sorted[static_cast<size_t>(row) + 1]);
   return sorted.subspan(static_cast<size_t>(extent) + 1 + begin, end - begin);
@@ -88,8 +93,10 @@ double index_add_element(ElementEvaluator& e, const Graph& graph, NodeId id, uin
   const ValueId x = node.operands[0], indices = node.operands[1], source = node.operands[2];
   const int64_t extent = e.extents(x)[dim], inner = e.strides(x)[dim], rows = e.elements(indices);
   const Split split = split_at(index, extent, inner);
+  const auto named = naming(e, id, {indices, 0, 1, rows}, extent, split.at);
+  if (!named) return k_nan;
   double total = e.at(x, index);
-  for (const double i : naming(e, id, {indices, 0, 1, rows}, extent, split.at)) {
+  for (const double i : *named) {
     total += e.at(source, (split.outer * rows + static_cast<int64_t>(i)) * inner + split.rest);
   }
   return total;
@@ -160,7 +167,9 @@ void for_each_scattered(ElementEvaluator& e, const Node& node, NodeId id, int64_
   }
   const int64_t step = e.strides(indices)[dim];
   const ElementEvaluator::Line line{indices, base, step, e.extents(indices)[dim]};
-  for (const double i : naming(e, id, line, e.extents(x)[dim], coordinate(e, x, index, dim))) {
+  const auto named = naming(e, id, line, e.extents(x)[dim], coordinate(e, x, index, dim));
+  if (!named) return visit(k_nan);
+  for (const double i : *named) {
     visit(e.at(node.operands[2], base + static_cast<int64_t>(i) * step));
   }
 }
@@ -238,7 +247,9 @@ double embedding_backward_element(ElementEvaluator& e, const Graph& graph, NodeI
   if (index / width == integer_of(node.attributes, "padding_idx")) return 0;
   double total = 0;
   const ElementEvaluator::Line line{node.operands[1], 0, 1, e.elements(node.operands[1])};
-  for (const double i : naming(e, id, line, rows, index / width)) {
+  const auto named = naming(e, id, line, rows, index / width);
+  if (!named) return k_nan;
+  for (const double i : *named) {
     total += e.at(node.operands[0], static_cast<int64_t>(i) * width + index % width);
   }
   return total;

@@ -144,6 +144,7 @@ double nll_loss_backward_element(ElementEvaluator& e, const Graph& graph, NodeId
   const int64_t classes = e.extents(node.operands[1]).back();
   const double target = e.at(node.operands[2], index / classes);
   if (target == static_cast<double>(integer_of(node.attributes, "ignore_index"))) return 0;
+  if (std::isnan(target)) return k_nan;
   if (e.checked_index(id, target, classes) != index % classes) return 0;
   const double grad = e.at(node.operands[0], reduction_of(node) == "none" ? index / classes : 0);
   return reduction_of(node) == "mean" ? -grad / e.at(node.operands[3], 0) : -grad;

@@ -157,7 +157,14 @@ double least_where_none_fits(DType dtype, double a) {
 
 }  // namespace
 
+/// Whether NaN stands for an integer, or for a condition made of one.
+bool has_unknown_integer(ScalarOp op, DType operand, double a, double b) {
+  if (op == ScalarOp::select) return std::isnan(a);
+  return !is_floating(operand) && (std::isnan(a) || std::isnan(b));
+}
+
 double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b, double c) {
+  if (has_unknown_integer(op, operand, a, b)) return k_nan;
   switch (op) {  // the same for every dtype
     case ScalarOp::cast:
       if (is_floating(operand) && !is_floating(result) && result != DType::boolean)

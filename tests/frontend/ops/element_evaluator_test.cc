@@ -160,6 +160,29 @@ TEST(ElementEvaluator, products_of_integers_wrap) {
   EXPECT_EQ((*result)[0][0], static_cast<double>(static_cast<int32_t>(wanted)));
 }
 
+TEST(ElementEvaluator, what_is_made_of_integers_that_f64_does_not_hold_is_not_determined) {
+  const std::vector<Tensor> inputs = {Tensor::from_values(DType::i64, {1}, std::vector<double>{3'037'000'499}),
+                                      Tensor::from_values(DType::i64, {1}, std::vector<double>{2}),
+                                      Tensor::from_values(DType::f32, {1}, std::vector<double>{0.5})};
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId x = add_input(graph, inputs[0]), y = add_input(graph, inputs[1]), z = add_input(graph, inputs[2]);
+  const ValueId square = b.mul(x, x), rest = b.op("remainder", {square, y}), is_odd = b.op("eq", {rest, y});
+  graph.set_outputs({rest, b.op("bitwise_and", {square, y}), b.neg(rest), is_odd, b.cast(rest, DType::f32),
+                     b.cast(rest, DType::boolean), b.op("logical_not", {rest}), b.select(is_odd, z, z),
+                     b.op("take", {z, rest}, {{"dim", int64_t{0}}}),
+                     b.op("index_add", {z, rest, z}, {{"dim", int64_t{0}}}),
+                     b.op("scatter", {z, rest, z}, {{"dim", int64_t{0}}}), b.op("remainder", {x, y})});
+  std::vector<std::span<const std::byte>> bytes;
+  for (const Tensor& input : inputs) bytes.emplace_back(input.bytes);
+  ElementEvaluator evaluator = ElementEvaluator::create(graph, bytes).value();
+  evaluator.round_at_random(0);
+  const size_t known = graph.outputs().size() - 1;
+  for (size_t i = 0; i < known; ++i) EXPECT_TRUE(std::isnan(evaluator.at(graph.outputs()[i], 0))) << i;
+  EXPECT_EQ(evaluator.at(graph.outputs()[known], 0), 1);
+  EXPECT_TRUE(evaluator.status().ok()) << evaluator.status().to_string();
+}
+
 TEST(ElementEvaluator, reductions_of_nothing_are_their_neutral_elements) {
   const Attributes all = {{"dims", std::vector<int64_t>{0}}};
   EXPECT_THAT(evaluate_unary("sum", {}, all), testing::ElementsAre(0));
