@@ -17,6 +17,8 @@ class MachineLock {
   static MachineLock exclusive();
   /// Waits for a while until nobody holds it alone: for whoever would disturb a measurement.
   static MachineLock shared();
+  /// Makes the file where there is none, for processes that may not.
+  static void make();
 
  private:
   explicit MachineLock(UniqueFd file) : m_file(std::move(file)) {}

@@ -3,15 +3,12 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
-#include <seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -20,6 +17,7 @@
 #include "base/limits.h"
 #include "jit/worker/job.h"
 #include "jit/worker/process_runner.h"
+#include "jit/worker/sandbox.h"
 
 namespace kiln {
 namespace {
@@ -33,45 +31,6 @@ constexpr bool k_sanitized = false;
 void limit(__rlimit_resource resource, uint64_t value) {
   const rlimit bound{value, value};
   setrlimit(resource, &bound);
-}
-
-/// A compiler has no business with the network, other processes or the system: those calls fail with EPERM. A
-/// deny list, since LLVM and libc need more than could be listed in full; what runs unproven code has an
-/// allow list (executor.c).
-void enter_sandbox() {
-  scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
-  if (filter == nullptr) return;
-  for (const int call : std::array{SCMP_SYS(socket),
-                                   SCMP_SYS(connect),
-                                   SCMP_SYS(bind),
-                                   SCMP_SYS(listen),
-                                   SCMP_SYS(accept),
-                                   SCMP_SYS(accept4),
-                                   SCMP_SYS(ptrace),
-                                   SCMP_SYS(process_vm_readv),
-                                   SCMP_SYS(process_vm_writev),
-                                   SCMP_SYS(bpf),
-                                   SCMP_SYS(mount),
-                                   SCMP_SYS(umount2),
-                                   SCMP_SYS(chroot),
-                                   SCMP_SYS(pivot_root),
-                                   SCMP_SYS(setns),
-                                   SCMP_SYS(unshare),
-                                   SCMP_SYS(init_module),
-                                   SCMP_SYS(finit_module),
-                                   SCMP_SYS(kexec_load),
-                                   SCMP_SYS(reboot),
-                                   SCMP_SYS(keyctl),
-                                   SCMP_SYS(add_key),
-                                   SCMP_SYS(unlink),
-                                   SCMP_SYS(unlinkat),
-                                   SCMP_SYS(rename),
-                                   SCMP_SYS(renameat),
-                                   SCMP_SYS(renameat2)}) {
-    seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), call, 0);
-  }
-  seccomp_load(filter);
-  seccomp_release(filter);
 }
 
 void bound_process(pid_t parent, const WorkerLimits& limits) {
@@ -124,6 +83,8 @@ Expected<BuildRequest> receive_job(int socket) {
   }
 }
 
+bool is_of_host(const Target& target) { return find_runtime_backend(target.backend) == &host_backend(); }
+
 /// Null when this host has no device of the target. Only the host's own processor is asked here: drivers are opened in
 /// execution workers.
 Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits,
@@ -149,6 +110,7 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
                                 const ThreadBudget& threads, const BuildFunction& build) {
   KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
   if (request.tuning == Tuning::background) give_way();
+  if (std::ranges::all_of(request.targets, is_of_host)) forbid_writing();
   std::mutex mutex;  // progress comes from any thread
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
     const auto bytes = job::encode(job::JobProgress{std::string(stage), std::string(item), done, total});
@@ -170,8 +132,9 @@ Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const Bu
 
 void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limits, const BufferArenas& arenas,
                         const ThreadBudget& threads, const BuildFunction& build) {
+  const BufferArenas own_arenas = arenas.reopened();
   bound_process(parent, limits);
-  Expected<BuildResult> result = build_job(socket.get(), limits, arenas, threads, build);
+  Expected<BuildResult> result = build_job(socket.get(), limits, own_arenas, threads, build);
   const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
   const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
   _exit(sent ? 0 : 1);

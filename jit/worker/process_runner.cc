@@ -92,7 +92,7 @@ Expected<std::unique_ptr<CandidateRunner>> ProcessRunner::create(Options options
 
 ProcessRunner::~ProcessRunner() {
   stop();
-  if (m_is_arena && m_capacity_bytes > BufferArenas::k_kept_bytes) BufferArenas::trim(m_data_fd);
+  if (m_arena && m_capacity_bytes > BufferArenas::k_kept_bytes) m_arena.release_pages(BufferArenas::k_kept_bytes);
   unmap();
 }
 
@@ -127,7 +127,7 @@ Status ProcessRunner::ensure_capacity() {
   unmap();
   const uint64_t capacity = std::bit_ceil(m_used_bytes);
   KILN_RETURN_IF_ERROR(ensure_memory(capacity));
-  void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, m_data_fd.get(), 0);
+  void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, data_fd(), 0);
   if (address == MAP_FAILED) return system_error("mapping buffers");
   m_data = static_cast<uint8_t*>(address);
   m_capacity_bytes = capacity;
@@ -138,15 +138,14 @@ Status ProcessRunner::ensure_capacity() {
 /// An arena, where one can be had, is large enough for good.
 Status ProcessRunner::ensure_memory(uint64_t bytes) {
   if (bytes <= m_data_bytes) return {};
-  if (m_options.arenas != nullptr && !m_is_arena && bytes <= BufferArenas::k_bytes) {
-    m_data_fd = m_options.arenas->take();
-    m_is_arena = static_cast<bool>(m_data_fd);
-    if (m_is_arena) return m_data_bytes = BufferArenas::k_bytes, Status();
+  if (m_options.arenas != nullptr && !m_arena && bytes <= BufferArenas::k_bytes) {
+    m_arena = m_options.arenas->take();
+    if (m_arena) return m_data_bytes = BufferArenas::k_bytes, Status();
   }
-  m_is_arena = false;
-  KILN_ASSIGN_OR_RETURN(m_data_fd, make_memfd("kiln-buffers"));
-  if (ftruncate(m_data_fd.get(), static_cast<off_t>(bytes)) != 0) return system_error("memfd");
-  if (fcntl(m_data_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
+  m_arena = {};
+  KILN_ASSIGN_OR_RETURN(m_own_memory, make_memfd("kiln-buffers"));
+  if (ftruncate(m_own_memory.get(), static_cast<off_t>(bytes)) != 0) return system_error("memfd");
+  if (fcntl(m_own_memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("sealing buffers");
   m_data_bytes = bytes;
   return {};
 }
@@ -360,7 +359,7 @@ Status ProcessRunner::send_memory() {
   if (!m_data_sent) {
     request.command = KILN_EXECUTOR_DATA;
     request.bytes = m_capacity_bytes;
-    KILN_RETURN_IF_ERROR(send_descriptor(request, m_data_fd.get()));
+    KILN_RETURN_IF_ERROR(send_descriptor(request, data_fd()));
     m_data_sent = true;
   }
   for (; m_pools_sent < m_pools.size(); ++m_pools_sent) {

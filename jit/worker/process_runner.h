@@ -69,6 +69,7 @@ class ProcessRunner final : public CandidateRunner {
   uint32_t pool_number(const SamplePool* pool);
   Status ensure_capacity();
   Status ensure_memory(uint64_t bytes);
+  int data_fd() const { return m_arena ? m_arena.file().get() : m_own_memory.get(); }
   Status send_memory();
   Status send_descriptor(kiln_executor_request request, int fd);
   void unmap();
@@ -81,9 +82,9 @@ class ProcessRunner final : public CandidateRunner {
   UniqueFd m_socket;
   bool m_data_sent = false;  // to the worker that lives now
 
-  UniqueFd m_data_fd;
-  uint64_t m_data_bytes = 0;  // of what the descriptor is of
-  bool m_is_arena = false;    // whether that is an arena
+  BufferArenas::Held m_arena;  // where the buffers lie; none: in
+  UniqueFd m_own_memory;
+  uint64_t m_data_bytes = 0;  // of either
   uint8_t* m_data = nullptr;
   uint64_t m_capacity_bytes = 0;  // of the mapping
   uint64_t m_used_bytes = 0;      // of it, by the buffers prepared last

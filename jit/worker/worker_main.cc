@@ -2,6 +2,7 @@
 #include <span>
 #include <string_view>
 
+#include "autotune/machine_lock.h"
 #include "backends/compile_registry.h"
 #include "jit/build/build.h"
 #include "jit/worker/disassemble.h"
@@ -12,6 +13,7 @@ namespace {
 
 /// A cold compiler is slower, not wrong: the worker goes on.
 void warm_up() {
+  kiln::MachineLock::make();  // builds may make no file
   for (const kiln::Status& status : {kiln::warm_up_compilers(), kiln::warm_up_samples()}) {
     if (!status.ok()) std::fprintf(stderr, "kiln-worker: warm-up: %s\n", status.to_string().c_str());
   }

@@ -54,6 +54,7 @@ class DaemonTest : public testing::Test {
     setenv("XDG_RUNTIME_DIR", (m_directory + "/run").c_str(), 1);
     setenv("XDG_STATE_HOME", (m_directory + "/state").c_str(), 1);
     m_config.cache_directory = m_directory + "/cache";
+    setenv("FAKE_WORKER_NOTES", m_config.cache_directory.c_str(), 1);
     m_config.daemon_path = KILN_FAKE_KILND;
     m_config.worker_path = KILN_FAKE_WORKER;
     m_config.worker_count = 4;

@@ -12,21 +12,21 @@
 namespace kiln {
 namespace {
 
-std::vector<UniqueFd> take_all(const BufferArenas& arenas) {
-  std::vector<UniqueFd> taken;
-  for (UniqueFd each = arenas.take(); each; each = arenas.take()) taken.push_back(std::move(each));
+std::vector<BufferArenas::Held> take_all(const BufferArenas& arenas) {
+  std::vector<BufferArenas::Held> taken;
+  for (BufferArenas::Held each = arenas.take(); each; each = arenas.take()) taken.push_back(std::move(each));
   return taken;
 }
 
-int64_t pages_of(const UniqueFd& arena) {
+int64_t pages_of(const BufferArenas::Held& arena) {
   struct stat facts{};
-  EXPECT_EQ(fstat(arena.get(), &facts), 0);
+  EXPECT_EQ(fstat(arena.file().get(), &facts), 0);
   return facts.st_blocks;
 }
 
 TEST(BufferArenas, each_has_one_holder_at_a_time) {
   const BufferArenas arenas;
-  std::vector<UniqueFd> taken = take_all(arenas);
+  std::vector<BufferArenas::Held> taken = take_all(arenas);
   ASSERT_GE(taken.size(), 2U);
   EXPECT_FALSE(arenas.take());
   taken.pop_back();
@@ -39,8 +39,9 @@ TEST(BufferArenas, what_a_killed_process_held_is_free_again) {
   ASSERT_EQ(pipe(told), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const std::vector<UniqueFd> taken = take_all(arenas);
-    if (mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, taken.at(0).get(), 0) == MAP_FAILED) _exit(1);
+    const BufferArenas own = arenas.reopened();
+    const std::vector<BufferArenas::Held> taken = take_all(own);
+    if (mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, taken.at(0).file().get(), 0) == MAP_FAILED) _exit(1);
     [[maybe_unused]] const ssize_t wrote = write(told[1], "x", 1);
     pause();
   }
@@ -54,27 +55,27 @@ TEST(BufferArenas, what_a_killed_process_held_is_free_again) {
 
 TEST(BufferArenas, pages_go_from_one_holder_to_the_next_until_they_are_released) {
   const BufferArenas arenas;
-  UniqueFd held = arenas.take();
-  ASSERT_EQ(pwrite(held.get(), "kiln", 4, 0), 4);
+  BufferArenas::Held held = arenas.take();
+  ASSERT_EQ(pwrite(held.file().get(), "kiln", 4, 0), 4);
   EXPECT_GT(pages_of(held), 0);
   arenas.release();
   EXPECT_GT(pages_of(held), 0) << "of what is held nothing is released";
-  held.reset();
+  held = {};
   held = arenas.take();
   char found[4] = {};
-  ASSERT_EQ(pread(held.get(), found, 4, 0), 4);
+  ASSERT_EQ(pread(held.file().get(), found, 4, 0), 4);
   EXPECT_EQ(std::string_view(found, 4), "kiln");
-  held.reset();
+  held = {};
   arenas.release();
   held = arenas.take();
   EXPECT_EQ(pages_of(held), 0);
 }
 
-TEST(BufferArenas, what_lies_beyond_the_bound_is_not_kept) {
+TEST(BufferArenas, pages_beyond_a_bound_are_released_from_an_arena_that_is_held) {
   const BufferArenas arenas;
-  const UniqueFd held = arenas.take();
-  ASSERT_EQ(pwrite(held.get(), "kiln", 4, BufferArenas::k_kept_bytes), 4);
-  BufferArenas::trim(held);
+  const BufferArenas::Held held = arenas.take();
+  ASSERT_EQ(pwrite(held.file().get(), "kiln", 4, BufferArenas::k_kept_bytes), 4);
+  held.release_pages(BufferArenas::k_kept_bytes);
   EXPECT_EQ(pages_of(held), 0);
 }
 

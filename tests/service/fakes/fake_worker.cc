@@ -1,17 +1,22 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
-//   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"
+//   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"  "driver…"
 //   "share…"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
@@ -23,9 +28,33 @@ namespace {
 
 using namespace kiln;
 
-/// Counts forks for real: a line for each build that began, in the cache directory.
-void note_build(const BuildRequest& request, std::string_view graph) {
-  std::ofstream(request.cache_directory + "/builds", std::ios::app) << graph << "\n";
+/// The files that a test reads. Builds may open none for writing: the zygote does, in the folder that the test names.
+class Notes {
+ public:
+  void open_in(const std::string& directory) {
+    m_builds.reset(open((directory + "/builds").c_str(), k_mode, 0600));
+    m_priority.reset(open((directory + "/priority").c_str(), k_mode, 0600));
+  }
+  /// Counts forks for real: a line for each build that began.
+  void add_build(std::string_view graph) const { add(m_builds, fmt::format("{}\n", graph)); }
+  void set_priority(const std::string& text) const { add(m_priority, text); }
+
+ private:
+  static constexpr int k_mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  static void add(const UniqueFd& file, const std::string& text) {
+    [[maybe_unused]] const ssize_t wrote = write(file.get(), text.data(), text.size());
+  }
+  UniqueFd m_builds, m_priority;
+};
+
+Notes g_notes;
+
+/// How many builds of the graph have begun.
+size_t builds_of(const BuildRequest& request, std::string_view graph) {
+  std::ifstream file(request.cache_directory + "/builds");
+  size_t builds = 0;
+  for (std::string line; std::getline(file, line);) builds += line == graph ? 1 : 0;
+  return builds;
 }
 
 BuildResult result_of(std::string_view graph, size_t payload_bytes) {
@@ -42,27 +71,97 @@ BuildResult result_of(std::string_view graph, size_t payload_bytes) {
   return result;
 }
 
+/// Tries what a compile worker may not do. Where the system did it without a filter, it would do no harm here.
+Status escape(const std::string& directory) {
+  const std::string existing = directory + "/kilnd.lock", absent = directory + "/absent", mark = directory + "/builds";
+  const std::string memory = fmt::format("/proc/{}/mem", getppid());
+  const auto text = [](const std::string& path) { return reinterpret_cast<long>(path.c_str()); };
+  const long zygote = getppid(), nobody = 1L << 30;
+  const struct {
+    const char* what;
+    long call, a = 0, b = 0, c = 0, d = 0;
+  } attempts[] = {
+      {"open a socket", SYS_socket, AF_INET, SOCK_STREAM},
+      {"signal its zygote", SYS_kill, zygote, SIGCONT},
+      {"look whether its zygote lives", SYS_kill, zygote, 0},
+      {"kill a process group", SYS_kill, -nobody, SIGKILL},
+      {"kill its own process group", SYS_kill, 0, SIGKILL},
+      {"signal another's thread", SYS_tgkill, zygote, zygote, 0},
+      {"signal a thread", SYS_tkill, zygote, 0},
+      {"queue a signal", SYS_rt_sigqueueinfo, nobody, SIGCONT, 0},
+      {"queue a signal to a thread", SYS_rt_tgsigqueueinfo, nobody, nobody, SIGCONT, 0},
+      {"open a process", SYS_pidfd_open, zygote},
+      {"take another's descriptor", SYS_pidfd_getfd, -1, 0},
+      {"signal an opened process", SYS_pidfd_send_signal, -1, SIGCONT},
+      {"limit another process", SYS_prlimit64, zygote, RLIMIT_CORE},
+      {"trace a process", SYS_ptrace, PTRACE_CONT, nobody},
+      {"read another's memory", SYS_process_vm_readv, zygote},
+      {"write another's memory", SYS_process_vm_writev, zygote},
+      {"open another's memory", SYS_open, text(memory), O_RDWR},
+      {"attach shared memory", SYS_shmat, -1},
+      {"set up a ring", SYS_io_uring_setup, 0},
+      {"enter a ring", SYS_io_uring_enter, -1},
+      {"register with a ring", SYS_io_uring_register, -1},
+      {"run a file without a name", SYS_execveat, -1, text(absent)},
+      {"open by a struct", SYS_openat2, AT_FDCWD, text(existing)},
+      {"watch the machine", SYS_perf_event_open, 0},
+      {"load a program into the kernel", SYS_bpf, -1},
+      {"handle page faults", SYS_userfaultfd, -1},
+      {"mount", SYS_mount, 0, text(absent)},
+      {"unmount", SYS_umount2, text(absent), 0},
+      {"open a mount", SYS_open_tree, AT_FDCWD, text(absent)},
+      {"enter a namespace", SYS_setns, -1, 0},
+      {"leave a namespace", SYS_unshare, 0},
+      {"type into a terminal", SYS_ioctl, -1, TIOCSTI},
+      {"remove a file", SYS_unlink, text(absent)},
+      {"rename a file", SYS_rename, text(absent), text(absent)},
+      {"link a file", SYS_link, text(absent), text(absent)},
+      {"link by name", SYS_symlink, text(absent), text(mark)},
+      {"cut a file", SYS_truncate, text(absent), 0},
+      {"make a folder", SYS_mkdir, text(mark), 0700},
+      {"remove a folder", SYS_rmdir, text(absent)},
+      {"make a fifo", SYS_mknod, text(mark), S_IFIFO | 0600},
+      {"make a file", SYS_creat, text(absent), 0600},
+      {"let others in", SYS_chmod, text(absent), 0777},
+      {"write a file", SYS_open, text(existing), O_WRONLY},
+      {"write a file of a folder", SYS_openat, AT_FDCWD, text(existing), O_WRONLY},
+      {"read and write a file", SYS_openat, AT_FDCWD, text(existing), O_RDWR},
+      {"make a file as it reads", SYS_openat, AT_FDCWD, text(mark), O_RDONLY | O_CREAT, 0600},
+      {"cut a file as it reads", SYS_openat, AT_FDCWD, text(absent), O_RDONLY | O_TRUNC},
+  };
+  for (const auto& each : attempts) {
+    errno = 0;
+    if (syscall(each.call, each.a, each.b, each.c, each.d) != -1 || errno != EPERM) {
+      return error(StatusCode::internal, "could {}: {}", each.what, std::strerror(errno));
+    }
+  }
+  const UniqueFd file(open(existing.c_str(), O_RDONLY | O_CLOEXEC));
+  return file ? Status() : error(StatusCode::internal, "could not read a file: {}", std::strerror(errno));
+}
+
+/// Drivers of devices open these for writing.
+Status open_as_a_driver_does() {
+  const UniqueFd device(open("/dev/null", O_RDWR | O_CLOEXEC));
+  return device ? Status() : error(StatusCode::internal, "could not open a device: {}", std::strerror(errno));
+}
+
 /// A build in the background, of a graph that has three kernels: each build races one. "vain…" never does, "long…" takes
 /// an hour, "guest…" says with which priority it runs.
 Expected<BuildResult> race(const BuildRequest& request, const std::string& graph) {
   if (graph.starts_with("long")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (graph.starts_with("guest")) {
-    std::ofstream(request.cache_directory + "/priority")
-        << getpriority(PRIO_PROCESS, 0) << " " << sched_getscheduler(0);
+    g_notes.set_priority(fmt::format("{} {}", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)));
   }
-  std::ifstream file(request.cache_directory + "/builds");
-  size_t builds = 0;
-  for (std::string line; std::getline(file, line);) builds += line == graph ? 1 : 0;
   BuildResult result = result_of(graph, 100);
   result.raced = graph.starts_with("vain") ? 0 : 1;
-  result.is_tuned = result.raced > 0 && builds >= 3;
+  result.is_tuned = result.raced > 0 && builds_of(request, graph) >= 3;
   return result;
 }
 
 Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnvironment& environment) {
   const std::string graph(request.graph_wire.begin(), request.graph_wire.end());
   const auto is = [&](std::string_view word) { return graph.starts_with(word); };
-  note_build(request, graph);
+  g_notes.add_build(graph);
   environment.progress("compile", 1, 2, "kernel");
   if (request.tuning == Tuning::background) return race(request, graph);
   if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -79,20 +178,9 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     std::vector<std::vector<char>> kept;
     for (;;) kept.emplace_back(size_t{64} << 20);
   }
-  if (is("once")) {  // crashes on its first try only
-    const std::string mark = request.cache_directory + "/tried";
-    if (!std::filesystem::exists(mark)) {
-      std::ofstream(mark).put('x');
-      abort();
-    }
-  }
-  if (is("escape")) {
-    if (socket(AF_INET, SOCK_STREAM, 0) >= 0 || errno != EPERM)
-      return error(StatusCode::internal, "could open a socket");
-    if (std::remove((request.cache_directory + "/kilnd.lock").c_str()) == 0) {
-      return error(StatusCode::internal, "could remove a file");
-    }
-  }
+  if (is("once") && builds_of(request, graph) == 1) abort();  // crashes on its first try only
+  if (is("escape")) KILN_RETURN_IF_ERROR(escape(request.cache_directory));
+  if (is("driver")) KILN_RETURN_IF_ERROR(open_as_a_driver_does());
   if (is("run")) {  // the execution worker, from within a compile worker
     auto runner = environment.make_runner({"cpu", "x86-64-v2"});
     if (!runner) return runner.status();
@@ -123,4 +211,9 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
 
 }  // namespace
 
-int main(int argc, char** argv) { return kiln::zygote_main(argc, argv, {}, fake_build); }
+int main(int argc, char** argv) {
+  const auto open_notes = [] {
+    if (const char* directory = getenv("FAKE_WORKER_NOTES"); directory != nullptr) g_notes.open_in(directory);
+  };
+  return kiln::zygote_main(argc, argv, open_notes, fake_build);
+}
