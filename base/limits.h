@@ -70,7 +70,7 @@ inline constexpr uint64_t k_tuning_linger_ms = 86'400'000;  // a machine that is
 inline constexpr size_t k_candidate_repetitions = 256;
 
 // The verdict over a program keeps outputs, scratch and what launches made until its last reader, beside a model that
-// trains: a larger program is published on its kernels' verdicts alone, and the report says so.
+// trains: a larger program is published on its kernels' verdicts alone, and `kiln show` says so.
 inline constexpr uint64_t k_program_verdict_bytes = uint64_t{6} << 30;
 
 // The cache.
@@ -78,8 +78,9 @@ inline constexpr size_t k_artifact_bytes = size_t{256} << 20;  // 16x the larges
 inline constexpr size_t k_batch_artifacts = 65'536;            // a 48-layer program names a few hundred
 inline constexpr size_t k_batch_heads = 65'536;
 inline constexpr size_t k_canonical_key_bytes = size_t{64} << 20;
-inline constexpr size_t k_kept_content_bytes = size_t{16} << 20;  // a graph kept beside its program, to explain and tune
-inline constexpr size_t k_capture_generations = 2;                 // of one key: the newest, and one to fall back to
+inline constexpr size_t k_kept_content_bytes = size_t{16}
+                                               << 20;  // a graph kept beside its program, to explain and tune
+inline constexpr size_t k_capture_generations = 2;     // of one key: the newest, and one to fall back to
 inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
 
 }  // namespace kiln::limits

@@ -24,6 +24,7 @@ enum class Counter : uint8_t {
   artifacts_published,
   commands,
   kernels_tuned,
+  programs_not_judged,
   k_count
 };
 
@@ -49,6 +50,8 @@ inline constexpr std::array<CounterRow, static_cast<size_t>(Counter::k_count)> k
     {Counter::artifacts_published, "artifacts_published", "Artifacts given to the store."},
     {Counter::commands, "commands", "Commands answered."},
     {Counter::kernels_tuned, "kernels_tuned", "Kernels whose candidates raced in the background."},
+    {Counter::programs_not_judged, "programs_not_judged",
+     "Programs published on their kernels' verdicts: their own is missing, or not to the end."},
 }};
 
 class Counters {

@@ -390,6 +390,9 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
   } else {
     m_counters.add(Counter::builds_done);
     m_counters.add(Counter::artifacts_published, result->artifacts.size());
+    const auto is_not_judged = [](const BuiltHead& head) { return !head.not_judged.empty(); };
+    m_counters.add(Counter::programs_not_judged,
+                   static_cast<uint64_t>(std::ranges::count_if(result->heads, is_not_judged)));
     m_tuner.look_again();
     m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
                     result->artifacts.size(), result->heads.size(), result->compilations);

@@ -25,6 +25,7 @@ using protocol::Command;
 using protocol::Verb;
 
 constexpr int k_schema_version = 1;
+constexpr const char* k_not_judged = "not_judged";
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -35,7 +36,8 @@ Artifact to_artifact(const BuiltArtifact& built) {
 }
 
 Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, const std::string& key_parts) {
-  // The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts.
+  // The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts. What is known
+  // of the artifact comes beside them in the provenance alone.
   return {.key = key,
           .artifact = artifact,
           .generation = generation,
@@ -43,15 +45,20 @@ Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, con
           .provenance = key_parts};
 }
 
+json head_json(const Head& head) {
+  json shown = {{"key", head.key.to_hex()}, {"generation", head.generation}, {"created_ms", head.created_ms}};
+  json parts = json::parse(head.provenance, nullptr, false);
+  if (parts.is_object() && parts.contains(k_not_judged)) {
+    shown[k_not_judged] = parts[k_not_judged];
+    parts.erase(k_not_judged);
+  }
+  shown["key_parts"] = parts.is_discarded() ? json(head.provenance) : std::move(parts);
+  return shown;
+}
+
 json entry_json(const Entry& entry) {
   json heads = json::array();
-  for (const Head& head : entry.heads) {
-    heads.push_back({{"key", head.key.to_hex()},
-                     {"generation", head.generation},
-                     {"created_ms", head.created_ms},
-                     {"key_parts", json::parse(head.provenance, nullptr, false)}});
-    if (heads.back()["key_parts"].is_discarded()) heads.back()["key_parts"] = head.provenance;
-  }
+  for (const Head& head : entry.heads) heads.push_back(head_json(head));
   return {{"digest", entry.digest.to_hex()},
           {"kind", std::string(to_string(entry.kind))},
           {"payload_bytes", entry.payload_bytes},
@@ -232,8 +239,12 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
   }
   for (const BuiltHead& built : result.heads) {
     batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
-    const json parts = json::parse(built.key_parts, nullptr, false);
-    if (parts.is_object() && parts.value("level", "") == "program") batch.heads.back().content = graph;
+    json parts = json::parse(built.key_parts, nullptr, false);
+    if (!parts.is_object()) continue;
+    if (parts.value("level", "") == "program") batch.heads.back().content = graph;
+    if (built.not_judged.empty()) continue;
+    parts[k_not_judged] = built.not_judged;
+    batch.heads.back().provenance = dump(parts);
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
   return put_readable(batch);

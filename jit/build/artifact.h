@@ -25,6 +25,7 @@ struct BuiltHead {
   Digest artifact;
   uint32_t generation = 0;
   std::string key_parts;
+  std::string not_judged = {};  // of a program: why its own verdict is missing, or from where on
 };
 
 /// The artifact, named by its content.

@@ -99,9 +99,10 @@ class ProgramBuild {
     for (const Plan& plan : m_plans) plans.push_back(&plan);
     const LinkedProgram linked{m_linked.program.payload, [&](const Digest& digest) { return plan_named(digest); },
                                [&](const Digest& digest) { return kernel_named(digest); }};
-    const ProgramVerdict verdict =
-        judge_program({m_client, m_canonical.graph, settled, partition, plans}, linked, *m_runner);
+    const ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, linked,
+                                                 *m_runner, m_environment.program_verdict_max_bytes);
     KILN_RETURN_IF_ERROR(verdict.status);
+    m_linked.program_head.not_judged = verdict.not_judged;
     m_environment.progress("verify", 1, 1, "program");
     return Json{{"not_judged", verdict.not_judged},
                 {"launches", verdict.launches},

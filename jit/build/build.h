@@ -38,8 +38,9 @@ struct BuildResult {
 };
 
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →
-/// verdict → artifacts. Uses the machine's cores. Nothing is returned that the verdict has not passed, except under
-/// keys that say so: where no device of a target is there, code for it is compiled and its verdict deferred.
+/// verdict → artifacts. Uses as many threads as `environment` gives it. Nothing is returned that the verdict has not
+/// passed, except under keys that say so: where no device of a target is there, code for it is compiled and its verdict
+/// deferred.
 /// Errors: invalid_argument (the graph), unimplemented, internal (compiler or verdict, with the kernel); both name the op
 /// (Status::op).
 Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& find_backend,

@@ -7,6 +7,7 @@
 
 #include "backends/backend.h"
 #include "base/expected.h"
+#include "base/limits.h"
 #include "jit/resolve/key.h"
 #include "verdict/candidate_runner.h"
 
@@ -28,6 +29,7 @@ struct BuildEnvironment {
   ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
   /// How many threads the build may have at this moment; fewer than before when others build too.
   std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };
+  uint64_t program_verdict_max_bytes = limits::k_program_verdict_bytes;  // of memory
 };
 
 /// Whose code a build makes, and how much it may promise.

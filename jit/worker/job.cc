@@ -94,7 +94,8 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
     const auto key = write_digest(builder, head.key);
     const auto artifact = write_digest(builder, head.artifact);
     const auto parts = builder.CreateString(head.key_parts);
-    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts));
+    const auto not_judged = builder.CreateString(head.not_judged);
+    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts, not_judged));
   }
   const auto artifact_list = builder.CreateVector(artifacts);
   const auto head_list = builder.CreateVector(heads);
@@ -120,6 +121,7 @@ Status read(const wire::JobResult& table, BuildResult& result) {
       KILN_RETURN_IF_ERROR(read_digest(row->artifact(), head.artifact));
       head.generation = row->generation();
       head.key_parts = read_text(row->key_parts());
+      head.not_judged = read_text(row->not_judged());
     }
   }
   return {};

@@ -115,6 +115,20 @@ TEST_F(KilndTest, an_entry_is_shown_by_the_first_digits_of_its_key) {
             StatusCode::not_found);
 }
 
+TEST_F(KilndTest, a_program_that_was_not_judged_is_counted_and_says_why) {
+  ASSERT_TRUE(build("ok").ok());
+  EXPECT_EQ(ask({.verb = Verb::stats}).at("counters").at("programs_not_judged"), 0);
+  const auto built = build("unjudged");
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(ask({.verb = Verb::stats}).at("counters").at("programs_not_judged"), 1);
+  const auto head_of = [&](const Digest& key) {
+    return ask({.verb = Verb::show, .key = key}).at("entry").at("heads").at(0);
+  };
+  EXPECT_EQ(head_of(built->heads.at(0).key).at("not_judged"), "it needs 9 bytes, at most 1");
+  EXPECT_EQ(head_of(built->heads.at(0).key).at("key_parts"), nlohmann::json::object());
+  EXPECT_FALSE(head_of(digest_of("key ok")).contains("not_judged"));
+}
+
 TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
   const Digest key = digest_of("capture key");
   EXPECT_EQ(ask({.verb = Verb::capture_put, .key = key, .text = "{}", .data = std::vector<uint8_t>(50)}).at("stored"),

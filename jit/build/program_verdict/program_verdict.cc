@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/limits.h"
 #include "jit/build/program_verdict/launch_device.h"
 #include "jit/build/program_verdict/program_judge.h"
 #include "jit/build/program_verdict/program_samples.h"
@@ -35,11 +34,12 @@ class LinkedSource final : public ArtifactSource {
 /// One run of a linked program under a judge's eyes.
 class ProgramTrial {
  public:
-  ProgramTrial(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner, ProgramScript& script,
-               IndexWindow window, ProgramVerdict& verdict)
+  ProgramTrial(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
+               uint64_t memory_max_bytes, ProgramScript& script, IndexWindow window, ProgramVerdict& verdict)
       : m_origin(origin),
         m_linked(linked),
         m_runner(runner),
+        m_memory_max_bytes(memory_max_bytes),
         m_script(script),
         m_window(window),
         m_verdict(verdict),
@@ -52,9 +52,9 @@ class ProgramTrial {
     KILN_ASSIGN_OR_RETURN(m_program, Program::load(m_linked.program, source));
     KILN_RETURN_IF_ERROR(check_signature());
     KILN_RETURN_IF_ERROR(allocate());
-    if (m_verdict.bytes > limits::k_program_verdict_bytes) {
+    if (m_verdict.bytes > m_memory_max_bytes) {
       return error(StatusCode::resource_exhausted, "it needs {} bytes, at most {}", m_verdict.bytes,
-                   limits::k_program_verdict_bytes);
+                   m_memory_max_bytes);
     }
     KILN_RETURN_IF_ERROR(m_device.commit());
     fill();
@@ -83,6 +83,7 @@ class ProgramTrial {
   const ProgramOrigin& m_origin;
   const LinkedProgram& m_linked;
   CandidateRunner& m_runner;
+  const uint64_t m_memory_max_bytes;
   ProgramScript& m_script;
   const IndexWindow m_window;
   ProgramVerdict& m_verdict;
@@ -201,14 +202,15 @@ Status ProgramTrial::check_end() const {
 
 }  // namespace
 
-ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner) {
+ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
+                             uint64_t memory_max_bytes) {
   ProgramVerdict verdict;
   for (const IndexWindow window : k_index_windows) {
     verdict = {};
     auto script = ProgramScript::write(origin);
     verdict.status = script.status();
     if (!script.ok()) return verdict;
-    verdict.status = ProgramTrial(origin, linked, runner, *script, window, verdict).run();
+    verdict.status = ProgramTrial(origin, linked, runner, memory_max_bytes, *script, window, verdict).run();
     const bool has_window = std::ranges::any_of(script->index_bounds, [](int64_t bound) { return bound > 0; });
     if (!verdict.status.ok() || verdict.not_judged.empty() || !has_window) break;
   }

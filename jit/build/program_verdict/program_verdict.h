@@ -46,6 +46,8 @@ struct ProgramVerdict {
 ///
 /// Kernels are mapped in the worker alone. Cost is linear in what the program reads and writes, besides a bounded
 /// number of elements of each value. Errors are in the verdict.
-ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner);
+/// A program that needs more memory than `memory_max_bytes` is not judged.
+ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
+                             uint64_t memory_max_bytes);
 
 }  // namespace kiln

@@ -37,6 +37,17 @@ TEST_F(ProgramVerdictTest, WhatIsLinkedRightPasses) {
   }
 }
 
+TEST_F(ProgramVerdictTest, WhatNeedsMoreMemoryThanThereIsIsNotJudged) {
+  for (const auto& subject : s_subjects) {
+    const uint64_t needed = subject->judge(subject->parts(), *m_runner).bytes;
+    const ProgramVerdict verdict = subject->judge(subject->parts(), *m_runner, needed - 1);
+    EXPECT_TRUE(verdict.status.ok()) << subject->name() << ": " << verdict.status.to_string();
+    EXPECT_EQ(verdict.not_judged, fmt::format("it needs {} bytes, at most {}", needed, needed - 1)) << subject->name();
+    EXPECT_EQ(verdict.launches, 0U) << subject->name();
+    EXPECT_EQ(subject->judge(subject->parts(), *m_runner, needed).not_judged, "") << subject->name();
+  }
+}
+
 TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {
   size_t kinds = 0;
   for (const FaultKind& kind : fault_kinds()) {

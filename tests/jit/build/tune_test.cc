@@ -153,8 +153,9 @@ class TuneTest : public ::testing::Test {
     target.is_deterministic = m_is_deterministic;
     return build({to_wire(graph), {target}, m_directory.path(), tuning}, find_backend, environment());
   }
-  static BuildEnvironment environment() {
-    return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
+  BuildEnvironment environment() const {
+    return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); },
+            .program_verdict_max_bytes = m_program_verdict_max_bytes};
   }
   void publish(const BuildResult& result) {
     ASSERT_TRUE(m_store->publish(batch_of(result)).ok());
@@ -211,8 +212,20 @@ class TuneTest : public ::testing::Test {
 
   bool m_is_deterministic = false;
   testing::TemporaryDirectory m_directory;
+  uint64_t m_program_verdict_max_bytes = limits::k_program_verdict_bytes;
   std::unique_ptr<CacheStore> m_store = std::move(CacheStore::open({.directory = m_directory.path()})).value();
 };
+
+TEST_F(TuneTest, a_program_that_is_too_large_to_be_judged_is_built_and_its_head_says_why) {
+  const auto judged = build_it(Tuning::off);
+  ASSERT_TRUE(judged.ok()) << judged.status().to_string();
+  EXPECT_EQ(heads_of(*judged, "program").front().not_judged, "");
+  m_program_verdict_max_bytes = 1'000;
+  const auto large = build_it(Tuning::off);
+  ASSERT_TRUE(large.ok()) << large.status().to_string();
+  const std::string why = heads_of(*large, "program").front().not_judged;
+  EXPECT_TRUE(why.starts_with("it needs ") && why.ends_with(" bytes, at most 1000")) << why;
+}
 
 TEST_F(TuneTest, a_race_gives_a_later_generation_and_a_record) {
   const auto first = build_it(Tuning::off);

@@ -1,6 +1,6 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
 //   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"  "driver…"
-//   "share…"
+//   "share…"  "unjudged…"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -188,6 +188,11 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     if (!buffers) return buffers.status();
     auto run = (*runner)->run(Image{.code = {0xc3}}, 1'000, 1);
     if (!run) return run.status();
+  }
+  if (is("unjudged")) {
+    BuildResult result = result_of(graph, 100);
+    result.heads[0].not_judged = "it needs 9 bytes, at most 1";
+    return result;
   }
   if (is("share")) {
     BuildResult result = result_of(graph, 100);

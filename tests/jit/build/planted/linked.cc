@@ -83,7 +83,7 @@ Parts Linked::parts() const {
   return parts;
 }
 
-ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner) const {
+ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner, uint64_t memory_max_bytes) const {
   const std::vector<uint8_t> program = packed<fb::Program>(parts.program);
   std::map<Digest, std::vector<uint8_t>> plans;
   for (size_t i = 0; i < parts.plans.size(); ++i) {
@@ -97,7 +97,7 @@ ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner) const 
         return std::span<const uint8_t>(plans.at(digest));
       },
       [&](const Digest& digest) -> Expected<LinkedProgram::Kernel> { return m_kernels.at(digest); }};
-  return judge_program({m_client, m_canonical, m_settled, m_partition, said}, linked, runner);
+  return judge_program({m_client, m_canonical, m_settled, m_partition, said}, linked, runner, memory_max_bytes);
 }
 
 }  // namespace kiln::planted

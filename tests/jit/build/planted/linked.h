@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "jit/build/build.h"
 #include "jit/build/program_verdict/program_verdict.h"
 #include "jit/run/program_generated.h"
@@ -35,7 +36,8 @@ class Linked {
   /// Compiles the kernel; its digest.
   Digest compile(const KernelSpec& spec);
 
-  ProgramVerdict judge(const Parts& parts, CandidateRunner& runner) const;
+  ProgramVerdict judge(const Parts& parts, CandidateRunner& runner,
+                       uint64_t memory_max_bytes = limits::k_program_verdict_bytes) const;
 
  private:
   std::string m_name;
