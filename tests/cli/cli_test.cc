@@ -514,6 +514,31 @@ TEST_F(Cli, LogsAreFollowedIntoTheFileThatTakesTheirPlace) {
   EXPECT_EQ(waitpid(follower, &status, 0), follower);
 }
 
+TEST_F(Cli, WhatSteersATerminalIsWrittenOutWhereLogsAreFollowed) {
+  ASSERT_EQ(kiln({"daemon", "start"}).exit_status, 0);
+  const std::string log = kiln({"daemon", "logs", "--json"}).json()["file"];
+  ASSERT_EQ(kiln({"daemon", "stop"}).exit_status, 0);
+  const std::filesystem::path out = m_world.directory() / "followed";
+  std::ofstream(log, std::ios::app) << "\x1b[31mbefore\n";
+  const pid_t follower = m_world.start({"daemon", "logs", "-f", "-n", "1"}, out, m_world.directory() / "errors");
+  const auto followed = [&](const std::string& word) {
+    std::string text;
+    for (int i = 0; i < 1'000 && text.find(word) == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::ostringstream read;
+      read << std::ifstream(out).rdbuf();
+      text = read.str();
+    }
+    return text;
+  };
+  EXPECT_EQ(followed("before\n"), "\\x1b[31mbefore\n");
+  std::ofstream(log, std::ios::app) << "\x1b]0;title\x07 \r after\n";
+  EXPECT_EQ(followed("after\n"), "\\x1b[31mbefore\n\\x1b]0;title\\x07 \\x0d after\n");
+  ::kill(follower, SIGTERM);
+  int status = 0;
+  EXPECT_EQ(waitpid(follower, &status, 0), follower);
+}
+
 TEST_F(Cli, RestartReplacesADaemonThatHangs) {
   const auto first = kiln({"daemon", "start", "--json"}).json()["pid"].get<pid_t>();
   ::kill(first, SIGSTOP);

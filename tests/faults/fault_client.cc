@@ -4,20 +4,24 @@
 //   compile N…      each: "N ok STATISTICS", or "N error CODE MESSAGE"; "N wrong …" and exit 3 for a wrong result, or for
 //                   memory that is writable and executable
 //   fork N M        compiles N; parent and child run N and compile M, at once
+//   fork-team       runs a program on two threads; parent and child run it again, and the child has no other thread then
 //   flight S N…     for S seconds runs what it compiled once, and again what a new client of its finds; then as compile
 //   leave N         exits while another thread compiles N
 //
-// FAULT_UID, when set by root, is whom it becomes first.
+// FAULT_UID, when set by root, is whom it becomes first. FAULT_ERRORS, when set, is the file that its stderr goes to.
 
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -115,6 +119,32 @@ int fork_and_compile(long first, long second) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? result : 4;
 }
 
+size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+int fork_after_a_team_ran() {
+  constexpr size_t k_elements = size_t{1} << 20;
+  kiln::api::Client client;
+  const kiln::api::Program program =
+      client.compile(kiln::api::Graph("graph(%x: f32[1024, 1024]) {\n  %y = neg(%x)\n  return %y\n}\n"));
+  const std::vector<float> source(k_elements, 3.0F);
+  const auto is_right = [&] {
+    std::vector<float> result(k_elements);
+    program.run({source.data()}, {result.data()}, 2);
+    return std::ranges::count(result, -3.0F) == std::ssize(result);
+  };
+  const size_t before = threads_of_this_process();
+  if (!is_right() || threads_of_this_process() == before) return 5;
+  const pid_t child = fork();
+  if (child == 0) _exit(is_right() && threads_of_this_process() == 1 ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return 4;
+  return is_right() ? 0 : k_wrong_result;
+}
+
 /// Every result is right or an error, however the files change meanwhile.
 int fly(double seconds, const std::vector<long>& numbers) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -149,6 +179,7 @@ int fly(double seconds, const std::vector<long>& numbers) {
 int run(int argc, char** argv) {
   const std::string verb = argc > 2 ? argv[1] : "";
   if (verb == "fork" && argc == 4) return fork_and_compile(std::atol(argv[2]), std::atol(argv[3]));
+  if (verb == "fork-team") return fork_after_a_team_ran();
   if (verb == "flight" && argc > 3) {
     std::vector<long> numbers;
     for (int i = 3; i < argc; ++i) numbers.push_back(std::atol(argv[i]));
@@ -168,6 +199,9 @@ int main(int argc, char** argv) {
   if (const char* uid = std::getenv("FAULT_UID")) {
     const auto id = static_cast<uid_t>(std::atol(uid));
     if (setgid(id) != 0 || setuid(id) != 0) return 5;
+  }
+  if (const char* errors = std::getenv("FAULT_ERRORS")) {
+    if (std::freopen(errors, "a", stderr) == nullptr) return 5;
   }
   try {
     return run(argc, argv);

@@ -195,6 +195,13 @@ TEST(ClientForks, ParentAndChildBothGoOn) {
   for (const std::string& line : outcome.lines) EXPECT_EQ(number_that_was_right(line), 4) << line;
 }
 
+TEST(ClientForks, AfterAProgramRanOnTwoThreadsTheChildRunsItOnOne) {
+  Host host;
+  const Outcome outcome = host.start({"fork-team"}).wait();
+  EXPECT_TRUE(outcome.ended) << "the child waits for threads that it does not have";
+  EXPECT_EQ(outcome.exit_code, 0);
+}
+
 TEST(ClientLeaves, WhileItsGraphIsCompiledAndNobodyMinds) {
   Host host;
   for (const char* number : {"50", "51", "52"}) {

@@ -201,7 +201,15 @@ TEST(FullDisk, ServesFromMemoryAndRecovers) {
   if (mount("kiln-test", host.cache().c_str(), "tmpfs", 0, "size=300k,mode=0700") != 0) {
     GTEST_SKIP() << "needs the right to mount: " << std::strerror(errno);
   }
-  const Outcome first = host.compile(k_numbers), second = host.compile(k_numbers);
+  const std::string errors = host.directory() + "/errors";
+  host.environment()["FAULT_ERRORS"] = errors;
+  const Outcome first = host.compile(k_numbers);
+  std::ifstream words(errors);
+  size_t complaints = 0;
+  for (std::string line; std::getline(words, line);)
+    complaints += line.find("is not kept") == std::string::npos ? 0 : 1;
+  EXPECT_EQ(complaints, 1U) << "of a client that compiled " << k_numbers.size() << " graphs";
+  const Outcome second = host.compile(k_numbers);
   expect_all_right(first, "the first client on a full disk");
   expect_all_right(second, "the second client on a full disk");
   EXPECT_EQ(counter_in(second.lines.back(), "compilations"), 0) << "the daemon has it still";
