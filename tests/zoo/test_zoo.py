@@ -15,9 +15,9 @@ import kiln
 
 ENTRIES = {"backend": lambda model: torch.compile(model, backend="kiln"), "compile": kiln.compile}
 COMPILE = ENTRIES[os.environ.get("ZOO_ENTRY", "backend")]
-# Of their nodes nearly all have kernels.
-WHOLLY_COVERED = ("decoders/grouped_query", "decoders/partial_rotary", "encoders/disentangled", "state_space/selective_scan")
-LEAST_SHARE = 0.97
+# The share of nodes that is Kiln's at least; the default configuration leaves the last one's convolutions to torch.
+SHARES = {"decoders/grouped_query": 0.99, "decoders/partial_rotary": 0.99, "encoders/disentangled": 0.99,
+          "state_space/selective_scan": 0.98}  # fmt: skip
 
 
 def made(name, is_training):
@@ -46,9 +46,9 @@ def test_model_is_as_in_eager(name, mode):
         assert after["checked"] > before["checked"], "no program was checked"
 
 
-@pytest.mark.parametrize("name", WHOLLY_COVERED)
+@pytest.mark.parametrize("name", SHARES)
 def test_models_train_nearly_wholly_in_kiln(name):
     module, inputs = made(name, is_training=True)
     run(module, COMPILE(module), inputs, is_training=True)
     report = kiln.report(module)
-    assert report.share_of_nodes >= LEAST_SHARE, report
+    assert report.share_of_nodes >= SHARES[name], report
