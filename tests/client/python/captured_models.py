@@ -105,6 +105,18 @@ class Measured(Block):
         return super().forward(x) * (self.measure.shape[0] if self.is_shape else self.measure.item())
 
 
+class Comparing(Block):
+    """Asks whether two things that it has are one."""
+
+    def __init__(self, what, first, second):
+        super().__init__(what)
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y * 2 if self.first is self.second else y * 3
+
+
 class Scaling:
     def __init__(self, factor):
         self.factor = factor
@@ -151,6 +163,11 @@ def with_bound_method(factor):
     return block
 
 
+def comparing(make, is_one):
+    first = make()
+    return Comparing(torch.tanh, first, first if is_one else make())
+
+
 def encoder(activation):
     return nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, activation=activation, batch_first=True)
 
@@ -178,6 +195,9 @@ PAIRS = {
     "fraction_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k) for k in (2.5, 3.5)),
     "extent_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k, is_shape=True) for k in (2, 3)),
     "bound_method": (lambda: with_bound_method(2.0), lambda: with_bound_method(3.0)),
+    "one_object": tuple(lambda is_one=o: comparing(lambda: Scaling(2.0), is_one) for o in (True, False)),
+    "one_module": tuple(lambda is_one=o: comparing(nn.Tanh, is_one) for o in (True, False)),
+    "one_list": tuple(lambda is_one=o: comparing(lambda: [2.0], is_one) for o in (True, False)),
     "hook": (lambda: hooked(2.0), lambda: hooked(3.0)),
     "encoder": (lambda: encoder("relu"), lambda: encoder("gelu")),
 }
