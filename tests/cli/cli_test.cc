@@ -9,10 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
-#include <sstream>
-#include <thread>
 
 #include "cli_fixture.h"
 
@@ -476,67 +473,6 @@ TEST_F(Cli, APinnedProgramKeepsItsPlanAndCode) {
   const CliResult freed = kiln({"gc", "--size", "1K"});
   EXPECT_EQ(freed.exit_status, 0) << freed.err;
   EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], false);
-}
-
-TEST_F(Cli, LogsAreFollowedIntoTheFileThatTakesTheirPlace) {
-  ASSERT_EQ(kiln({"daemon", "start"}).exit_status, 0);
-  const std::string log = kiln({"daemon", "logs", "--json"}).json()["file"];
-  ASSERT_EQ(kiln({"daemon", "stop"}).exit_status, 0);
-  const std::filesystem::path out = m_world.directory() / "followed";
-  std::ofstream(log, std::ios::app) << "begun, ";
-  const pid_t follower = m_world.start({"daemon", "logs", "-f", "-n", "1"}, out, m_world.directory() / "errors");
-  const auto followed = [&](const std::string& end) {
-    std::string text;
-    for (int i = 0; i < 1'000 && !text.ends_with(end); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      std::ostringstream read;
-      read << std::ifstream(out).rdbuf();
-      text = read.str();
-    }
-    return text;
-  };
-  const std::string first = followed("\n");
-  EXPECT_EQ(std::ranges::count(first, '\n'), 1) << first;
-  std::ofstream(log, std::ios::app) << "and ended\n";
-  EXPECT_EQ(followed("ended\n"), first + "begun, and ended\n");
-
-  // Rotated away, with words that were still written to the old file, for a new one that is no shorter.
-  std::ofstream old(log, std::ios::app);
-  std::filesystem::rename(log, log + ".1");
-  old << "last words\n" << std::flush;
-  std::ofstream(log + ".new") << std::string(std::filesystem::file_size(log + ".1"), 'x') << "\nnew\n";
-  std::filesystem::rename(log + ".new", log);
-  const std::string all = followed("\nnew\n");
-  EXPECT_THAT(all, HasSubstr("begun, and ended\nlast words\nxxx"));
-  EXPECT_THAT(all, testing::EndsWith("x\nnew\n"));
-  ::kill(follower, SIGTERM);
-  int status = 0;
-  EXPECT_EQ(waitpid(follower, &status, 0), follower);
-}
-
-TEST_F(Cli, WhatSteersATerminalIsWrittenOutWhereLogsAreFollowed) {
-  ASSERT_EQ(kiln({"daemon", "start"}).exit_status, 0);
-  const std::string log = kiln({"daemon", "logs", "--json"}).json()["file"];
-  ASSERT_EQ(kiln({"daemon", "stop"}).exit_status, 0);
-  const std::filesystem::path out = m_world.directory() / "followed";
-  std::ofstream(log, std::ios::app) << "\x1b[31mbefore\n";
-  const pid_t follower = m_world.start({"daemon", "logs", "-f", "-n", "1"}, out, m_world.directory() / "errors");
-  const auto followed = [&](const std::string& word) {
-    std::string text;
-    for (int i = 0; i < 1'000 && text.find(word) == std::string::npos; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      std::ostringstream read;
-      read << std::ifstream(out).rdbuf();
-      text = read.str();
-    }
-    return text;
-  };
-  EXPECT_EQ(followed("before\n"), "\\x1b[31mbefore\n");
-  std::ofstream(log, std::ios::app) << "\x1b]0;title\x07 \r after\n";
-  EXPECT_EQ(followed("after\n"), "\\x1b[31mbefore\n\\x1b]0;title\\x07 \\x0d after\n");
-  ::kill(follower, SIGTERM);
-  int status = 0;
-  EXPECT_EQ(waitpid(follower, &status, 0), follower);
 }
 
 TEST_F(Cli, RestartReplacesADaemonThatHangs) {

@@ -43,7 +43,7 @@ TABLE = {
     "jit/resolve": ["jit/run", "frontend", "cache/reader", "cache/format", "backends/backend.h", "backends/device.h",
                     "backends/devices.h", "base"],
     "jit/build": ["jit/run", "jit/resolve", "autotune", "verdict", "backends", "frontend", "cache/format", "cache/reader", "base"],
-    "jit/worker": ["jit", "verdict", "backends", "frontend", "cache/format", "cache/reader", "base"],
+    "jit/worker": ["jit", "autotune", "verdict", "backends", "frontend", "cache/format", "cache/reader", "base"],
     "service/protocol": ["base"],
     "service": ["service/protocol", "jit", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
     "client": ["jit/resolve", "jit/run", "frontend", "service/protocol", "cache/reader", "cache/format",
