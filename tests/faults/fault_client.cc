@@ -4,7 +4,7 @@
 //   compile N…      each: "N ok STATISTICS", or "N error CODE MESSAGE"; "N wrong …" and exit 3 for a wrong result, or for
 //                   memory that is writable and executable
 //   fork N M        compiles N; parent and child run N and compile M, at once
-//   fork-team       runs a program on two threads; parent and child run it again, and the child has no other thread then
+//   fork-team T     runs a program on T threads; parent and child run it again, and the child has no other thread then
 //   flight S N…     for S seconds runs what it compiled once, and again what a new client of its finds; then as compile
 //   leave N         exits while another thread compiles N
 //
@@ -124,7 +124,7 @@ size_t threads_of_this_process() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-int fork_after_a_team_ran() {
+int fork_after_a_team_ran(uint32_t threads) {
   constexpr size_t k_elements = size_t{1} << 20;
   kiln::api::Client client;
   const kiln::api::Program program =
@@ -132,7 +132,7 @@ int fork_after_a_team_ran() {
   const std::vector<float> source(k_elements, 3.0F);
   const auto is_right = [&] {
     std::vector<float> result(k_elements);
-    program.run({source.data()}, {result.data()}, 2);
+    program.run({source.data()}, {result.data()}, threads);
     return std::ranges::count(result, -3.0F) == std::ssize(result);
   };
   const size_t before = threads_of_this_process();
@@ -142,7 +142,9 @@ int fork_after_a_team_ran() {
   int status = 0;
   waitpid(child, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return 4;
-  return is_right() ? 0 : k_wrong_result;
+  if (!is_right()) return k_wrong_result;
+  std::printf("right\n");
+  return 0;
 }
 
 /// Every result is right or an error, however the files change meanwhile.
@@ -179,7 +181,7 @@ int fly(double seconds, const std::vector<long>& numbers) {
 int run(int argc, char** argv) {
   const std::string verb = argc > 2 ? argv[1] : "";
   if (verb == "fork" && argc == 4) return fork_and_compile(std::atol(argv[2]), std::atol(argv[3]));
-  if (verb == "fork-team") return fork_after_a_team_ran();
+  if (verb == "fork-team") return fork_after_a_team_ran(static_cast<uint32_t>(std::atol(argv[2])));
   if (verb == "flight" && argc > 3) {
     std::vector<long> numbers;
     for (int i = 3; i < argc; ++i) numbers.push_back(std::atol(argv[i]));

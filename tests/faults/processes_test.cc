@@ -197,9 +197,10 @@ TEST(ClientForks, ParentAndChildBothGoOn) {
 
 TEST(ClientForks, AfterAProgramRanOnTwoThreadsTheChildRunsItOnOne) {
   Host host;
-  const Outcome outcome = host.start({"fork-team"}).wait();
+  const Outcome outcome = host.start({"fork-team", "2"}).wait();
   EXPECT_TRUE(outcome.ended) << "the child waits for threads that it does not have";
   EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.lines, std::vector<std::string>{"right"});
 }
 
 TEST(ClientLeaves, WhileItsGraphIsCompiledAndNobodyMinds) {

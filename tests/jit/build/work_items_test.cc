@@ -77,6 +77,9 @@ TEST(WorkItems, where_the_share_shrinks_threads_end_at_their_next_item_and_the_c
       [&](size_t, auto& lock) {
         EXPECT_TRUE(watched.await(3, lock));
         share = 1;
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // time for others to go on, if they did
+        lock.lock();
       });
   watched.expect_each_once(50);
   const auto caller = std::this_thread::get_id();
