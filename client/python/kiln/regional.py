@@ -94,7 +94,6 @@ class Entry:
 
     def install(self, packages, mode: str | None = None) -> None:
         self._packages, self._mode = packages, mode
-        self._name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
         try:
             self._capture = self._start()
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
@@ -106,7 +105,8 @@ class Entry:
                 setattr(self.owner, self.role, _Bound(self, target))
 
     def _start(self):
-        """This process's capture of the key, or the saved one, or a new one."""
+        """This process's capture of the key, or the saved one, or a new one. Its name, which its bytecode has, is the key's."""
+        self._name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
         shared = self._key, self._mode
         if shared in _captures:
             return _captures[shared]

@@ -195,9 +195,9 @@ PAIRS = {
     "fraction_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k) for k in (2.5, 3.5)),
     "extent_of_a_buffer": tuple(lambda k=k: Measured(torch.tanh, k, is_shape=True) for k in (2, 3)),
     "bound_method": (lambda: with_bound_method(2.0), lambda: with_bound_method(3.0)),
-    "one_object": tuple(lambda is_one=o: comparing(lambda: Scaling(2.0), is_one) for o in (True, False)),
-    "one_module": tuple(lambda is_one=o: comparing(nn.Tanh, is_one) for o in (True, False)),
-    "one_list": tuple(lambda is_one=o: comparing(lambda: [2.0], is_one) for o in (True, False)),
+    "one_object": tuple(lambda is_one=o: comparing(lambda: Scaling(2.0), is_one) for o in (False, True)),
+    "one_module": tuple(lambda is_one=o: comparing(nn.Tanh, is_one) for o in (False, True)),
+    "one_list": tuple(lambda is_one=o: comparing(lambda: [2.0], is_one) for o in (False, True)),
     "hook": (lambda: hooked(2.0), lambda: hooked(3.0)),
     "encoder": (lambda: encoder("relu"), lambda: encoder("gelu")),
 }

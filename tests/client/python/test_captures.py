@@ -112,6 +112,7 @@ def test_a_method_replaced_on_a_class_is_seen_in_the_running_process_and_in_the_
     check(model, twin)
     forget()
     check(*compiled("subclass"))
+    assert frames() == 0, kiln.explain()
     monkeypatch.undo()
     forget()
     check(*compiled("subclass"))

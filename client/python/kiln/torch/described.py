@@ -189,28 +189,37 @@ def name_of(value) -> str:
 
 
 def describe_module(module: torch.nn.Module, describer: Describer) -> bytes:
-    """What guards on tensors, numbers and types do not say of a module and all below it: the code of its classes, and
-    attributes that can be run or that Python compares by identity."""
-    said = [(path, describer.digest(type(part)), _attributes(part, describer)) for path, part in module.named_modules()]
+    """What guards on tensors, numbers and types do not say of a module and all below it: the code of its classes, attributes
+    that can be run or that Python compares by identity, and which of its attributes are one object."""
+    places: dict[int, int] = {}
+    said = [(path, describer.digest(type(part)), _attributes(part, describer, places)) for path, part in module.named_modules()]
     return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
 
 
-_STATE = frozenset(vars(torch.nn.Module()))
+_STATE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"}  # the latter says how it is run, not what it is
 _HOOKS = sorted(name for name in _STATE if "_hooks" in name)  # torch's dicts of them, by handle
 
 
-def _attributes(module: torch.nn.Module, describer: Describer) -> list:
+def _attributes(module: torch.nn.Module, describer: Describer, places: dict) -> list:
     own = sorted((name, value) for name, value in vars(module).items() if name not in _STATE)
-    hooks = [(name, list(vars(module)[name].values())) for name in _HOOKS if vars(module).get(name)]
-    return [(name, _code_in(value, describer)) for name, value in own + hooks]
+    hooks = [(name, tuple(vars(module)[name].values())) for name in _HOOKS if vars(module).get(name)]
+    return [(name, _code_in(value, describer, places)) for name, value in own + hooks]
 
 
-def _code_in(value, describer: Describer):
-    """The digests of what can be run in the value, through containers. What objects hold is for guards to say."""
-    if isinstance(value, (list, tuple)):
-        return [_code_in(item, describer) for item in value]
+def _code_in(value, describer: Describer, places: dict):
+    """The digests of what can be run in the value, through containers, and in what place each object was first met: where two
+    attributes are one, Dynamo guards that they are; where they are two, it does not. What objects hold is for guards to say."""
+    if isinstance(value, ATOMS):
+        return ""
+    if isinstance(value, tuple):  # Python is free to make one of equal ones
+        return [_code_in(item, describer, places) for item in value]
+    if id(value) in places:
+        return places[id(value)]
+    place = places[id(value)] = len(places)
+    if isinstance(value, list):
+        return place, [_code_in(item, describer, places) for item in value]
     if isinstance(value, dict):
-        return [(str(name), _code_in(item, describer)) for name, item in value.items()]
+        return place, [(str(name), _code_in(item, describer, places)) for name, item in value.items()]
     if isinstance(value, (*RUN, type)) or inspect.isroutine(value):
-        return describer.lenient(value)
-    return ""
+        return place, describer.lenient(value)
+    return place
