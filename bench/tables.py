@@ -24,7 +24,7 @@ TITLES = {
     "near_shapes": "Winners of near shapes", "background_cost": "What tuning in the background costs",
     "quantized": "Products with bytes",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
-    "torch_fuzz": "Random torch programs", "conformance": "Other people's suites",
+    "torch_fuzz": "Random torch programs", "graph_fuzz": "Random graphs", "conformance": "Other people's suites",
 }  # fmt: skip
 OVERVIEW = ("model", "memory", "optimizer_step", "warm_start", "cold_compile", "gemm", "attention", "tune")
 
@@ -103,9 +103,20 @@ def section(result):
     return lines
 
 
+def graph_fuzz():
+    """The runs on record as one result."""
+    runs = [json.loads(line) for line in (RESULTS / "graph_fuzz.jsonl").read_text().splitlines()]
+    rows = [{"case": f"{run['date']}, {run['build']}, from seed {run['first_seed']} on", "unit": "graphs", "ours": run["graphs"],
+             "own": {name: run[name] for name in ("compiled", "nodes", "failed")}} for run in runs]
+    notes = [f"{run['build']}, from seed {run['first_seed']} on: {run['closed']}." for run in runs if "closed" in run]
+    total = {name: sum(run[name] for run in runs) for name in ("graphs", "compiled", "failed")}
+    return {"bench": "graph_fuzz", "host": {"date": runs[-1]["date"], "cpu": runs[-1]["machine"]}, "rows": rows,
+            "note": " ".join(notes), "summary": total}
+
+
 def all_results():
     """In the order of TITLES."""
-    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    results = [*(json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))), graph_fuzz()]
     order = list(TITLES)
     return sorted(results, key=lambda r: order.index(r["bench"]) if r["bench"] in order else len(order))
 

@@ -40,6 +40,8 @@ class Reference {
   Reference(const Graph& graph, const Memory& inputs) : m_graph(&graph), m_inputs(inputs.begin(), inputs.end()) {}
   Status round(const Graph& graph, uint64_t times, std::vector<ElementEvaluator>& rounded) const;
   Status take_apart();
+  /// Whether some rounding gives `got`: two numbers that a comparison finds equal in few.
+  bool becomes(size_t output, int64_t index, double got) const;
 
   const Graph* m_graph;
   std::vector<std::span<const std::byte>> m_inputs;
