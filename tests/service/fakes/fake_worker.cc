@@ -37,7 +37,8 @@ class Notes {
   }
   /// Counts forks for real: a line for each build that began.
   void add_build(std::string_view graph) const { add(m_builds, fmt::format("{}\n", graph)); }
-  void set_priority(const std::string& text) const { add(m_priority, text); }
+  /// A line for each build that says so.
+  void add_priority(std::string_view priority) const { add(m_priority, fmt::format("{}\n", priority)); }
 
  private:
   static constexpr int k_mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
@@ -150,7 +151,7 @@ Status open_as_a_driver_does() {
 Expected<BuildResult> race(const BuildRequest& request, const std::string& graph) {
   if (graph.starts_with("long")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (graph.starts_with("guest")) {
-    g_notes.set_priority(fmt::format("{} {}", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)));
+    g_notes.add_priority(fmt::format("{} {}", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)));
   }
   BuildResult result = result_of(graph, 100);
   result.raced = graph.starts_with("vain") ? 0 : 1;
