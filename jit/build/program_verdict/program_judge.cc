@@ -139,7 +139,7 @@ Status ProgramJudge::check_places(std::span<const Argument> arguments) {
   return {};
 }
 
-void ProgramJudge::set_places(std::vector<uint32_t> inputs, std::vector<uint32_t> outputs) {
+void ProgramJudge::set_places(const std::vector<uint32_t>& inputs, const std::vector<uint32_t>& outputs) {
   const auto note = [&](const std::vector<uint32_t>& allocations, DataFlow::Place place) {
     for (uint32_t i = 0; i < allocations.size(); ++i) m_places[allocations[i]] = {.place = place, .index = i};
   };

@@ -26,7 +26,7 @@ class ProgramJudge final : public LaunchObserver {
   /// The memory of the client's inputs, in order.
   void set_inputs(std::vector<std::span<uint8_t>> inputs) { m_inputs = std::move(inputs); }
   /// The allocations of the client's inputs and outputs, in order.
-  void set_places(std::vector<uint32_t> inputs, std::vector<uint32_t> outputs);
+  void set_places(const std::vector<uint32_t>& inputs, const std::vector<uint32_t>& outputs);
   /// Memory that launches may write to.
   void allow_writing(uint32_t allocation) { m_writable.insert(allocation); }
   /// Which outputs could have been made over which inputs, by what launches were given and by their kernels' specs.
