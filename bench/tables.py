@@ -16,7 +16,8 @@ What was measured, on which machine, and how: each file of `bench/results/` as o
 range over the median. Samples of one table are interleaved.
 """
 TITLES = {
-    "model": "Step time", "warm_start": "Second process", "second_process": "Second processes of several models", "cold_compile": "Cold compilation", "depth": "Depth",
+    "model": "Step time", "warm_start": "Second process", "second_process": "Second processes of several models",
+    "cold_compile": "Cold compilation", "depth": "Depth",
     "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "accuracy": "Accuracy",
     "coverage": "Coverage", "optimizer_step": "Optimizer's step", "memory": "Peak memory",
     "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16",
