@@ -101,17 +101,21 @@ class Race {
     std::vector<double> ratios;
     int lead = 0;  // turns that the challenger won, less the others
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(m_rules.most_final_seconds);
-    while (ratios.size() < m_rules.most_final_turns && std::chrono::steady_clock::now() < end &&
-           lead < m_rules.winning_lead && lead > -m_rules.losing_lead) {
+    const auto is_clear = [&] { return m_least[challenger] < m_least[0] / (1 + m_rules.margin); };
+    const auto is_decided = [&] {
+      return lead >= m_rules.winning_lead || (lead <= -m_rules.losing_lead && !is_clear());
+    };
+    while (!is_decided() && ratios.size() < m_rules.most_final_turns && std::chrono::steady_clock::now() < end) {
       KILN_RETURN_IF_ERROR(run_turn());
       if (!other.status.ok()) return 0;
       ratios.push_back(other.seconds[theirs + ratios.size()] / incumbent.seconds[mine + ratios.size()]);
       lead += ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
     }
-    // Without time for a lead, who was ahead so far.
-    const bool is_ahead =
-        lead >= m_rules.winning_lead || (std::chrono::steady_clock::now() >= end && lead >= m_rules.losing_lead);
-    return is_ahead && quantile(ratios, 0.5) <= 1 - m_rules.least_gain ? challenger : 0;
+    if (is_decided()) return lead > 0 && quantile(ratios, 0.5) <= 1 - m_rules.least_gain ? challenger : 0;
+    // Without a decision the least samples have it where they are far apart, since nothing makes a kernel faster than it is;
+    // else, when time is up, who was ahead so far.
+    const bool is_ahead = std::chrono::steady_clock::now() >= end && lead >= m_rules.losing_lead;
+    return is_clear() || (is_ahead && quantile(ratios, 0.5) <= 1 - m_rules.least_gain) ? challenger : 0;
   }
 
   std::vector<Entrant>& m_entrants;

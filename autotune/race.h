@@ -27,10 +27,10 @@ struct RaceRules {
   double most_seconds = 5;            // what the turns before the final may take
   double first_margin = 0.6;          // who is slower than the best by this share of one repetition drops out,
   double first_noise_seconds = 5e-4;  // beside this much, that a first repetition may be off
-  double margin = 0.1;                // the same after each turn, of the least sample
+  double margin = 0.1;                // the same after each turn, of the least sample; in the final: they are far apart
   uint32_t turns = 3;
   int winning_lead = 7;  // turns of the final that the challenger won by half of least_gain, less the others
-  int losing_lead = 3;   // the other way round: then the incumbent stays
+  int losing_lead = 3;   // the other way round: then the incumbent stays, unless its least sample is far slower
   uint32_t most_final_turns = 25;
   double most_final_seconds = 3;  // after which who leads by `losing_lead` has won
   uint32_t retries = 3;           // of a disturbed sample
@@ -43,7 +43,8 @@ using TakeSample = std::function<Expected<TimeSample>(size_t index, double expec
 /// what slows the machine down for a while slows all of them; who falls behind drops out, by its least sample, since a
 /// neighbour only ever slows one down. The fastest and the incumbent meet in a final, paired turn by turn, that ends when one
 /// of them leads by so many turns (a sequential sign test). The incumbent is replaced by who wins it, and is faster by
-/// `least_gain` in the median of the ratios.
+/// `least_gain` in the median of the ratios. On a machine so busy that turns say nothing, an incumbent whose least sample is
+/// slower than the other's by `margin` does not win by turns.
 /// Errors: none of the entrants': who fails drops out. internal when the incumbent fails.
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules = {});
 

@@ -18,6 +18,7 @@ class Track {
   double noise = 0.03;          // of each sample, as a share
   double neighbour_share = 0;   // of samples, that take twice as long
   double noticed_share = 0.8;   // of those, that are known to be disturbed
+  double crowd_seconds = 0;     // what others take of each sample on average, unnoticed
   std::vector<size_t> failing;  // entrants that crash
   uint32_t taken = 0;
   double taken_seconds = 0;
@@ -26,7 +27,8 @@ class Track {
     ++taken;
     if (std::ranges::find(failing, index) != failing.end()) return error(StatusCode::aborted, "candidate died");
     const bool is_slowed = m_share(m_random) < neighbour_share;
-    const double seconds = m_true[index] * std::exp(noise * m_normal(m_random)) * (is_slowed ? 2 : 1);
+    const double seconds =
+        m_true[index] * std::exp(noise * m_normal(m_random)) * (is_slowed ? 2 : 1) + crowd_seconds * m_wait(m_random);
     taken_seconds += seconds;
     return TimeSample{seconds, is_slowed && m_share(m_random) < noticed_share};
   }
@@ -45,6 +47,7 @@ class Track {
   std::mt19937_64 m_random;
   std::normal_distribution<double> m_normal;
   std::uniform_real_distribution<double> m_share;
+  std::exponential_distribution<double> m_wait;
 };
 
 std::vector<double> sixteen_with(size_t best, double seconds) {
@@ -78,6 +81,14 @@ TEST(Race, a_neighbour_does_not_change_the_pick) {
     Track track(sixteen_with(7, 0.8), seed);
     track.neighbour_share = 0.2;
     EXPECT_EQ(track.winner(), 7) << seed;
+  }
+}
+
+TEST(Race, a_crowd_does_not_keep_a_bad_incumbent) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Track track(sixteen_with(0, 3.0), seed);
+    track.crowd_seconds = 4;
+    EXPECT_NE(track.winner(), 0) << seed;
   }
 }
 
