@@ -11,7 +11,7 @@ from capture import assert_close, captured, compiled
 from kiln.torch import joint
 from kiln.torch.between import Between
 from kiln.torch.partition import partition
-from kiln.torch.rows import FAMILIES, LATER, ROWS, row_of
+from kiln.torch.rows import FAMILIES, LATER, NO_ROW, ROWS, row_of
 from kiln.torch.rows.table import Row
 from test_joint import saved_by
 
@@ -27,8 +27,9 @@ def cosh(b, node):
 
 @pytest.fixture
 def planted(monkeypatch):
-    """planted(**facts): from now on there is a row of cosh, which has none."""
-    assert COSH not in ROWS
+    """planted(**facts): from now on there is a row of cosh, whose own is away: an op that has none."""
+    monkeypatch.delitem(ROWS, COSH)
+    assert row_of(COSH) is NO_ROW
     return lambda **facts: monkeypatch.setitem(ROWS, COSH, Row(cosh, **facts))
 
 

@@ -14,22 +14,26 @@ from . import (
     contraction,
     convolution,
     creation,
+    functions,
     indexing,
     normalisation,
     pointwise,
     pools,
     random,
     reductions,
+    scatters,
     views,
 )
 from .table import NO_ROW, Row
 
 FAMILIES = (
     pointwise,
+    functions,
     activation_gradients,
     creation,
     views,
     indexing,
+    scatters,
     reductions,
     normalisation,
     pools,

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ..builder import Builder, meta_of, type_of
+from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
 
 FAMILY = Family()
@@ -89,3 +90,17 @@ def attention_backward(b, node):
     bias, attributes = attention_attributes(b, node, node.args[1], 6)
     operands = [*(b.value(a) for a in node.args[:6]), bias]
     return b.ops("attention_backward", operands, result_types(node), **attributes)
+
+
+@row("_trilinear.default")
+def trilinear(b, node):
+    dtype, _ = result_type(node)
+    wide = statistics_dtype(dtype)
+    factors = []
+    for i in range(3):
+        x = b.cast(b.value(node.args[i]), wide)
+        for dim in sorted(node.args[3 + i]):
+            x = b.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+        factors.append(x)
+    product = b.pointwise("mul", b.pointwise("mul", factors[0], factors[1]), factors[2])
+    return b.cast(b.reduce("sum", product, list(node.args[6]), False), dtype)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from torch import fx
+
 from ..builder import Builder, broadcast, dim_of
 from ..text import Value
-from .table import Family, arg, aten, kept_shape, number, require, result_type, wrap
+from .table import Family, arg, aten, kept_shape, number, require, result_type, scaled, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -15,10 +17,14 @@ row = FAMILY.row
 def in_range(b: Builder, indices: Value, extent) -> Value:
     """Indices counted from the end made to count from the start."""
     require(indices.dtype in ("i32", "i64") and isinstance(extent, int), "an index of this kind")
-    require(extent > 1, "an index into an extent of 1")  # reads nothing that depends on it, so nothing would check it
     below = b.pointwise("lt", indices, b.full(0, indices.dtype), dtype="bool")
     wrapped = b.pointwise("add", indices, b.full(extent, indices.dtype))
     return b.pointwise("select", below, wrapped, indices)
+
+
+def in_line(b: Builder, value: Value) -> Value:
+    """A scalar as the one element of a dim."""
+    return value if value.shape else b.reshape(value, (1,))
 
 
 @row("embedding.default")
@@ -38,41 +44,54 @@ def embedding_backward(b, node):
 
 @row("index_select.default")
 def index_select(b, node):
-    x, dim, indices = b.value(node.args[0]), node.args[1], b.value(node.args[2])
-    require(len(x.shape) > 0 and len(indices.shape) == 1, "indexing a scalar")
-    return b.op("index_select", (x, indices), *result_type(node), dim=wrap(dim, len(x.shape)))
+    x, indices = (in_line(b, b.value(node.args[i])) for i in (0, 2))
+    dtype, shape = result_type(node)
+    dim = wrap(node.args[1], len(x.shape))
+    chosen = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
+    return b.reshape(b.op("index_select", (x, indices), dtype, chosen, dim=dim), shape)
 
 
 @row("gather.default")
 def gather(b, node):
     require(not node.kwargs.get("sparse_grad", False), "sparse_grad")
-    x, indices = b.value(node.args[0]), b.value(node.args[2])
-    require(len(x.shape) > 0 and len(indices.shape) == len(x.shape), "indexing a scalar")
-    return b.op("gather", (x, indices), *result_type(node), dim=wrap(node.args[1], len(x.shape)))
+    x, indices = (in_line(b, b.value(node.args[i])) for i in (0, 2))
+    require(len(indices.shape) == len(x.shape), "indices of another rank")
+    dtype, shape = result_type(node)
+    return b.reshape(b.op("gather", (x, indices), dtype, indices.shape, dim=wrap(node.args[1], len(x.shape))), shape)
+
+
+def first_part(b: Builder, source: Value, shape: tuple) -> Value:
+    """The elements of the source that indices of this shape belong to."""
+    for dim, extent in enumerate(shape):
+        source = b.slice(source, dim, 0, extent, extent)
+    return source
 
 
 @row("scatter_add.default", "scatter.src")
 def scatter(b, node):
     name = "scatter_add" if node.target is aten.scatter_add.default else "scatter"
-    x, indices, source = (b.value(node.args[i]) for i in (0, 2, 3))
-    require(len(x.shape) > 0 and indices.shape == source.shape, "a source of another shape than its indices")
-    return b.op(name, (x, indices, source), *result_type(node), dim=wrap(node.args[1], len(x.shape)))
+    x, indices, source = (in_line(b, b.value(node.args[i])) for i in (0, 2, 3))
+    require(len(indices.shape) == len(source.shape) == len(x.shape), "indices of another rank")
+    operands = (x, indices, first_part(b, source, indices.shape))
+    dtype, shape = result_type(node)
+    return b.reshape(b.op(name, operands, dtype, x.shape, dim=wrap(node.args[1], len(x.shape))), shape)
 
 
 @row("scatter.value")
 def scatter_value(b, node):
-    x, indices = b.value(node.args[0]), b.value(node.args[2])
-    require(len(x.shape) > 0, "indexing a scalar")
+    x, indices = (in_line(b, b.value(node.args[i])) for i in (0, 2))
     source = b.full(number(node.args[3]), x.dtype, indices.shape)
-    return b.op("scatter", (x, indices, source), *result_type(node), dim=wrap(node.args[1], len(x.shape)))
+    dtype, shape = result_type(node)
+    return b.reshape(b.op("scatter", (x, indices, source), dtype, x.shape, dim=wrap(node.args[1], len(x.shape))), shape)
 
 
 @row("index_add.default")
 def index_add(b, node):
-    require(node.kwargs.get("alpha", 1) == 1, "a scaled index_add")
-    x, indices, source = (b.value(node.args[i]) for i in (0, 2, 3))
-    require(len(x.shape) > 0 and len(indices.shape) == 1, "indexing a scalar")
-    return b.op("index_add", (x, indices, source), *result_type(node), dim=wrap(node.args[1], len(x.shape)))
+    x, indices, source = (in_line(b, b.value(node.args[i])) for i in (0, 2, 3))
+    require(len(source.shape) == len(x.shape), "a source of another rank")
+    source = scaled(b, source, number(node.kwargs.get("alpha", 1)))
+    dtype, shape = result_type(node)
+    return b.reshape(b.op("index_add", (x, indices, source), dtype, x.shape, dim=wrap(node.args[1], len(x.shape))), shape)
 
 
 @row("index.Tensor", "_unsafe_index.Tensor")
@@ -117,17 +136,28 @@ def index_put(b, node):
         return b.pointwise("select", mask, b.cast(b.reshape(values, ()), x.dtype), x)
     if len(dims) == 1:
         return put(b, x, dim, in_range(b, indices[0], x.shape[dim]), values, accumulate)
-    # One index into all of these dims would reach another row where one of several is out of its range.
-    require(node.target is aten._unsafe_index_put.default, "checked indices of several dims")
+    is_checked = node.target is not aten._unsafe_index_put.default
     require(dims[-1] - dim < len(dims), "writing along dims that do not stand side by side")
     before, extents, after = x.shape[:dim], x.shape[dim : dims[-1] + 1], x.shape[dims[-1] + 1 :]
-    require(all(isinstance(e, int) for e in extents), "a symbolic extent")
-    require(all(i.dtype in ("i32", "i64") for i in indices), "an index of this kind")
-    merged = b.cast(indices[0], "i64")
-    for index, extent in zip(indices[1:], extents[1:]):
-        merged = b.pointwise("add", b.pointwise("mul", merged, b.full(extent, "i64")), b.cast(index, "i64"))
+    merged = merge(b, indices, extents, is_checked)
     written = put(b, b.reshape(x, (*before, math.prod(extents), *after)), dim, merged, values, accumulate)
     return b.reshape(written, x.shape)
+
+
+def merge(b: Builder, indices: list[Value], extents: tuple, is_checked: bool) -> Value:
+    """Indices of several dims as one into all of their elements in order; beyond all of these where one is out of its range."""
+    require(all(isinstance(e, int) for e in extents), "a symbolic extent")
+    require(all(i.dtype in ("i32", "i64") for i in indices), "an index of this kind")
+    merged, beyond = None, b.full(math.prod(extents), "i64")
+    for index, extent in zip(indices, extents):
+        index = b.cast(index, "i64")
+        if is_checked:
+            index = in_range(b, index, extent)
+            nearest = b.pointwise("minimum", b.pointwise("maximum", index, b.full(0, "i64")), b.full(extent - 1, "i64"))
+            is_outside = b.pointwise("abs", b.pointwise("sign", b.pointwise("sub", index, nearest)))
+            index = b.pointwise("add", nearest, b.pointwise("mul", is_outside, beyond))
+        merged = index if merged is None else b.pointwise("add", b.pointwise("mul", merged, b.full(extent, "i64")), index)
+    return merged
 
 
 def put(b: Builder, x: Value, dim: int, indices: Value, values: Value, accumulate: bool) -> Value:
@@ -140,3 +170,41 @@ def put(b: Builder, x: Value, dim: int, indices: Value, values: Value, accumulat
     rows = b.reshape(indices, (*(1 for _ in before), count, *(1 for _ in after)))
     shape = (*before, count, *after)
     return b.op("scatter", (x, b.expand(rows, shape), b.reshape(source, shape)), x.dtype, x.shape, dim=dim)
+
+
+@row("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(b, node):
+    is_right = bool(node.kwargs.get("right", False)) or node.kwargs.get("side") == "right"
+    return place_among(b, node, b.value(node.args[0]), node.args[1], is_right, b.optional(node.kwargs.get("sorter")))
+
+
+@row("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(b, node):
+    return place_among(b, node, b.value(node.args[1]), node.args[0], bool(node.kwargs.get("right", False)))
+
+
+def place_among(b: Builder, node, ordered: Value, values, is_right: bool, order: Value | None = None) -> Value:
+    """How many of the elements along the last dim, which are ordered or have an order, lie before each value, by halving. NaN
+    lies after all."""
+    dtype, shape = result_type(node)
+    values = b.value(values) if isinstance(values, fx.Node) else b.full(number(values), ordered.dtype)
+    require(values.dtype == ordered.dtype and len(ordered.shape) > 0, "values of another dtype")
+    extent = ordered.shape[-1]
+    require(isinstance(extent, int), "a search in a symbolic extent")
+    flat = len(ordered.shape) == 1
+    if flat:
+        values = b.reshape(values, (math.prod(shape),))
+    low, high = b.full(0, "i64", values.shape), b.full(extent, "i64", values.shape)
+    for _ in range(extent.bit_length()):
+        middle = b.pointwise("floor_div", b.pointwise("add", low, high), b.full(2, "i64"))
+        place = b.pointwise("minimum", middle, b.full(extent - 1, "i64"))
+        if order is not None:
+            place = b.op("take" if flat else "gather", (order, place), "i64", values.shape, dim=len(ordered.shape) - 1)
+        found = b.op("take" if flat else "gather", (ordered, place), ordered.dtype, values.shape, dim=len(ordered.shape) - 1)
+        is_after = b.pointwise("gt" if is_right else "ge", found, values, dtype="bool")
+        is_open = b.pointwise("lt", low, high, dtype="bool")
+        goes_up = b.pointwise("bitwise_and", is_open, b.pointwise("logical_not", is_after))
+        goes_down = b.pointwise("bitwise_and", is_open, is_after)
+        low = b.pointwise("select", goes_up, b.pointwise("add", middle, b.full(1, "i64")), low)
+        high = b.pointwise("select", goes_down, middle, high)
+    return b.cast(b.reshape(low, shape), dtype)

@@ -17,7 +17,7 @@ UNARY_FLOATING = {
     "reciprocal": "reciprocal", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "sigmoid": "sigmoid",
     "silu": "silu", "mish": "mish", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid",
 }  # fmt: skip
-UNARY = {"neg": "neg", "abs": "abs", "sign": "sign", "relu": "relu", "bitwise_not": "bitwise_not"}
+UNARY = {"neg": "neg", "abs": "abs", "sign": "sign", "bitwise_not": "bitwise_not"}
 ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc"}
 PREDICATES = {"isnan": "is_nan", "isinf": "is_inf", "logical_not": "logical_not"}
 
@@ -54,6 +54,12 @@ for aten_name, kiln_name in ROUNDING.items():
     row(f"{aten_name}.default")(rounding(kiln_name))
 for aten_name, kiln_name in PREDICATES.items():
     row(f"{aten_name}.default")(predicate(kiln_name))
+
+@row("relu.default")
+def relu(b, node):
+    x = b.value(node.args[0])
+    return b.pointwise("relu", x) if x.dtype in FLOATING else b.pointwise("maximum", x, b.full(0, x.dtype))
+
 
 BINARY = {
     "div": "div", "remainder": "remainder", "fmod": "fmod", "atan2": "atan2",
@@ -146,7 +152,9 @@ def div_mode(b, node):
     left, right = (operand(b, a, dtype) for a in node.args[:2])
     if mode == "floor":
         return b.pointwise("floor_div", left, right)
-    require(dtype in FLOATING, f"integer division with rounding_mode {mode}")
+    if dtype not in FLOATING:
+        require(mode == "trunc" and dtype != "bool", f"integer division with rounding_mode {mode}")
+        return b.pointwise("floor_div", b.pointwise("sub", left, b.pointwise("fmod", left, right)), right)
     quotient = b.pointwise("div", left, right)
     return b.pointwise("trunc", quotient) if mode == "trunc" else quotient
 
@@ -157,8 +165,14 @@ def pow_scalar(b, node):
     x, exponent = operand(b, node.args[0], dtype), number(node.args[1])
     if dtype in FLOATING:
         return b.pointwise("pow_scalar", x, exponent=float(exponent))
-    require(exponent == 2, "an integer power other than 2")
-    return b.pointwise("mul", x, x)
+    require(dtype != "bool" and 1 <= exponent < 64, "an integer power of this size")
+    result, power = None, x
+    while exponent:
+        if exponent & 1:
+            result = power if result is None else b.pointwise("mul", result, power)
+        exponent >>= 1
+        power = b.pointwise("mul", power, power) if exponent else power
+    return result
 
 
 @row("pow.Tensor_Tensor", "pow.Scalar")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..builder import Builder
-from ..text import Value
+from ..text import FLOATING, Value
 from .creation import ascending
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
@@ -101,7 +101,11 @@ def average(b, node):
     w = Windows.of(node, x.shape, shape, kernel, arg(node, 2, "stride"), arg(node, 3, "padding", 0))
     wide = b.cast(x, statistics_dtype(dtype))
     divisor = counts(b, w, arg(node, 5, "count_include_pad", True), arg(node, 6, "divisor_override"), wide.dtype)
-    return b.cast(b.pointwise("div", w.reduce(b, "sum", w.over(b, wide, 0)), divisor), dtype)
+    total = w.reduce(b, "sum", w.over(b, wide, 0))
+    if dtype not in FLOATING:  # towards 0
+        rest = b.pointwise("fmod", total, divisor)
+        return b.pointwise("floor_div", b.pointwise("sub", total, rest), divisor)
+    return b.cast(b.pointwise("div", total, divisor), dtype)
 
 
 @row("avg_pool2d_backward.default", "avg_pool3d_backward.default")
@@ -131,33 +135,67 @@ def spread(b: Builder, w: Windows, shares: Value) -> Value:
     return seen.reduce(b, "sum", seen.over(b, padded(b, shares, low, high, 0), 0))
 
 
-def split_evenly(x: tuple, y: tuple) -> tuple[tuple, list[int]]:
-    """The shape in which each element of y has its part of x along dims of its own, and these dims."""
-    shape, dims = [], []
-    for e, o in zip(x, y):
-        require(isinstance(e, int) and isinstance(o, int) and o > 0 and e % o == 0, "parts of several sizes")
-        shape += [o, e // o]
-        dims.append(len(shape) - 1)
-    return tuple(shape), dims
+def seen_by_parts(b: Builder, x: Value, parts: tuple, outside: float) -> tuple[Value, list[int]]:
+    """x, whose last dims are apart into parts: each part's elements along a dim of its own, and `outside` where it has fewer than
+    another; and these dims. Part i of n begins at the element ⌊i e / n⌋ of e and ends before ⌈(i + 1) e / n⌉."""
+    first, dims = len(x.shape) - len(parts), []
+    for i, count in enumerate(parts):
+        dim, extent = first + 2 * i, x.shape[first + 2 * i]
+        require(isinstance(extent, int) and isinstance(count, int) and count > 0 < extent, "parts of a size that is not known")
+        begins = [part * extent // count for part in range(count)]
+        longest = max(-(-(part + 1) * extent // count) - begin for part, begin in enumerate(begins))
+        shape = (*x.shape[:dim], count, longest, *x.shape[dim + 1 :])
+        dims.append(dim + 1)
+        if extent % count == 0:
+            x = b.reshape(x, shape)
+            continue
+        if count % extent == 0:  # each element is a part several times
+            times = (*x.shape[: dim + 1], count // extent, *x.shape[dim + 1 :])
+            x = b.reshape(b.expand(b.reshape(x, (*x.shape[: dim + 1], 1, *x.shape[dim + 1 :])), times), shape)
+            continue
+        places, is_inside = places_of_parts(b, extent, count, longest)
+        places = b.pointwise("minimum", places, b.full(extent - 1, "i64"))
+        taken = (*x.shape[:dim], count * longest, *x.shape[dim + 1 :])
+        x = b.op("take", (x, b.reshape(places, (count * longest,))), x.dtype, taken, dim=dim)
+        is_inside = b.reshape(is_inside, (count, longest, *(1 for _ in shape[dim + 2 :])))
+        x = b.pointwise("select", is_inside, b.reshape(x, shape), b.full(outside, x.dtype))
+    return x, dims
+
+
+def places_of_parts(b: Builder, extent: int, count: int, longest: int) -> tuple[Value, Value]:
+    """The elements that parts are made of, [part, element]; and which of them belong to their part."""
+    part = ascending(b, "i64", (count, 1))
+    begin = b.pointwise("floor_div", b.pointwise("mul", part, b.full(extent, "i64")), b.full(count, "i64"))
+    until = b.pointwise("add", b.pointwise("mul", part, b.full(extent, "i64")), b.full(extent + count - 1, "i64"))
+    end = b.pointwise("floor_div", until, b.full(count, "i64"))
+    places = b.pointwise("add", begin, ascending(b, "i64", (1, longest), dim=1))
+    return places, b.pointwise("lt", places, end, dtype="bool")
+
+
+def sizes_of_parts(b: Builder, extents: tuple, parts: tuple, dtype: str) -> Value:
+    """How many elements each part has."""
+    ones, dims = seen_by_parts(b, b.full(1, dtype, extents), parts, 0)
+    return b.reduce("sum", ones, dims, False)
 
 
 @row("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
 def adaptive_average(b, node):
     x, (dtype, shape) = b.value(node.args[0]), result_type(node)
-    parts, dims = split_evenly(x.shape, shape)
-    mean = b.reduce("mean", b.reshape(b.cast(x, statistics_dtype(dtype)), parts), dims, False)
-    return b.cast(mean, dtype)
+    rank = rank_of_windows(node)
+    seen, dims = seen_by_parts(b, b.cast(x, statistics_dtype(dtype)), shape[-rank:], 0)
+    total, size = b.reduce("sum", seen, dims, False), sizes_of_parts(b, x.shape[-rank:], shape[-rank:], seen.dtype)
+    return b.cast(b.pointwise("div", total, size), dtype)
 
 
 @row("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
 def adaptive_average_backward(b, node):
+    # The parts that have an element are to the elements as these are to the parts.
     grad, (dtype, shape) = b.value(node.args[0]), result_type(node)
-    parts, dims = split_evenly(shape, grad.shape)
+    rank = rank_of_windows(node)
     wide = b.cast(grad, statistics_dtype(dtype))
-    count = math.prod(parts[d] for d in dims)
-    share = b.pointwise("div", wide, b.full(count, wide.dtype))
-    kept = tuple(1 if d in dims else e for d, e in enumerate(parts))
-    return b.cast(b.reshape(b.expand(b.reshape(share, kept), parts), shape), dtype)
+    share = b.pointwise("div", wide, sizes_of_parts(b, shape[-rank:], grad.shape[-rank:], wide.dtype))
+    seen, dims = seen_by_parts(b, share, shape[-rank:], 0)
+    return b.cast(b.reduce("sum", seen, dims, False), dtype)
 
 
 # ---- maxima
@@ -176,18 +214,35 @@ def maximum(b, node):
 
 def first_place(b: Builder, w: Windows, seen: Value, highest: Value) -> Value:
     """Where in its plane each window's highest element is, or the first of several: the least of the places that hold it."""
-    elements, rank = math.prod(w.extents), w.rank
-    places = b.reshape(ascending(b, "i64", (elements,)), w.extents)
-    outer = highest.shape[: len(highest.shape) - rank]
+    elements = math.prod(w.extents)
+    places = w.over(b, b.reshape(ascending(b, "i64", (elements,)), w.extents), elements)
+    outer = highest.shape[: len(highest.shape) - w.rank]
     against = b.reshape(highest, (*outer, *(1 for _ in w.kernel), *w.positions))
+    return w.reduce(b, "amin", places_that_hold(b, seen, against, places, elements))
+
+
+def places_that_hold(b: Builder, seen: Value, against: Value, places: Value, none: int) -> Value:
+    """The places of what is as high as `against`, or NaN; `none` for all else."""
     is_there = b.pointwise("eq", seen, against, dtype="bool")
     is_nan = b.pointwise("ne", seen, seen, dtype="bool")
     found = b.pointwise("logical_or", is_there, is_nan, dtype="bool")
-    place = b.pointwise("select", found, b.expand(w.over(b, places, elements), seen.shape), b.full(elements, "i64"))
-    return w.reduce(b, "amin", place)
+    return b.pointwise("select", found, b.expand(places, seen.shape), b.full(none, "i64"))
 
 
-@row("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
+@row("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def adaptive_maximum(b, node):
+    x, ((dtype, shape), _), rank = b.value(node.args[0]), result_types(node), rank_of_windows(node)
+    require(dtype in FLOATING, "windows of integers")
+    extents, parts = x.shape[-rank:], shape[-rank:]
+    seen, dims = seen_by_parts(b, x, parts, -math.inf)
+    highest, elements = b.reduce("amax", seen, dims, True), math.prod(extents)
+    places, _ = seen_by_parts(b, b.reshape(ascending(b, "i64", (elements,)), extents), parts, elements)
+    place = b.reduce("amin", places_that_hold(b, seen, highest, places, elements), dims, False)
+    return b.reshape(highest, shape), place
+
+
+@row("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default",
+     "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")  # fmt: skip
 def maximum_backward(b, node):
     grad, indices = node.args[0], node.args[-1]
     (dtype, shape), rank = result_type(node), rank_of_windows(node)

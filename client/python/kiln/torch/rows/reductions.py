@@ -7,7 +7,9 @@ import math
 from torch import fx
 
 from ..builder import Builder
-from ..text import Value
+from ..text import FLOATING, Value
+from .creation import ascending
+from .normalisation import statistics_dtype
 from .table import Family, arg, dims_of, number, operand, require, result_type, result_types, wrap
 
 FAMILY = Family()
@@ -43,10 +45,24 @@ def logsumexp(b, node):
 
 @row("linalg_vector_norm.default", "norm.ScalarOpt_dim")
 def norm(b, node):
-    require(arg(node, 1, "ord" if "linalg" in node.target._schema.name else "p", 2) in (2, 2.0, None), "a norm other than 2")
+    order = arg(node, 1, "ord" if "linalg" in node.target._schema.name else "p", 2)
     x = operand(b, node.args[0], result_type(node)[0])
     dims = dims_of(arg(node, 2, "dim"), len(x.shape))
-    return b.reduce("norm2", x, dims, bool(arg(node, 3, "keepdim", False))) if dims else b.pointwise("abs", x)
+    return norm_over(b, x, 2.0 if order is None else float(number(order)), dims, bool(arg(node, 3, "keepdim", False)))
+
+
+def norm_over(b: Builder, x: Value, order: float, dims: list[int], keep: bool) -> Value:
+    if order == 2:
+        return b.reduce("norm2", x, dims, keep) if dims else b.pointwise("abs", x)
+    size = b.cast(b.pointwise("abs", x), statistics_dtype(x.dtype))
+    if math.isinf(order):
+        return b.cast(b.reduce("amax" if order > 0 else "amin", size, dims, keep), x.dtype)
+    if order == 0:
+        size = b.cast(b.pointwise("ne", size, b.full(0, size.dtype), dtype="bool"), size.dtype)
+    elif order != 1:
+        size = b.pointwise("pow_scalar", size, exponent=order)
+    total = b.reduce("sum", size, dims, keep)
+    return b.cast(total if order in (0, 1) else b.pointwise("pow_scalar", total, exponent=1 / order), x.dtype)
 
 
 @row("var.correction", is_norm=True)
@@ -59,11 +75,18 @@ def var(b, node):
     return b.reduce("var", x, dims, bool(node.kwargs.get("keepdim", False)), correction=int(correction))
 
 
+@row("max.default", "min.default")
+def extreme_of_all(b, node):
+    x = b.value(node.args[0])
+    return b.reduce("amax" if "max" in node.target._schema.name else "amin", x, range(len(x.shape)), False)
+
+
 @row("max.dim", "min.dim")
 def extreme(b, node):
     x = b.value(node.args[0])
     dim, keep = wrap(node.args[1], len(x.shape)), bool(arg(node, 2, "keepdim", False))
-    require(len(x.shape) > 0, "an extreme of a scalar")
+    if not x.shape:
+        return x, b.full(0, "i64")
     names = ("amax", "argmax") if "max" in node.target._schema.name else ("amin", "argmin")
     (_, shape), _ = result_types(node)
     return b.reduce(names[0], x, [dim], keep), b.op(names[1], (x,), "i64", shape, dim=dim, keep_dims=keep)
@@ -75,7 +98,8 @@ def arg_extreme(b, node):
     if dim is None:
         require(not keep, "keepdim over all dims")
         x, dim = b.reshape(x, (math.prod(x.shape),)), 0
-    require(len(x.shape) > 0, "an extreme of a scalar")
+    if not x.shape:
+        return b.full(0, "i64")
     name = node.target._schema.name.split("::")[1]
     return b.op(name, (x,), *result_type(node), dim=wrap(dim, len(x.shape)), keep_dims=keep)
 
@@ -83,5 +107,96 @@ def arg_extreme(b, node):
 @row("cumsum.default")
 def cumsum(b, node):
     x = operand(b, node.args[0], result_type(node)[0])
-    require(len(x.shape) > 0, "a scan of a scalar")
+    if not x.shape:
+        return x
     return b.op("cumsum", (x,), x.dtype, x.shape, dim=wrap(node.args[1], len(x.shape)))
+
+
+@row("_cdist_forward.default")
+def distances(b, node):
+    left, right, order, _ = node.args
+    apart, last = difference(b, left, right)
+    return b.cast(norm_over(b, apart, float(number(order)), [last], False), result_type(node)[0])
+
+
+def difference(b: Builder, left: fx.Node, right: fx.Node) -> tuple[Value, int]:
+    """[…, P, R, M] of [… P, M] and [… R, M], and the number of its last dim."""
+    x, y = b.value(left), b.value(right)
+    x = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    y = b.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    apart = b.pointwise("sub", x, y)
+    return apart, len(apart.shape) - 1
+
+
+@row("_cdist_backward.default")
+def distances_backward(b, node):
+    grad, left, right, order, distance = node.args
+    order, (dtype, shape) = float(number(order)), result_type(node)
+    apart, last = difference(b, left, right)
+    grad, distance = (b.reshape(v, (*v.shape, 1)) for v in (b.value(grad), b.value(distance)))
+    zero = b.full(0, dtype)
+    sign, size = b.pointwise("sign", apart), b.pointwise("abs", apart)
+    if order == 0:
+        return b.full(0, dtype, shape)
+    if order == 1:
+        slope = sign
+    elif math.isinf(order):
+        slope = b.pointwise("select", b.pointwise("eq", size, distance, dtype="bool"), sign, zero)
+    else:
+        power = b.pointwise("pow_scalar", size, exponent=order - 1)
+        if order < 1:
+            power = b.pointwise("select", b.pointwise("eq", size, zero, dtype="bool"), zero, power)
+        slope = b.pointwise("div", b.pointwise("mul", sign, power), b.pointwise("pow_scalar", distance, exponent=order - 1))
+        slope = b.pointwise("select", b.pointwise("eq", distance, zero, dtype="bool"), zero, slope)
+    return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
+
+
+# Scans of other combinations than sums compare each place with all before it: no longer dims than this.
+MAX_SCANNED = 128
+
+
+def all_before(b: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
+    """x with the dim last and one before it, for the places of results; numbers along the last; where these are not beyond."""
+    extent = x.shape[dim]
+    require(isinstance(extent, int) and extent <= MAX_SCANNED, "a scan of more than is compared")
+    x = b.permute(x, [*(d for d in range(len(x.shape)) if d != dim), dim])
+    numbers, results = (ascending(b, "i64", shape) for shape in ((1, extent), (extent, 1)))
+    is_before = b.pointwise("le", numbers, results, dtype="bool")
+    return b.reshape(x, (*x.shape[:-1], 1, extent)), numbers, is_before
+
+
+def scanned(b: Builder, result: Value, dim: int) -> Value:
+    """With the dim of results where it was."""
+    rank = len(result.shape)
+    order = [*range(dim), rank - 1, *range(dim, rank - 1)]
+    return b.permute(result, order)
+
+
+@row("logcumsumexp.default")
+def logcumsumexp(b, node):
+    x, (dtype, shape) = b.value(node.args[0]), result_type(node)
+    if not shape:
+        return x
+    dim = wrap(node.args[1], len(shape))
+    seen, _, is_before = all_before(b, b.cast(x, statistics_dtype(dtype)), dim)
+    seen = b.pointwise("select", is_before, seen, b.full(-math.inf, seen.dtype))
+    return scanned(b, b.cast(b.reduce("logsumexp", seen, [len(shape)], False), dtype), dim)
+
+
+@row("cummax.default", "cummin.default")
+def running_extreme(b, node):
+    x, (_, shape) = b.value(node.args[0]), result_types(node)[0]
+    require(x.dtype in FLOATING or x.dtype in ("i32", "i64"), "a scan of this dtype")
+    if not shape:
+        return x, b.full(0, "i64")
+    is_max, dim = "max" in node.target._schema.name, wrap(node.args[1], len(shape))
+    seen, numbers, is_before = all_before(b, x, dim)
+    # The first is before all others, so it stands for what is not.
+    first = b.slice(seen, len(shape), 0, 1, 1)
+    best = b.reduce("amax" if is_max else "amin", b.pointwise("select", is_before, seen, first), [len(shape)], True)
+    is_best = b.pointwise("eq", seen, best, dtype="bool")
+    if x.dtype in FLOATING:
+        is_best = b.pointwise("bitwise_or", is_best, b.pointwise("is_nan", b.expand(seen, is_best.shape), dtype="bool"))
+    place = b.pointwise("select", b.pointwise("bitwise_and", is_before, is_best), numbers, b.full(0, "i64"))
+    last = b.reduce("amax", place, [len(shape)], False)
+    return scanned(b, b.reshape(best, best.shape[:-1]), dim), scanned(b, last, dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..builder import Builder, dim_of, meta_of
-from ..tensors import is_empty
+from ..tensors import is_empty, relayout
 from ..text import Value
 from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
 
@@ -14,7 +14,7 @@ row = FAMILY.row
 
 
 @row("alias.default", "detach.default", is_view=True)
-@row("clone.default", "lift_fresh_copy.default", is_copy=True, is_recomputed=True)
+@row("clone.default", "lift_fresh_copy.default", relayout, is_copy=True, is_recomputed=True)
 @row("contiguous.default")
 def same(b, node):
     return b.value(node.args[0])
@@ -217,3 +217,62 @@ def triangle(b, node):
     name = node.target._schema.name.split("::")[1]
     x = b.value(node.args[0])
     return b.op(name, (x,), x.dtype, x.shape, diagonal=number(arg(node, 1, "diagonal", 0)))
+
+
+def diagonal_of(b: Builder, x: Value, offset: int, first: int, second: int) -> tuple[Value, int, int]:
+    """x with its two dims last and as one, in which the diagonal's elements are a slice: that, its first place and its count."""
+    rank = len(x.shape)
+    first, second = wrap(first, rank), wrap(second, rank)
+    rows, columns = x.shape[first], x.shape[second]
+    require(isinstance(rows, int) and isinstance(columns, int), "a diagonal of a symbolic extent")
+    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    require(count > 0, "an empty diagonal")
+    x = b.permute(x, [*(d for d in range(rank) if d not in (first, second)), first, second])
+    start = offset if offset >= 0 else -offset * columns
+    return b.reshape(x, (*x.shape[:-2], rows * columns)), start, count
+
+
+@row("diagonal.default", is_view=True)
+def diagonal(b, node):
+    x = b.value(node.args[0])
+    offset, first, second = (number(arg(node, i + 1, n, d)) for i, (n, d) in enumerate((("offset", 0), ("dim1", 0), ("dim2", 1))))
+    step = x.shape[wrap(second, len(x.shape))] + 1
+    flat, start, count = diagonal_of(b, x, offset, first, second)
+    return b.slice(flat, len(flat.shape) - 1, start, start + (count - 1) * step + 1, count, step)
+
+
+def with_diagonal(b: Builder, x: Value, source: Value, offset: int, first: int, second: int) -> Value:
+    shape, rank = x.shape, len(x.shape)
+    first, second = wrap(first, rank), wrap(second, rank)
+    flat, start, count = diagonal_of(b, x, offset, first, second)
+    step, dim = shape[second] + 1, len(flat.shape) - 1
+    end = start + (count - 1) * step + 1
+    flat = b.op("slice_scatter", (flat, b.cast(source, x.dtype)), x.dtype, flat.shape, dim=dim, start=start, end=end, step=step)
+    order = [*(d for d in range(rank) if d not in (first, second)), first, second]
+    return b.permute(b.reshape(flat, [shape[d] for d in order]), [order.index(d) for d in range(rank)])
+
+
+@row("diagonal_scatter.default")
+def diagonal_scatter(b, node):
+    offset, first, second = (number(arg(node, i + 2, n, d)) for i, (n, d) in enumerate((("offset", 0), ("dim1", 0), ("dim2", 1))))
+    return with_diagonal(b, b.value(node.args[0]), b.value(node.args[1]), offset, first, second)
+
+
+@row("diagonal_backward.default")
+def diagonal_backward(b, node):
+    grad, _, *where = node.args
+    return with_diagonal(b, b.full(0, *result_type(node)), b.value(grad), *map(number, where))
+
+
+@row("unfold.default", is_view=True)
+def unfold(b, node):
+    x, dim, size, step = b.value(node.args[0]), *map(number, node.args[1:4])
+    rank, (_, shape) = len(x.shape), result_type(node)
+    require(rank > 0, "windows over a scalar")
+    dim = wrap(dim, rank)
+    require(isinstance(x.shape[dim], int), "windows over a symbolic extent")
+    outer = [d for d in range(rank) if d != dim]
+    x = b.permute(x, [*outer, dim])
+    seen = (*x.shape[:-1], size, shape[dim])
+    x = b.view("window", x, seen, kernel=(size,), stride=(step,), dilation=(1,))
+    return b.permute(x, [*(outer.index(d) if d != dim else rank for d in range(rank)), rank - 1])

@@ -1,0 +1,149 @@
+"""Rows of writes by index that are put together of several of Kiln's: what is written is counted, so that every index is
+checked and a place that nothing was written to keeps its own."""
+
+from __future__ import annotations
+
+import math
+
+from ..builder import Builder
+from ..text import FLOATING, Value
+from .creation import ascending
+from .indexing import first_part, in_line, in_range, put
+from .table import Family, arg, operand, require, result_type, wrap
+
+FAMILY = Family()
+row = FAMILY.row
+
+# Where a result is compared with all that may be written to it: comparisons for each element that is read or written.
+MAX_COMPARISONS = 64
+
+
+@row("scatter_reduce.two")
+def scatter_reduce(b, node):
+    x, dim, indices, source, reduction = node.args[:5]
+    x, indices, source = (in_line(b, b.value(v)) for v in (x, indices, source))
+    includes = bool(arg(node, 5, "include_self", True))
+    require(len(indices.shape) == len(x.shape) == len(source.shape), "indices of another rank")
+    result = reduced(b, x, wrap(dim, len(x.shape)), indices, first_part(b, source, indices.shape), reduction, includes)
+    return b.reshape(result, result_type(node)[1])
+
+
+@row("index_reduce.default")
+def index_reduce(b, node):
+    x, dim, indices, source, reduction = node.args[:5]
+    x, indices, source = (in_line(b, b.value(v)) for v in (x, indices, source))
+    require(len(source.shape) == len(x.shape), "a source of another rank")
+    dim = wrap(dim, len(x.shape))
+    column = b.reshape(indices, (*(1 for _ in x.shape[:dim]), *indices.shape, *(1 for _ in x.shape[dim + 1 :])))
+    indices = b.expand(column, source.shape)
+    result = reduced(b, x, dim, indices, source, reduction, bool(node.kwargs.get("include_self", True)))
+    return b.reshape(result, result_type(node)[1])
+
+
+def reduced(b: Builder, x: Value, dim: int, indices: Value, source: Value, reduction: str, includes: bool) -> Value:
+    """x with the reduction of what is written to each of its places, and of what was there if that is included."""
+    require(x.dtype != "bool", "a reduction of truths")
+    ones = b.full(1, "i64", indices.shape)
+    count = b.op("scatter_add", (b.full(0, "i64", x.shape), indices, ones), "i64", x.shape, dim=dim)
+    is_written = b.pointwise("gt", count, b.full(0, "i64"), dtype="bool")
+    if reduction in ("sum", "mean"):
+        wide = "f32" if x.dtype in ("f16", "bf16") else x.dtype
+        own = b.cast(x, wide)
+        base = own if includes else b.pointwise("select", is_written, b.full(0, wide), own)
+        result = b.op("scatter_add", (base, indices, b.cast(source, wide)), wide, x.shape, dim=dim)
+        if reduction == "mean":
+            count = b.pointwise("add", count, b.full(1, "i64")) if includes else count
+            count = b.pointwise("maximum", count, b.full(1, "i64"))
+            result = b.pointwise("div" if x.dtype in FLOATING else "floor_div", result, b.cast(count, wide))
+        return b.cast(result, x.dtype)
+    name, neutral = {"amax": ("amax", None), "amin": ("amin", None), "prod": ("prod", 1)}[reduction]
+    return chosen(b, x, dim, indices, source, is_written, name, includes)
+
+
+def chosen(b: Builder, x: Value, dim: int, indices: Value, source: Value, is_written: Value, name: str, includes: bool) -> Value:
+    """By a comparison of each place along the dim with each index: no op writes so that a reduction stays."""
+    extent, count = x.shape[dim], indices.shape[dim]
+    require(all(isinstance(e, int) for e in (*x.shape, *indices.shape)), "a symbolic extent")
+    require(min(extent, count) <= MAX_COMPARISONS, "more places and indices than are compared with each other")
+    outer = x.shape[:dim] + x.shape[dim + 1 :]
+    require(indices.shape[:dim] + indices.shape[dim + 1 :] == outer, "indices of a part of the places")
+    require(count > 0, "nothing to write")
+    places = ascending(b, indices.dtype, (extent, 1))
+    along = [d for d in range(len(x.shape)) if d != dim] + [dim]
+    indices, source = (b.permute(v, along) for v in (indices, source))
+    indices, source = (b.reshape(v, (*outer, 1, count)) for v in (indices, source))
+    is_here = b.pointwise("eq", indices, places, dtype="bool")
+    values = b.pointwise("select", is_here, source, neutral(b, name, source))
+    values = b.reduce(name, values, [len(outer) + 1], False)
+    both = values = b.permute(values, [along.index(d) for d in range(len(x.shape))])
+    if includes:
+        both = b.pointwise({"amax": "maximum", "amin": "minimum", "prod": "mul"}[name], x, values)
+    return b.pointwise("select", is_written, both, x)
+
+
+def neutral(b: Builder, name: str, source: Value) -> Value:
+    """What changes no reduction of elements of the source along its last dim."""
+    if name == "prod":
+        return b.full(1, source.dtype)
+    if source.dtype in FLOATING:
+        return b.full(-math.inf if name == "amax" else math.inf, source.dtype)
+    return b.reduce("amin" if name == "amax" else "amax", source, [len(source.shape) - 1], True)
+
+
+@row("put.default")
+def put_flat(b, node):
+    x, indices, source = (b.value(v) for v in node.args[:3])
+    flat = b.reshape(x, (math.prod(x.shape),))
+    indices = in_range(b, indices, flat.shape[0])
+    return b.reshape(put(b, flat, 0, indices, b.cast(source, x.dtype), bool(arg(node, 3, "accumulate", False))), x.shape)
+
+
+@row("take.default")
+def take_flat(b, node):
+    x, indices = (b.value(v) for v in node.args[:2])
+    flat = b.reshape(x, (math.prod(x.shape),))
+    return b.op("take", (flat, in_range(b, indices, flat.shape[0])), *result_type(node), dim=0)
+
+
+@row("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(b, node):
+    x, indices = (in_line(b, b.value(node.args[i])) for i in (0, 2))
+    dim, (dtype, shape) = wrap(node.args[1], len(x.shape)), result_type(node)
+    return b.reshape(put(b, x, dim, in_range(b, indices, x.shape[dim]), operand(b, node.args[3], dtype), False), shape)
+
+
+@row("index_copy.default")
+def index_copy(b, node):
+    x, indices, source = (in_line(b, b.value(node.args[i])) for i in (0, 2, 3))
+    require(len(source.shape) == len(x.shape), "a source of another rank")
+    return b.reshape(put(b, x, wrap(node.args[1], len(x.shape)), indices, source, False), result_type(node)[1])
+
+
+def places_of(b: Builder, mask: Value, shape: tuple) -> tuple[Value, Value]:
+    """The mask over a shape as one dim, and how many of its elements are true before each."""
+    count = math.prod(shape)
+    mask = b.reshape(b.expand(mask, shape), (count,))
+    numbers = b.cast(mask, "i64")
+    return mask, b.pointwise("sub", b.op("cumsum", (numbers,), "i64", (count,), dim=0), numbers)
+
+
+@row("masked_scatter.default")
+def masked_scatter(b, node):
+    x, mask, source = (b.value(v) for v in node.args[:3])
+    dtype, shape = result_type(node)
+    mask, places = places_of(b, mask, shape)
+    available = math.prod(source.shape)
+    places = b.pointwise("select", mask, places, b.full(0, "i64"))
+    taken = b.op("take", (b.reshape(source, (available,)), places), dtype, mask.shape, dim=0)
+    return b.reshape(b.pointwise("select", mask, taken, b.reshape(b.expand(x, shape), mask.shape)), shape)
+
+
+@row("masked_scatter_backward.default")
+def masked_scatter_backward(b, node):
+    grad, mask = (b.value(v) for v in node.args[:2])
+    dtype, shape = result_type(node)
+    mask, places = places_of(b, mask, grad.shape)
+    available = math.prod(shape)
+    places = b.pointwise("select", mask, places, b.full(0, "i64"))
+    given = b.pointwise("select", mask, b.reshape(grad, mask.shape), b.full(0, dtype))
+    return b.reshape(b.op("scatter_add", (b.full(0, dtype, (available,)), places, given), dtype, (available,), dim=0), shape)
