@@ -19,7 +19,8 @@ from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
 from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
-from torch._guards import TracingContext
+from torch._decomp import decomposition_table
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, profiler
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -130,6 +131,20 @@ def trace_written(function, inputs: list) -> fx.GraphModule:
         return make_fx(torch.func.functionalize(function), tracing_mode="fake")(*inputs)
     finally:
         torch.compiler._is_compiling_flag = original
+
+
+@functools.cache
+def decompositions() -> dict:
+    """torch's own, by overload: a function of the op's arguments. Of its primitives what they are in aten."""
+    primitives = (getattr(torch.ops.prims, name).default for name in torch._prims.__all__ if hasattr(torch.ops.prims, name))
+    return {**{op: op.impl_aten for op in primitives if hasattr(op, "impl_aten")}, **decomposition_table}
+
+
+def trace_pieces(function, tensors: list, table: dict) -> fx.GraphModule:
+    """The graph of a function of tensors of these types, its ops taken apart by `table`. Nothing is computed."""
+    with _disable_current_modes(), tracing(None), torch._C._DisableAutocast(), torch.no_grad(), FakeTensorMode():
+        types = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        return make_fx(function, decomposition_table=table)(*types)
 
 
 def default_partition(joint, inputs, **options):

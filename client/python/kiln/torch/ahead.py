@@ -8,7 +8,8 @@ import threading
 from torch import fx
 
 from . import programs
-from .partition import partition, prepare
+from .expansion import first_partition
+from .partition import prepare
 from .split import MIN_SHARE, share_of_work
 
 # Programs of one graph that are begun; the others wait until they are asked for.
@@ -32,7 +33,7 @@ def _copy(graph: fx.Graph) -> fx.Graph:
 
 def _programs_of(graph: fx.Graph) -> dict[tuple, _Begun]:
     place = prepare(graph)
-    plan = partition(graph, None, place)
+    plan = first_partition(graph, place)
     if share_of_work(plan) < MIN_SHARE:
         return {}
     begun = {}

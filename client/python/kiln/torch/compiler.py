@@ -12,6 +12,7 @@ from .._reasons import Reason
 from . import compat
 from .graphs import CompiledGraph
 from .partition import Partition, Subgraph, is_free, prepare
+from .pieces import is_counted, name_of
 from .place import Place
 from .programs import build_program
 from .split import UNIMPLEMENTED, split
@@ -31,7 +32,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     plan, subgraphs = split(gm.graph, place, _make_subgraph)
     graph, attributes = _stitch(gm, plan, subgraphs)
     source, names = compat.adapter().boxed_code(graph)
-    outside = [(str(n.target), why) for n, why in plan.reasons.items() if not is_free(n)]
+    outside = [(name_of(n), why) for n, why in plan.reasons.items() if not is_free(n)]
     return CompiledGraph(source, names, attributes, outside)
 
 
@@ -53,7 +54,7 @@ def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
     plan, subgraphs = split(graph, place, build)
     reasons = {node: why for node, why in plan.reasons.items() if not is_free(node)}
     for level, subgraph in plan.subgraphs.items():
-        nodes = [n for n in subgraph.nodes if not is_free(n)]
+        nodes = [n for n in subgraph.nodes if not is_free(n) and is_counted(n)]
         if subgraphs[level] is None:
             session.targets[target]["nodes_compiled"] += len(nodes)
         else:
@@ -119,7 +120,7 @@ def _call_subgraph(graph: fx.Graph, name: str, subgraph: Subgraph, memory: dict,
 def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
     """The subgraph's program, or the subgraph in torch with the reason."""
     eager = EagerSubgraph(graph, subgraph)
-    eager.ops = tuple(str(n.target) for n in subgraph.nodes if not is_free(n))
+    eager.ops = tuple(name_of(n) for n in subgraph.nodes if not is_free(n) and is_counted(n))
     try:
         if subgraph.symbols:
             return SymbolicSubgraph(subgraph.text, *subgraph.layouts, place, subgraph.binding, eager)

@@ -17,6 +17,7 @@ from torch import fx
 from .binding import given
 from .builder import dim_of
 from .partition import Subgraph, is_view
+from .pieces import Whole, whole_of
 from .text import Unsupported
 
 aten = torch.ops.aten
@@ -32,12 +33,28 @@ def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
     for node in _wanted(graph, subgraph, inside, sizes):
         if _is_size(node) and sizes.has(dim_of(node)):
             copies[node] = sizes.of(dim_of(node))
+        elif (whole := _whole_in(node, inside)) is not None:
+            copies[node] = _result_of(fallback, node, whole, copies)
         elif _belongs(node, inside):
             copies[node] = fallback.node_copy(node, lambda n: copies[n])
         else:
             copies[node] = _stand_in(fallback, node, sizes)
     fallback.output(tuple(copies[n] for n in subgraph.outputs))
     return fallback
+
+
+def _whole_in(node: fx.Node, inside: set) -> Whole | None:
+    """What the node is a result of, where all of that is inside."""
+    whole = whole_of(node)
+    is_whole = whole is not None and node in whole.results and all(n in inside or is_view(n) for n in whole.nodes)
+    return whole if is_whole else None
+
+
+def _result_of(fallback: fx.Graph, node: fx.Node, whole: Whole, copies: dict) -> fx.Node:
+    if whole not in copies:
+        arguments, keywords = fx.map_arg((whole.args, whole.kwargs), lambda n: copies[n])
+        copies[whole] = fallback.call_function(whole.target, arguments, keywords)
+    return fallback.call_function(operator.getitem, (copies[whole], whole.results.index(node))) if whole.several else copies[whole]
 
 
 class _Sizes:
@@ -92,7 +109,8 @@ def _wanted(graph: fx.Graph, subgraph: Subgraph, inside: set, sizes: _Sizes) -> 
             continue
         result.append(node)
         if _belongs(node, inside) and not (_is_size(node) and sizes.has(dim_of(node))):
-            wanted.update(node.all_input_nodes)
+            whole = _whole_in(node, inside)
+            wanted.update(node.all_input_nodes if whole is None else whole.operands)
     return result[::-1]
 
 

@@ -89,14 +89,14 @@ def is_view(node: fx.Node) -> bool:
 
 
 def is_free(node: fx.Node) -> bool:
-    """What costs nothing in torch and is not counted: views, pieces of tuples, sizes, empty tensors, drawing a mask, a look at
-    a gradient's negative bit."""
-    if node.op != "call_function" or is_view(node) or node.target in (operator.getitem, resolve_negative, *DRAWING):
+    """What costs nothing in torch and is not counted: views, pieces of tuples, sizes and what is asserted of them, empty tensors,
+    drawing a mask, a look at a gradient's negative bit."""
+    if node.op != "call_function" or is_view(node) or node.target in (*_FREE, *DRAWING):
         return True
-    return _gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
+    return gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
 
 
-def _gives_nothing(node: fx.Node) -> bool:
+def gives_nothing(node: fx.Node) -> bool:
     """Whether all its results are tensors without elements."""
     results = list(tensors_in(node.meta.get("val")))
     return bool(results) and all(map(is_empty, results))
@@ -119,6 +119,9 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default)
+
+
 def prepare(graph: fx.Graph) -> Place:
     """What a captured graph becomes before it is split; where it runs."""
     separate_masks(graph)
@@ -136,7 +139,7 @@ def why_not(node: fx.Node, place: Place) -> Reason | None:
         if reason := place.why_not(tensor):
             return reason
     try:
-        if _gives_nothing(node):
+        if gives_nothing(node):
             raise Unsupported("an empty tensor")
         builder = Builder(ROWS, lambda n: n is node)
         _check_types(node, builder.results(node))

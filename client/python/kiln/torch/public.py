@@ -30,6 +30,10 @@ def compile_with_autograd(gm, example_inputs, *, forward, compiler, partition):
     )
 
 
+def decompositions() -> dict:
+    return {}  # not told
+
+
 def default_partition(joint, inputs, **options):
     from functorch.compile import default_partition as torch_partition
 

@@ -16,7 +16,9 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry
 
 from .._reasons import Reason
+from .expansion import first_partition
 from .partition import Partition, Subgraph, describe_alone, is_free, ops_of, partition
+from .pieces import put_together, whole_of
 from .place import Place
 from .tensors import tensors_in
 from .text import Unsupported
@@ -37,11 +39,12 @@ SYMBOLIC_EXTENT = 64
 def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dict]:
     """The graph's partition, and what make(graph, subgraph, place) gives for each subgraph, by level. What it gives has a `reason`
     where it is no program. Each round leaves at least one more node to torch, so there is a last one."""
-    plan = partition(graph, None, place)
+    plan = first_partition(graph, place)
     if share_of_work(plan) < MIN_SHARE:
         why = f"of the graph's work less than {MIN_SHARE:.0%} would be Kiln's"
         why = Reason(why, advice="nothing: it would cost more than it saves")
-        return partition(graph, {n: why for subgraph in plan.subgraphs.values() for n in subgraph.nodes}, place), {}
+        left = put_together({n: why for subgraph in plan.subgraphs.values() for n in subgraph.nodes})
+        return partition(graph, left, place), {}
     lacking: dict[fx.Node, Reason] = {}
     while True:
         more, subgraphs = {}, {}
@@ -53,7 +56,7 @@ def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dic
                 more.update(dict.fromkeys(subgraph.nodes, Reason.of(reason)))
         if not more.keys() - lacking.keys():
             return plan, subgraphs
-        lacking.update(more)
+        lacking.update(put_together(more))
         plan = partition(graph, lacking, place)
 
 
@@ -76,9 +79,11 @@ def _culprits(graph: fx.Graph, subgraph: Subgraph, place: Place, make: Callable,
             found[alone.text] = _fault_of(make(graph, alone, place))
         if found[alone.text] is not None:
             culprits[node] = found[alone.text]
-    if not culprits and reason.op:  # each can be had alone: together they cannot
-        return dict.fromkeys(suspects, reason)
-    return culprits
+    if culprits:
+        return culprits
+    pieces = [n for n in nodes if whole_of(n) is not None]
+    # Each can be had alone: together they cannot.
+    return dict.fromkeys(pieces or (suspects if reason.op else ()), reason)
 
 
 def _fault_of(made) -> Reason | None:
