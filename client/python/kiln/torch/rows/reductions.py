@@ -160,7 +160,7 @@ def all_before(b: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
     extent = x.shape[dim]
     require(isinstance(extent, int) and extent <= MAX_SCANNED, "a scan of more than is compared")
     x = b.permute(x, [*(d for d in range(len(x.shape)) if d != dim), dim])
-    numbers, results = (ascending(b, "i64", shape) for shape in ((1, extent), (extent, 1)))
+    numbers, results = (ascending(b, "i64", shape, dim) for shape, dim in (((1, extent), 1), ((extent, 1), 0)))
     is_before = b.pointwise("le", numbers, results, dtype="bool")
     return b.reshape(x, (*x.shape[:-1], 1, extent)), numbers, is_before
 
