@@ -245,7 +245,7 @@ def test_a_failing_compiler_leaves_the_graph_to_torch(monkeypatch, capsys):
     def explode(*_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("kiln.torch.split.partition", explode)
+    monkeypatch.setattr("kiln.torch.split.first_partition", explode)
     model, x = perceptron(0.5), torch.randn(5, 8)
     compiled = torch.compile(model, backend=backend)
     torch.manual_seed(1)
