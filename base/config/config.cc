@@ -35,6 +35,11 @@ constexpr std::array k_keys = {
         "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "
         "first call on this machine), never or always.",
         "first,never,always"},
+    ConfigKey{
+        "client.wait", &Config::client_wait, "",
+        "When a step waits for programs of captured graphs to be built, and does not run in torch meanwhile: first (a "
+        "graph's first call; what other sizes need later is built beside the steps), always or never.",
+        "first,always,never"},
     ConfigKey{"job", &Config::job, "",
               "Names the job that this process is a rank of: all its ranks run the generation of each program that the "
               "first one found. Empty: torchelastic's run id, where there is one."},

@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from ._reasons import Reason
+from ._reasons import DOCTOR, Reason
 
 # What became of a program's first run, as check.py says it, for people.
 _CHECKS = {"agreed": "agreed with torch", "before": "agreed with torch in an earlier process", "waiting": "not yet run",
-           "skipped": "not checked", "wrong": "did not agree with torch"}  # fmt: skip
+           "skipped": "not checked", "wrong": "did not agree with torch", "building": "being built",
+           "failed": "could not be had"}  # fmt: skip
 CAUSES_SHOWN = 10
 
 
@@ -80,7 +81,7 @@ def report(model) -> Report:
     """What ran where, of a model that kiln.compile or torch.compile(backend="kiln") compiled, or a function that the latter did.
 
     A graph counts for the model whose call made it, also where other models run it, too."""
-    from .torch import check  # here, as `import kiln` alone imports no torch
+    from .torch import check, waiting  # here, as `import kiln` alone imports no torch
     from .torch.tally import known_tally
 
     model = getattr(model, "_torchdynamo_orig_callable", getattr(model, "_orig_mod", model))
@@ -89,14 +90,17 @@ def report(model) -> Report:
     entries = _entries(parts)
     owners = [*parts, *(owner for entry in entries for owner in entry.owners())]
     tallies = [tally for tally in map(known_tally, owners) if tally is not None]
-    wrong_program = Reason("a program did not agree with torch", advice=check.WRONG_ADVICE)
+    whys = {check.WRONG: Reason("a program did not agree with torch", advice=check.WRONG_ADVICE),
+            check.BUILDING: waiting.BEING_BUILT,
+            check.FAILED: Reason("its program could not be had", advice=DOCTOR)}  # fmt: skip
     in_kiln, in_torch, checks = 0, collections.Counter(), collections.Counter(dict.fromkeys(_CHECKS, 0))
     for tally in tallies:
         known = list(tally.checked)
-        wrong = [op for subgraph in known if check.WRONG in subgraph.checks() for op in subgraph.ops * tally.instances]
-        in_kiln += tally.compiled - len(wrong)
+        lacking = [(op, whys[state]) for subgraph in known if (state := _lack(subgraph.checks(), check)) in whys
+                   for op in subgraph.ops * tally.instances]  # fmt: skip
+        in_kiln += tally.compiled - len(lacking)
         in_torch.update(tally.left)
-        in_torch.update((op, wrong_program) for op in wrong)
+        in_torch.update(lacking)
         checks.update(state for subgraph in known for state in subgraph.checks())
     times = [tally.time for tally in tallies]
     captures, causes = _captures(entries)
@@ -111,6 +115,14 @@ def report(model) -> Report:
         captures=captures,
         capture_causes=causes,
     )
+
+
+def _lack(states: list[str], check) -> str:
+    """What keeps a subgraph in torch whose programs have these states; empty where nothing does."""
+    if check.WRONG in states:
+        return check.WRONG
+    without = [state for state in states if state in (check.BUILDING, check.FAILED)]
+    return without[0] if without and len(without) == len(states) else ""
 
 
 def _entries(parts: list) -> list:

@@ -26,6 +26,7 @@ class Session:
         self.fallback_ops: collections.Counter = collections.Counter()
         self.reasons: list[dict] = []
         self._check: str | None = None
+        self._wait: str | None = None
         self.is_forced = False  # programs are checked whatever is known of them, and those once found wrong tried again
         self.is_check_unkept = False  # once there was nobody to keep what a check found
 
@@ -55,6 +56,19 @@ class Session:
     @check.setter
     def check(self, policy: str) -> None:
         self._check = policy
+
+    @property
+    def wait(self) -> str:
+        """When a step waits for its programs: client.wait of the configuration. Without a daemon nothing is built: who looks
+        for a program then finds it at once, or never does."""
+        if self._wait is None:
+            has_daemon = self._setting("daemon.use", "false") != "false"
+            self._wait = self._setting("client.wait", "always") if has_daemon else "always"
+        return self._wait
+
+    @wait.setter
+    def wait(self, policy: str) -> None:
+        self._wait = policy
 
     @functools.cached_property
     def random(self) -> str:
@@ -128,7 +142,7 @@ DEFAULTS = {
 
 COUNTED = (
     "nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "captures_loaded", "captures_not_kept",
-    "checked", "checks_failed",
+    "checked", "checks_failed", "calls_meanwhile",
 )  # fmt: skip
 
 
@@ -137,7 +151,8 @@ def stats() -> dict:
     (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
     `captures_loaded`, `captures_not_kept`, `checked` and `checks_failed` (first runs beside torch, and those that did not
-    agree), `relayouts` (inputs copied into the layout that a program expects)."""
+    agree), `calls_meanwhile` (of graphs or subgraphs, that torch ran as programs were not there yet),
+    `relayouts` (inputs copied into the layout that a program expects)."""
     counters = dict(DEFAULTS)
     for client in _session.clients():
         add_counters(counters, json.loads(client.stats()))

@@ -54,7 +54,7 @@ def warm(source: str, train: bool, whole: bool, targets: list[str]) -> dict:
 
     start = time.perf_counter()
     session().is_forced = True
-    session().check = "first"  # whatever is configured
+    session().check, session().wait = "first", "always"  # whatever is configured
     session().targets = {target: collections.Counter(nodes_compiled=0, nodes_left=0) for target in targets}
     model, arguments, keywords = load(source)
     model.train(train)

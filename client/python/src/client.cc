@@ -1,5 +1,6 @@
 #include "client/python/src/client.h"
 
+#include <atomic>
 #include <vector>
 
 #include "client/include/kiln.h"
@@ -16,9 +17,12 @@ struct ClientObject {
 
 kiln_client* client_of(PyObject* object) { return reinterpret_cast<ClientObject*>(object)->client; }
 
+std::atomic<bool> g_is_leaving{false};
+
 /// Runs what Python has pending for signals, from a call that waits without the GIL. What a handler raises (Ctrl-C's
-/// KeyboardInterrupt) stays set, and is what the call raises.
+/// KeyboardInterrupt) stays set, and is what the call raises. Where the process is about to end nobody waits.
 int is_interrupted() {
+  if (g_is_leaving.load()) return 1;
   const PyGILState_STATE state = PyGILState_Ensure();
   const int raised = PyErr_CheckSignals();
   PyGILState_Release(state);
@@ -250,6 +254,8 @@ PyType_Spec k_spec = {
 };
 
 }  // namespace
+
+void end_waits() { g_is_leaving = true; }
 
 bool add_client_type(PyObject* module) {
   Handle type = Handle::steal(PyType_FromSpec(&k_spec));

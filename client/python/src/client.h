@@ -16,4 +16,7 @@ namespace kiln::python {
 /// Threading: from any thread at once; the GIL is released while it waits.
 bool add_client_type(PyObject* module);
 
+/// From here on nobody in this process waits for the daemon.
+void end_waits();
+
 }  // namespace kiln::python

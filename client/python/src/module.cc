@@ -44,10 +44,17 @@ PyObject* disturb(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* end_all_waits(PyObject*, PyObject*) {
+  end_waits();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef k_functions[] = {
     {"attach", attach, METH_VARARGS,
      "attach(tensor_type, relayout): exchange tensors of this type; relayout(tensor, strides) copies one "
      "into strides."},
+    {"end_waits", end_all_waits, METH_NOARGS,
+     "From here on nobody in this process waits for the daemon: waits end with `cancelled`, and the work goes on."},
     {"normalise", normalise, METH_O, "normalise(text) -> text: a graph's text form, read and printed again."},
     {"note_disturbance", disturb, METH_NOARGS,
      "To be told when something is compiled, loaded or checked: the calls that this happens in are no measure of "

@@ -6,6 +6,7 @@ import tempfile
 # A cache of the tests' own, and a daemon that leaves when they are done; read when kiln is imported.
 _cache = tempfile.TemporaryDirectory(prefix="kiln-test-")
 os.environ.update(KILN_CACHE_DIR=_cache.name, KILN_DAEMON_IDLE_EXIT_MS="5000", KILN_DAEMON_START_TIMEOUT_MS="20000")
+os.environ.setdefault("KILN_CLIENT_WAIT", "always")  # what a test runs is Kiln's, also where sizes change; test_waiting.py has the rest
 
 import interpreter  # noqa: E402
 import pytest  # noqa: E402

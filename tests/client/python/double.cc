@@ -69,7 +69,7 @@ kiln_error* kiln_client_setting(kiln_client*, const char* key, kiln_bytes** out)
   std::string name = "KILN_";
   for (const char* c = key; *c != '\0'; ++c) name += *c == '.' ? '_' : static_cast<char>(std::toupper(*c));
   const char* value = std::getenv(name.c_str());
-  *out = new kiln_bytes{value ? value : name == "KILN_CLIENT_CHECK" ? "first" : "torch"};
+  *out = new kiln_bytes{value ? value : name.starts_with("KILN_CLIENT_") ? "first" : "torch"};
   return nullptr;
 }
 

@@ -220,6 +220,7 @@ def test_the_deadline_reaches_the_client(monkeypatch, options, expected):
             raise RuntimeError("no daemon")
 
     monkeypatch.setattr(programs, "create_program", CREATE_PROGRAM)
+    _session.session().wait = "always"
     monkeypatch.setattr(_session.Session, "client", lambda *_: Client())
     model, x = perceptron(), torch.randn(5, 8)
     agree(torch.compile(model, backend=backend, options=options)(x), model(x))

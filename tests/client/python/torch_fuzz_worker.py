@@ -15,6 +15,7 @@ import traceback
 import warnings
 
 os.environ.setdefault("KILN_CLIENT_CHECK", "never")
+os.environ.setdefault("KILN_CLIENT_WAIT", "always")
 os.environ.setdefault("KILN_DAEMON_START_TIMEOUT_MS", "20000")
 
 import alike  # noqa: E402

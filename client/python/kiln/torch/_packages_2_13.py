@@ -41,10 +41,10 @@ from . import _globals_2_13 as made_globals
 from . import _situations_2_13 as situations
 from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backwards, writes_in_graphs
 from .again import Again
-from .counters import count_instances
 from .described import Describer
 from .graphs import CompiledGraph
-from .tally import owned_by
+from .tally import count_instances, owned_by
+from .waiting import Situation
 
 # Saving guards looks at the gradients of all tensors met, which are none of the user's business.
 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", module=r"torch\._dynamo\.guards")
@@ -295,7 +295,9 @@ class Capture:
             wrapped = aot_autograd(fw_compiler=forward, bw_compiler=other, inference_compiler=other,
                                    partition_fn=self._partition, decompositions={},
                                    keep_inference_input_mutations=writes_in_graphs())  # fmt: skip
-            return wrapped(gm, example_inputs)
+            situation = Situation(gm)
+            with situation.at_work():
+                return situation.by_sizes(wrapped(gm, example_inputs))
 
     def _install(self, record: Record) -> bool:
         """Whether any situation fits this process."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
-
 from torch import fx
 
-from . import programs
+from . import programs, waiting
 from .expansion import first_partition
 from .partition import prepare
 from .split import MIN_SHARE, share_of_work
@@ -19,6 +16,8 @@ MAX_BEGUN = 8
 def begin(gm: fx.GraphModule) -> None:
     """Begins what compile_graph(gm) will ask for in this thread, in the order of the graph. What was begun before and not
     asked for is forgotten. Raises nothing: what cannot be begun is met again when it is asked for."""
+    if waiting.meetings() != 0:  # nobody is going to wait
+        return programs.expect({})
     try:
         programs.expect(_programs_of(_copy(gm.graph)))
     except Exception:  # noqa: BLE001: Kiln never makes its caller fail
@@ -31,7 +30,7 @@ def _copy(graph: fx.Graph) -> fx.Graph:
     return copy
 
 
-def _programs_of(graph: fx.Graph) -> dict[tuple, _Begun]:
+def _programs_of(graph: fx.Graph) -> dict[tuple, waiting.Build]:
     place = prepare(graph)
     plan = first_partition(graph, place)
     if share_of_work(plan) < MIN_SHARE:
@@ -40,31 +39,8 @@ def _programs_of(graph: fx.Graph) -> dict[tuple, _Begun]:
     for subgraph in list(plan.subgraphs.values())[:MAX_BEGUN]:
         if not subgraph.symbols:
             asked = (subgraph.text, *subgraph.layouts, place)
-            begun[programs.key_of(*asked)] = _Begun(asked)
+            begun[programs.key_of(*asked)] = waiting.Build(asked)
     return begun
-
-
-class _Begun:
-    """A program on its way, in a thread of its own: its daemon is waited for there."""
-
-    def __init__(self, asked: tuple) -> None:
-        self._program = self._error = None
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._create, asked), name="kiln-ahead")
-        self._thread.start()
-
-    def _create(self, asked: tuple) -> None:
-        try:
-            self._program = programs.create_program(*asked)
-        except Exception as error:  # noqa: BLE001: raised where the program is asked for
-            self._error = error
-
-    def result(self):
-        """The program, or None in a fork, where its thread is not. Raises kiln's Error."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._program
 
 
 __all__ = ["MAX_BEGUN", "begin"]

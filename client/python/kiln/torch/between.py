@@ -17,7 +17,7 @@ from torch import fx
 
 from .. import _session
 from .._reasons import Reason
-from . import check, compat, programs
+from . import check, compat, programs, waiting
 from .compiler import build_elsewhere
 from .partition import WITHOUT_ROW, partition
 from .place import place_of
@@ -51,6 +51,7 @@ class Between:
         self._tally = tally or Tally()
         self._programs: dict[tuple, _Program | Reason] = {}  # by op, numbers and types; a reason is why there is none
         self._variants: collections.Counter = collections.Counter()
+        self._met, self._met_now = waiting.Meetings(), set()  # in all calls of the model, and in this one
         self._is_counting = True
 
     def run(self, function, arguments: tuple, keywords: dict):
@@ -64,6 +65,7 @@ class Between:
             finally:
                 _thread.interception = None
                 self._is_counting = False
+                self._met_now.clear()
 
     def _run_op(self, op, arguments: tuple, keywords: dict):
         program = self._find(op, arguments, keywords)
@@ -97,9 +99,13 @@ class Between:
         if program is None and self._variants[op] >= MAX_VARIANTS:
             return _TOO_MANY
         if program is None:
+            meetings = waiting.more_meetings() if self._variants[op] else waiting.meetings()
+            if meetings > 1 and (key in self._met_now or self._met.count(key) < meetings):
+                self._met_now.add(key)
+                return waiting.BEING_BUILT
             self._variants[op] += 1
             try:
-                program = _Program(op, arguments, keywords)
+                program = _Program(op, arguments, keywords, min(meetings, 1))
                 self._tally.checked.add(program)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 program = Reason.of(error)
@@ -157,7 +163,8 @@ def _describe(value):
 class _Program:
     """One op in Kiln. Raises Unsupported, or kiln's Error, when it cannot be had."""
 
-    def __init__(self, op, arguments: tuple, keywords: dict) -> None:
+    def __init__(self, op, arguments: tuple, keywords: dict, meetings: int) -> None:
+        """meetings: as waiting.meetings()."""
         result = op(*arguments, **keywords)  # torch knows what comes out
         self._is_tuple = isinstance(result, tuple)
         graph, operands = fx.Graph(), {}
@@ -185,14 +192,21 @@ class _Program:
         (subgraph,) = plan.subgraphs.values()
         self._operands = [operands[n] for n in subgraph.inputs]
         self._order = [subgraph.outputs.index(n) for n in results]
-        asked = (subgraph.text, *subgraph.layouts, plan.place)
-        self._program = programs.create_program(*asked)
-        check.on_first_run(self, self._program, EagerSubgraph(graph, subgraph), check.Facts(*asked))
-        self.ops = (str(op),)
+        self.ops, self._program = (str(op),), None
+        self._asked, self._eager = (subgraph.text, *subgraph.layouts, plan.place), EagerSubgraph(graph, subgraph)
+        if meetings == 0:
+            self.take(programs.create_program(*self._asked))
+        else:
+            self.run, self.check = waiting.Awaited(self, self._asked, self._eager, meetings), check.BUILDING
+
+    def take(self, program) -> None:
+        """Runs the program from now on. Raises check.Quarantined."""
+        check.on_first_run(self, program, self._eager, check.Facts(*self._asked))
+        self._program = program
         _session.note_live(self)
 
     def programs(self):
-        return [self._program]
+        return [] if self._program is None else [self._program]
 
     def checks(self) -> list[str]:
         return [self.check]

@@ -48,6 +48,8 @@ WRONG_ADVICE = "torch's result counts; replay the bundle with `kiln repro` and r
 WRONG, AGREED, UNKNOWN = "wrong", "agreed", "unknown"
 # What became of a program's first run, besides: it was another process's, it is to come, it was not checked.
 BEFORE, WAITING, SKIPPED = "before", "waiting", "skipped"
+# There is no program: it is being built, or cannot be had (waiting.py).
+BUILDING, FAILED = "building", "failed"
 
 
 class Quarantined(Exception):

@@ -14,6 +14,7 @@ from .joint import partition_joint
 from .partition import is_free
 from .programs import in_mode, waiting_at_most
 from .tally import current_owner, owned_by, tally_of
+from .waiting import Situation
 from .write_back import closing_copies
 
 OPTIONS = ("deadline_ms",)
@@ -37,20 +38,20 @@ def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict
         if name not in OPTIONS:
             _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
-        made = []
+        made, situation = [], Situation(gm)
 
         def compiler(graph, inputs):
-            with in_mode(mode):  # here: a backward may be compiled later
+            with in_mode(mode), situation.at_work():  # here: a backward may be compiled later
                 made.append(compile_or_eager(graph, inputs))
             return made[-1]
 
-        with waiting_at_most(_deadline(options)):
+        with waiting_at_most(_deadline(options)), situation.at_work():
             compiled = compat.adapter().compile_with_autograd(
                 gm, example_inputs, forward=Again.of(gm).attached(compiler), compiler=compiler, partition=partition_joint
             )
         if made and not any(graph.has_subgraphs for graph in made if isinstance(graph, CompiledGraph)):
             return gm.forward  # nothing of it is Kiln's, and so nothing is in its way
-        return compiled
+        return situation.by_sizes(compiled)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         if compat.adapter().is_control_flow(error):
             raise

@@ -46,11 +46,23 @@ def in_mode(mode: str | None):
     if mode not in MODES:
         known = ", ".join(repr(name) for name in MODES if name)
         _session.session().say("mode", f"mode {mode!r} is not known, known are: {known}")
-    token = _is_tuned.set(MODES.get(mode, False))
+    with tuned(MODES.get(mode, False)):
+        yield
+
+
+@contextlib.contextmanager
+def tuned(is_tuned: bool):
+    """Within, programs are created only when their candidates have raced on this machine, if is_tuned."""
+    token = _is_tuned.set(is_tuned)
     try:
         yield
     finally:
         _is_tuned.reset(token)
+
+
+def is_tuned() -> bool:
+    """Whether they are, here."""
+    return _is_tuned.get()
 
 
 _thread = threading.local()
@@ -98,4 +110,4 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "create_program", "expect", "in_mode", "key_of", "waiting_at_most"]
+__all__ = ["build_program", "create_program", "expect", "in_mode", "is_tuned", "key_of", "tuned", "waiting_at_most"]

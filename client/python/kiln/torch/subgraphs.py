@@ -1,7 +1,7 @@
 """What runs a subgraph: its program (StaticSubgraph), one program for each binding of its symbols (SymbolicSubgraph), or torch
-(EagerSubgraph). Each takes a list of tensors, and the sizes that the subgraph is called with besides, gives a list of tensors,
-and has a plain form that a capture keeps. It may be told tensors to write outputs to; where it does, the result is that very
-tensor."""
+(EagerSubgraph), which stands in for programs that are not there yet (waiting.py). Each takes a list of tensors, and the sizes
+that the subgraph is called with besides, gives a list of tensors, and has a plain form that a capture keeps. It may be told
+tensors to write outputs to; where it does, the result is that very tensor."""
 
 from __future__ import annotations
 
@@ -13,31 +13,39 @@ from torch import fx
 
 from .. import _session
 from .._reasons import Reason
-from . import check, compat, programs
+from . import check, compat, programs, waiting
 from .binding import Binding
 from .fallback import fallback_graph
 from .kept import NotKept, dump_names, load_names
 from .partition import Subgraph
 from .place import Place
+from .tally import instances
 from .text import Unsupported
-
-# Programs kept for one subgraph; a loop over more lengths than this lets the oldest go.
-MAX_BINDINGS = 64
 
 
 class StaticSubgraph:
     """A subgraph whose shapes are all known."""
 
-    def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = ()) -> None:
-        self._program = programs.create_program(text, inputs, outputs, place, symbols)
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = (),
+                 meetings: int | None = None) -> None:  # fmt: skip
+        """meetings: as waiting.meetings(), which is asked where it is not given. Raises only where the program is waited for."""
         self.eager, self.ops = eager, getattr(eager, "ops", ())
-        self.state = (text, inputs, outputs, place)
+        self.state, self._symbols, self._program = (text, inputs, outputs, place), symbols, None
         self._differentiates_forward = compat.adapter().differentiates_forward
-        check.on_first_run(self, self._program, eager, check.Facts(*self.state, symbols))
+        meetings = waiting.meetings() if meetings is None else meetings
+        if meetings == 0:
+            self.take(programs.create_program(*self.state, symbols))
+        else:
+            self.run, self.check = waiting.Awaited(self, (*self.state, symbols), eager, meetings), check.BUILDING
+
+    def take(self, program) -> None:
+        """Runs the program from now on. Raises check.Quarantined."""
+        check.on_first_run(self, program, self.eager, check.Facts(*self.state, self._symbols))
+        self._program = program
         _session.note_live(self)
 
     def programs(self):
-        return [self._program]
+        return [] if self._program is None else [self._program]
 
     def checks(self) -> list[str]:
         """What became of its programs' first runs, in check.py's words."""
@@ -70,33 +78,41 @@ class SymbolicSubgraph:
         self.eager, self.ops = eager, eager.ops
         self.state = (text, inputs, outputs, place, *binding.plain)
         self._programs: dict[tuple, Callable] = {}
+        self._met, self._meetings = waiting.Meetings(), waiting.meetings()  # of the binding that is to be added next
+        self._more_meetings = waiting.more_meetings()
+        self._calls_of_a_step = instances()
 
     def programs(self):
         return list(self._programs.values())
 
     def checks(self) -> list[str]:
-        return [check for program in self.programs() for check in program.checks()]
+        checks = [check for program in self.programs() if isinstance(program, StaticSubgraph) for check in program.checks()]
+        return checks or ([check.BUILDING] if self._meetings else [])
 
     def __call__(self, arguments: list, targets: list | None = None) -> list:
-        numbers, tensors = self._binding.read(arguments), arguments[: len(self._inputs)]
+        numbers = self._binding.read(arguments)
         program = self._programs.get(numbers)
         if program is None:
+            if self._meetings > 1 and self._met.count(numbers) <= (self._meetings - 1) * self._calls_of_a_step:
+                waiting.note_meanwhile()
+                return self.eager(arguments)
             program = self._add(numbers, arguments[len(self._inputs) :])
-        return program(tensors, targets)
+        return program(arguments[: len(self._inputs)], targets)
 
     def _add(self, numbers: tuple, sizes: list) -> Callable:
+        meetings, self._meetings = min(self._meetings, 1), self._more_meetings
         eager = functools.partial(_run_with_sizes, self.eager, sizes)
         eager.ops = self.ops
         try:
             values = self._binding.values(numbers)
             by_symbol = dict(zip(self._binding.symbols, values))
             inputs, outputs = ([_bound(layout, by_symbol) for layout in layouts] for layouts in (self._inputs, self._outputs))
-            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values)
+            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values, meetings)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             _session.session().note_fallback(f"a subgraph with {dict(zip(map(str, self._binding.sources), numbers))}", str(error))
             _session.session().say("binding", f"a subgraph of symbolic shape runs in torch: {error}")
             program = eager
-        while len(self._programs) >= MAX_BINDINGS:
+        while len(self._programs) >= waiting.MAX_BINDINGS:
             self._programs.pop(next(iter(self._programs)), None)
         self._programs[numbers] = program
         return program

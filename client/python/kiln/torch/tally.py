@@ -30,6 +30,7 @@ class Tally:
         self.left: collections.Counter = collections.Counter()  # nodes that torch runs, by (op, why)
         self.instances = 1  # how often nodes of a subgraph of its count: so many modules run it
         self.checked: weakref.WeakSet = weakref.WeakSet()  # subgraphs, which say by checks() what became of their first runs
+        self.graphs: set[int] = set()  # that Dynamo gave, without their sizes (waiting.py)
         self.time = Stopwatch()
 
     def add(self, compiled: int, left: list[tuple], subgraphs, instances: int = 1) -> None:
@@ -37,6 +38,25 @@ class Tally:
         self.left.update(left * instances)
         self.instances = instances
         self.checked.update(subgraphs)
+
+
+_instances = 1
+
+
+@contextlib.contextmanager
+def count_instances(count: int):
+    """Within, a graph's nodes count `count` times: so many modules run it, as so many layers of one graph would."""
+    global _instances
+    before, _instances = _instances, count
+    try:
+        yield
+    finally:
+        _instances = before
+
+
+def instances() -> int:
+    """How many modules run a graph that is made here."""
+    return _instances
 
 
 _tallies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

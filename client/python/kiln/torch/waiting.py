@@ -1,0 +1,270 @@
+"""Whether a step waits for its programs, and what runs in a program's place where it does not: torch, until the program is there.
+
+client.wait of the configuration says it. `always`: whoever needs a program waits for it. `first`: so it is in a graph's first
+call; what other sizes need later is built while steps run in torch, and a later call swaps it in. `never`: the first call runs in
+torch, too. Sizes that are met by chance cost no compilation: programs for further sizes are asked for when those are met for the
+MEETINGS-th time. Until then torch runs the very graph that Dynamo gave (BySizes), as without Kiln; then, while programs are being
+built, the subgraphs that they are of (Awaited).
+
+A build is a thread that waits for the daemon, which does the work. At the end of the process such waits end, and the daemon's
+work goes on; a forked child has none of its parent's threads, and asks anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import functools
+import os
+import threading
+import time
+import weakref
+
+import torch
+from torch import fx
+
+from .. import _session
+from .._reasons import Reason
+from . import check, programs
+from .tally import current_owner, instances, tally_of
+from .tensors import tensors_in
+
+# Builds of one process that are waited for in the background; what is wanted beyond is asked for by a later call.
+MAX_BUILDING = 8
+# Sizes that were not compiled for yet get programs when they are met so often. In a loop over random sizes some are met twice by
+# chance, as birthdays are; what is met three times is likely to be met again and again.
+MEETINGS = 3
+# Sizes that one graph or subgraph has programs for; a loop over more lengths than this lets the oldest go.
+MAX_BINDINGS = 64
+# Sizes of one of them that are remembered to have been met.
+MAX_MET = 4096
+# What the end of a process waits for its builds at most; they end within a tenth of a second.
+LEAVE_S = 5.0
+
+BEING_BUILT = Reason("its program is being built",
+                     advice="nothing: later calls run in Kiln; with client.wait: always calls wait for it")  # fmt: skip
+
+# Of the graph that is compiled: whether its owner has had it for other sizes, and whether somebody else counts how often its sizes
+# are met.
+_is_more = contextvars.ContextVar("is_more", default=False)
+_is_counted = contextvars.ContextVar("is_counted", default=False)
+
+
+@contextlib.contextmanager
+def _with(variable: contextvars.ContextVar, value: bool):
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def meetings() -> int:
+    """At which call a graph that is compiled here asks for its programs; 0: it waits for them, before."""
+    policy = _session.session().wait
+    if policy == "never":
+        return 1
+    return more_meetings() if policy == "first" and _is_more.get() else 0
+
+
+def more_meetings() -> int:
+    """The same for programs that other sizes need later."""
+    if _session.session().wait == "always":
+        return 0
+    return 1 if _is_counted.get() else MEETINGS
+
+
+class Situation:
+    """In which Dynamo gave a graph. Its compiled form is made at_work(), and called by way of by_sizes(compiled)."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self._gm, self._is_more = gm, note_compiled(gm)
+        with _with(_is_more, self._is_more):
+            self._meetings, self._more_meetings = meetings(), more_meetings()
+        self._sizes = [i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+                       if isinstance(node.meta.get("example_value"), torch.SymInt)]  # fmt: skip
+        self._is_counted = self._meetings > 0 or (self._more_meetings > 0 and bool(self._sizes))
+
+    @contextlib.contextmanager
+    def at_work(self):
+        with _with(_is_more, self._is_more), _with(_is_counted, self._is_counted):
+            yield
+
+    def by_sizes(self, compiled):
+        if not self._is_counted:
+            return compiled
+        return BySizes(self._gm.forward, compiled, self._sizes, self._meetings, self._more_meetings)
+
+
+def note_compiled(gm: fx.GraphModule) -> bool:
+    """Whether Dynamo gave this graph before, for the owner at work and for other sizes; the next time it did."""
+    known, said = tally_of(current_owner()).graphs, _without_sizes(gm.graph)
+    if said in known:
+        return True
+    known.add(said)
+    return False
+
+
+def _without_sizes(graph: fx.Graph) -> int:
+    """What tells graphs of Dynamo apart but for the sizes of tensors: a hash."""
+    said = [torch.is_grad_enabled()]
+    for node in graph.nodes:
+        tensors = list(tensors_in(node.meta.get("example_value")))
+        if tensors and node.op == "placeholder":
+            said += [(t.dtype, t.device, t.dim(), t.requires_grad) for t in tensors]
+        elif tensors:
+            said.append((node.op, node.target, *(a for a in (*node.args, *node.kwargs.values()) if isinstance(a, bool))))
+    return hash(tuple(said))
+
+
+class BySizes:
+    """A compiled graph, for sizes that were met often enough; for others Dynamo's own graph, whose steps are eager's.
+
+    Threading: as torch.compile's functions; two threads that meet sizes at once may count as one."""
+
+    def __init__(self, by_torch, compiled, sizes: list[int], meetings: int, more_meetings: int) -> None:
+        """sizes: which arguments are. meetings, more_meetings: of the first sizes, and of further ones."""
+        self._by_torch, self._compiled, self._sizes = by_torch, compiled, sizes
+        self._meetings, self._more_meetings, self._calls_of_a_step = meetings, more_meetings, instances()
+        self._met, self._admitted = Meetings(), {}
+
+    def __call__(self, *arguments):
+        sizes = tuple([int(arguments[i]) for i in self._sizes])
+        if sizes in self._admitted or self._admit(sizes):
+            return self._compiled(*arguments)
+        note_meanwhile()
+        return self._by_torch(*arguments)
+
+    def _admit(self, sizes: tuple) -> bool:
+        if self._meetings and self._met.count(sizes) <= (self._meetings - 1) * self._calls_of_a_step:
+            return False
+        self._meetings = self._more_meetings
+        while len(self._admitted) >= MAX_BINDINGS:
+            self._admitted.pop(next(iter(self._admitted)), None)
+        self._admitted[sizes] = True
+        return True
+
+
+class Meetings:
+    """Counts how often something was met."""
+
+    def __init__(self) -> None:
+        self._met: dict = {}
+
+    def count(self, key) -> int:
+        """This time included."""
+        count = self._met[key] = self._met.pop(key, 0) + 1
+        if len(self._met) > MAX_MET:
+            self._met.pop(next(iter(self._met)), None)
+        return count
+
+
+_building: set[Build] = set()
+os.register_at_fork(after_in_child=_building.clear)
+
+
+class Build:
+    """A program on its way, in a thread of its own: its daemon is waited for there. Threading: any thread looks at it."""
+
+    def __init__(self, asked: tuple) -> None:
+        """asked: what create_program takes, in the mode that holds here."""
+        _leave_in_the_end()
+        self._program = self._error = None
+        self.has_ended, self._process = False, os.getpid()
+        context = contextvars.copy_context()
+        self.thread = threading.Thread(target=context.run, args=(self._create, asked), name="kiln-build", daemon=True)
+        _building.add(self)
+        try:
+            self.thread.start()
+        except RuntimeError:  # Python ends, or there are too many threads
+            _building.discard(self)
+            raise
+
+    def _create(self, asked: tuple) -> None:
+        try:
+            self._program = programs.create_program(*asked)
+        except Exception as error:  # noqa: BLE001: raised where the program is asked for
+            self._error = error
+        finally:
+            self.has_ended = True
+            _building.discard(self)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its thread is another process's: this one is a fork."""
+        return not self.has_ended and self._process != os.getpid()
+
+    def result(self):
+        """The program, waited for, or None in a fork, where its thread is not. Raises kiln's Error."""
+        self.thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._program
+
+
+@functools.cache
+def _leave_in_the_end() -> None:
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Nothing is left in libkiln, nor comes back from there, when Python ends."""
+    from .. import _kiln
+
+    _kiln.end_waits()
+    until = time.monotonic() + LEAVE_S
+    for build in list(_building):
+        build.thread.join(max(0.0, until - time.monotonic()))
+
+
+class Awaited:
+    """In a program's place, as owner.run: torch. Asks for the program, and when it is there owner.take(program) puts it here. Where
+    it cannot be had torch runs from then on, owner.check says so, and one line why.
+
+    Threading: any; two that find the program at once both take it."""
+
+    def __init__(self, owner, asked: tuple, eager, meetings: int) -> None:
+        """meetings: at which call the program is asked for."""
+        self._owner, self._asked, self._eager = weakref.ref(owner), asked, eager
+        self._calls_left, self._is_tuned, self._build = meetings, programs.is_tuned(), None
+
+    def __call__(self, tensors: list, targets: list | None = None) -> list:
+        build = self._build
+        if build is not None and build.has_ended:
+            return self._settle(build)(tensors, *(() if targets is None else (targets,)))
+        if build is None or build.is_lost:
+            self._ask()
+        note_meanwhile()
+        return self._eager(tensors)
+
+    def _ask(self) -> None:
+        self._calls_left -= 1
+        if self._calls_left <= 0 and len(_building) < MAX_BUILDING:
+            with programs.tuned(self._is_tuned):
+                self._build = Build(self._asked)
+
+    def _settle(self, build: Build):
+        """What runs from now on."""
+        owner = self._owner()
+        if owner is None:
+            return self._eager
+        try:
+            owner.take(build.result())
+        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            _session.session().note_fallback("a subgraph", str(error))
+            _session.session().say("background", f"a subgraph runs in torch: {error}")
+            owner.run, owner.check = self._eager_alone, check.FAILED
+        return owner.run
+
+    def _eager_alone(self, tensors: list, targets: list | None = None) -> list:
+        return self._eager(tensors)
+
+
+def note_meanwhile() -> None:
+    """Counts a call of a graph or subgraph that torch runs as programs are not there yet."""
+    _session.session().counts["calls_meanwhile"] += 1
+
+
+__all__ = ["BEING_BUILT", "MAX_BINDINGS", "MEETINGS", "Awaited", "Build", "Meetings", "Situation", "meetings", "more_meetings",
+           "note_meanwhile"]  # fmt: skip
