@@ -125,7 +125,8 @@ def process(case, entry, count):
         cache, runtime = pathlib.Path(folder, "cache"), pathlib.Path(folder, "run")
         for each in (cache, runtime):
             each.mkdir(mode=0o700)
-        own = {"KILN_CACHE_DIR": str(cache), "XDG_RUNTIME_DIR": str(runtime), "KILN_DAEMON_IDLE_EXIT_MS": "1000"}
+        own = {"KILN_CACHE_DIR": str(cache), "XDG_RUNTIME_DIR": str(runtime), "KILN_DAEMON_IDLE_EXIT_MS": "1000",
+               "KILN_CLIENT_WAIT": os.environ.get("KILN_CLIENT_WAIT", "first")}
         said = subprocess.run([sys.executable, __file__, "--sample", case, entry, str(count)], env={**os.environ, **own},
                               stdout=subprocess.PIPE, text=True, check=True).stdout  # fmt: skip
     return json.loads(said.splitlines()[-1])

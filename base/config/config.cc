@@ -37,9 +37,9 @@ constexpr std::array k_keys = {
         "first,never,always"},
     ConfigKey{
         "client.wait", &Config::client_wait, "",
-        "When a step waits for programs of captured graphs to be built, and does not run in torch meanwhile: first (a "
-        "graph's first call; what other sizes need later is built beside the steps), always or never.",
-        "first,always,never"},
+        "When a step waits for programs of captured graphs to be built, and does not run in torch meanwhile: always, "
+        "first (a graph's first call; what other sizes need later is built beside the steps) or never.",
+        "always,first,never"},
     ConfigKey{"job", &Config::job, "",
               "Names the job that this process is a rank of: all its ranks run the generation of each program that the "
               "first one found. Empty: torchelastic's run id, where there is one."},

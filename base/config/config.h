@@ -32,7 +32,7 @@ struct Config {
 
   uint64_t client_deadline_ms = 120'000;
   std::string client_check = "first";
-  std::string client_wait = "first";
+  std::string client_wait = "always";
 
   std::string job;
 
