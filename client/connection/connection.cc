@@ -139,8 +139,10 @@ Expected<std::unique_ptr<DaemonSocket>> Connection::connect_or_start(bool may_st
     last = socket ? (*socket)->greet(deadline) : socket.status();
     if (last.ok()) {
       if (!may_start || (*socket)->is_of_this_build()) return socket;
+      if (!known.ok()) return known;
       // Its programs have other keys than ours: it would build what this process never finds. It is asked to leave, and
-      // finishes its builds before it does.
+      // finishes its builds before it does. Who was started just now is what lies there: the next one would be the same.
+      if (starter.has_started()) return remember(FailureMemory::Kind::absent, (*socket)->is_not_ours());
       KILN_RETURN_IF_ERROR(heard((*socket)->see_off(until_silence, request_deadline), **socket, request_deadline));
       deadline = std::min(request_deadline, deadline_in(m_config.daemon_start_timeout_ms));
       continue;

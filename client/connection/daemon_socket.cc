@@ -139,6 +139,13 @@ Status DaemonSocket::greet(Deadline deadline) {
 
 bool DaemonSocket::is_of_this_build() const { return m_daemon_build == protocol::build_id(); }
 
+std::string DaemonSocket::is_not_ours() const {
+  return fmt::format(
+      "kilnd is another build ({}) than this process has ({}), as after an update; begin the process anew, or see that "
+      "both are of one installation (daemon.path)",
+      m_daemon_build, protocol::build_id());
+}
+
 Status DaemonSocket::see_off(Deadline (*until_silence)(Deadline), Deadline deadline) {
   protocol::Command leave;
   leave.id = next_id();

@@ -29,6 +29,8 @@ class DaemonSocket {
   /// Both sides say who they are. unavailable when the daemon left before its greeting: try again.
   Status greet(Deadline deadline);
   bool is_of_this_build() const;
+  /// What there is to say of a daemon of another build that cannot be replaced, and what to do.
+  std::string is_not_ours() const;
 
   /// Asks the daemon to leave, and returns when it has. `until_silence(deadline)`: how long it may say nothing.
   Status see_off(Deadline (*until_silence)(Deadline), Deadline deadline);

@@ -47,6 +47,8 @@ class Starter {
   /// Takes one step; the caller calls it again as long as nobody listens. Errors: why there can be no daemon, and what
   /// to do.
   Status start_if_nobody_does();
+  /// Whether it has started one: then it is the one that answers, as nobody else starts one meanwhile.
+  bool has_started() const { return m_launch.has_value(); }
 
  private:
   const Config& m_config;

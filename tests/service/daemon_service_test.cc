@@ -199,6 +199,47 @@ TEST_F(DaemonTest, a_daemon_of_another_build_is_waited_for_while_it_finishes) {
   EXPECT_TRUE(built.ok()) << built.status().to_string();
 }
 
+/// As when Kiln is updated under a process that runs: what it starts is not its own, however often.
+TEST_F(DaemonTest, a_daemon_of_another_build_that_was_started_just_now_is_not_started_again) {
+  const std::string program = m_directory + "/kilnd", started = m_directory + "/started";
+  std::ofstream(program) << "#!/bin/sh\n: > " << started << "\n";
+  chmod(program.c_str(), 0700);
+  m_config.daemon_path = program;
+  std::atomic<bool> is_over = false;
+  std::atomic<int> greeted = 0;
+  std::thread other([&] {
+    wait_until([&] { return std::filesystem::exists(started); });
+    const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, socket().c_str());
+    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener.get(), 4), 0);
+    while (!is_over) {
+      const UniqueFd peer(accept(listener.get(), nullptr, nullptr));
+      if (!peer) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
+      ++greeted;
+      const auto hello = protocol::encode(protocol::Hello{protocol::k_protocol_version, "another build", 1});
+      (void)send_all(peer.get(), hello, deadline_in(1'000));
+      char heard[256];
+      while (read(peer.get(), heard, sizeof heard) > 0) {
+      }
+    }
+  });
+  Connection connection(m_config);
+  for (int region = 0; region < 3; ++region) {
+    const Status status = connection.build(graph("ok"), deadline_in(k_patience_ms)).status();
+    EXPECT_EQ(status.code(), StatusCode::unavailable);
+    EXPECT_NE(status.message().find("kilnd is another build (another build)"), std::string::npos) << status.to_string();
+  }
+  is_over = true;
+  other.join();
+  EXPECT_EQ(greeted, 3) << "none is asked to leave for another one";
+}
+
 TEST_F(DaemonTest, the_daemon_has_not_its_starters_processors_priority_and_limits) {
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
