@@ -165,7 +165,7 @@ ExprId BodyLowering::emit(ValueId value, const Index& index, ExprId predicate) {
     m_accumulator_index = index;
     const DType accumulator = accumulator_of(m_state.facts->dtype(value));
     const ExprId leaf = add_node({ScalarOp::accumulator, accumulator});
-    return cast(leaf, compute_dtype(m_state.facts->dtype(value)));
+    return as_loaded(cast(leaf, compute_dtype(m_state.facts->dtype(value))), value);
   }
   if (!m_state.is_inline(value, m_group)) {
     Affine address;
@@ -175,12 +175,27 @@ ExprId BodyLowering::emit(ValueId value, const Index& index, ExprId predicate) {
   }
   std::vector<int64_t> key = memo_key(value, index, predicate);
   if (const auto found = m_emitted.find(key); found != m_emitted.end()) return found->second;
-  const ExprId expr = emit_inline(value, index, predicate);
+  ExprId expr = emit_inline(value, index, predicate);
   if (expr == k_no_expr) return k_no_expr;
+  expr = as_loaded(expr, value);
   if (m_body.exprs.size() > k_body_exprs) return fail(k_none, "the kernel's body grows too large");
   m_emitted.emplace(std::move(key), expr);
   if (predicate == k_no_expr) m_emitted_at[value].push_back(index);
   return expr;
+}
+
+bool BodyLowering::is_read_elsewhere(ValueId value) const {
+  if (m_state.facts->is_stored[value] || m_state.is_pinned[value]) return true;
+  return std::ranges::any_of(m_state.facts->users[value], [&](NodeId user) {
+    if (!m_state.is_virtual[user]) return m_state.group_of[user] != m_group;
+    const std::vector<ValueId>& results = m_state.facts->graph->node(user).results;
+    return std::ranges::any_of(results, [&](ValueId result) { return is_read_elsewhere(result); });
+  });
+}
+
+ExprId BodyLowering::as_loaded(ExprId expr, ValueId value) {
+  const DType dtype = m_state.facts->dtype(value);
+  return is_half(dtype) && is_read_elsewhere(value) ? cast(cast(expr, dtype), compute_dtype(dtype)) : expr;
 }
 
 ExprId BodyLowering::emit_inline(ValueId value, const Index& index, ExprId predicate) {

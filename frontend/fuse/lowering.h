@@ -86,6 +86,9 @@ class BodyLowering {
  private:
   ExprId emit(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_inline(ValueId value, const Index& index, ExprId predicate);
+  /// The expression of a value, rounded where it is a half that other kernels load: all of them go on with the same number.
+  ExprId as_loaded(ExprId expr, ValueId value);
+  bool is_read_elsewhere(ValueId value) const;
   ExprId emit_pointwise(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_view(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_reshape(ValueId value, const Index& index, ExprId predicate);

@@ -211,6 +211,13 @@ void ElementEvaluator::many(ValueId value, std::span<const int64_t> indices, std
   BatchEvaluation(*this, *m_graph).evaluate(value, indices, out);
 }
 
+void ElementEvaluator::compute_together(ValueId value, std::span<const int64_t> indices) {
+  if (indices.size() < 2) return;  // nothing is gained
+  std::vector<double> elements(indices.size());
+  many(value, indices, elements);
+  remember(value, indices, elements);
+}
+
 int64_t ElementEvaluator::broadcast_index(ValueId operand, ValueId result, int64_t index) const {
   const State& from = m_states[operand];
   const State& to = m_states[result];

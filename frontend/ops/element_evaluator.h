@@ -57,6 +57,20 @@ class ElementEvaluator {
   /// rows and columns come again. What is asked together is best a few rows by many columns, at most 2^18 elements.
   void many(ValueId value, std::span<const int64_t> indices, std::span<double> out);
 
+  /// Computes together what at() will be asked for: elements `index_of(i)`, one for each i below `count`. Those of an input
+  /// and those that are known cost nothing.
+  template <typename IndexOf>
+  void prepare(ValueId value, int64_t count, IndexOf&& index_of) {
+    if (is_input(value)) return;
+    std::vector<int64_t> wanted;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!is_known(value, index_of(i))) wanted.push_back(index_of(i));
+      if (wanted.size() < k_most_together && i + 1 < count) continue;
+      compute_together(value, wanted);
+      wanted.clear();
+    }
+  }
+
   const Status& status() const { return m_status; }
 
   /// From now on what is computed is rounded as a kernel may round: floating elements to their dtype, after a random step
@@ -121,6 +135,7 @@ class ElementEvaluator {
   // Few elements are demanded of large values: most pages hold one, and most chapters of pages are not there.
   static constexpr size_t k_page_elements = 16;
   static constexpr size_t k_chapter_elements = 256 * k_page_elements;
+  static constexpr size_t k_most_together = size_t{1} << 18;
   struct Page {
     bool known[k_page_elements] = {};
     double values[k_page_elements];
@@ -148,6 +163,11 @@ class ElementEvaluator {
   double load(const State& state, int64_t index) const { return load_at(state, address_of(state, index)); }
   double load_at(const State& state, int64_t address) const;
   double compute(ValueId value, int64_t index);
+  void compute_together(ValueId value, std::span<const int64_t> indices);
+  bool is_known(ValueId value, int64_t index) const {
+    const Page* page = m_states[value].page_of(static_cast<size_t>(index));
+    return page != nullptr && page->known[static_cast<size_t>(index) % k_page_elements];
+  }
   /// Elements of one value, or of an input by their addresses.
   struct Elements {
     ValueId value;

@@ -1,6 +1,7 @@
 // Normalisations. "rows" are what one mean or root mean square is taken over: the last `normalized_rank` dims.
 
 #include <cmath>
+#include <set>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
@@ -87,6 +88,23 @@ int64_t row_length(const ElementEvaluator& e, ValueId x, size_t normalized) {
   const std::vector<int64_t>& extents = e.extents(x);
   for (size_t d = extents.size() - normalized; d < extents.size(); ++d) length *= extents[d];
   return length;
+}
+
+/// Elements of a norm's first result, or of its gradient's: what their rows need of the first `operands` operands is computed
+/// together.
+template <auto element, size_t operands>
+void in_rows(ElementEvaluator& e, const Graph& graph, NodeId id, std::span<const int64_t> indices,
+             std::span<double> out) {
+  const Node& node = graph.node(id);
+  const int64_t count = row_length(e, node.operands[0], normalized_rank(node));
+  std::set<int64_t> unique;
+  for (const int64_t index : indices) unique.insert(index / count);
+  const std::vector<int64_t> rows(unique.begin(), unique.end());
+  for (const ValueId operand : std::span(node.operands).first(operands)) {
+    e.prepare(operand, static_cast<int64_t>(rows.size()) * count,
+              [&](int64_t i) { return rows[static_cast<size_t>(i / count)] * count + i % count; });
+  }
+  for (size_t i = 0; i < indices.size(); ++i) out[i] = element(e, graph, id, 0, indices[i]);
 }
 
 Expected<Types> infer_layer_norm(const OpContext& context) {
@@ -180,6 +198,9 @@ double layer_norm_backward_element(ElementEvaluator& e, const Graph& graph, Node
   const int64_t count = row_length(e, x, normalized_rank(node));
   const auto normal_at = [&](int64_t i) { return (e.at(x, i) - e.at(mean, i / count)) * e.at(rstd, i / count); };
   if (result != 0) {
+    for (const ValueId operand : {grad, x}) {
+      e.prepare(operand, e.elements(x) / count, [&](int64_t i) { return index + i * count; });
+    }
     double total = 0;
     for (int64_t i = index; i < e.elements(x); i += count) total += e.at(grad, i) * (result == 1 ? normal_at(i) : 1);
     return total;
@@ -325,6 +346,7 @@ std::span<const OpDef> normalisation_ops() {
        .result_count = 3,
        .infer = infer_layer_norm,
        .element = layer_norm_element,
+       .elements = in_rows<layer_norm_element, 1>,
        .decompose = decompose_layer_norm,
        .gradient = layer_norm_gradient},
       {.name = "layer_norm_backward",
@@ -334,6 +356,7 @@ std::span<const OpDef> normalisation_ops() {
        .result_count = 3,
        .infer = infer_layer_norm_backward,
        .element = layer_norm_backward_element,
+       .elements = in_rows<layer_norm_backward_element, 2>,
        .decompose = decompose_layer_norm_backward},
       {.name = "rms_norm",
        .kind = OpKind::composite,
@@ -342,6 +365,7 @@ std::span<const OpDef> normalisation_ops() {
        .result_count = 2,
        .infer = infer_rms_norm,
        .element = rms_norm_element,
+       .elements = in_rows<rms_norm_element, 1>,
        .decompose = decompose_rms_norm},
       {.name = "batch_norm",
        .kind = OpKind::composite,

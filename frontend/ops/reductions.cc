@@ -53,6 +53,7 @@ Expected<Types> infer_reduced_floating(const OpContext& context) {
 template <typename Visit>
 void for_each_reduced(ElementEvaluator& e, const Node& node, int64_t index, Visit&& visit) {
   const ReducedRange range(e, node, index);
+  e.prepare(node.operands[0], range.count(), [&](int64_t i) { return range.at(i); });
   for (int64_t i = 0; i < range.count(); ++i) visit(e.at(node.operands[0], range.at(i)));
 }
 

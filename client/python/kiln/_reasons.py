@@ -10,12 +10,14 @@ DOCTOR = "see `kiln doctor`"
 class Reason(str):
     """The sentence. Nobody looks for words in it.
 
-    Attributes: code, op: kiln.Error's code_name and op, empty where it is of none; advice: what to do about it."""
+    Attributes: code, op: kiln.Error's code_name and op, empty where it is of none; advice: what to do about it; is_semantic: torch
+    does something of its own there, an error perhaps, that its decompositions need not do."""
 
     code = op = ""
+    is_semantic = False
     advice = "nothing: torch runs it as without Kiln; kiln.explain() says more"
 
-    def __new__(cls, text: str, **fields: str) -> Reason:
+    def __new__(cls, text: str, **fields: str | bool) -> Reason:
         self = super().__new__(cls, text)
         self.__dict__.update(fields)
         return self

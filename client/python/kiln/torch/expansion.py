@@ -34,7 +34,7 @@ WHOLE = ("batch_norm", "instance_norm", "scaled_dot_product", "convolution")
 def first_partition(graph: fx.Graph, place: Place) -> Partition:
     """The graph's partition, after what can be said in pieces is in pieces."""
     plan = partition(graph, None, place)
-    left = [n for n in plan.reasons if n.op == "call_function" and not is_free(n)]
+    left = [n for n, why in plan.reasons.items() if n.op == "call_function" and not is_free(n) and not why.is_semantic]
     return partition(graph, None, place) if any([_expand(n, place) for n in left]) else plan
 
 
@@ -45,10 +45,10 @@ def _expand(node: fx.Node, place: Place) -> bool:
         return False
     if any(result.alias_info is not None for result in schema.returns):  # a view, which costs nothing
         return False
-    if _has_several(node) and any(user.target is not operator.getitem for user in node.users):
-        return False
     operands = node.all_input_nodes
     if any(not _is_known(n) for n in (node, *operands)):
+        return False
+    if _has_several(node) and any(user.target is not operator.getitem for user in node.users):
         return False
     pieces = _pieces_of(node, operands)
     if pieces is None or any(not gives_nothing(n) and why_not(n, place) is not None for n in pieces.calls):

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import fx
 
+from ..._reasons import Reason
 from ..builder import Builder, meta_of, type_of
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
@@ -52,7 +53,8 @@ def addmm(b, node):
     scales = {name: number(node.kwargs.get(name, 1)) for name in ("alpha", "beta")}
     if not meta_of(node).is_floating_point():  # eager's errors, and its rounding, are eager's
         limits = torch.iinfo(meta_of(node).dtype)
-        require(all(s == int(s) and limits.min <= s <= limits.max for s in scales.values()), "a factor that the dtype does not hold")
+        is_held = all(s == int(s) and limits.min <= s <= limits.max for s in scales.values())
+        require(is_held, Reason("a factor that the dtype does not hold", is_semantic=True))
     scales = {name: float(scale) for name, scale in scales.items()}
     return b.op("addmm", [b.value(a) for a in node.args[:3]], *result_type(node), **scales)
 
