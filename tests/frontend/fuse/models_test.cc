@@ -235,6 +235,24 @@ TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
   EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, AHalfThatIsStoredIsTheSameForTheKernelThatStoresIt) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    graph = Graph();
+    const ValueId x = input({6, 8}, dtype);
+    const ValueId y = b.exp(x);
+    graph.set_outputs({y, b.cast(y, DType::f32), b.cast(b.reshape(y, {48}), DType::f32)});
+    const std::vector<Tensor> inputs = random_inputs(graph, 5);
+    const Plan plan = expect_fused(graph, inputs, 1.0 / 128);
+    EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+    const auto outputs = run_plan(plan, graph, inputs);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
+    for (int64_t e = 0; e < 48; ++e) {
+      EXPECT_EQ((*outputs)[1].at(e), (*outputs)[0].at(e)) << e;
+      EXPECT_EQ((*outputs)[2].at(e), (*outputs)[0].at(e)) << e;
+    }
+  }
+}
+
 TEST_F(FusedModel, AKernelThatWouldWaitForItselfIsCutWhereItDoes) {
   // The sum shares a kernel with n, which the product reads; t shares one with g, which the sum reads as a view; and t
   // waits for the product.
