@@ -243,7 +243,6 @@ TEST_F(FusedModel, AHalfThatIsStoredIsTheSameForTheKernelThatStoresIt) {
     graph.set_outputs({y, b.cast(y, DType::f32), b.cast(b.reshape(y, {48}), DType::f32)});
     const std::vector<Tensor> inputs = random_inputs(graph, 5);
     const Plan plan = expect_fused(graph, inputs, 1.0 / 128);
-    EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
     const auto outputs = run_plan(plan, graph, inputs);
     ASSERT_TRUE(outputs.ok()) << outputs.status().to_string();
     for (int64_t e = 0; e < 48; ++e) {

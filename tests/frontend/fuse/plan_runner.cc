@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -51,6 +52,8 @@ void check_launch(const Plan& plan, const Launch& launch, const std::vector<Tens
   const auto wanted = evaluate_exact(fragment, given);
   EXPECT_TRUE(wanted.ok()) << wanted.status().to_string();
   if (!wanted.ok()) return;
+  const bool has_halves =
+      std::ranges::any_of(fragment.values(), [](const Value& value) { return is_half(value.type.dtype); });
   size_t output = 0;
   for (size_t i = 0; i < launch.buffers.size(); ++i) {
     if (plan.specs[launch.spec].buffers[i].role == BufferRole::input) continue;
@@ -58,7 +61,7 @@ void check_launch(const Plan& plan, const Launch& launch, const std::vector<Tens
     const std::vector<int64_t> extents = constants_of(fragment.type(fragment.outputs()[output]).shape);
     const Tensor got = gather(memory[launch.buffers[i]], extents, buffer.strides, buffer.dtype);
     for (int64_t e = 0; e < got.elements() && !testing::Test::HasFailure(); ++e) {
-      expect_close(got.at(e), (*wanted)[output][static_cast<size_t>(e)], is_half(buffer.dtype) ? 1.0 / 128 : 2e-6,
+      expect_close(got.at(e), (*wanted)[output][static_cast<size_t>(e)], has_halves ? 1.0 / 128 : 2e-6,
                    fmt::format("{}, buffer {}, element {}", kernel_name(plan.specs[launch.spec]), i, e));
     }
     ++output;
