@@ -89,12 +89,17 @@ def step(model, call, x, autocast=False):
     return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
+# What one number alone may be off by, where torch's own may be right by luck: a few roundings of bf16.
+LUCK = 4 * torch.finfo(torch.bfloat16).eps
+
+
 def assert_no_farther(got, eager, exact):
     """From what f64 gives, than torch's own halves are."""
     distance = lambda result, e: ((result.double() - e).norm() / e.norm()).item()  # noqa: E731
     for g, own, e in zip(got, eager, exact, strict=True):
         assert g.dtype == own.dtype
-        assert distance(g, e) <= 1.5 * distance(own, e) + torch.finfo(torch.float32).eps
+        allowed = 1.5 * distance(own, e) + torch.finfo(torch.float32).eps
+        assert distance(g, e) <= (max(allowed, LUCK) if e.dim() == 0 else allowed)
 
 
 def check_training(entry, model, x, autocast=False, exact_model=None):
