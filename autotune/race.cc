@@ -111,11 +111,12 @@ class Race {
       ratios.push_back(other.seconds[theirs + ratios.size()] / incumbent.seconds[mine + ratios.size()]);
       lead += ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
     }
-    if (is_decided()) return lead > 0 && quantile(ratios, 0.5) <= 1 - m_rules.least_gain ? challenger : 0;
-    // Without a decision the least samples have it where they are far apart, since nothing makes a kernel faster than it is;
-    // else, when time is up, who was ahead so far.
-    const bool is_ahead = std::chrono::steady_clock::now() >= end && lead >= m_rules.losing_lead;
-    return is_clear() || (is_ahead && quantile(ratios, 0.5) <= 1 - m_rules.least_gain) ? challenger : 0;
+    // Without time for a lead, who was ahead so far; and where turns decide nothing the least samples do, if they are far apart,
+    // since nothing makes a kernel faster than it is.
+    const bool is_ahead =
+        lead >= m_rules.winning_lead || (std::chrono::steady_clock::now() >= end && lead >= m_rules.losing_lead);
+    const bool wins_by_turns = is_ahead && quantile(ratios, 0.5) <= 1 - m_rules.least_gain;
+    return wins_by_turns || (!is_decided() && is_clear()) ? challenger : 0;
   }
 
   std::vector<Entrant>& m_entrants;

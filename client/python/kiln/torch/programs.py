@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import threading
@@ -12,20 +11,16 @@ import torch
 from .. import _session
 from .._reasons import DOCTOR, Reason
 from .place import Place
+from .scoped import set_within
 from .tally import note_disturbance
 from .tensors import relayout
 
 _deadline_ms = contextvars.ContextVar("deadline_ms", default=0)
 
 
-@contextlib.contextmanager
 def waiting_at_most(deadline_ms: int):
     """Within, no program is waited for longer; 0 is what the configuration says."""
-    token = _deadline_ms.set(deadline_ms)
-    try:
-        yield
-    finally:
-        _deadline_ms.reset(token)
+    return set_within(_deadline_ms, deadline_ms)
 
 
 # What torch.compile calls its modes, and whether programs are handed out only when candidates for their matrix products and
@@ -40,24 +35,17 @@ MODES = {
 _is_tuned = contextvars.ContextVar("is_tuned", default=False)
 
 
-@contextlib.contextmanager
 def in_mode(mode: str | None):
     """Within, programs are created as the mode says. An unknown one is said once, and changes nothing."""
     if mode not in MODES:
         known = ", ".join(repr(name) for name in MODES if name)
         _session.session().say("mode", f"mode {mode!r} is not known, known are: {known}")
-    with tuned(MODES.get(mode, False)):
-        yield
+    return tuned(MODES.get(mode, False))
 
 
-@contextlib.contextmanager
 def tuned(is_tuned: bool):
     """Within, programs are created only when their candidates have raced on this machine, if is_tuned."""
-    token = _is_tuned.set(is_tuned)
-    try:
-        yield
-    finally:
-        _is_tuned.reset(token)
+    return set_within(_is_tuned, is_tuned)
 
 
 def is_tuned() -> bool:

@@ -8,6 +8,8 @@ import contextlib
 import contextvars
 import weakref
 
+from .scoped import set_within
+
 try:
     from .._kiln import Stopwatch, note_disturbance
 except ImportError:  # no libkiln, and so no programs; the session says so
@@ -82,11 +84,6 @@ def current_owner():
     return _owner.get()
 
 
-@contextlib.contextmanager
 def owned_by(owner):
     """Within, graphs are made for the owner."""
-    token = _owner.set(owner)
-    try:
-        yield
-    finally:
-        _owner.reset(token)
+    return set_within(_owner, owner)

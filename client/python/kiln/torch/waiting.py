@@ -27,6 +27,7 @@ from torch import fx
 from .. import _session
 from .._reasons import Reason
 from . import check, programs
+from .scoped import set_within
 from .tally import current_owner, instances, tally_of
 from .tensors import tensors_in
 
@@ -51,15 +52,6 @@ _is_more = contextvars.ContextVar("is_more", default=False)
 _is_counted = contextvars.ContextVar("is_counted", default=False)
 
 
-@contextlib.contextmanager
-def _with(variable: contextvars.ContextVar, value: bool):
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def meetings() -> int:
     """At which call a graph that is compiled here asks for its programs; 0: it waits for them, before."""
     policy = _session.session().wait
@@ -80,7 +72,7 @@ class Situation:
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._gm, self._is_more = gm, note_compiled(gm)
-        with _with(_is_more, self._is_more):
+        with set_within(_is_more, self._is_more):
             self._meetings, self._more_meetings = meetings(), more_meetings()
         self._sizes = [i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))
                        if isinstance(node.meta.get("example_value"), torch.SymInt)]  # fmt: skip
@@ -88,7 +80,7 @@ class Situation:
 
     @contextlib.contextmanager
     def at_work(self):
-        with _with(_is_more, self._is_more), _with(_is_counted, self._is_counted):
+        with set_within(_is_more, self._is_more), set_within(_is_counted, self._is_counted):
             yield
 
     def by_sizes(self, compiled):

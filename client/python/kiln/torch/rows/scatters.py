@@ -56,8 +56,7 @@ def reduced(b: Builder, x: Value, dim: int, indices: Value, source: Value, reduc
             count = b.pointwise("maximum", count, b.full(1, "i64"))
             result = b.pointwise("div" if x.dtype in FLOATING else "floor_div", result, b.cast(count, wide))
         return b.cast(result, x.dtype)
-    name, neutral = {"amax": ("amax", None), "amin": ("amin", None), "prod": ("prod", 1)}[reduction]
-    return chosen(b, x, dim, indices, source, is_written, name, includes)
+    return chosen(b, x, dim, indices, source, is_written, reduction, includes)
 
 
 def chosen(b: Builder, x: Value, dim: int, indices: Value, source: Value, is_written: Value, name: str, includes: bool) -> Value:
