@@ -150,6 +150,13 @@ std::pair<int64_t, int64_t> IndexWindow::range(int64_t bound) const {
   return {low, std::max(static_cast<int64_t>(end * static_cast<double>(bound)) - 1, low)};
 }
 
+std::pair<double, double> IndexWindow::positions(int64_t bound) const {
+  const auto [low, high] = range(bound);
+  const auto first = static_cast<double>(low);
+  return {first,
+          first + (static_cast<double>(high - low) + 0.875) * part};  // a product rounded up keeps its integral part
+}
+
 SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situation, IndexWindow window)
     : m_spec(&spec),
       m_seed(seed),
@@ -264,21 +271,21 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
       fill_with_integers<int64_t>(bytes, seed, low, high);
       break;
     default:
-      fill_with_positions(dtype, bytes, seed, {low, high});
+      fill_with_positions(dtype, bytes, seed, m_window.positions(bound));
       break;
   }
   spoil(buffer, bytes);
   return {};
 }
 
-void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<int64_t, int64_t> range) {
+void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<double, double> interval) {
   SplitMix random(seed);
-  const auto low = static_cast<double>(range.first);
-  const double width = static_cast<double>(range.second) + 0.875 - low;  // a product rounded up keeps its integral part
+  const double width = interval.second - interval.first;
   const size_t first = std::min(bytes.size() / size_of(dtype), k_period);
   for (size_t i = 0; i < first; ++i) {
     const double share = static_cast<double>(random.next() >> 11) * 0x1p-53;
-    store_element(dtype, reinterpret_cast<std::byte*>(bytes.data()), static_cast<int64_t>(i), low + width * share);
+    store_element(dtype, reinterpret_cast<std::byte*>(bytes.data()), static_cast<int64_t>(i),
+                  interval.first + width * share);
   }
   repeat(bytes, k_period * size_of(dtype));
 }

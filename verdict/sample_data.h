@@ -22,15 +22,20 @@ enum class Situation : uint8_t {
 };
 
 /// Which of the values that an index may have are drawn for numbers that indices are computed from, as shares of how many
-/// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them; of
-/// floats the last has those of [0, 1), which are scaled by the bound more often than not.
+/// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them. Of
+/// floats the last ones have those of [0, 1), which are scaled by the bound more often than not, and those near zero, where
+/// zero is the middle of an image.
 struct IndexWindow {
   double begin = 0, end = 1;
+  double part = 1;  // of floats: how much of the window they fill, from its begin on
   /// Least and greatest of the values for a dimension of `bound`.
   std::pair<int64_t, int64_t> range(int64_t bound) const;
+  /// The half-open interval of floats for a dimension of `bound`. None lies just below the next integer.
+  std::pair<double, double> positions(int64_t bound) const;
 };
 /// To be tried in turn until all indices that are computed are valid.
-inline constexpr IndexWindow k_index_windows[] = {{0, 1}, {0, 0.5}, {0.5, 1}, {0.25, 0.5}, {0, 0.125}, {0, 0}};
+inline constexpr IndexWindow k_index_windows[] = {{0, 1},     {0, 0.5}, {0.5, 1},    {0.25, 0.5},
+                                                  {0, 0.125}, {0, 0},   {0, 0, 0.5}, {0, 0, 0.125}};
 
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
 /// in [-100, 100] unless they address memory: those, and floats that indices are made of, stay inside the window of every bound
@@ -71,8 +76,8 @@ class SampleData {
   std::vector<int64_t> m_index_bound;     // per buffer; 0 where it addresses nothing
 };
 
-/// Fills with random floats, of which the integral parts are in `range`, and none lies just below an integer.
-void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<int64_t, int64_t> range);
+/// Fills with random floats of the half-open interval.
+void fill_with_positions(DType dtype, std::span<uint8_t> bytes, uint64_t seed, std::pair<double, double> interval);
 
 /// Bytes that a kernel seldom writes: a NaN that no operation produces for floats, a rare pattern for integers. A right
 /// element may equal one of the two poisons, never both.

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "frontend/ops/op.h"
 #include "frontend/wire/graph_generated.h"
 #include "frontend/wire/wire.h"
@@ -95,7 +97,10 @@ class Writer {
     return {wire::AttributeValue::Integer, wire::CreateInteger(m_builder, value).Union()};
   }
   Held attribute_value(double value) {
-    return {wire::AttributeValue::Number, wire::CreateNumber(m_builder, value).Union()};
+    m_builder.ForceDefaults(std::signbit(value));  // -0.0 equals the default, which would be read instead of it
+    const auto number = wire::CreateNumber(m_builder, value).Union();
+    m_builder.ForceDefaults(false);
+    return {wire::AttributeValue::Number, number};
   }
   Held attribute_value(const std::string& value) {
     return {wire::AttributeValue::Text, wire::CreateText(m_builder, m_builder.CreateString(value)).Union()};

@@ -94,6 +94,15 @@ TEST(SampleData, FloatsThatIndicesAreMadeOfStayInsideTheBoundToo) {
   }
 }
 
+TEST(SampleData, TheLastWindowsHoldFloatsThatStayValidWhenTheyAreScaledAroundTheMiddle) {
+  const auto [low, high] = std::end(k_index_windows)[-1].positions(50'257);
+  EXPECT_EQ(low, 0);
+  EXPECT_LT(high, 0.125);
+  const auto [first, last] = std::end(k_index_windows)[-2].positions(50'257);
+  EXPECT_EQ(first, 0);
+  EXPECT_GT(last, 0.25);
+}
+
 TEST(SampleData, OtherIntegersHaveBothSignsAndBooleansAreFair) {
   const auto integers = filled(spec_of(DType::i32, 10'000), 0);
   EXPECT_EQ(std::ranges::min(integers), -100);

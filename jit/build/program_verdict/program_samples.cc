@@ -42,6 +42,7 @@ Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t ind
     source.start_bytes = (seed * 104'729 * 64 + shift) % SamplePool::k_bytes;
     return sample;
   }
+  sample.m_positions = window.positions(index_bound);
   const bool is_signed = layout.dtype != DType::boolean && layout.dtype != DType::u8;
   std::pair<int64_t, int64_t> range(is_signed ? -100 : 0, 100);
   if (is_mask) range = {0, 1};
@@ -52,7 +53,7 @@ Expected<ProgramSample> ProgramSample::of(const ValueLayout& layout, int64_t ind
 }
 
 void ProgramSample::fill(std::span<uint8_t> bytes) const {
-  if (is_floating(m_dtype)) return fill_with_positions(m_dtype, bytes, m_seed, {m_low, m_high});
+  if (is_floating(m_dtype)) return fill_with_positions(m_dtype, bytes, m_seed, m_positions);
   switch (size_of(m_dtype)) {
     case 1:
       return fill_with<uint8_t>(bytes, m_seed, m_low, m_high);

@@ -24,7 +24,8 @@ class ProgramSample {
  private:
   CandidateBuffer m_buffer;
   DType m_dtype = DType::f32;
-  int64_t m_low = 0, m_high = 0;
+  int64_t m_low = 0, m_high = 0;          // of integers
+  std::pair<double, double> m_positions;  // of floats that address memory
   uint64_t m_seed = 0;
 };
 

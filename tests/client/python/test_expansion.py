@@ -27,6 +27,8 @@ CASES = {
     "strides of its own": (lambda x: aten._prelu_kernel(x.permute(0, 2, 1), x[0, 0, 0].view(1)), lambda: [f32(2, 6, 5)]),
     "pieces between others": (lambda x, y: aten.xlogy(torch.exp(x), torch.exp(y)).sum(0) * 2, lambda: [f32(4, 5), f32(4, 5)]),
     "one in another": (lambda x, y: aten.smooth_l1_loss(aten.heaviside(x, y), y), lambda: [f32(4, 5), f32(4, 5)]),
+    "places in an image": (lambda x, at: tuple(aten.grid_sampler_2d(x, at, mode, padding, aligned) for mode, padding, aligned in
+        ((0, 0, False), (0, 1, True), (1, 2, False), (0, 2, True))), lambda: [f32(2, 3, 6, 7), torch.rand(2, 4, 5, 2) * 2.4 - 1.2]),
     "weights of classes": (lambda x, t, w: aten.nll_loss_forward(x, t, w, 1, -100), lambda: [f32(6, 9), torch.randint(9, (6,)), torch.rand(9)]),
 }
 

@@ -126,6 +126,7 @@ CASES = {
        for n, d in (("f32", f32), ("f64", f64), ("i64", i64))},
     "indices of other kinds": (lambda x, i, j: (aten.index(x, [i.to(torch.int32), j]), aten.index(x, [None, j[0, 0], i]), aten.index(x, [i[0, 0], j[0, 0], i[0, 0]])),
                                lambda: [f32(4, 5, 4), i64(3, 2, below=4), i64(3, 1, below=4)]),
+    "numbers that are minus zero": (lambda x: (torch.copysign(torch.ones(4), torch.full((4,), -0.0)), 1 / (x * 0).clamp(min=-0.0, max=-0.0)), lambda: [positive(4)]),
     "index_put": (lambda x, i, s: (aten.index_put(x, [i], s[0, 0]), aten.index_put(x, [None, i - 4], s[:, :4]), aten.index_put(x, [None, None, i.view(2, 2)], s[0, 0, 0])),
                   lambda: [f32(4, 5, 6), torch.randperm(4), f32(4, 5, 6)]),
     "index_put at a mask": (lambda x, m, n: (aten.index_put(x, [m], torch.tensor(2.5)), aten.index_put(x, [n], torch.tensor([-1.0]))), lambda: [f32(4, 5), flag(4), flag(4, 5)]),
@@ -274,6 +275,15 @@ def test_an_index_out_of_range_is_torchs_own_error():
     assert torch.equal(run([weight, torch.tensor([3, 9])])[0], weight[[3, 9]])
     with pytest.raises(IndexError, match="index out of range in self"):
         run([weight, torch.tensor([3, 10])])
+
+
+def test_one_of_several_indices_out_of_range_is_torchs_own_error():
+    x, i, j = torch.randn(3, 4, 5), torch.tensor([0, 2]), torch.tensor([3, -4])
+    run = compile_graph(captured(lambda x, i, j: (aten.index(x, [i, j]),), x, i, j), ())
+    assert torch.equal(run([x, i, j])[0], x[i, j])
+    for bad in ([x, torch.tensor([0, 3]), j], [x, torch.tensor([-4, 0]), j], [x, i, torch.tensor([4, 0])], [x, i, torch.tensor([0, -5])]):
+        with pytest.raises(IndexError, match="out of bounds"):
+            run(bad)
 
 
 def test_no_row_is_registered_for_an_op_that_mutates():

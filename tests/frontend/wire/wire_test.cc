@@ -1,5 +1,6 @@
 #include "frontend/wire/wire.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -44,6 +45,17 @@ TEST(Wire, AGraphComesBackAsItWas) {
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   EXPECT_EQ(print_text(*graph), k_text);
   EXPECT_EQ(to_wire(*graph), to_wire(sample()));
+}
+
+TEST(Wire, NumbersThatEqualTheDefaultKeepTheirSign) {
+  const auto wire_of = [](std::string_view value) {
+    return to_wire(parse_text(fmt::format("graph() {{ %z: f32[3] = full() {{dtype = f32, shape = [3], value = {}}}\n"
+                                          "return %z }}",
+                                          value))
+                       .value());
+  };
+  EXPECT_EQ(to_wire(from_wire(wire_of("-0.0")).value()), wire_of("-0.0"));
+  EXPECT_NE(wire_of("-0.0"), wire_of("0.0"));
 }
 
 TEST(Wire, BytesNeedNotBeAligned) {

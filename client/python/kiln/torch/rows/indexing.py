@@ -101,12 +101,24 @@ def index(b, node):
     require(len(dims) > 0, "indexing by nothing")
     indices = [b.value(node.args[1][dim]) for dim in dims]
     is_checked = node.target is not aten._unsafe_index.Tensor  # as interpolation makes: in range, so 0 where that is all
+    if is_checked and 1 < len(dims) == dims[-1] - dims[0] + 1 and all(isinstance(x.shape[d], int) for d in dims):
+        return b.reshape(take_merged(b, x, indices, dims[0]), result_type(node)[1])
     indices = [in_range(b, i, x.shape[dim]) if is_checked or x.shape[dim] != 1 else b.full(0, i.dtype, i.shape)
                for i, dim in zip(indices, dims)]
     first = dims[0]
     if dims[-1] - first >= len(dims):  # indices that do not stand side by side put their dims first
         x, first = b.permute(x, [*dims, *(d for d in range(len(x.shape)) if d not in dims)]), 0
     return b.reshape(take_together(b, x, indices, first), result_type(node)[1])
+
+
+def take_merged(b: Builder, x: Value, indices: list[Value], dim: int) -> Value:
+    """x[…, i[p], j[p], …] for all p, as one read of the elements of these dims in order. Whatever is computed from an index
+    that may be wrong is no larger than the indices, wherever a graph is cut."""
+    shape = broadcast(*(i.shape for i in indices))
+    extents, after = x.shape[dim : dim + len(indices)], x.shape[dim + len(indices) :]
+    merged = b.reshape(b.expand(merge(b, indices, extents, True), shape), (math.prod(shape),))
+    elements = b.reshape(x, (*x.shape[:dim], math.prod(extents), *after))
+    return b.op("take", (elements, merged), x.dtype, (*x.shape[:dim], math.prod(shape), *after), dim=dim)
 
 
 def take_together(b: Builder, x: Value, indices: list[Value], dim: int) -> Value:
@@ -145,7 +157,8 @@ def index_put(b, node):
 
 
 def merge(b: Builder, indices: list[Value], extents: tuple, is_checked: bool) -> Value:
-    """Indices of several dims as one into all of their elements in order; beyond all of these where one is out of its range."""
+    """Indices of several dims as one into all of their elements in order; beyond all of these where one is out of its range.
+    No mask chooses that: a kernel that a mask comes to from another is tried with masks that no index made."""
     require(all(isinstance(e, int) for e in extents), "a symbolic extent")
     require(all(i.dtype in ("i32", "i64") for i in indices), "an index of this kind")
     merged, beyond = None, b.full(math.prod(extents), "i64")
