@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import kiln
 from kiln import _session, regional
+from kiln.torch import entry
 from kiln.torch.described import Describer, Undescribed
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
@@ -141,6 +142,16 @@ def test_what_only_its_address_tells_is_not_kept_and_counted():
         check(compiled, model)
         assert kiln.stats()["captures_not_kept"] == kiln.report(compiled).captures["not_kept"] > 0
     assert any("not kept" in entry["reason"] for entry in kiln.explain() if "node" in entry)
+
+
+def test_a_part_of_which_no_graph_can_be_compiled_runs_in_torch_and_says_why(monkeypatch, capsys):
+    def refuse(*_):
+        raise RuntimeError("no such op")
+
+    monkeypatch.setattr(entry, "compile_graph", refuse)
+    check(*compiled("builtin"))
+    said = capsys.readouterr().err
+    assert "no such op" in said and "attribute" not in said
 
 
 # ---- what joins

@@ -43,6 +43,7 @@ from ._private_2_13 import let_backwards_be_differentiated, saved_for_many_backw
 from .again import Again
 from .described import Describer
 from .graphs import CompiledGraph
+from .kept import NotKept
 from .tally import count_instances, owned_by
 from .waiting import Situation
 
@@ -72,7 +73,10 @@ class KeptCode(OutputCode):
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
 
     @classmethod
-    def of(cls, graph: CompiledGraph) -> KeptCode:
+    def of(cls, graph) -> KeptCode:
+        """Of what the compiler gave. Raises NotKept, too, where that is the graph in torch."""
+        if not isinstance(graph, CompiledGraph):
+            raise NotKept("a graph runs in torch")
         code = cls(graph.dump())
         code._graph = graph
         code._time_taken_ns = 0
