@@ -78,17 +78,18 @@ def _share(part: float, whole: float) -> float:
 
 
 def report(model) -> Report:
-    """What ran where, of a model that kiln.compile or torch.compile(backend="kiln") compiled, or a function that the latter did.
+    """What ran where, of a model or a function that kiln.compile or torch.compile(backend="kiln") compiled.
 
     A graph counts for the model whose call made it, also where other models run it, too."""
     from .torch import check, waiting  # here, as `import kiln` alone imports no torch
     from .torch.tally import known_tally
 
     model = getattr(model, "_torchdynamo_orig_callable", getattr(model, "_orig_mod", model))
-    model = getattr(model, "__self__", model)
+    if not _entries([model]):  # not a method that is compiled itself
+        model = getattr(model, "__self__", model)
     parts = list(model.modules()) if hasattr(model, "modules") else [model]
     entries = _entries(parts)
-    owners = [*parts, *(owner for entry in entries for owner in entry.owners())]
+    owners = dict.fromkeys([*parts, *(owner for entry in entries for owner in (*entry.modules, *entry.owners()))])
     tallies = [tally for tally in map(known_tally, owners) if tally is not None]
     whys = {check.WRONG: Reason("a program did not agree with torch", advice=check.WRONG_ADVICE),
             check.BUILDING: waiting.BEING_BUILT,

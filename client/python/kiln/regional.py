@@ -9,6 +9,7 @@ always; a miss is captured again, so nothing stale ever runs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import pathlib
@@ -21,10 +22,10 @@ import torch
 from . import _session
 from .torch import captures
 from .torch.between import Between, run_capture
-from .torch.described import RUN, Describer, describe_module, name_of
-from .torch.entry import backend, compile_or_eager
+from .torch.described import OURS, RUN, Describer, describe_module, given, name_of
+from .torch.entry import backend, compile_or_eager, deadline_of
 from .torch.joint import partition_joint
-from .torch.programs import in_mode
+from .torch.programs import in_mode, waiting_at_most
 from .torch.tally import tally_of
 
 
@@ -36,44 +37,93 @@ def call_function(function, arguments, keywords):
     return function(*arguments, **keywords)
 
 
-def compile(model: torch.nn.Module | torch.optim.Optimizer, *, mode: str | None = None):  # noqa: A001: the name users look for
-    """Compiles `model` in place and returns it: its blocks run in Kiln, whatever calls them. Of an optimizer, its step
-    (optimizer.py).
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How something is to be compiled: what torch.compile calls so, but for the deadline, its option of Kiln's backend."""
+
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    deadline_ms: int = 0
+
+    def of_torch(self) -> dict:
+        """The arguments of torch.compile that say the same."""
+        by_kiln = functools.partial(backend, mode=self.mode, options={"deadline_ms": self.deadline_ms})
+        return {"backend": by_kiln, "dynamic": self.dynamic, "fullgraph": self.fullgraph}
+
+
+def compile(target=None, *, mode: str | None = None, dynamic: bool | None = None, fullgraph: bool = False,  # noqa: A001: the name
+            options: dict | None = None):  # fmt: skip
+    """Compiles a model in place and returns it: its blocks run in Kiln, whatever calls them. Of an optimizer, its step
+    (optimizer.py). Of a function or method, a function that does the same; without a target, a decorator.
 
     Captured when first run, in each situation (training or not, shapes); kept for the next process. What cannot be
     captured this way is compiled by torch.compile(backend="kiln"), and one line says so. KILN_DISABLE=1 changes nothing.
     mode: as torch.compile's; "max-autotune" waits until candidates for matrix products and attention have raced here.
+    dynamic: as torch.compile's; True captures extents as symbols at once, None from the second size on, False never.
+    fullgraph: what breaks the graph of a block, or of the function, raises torch's error. options: as the backend's.
+    Raises nothing of its own.
     """
+    if target is None:
+        return functools.partial(compile, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
     if _session.disabled():
-        return model
-    if isinstance(model, torch.optim.Optimizer):
+        return target
+    settings = Settings(mode, dynamic, fullgraph, deadline_of(options))
+    if isinstance(target, torch.optim.Optimizer):
         from .optimizer import compile_optimizer
 
-        return compile_optimizer(model, mode)
+        return compile_optimizer(target, mode)
+    return compile_model(target, settings) if isinstance(target, torch.nn.Module) else compile_function(target, settings)
+
+
+def compile_model(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     try:
         packages = captures.adapter()
-        entries = find_entries(model)
+        entries = find_entries(model, settings)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         known = isinstance(error, captures.NotAvailable)
         what = f"torch {torch.__version__}" if known else name_of(type(model))
         cause = str(error) if known else f"{type(error).__name__}: {error}"
         _session.session().say(what, f"{what} is compiled by torch.compile instead: {cause}")
-        model.compile(backend="kiln", mode=mode)
+        model.compile(**settings.of_torch())
         return model
     for entry in entries:
-        entry.install(packages, mode)
+        entry.start(packages)
+        entry.place()
     if not any(model in entry.modules for entry in entries):
         model._compiled_call_impl = _Whole(model)
     return model
 
 
+def compile_function(function, settings: Settings):
+    """A function that does what `function` does; of a bound method a method of the same object."""
+    function = given(function)  # compiled anew, with these settings
+    if isinstance(function, types.MethodType):
+        return types.MethodType(compile_function(function.__func__, settings), function.__self__)
+    try:
+        packages = captures.adapter()
+        entry = Entry("function", [function], Describer(), settings)
+    except Exception:  # noqa: BLE001: Kiln never makes its caller fail
+        return torch.compile(function, **settings.of_torch())
+    entry.start_later(packages)
+    bound = _Bound(entry, function)
+
+    @functools.wraps(function)
+    def compiled(*arguments, **keywords):
+        return bound(*arguments, **keywords)
+
+    setattr(compiled, OURS, bound)
+    return compiled
+
+
 class Entry:
     """Modules, or one function, that share a capture."""
 
-    def __init__(self, role: str, modules: list, describer: Describer, owner=None) -> None:
+    def __init__(self, role: str, modules: list, describer: Describer, settings: Settings, owner=None) -> None:
         self.role, self.modules, self.owner = role, modules, owner
         first = modules[0]
         self._call = call_module if isinstance(first, torch.nn.Module) else call_function
+        self._settings = settings
         self._key, self._code = self._make_key(describer), _code_of(first)
         self.run = self._run_captured  # then, where that cannot be, _run_compiled, then _call; _run_left where it does nothing
         self._left_modes: set[tuple] = set()
@@ -90,14 +140,28 @@ class Entry:
         else:
             said = [name_of(first), describer.lenient(first).hex()]
         session = _session.session()
-        return "\0".join([self.role, *said, torch.__version__, sys.version, _importer(), session.random, session.convolution]).encode()
+        said += [repr(self._settings.dynamic), session.random, session.convolution]
+        return "\0".join([self.role, *said, torch.__version__, sys.version, _importer()]).encode()
 
-    def install(self, packages, mode: str | None = None) -> None:
-        self._packages, self._mode = packages, mode
+    def start(self, packages) -> None:
+        """Before its first run."""
+        self._packages = packages
         try:
             self._capture = self._start()
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             self._leave_captures(error)
+
+    def start_later(self, packages) -> None:
+        """When first run: a function that is decorated has its name only later, and may call what is defined later still."""
+        self._packages, self.run = packages, self._run_first
+
+    def _run_first(self, target, arguments: tuple, keywords: dict):
+        self._key, self.run = self._make_key(Describer()), self._run_captured
+        self.start(self._packages)
+        return self.run(target, arguments, keywords)
+
+    def place(self) -> None:
+        """Has its modules, or its owner, call it."""
         for target in self.modules:
             if self.owner is None:
                 target._compiled_call_impl = _Bound(self, target)
@@ -107,16 +171,17 @@ class Entry:
     def _start(self):
         """This process's capture of the key, or the saved one, or a new one. Its name, which its bytecode has, is the key's."""
         self._name = f"{self.role}_{hashlib.blake2b(self._key, digest_size=8).hexdigest()}"
-        shared = self._key, self._mode
+        settings = self._settings
+        shared = self._key, settings
         if shared in _captures:
             return _captures[shared]
         saved = None if _session.session().targets else _stored(self._key)  # a kept graph is not split anew for targets
-        compiler = functools.partial(_compile_in, self._mode)  # it outlives this entry
+        compiler = functools.partial(_compile_in, settings)  # it outlives this entry
         for attempt in (saved, None) if saved is not None else (None,):
             capture = self._packages.Capture(self._name, self._call, compiler, partition_joint, self.modules)
             try:
-                with in_mode(self._mode):
-                    capture.start(attempt)
+                with in_mode(settings.mode):
+                    capture.start(attempt, settings.dynamic, settings.fullgraph)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 if attempt is None:
                     raise
@@ -148,7 +213,7 @@ class Entry:
             self._capture.user = self._reference
             result = self._capture(target, arguments, keywords)
         except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
-            if not self._packages.is_torchs_own(raised):
+            if not self._packages.is_torchs_own(raised) or self._breaks(raised):
                 raise
             error = raised
         else:
@@ -161,6 +226,10 @@ class Entry:
         result = self._call(target, arguments, keywords)  # if the caller is at fault, this raises what torch raises
         self._leave_captures(error)
         return result
+
+    def _breaks(self, error: Exception) -> bool:
+        """Whether it is what the user wants to know of: why this is not one graph."""
+        return self._settings.fullgraph and self._packages.breaks_graph(error)
 
     def _run_left(self, target, arguments: tuple, keywords: dict):
         """In modes in which all graphs are torch's: as without Kiln, which would do next to nothing there (split.py)."""
@@ -175,14 +244,14 @@ class Entry:
         _session.session().say(self._name, f"a {self.role} is compiled by torch.compile instead: {why}")
         code = self._call.__code__.replace(co_name=f"{self._name}_compiled")
         own = types.FunctionType(code, self._call.__globals__)  # Dynamo counts and caches by code object
-        self._own, self._compiled = own, torch.compile(own, backend=functools.partial(backend, mode=self._mode))
+        self._own, self._compiled = own, torch.compile(own, **self._settings.of_torch())
         self.run = self._run_compiled
 
     def _run_compiled(self, target, arguments: tuple, keywords: dict):
         try:
             return self._compiled(target, arguments, keywords)
         except Exception as raised:  # noqa: BLE001: whose it is, is looked at next
-            if not self._packages.is_torchs_own(raised):
+            if not self._packages.is_torchs_own(raised) or self._breaks(raised):
                 raise
             error = raised
         result = self._call(target, arguments, keywords)
@@ -227,8 +296,8 @@ class Entry:
         _session.session().note_fallback(f"capture of {self.role}", f"not kept: {why}")
 
 
-def _compile_in(mode: str | None, graph, example_inputs):
-    with in_mode(mode):
+def _compile_in(settings: Settings, graph, example_inputs):
+    with in_mode(settings.mode), waiting_at_most(settings.deadline_ms):
         return compile_or_eager(graph, example_inputs)
 
 
@@ -249,7 +318,7 @@ def _code_of(target) -> list[tuple]:
 _NEVER_RUN = frozenset(("__init__", "__init_subclass__", "extra_repr", "__repr__", "reset_parameters", "__setstate__"))
 
 
-# Captures of this process by key and mode: models of any depth share those of their blocks.
+# Captures of this process by key and settings: models of any depth share those of their blocks.
 _captures: dict[tuple, object] = {}
 
 
@@ -307,18 +376,18 @@ def signature(module: torch.nn.Module) -> tuple:
     return tuple((name, tuple(t.shape), str(t.dtype), str(t.device), t.requires_grad) for name, t in tensors)
 
 
-def find_entries(model: torch.nn.Module) -> list[Entry]:
+def find_entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     """Repeated siblings share an entry; every largest module without any has one; a loss function too.
 
     What remains, the forwards of the modules that hold the blocks, runs in Python as always."""
     describer = Describer()
     blocks = repeated_blocks(model, describer)
     held = {module for group in blocks for module in group}
-    entries = [Entry("block", group, describer) for group in blocks]
-    entries += [Entry("part", [module], describer) for module in _parts(model, held)]
+    entries = [Entry("block", group, describer, settings) for group in blocks]
+    entries += [Entry("part", [module], describer, settings) for module in _parts(model, held)]
     loss = getattr(model, "loss_function", None) if held else None
     if callable(loss) and not isinstance(loss, torch.nn.Module) and hasattr(type(model), "loss_function"):
-        entries.append(Entry("loss_function", [loss], describer, model))
+        entries.append(Entry("loss_function", [loss], describer, settings, model))
     return entries
 
 

@@ -253,7 +253,7 @@ def test_another_version_of_torch_is_compiled_by_torch_compile(monkeypatch, caps
 def plant(kind, change):
     """Puts change(saved capture) in the place of each capture of the model, and sees that it lies there."""
     client = _session.session().client()
-    for entry in regional.find_entries(make(kind, 2)):
+    for entry in regional.find_entries(make(kind, 2), regional.Settings()):
         planted = change(client.capture_get(entry._key))
         client.capture_put(entry._key, planted)
         deadline = time.monotonic() + 60

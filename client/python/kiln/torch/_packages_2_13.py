@@ -161,6 +161,11 @@ def is_torchs_own(error: Exception) -> bool:
     return bool(frames) and frames[-1].f_code.co_filename.startswith(_MACHINERY)
 
 
+def breaks_graph(error: Exception) -> bool:
+    """Whether it says why something is not one graph."""
+    return isinstance(error, exc.Unsupported)
+
+
 @contextlib.contextmanager
 def _installing(managers: dict, unfit: set):
     """Within, torch's packages install guards that are there already, by the situation's bytes, and go on looking at code of
@@ -213,14 +218,14 @@ class Capture:
         self.refused: list[str] = []
         self.not_kept: dict[bytes, str] = {}
 
-    def start(self, saved: bytes | None = None) -> None:
-        """Raises when `saved` cannot be read."""
+    def start(self, saved: bytes | None, dynamic: bool | None, fullgraph: bool) -> None:
+        """dynamic, fullgraph: as torch.compile's. Raises when `saved` cannot be read."""
         # Else hooks that are added later would not be noticed.
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         _number_names_apart()
         if saved is None or not self._install(situations.read(saved)):
             self._package = _Package(self._function)
-        self._compiled = optimize(self._backend, package=self._package)(self._function)
+        self._compiled = optimize(self._backend, package=self._package, nopython=fullgraph, dynamic=dynamic)(self._function)
 
     def __call__(self, module, arguments: tuple, keywords: dict):
         thread = situations.thread

@@ -33,7 +33,7 @@ from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.source import ChainedSource, LocalSource
 
 from ._names_2_13 import NAMES
-from .described import ATOMS, Describer, Undescribed
+from .described import ATOMS, Describer, Undescribed, given
 from .kept import NotKept
 
 _TYPES = ("TYPE_MATCH", "TENSOR_SUBCLASS_METADATA_MATCH")
@@ -363,7 +363,7 @@ def _static(module, name: str):
     found = module
     for part in name.split("."):
         found = inspect.getattr_static(found, part)
-    return found
+    return given(found)
 
 
 class _Guards(guards.CheckFunctionManager):

@@ -28,6 +28,15 @@ _SLOTS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetD
           types.ClassMethodDescriptorType, types.MethodWrapperType)  # fmt: skip
 
 
+# The attribute by which a function is kiln.compile's: what runs the one that it was given, which is `__wrapped__`.
+OURS = "_kiln_bound"
+
+
+def given(value):
+    """What kiln.compile was given, of a function of its own; else the value."""
+    return value.__wrapped__ if isinstance(value, types.FunctionType) and OURS in value.__dict__ else value
+
+
 class Undescribed(Exception):
     """The object is one of a kind: nothing but its address says which it is."""
 
@@ -87,6 +96,7 @@ class Describer:
         return self._instance(value)
 
     def _function(self, value) -> tuple:
+        value = given(value)
         cells = [self._cell(cell) for cell in value.__closure__ or ()]
         keywords = [(name, self._held(default)) for name, default in sorted((value.__kwdefaults__ or {}).items())]
         defaults = [self._held(default) for default in value.__defaults__ or ()]

@@ -34,9 +34,6 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
 
 
 def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict | None):
-    for name in options or ():
-        if name not in OPTIONS:
-            _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     try:
         made, situation = [], Situation(gm)
 
@@ -45,7 +42,7 @@ def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict
                 made.append(compile_or_eager(graph, inputs))
             return made[-1]
 
-        with waiting_at_most(_deadline(options)), situation.at_work():
+        with waiting_at_most(deadline_of(options)), situation.at_work():
             compiled = compat.adapter().compile_with_autograd(
                 gm, example_inputs, forward=Again.of(gm).attached(compiler), compiler=compiler, partition=partition_joint
             )
@@ -74,8 +71,11 @@ def _refuse_unfit(graph: fx.Graph) -> None:
         raise Unfit("an output is a view of an input that it writes to, and extents are not known")
 
 
-def _deadline(options: dict | None) -> int:
-    """The option in whole milliseconds; 0, the configured one, without it."""
+def deadline_of(options: dict | None) -> int:
+    """The option in whole milliseconds; 0, the configured one, without it. Says of others that they are not known."""
+    for name in options or ():
+        if name not in OPTIONS:
+            _session.session().say("options", f"option '{name}' is not known, known are: {', '.join(OPTIONS)}")
     value = (options or {}).get("deadline_ms", 0)
     if isinstance(value, (int, float)) and 0 <= value < 2**32:
         return int(value)
