@@ -44,9 +44,10 @@ Status check_attention(const OpContext& context, size_t first, size_t bias) {
     return operand_error(context, first + 1, fmt::format("heads that divide {}", q.shape[1].to_string()));
   }
   if (context.operands[bias] == nullptr) return {};
-  KILN_RETURN_IF_ERROR(expect_dtype(context, bias, q.dtype));
+  const TensorType& added = *context.operands[bias];  // widened in the kernel, so it may be wide already
+  if (added.dtype != accumulator_of(q.dtype)) KILN_RETURN_IF_ERROR(expect_dtype(context, bias, q.dtype));
   const Shape scores = {q.shape[0], q.shape[1], q.shape[2], k.shape[2]};
-  KILN_ASSIGN_OR_RETURN(const Shape shape, broadcast(context, scores, context.operands[bias]->shape, bias));
+  KILN_ASSIGN_OR_RETURN(const Shape shape, broadcast(context, scores, added.shape, bias));
   if (shape == scores) return {};
   return operand_error(context, bias, "what broadcasts to " + TensorType{q.dtype, scores, {}}.to_string());
 }

@@ -14,17 +14,22 @@ import torch
 from torch import fx
 from torch._dynamo import eval_frame
 from torch._dynamo import exc as dynamo_exceptions
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
 from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._decomp import decomposition_table
+from torch._higher_order_ops.flex_attention import flex_attention as flex_forward
+from torch._higher_order_ops.flex_attention import flex_attention_backward as flex_backward
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad, profiler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
+from torch.nn.attention import flex_attention as flex
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -145,6 +150,45 @@ def trace_pieces(function, tensors: list, table: dict) -> fx.GraphModule:
     with _disable_current_modes(), tracing(None), torch._C._DisableAutocast(), torch.no_grad(), FakeTensorMode():
         types = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         return make_fx(function, decomposition_table=table)(*types)
+
+
+def flex_attention() -> tuple:
+    """The operators of FlexAttention, forward and backward."""
+    return flex_forward, flex_backward
+
+
+def over_scores(function, prefix: tuple, suffix: tuple, out_dims=0):
+    """The function of a score's (batch, head, query, key) over all of these; as torch's operators do it. prefix, suffix: the dims
+    along which what stands before and after them goes, None where it is one for all."""
+    mapped = flex._vmap_for_bhqkv(function, prefix=prefix, suffix=suffix, out_dims=out_dims)
+
+    def run(*arguments):
+        with TransformGetItemToIndex():
+            return mapped(*arguments)
+
+    return run
+
+
+def _validate_device(query, key, value) -> None:
+    """torch's, which refuses gradients on processors whatever the backend; Kiln has them."""
+    if query.device.type != "cpu" or not torch.compiler.is_dynamo_compiling() or not _is_traced_for_kiln():
+        _validate_device_as_torch(query, key, value)
+
+
+# Where what torch wraps a backend in has it, and where a functools.partial does.
+_WRAPPED_BACKENDS = ("_torchdynamo_orig_backend", "compiler_fn", "func")
+
+
+@torch._dynamo.assume_constant_result
+def _is_traced_for_kiln() -> bool:
+    """Asked while Dynamo traces."""
+    backend = InstructionTranslator.current_tx().output.compiler_fn
+    while (inner := next((getattr(backend, name) for name in _WRAPPED_BACKENDS if hasattr(backend, name)), None)) is not None:
+        backend = inner
+    return getattr(backend, "__module__", "").startswith("kiln.")
+
+
+_validate_device_as_torch, flex._validate_device = flex._validate_device, _validate_device
 
 
 def default_partition(joint, inputs, **options):

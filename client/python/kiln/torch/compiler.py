@@ -10,6 +10,7 @@ from torch import fx
 from .. import _session
 from .._reasons import Reason
 from . import compat
+from .flex import separate_flex_attention
 from .graphs import CompiledGraph
 from .partition import Partition, Subgraph, is_free, prepare
 from .pieces import is_counted, name_of
@@ -26,6 +27,7 @@ UNAVAILABLE = "unavailable"
 
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
+    separate_flex_attention(gm.graph)
     place = prepare(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)

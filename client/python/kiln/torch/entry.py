@@ -19,6 +19,8 @@ from .write_back import closing_copies
 
 OPTIONS = ("deadline_ms",)
 
+compat.adapter()  # before Dynamo traces anything for Kiln: it lets FlexAttention have gradients
+
 
 def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     """Compiles a graph from Dynamo; for torch.compile(model, backend="kiln", options={…}).

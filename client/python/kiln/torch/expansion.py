@@ -119,7 +119,7 @@ def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> _P
         return tuple(result) if isinstance(result, (tuple, list)) else result  # not of a named type
 
     try:
-        traced = compat.adapter().trace_pieces(decomposed, [n.meta["val"] for n in operands], _table())
+        traced = compat.adapter().trace_pieces(decomposed, [n.meta["val"] for n in operands], table_of_pieces())
     except Exception:  # noqa: BLE001: a decomposition that does not know such arguments leaves the node as it is
         return None
     graph = traced.graph
@@ -137,7 +137,7 @@ def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> _P
 
 
 @functools.cache
-def _table() -> dict:
+def table_of_pieces() -> dict:
     """Decompositions of what no row says."""
     return {op: rule for op, rule in compat.adapter().decompositions().items() if row_of(op) is NO_ROW}
 

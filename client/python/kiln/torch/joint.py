@@ -27,6 +27,7 @@ from torch import fx
 from . import ahead, compat
 from .builder import tensor_operands
 from .dropout import separate_masks
+from .flex import separate_flex_attention
 from .partition import is_view
 from .rows import row_of
 
@@ -133,6 +134,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     """(forward, backward) of a joint graph. Symbolic shapes, and other torch versions, take torch's own partition."""
     adapter = compat.adapter()
     try:
+        separate_flex_attention(joint.graph)
         if _is_static(joint):
             separate_masks(joint.graph)
             saved = saved_values(joint, num_fwd_outputs)

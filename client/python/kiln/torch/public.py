@@ -34,6 +34,10 @@ def decompositions() -> dict:
     return {}  # not told
 
 
+def flex_attention() -> tuple:
+    return None, None
+
+
 def default_partition(joint, inputs, **options):
     from functorch.compile import default_partition as torch_partition
 

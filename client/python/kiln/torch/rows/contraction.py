@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ..._reasons import Reason
+from ..attend import attend, attend_backward
 from ..builder import Builder, meta_of, type_of
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
@@ -92,6 +93,18 @@ def attention_backward(b, node):
     bias, attributes = attention_attributes(b, node, node.args[1], 6)
     operands = [*(b.value(a) for a in node.args[:6]), bias]
     return b.ops("attention_backward", operands, result_types(node), **attributes)
+
+
+@row(attend)
+def flex_attention(b, node):
+    *operands, scale, causal = node.args
+    return b.ops("attention", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
+
+
+@row(attend_backward)
+def flex_attention_backward(b, node):
+    *operands, scale, causal = node.args
+    return b.ops("attention_backward", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
 
 
 @row("_trilinear.default")
