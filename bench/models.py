@@ -6,6 +6,32 @@ def _gpt2(dropout):
     return gpt2.make_model(dropout=dropout), gpt2.make_batch(1, 512, 50257)
 
 
+def _gpt2_loss(dropout):
+    """It gives its loss and no scores."""
+    import torch
+    from transformers.modeling_outputs import CausalLMOutput
+
+    class Loss(torch.nn.Module):
+        def __init__(self, projection):
+            super().__init__()
+            self.projection = projection
+
+        def forward(self, x, labels):
+            scores = self.projection(x)
+            return torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+    class Model(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.transformer, self.loss = model.transformer, Loss(model.lm_head)
+
+        def forward(self, input_ids, labels):
+            hidden = self.transformer(input_ids=input_ids).last_hidden_state
+            return CausalLMOutput(loss=self.loss(hidden, torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)))
+
+    return Model(gpt2.make_model(dropout=dropout)), gpt2.make_batch(4, 512, 50257)
+
+
 def _llama(dropout):
     """Grouped queries, rotary positions, RMSNorm, SwiGLU."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -49,7 +75,8 @@ def _encoder(dropout):
     return encoder.Encoder(dropout), {"x": torch.randn(4, 128, 512, generator=torch.Generator().manual_seed(1))}
 
 
-MODELS = {"gpt2": ("GPT-2 124M", _gpt2), "llama": ("Llama style, 12 x 768", _llama), "bert": ("BERT-base", _bert),
+MODELS = {"gpt2": ("GPT-2 124M", _gpt2), "gpt2loss": ("GPT-2 124M, 4 x 512, the loss alone", _gpt2_loss),
+          "llama": ("Llama style, 12 x 768", _llama), "bert": ("BERT-base", _bert),
           "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5), "encoder": ("nn.TransformerEncoder, 6 x 512", _encoder)}  # fmt: skip
 
 

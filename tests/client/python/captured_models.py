@@ -298,11 +298,25 @@ def make(kind, which):
     return Stack([{"A": first, "B": second, "MIX": first}[which](), {"A": first, "B": second, "MIX": second}[which]()])
 
 
+class Loss(nn.Module):
+    """A projection to so many classes that its loss is computed in rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.projection = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 20011, bias=False)
+
+    def forward(self, x, labels):
+        scores = self.projection(functional.gelu(self.first(x)))
+        return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
 def make_architecture(name):
     """(model, inputs), small and with random weights."""
     torch.manual_seed(1)
     if name == "names":
         return Names(), {"x": torch.randn(2, 5, WIDTH)}
+    if name == "loss":
+        return Loss(), {"x": torch.randn(2, 300, WIDTH), "labels": torch.randint(20011, (2, 300))}
     if name == "encoder":
         layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, activation="gelu")
         return nn.TransformerEncoder(layer, 2), {"src": torch.randn(2, 5, 32)}

@@ -14,6 +14,7 @@ _NAMES = {
     "kiln.torch.dropout": "draw_mask draw_seed keep_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
+    "kiln.torch.loss_in_rows": "run_loss scaled",
     "kiln.torch.partition": "resolve_negative",
     "kiln.torch.subgraphs": "run_subgraph",
     "kiln.torch.write_back": "write_back",

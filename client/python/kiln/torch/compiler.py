@@ -12,6 +12,7 @@ from .._reasons import Reason
 from . import compat
 from .flex import separate_flex_attention
 from .graphs import CompiledGraph
+from .linear_loss import compute_in_rows
 from .partition import Partition, Subgraph, is_free, prepare
 from .pieces import is_counted, name_of
 from .place import Place
@@ -28,6 +29,7 @@ UNAVAILABLE = "unavailable"
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
     separate_flex_attention(gm.graph)
+    compute_in_rows(gm, make_alone)
     place = prepare(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)
@@ -134,6 +136,13 @@ def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
         return eager
 
 
+def make_alone(graph: fx.Graph, subgraph: Subgraph, place: Place):
+    """As _make_subgraph, of a subgraph that is all of a graph; it is built for what other graphs are built for."""
+    for target in _session.session().targets:
+        build_elsewhere(graph, place, target)
+    return _make_subgraph(graph, subgraph, place)
+
+
 def _judged(text: str, place: Place, reason: Reason) -> Reason:
     """The reason. That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it from
     a miss, and would not split the graph as the one before did."""
@@ -154,4 +163,4 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     return reason
 
 
-__all__ = ["build_elsewhere", "compile_graph"]
+__all__ = ["build_elsewhere", "compile_graph", "make_alone"]

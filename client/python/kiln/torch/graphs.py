@@ -11,10 +11,12 @@ import torch
 from . import counters, subgraphs
 from .again import Again
 from .kept import NotKept, dump_names, dump_tensor, load_names, load_tensor
+from .loss_in_rows import LossInRows
 from .tally import current_owner, tally_of
 
 
-_TENSOR = "tensor"  # a constant's kind; all other attributes are subgraphs
+# Kinds of attributes: a constant's, a loss's; all others are subgraphs.
+_TENSOR, _LOSS = "tensor", "loss"
 
 
 class CompiledGraph:
@@ -35,7 +37,9 @@ class CompiledGraph:
         self.again: Again | None = None  # of a forward with a backward
 
     def _subgraphs(self) -> list:
-        return [value for value in self.attributes.values() if isinstance(value, subgraphs.KINDS)]
+        losses = [value for value in self.attributes.values() if isinstance(value, LossInRows)]
+        own = [value for value in self.attributes.values() if isinstance(value, subgraphs.KINDS)]
+        return own + [subgraph for loss in losses for subgraph in loss.subgraphs]
 
     @property
     def has_subgraphs(self) -> bool:
@@ -76,12 +80,16 @@ class _Attributes:
 def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, subgraphs.KINDS):
         return value.dump()
+    if isinstance(value, LossInRows):
+        return _LOSS, value.dump()
     if isinstance(value, torch.Tensor):
         return _TENSOR, dump_tensor(name, value)
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
 def _load_attribute(kind: str, state: tuple):
+    if kind == _LOSS:
+        return LossInRows.load(subgraphs.load_subgraph, *state)
     return load_tensor(*state) if kind == _TENSOR else subgraphs.load_subgraph(kind, state)
 
 

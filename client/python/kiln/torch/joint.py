@@ -26,8 +26,10 @@ from torch import fx
 
 from . import ahead, compat
 from .builder import tensor_operands
+from .compiler import make_alone
 from .dropout import separate_masks
 from .flex import separate_flex_attention
+from .linear_loss import compute_in_rows
 from .partition import is_view
 from .rows import row_of
 
@@ -137,6 +139,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
         separate_flex_attention(joint.graph)
         if _is_static(joint):
             separate_masks(joint.graph)
+            compute_in_rows(joint, make_alone)
             saved = saved_values(joint, num_fwd_outputs)
             joint.recompile()
             forward, backward = adapter.extract_forward_backward(

@@ -1,0 +1,145 @@
+"""The loss of a projection, some rows at a time: what runs where linear_loss.py found one in a graph.
+
+Scores of a large vocabulary are the largest tensors of a training step, and nobody reads them but the loss. So a program
+makes the scores of some rows, their losses, and what they add to the gradients; the next rows take the same scratch memory.
+The gradients come with the loss, for an incoming gradient of 1, and the backward multiplies them by what comes in: a
+projection is three products then, as it is with scores that are kept. To compute the scores again in the backward would
+save the memory of the weight's gradient in between, for a fourth product.
+
+The gradient of the weight is the sum of what all rows add. Each program reads the sum so far in one tensor and writes the
+next in another, and both change places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Callable
+
+import torch
+
+# Rows of one program: with fewer, sums of gradients that are read and written would cost more than scores that are not.
+MAX_ROWS = 256
+
+
+@dataclass(frozen=True)
+class LinearLoss:
+    """-log softmax(x weight^T + bias)[target], of rows of which the target is not `ignored`, summed, or as their mean."""
+
+    rows: int
+    classes: int
+    ignored: int
+    is_mean: bool
+    has_bias: bool
+    # Of the gradients of x, weight and bias, those that are wanted.
+    wanted: tuple[bool, bool, bool]
+
+    def chunks(self) -> list[int]:
+        """Rows of each program that runs, in order: of one number where not many more programs than are needed have that."""
+        least = -(-self.rows // MAX_ROWS)
+        for count in range(least, 2 * least):
+            if self.rows % count == 0:
+                return [self.rows // count] * count
+        each = -(-self.rows // least)
+        return [each] * (self.rows // each) + [self.rows % each]
+
+    def step(self, x, target, slope, weight, *rest) -> tuple:
+        """The losses of some rows, the gradient of x, and the sums of the other gradients so far; of gradients those that are
+        wanted. A target that does not count is none of the classes, and its slope, the gradient of its loss, is 0."""
+        bias, *sums = rest if self.has_bias else (None, *rest)
+        log_probabilities = torch.log_softmax(torch.nn.functional.linear(x, weight, bias), 1)
+        is_target = target.unsqueeze(1) == torch.arange(self.classes, device=x.device)
+        losses = -torch.where(is_target, log_probabilities, 0.0).sum(1)
+        if not any(self.wanted):
+            return (losses,)
+        of_scores = (log_probabilities.exp() - is_target.to(x.dtype)) * slope.unsqueeze(1)
+        of_x, of_weight, of_bias = self.wanted
+        gradients = [of_scores @ weight] if of_x else []
+        gradients += [torch.addmm(sums.pop(0), of_scores.t(), x)] if of_weight else []
+        gradients += [sums.pop(0) + of_scores.sum(0)] if of_bias else []
+        return losses, *gradients
+
+
+class Step:
+    """LinearLoss.step for so many rows, as a program."""
+
+    def __init__(self, subgraph, inputs: list[int], outputs: list[int]) -> None:
+        """inputs: of the subgraph, the function's argument that each is; outputs: the result that each is."""
+        self.subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
+
+    def __call__(self, arguments: list, targets: list) -> list:
+        """Results lie in the targets, or else in memory of their own."""
+        made = self.subgraph([arguments[i] for i in self._inputs], [targets[i] for i in self._outputs])
+        results = list(targets)
+        for i, result in zip(self._outputs, made):
+            results[i] = result
+        return results
+
+    def dump(self) -> tuple:
+        return self.subgraph.dump(), self._inputs, self._outputs
+
+    @classmethod
+    def load(cls, load_subgraph: Callable, subgraph: tuple, inputs: list[int], outputs: list[int]) -> Step:
+        return cls(load_subgraph(*subgraph), inputs, outputs)
+
+
+class LossInRows:
+    """A LinearLoss and its gradients. Threading: any thread."""
+
+    def __init__(self, loss: LinearLoss, chunks: list[int], steps: dict[int, Step]) -> None:
+        self.loss, self._chunks, self._steps = loss, chunks, steps
+
+    @property
+    def subgraphs(self) -> list:
+        return [step.subgraph for step in self._steps.values()]
+
+    def __call__(self, x, target, weight, bias) -> tuple:
+        """(loss, the gradients that are wanted)."""
+        loss = self.loss
+        counts = target != loss.ignored
+        _check(target, counts, loss.classes)
+        targets = torch.where(counts, target, -1)
+        count = counts.sum().to(x.dtype)
+        slopes = torch.where(counts, 1 / count if loss.is_mean else 1.0, 0.0).to(x.dtype)
+        losses, of_x = x.new_empty(loss.rows), x.new_empty(x.shape) if loss.wanted[0] else None
+        sums = [t.new_zeros(t.shape) for t, is_wanted in ((weight, loss.wanted[1]), (bias, loss.wanted[2])) if is_wanted]
+        next_sums = [torch.empty_like(t) for t in sums]
+        operands = [weight, bias] if loss.has_bias else [weight]
+        begin = 0
+        for rows in self._chunks:
+            here = slice(begin, begin + rows)
+            begin += rows
+            places = [losses[here], *([] if of_x is None else [of_x[here]])]
+            made = self._steps[rows]([x[here], targets[here], slopes[here], *operands, *sums], [*places, *next_sums])
+            for place, result in zip(places, made):
+                if result is not place:
+                    place.copy_(result)
+            next_sums, sums = sums, made[len(places) :]
+        total = losses.sum()
+        return total / count if loss.is_mean else total, *([] if of_x is None else [of_x]), *sums
+
+    def dump(self) -> tuple:
+        return astuple(self.loss), self._chunks, {rows: step.dump() for rows, step in self._steps.items()}
+
+    @classmethod
+    def load(cls, load_subgraph: Callable, loss: tuple, chunks: list[int], steps: dict) -> LossInRows:
+        return cls(LinearLoss(*loss), chunks, {rows: Step.load(load_subgraph, *state) for rows, state in steps.items()})
+
+
+def _check(target: torch.Tensor, counts: torch.Tensor, classes: int) -> None:
+    """Raises torch's own error for a target that is no class."""
+    wrong = counts & ((target < 0) | (target >= classes))
+    if wrong.any():
+        raise IndexError(f"Target {target[wrong][0].item()} is out of bounds.")
+
+
+def run_loss(loss: LossInRows, *operands) -> tuple:
+    """What generated source calls, by its name."""
+    return loss(*operands)
+
+
+def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """What the backward gives: the gradient for an incoming one of 1, times what comes in."""
+    return gradient * factor
+
+
+__all__ = ["LinearLoss", "LossInRows", "Step", "run_loss", "scaled"]
