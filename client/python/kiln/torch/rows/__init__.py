@@ -11,6 +11,7 @@ import operator
 
 from . import (
     activation_gradients,
+    batch_norm,
     contraction,
     convolution,
     creation,
@@ -36,6 +37,7 @@ FAMILIES = (
     scatters,
     reductions,
     normalisation,
+    batch_norm,
     pools,
     contraction,
     convolution,

@@ -50,15 +50,6 @@ def group_norm(b, node):
     return norm(b, "group_norm", node, operands, groups=number(groups), eps=float(number(eps)))
 
 
-@row("_native_batch_norm_legit_no_training.default")
-def batch_norm(b, node):
-    x, weight, bias, mean, variance, _, eps = node.args
-    operands = (b.value(x), b.optional(weight), b.optional(bias), b.value(mean), b.value(variance))
-    dtype, shape = result_types(node)[0]
-    # The saved statistics of inference are empty and nobody reads them.
-    return (b.op("batch_norm", operands, dtype, shape, eps=float(number(eps))),)
-
-
 @row("native_group_norm_backward.default")
 def group_norm_backward(b, node):
     grad, x, mean, rstd, weight, images, channels, _, groups, _ = node.args
