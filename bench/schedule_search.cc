@@ -121,7 +121,7 @@ class Search {
     for (const Schedule& schedule : backend().schedules(spec, target, machine(target))) {
       ++m_schedules;
       auto image = backend().compile(spec, schedule, target);
-      if (!image.ok()) continue;  // registers spill
+      if (!image.ok()) continue;
       const bool is_known =
           std::ranges::any_of(m_contenders, [&](const Contender& other) { return other.image.code == image->code; });
       if (!is_known) m_contenders.push_back({schedule, std::move(*image), {}});

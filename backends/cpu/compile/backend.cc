@@ -117,7 +117,7 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
     return error(StatusCode::resource_exhausted, "cpu: {}: workspace is {} bytes, limit {}", schedule.description,
                  shape.workspace_bytes, limits::k_task_workspace_bytes);
   }
-  KILN_ASSIGN_OR_RETURN(Image image, make_image(module, *cpu, {.max_hot_spills = shape.max_hot_spills}, report));
+  KILN_ASSIGN_OR_RETURN(Image image, make_image(module, *cpu, report));
   image.tasks = shape.tasks;
   image.workspace_bytes = shape.workspace_bytes;
   return image;

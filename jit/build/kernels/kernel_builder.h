@@ -43,7 +43,7 @@ struct BuiltKernel {
   uint64_t compilations = 0;          // more than one when a candidate was rejected
 };
 
-/// Spec → candidates → code → verdict: the best-first candidate that compiles without spilling and passes. Without a
+/// Spec → candidates → code → verdict: the best-first candidate that compiles and passes. Without a
 /// runner the first that compiles: its verdict is deferred.
 /// Errors: internal, with every candidate's failure.
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,

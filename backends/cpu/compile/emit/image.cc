@@ -196,8 +196,7 @@ Status generate(llvm::Module& module, llvm::LLVMTargetMachine& machine, llvm::ra
 
 }  // namespace
 
-Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, const ImageOptions& options,
-                           ImageReport* report) {
+Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, ImageReport* report) {
   ImageReport measured;
   const auto codegen_start = Clock::now();
   llvm::SmallVector<char, 0> object;
@@ -205,10 +204,6 @@ Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, const 
   KILN_RETURN_IF_ERROR(generate(module, target_machine(target), out, &measured.hot_spills));
   measured.codegen_ms = ms_since(codegen_start);
   if (report != nullptr) *report = measured;
-  if (measured.hot_spills > options.max_hot_spills) {
-    return error(StatusCode::resource_exhausted, "cpu: {} spills in innermost loops, at most {} wanted",
-                 measured.hot_spills, options.max_hot_spills);
-  }
 
   const auto link_start = Clock::now();
   LinkResult linked = link_flat(llvm::StringRef(object.data(), object.size()));

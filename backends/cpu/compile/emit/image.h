@@ -1,6 +1,5 @@
 #pragma once
 
-#include <limits>
 #include <string>
 
 #include "backends/backend.h"
@@ -12,13 +11,9 @@ class Module;
 
 namespace kiln::cpu {
 
-/// What an image may not exceed, and what making it showed.
-struct ImageOptions {
-  /// More loads and stores of spill slots than this in innermost loops: resource_exhausted.
-  int max_hot_spills = std::numeric_limits<int>::max();
-};
+/// What making an image showed.
 struct ImageReport {
-  int hot_spills = 0;
+  int hot_spills = 0;  // loads and stores of spill slots in innermost loops
   double codegen_ms = 0;
   double link_ms = 0;
 };
@@ -33,7 +28,6 @@ inline constexpr const char* k_entry_name = "entry";
 /// The linker is the verifier: an absolute relocation, a writable section or a symbol the module does not
 /// define is an `internal` error naming it, so what becomes an image runs at any address and calls nothing.
 /// The module is consumed by code generation and must not be used again.
-Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, const ImageOptions& options = {},
-                           ImageReport* report = nullptr);
+Expected<Image> make_image(llvm::Module& module, const CpuTarget& target, ImageReport* report = nullptr);
 
 }  // namespace kiln::cpu

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,8 +15,6 @@ namespace kiln::cpu {
 struct LaunchShape {
   uint64_t tasks = 1;
   uint64_t workspace_bytes = 0;
-  /// More spills than this in innermost loops and the candidate is refused (resource_exhausted).
-  int max_hot_spills = std::numeric_limits<int>::max();
 };
 
 /// One way to make a kind of kernel's code: a row in the kind's list, best first, the one that claims most last.
