@@ -33,6 +33,17 @@ std::span<const Implementation> gemm_implementations() {
   return rows;
 }
 
+std::vector<Schedule> with_other_form(const std::vector<Schedule>& preferred, const std::vector<Schedule>& other) {
+  constexpr size_t k_preferred_in_turn = 3;
+  if (preferred.empty()) return {};
+  std::vector<Schedule> schedules;
+  for (size_t i = 0, j = 0; i < preferred.size() || j < other.size();) {
+    for (size_t n = 0; n < k_preferred_in_turn && i < preferred.size(); ++n) schedules.push_back(preferred[i++]);
+    if (j < other.size()) schedules.push_back(other[j++]);
+  }
+  return schedules;
+}
+
 Status gemm_bodies_claims(const KernelSpec& spec) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   for (const Body* body : {&gemm.a, &gemm.b, &gemm.epilogue}) KILN_RETURN_IF_ERROR(body_claims(*body));

@@ -26,15 +26,12 @@ Implementation i8_outer_product_implementation();
 /// Why the expressions of operands and epilogue cannot be emitted, or ok.
 Status gemm_bodies_claims(const KernelSpec& spec);
 
-/// Schedules as a row hands them out, from `rank(problem)`: choices for the orientation that the model prefers. None where
-/// the row does not claim the spec.
+/// The choices of `rank(problem)` for one orientation, as schedules.
 template <typename Choices, typename Rank>
-std::vector<Schedule> schedules_of(const KernelSpec& spec, const CpuTarget& target, const Rank& rank) {
-  const auto types = Choices::types(spec, target);
-  if (!types.ok()) return {};
-  const bool is_exchanged = prefers_exchange(analyse_gemm(spec, target, *types));
+std::vector<Schedule> schedules_of_form(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types,
+                                        bool is_exchanged, const Rank& rank) {
   const KernelSpec form = oriented(spec, is_exchanged);
-  const GemmProblem problem = analyse_gemm(form, target, *types);
+  const GemmProblem problem = analyse_gemm(form, target, types);
   std::vector<Schedule> schedules;
   for (const auto& ranked : rank(problem)) {
     Choices choices{ranked};
@@ -43,6 +40,21 @@ std::vector<Schedule> schedules_of(const KernelSpec& spec, const CpuTarget& targ
                          smallest_tile(choices.blocking(problem), problem, is_exchanged)});
   }
   return schedules;
+}
+
+/// Both lists as one, best first, where those of `preferred` are usually better. Nothing without any of these: the row's
+/// first schedule may be the one that runs without a race.
+std::vector<Schedule> with_other_form(const std::vector<Schedule>& preferred, const std::vector<Schedule>& other);
+
+/// Schedules as a row hands them out, from `rank(problem)`: choices for the orientation that the model prefers, and among
+/// them the best for the other one. None where the row does not claim the spec.
+template <typename Choices, typename Rank>
+std::vector<Schedule> schedules_of(const KernelSpec& spec, const CpuTarget& target, const Rank& rank) {
+  const auto types = Choices::types(spec, target);
+  if (!types.ok()) return {};
+  const bool is_exchanged = prefers_exchange(analyse_gemm(spec, target, *types));
+  return with_other_form(schedules_of_form<Choices>(spec, target, *types, is_exchanged, rank),
+                         schedules_of_form<Choices>(spec, target, *types, !is_exchanged, rank));
 }
 
 /// `write(emission, choices)` for choices that fit the spec. Errors: invalid_argument for others.
