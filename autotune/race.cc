@@ -23,7 +23,8 @@ class Race {
         m_rules(rules),
         m_field(entrants.size()),
         m_expected(entrants.size()),
-        m_least(entrants.size(), HUGE_VAL) {
+        m_least(entrants.size(), HUGE_VAL),
+        m_patience(rules.retries) {
     std::iota(m_field.begin(), m_field.end(), size_t{0});
   }
 
@@ -51,11 +52,16 @@ class Race {
     m_least[index] = m_expected[index] = sample.ok() ? sample->seconds : HUGE_VAL;
   }
 
-  /// A sample that was disturbed is taken again, a few times; then it counts as it is.
+  /// A sample that was disturbed is taken again, a few times; then it counts as it is. Where that was in vain it is done
+  /// less the next time: on a machine that is never quiet, every sample would take four times as long and say no more.
   Expected<TimeSample> undisturbed(size_t index) {
-    for (uint32_t tries = 0;; ++tries) {
+    for (uint32_t retries = 0;; ++retries) {
       auto sample = m_take_sample(index, m_expected[index]);
-      if (!sample.ok() || !sample->was_disturbed || tries == m_rules.retries) return sample;
+      if (!sample.ok()) return sample;
+      const bool is_in_vain = sample->was_disturbed && retries >= m_patience;
+      if (is_in_vain && m_patience > 0) --m_patience;
+      if (!sample->was_disturbed && m_patience < m_rules.retries) ++m_patience;
+      if (is_in_vain || !sample->was_disturbed) return sample;
       ++m_entrants[index].disturbed;
     }
   }
@@ -99,17 +105,17 @@ class Race {
     m_field = {0, challenger};
     const size_t mine = incumbent.seconds.size(), theirs = other.seconds.size();
     std::vector<double> ratios;
-    int lead = 0;  // turns that the challenger won, less the others
+    int lead = 0,
+        lag = 0;  // turns that the challenger won, less the others; turns without the least gain, less the others
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(m_rules.most_final_seconds);
     const auto is_clear = [&] { return m_least[challenger] < m_least[0] / (1 + m_rules.margin); };
-    const auto is_decided = [&] {
-      return lead >= m_rules.winning_lead || (lead <= -m_rules.losing_lead && !is_clear());
-    };
+    const auto is_decided = [&] { return lead >= m_rules.winning_lead || (lag >= m_rules.losing_lead && !is_clear()); };
     while (!is_decided() && ratios.size() < m_rules.most_final_turns && std::chrono::steady_clock::now() < end) {
       KILN_RETURN_IF_ERROR(run_turn());
       if (!other.status.ok()) return 0;
       ratios.push_back(other.seconds[theirs + ratios.size()] / incumbent.seconds[mine + ratios.size()]);
       lead += ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
+      lag += ratios.back() > 1 - m_rules.least_gain ? 1 : -1;
     }
     // Without time for a lead, who was ahead so far; and where turns decide nothing the least samples do, if they are far apart,
     // since nothing makes a kernel faster than it is.
@@ -125,6 +131,7 @@ class Race {
   std::vector<size_t> m_field;     // who still runs; the incumbent first
   std::vector<double> m_expected;  // seconds of a repetition, by the last sample
   std::vector<double> m_least;     // by any
+  uint32_t m_patience;             // how often a disturbed sample is taken again
   uint32_t m_turn = 0;
   std::chrono::steady_clock::time_point m_begin = std::chrono::steady_clock::now();
 };

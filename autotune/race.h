@@ -24,16 +24,16 @@ struct Entrant {
 
 struct RaceRules {
   double least_gain = 0.02;           // of the time: with less, the incumbent stays
-  double most_seconds = 5;            // what the turns before the final may take
+  double most_seconds = 4;            // what the turns before the final may take
   double first_margin = 0.6;          // who is slower than the best by this share of one repetition drops out,
   double first_noise_seconds = 5e-4;  // beside this much, that a first repetition may be off
   double margin = 0.1;                // the same after each turn, of the least sample; in the final: they are far apart
   uint32_t turns = 3;
   int winning_lead = 7;  // turns of the final that the challenger won by half of least_gain, less the others
-  int losing_lead = 3;   // the other way round: then the incumbent stays, unless its least sample is far slower
+  int losing_lead = 4;   // turns without least_gain, less the others: then the incumbent stays, unless it is far slower
   uint32_t most_final_turns = 25;
-  double most_final_seconds = 3;  // after which who leads by `losing_lead` has won
-  uint32_t retries = 3;           // of a disturbed sample
+  double most_final_seconds = 2;  // after which who leads by `losing_lead` has won
+  uint32_t retries = 3;           // of a disturbed sample, at most
 };
 
 /// Takes a sample of entrant `index`, of which one repetition is expected to take that long (0: nothing is known).

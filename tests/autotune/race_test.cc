@@ -127,6 +127,38 @@ TEST(Race, equals_are_told_from_a_gain_within_few_turns) {
   EXPECT_LT(taken, 200 * 2 * 8);  // on average fewer than eight turns of both
 }
 
+TEST(Race, a_gain_that_does_not_count_is_told_within_few_turns) {
+  uint32_t taken = 0, replaced = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Track track({1.0, 0.99}, seed);
+    track.noise = 0.007;  // of one sample: a ratio's is a hundredth
+    replaced += track.winner() != 0;
+    taken += track.taken;
+  }
+  EXPECT_LT(taken, 200 * 2 * 10);
+  EXPECT_LE(replaced, 4);
+}
+
+TEST(Race, a_gain_that_counts_is_seldom_missed) {
+  size_t missed = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Track track({1.0, 0.96}, seed);
+    track.noise = 0.01;
+    missed += track.winner() == 0;
+  }
+  EXPECT_LE(missed, 6);
+}
+
+TEST(Race, a_machine_that_is_never_quiet_has_few_samples_taken_again) {
+  Track track(sixteen_with(7, 0.8));
+  track.neighbour_share = track.noticed_share = 1;
+  std::vector<Entrant> entrants;
+  ASSERT_TRUE(track.run(entrants).ok());
+  uint32_t disturbed = 0;
+  for (const Entrant& entrant : entrants) disturbed += entrant.disturbed;
+  EXPECT_EQ(disturbed, 3 + 2 + 1);
+}
+
 TEST(Race, one_entrant_needs_no_race) {
   Track track({1.0});
   EXPECT_EQ(track.winner(), 0);
