@@ -29,7 +29,7 @@ import kernels
 BIN = kernels.LIBRARY.parents[1] / "bin"
 # Steps of a burst, and the pause after it in seconds.
 CASES = {"steady": (1, 0), "pauses of 1 s": (20, 1), "pauses of 4 s": (20, 4), "sparse": (1, 0.3)}
-SETTLE_S = 4  # the quiet that the daemon waits for, and a worker's start
+SETTLE_S = 3  # the quiet that the daemon waits for, and a worker's start
 
 
 class Tuner:
@@ -101,8 +101,8 @@ def compare(case, step, tuner, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--programs", type=int, default=120)
     parser.add_argument("--json")
