@@ -115,6 +115,7 @@ class KernelTuning {
     std::vector<Expected<Image>> images(m_schedules.size(), error(StatusCode::unknown, "not compiled"));
     WorkItems(m_schedules.size(), m_threads).run([&](size_t item, WorkItems& items) {
       for (std::optional<size_t> i = item; i; i = items.next()) {
+        const auto undisturbing = MachineLock::shared();
         images[*i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[*i].schedule, m_target.target);
       }
     });
@@ -179,6 +180,12 @@ class KernelTuning {
   double m_best = HUGE_VAL;
 };
 
+/// Whether the key leads to a record that this build can read: any other is none, and the kernel races again.
+bool has_record(const Key& key, Published& published) {
+  const auto kept = published.record(key.digest());
+  return kept && TuningRecord::parse(kept->json).ok();
+}
+
 /// The distinct tunable specs that have not raced on this machine; all of them when it is again.
 std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const std::string& machine,
                                bool is_again, Published& published, const ChosenKernels& chosen) {
@@ -190,8 +197,8 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
       const bool races = is_tunable(plans[p].specs[launch.spec], target.target);
       if (!races || !seen.try_emplace(spec, true).second) continue;
       const KernelChoice& choice = chosen.of_plans[p][launch.spec];
-      const Digest record = tuning_key(spec, target.target, machine).digest();
-      if (!is_again && choice.generation > 0 && published.record(record)) continue;
+      const bool has_raced = choice.generation > 0 && has_record(tuning_key(spec, target.target, machine), published);
+      if (has_raced && !is_again) continue;
       const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
       jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, choice});
     }

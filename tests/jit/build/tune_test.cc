@@ -273,6 +273,27 @@ TEST_F(TuneTest, what_has_raced_races_again_when_it_is_told_to) {
   publish(*again);
 }
 
+TEST_F(TuneTest, a_damaged_record_is_a_miss_of_the_record_and_not_of_the_kernel) {
+  auto tuned = build_it(Tuning::all).value();
+  const Digest before = heads_of(tuned, "tuning").at(0).artifact;
+  BuiltArtifact& record = *std::ranges::find(tuned.artifacts, before, &BuiltArtifact::digest);
+  record = named_artifact(ArtifactKind::record, {}, {record.payload.begin(), record.payload.begin() + 40});
+  for (BuiltHead& head : tuned.heads) {
+    if (head.artifact == before) head.artifact = record.digest;
+  }
+  publish(tuned);
+  const auto untuned = build_it(Tuning::off);
+  ASSERT_TRUE(untuned.ok()) << untuned.status().to_string();
+  EXPECT_EQ(untuned->compilations, 0);
+  EXPECT_TRUE(is_tuned(*untuned)) << "the winner runs";
+  const auto again = build_it(Tuning::all);
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->raced, 1);
+  EXPECT_EQ(heads_of(*again, "code").front().generation, 2);
+  EXPECT_TRUE(record_in(*again).ok());
+  publish(*again);
+}
+
 TEST_F(TuneTest, what_is_to_be_deterministic_never_races_and_takes_nothing_that_has) {
   const auto tuned = build_it(Tuning::all);
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
