@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -276,9 +277,10 @@ static void* help(void* thread) {
   return NULL;
 }
 
-/* As many threads as processors, a few; begun before the door closes. */
+/* As many threads as processors that this process may run on, a few; begun before the door closes. */
 static void start_threads(void) {
-  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  cpu_set_t allowed;
+  const int processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   sem_init(&g_begin, 0, 0);
   sem_init(&g_done, 0, 0);
   for (pthread_t thread; g_threads < processors && g_threads < MAX_THREADS; ++g_threads) {

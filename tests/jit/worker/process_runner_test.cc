@@ -1,6 +1,8 @@
 #include "jit/worker/process_runner.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -258,6 +260,38 @@ TEST_F(ProcessRunnerTest, an_entry_outside_the_code_is_refused) {
   Image image = code(k_return);
   image.entry = 1;
   EXPECT_EQ(m_runner->run(image, 1'000, 1).status().code(), StatusCode::invalid_argument);
+}
+
+/// The process's child of that program; 0 when there is none.
+pid_t child_running(const std::string& program) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string name, state;
+    pid_t pid = 0, parent = 0;
+    std::ifstream stat(entry.path() / "stat");
+    if (stat >> pid >> name >> state >> parent && parent == getpid() && name == "(" + program + ")") return pid;
+  }
+  return 0;
+}
+
+TEST(ProcessRunner, a_worker_has_no_more_threads_than_processors_it_may_run_on) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++i) {
+    if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+  }
+  for (const cpu_set_t* allowed : {&one, &before}) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof *allowed, allowed), 0);
+    const auto runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH});
+    ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+    ASSERT_TRUE((*runner)->prepare(std::vector<CandidateBuffer>{{64, {}}}).ok());
+    ASSERT_TRUE((*runner)->run(code(k_return), 5'000, 1).ok());
+    const pid_t worker = child_running("kiln-executor");
+    ASSERT_NE(worker, 0);
+    const auto threads = std::distance(std::filesystem::directory_iterator(fmt::format("/proc/{}/task", worker)),
+                                       std::filesystem::directory_iterator());
+    EXPECT_EQ(threads, std::min(CPU_COUNT(allowed), 4));
+  }
 }
 
 TEST(ProcessRunner, a_missing_executor_is_an_error) {

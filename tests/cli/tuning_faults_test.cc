@@ -1,0 +1,119 @@
+// What may happen while kernels race, as people see it.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "cli_fixture.h"
+
+namespace kiln {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::vector<pid_t> children_of(pid_t process) {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string name, state;
+    pid_t pid = 0, parent = 0;
+    std::ifstream stat(entry.path() / "stat");
+    if (stat >> pid >> name >> state >> parent && parent == process && state != "Z") children.push_back(pid);
+  }
+  return children;
+}
+
+/// A compile worker of the daemon that has a process to run candidates in; 0 where there is none.
+pid_t racing_worker(pid_t daemon) {
+  for (const pid_t zygote : children_of(daemon)) {
+    for (const pid_t worker : children_of(zygote)) {
+      if (!children_of(worker).empty()) return worker;
+    }
+  }
+  return 0;
+}
+
+TEST_F(Cli, AWorkerThatIsKilledInARaceLosesNothing) {
+  ASSERT_EQ(kiln({"warm", graph(33)}).exit_status, 0);
+  const auto daemon = kiln({"status", "--json"}).json()["pid"].get<pid_t>();
+  const pid_t warming = m_world.start({"warm", graph(33), "--tune"}, m_world.directory() / "out", "/dev/null");
+  pid_t killed = 0;
+  int status = 0;
+  for (bool is_over = false; !is_over; is_over = waitpid(warming, &status, WNOHANG) != 0) {
+    const pid_t worker = killed == 0 ? racing_worker(daemon) : 0;
+    if (worker != 0 && kill(worker, SIGKILL) == 0) killed = worker;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ASSERT_NE(killed, 0);
+  EXPECT_EQ(status, 0) << "another worker went on";
+  const auto run = kiln({"run", graph(33), "--check", "--json"}).json();
+  EXPECT_EQ(run["found"], "mapped hit");
+  EXPECT_GT(run["generation"], 0);
+  EXPECT_EQ(run["outputs"][0]["right"], true);
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+}
+
+TEST_F(Cli, AWinnerNeverRunsWhereItsFeaturesAreMasked) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "there is nothing to mask";
+  const auto run = [&](const std::string& features) {
+    kiln({"daemon", "stop"});
+    m_world.set("KILN_CPU_FEATURES", features);
+    const CliResult result = kiln({"run", graph(33), "--check", "--json"});
+    EXPECT_EQ(result.exit_status, 0) << result.err;
+    return result.json();
+  };
+  ASSERT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
+  const auto masked = run("x86-64-v2");
+  EXPECT_EQ(masked["found"], "built");
+  EXPECT_EQ(masked["generation"], 0);
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "tuned");
+  const auto whole = run("");
+  EXPECT_EQ(whole["found"], "mapped hit");
+  EXPECT_GT(whole["generation"], 0);
+}
+
+/// Retunes everything with stderr on a terminal; what the terminal was sent.
+std::string retune_on_terminal(const CliWorld& world) {
+  int terminal = -1, process_end = -1;
+  char name[64];
+  EXPECT_EQ(openpty(&terminal, &process_end, name, nullptr, nullptr), 0);
+  const pid_t child = world.start({"retune"}, world.directory() / "out", name);
+  std::string sent;
+  int status = 0;
+  for (bool is_over = false;;) {
+    pollfd ready{terminal, POLLIN, 0};
+    char bytes[4096];
+    if (poll(&ready, 1, 20) == 1) {
+      sent.append(bytes, static_cast<size_t>(std::max<ssize_t>(read(terminal, bytes, sizeof bytes), 0)));
+    } else if (is_over) {
+      break;
+    }
+    is_over = is_over || waitpid(child, &status, WNOHANG) != 0;
+  }
+  EXPECT_EQ(status, 0) << sent;
+  close(terminal);
+  close(process_end);
+  return sent;
+}
+
+TEST_F(Cli, RacesOnATerminalShowHowFarTheyAreAndLeaveNothingBehind) {
+  ASSERT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
+  const std::string sent = retune_on_terminal(m_world);
+  EXPECT_THAT(sent, StartsWith("\r["));
+  EXPECT_THAT(sent, HasSubstr("gemm"));
+  const std::string erased = "\r\x1b[K";
+  const size_t last_bar = sent.rfind("\r[");
+  ASSERT_NE(last_bar, std::string::npos);
+  EXPECT_THAT(sent.substr(last_bar + 1), HasSubstr(erased)) << "the bar is still there";
+}
+
+}  // namespace
+}  // namespace kiln
