@@ -112,10 +112,10 @@ class KernelTuning {
 
   /// On the threads that the build may have, before anything is timed. Two schedules that make the same code race once.
   void compile_candidates() {
+    const auto undisturbing = MachineLock::shared();
     std::vector<Expected<Image>> images(m_schedules.size(), error(StatusCode::unknown, "not compiled"));
     WorkItems(m_schedules.size(), m_threads).run([&](size_t item, WorkItems& items) {
       for (std::optional<size_t> i = item; i; i = items.next()) {
-        const auto undisturbing = MachineLock::shared();
         images[*i] = m_target.backend.compile(m_job.kernel.spec(), m_schedules[*i].schedule, m_target.target);
       }
     });
