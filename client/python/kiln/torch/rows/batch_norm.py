@@ -1,6 +1,7 @@
 """Rows of batch norm and its gradient. Sums are kept in f64, and numbers rounded where torch's kernels round them: the gradient
 with respect to what is normalised is often what remains of numbers that cancel, and it is as small as torch's only with torch's
-roundings. Where its kernels have two ways the one for images in order is meant."""
+roundings. Where its kernels have several ways the one for images in row-major order is meant; the others sum in other orders, one
+of them in f32, and stay in torch."""
 
 from __future__ import annotations
 
@@ -27,11 +28,10 @@ def batch_norm(b, node):
     return (b.op("batch_norm", operands, dtype, shape, eps=float(number(eps))),)
 
 
-def is_in_order(node: fx.Node) -> bool:
-    """Whether it is dense, with channels second or last."""
+def has_images_in_order(node: fx.Node) -> bool:
+    """Whether it is dense, and elements of a channel are neighbours."""
     _, shape, strides = layout_of(node)
-    orders = (range(len(shape)), (0, *range(2, len(shape)), 1))
-    return any(is_dense([shape[d] for d in order], [strides[d] for d in order]) for order in orders)
+    return is_dense(shape, strides) and math.prod(shape[2:]) != 1
 
 
 class Batch:
@@ -43,7 +43,7 @@ class Batch:
         # Of halves torch's sums are f32, and its trace says another dtype of their statistics than its kernels give.
         require(self.dtype in ("f32", "f64"), "a batch norm of halves in training")
         require(all(p is None or p.dtype == self.dtype for p in parameters), "a batch norm with parameters of another dtype")
-        require(is_in_order(node), "a batch norm in training of what lies in another order than its channels second or last")
+        require(has_images_in_order(node), "a batch norm in training of rows, or of images that are not in row-major order")
         self.reduced = [d for d in range(len(shape)) if d != 1]
         self.extent = math.prod(shape[d] for d in self.reduced)
         self.beside = (shape[1], *(1 for _ in shape[2:]))
