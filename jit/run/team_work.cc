@@ -44,7 +44,8 @@ std::optional<TeamWork::Piece> TeamWork::take_from(Word& taken, uint64_t first, 
     const uint64_t front = seen & std::numeric_limits<uint32_t>::max(), back = seen >> 32;
     const uint64_t left = size - front - back;
     if (left == 0) return std::nullopt;
-    const uint64_t count = std::min(left, std::max((left + 1) / 2, (size + k_pieces - 1) / k_pieces));
+    const uint64_t half = std::max((left + 1) / 2, (size + k_pieces - 1) / k_pieces);
+    const uint64_t count = m_team == 1 ? left : std::min(left, half);
     // Only the split matters here; what tasks read was published by finish() of the launch before.
     if (!taken.compare_exchange_weak(seen, from_front ? seen + count : seen + (count << 32),
                                      std::memory_order_relaxed)) {

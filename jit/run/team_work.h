@@ -12,7 +12,7 @@ namespace kiln {
 /// Each thread has one contiguous range of every launch, since neighbouring tasks share packed operands. It takes its
 /// range from the front, in pieces that halve; who has nothing left takes from the back of another's. A launch is over
 /// when its tasks are, not when every thread has been there: a thread that the system has put aside holds nothing up
-/// but the piece it is in, and finds the launches it missed done.
+/// but the piece it is in, and finds the launches it missed done. A thread that is alone takes all at once.
 ///
 /// Threading: all members but the constructor from any thread of the team.
 class TeamWork {

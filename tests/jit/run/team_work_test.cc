@@ -51,6 +51,16 @@ TEST(TeamWork, NeedsNoThreadToCome) {
   expect_each_once(run(launches, 4, 3));
 }
 
+TEST(TeamWork, GivesAThreadThatIsAloneAllAtOnce) {
+  std::vector<uint64_t> state(TeamWork::state_bytes(1, 1) / sizeof(uint64_t));
+  TeamWork work(state.data(), 1, 1);
+  const auto piece = work.take(0, 0, 64);
+  ASSERT_TRUE(piece);
+  EXPECT_EQ(piece->first, 0u);
+  EXPECT_EQ(piece->last, 64u);
+  EXPECT_FALSE(work.take(0, 0, 64));
+}
+
 TEST(TeamWork, GivesAThreadItsOwnRangeFirstAndInOrder) {
   std::vector<uint64_t> state(TeamWork::state_bytes(1, 2) / sizeof(uint64_t));
   TeamWork work(state.data(), 1, 2);
