@@ -573,19 +573,6 @@ TEST(Gemm, bytes_of_schedules_are_trusted_with_nothing) {
   }
 }
 
-TEST(Gemm, slabs_grow_with_the_second_level_cache) {
-  const KernelSpec spec = SpecBuilder({.m = 512, .n = 4096, .k = 768}).take();
-  const CpuTarget& target = *runnable_targets().front();
-  const auto slab_on = [&](uint64_t second_level_bytes) {
-    const Machine machine{.second_level_bytes = second_level_bytes};
-    const auto candidates = CpuCompileBackend().candidates(spec, {"cpu", std::string(target.name)}, machine);
-    const auto schedule = parse_choices<OuterProductSchedule>(candidates.front().bytes);
-    return schedule->slab_vectors * schedule->k_block;
-  };
-  EXPECT_GT(slab_on(4 << 20), slab_on(1 << 20));
-  EXPECT_GT(slab_on(1 << 20), slab_on(256 << 10));
-}
-
 TEST(Gemm, rounding_grows_with_the_root_of_a_run_not_with_k) {
   constexpr int64_t k = 6007, run = 256;  // one running sum rounds 4.7 times as much
   for (const char* layout : {"nn", "nt", "tn"}) {

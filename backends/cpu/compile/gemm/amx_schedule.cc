@@ -60,7 +60,7 @@ AmxSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Til
   schedule.k_block = static_cast<uint32_t>(ceil_div(ceil_div(steps, blocks), at_once) * at_once);
   schedule.slab_vectors = static_cast<uint32_t>(
       second_level_slab(machine, int64_t{schedule.k_block} * problem.packed_vector_bytes(), tile.vectors));
-  return with_parts(schedule, problem);
+  return with_parts(schedule, problem, machine);
 }
 
 }  // namespace

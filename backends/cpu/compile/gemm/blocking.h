@@ -37,14 +37,14 @@ struct GemmBlocking {
   bool packs_b() const { return read_b != ReadB::direct; }
 };
 
-/// The same with its grid settled: slabs are widened and the parts of m counted so that tasks are worth handing out and
-/// threads share them evenly.
-GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem);
+/// The same with its grid settled: the slabs and the parts of m are counted so that tasks are worth handing out and the
+/// machine's threads share them evenly.
+GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem, const Machine& machine);
 
 /// The same of a schedule that names its slabs and parts as the blocking of vectors does.
 template <typename Schedule>
-Schedule with_parts(Schedule schedule, const GemmProblem& problem) {
-  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem);
+Schedule with_parts(Schedule schedule, const GemmProblem& problem, const Machine& machine) {
+  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem, machine);
   schedule.slab_vectors = static_cast<uint32_t>(settled.slab_units);
   schedule.row_parts = static_cast<uint32_t>(settled.row_parts);
   return schedule;

@@ -197,7 +197,7 @@ Status fits_dot(const GemmProblem& problem) {
 
 namespace {
 
-DotSchedule dot_schedule(const GemmProblem& problem, int64_t most_rows) {
+DotSchedule dot_schedule(const GemmProblem& problem, const Machine& machine, int64_t most_rows) {
   const auto& gemm = *problem.gemm;
   const bool wide = problem.registers == 32;
   DotSchedule schedule;
@@ -210,7 +210,7 @@ DotSchedule dot_schedule(const GemmProblem& problem, int64_t most_rows) {
   schedule.k_block = static_cast<uint32_t>(std::max(fitting / vector, int64_t{1}) * vector);
   const int64_t slab = k_slab_bytes / column_bytes / schedule.tile_columns;
   schedule.slab_columns = static_cast<uint32_t>(std::max<int64_t>(slab, 1) * schedule.tile_columns);
-  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem);
+  const GemmBlocking settled = with_parts(schedule.blocking(problem), problem, machine);
   schedule.slab_columns = static_cast<uint32_t>(settled.slab_units);
   schedule.row_parts = static_cast<uint32_t>(settled.row_parts);
   return schedule;
@@ -218,8 +218,8 @@ DotSchedule dot_schedule(const GemmProblem& problem, int64_t most_rows) {
 
 }  // namespace
 
-std::vector<DotSchedule> ranked_dot_schedules(const GemmProblem& problem) {
-  const DotSchedule held = dot_schedule(problem, 1), blocked = dot_schedule(problem, k_most_rows);
+std::vector<DotSchedule> ranked_dot_schedules(const GemmProblem& problem, const Machine& machine) {
+  const DotSchedule held = dot_schedule(problem, machine, 1), blocked = dot_schedule(problem, machine, k_most_rows);
   if (blocked == held) return {held};
   const int64_t column_bytes = problem.gemm->k * problem.b.element_bytes();
   if (held.tile_columns * column_bytes <= k_held_bytes) return {held, blocked};
@@ -272,14 +272,14 @@ Status claims(const KernelSpec& spec, const CpuTarget& target) {
 }
 
 template <typename Choices>
-std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine&) {
+std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
   return schedules_of<Choices>(spec, target, [&](const GemmProblem& problem) {
     const bool has_tiles = target.has(Feature::amx_bf16) && problem.types.element == DType::bf16;
     const int64_t most_rows = has_tiles ? k_most_rows_beside_tiles : k_most_rows;
     // To widen what is cast costs less than to make pairs of it.
     const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());
     const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= most_rows;
-    return is_worth_it && !makes_pairs ? ranked_dot_schedules(problem) : std::vector<DotSchedule>();
+    return is_worth_it && !makes_pairs ? ranked_dot_schedules(problem, machine) : std::vector<DotSchedule>();
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backends/cpu/compile/gemm/blocking.h"
+#include "backends/machine.h"
 #include "base/expected.h"
 
 namespace kiln::cpu {
@@ -54,6 +55,6 @@ struct I16DotSchedule : DotSchedule {
 Status fits_dot(const GemmProblem& problem);
 
 /// Best first by the analytic model, at least one.
-std::vector<DotSchedule> ranked_dot_schedules(const GemmProblem& problem);
+std::vector<DotSchedule> ranked_dot_schedules(const GemmProblem& problem, const Machine& machine);
 
 }  // namespace kiln::cpu

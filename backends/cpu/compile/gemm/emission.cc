@@ -116,6 +116,10 @@ llvm::Value* GemmEmission::start_of(const Split& split, llvm::Value* piece) cons
   return e.ir.CreateAdd(start, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, piece, e.index(split.bigger())));
 }
 
+llvm::Value* GemmEmission::even_start_of(const Split& split, llvm::Value* piece) const {
+  return e.ir.CreateUDiv(e.ir.CreateMul(piece, e.index(split.total)), e.index(split.count));
+}
+
 Values GemmEmission::batch_indices(llvm::Value* linear) const {
   const auto& extents = problem.gemm->batch;
   Values indices(extents.size());

@@ -78,6 +78,8 @@ struct GemmEmission {
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
   /// The first index of a piece.
   llvm::Value* start_of(const Split& split, llvm::Value* piece) const;
+  /// The same where the bigger pieces lie among the others: then runs of as many pieces are alike, too.
+  llvm::Value* even_start_of(const Split& split, llvm::Value* piece) const;
   /// The indices of the batch dims.
   Values batch_indices(llvm::Value* linear) const;
   /// The address of an access without indirect terms at (batch, second to last, last).

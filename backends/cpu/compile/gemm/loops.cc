@@ -140,8 +140,9 @@ void GemmLoops::emit_slab(Value* linear, const Range& parts) {
   Emitter& e = m_g.e;
   Value* slab = e.ir.CreateURem(linear, e.index(m_grid.slabs.count));
   m_place.batch = e.ir.CreateUDiv(linear, e.index(m_grid.slabs.count));
-  const Range tiles{m_g.start_of(m_grid.slabs, slab), m_g.start_of(m_grid.slabs, e.ir.CreateAdd(slab, e.index(1)))};
-  const Range rows{m_g.start_of(m_grid.parts, parts.begin), m_g.start_of(m_grid.parts, parts.end)};
+  const Range tiles{m_g.even_start_of(m_grid.slabs, slab),
+                    m_g.even_start_of(m_grid.slabs, e.ir.CreateAdd(slab, e.index(1)))};
+  const Range rows{m_g.even_start_of(m_grid.parts, parts.begin), m_g.even_start_of(m_grid.parts, parts.end)};
   Value* column = e.ir.CreateMul(m_g.start_of(m_grid.columns, tiles.begin), e.index(unit()));
   m_partial = m_place.buffers;
   if (m_problem.partial_sums != nullptr) {

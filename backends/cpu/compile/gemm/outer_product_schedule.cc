@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <numeric>
 
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "base/ceil_div.h"
@@ -41,37 +43,62 @@ constexpr int64_t k_direct_a_bytes = 64 << 10;   // below it, A is
 constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the caches when a tile is stored
 constexpr int64_t k_rows_to_repay_packing = 48;
 constexpr int64_t k_lanes_to_transpose = 4;
+constexpr int64_t k_page_bytes = 4096;
+constexpr int64_t k_first_level_bytes = 32 << 10;  // where the machine does not say
 constexpr int64_t k_short_block = 384;
 constexpr int k_largest_unroll = 16;
 
-/// Cycles per k step of one tile.
-double tile_cycles(double rows, double vectors) {
+ReadA choose_read_a(const GemmProblem& problem) {
+  const GemmOperand& a = problem.a;
+  if (problem.reads_a_directly()) {
+    const bool small = problem.gemm->m * problem.steps() * problem.packed_bytes() <= k_direct_a_bytes;
+    const bool few_uses = problem.gemm->n <= 2 * problem.sum_lanes();
+    if (a.k_stride == 1 || small || few_uses || problem.gemm->m == 1) return ReadA::direct;
+  }
+  return a.k_lanes ? ReadA::rows : ReadA::panels;
+}
+
+/// Whether lines of A, read where it lies, drive each other out of the first-level cache: rows a page apart share a set of
+/// it, which holds as many lines as the cache has pages, and one of these is for what else passes through.
+bool crowds_first_level(const GemmProblem& problem, const Machine& machine, int64_t rows) {
+  const int64_t stride = std::abs(problem.a.tile_stride) * problem.a.element_bytes();
+  if (choose_read_a(problem) != ReadA::direct || problem.a.k_stride != 1 || stride == 0) return false;
+  const auto cache_bytes = static_cast<int64_t>(machine.first_level_bytes);
+  const int64_t lines = (cache_bytes == 0 ? k_first_level_bytes : cache_bytes) / k_page_bytes;
+  const int64_t sets = k_page_bytes / std::gcd(stride, k_page_bytes);
+  return ceil_div(rows, sets) >= lines;
+}
+
+/// Cycles per k step of one tile, of whose rows `distant` come from the second-level cache at each step.
+double tile_cycles(double rows, double vectors, double distant) {
   const double multiply = rows * vectors / 2;
   const double loads = (rows + vectors) / 2;
-  const double second_level = vectors / 1.2;  // 64 bytes every 1.2 cycles
+  const double second_level = (vectors + distant) / 1.2;  // 64 bytes every 1.2 cycles
   // The parts overlap, but not perfectly.
   return std::max({multiply, loads, second_level, 4.0}) + 0.08 * (loads + second_level);
 }
 
 /// Cycles per k step of the whole problem, cut into tiles of at most `tile`.
-double problem_cycles(const GemmProblem& problem, Tile tile) {
+double problem_cycles(const GemmProblem& problem, const Machine& machine, Tile tile) {
   const int64_t vectors = ceil_div(problem.gemm->n, problem.sum_lanes());
   const int64_t row_tiles = ceil_div(problem.gemm->m, tile.rows);
   const int64_t column_tiles = ceil_div(vectors, tile.vectors);
   double cycles = 0;
   for (int big_row : {0, 1}) {
     const int64_t rows = problem.gemm->m / row_tiles + big_row;
+    const double distant = crowds_first_level(problem, machine, rows) ? static_cast<double>(rows) : 0;
     const int64_t row_count = big_row ? problem.gemm->m % row_tiles : row_tiles - problem.gemm->m % row_tiles;
     for (int big_column : {0, 1}) {
       const int64_t width = vectors / column_tiles + big_column;
       const int64_t count = big_column ? vectors % column_tiles : column_tiles - vectors % column_tiles;
-      cycles += static_cast<double>(row_count * count) * tile_cycles(rows, width);
+      cycles += static_cast<double>(row_count * count) *
+                tile_cycles(static_cast<double>(rows), static_cast<double>(width), distant);
     }
   }
   return cycles;
 }
 
-std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
+std::vector<Tile> ranked_tiles(const GemmProblem& problem, const Machine& machine) {
   std::vector<Tile> tiles;
   const int64_t vectors = ceil_div(problem.gemm->n, problem.sum_lanes());
   const auto consider = [&](Tile tile) {
@@ -92,7 +119,7 @@ std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
     for (Tile tile : k_flat_tiles) consider(tile);
   }
   std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) {
-    return problem_cycles(problem, a) < problem_cycles(problem, b);
+    return problem_cycles(problem, machine, a) < problem_cycles(problem, machine, b);
   });
   return tiles;
 }
@@ -110,16 +137,6 @@ bool needs_rolled_epilogue(const GemmProblem& problem) {
   const bool indirect = std::any_of(body.accesses.begin(), body.accesses.end(),
                                     [](const Access& access) { return !access.indirect.empty(); });
   return indirect || operations > 8;
-}
-
-ReadA choose_read_a(const GemmProblem& problem) {
-  const GemmOperand& a = problem.a;
-  if (problem.reads_a_directly()) {
-    const bool small = problem.gemm->m * problem.steps() * problem.packed_bytes() <= k_direct_a_bytes;
-    const bool few_uses = problem.gemm->n <= 2 * problem.sum_lanes();
-    if (a.k_stride == 1 || small || few_uses || problem.gemm->m == 1) return ReadA::direct;
-  }
-  return a.k_lanes ? ReadA::rows : ReadA::panels;
 }
 
 bool is_small_b(const GemmProblem& problem) {
@@ -170,15 +187,15 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
   const int64_t group = second_level_share(machine) / 10 / (schedule.k_block * problem.packed_bytes());
   schedule.group_rows = static_cast<uint32_t>(std::max<int64_t>(group / tile.rows, 1) * tile.rows);
   schedule.row_parts = 1;
-  return streamed ? schedule : with_parts(schedule, problem);
+  return streamed ? schedule : with_parts(schedule, problem, machine);
 }
 
-OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmProblem& problem) {
+OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmProblem& problem, const Machine& machine) {
   const int64_t k = std::max<int64_t>(problem.steps(), 1);
   const int64_t slab = int64_t{schedule.slab_vectors} * schedule.k_block / k_short_block / schedule.tile_vectors;
   schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(1, slab) * schedule.tile_vectors);
   schedule.k_block = static_cast<uint32_t>(ceil_div(k, ceil_div(k, k_short_block)));
-  return with_parts(schedule, problem);
+  return with_parts(schedule, problem, machine);
 }
 
 }  // namespace
@@ -188,10 +205,10 @@ std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, c
   const auto add = [&](const OuterProductSchedule& schedule) {
     if (std::find(schedules.begin(), schedules.end(), schedule) == schedules.end()) schedules.push_back(schedule);
   };
-  for (const Tile& tile : ranked_tiles(problem)) {
+  for (const Tile& tile : ranked_tiles(problem, machine)) {
     const OuterProductSchedule first = schedule_for(problem, machine, tile);
     add(first);
-    if (problem.steps() > k_short_block) add(with_shorter_k(first, problem));
+    if (problem.steps() > k_short_block) add(with_shorter_k(first, problem, machine));
     if (problem.reads_b_directly()) {  // the other way to read B
       OuterProductSchedule other = first;
       other.read_b = first.read_b == ReadB::direct ? ReadB::panels : ReadB::direct;

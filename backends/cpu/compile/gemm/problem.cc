@@ -8,6 +8,8 @@
 namespace kiln::cpu {
 namespace {
 
+constexpr int64_t k_steps_to_repay_scattering = 16;  // for each row of more than four vectors
+
 /// Accesses that would be contiguous with lanes along `dim`, minus those that would be gathers.
 int contiguity(const Body& body, size_t dim) {
   int score = 0;
@@ -232,11 +234,14 @@ bool prefers_exchange(const GemmProblem& problem) {
   const bool fits_n = gemm.n >= problem.sum_lanes(), fits_m = gemm.m >= problem.sum_lanes();
   if (fits_n != fits_m) return fits_m;
   // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
-  // lies. For fewer rows sums along k are faster, for more packing is repaid. Tiles of registers want rows of weights anyway.
-  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : problem.k_group() > 1 ? 3 : 2, most_vectors = 4;
+  // lies. For fewer rows sums along k are faster, for more packing is repaid; later where k is long, since the vectors of
+  // an exchanged C are scattered. Tiles of registers want rows of weights anyway.
+  const int64_t lanes = problem.sum_lanes();
+  const bool is_element = problem.types.steps_at_once == 1 && problem.k_group() == 1;
+  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_element ? 2 : 3;
+  const int64_t most_vectors = is_element && gemm.k >= k_steps_to_repay_scattering * gemm.m ? 8 : 4;
   const bool streams_b = problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) &&
                          !problem.types.offsets_a();
-  const int64_t lanes = problem.sum_lanes();
   if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
   return along_m > along_n;
 }
