@@ -39,17 +39,18 @@ def spread(samples):
     return (third - first) / statistics.median(samples)
 
 
-def _timed(function, calls):
-    start = time.perf_counter()
+def _timed(function, calls, clock=time.perf_counter):
+    start = clock()
     for _ in range(calls):
         function()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
-def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf):
+def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf, settle_s=0.0, clock=time.perf_counter):
     """{name: [seconds of a call]}: all functions in turn, each round from another one on, so that drift of the machine hits
     all alike. With `sample_s` a sample is as many calls as fit into it, after one that does not count. After `most_s`
-    seconds no round begins but the first LEAST_ROUNDS."""
+    seconds no round begins but the first LEAST_ROUNDS. `settle_s` passes before each sample: threads of a pool wait for more
+    work a while, on processors that another pool's then lack. `clock` counts the seconds of samples."""
     calls = dict.fromkeys(functions, 1)
     for name, function in functions.items():
         for _ in range(warmup):
@@ -62,9 +63,10 @@ def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf):
             break
         for i in range(len(names)):
             name = names[(turn + i) % len(names)]
+            time.sleep(settle_s)
             if sample_s:
                 functions[name]()
-            samples[name].append(_timed(functions[name], calls[name]))
+            samples[name].append(_timed(functions[name], calls[name], clock))
     return samples
 
 

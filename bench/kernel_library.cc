@@ -1,6 +1,7 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -72,6 +73,7 @@ struct BenchKernel {
   double compile_ms = 0;
 
   void run(void* const* arguments, uint32_t threads) {
+    threads = static_cast<uint32_t>(std::min<uint64_t>(threads, max_tasks()));
     while (workspaces.size() < threads) workspaces.push_back(pages(workspace_bytes));
     const size_t inputs = plan.region.inputs().size();
     for (size_t i = 0; i < pointers.size(); ++i) {
@@ -84,6 +86,13 @@ struct BenchKernel {
     if (threads == 1) return run_steps(work, 0);
 #pragma omp parallel num_threads(threads)
     run_steps(work, static_cast<uint32_t>(omp_get_thread_num()));
+  }
+
+  /// More threads than tasks would have nothing to do, and do not come.
+  uint64_t max_tasks() const {
+    uint64_t most = 1;
+    for (const Step& step : steps) most = std::max(most, step.executable->tasks());
+    return most;
   }
 
   /// As a program does (jit/run).

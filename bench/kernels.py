@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import pathlib
-import statistics
+import time
 
 import common
 import torch
@@ -15,6 +15,7 @@ LIBRARY = ROOT / "build" / os.environ.get("KILN_PRESET", "dev") / "bench/libkiln
 # torch's dtype; the largest error, of the largest value.
 DTYPES = {"f32": (torch.float32, 1e-4), "bf16": (torch.bfloat16, 2e-2), "f16": (torch.float16, 4e-3)}
 SAMPLE_S = 2e-3
+SETTLE_S = 3e-2  # OpenBLAS's threads give up after 2^26 cycles
 OF_PEERS = 4  # times the error that ours may have: some of torch's forms round to bf16 on the way
 
 
@@ -86,20 +87,25 @@ def ours(text, inputs, outputs, exact, allowed, options):
     return named, {"schedule": kernels[picked].description, "compile_ms": kernels[picked].compile_ms}
 
 
+def sampled(functions, options, rounds, most_s):
+    """Samples of all functions in turn. One thread is timed by its own clock, which stands while others have its processor."""
+    settle_s, clock = (SETTLE_S, time.perf_counter) if options.threads > 1 else (0, time.thread_time)
+    return common.interleave(functions, rounds, sample_s=SAMPLE_S, most_s=most_s, settle_s=settle_s, clock=clock)
+
+
 def fastest(functions, options, margin=1.0):
-    """Names, the fastest first, of those within `margin` of it, by a short race."""
+    """Names, the fastest first, of those within `margin` of it, by the least samples of a short race: others only slow down."""
     if len(functions) == 1:
         return list(functions)
-    samples = common.interleave(functions, rounds=7, sample_s=SAMPLE_S, most_s=options.seconds / 4)
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    return sorted((name for name in medians if medians[name] <= margin * min(medians.values())), key=medians.get)
+    samples = sampled(functions, options, rounds=7, most_s=options.seconds / 4)
+    least = {name: min(values) for name, values in samples.items()}
+    return sorted((name for name in least if least[name] <= margin * min(least.values())), key=least.get)
 
 
 def race(case, mine, peers, work, options, **more):
     """The row of a case; peers that are far from the best one take no part."""
     near = fastest(peers, options, margin=1.3)
-    samples = common.interleave({**mine, **{name: peers[name] for name in near}}, options.rounds, sample_s=SAMPLE_S,
-                                most_s=options.seconds)
+    samples = sampled({**mine, **{name: peers[name] for name in near}}, options, options.rounds, options.seconds)
     return common.row(case, samples, own=("analytic",), unit="GF/s", work=work / 1e9, **more)
 
 
