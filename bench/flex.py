@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Is FlexAttention fast? The forward beside Inductor's, both compiled, in turn in one process, after a check against f64; and how
+long each takes to compile, caches empty. The backward, which nobody else has on processors, beside the same formula with all
+scores in memory, differentiated by eager torch.
+
+--threads N; --length N; --cases A,B
+"""
+import argparse
+import math
+import os
+import pathlib
+import tempfile
+import time
+
+import common
+
+HEADS, FEATURES = 8, 64
+SAMPLE_S = 5e-2
+ALLOWED = 1e-4  # of the largest value
+
+
+def _causal(b, h, q, k):
+    return q >= k
+
+
+def _slopes(score, b, h, q, k):
+    return score + (k - q) * 0.01
+
+
+def _soft_cap(score, b, h, q, k):
+    import torch
+
+    return 20 * torch.tanh(score / 20)
+
+
+CASES = {  # (score function, mask function)
+    "full": (None, None),
+    "causal": (None, _causal),
+    "window 256": (None, lambda b, h, q, k: (q >= k) & (q - k < 256)),
+    "documents of 300": (None, lambda b, h, q, k: (q >= k) & (q // 300 == k // 300)),
+    "slopes": (_slopes, _causal),
+    "soft cap": (_soft_cap, _causal),
+}
+
+
+def functions_of(case, length):
+    """(FlexAttention, the formula), of query, key and value."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    score, mask = CASES[case]
+    blocks = mask and create_block_mask(mask, None, None, length, length, device="cpu")
+    places = [torch.arange(length).view(1, 1, *shape) for shape in ((-1, 1), (1, -1))]
+
+    def flex(query, key, value):
+        return flex_attention(query, key, value, score_mod=score, block_mask=blocks)
+
+    def formula(query, key, value):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(FEATURES)
+        scores = score(scores, 0, 0, *places) if score else scores
+        scores = torch.where(mask(0, 0, *places), scores, -math.inf) if mask else scores
+        return scores.softmax(-1) @ value
+
+    return flex, formula
+
+
+def require_right(case, got, exact):
+    error = float((got.double() - exact).abs().max() / exact.abs().max())
+    if not error <= ALLOWED:
+        raise RuntimeError(f"{case} is off by {error:.1e}")
+
+
+def measure(case, options):
+    """Rows of the first call, the forward, and forward with backward."""
+    import torch
+
+    flex, formula = functions_of(case, options.length)
+    inputs = [torch.randn(1, HEADS, options.length, FEATURES) for _ in range(3)]
+    exact = formula(*(x.double() for x in inputs))
+    compiled, first = {}, {}
+    for name, backend in (("kiln", "kiln"), ("inductor", "inductor")):
+        torch._dynamo.reset()
+        begin = time.perf_counter()
+        compiled[name] = torch.compile(flex, backend=backend)
+        with torch.no_grad():
+            require_right(f"{case} by {name}", compiled[name](*inputs), exact)
+        first[name] = [time.perf_counter() - begin]
+    yield common.row(f"first call {case}", first, of="first call")
+
+    def forward(name):
+        return torch.no_grad()(lambda: compiled[name](*inputs))
+
+    samples = common.interleave({name: forward(name) for name in compiled}, options.rounds, sample_s=SAMPLE_S, most_s=options.seconds)
+    yield common.row(f"forward {case}", samples, unit="ms", scale=1e3, of="forward")
+
+    leaves, grad = [x.requires_grad_() for x in inputs], torch.randn_like(inputs[0])
+    step = {"kiln": lambda: torch.autograd.grad(compiled["kiln"](*leaves), leaves, grad),
+            "formula": lambda: torch.autograd.grad(formula(*leaves), leaves, grad)}
+    for got, wanted in zip(*(run() for run in step.values())):
+        require_right(f"gradients of {case}", got, wanted.double())
+    samples = common.interleave(step, options.rounds, sample_s=SAMPLE_S, most_s=options.seconds)
+    yield common.row(f"with gradients {case}", samples, unit="ms", scale=1e3, of="with gradients")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=10, help="after which a case begins no further round")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ.update(KILN_CACHE_DIR=str(pathlib.Path(empty) / "kiln"), TORCHINDUCTOR_CACHE_DIR=empty, KILN_AUTOTUNE_MODE="off")
+        import torch
+
+        torch.set_num_threads(options.threads)
+        torch.manual_seed(0)
+        rows = common.until_interrupted(row for case in options.cases.split(",") for row in measure(case, options))
+    kinds = dict.fromkeys(row["of"] for row in rows)
+    common.report(f"flex {options.length}", rows, {kind: common.ratios(row for row in rows if row["of"] == kind) for kind in kinds})
+
+
+if __name__ == "__main__":
+    main()
