@@ -201,7 +201,8 @@ def _all_scores(call: _Call, query, key, captures, count: int):
 def _bias(graph: fx.Graph, call: _Call) -> tuple[fx.Node | None, bool]:
     """(what is added to scores, whether keys after the query are left out besides)."""
     count = len(_nodes(call.score_captures))
-    causal, everything = implies_causal(call.mask.graph), is_constant(call.mask.graph, True)
+    causal = implies_causal(call.mask.graph)
+    everything = is_constant(call.mask.graph, True) or is_causal(call.mask.graph, _result(call.mask.graph))
     if everything and not adds_something(call.score.graph):
         return None, causal
 
@@ -252,17 +253,21 @@ def adds_something(graph: fx.Graph) -> bool:
 
 def implies_causal(graph: fx.Graph) -> bool:
     """Whether the mask is false wherever the key's place is beyond the query's."""
-    _, _, query, key, *_ = graph.find_nodes(op="placeholder")
     pending = [_result(graph)]
     while pending:
         node = pending.pop()
-        if not isinstance(node, fx.Node) or node.op != "call_function":
-            continue
-        if (node.target, node.args) in ((aten.ge.Tensor, (query, key)), (aten.le.Tensor, (key, query))):
+        if is_causal(graph, node):
             return True
-        if node.target in (aten.logical_and.default, aten.bitwise_and.Tensor):
+        if isinstance(node, fx.Node) and node.target in (aten.logical_and.default, aten.bitwise_and.Tensor):
             pending.extend(node.args)
     return False
+
+
+def is_causal(graph: fx.Graph, node) -> bool:
+    """Whether the node of a mask says that the key's place is not beyond the query's."""
+    _, _, query, key, *_ = graph.find_nodes(op="placeholder")
+    said = (aten.ge.Tensor, (query, key)), (aten.le.Tensor, (key, query))
+    return isinstance(node, fx.Node) and (node.target, node.args) in said
 
 
 def is_constant(graph: fx.Graph, value) -> bool:
