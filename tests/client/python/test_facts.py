@@ -117,10 +117,14 @@ def lists_of_ops(text):
     return [found for node in ast.walk(ast.parse(text)) if isinstance(node, kinds) and len(found := ops_named_in(node)) > 1]
 
 
+# What these files look for is made of several ops, whatever rows say of each.
+FINDS_A_FORMULA = ("flex.py", "linear_loss.py")
+
+
 def test_no_other_file_has_a_list_of_ops():
     for planted in ('{"native_layer_norm", "mean"}', '(("view", "default"), ("t", "default"))', "[aten.t.default, aten.permute.default]",
                     'set("exp log".split())'):  # fmt: skip
         assert lists_of_ops(planted)
     for file in pathlib.Path(kiln.__file__).parent.rglob("*.py"):
-        if file.parent.name != "rows":
+        if file.parent.name != "rows" and file.name not in FINDS_A_FORMULA:
             assert not lists_of_ops(file.read_text()), file
