@@ -38,8 +38,10 @@ def scores_of(query, key, scale: float):
 
 def _masked(scores, bias, causal: bool):
     scores = scores if bias is None else scores + bias
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril() if causal else None
-    return scores if seen is None else torch.where(seen, scores, -math.inf)
+    if not causal:
+        return scores
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    return torch.where(seen, scores, -math.inf)
 
 
 def normalised(scores, value):

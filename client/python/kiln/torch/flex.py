@@ -248,7 +248,8 @@ def _keeps_slope(node: fx.Node, plain: set, touched: set) -> bool:
 
 
 def adds_something(graph: fx.Graph) -> bool:
-    return _result(graph) is not next(iter(graph.find_nodes(op="placeholder")))
+    score, *_ = graph.find_nodes(op="placeholder")
+    return _result(graph) is not score
 
 
 def implies_causal(graph: fx.Graph) -> bool:
