@@ -15,7 +15,8 @@ LIBRARY = ROOT / "build" / os.environ.get("KILN_PRESET", "dev") / "bench/libkiln
 # torch's dtype; the largest error, of the largest value.
 DTYPES = {"f32": (torch.float32, 1e-4), "bf16": (torch.bfloat16, 2e-2), "f16": (torch.float16, 4e-3)}
 SAMPLE_S = 2e-3
-SETTLE_S = 3e-2  # OpenBLAS's threads give up after 2^26 cycles
+SETTLE_S = 2e-2  # tools/bench has OpenBLAS's threads give up after 2^24 cycles
+WAKE_S = 1.2e-2  # a few ticks of the system's clock
 OF_PEERS = 4  # times the error that ours may have: some of torch's forms round to bf16 on the way
 
 
@@ -89,8 +90,9 @@ def ours(text, inputs, outputs, exact, allowed, options):
 
 def sampled(functions, options, rounds, most_s):
     """Samples of all functions in turn. One thread is timed by its own clock, which stands while others have its processor."""
-    settle_s, clock = (SETTLE_S, time.perf_counter) if options.threads > 1 else (0, time.thread_time)
-    return common.interleave(functions, rounds, sample_s=SAMPLE_S, most_s=most_s, settle_s=settle_s, clock=clock)
+    several = {"settle_s": SETTLE_S, "wake_s": WAKE_S}
+    timing = several if options.threads > 1 else {"clock": time.thread_time}
+    return common.interleave(functions, rounds, sample_s=SAMPLE_S, most_s=most_s, **timing)
 
 
 def fastest(functions, options, margin=1.0):
