@@ -24,6 +24,7 @@ class Race {
         m_field(entrants.size()),
         m_expected(entrants.size()),
         m_least(entrants.size(), HUGE_VAL),
+        m_cost(entrants.size()),
         m_patience(rules.retries) {
     std::iota(m_field.begin(), m_field.end(), size_t{0});
   }
@@ -37,13 +38,15 @@ class Race {
       KILN_RETURN_IF_ERROR(run_turn());
       drop_slower(m_rules.margin);
     }
-    return m_field.size() < 2 ? 0 : run_final(fastest_challenger());
+    return m_field.size() < 2 ? 0 : run_final();
   }
 
  private:
-  bool is_out_of_time() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - m_begin).count() > m_rules.most_seconds;
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
+  bool is_out_of_time() const { return seconds_since(m_begin) > m_rules.most_seconds; }
 
   /// How long it takes, roughly; its pages and its code are touched. That may have slowed it, never made it faster.
   void warm_up(size_t index) {
@@ -67,8 +70,10 @@ class Race {
   }
 
   Status take(size_t index) {
+    const auto begin = Clock::now();
     const auto sample = undisturbed(index);
     if (!sample.ok()) return m_entrants[index].status = sample.status();
+    m_cost[index] = seconds_since(begin);
     m_expected[index] = sample->seconds;
     m_least[index] = std::min(m_least[index], sample->seconds);
     m_entrants[index].seconds.push_back(sample->seconds);
@@ -95,34 +100,73 @@ class Race {
     });
   }
 
-  size_t fastest_challenger() const {
-    return *std::ranges::min_element(m_field.begin() + 1, m_field.end(), {}, [&](size_t i) { return m_least[i]; });
+  /// A challenger against the incumbent, turn by turn.
+  struct Duel {
+    size_t challenger = 0;
+    std::vector<double> ratios;  // its time over the incumbent's
+    int lead = 0;                // turns that it won, less the others
+    int lag = 0;                 // turns without the least gain, less the others
+  };
+
+  /// Of the fastest challengers, as many as time allows turns for.
+  std::vector<Duel> duels() const {
+    std::vector<size_t> order(m_field.begin() + 1, m_field.end());
+    std::ranges::sort(order, {}, [&](size_t i) { return m_least[i]; });
+    const double slowest = m_least[order.front()] * (1 + m_rules.final_margin);
+    std::vector<Duel> result;
+    double turn = m_cost[0];
+    for (const size_t index : order) {
+      turn += m_cost[index];
+      const bool has_time = turn * m_rules.winning_lead <= m_rules.most_final_seconds;
+      const bool is_wanted = result.size() < m_rules.most_challengers && m_least[index] <= slowest && has_time;
+      if (is_wanted || result.empty()) result.push_back({index});
+    }
+    return result;
   }
 
-  Expected<size_t> run_final(size_t challenger) {
-    Entrant &incumbent = m_entrants.front(), &other = m_entrants[challenger];
-    incumbent.is_finalist = other.is_finalist = true;
-    m_field = {0, challenger};
-    const size_t mine = incumbent.seconds.size(), theirs = other.seconds.size();
-    std::vector<double> ratios;
-    int lead = 0,
-        lag = 0;  // turns that the challenger won, less the others; turns without the least gain, less the others
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(m_rules.most_final_seconds);
-    const auto is_clear = [&] { return m_least[challenger] < m_least[0] / (1 + m_rules.margin); };
-    const auto is_decided = [&] { return lead >= m_rules.winning_lead || (lag >= m_rules.losing_lead && !is_clear()); };
-    while (!is_decided() && ratios.size() < m_rules.most_final_turns && std::chrono::steady_clock::now() < end) {
+  void judge(Duel& duel) const {
+    if (!m_entrants[duel.challenger].status.ok()) return;
+    duel.ratios.push_back(m_entrants[duel.challenger].seconds.back() / m_entrants.front().seconds.back());
+    duel.lead += duel.ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
+    duel.lag += duel.ratios.back() > 1 - m_rules.least_gain ? 1 : -1;
+  }
+
+  bool is_clear(const Duel& duel) const { return m_least[duel.challenger] < m_least[0] / (1 + m_rules.margin); }
+  bool is_decided(const Duel& duel) const {
+    return !m_entrants[duel.challenger].status.ok() || duel.lead >= m_rules.winning_lead ||
+           (duel.lag >= m_rules.losing_lead && !is_clear(duel));
+  }
+
+  /// Without time for a lead, who was ahead so far; and where turns decide nothing the least samples do, if they are far
+  /// apart, since nothing makes a kernel faster than it is.
+  bool is_won(const Duel& duel, bool is_cut_short) const {
+    if (!m_entrants[duel.challenger].status.ok()) return false;
+    const bool is_ahead = duel.lead >= m_rules.winning_lead || (is_cut_short && duel.lead >= m_rules.losing_lead);
+    const bool wins_by_turns = is_ahead && quantile(duel.ratios, 0.5) <= 1 - m_rules.least_gain;
+    return wins_by_turns || (!is_decided(duel) && is_clear(duel));
+  }
+
+  Expected<size_t> run_final() {
+    std::vector<Duel> all = duels();
+    m_entrants.front().is_finalist = true;
+    for (const Duel& duel : all) m_entrants[duel.challenger].is_finalist = true;
+    const auto begin = Clock::now();
+    const auto is_over = [&] { return seconds_since(begin) > m_rules.most_final_seconds; };
+    for (uint32_t turn = 0; turn < m_rules.most_final_turns && !is_over(); ++turn) {
+      m_field = {0};
+      for (const Duel& duel : all) {
+        if (!is_decided(duel)) m_field.push_back(duel.challenger);
+      }
+      if (m_field.size() == 1) break;
       KILN_RETURN_IF_ERROR(run_turn());
-      if (!other.status.ok()) return 0;
-      ratios.push_back(other.seconds[theirs + ratios.size()] / incumbent.seconds[mine + ratios.size()]);
-      lead += ratios.back() <= 1 - m_rules.least_gain / 2 ? 1 : -1;
-      lag += ratios.back() > 1 - m_rules.least_gain ? 1 : -1;
+      for (Duel& duel : all) {
+        if (std::ranges::find(m_field, duel.challenger) != m_field.end()) judge(duel);
+      }
     }
-    // Without time for a lead, who was ahead so far; and where turns decide nothing the least samples do, if they are far apart,
-    // since nothing makes a kernel faster than it is.
-    const bool is_ahead =
-        lead >= m_rules.winning_lead || (std::chrono::steady_clock::now() >= end && lead >= m_rules.losing_lead);
-    const bool wins_by_turns = is_ahead && quantile(ratios, 0.5) <= 1 - m_rules.least_gain;
-    return wins_by_turns || (!is_decided() && is_clear()) ? challenger : 0;
+    const bool is_cut_short = is_over();
+    std::erase_if(all, [&](const Duel& duel) { return !is_won(duel, is_cut_short); });
+    const auto gain = [](const Duel& duel) { return quantile(duel.ratios, 0.5); };
+    return all.empty() ? 0 : std::ranges::min_element(all, {}, gain)->challenger;
   }
 
   std::vector<Entrant>& m_entrants;
@@ -131,9 +175,10 @@ class Race {
   std::vector<size_t> m_field;     // who still runs; the incumbent first
   std::vector<double> m_expected;  // seconds of a repetition, by the last sample
   std::vector<double> m_least;     // by any
+  std::vector<double> m_cost;      // seconds that the last sample took
   uint32_t m_patience;             // how often a disturbed sample is taken again
   uint32_t m_turn = 0;
-  std::chrono::steady_clock::time_point m_begin = std::chrono::steady_clock::now();
+  Clock::time_point m_begin = Clock::now();
 };
 
 }  // namespace

@@ -23,14 +23,16 @@ struct Entrant {
 };
 
 struct RaceRules {
-  double least_gain = 0.02;           // of the time: with less, the incumbent stays
+  double least_gain = 0.01;           // of the time: with less, the incumbent stays
   double most_seconds = 4;            // what the turns before the final may take
   double first_margin = 0.6;          // who is slower than the best by this share of one repetition drops out,
   double first_noise_seconds = 5e-4;  // beside this much, that a first repetition may be off
   double margin = 0.1;                // the same after each turn, of the least sample; in the final: they are far apart
   uint32_t turns = 3;
-  int winning_lead = 7;  // turns of the final that the challenger won by half of least_gain, less the others
-  int losing_lead = 4;   // turns without least_gain, less the others: then the incumbent stays, unless it is far slower
+  double final_margin = 0.05;     // who is that close to the fastest challenger is in the final too,
+  uint32_t most_challengers = 3;  // this many at most
+  int winning_lead = 7;           // turns of the final that a challenger won by half of least_gain, less the others
+  int losing_lead = 4;  // turns without least_gain, less the others: then the incumbent stays, unless it is far slower
   uint32_t most_final_turns = 25;
   double most_final_seconds = 2;  // after which who leads by `losing_lead` has won
   uint32_t retries = 3;           // of a disturbed sample, at most
@@ -41,10 +43,10 @@ using TakeSample = std::function<Expected<TimeSample>(size_t index, double expec
 
 /// Which entrant is the fastest; the first one is the incumbent. All run in turns, each turn in another order, so that
 /// what slows the machine down for a while slows all of them; who falls behind drops out, by its least sample, since a
-/// neighbour only ever slows one down. The fastest and the incumbent meet in a final, paired turn by turn, that ends when one
-/// of them leads by so many turns (a sequential sign test). The incumbent is replaced by who wins it, and is faster by
-/// `least_gain` in the median of the ratios. On a machine so busy that turns say nothing, an incumbent whose least sample is
-/// slower than the other's by `margin` does not win by turns.
+/// neighbour only ever slows one down. The fastest few and the incumbent meet in a final, each challenger paired with the
+/// incumbent turn by turn, until one of the two leads by so many turns (a sequential sign test). The incumbent is replaced by
+/// who beats it, and is faster by `least_gain` in the median of the ratios; by the fastest where several do. On a machine so
+/// busy that turns say nothing, an incumbent whose least sample is slower than the other's by `margin` does not win by turns.
 /// Errors: none of the entrants': who fails drops out. internal when the incumbent fails.
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules = {});
 
