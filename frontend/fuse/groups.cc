@@ -37,6 +37,15 @@ bool is_scatter(const Node& node) {
   return name == "index_add" || name == "scatter" || name == "scatter_add";
 }
 
+/// Whether a kernel wants the value as a tensor with strides: operands of products and of attention, but not its bias, which
+/// comes last and is part of the score expression.
+bool is_laid_out_in(const Node& user, ValueId value) {
+  if (user.op->kind == OpKind::contraction) return true;
+  if (user.op->kind != OpKind::attention) return false;
+  const auto bias = user.operands.begin() + (user.op->name == "attention_backward" ? 6 : 3);
+  return std::find(user.operands.begin(), bias, value) != bias;
+}
+
 bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.kind == OpKind::creation; }
 
 }  // namespace
@@ -78,8 +87,7 @@ void Grouper::collect_uses(ValueId value, Uses& uses) const {
       for (const ValueId result : graph().node(user).results) collect_uses(result, uses);
       continue;
     }
-    const OpKind kind = graph().node(user).op->kind;
-    if (kind == OpKind::contraction || kind == OpKind::attention) uses.is_operand = true;
+    if (is_laid_out_in(graph().node(user), value)) uses.is_operand = true;
     if (std::find(uses.groups.begin(), uses.groups.end(), group) == uses.groups.end()) uses.groups.push_back(group);
   }
 }

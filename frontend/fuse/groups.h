@@ -65,7 +65,7 @@ class Grouper {
 
   struct Uses {
     std::vector<GroupId> groups;  // ascending, that read the value directly or through virtual nodes
-    bool is_operand = false;      // some product or attention takes it as an operand
+    bool is_operand = false;      // some product or attention wants it as a tensor
     bool is_undecided = false;    // some user has no kernel yet
   };
   Uses uses_of(ValueId value) const;

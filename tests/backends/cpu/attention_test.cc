@@ -15,6 +15,7 @@ struct Case {
   bool bias = false;         // a bias load over (h, q, k) in the score expression
   bool interleaved = false;  // [b, len, heads, d] instead of [b, heads, len, d]
   bool strided = false;      // d is not contiguous
+  int64_t window = 0;        // where given, the score is -inf for keys as far from the query, or farther
 };
 
 class SpecBuilder {
@@ -66,6 +67,7 @@ class SpecBuilder {
     spec.lse.strides = {m_case.heads * m_case.q_len, m_case.q_len, 1};
     m_spec.buffers.push_back({DType::f32, m_case.batch * m_case.heads * m_case.q_len, results});
     if (m_case.bias) add_bias(spec);
+    if (m_case.window > 0) add_window(spec);
     return spec;
   }
 
@@ -78,6 +80,19 @@ class SpecBuilder {
                   {.op = ScalarOp::load, .dtype = DType::f32},
                   {.op = ScalarOp::add, .dtype = DType::f32, .operands = {0, 1, k_no_expr}}};
     spec.score_value = 2;
+  }
+
+  void add_window(AttentionSpec& spec) const {
+    spec.score.exprs = {{.op = ScalarOp::accumulator, .dtype = DType::f32},
+                        {.op = ScalarOp::index, .dtype = DType::i64, .slot = 2},
+                        {.op = ScalarOp::index, .dtype = DType::i64, .slot = 3},
+                        {.op = ScalarOp::sub, .dtype = DType::i64, .operands = {1, 2, k_no_expr}},
+                        {.op = ScalarOp::abs, .dtype = DType::i64, .operands = {3, k_no_expr, k_no_expr}},
+                        {.op = ScalarOp::constant, .dtype = DType::i64, .immediate_int = m_case.window},
+                        {.op = ScalarOp::lt, .dtype = DType::boolean, .operands = {4, 5, k_no_expr}},
+                        {.op = ScalarOp::constant, .dtype = DType::f32, .immediate = -INFINITY},
+                        {.op = ScalarOp::select, .dtype = DType::f32, .operands = {6, 0, 7}}};
+    spec.score_value = 8;
   }
 
   Case m_case;
@@ -133,6 +148,8 @@ const std::vector<Case>& cases() {
       {.heads = 2, .kv_heads = 2, .q_len = 70, .k_len = 90, .head_dim = 32, .bias = true},
       {.heads = 2, .kv_heads = 2, .q_len = 70, .k_len = 70, .head_dim = 32, .causal = true, .bias = true},
       {.q_len = 40, .k_len = 130, .head_dim = 256},
+      {.heads = 2, .kv_heads = 1, .q_len = 333, .k_len = 333, .head_dim = 16, .window = 20},
+      {.q_len = 200, .k_len = 130, .head_dim = 16, .causal = true, .window = 5},  // rows without keys
   };
   return list;
 }
@@ -189,6 +206,26 @@ TEST(Attention, large_scores_do_not_overflow) {
   // Scores reach 7000: a unit in the last place of one is 5e-4, which its probability errs by, relatively; values are 30.
   const KernelSpec spec = SpecBuilder({.q_len = 40, .k_len = 200, .head_dim = 64}).forward();
   for (const CpuTarget* target : runnable_targets()) check_kernel(spec, *target, 2e-2, 0, 1, 30);
+}
+
+TEST(Attention, keys_that_the_score_leaves_out_are_not_read) {
+  const Case c{.q_len = 40, .k_len = 700, .head_dim = 16, .window = 8};
+  for (const KernelSpec& spec : {SpecBuilder(c).forward(), SpecBuilder(c).backward()}) {
+    std::vector<GuardedBuffer> clean = make_buffers(spec, 7), spoilt = clean;
+    for (const size_t operand : {1, 2}) {
+      for (int64_t i = 400 * c.head_dim; i < spoilt[operand].elements(); ++i) spoilt[operand].set(i, NAN);
+    }
+    for (const CpuTarget* target : runnable_targets()) {
+      const auto image =
+          CpuCompileBackend().compile(spec, candidates_of(spec, *target).front(), {"cpu", std::string(target->name)});
+      ASSERT_TRUE(image.ok()) << image.status().to_string();
+      const LoadedImage loaded(*image);
+      std::vector<GuardedBuffer> expected = clean, got = spoilt;
+      run_in_ranges(loaded.executable(), pointers(expected), 1);
+      run_in_ranges(loaded.executable(), pointers(got), 1);
+      for (size_t b = 3; b < got.size(); ++b) EXPECT_EQ(got[b], expected[b]) << target->name << ": buffer " << b;
+    }
+  }
 }
 
 TEST(Attention, every_candidate_is_right_however_the_grid_is_shared) {

@@ -98,7 +98,7 @@ void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
 void AttentionBackward::emit_queries(const AttentionPlace& place, Value* kv_head, Value* first_query) {
   load_queries(place, first_query);
   m_a.fill(at(m_grad_q), query_columns() * m_a.block_bytes(), 0);
-  m_a.for_key_blocks(m_a.key_range(first_query), [&](Value* first, Value* count, bool masked) {
+  m_a.for_key_blocks(place, first_query, [&](Value* first, Value* count, bool masked) {
     emit_keys(place, kv_head, first_query, first, count, masked);
   });
   m_a.rows.transpose(at(m_grad_q), m_a.block_bytes(), at(m_grad_scores), query_columns() * 4, query_columns(),

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "backends/cpu/compile/attention/left_out.h"
 #include "backends/cpu/compile/emit/split.h"
 
 namespace kiln::cpu {
@@ -82,13 +83,33 @@ AttentionEmission::KeyRange AttentionEmission::key_range(Value* first_query) {
   return {e.ir.CreateMul(e.ir.CreateUDiv(seen_by_first, e.index(step)), e.index(step)), seen_by_last};
 }
 
-void AttentionEmission::for_key_blocks(const KeyRange& range, const std::function<void(Value*, Value*, bool)>& body) {
+void AttentionEmission::for_key_blocks(const AttentionPlace& place, Value* first_query, const KeyBlock& body) {
   const int64_t step = schedule.key_block;
-  e.loop(e.index(0), range.whole, step, [&](Value* first) { body(first, e.index(step), false); });
+  const KeyRange range = key_range(first_query);
+  const auto unless_left_out = [&](Value* first, Value* count, bool masked) {
+    if (!leaves_out_scores(attention.score, attention.score_value)) return body(first, count, masked);
+    Value* counts = e.ir.CreateCall(some_score_counts(),
+                                    {place.buffers, place.status, place.batch, place.head, first_query, first, count});
+    e.if_then(counts, [&] { body(first, count, masked); });
+  };
+  e.loop(e.index(0), range.whole, step, [&](Value* first) { unless_left_out(first, e.index(step), false); });
   e.loop(range.whole, range.end, step, [&](Value* first) {
     Value* rest = e.ir.CreateSub(range.end, first);
-    body(first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(step)), true);
+    unless_left_out(first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(step)), true);
   });
+}
+
+/// (buffers, status, batch, head, first query, first key, count)
+llvm::Function* AttentionEmission::some_score_counts() {
+  if (m_some_score_counts != nullptr) return m_some_score_counts;
+  const auto resume = e.ir.saveIP();
+  llvm::Type *p = e.pointer(), *i = e.i64();
+  m_some_score_counts = e.begin_function("some_score_counts", e.ir.getInt1Ty(), {p, p, i, i, i, i, i});
+  auto* argument = m_some_score_counts->arg_begin();
+  ScoreLoop loop(*this, {argument, argument + 1, argument + 2, argument + 3}, argument + 4);
+  e.ir.CreateRet(loop.some_counts(argument + 5, argument + 6));
+  e.ir.restoreIP(resume);
+  return m_some_score_counts;
 }
 
 void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* queries, Value* scores, Value* count,
@@ -234,6 +255,23 @@ Values ScoreLoop::run(Value* scores, Value* first_key, Value* count, bool masked
     body(row, results, carried);
     return carried;
   });
+}
+
+Value* ScoreLoop::some_counts(Value* first_key, Value* count) {
+  Emitter& e = m_a.e;
+  const auto of_row = [&](Value* row) {
+    Value* counts = nullptr;
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      Value* score = apply(v, e.ir.CreateAdd(first_key, row), m_a.real(0));
+      Value* is_seen = e.ir.CreateFCmpUNE(score, m_a.real(-k_infinity));
+      if (Value* exist = m_lanes[v]->mask) is_seen = e.ir.CreateAnd(is_seen, exist);
+      counts = counts == nullptr ? is_seen : e.ir.CreateOr(counts, is_seen);
+    }
+    return Values{e.ir.CreateOrReduce(counts)};
+  };
+  return e.loop(e.index(0), count, 1, {e.ir.getFalse()}, [&](Value* row, const Values& found) {
+    return e.if_else(found[0], [&] { return found; }, [&] { return of_row(row); });
+  })[0];
 }
 
 Value* ScoreLoop::apply(int64_t v, Value* key, Value* raw) {

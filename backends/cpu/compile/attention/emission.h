@@ -91,15 +91,10 @@ class AttentionEmission {
   Operand key_rows(const Access& access, int64_t columns, llvm::Value* tensor, llvm::Value* first, llvm::Value* count,
                    llvm::Value* scratch);
 
-  /// The keys a block of queries looks at: [0, whole) without looking at each, [whole, end) one by one.
-  struct KeyRange {
-    llvm::Value* whole = nullptr;
-    llvm::Value* end = nullptr;
-  };
-  KeyRange key_range(llvm::Value* first_query);
-  /// Calls `body` for the blocks of keys: (first key, count, whether some scores must be masked).
-  void for_key_blocks(const KeyRange& range,
-                      const std::function<void(llvm::Value* first, llvm::Value* count, bool masked)>& body);
+  /// Calls `body` for the blocks of keys that some query of the block sees: (first key, count, whether some scores must be
+  /// masked). Blocks whose scores are all -inf by the score expression are left out where it tells so before the product.
+  using KeyBlock = std::function<void(llvm::Value* first, llvm::Value* count, bool masked)>;
+  void for_key_blocks(const AttentionPlace& place, llvm::Value* first_query, const KeyBlock& body);
   /// scores[key, queries] = keys · queries for `count` keys; `queries` transposed. Rows up to the next multiple of
   /// tile_rows are written; masked: no key from `count` on is read. `maximum` as TileProduct::maximum.
   void score_tiles(const Operand& keys, int64_t depth, llvm::Value* queries, llvm::Value* scores, llvm::Value* count,
@@ -115,11 +110,19 @@ class AttentionEmission {
   std::unique_ptr<BodyEmitter> score_body(const AttentionPlace& place, int lane_dim);
 
  private:
+  /// The keys a block of queries looks at: [0, whole) without looking at each, [whole, end) one by one.
+  struct KeyRange {
+    llvm::Value* whole = nullptr;
+    llvm::Value* end = nullptr;
+  };
+  KeyRange key_range(llvm::Value* first_query);
+  llvm::Function* some_score_counts();
   Values key_limits(llvm::Value* first_query);
   friend class ScoreLoop;
 
   llvm::Value* m_workspace = nullptr;
   int64_t m_workspace_bytes = 0;
+  llvm::Function* m_some_score_counts = nullptr;
 };
 
 /// The score expression over keys of one query, inside one function.
@@ -144,6 +147,8 @@ class ScoreLoop {
   using RowBody = std::function<void(llvm::Value* row, const Values& scores, Values& carried)>;
   Values run(llvm::Value* scores, llvm::Value* first_key, llvm::Value* count, bool masked, const Values& initial,
              const RowBody& body);
+  /// Whether some score of keys that exist is not -inf at a product of zero. i1.
+  llvm::Value* some_counts(llvm::Value* first_key, llvm::Value* count);
 
  private:
   llvm::Value* apply(int64_t v, llvm::Value* key, llvm::Value* raw);

@@ -95,7 +95,7 @@ void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
   m_a.fill(at(m_block_maximum), m_a.block_bytes(), -k_infinity);
   m_a.fill(at(m_sum), m_a.block_bytes(), 0);
   m_a.fill(at(m_output), value_columns() * m_a.block_bytes(), 0);
-  m_a.for_key_blocks(m_a.key_range(first_query), [&](Value* first, Value* count, bool masked) {
+  m_a.for_key_blocks(place, first_query, [&](Value* first, Value* count, bool masked) {
     emit_keys(place, first_query, k, v, first, count, masked);
   });
   finish(place, first_query);
