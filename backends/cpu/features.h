@@ -27,6 +27,9 @@ enum class Feature : uint8_t {
 
 inline constexpr uint64_t bit(Feature feature) { return uint64_t{1} << static_cast<uint8_t>(feature); }
 
+/// Elements up to so many apart come faster out of contiguous loads than by a gather.
+inline constexpr int64_t k_most_interleaved = 4;
+
 /// A named, explicit set of features that code is compiled for. The name is Target::name.
 struct CpuTarget {
   std::string_view name;
@@ -36,6 +39,11 @@ struct CpuTarget {
   uint64_t second_level_bytes = 0;  // a core's second-level cache, on usual processors of the target
 
   bool has(Feature feature) const { return (features & bit(feature)) != 0; }
+  /// Whether elements that are `stride` apart, some of them masked, are shuffled out of contiguous loads.
+  bool interleaves(int64_t stride, int64_t element_bytes) const {
+    const bool has_masks = has(Feature::avx512) || (has(Feature::avx2) && element_bytes >= 4);
+    return has_masks && stride > 1 && stride <= k_most_interleaved;
+  }
 };
 
 /// The ladder: every target there is, best first. A host runs the first whose features it has, and all below.

@@ -142,6 +142,23 @@ TEST_P(Loops, buffers_may_begin_at_any_element) {
   check(row_softmax(DType::f32, 3, 512), {.off_by_an_element = true});
 }
 
+TEST_P(Loops, elements_may_lie_a_few_apart) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::u8}) {
+    for (const int64_t stride : {2, 3, 4}) {
+      for (const int64_t size : {7, 65}) {
+        LoopsBuilder b({3, size}, 2);
+        const ExprId is_wanted =
+            b.op(ScalarOp::ne, b.index(0), b.op(ScalarOp::floor_div, b.index(1), b.integer(DType::i64, 5)));
+        const uint32_t buffer = b.buffer(dtype, 3 * size * stride - stride + 1, BufferRole::input);
+        const uint32_t access = b.access(buffer, {size * stride, stride});
+        b.output(b.load(access), {size, 1});
+        b.output(b.load(access, is_wanted), {size, 1});
+        check(b.build(), {.tolerance_factor = 0});
+      }
+    }
+  }
+}
+
 TEST_P(Loops, strides_may_be_negative) {
   LoopsBuilder b({4, 100}, 2);
   const uint32_t buffer = b.buffer(DType::f32, 400, BufferRole::input);

@@ -20,6 +20,8 @@ KernelSpec sums(const std::vector<int64_t>& extents, const std::vector<int64_t>&
   return b.build(true);
 }
 
+Schedule encoded(const LoopsSchedule& choices) { return {encode_choices(choices), choices.describe()}; }
+
 TEST(Loops, rounding_of_sums_grows_with_the_root_of_a_run_not_with_their_length) {
   constexpr int64_t run = 128;  // one running sum of 5000 terms rounds 4.5 times as much, of 50257 terms 7 times
   for (const int64_t length : {5000, 50257}) {
@@ -32,12 +34,29 @@ TEST(Loops, rounding_of_sums_grows_with_the_root_of_a_run_not_with_their_length)
   expect_runs(sums({48, 200, 201}, {1, 48, 50}), 40200, run);
 }
 
+TEST(Loops, a_product_goes_into_a_sum_before_it_is_rounded) {
+  LoopsBuilder b({40, 2}, 1);
+  const ExprId product = b.op(ScalarOp::mul, b.input(DType::f32, {1, 40}), b.input(DType::f32, {1, 40}));
+  const uint32_t sum = b.reduce(Combiner::sum, product);
+  b.next_stage();
+  b.output(b.reduced(sum), {1, 0});
+  const KernelSpec spec = b.build(true);
+  for (const CpuTarget* target : runnable_targets()) {
+    if (!target->has(Feature::fma)) continue;
+    std::vector<GuardedBuffer> buffers = make_buffers(spec, 7);
+    for (int64_t i = 0; i < 40; ++i) {  // -(x y) as rounded, and x y: what is left is the error of rounding it
+      buffers[0].set(i, -buffers[0].at(40 + i) * buffers[1].at(40 + i));
+      buffers[1].set(i, 1);
+    }
+    check_schedule_on(spec, std::move(buffers), *target, 1e-12, encoded(LoopsSchedule{.lane_dim = 0, .lanes = 4}));
+  }
+}
+
 TEST(Loops, schedules_of_no_list_are_as_good) {
   const KernelSpec spec = sums({48, 5, 70}, {1, 48, 240});
   for (const CpuTarget* target : runnable_targets()) {
     for (const int8_t dim : {0, 1, 2}) {
-      const LoopsSchedule choices{.lane_dim = dim, .lanes = 2, .unroll = 8};
-      const Schedule schedule{encode_choices(choices), choices.describe()};
+      const Schedule schedule = encoded({.lane_dim = dim, .lanes = 2, .unroll = 8});
       const Target name{"cpu", std::string(target->name)};
       for (const Schedule& candidate : default_candidates(CpuCompileBackend(), spec, name)) {
         ASSERT_NE(candidate.bytes, schedule.bytes);

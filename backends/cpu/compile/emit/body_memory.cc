@@ -9,14 +9,15 @@
 // The address of an access is the sum of a part that all lanes share and a part of each lane. The shared part
 // (base, strides of the other dims, indirect indices that do not vary over the lanes) is a pointer, kept in
 // the scope that knows its dims. The lanes' part is nothing (a broadcast), a stride of one element (a vector
-// load), or a vector of offsets (a gather). A lane touches memory only if it is active: it exists, its
-// predicate holds, and its indirect indices are in range.
+// load), of a few elements (several loads, shuffled), or a vector of offsets (a gather). A lane touches memory only if it
+// is active: it exists, its predicate holds, and its indirect indices are in range.
 namespace kiln::cpu {
 
 struct BodyEmitter::Address {
   llvm::Value* pointer = nullptr;  // of lane 0 unless there are offsets
   llvm::Value* valid = nullptr;    // scalar or lanes; null for always
   llvm::Value* offsets = nullptr;  // in bytes, per lane; null when broadcast or contiguous
+  int64_t stride = 0;              // elements from lane to lane, where these are all that parts them
   bool varies = false;             // over the lanes at all
 };
 
@@ -83,7 +84,7 @@ Scope::Place BodyEmitter::common_place(Scope& scope, uint32_t number) {
 BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
   const Access& access = m_body.accesses[number];
   const Scope::Place common = common_place(scope, number);
-  Address address{common.pointer, common.valid, nullptr, false};
+  Address address{.pointer = common.pointer, .valid = common.valid};
   if (scope.lane_dim < 0) return address;
 
   const int64_t size = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
@@ -92,6 +93,7 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
     address.varies = true;
     address.pointer = e.advance(address.pointer, e.ir.CreateMul(scope.lane_index, e.index(stride)));
     address.pointer = e.advance(address.pointer, scope.lane_offset * stride);
+    address.stride = stride / size;
     if (stride != size) {
       // 32-bit offsets gather twice as many lanes at once.
       const bool narrow = std::abs(stride) < INT32_MAX / scope.lanes;
@@ -103,6 +105,7 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
   for (const IndirectTerm& term : access.indirect) {
     if ((m_dims[term.index] & lane_bit()) == 0) continue;
     address.varies = true;
+    address.stride = 0;
     llvm::Value* index = evaluate_lanes(scope, term.index);
     llvm::Type* type = index->getType();
     address.valid = both(address.valid, e.ir.CreateICmpULT(index, Emitter::integer(type, term.bound)));
@@ -160,6 +163,9 @@ llvm::Value* BodyEmitter::load_lanes(Scope& scope, const ScalarNode& node, const
   if (active != nullptr) active = lanes_like(active, scope.lanes);
   if (address.offsets == nullptr) {
     return active == nullptr ? e.load(type, address.pointer) : e.masked_load(type, address.pointer, active);
+  }
+  if (e.target().interleaves(address.stride, static_cast<int64_t>(size_of(node.dtype)))) {
+    return e.interleaved_load(type, address.pointer, address.stride, active);
   }
   if (active == nullptr) active = Emitter::integer(Emitter::vector(e.i1(), scope.lanes), 1);
   llvm::Value* pointers = e.advance(address.pointer, address.offsets);

@@ -213,6 +213,29 @@ void Emitter::masked_store(llvm::Value* value, llvm::Value* pointer, llvm::Value
   ir.CreateMaskedStore(value, pointer, llvm::Align(natural_alignment(value->getType())), mask);
 }
 
+/// As many loads as the stride says, each joined with those before. The last begins early enough to end with the last lane.
+llvm::Value* Emitter::interleaved_load(llvm::Type* type, llvm::Value* pointer, int64_t stride, llvm::Value* mask) {
+  const auto lanes = static_cast<int64_t>(llvm::cast<llvm::FixedVectorType>(type)->getNumElements());
+  llvm::Value* joined = nullptr;
+  for (int64_t part = 0; part < stride; ++part) {
+    const int64_t first = part + 1 < stride ? part * lanes : part * (lanes - 1);
+    std::vector<int> lane_of, taken;  // of each element that is loaded; of both operands' elements, for each lane
+    for (int64_t i = 0; i < lanes; ++i) {
+      const int64_t element = first + i, of_part = i * stride - first;
+      lane_of.push_back(static_cast<int>(element % stride == 0 ? element / stride : lanes));
+      const int64_t before = part == 1 ? std::min(i * stride, lanes - 1) : i;
+      taken.push_back(static_cast<int>(of_part >= 0 && of_part < lanes ? lanes + of_part : before));
+    }
+    llvm::Value* from = advance(pointer, first * static_cast<int64_t>(natural_alignment(type)));
+    const auto elements_of = [&](llvm::Value* all) {
+      return ir.CreateShuffleVector(all, llvm::Constant::getNullValue(all->getType()), lane_of);
+    };
+    llvm::Value* loaded = mask == nullptr ? load(type, from) : masked_load(type, from, elements_of(mask));
+    joined = part == 0 ? loaded : ir.CreateShuffleVector(joined, loaded, taken);
+  }
+  return joined;
+}
+
 llvm::Value* Emitter::prefix_mask(llvm::Value* count, int lanes) {
   if (const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count); known != nullptr && lanes > 1) {
     std::vector<llvm::Constant*> bits;

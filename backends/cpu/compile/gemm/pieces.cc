@@ -62,16 +62,19 @@ Values PieceCounter::next(const Values& at) const {
 PieceLanes::PieceLanes(Emitter& emitter, const Pieces& pieces, int64_t element_bytes, Value* index, int lanes,
                        Value* mask, bool is_aligned)
     : e(emitter), m_pieces(pieces), m_bytes(element_bytes), m_lanes(lanes) {
-  pieces.strides.back() == 1 ? find_runs(index, mask, is_aligned) : find_offsets(index, mask);
+  const bool is_dense = pieces.strides.back() == 1;
+  const bool has_runs = is_dense || e.target().interleaves(pieces.strides.back(), m_bytes);
+  has_runs ? find_runs(index, mask, is_aligned) : find_offsets(index, mask);
 }
 
 void PieceLanes::find_runs(Value* index, Value* mask, bool is_aligned) {
   const int64_t extent = m_pieces.extents.back(), rows = m_pieces.elements() / extent;
+  Value* step = e.index(m_pieces.strides.back() * m_bytes);
   const Pieces outer = outer_pieces(m_pieces);
   Value* row = e.ir.CreateUDiv(index, e.index(extent));
   Value* first = e.ir.CreateURem(index, e.index(extent));
   const auto offset_of_row = [&](Value* at) { return offset_in_pieces(e, outer, m_bytes, at); };
-  Value* start = e.ir.CreateAdd(offset_of_row(row), e.ir.CreateMul(first, e.index(m_bytes)));
+  Value* start = e.ir.CreateAdd(offset_of_row(row), e.ir.CreateMul(first, step));
   const bool stays = rows == 1 || (is_aligned && extent % m_lanes == 0);
   if (stays) {
     m_runs.push_back({start, mask});
@@ -87,7 +90,7 @@ void PieceLanes::find_runs(Value* index, Value* mask, bool is_aligned) {
     Value* before = e.ir.CreateAdd(rest, e.index(i * extent));  // lanes of the runs before
     Value* at =
         e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(row, e.index(i + 1)), e.index(rows - 1));
-    Value* offset = e.ir.CreateSub(offset_of_row(at), e.ir.CreateMul(before, e.index(m_bytes)));
+    Value* offset = e.ir.CreateSub(offset_of_row(at), e.ir.CreateMul(before, step));
     Value* in_run = e.ir.CreateSub(lane, splat(before));
     m_runs.push_back({offset, both(e.ir.CreateICmpULT(in_run, Emitter::integer(lane->getType(), extent)))});
   }
@@ -123,8 +126,14 @@ Value* PieceLanes::load(llvm::Type* vector, Value* pointer) const {
   }
   for (const Run& run : m_runs) {
     Value* from = e.advance(pointer, run.offset);
-    loaded =
-        run.mask == nullptr ? e.load(vector, from) : e.ir.CreateMaskedLoad(vector, from, alignment, run.mask, loaded);
+    if (m_pieces.strides.back() > 1) {
+      Value* apart = e.interleaved_load(vector, from, m_pieces.strides.back(), run.mask);
+      loaded = run.mask == nullptr ? apart : e.ir.CreateSelect(run.mask, apart, loaded);
+    } else if (run.mask == nullptr) {
+      loaded = e.load(vector, from);
+    } else {
+      loaded = e.ir.CreateMaskedLoad(vector, from, alignment, run.mask, loaded);
+    }
   }
   return loaded;
 }

@@ -28,7 +28,7 @@ class PieceCounter {
 };
 
 /// Neighbouring elements along a dim in pieces as the lanes of a vector, worked out once for all vectors that begin at the same
-/// index: contiguous runs, each loaded into the lanes that it fills, or an offset for each lane.
+/// index: runs of elements a few apart, each loaded into the lanes that it fills, or an offset for each lane.
 class PieceLanes {
  public:
   /// The lanes index, index + 1, …; `mask`: which exist, null for all. `is_aligned`: index is a multiple of `lanes`.

@@ -124,6 +124,11 @@ void exchange_dims(Body& body, size_t batch_rank, const GemmPieces& pieces) {
 
 int64_t Pieces::elements() const { return product(extents); }
 
+int64_t Pieces::run() const {
+  const bool is_near = strides.back() >= 1 && strides.back() <= k_most_interleaved;
+  return is_near ? (extents.back() + strides.back() - 1) / strides.back() : 1;
+}
+
 std::string_view how_multiplied(GemmStep step) {
   constexpr std::string_view k_texts[] = {"", " in pairs", " in pairs of i16", " in quads"};
   return k_texts[static_cast<size_t>(step)];

@@ -57,8 +57,8 @@ struct Pieces {
   std::vector<int64_t> extents, strides;
 
   int64_t elements() const;
-  /// How many neighbours lie side by side in memory.
-  int64_t run() const { return strides.back() == 1 ? extents.back() : 1; }
+  /// How many neighbours lie side by side in memory; fewer where each of them takes several loads.
+  int64_t run() const;
 };
 
 /// Where the elements of an operand in pieces lie.

@@ -172,7 +172,8 @@ class LoopsEmitter {
   // Runs. Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums (Higham,
   // "Accuracy and Stability of Numerical Algorithms", 2002, §4.2), so a long loop that carries totals is cut into runs.
 
-  static constexpr int64_t k_longest_run = 128;  // elements added to one accumulator
+  static constexpr int64_t k_longest_run = 128;   // elements added to one accumulator
+  static constexpr int64_t k_most_unrolled = 16;  // points of the reduced dims without a loop
 
   int64_t lane_step() const { return int64_t{m_schedule.lanes} * m_schedule.unroll; }
   int64_t lane_rounds() const { return std::max<int64_t>(1, extent(m_schedule.lane_dim) / lane_step()); }
@@ -206,8 +207,19 @@ class LoopsEmitter {
       return next;
     });
   }
+  /// Few points inside lanes of rows, as a kernel's window has, are laid out one after another.
+  bool is_unrolled(size_t position) const {
+    int64_t points = lanes_are_rows() ? 1 : k_most_unrolled + 1;
+    for (; position < m_reduced_dims.size(); ++position) points *= extent(m_reduced_dims[position]);
+    return points <= k_most_unrolled;
+  }
   Values over_reduced(const Stage& stage, size_t position, const Values& initial, const Emitter::LoopBody& body) {
     const int64_t trips = extent(m_reduced_dims[position]);
+    if (is_unrolled(position)) {
+      Values carried = initial;
+      for (int64_t i = 0; i < trips; ++i) carried = body(e.index(i), carried);
+      return carried;
+    }
     const int64_t run = run_of(trips, additions(position + 1));
     return in_runs(&stage, run, e.index(0), e.index(trips), 1, initial, body);
   }
@@ -284,11 +296,8 @@ class LoopsEmitter {
     for (size_t u = 0; u < scopes.size(); ++u) {
       Scope& scope = *scopes[u];
       for (size_t r = 0; r < count; ++r) {
-        const Reduction& reduction = m_loops.reductions[stage.reductions[r]];
-        llvm::Value* value = m_body->evaluate_lanes(scope, reduction.value);
-        value = m_body->scalars().to_accumulator(reduction.combiner, dtype_of(reduction), value);
         llvm::Value*& total = totals[u * count + r];
-        llvm::Value* next = m_body->scalars().combine(reduction.combiner, dtype_of(reduction), total, value);
+        llvm::Value* next = with_value(m_loops.reductions[stage.reductions[r]], scope, total);
         // Lanes that do not exist keep their total; when lanes are rows, nobody looks at theirs.
         const bool masked = scope.mask != nullptr && !lanes_are_rows();
         total = masked ? e.ir.CreateSelect(scope.mask, next, total) : next;
@@ -299,6 +308,19 @@ class LoopsEmitter {
       for (const Store& store : stage.stores) m_body->store(*scope, store);
     }
     return totals;
+  }
+
+  /// The total with the value at the scope's point. A product goes into a sum as it is, before it is rounded.
+  llvm::Value* with_value(const Reduction& reduction, Scope& scope, llvm::Value* total) {
+    const ScalarNode& node = m_loops.body.exprs[reduction.value];
+    const bool is_real = is_floating(node.dtype) && accumulator_of(node.dtype) == node.dtype;
+    if (reduction.combiner == Combiner::sum && node.op == ScalarOp::mul && is_real) {
+      llvm::Value* factor = m_body->evaluate_lanes(scope, node.operands[0]);
+      return e.fma(factor, m_body->evaluate_lanes(scope, node.operands[1]), total);
+    }
+    llvm::Value* value = m_body->evaluate_lanes(scope, reduction.value);
+    value = m_body->scalars().to_accumulator(reduction.combiner, node.dtype, value);
+    return m_body->scalars().combine(reduction.combiner, node.dtype, total, value);
   }
 
   void finish(const Stage& stage, Scopes& lanes, const Values& totals) {

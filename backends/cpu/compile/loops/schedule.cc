@@ -103,18 +103,18 @@ class LoopsModel {
 
   /// Lower is better: vectors of memory traffic that are not plain loads, then short trips.
   double cost_of(size_t dim) const {
-    const auto price = [&](const Access& access, double gather) {
+    const auto price = [&](const Access& access, int64_t most_interleaved, double gather) {
       const int64_t stride = access.strides[dim];
-      if (is_gathered(access, dim)) return gather;
-      return stride == 0 ? 0.25 : stride == 1 ? 1.0 : gather;
+      if (is_gathered(access, dim) || stride < 0 || stride > most_interleaved) return gather;
+      return stride == 0 ? 0.25 : static_cast<double>(stride);
     };
     double cost = 0;
     for (const ScalarNode& node : m_loops.body.exprs) {
-      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], 8);
+      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], k_most_interleaved, 8);
     }
     for (const Stage& stage : m_loops.stages) {
       for (const Store& store : stage.stores) {
-        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 12);
+        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 1, 12);
       }
     }
     const auto extent = static_cast<double>(m_loops.extents[dim]);
