@@ -32,12 +32,13 @@ constexpr std::array<CpuTarget, 6> k_ladder{{
 
 /// Tiles are 8 KiB of state that the system saves for each thread: it wants to be asked, once in a process. It refuses
 /// where a thread has a signal stack without room for them.
-bool may_use_tiles() {
+bool ask_for_tiles() {
   constexpr long k_request_permission = 0x1023, k_tile_data = 18;
-  return CPU_FEATURE_ACTIVE(AMX_TILE) && syscall(SYS_arch_prctl, k_request_permission, k_tile_data) == 0;
+  return syscall(SYS_arch_prctl, k_request_permission, k_tile_data) == 0;
 }
 
-uint64_t detect() {
+/// What CPUID and XCR0 say.
+uint64_t active_features() {
   uint64_t features = 0;
   const auto add = [&](Feature feature, bool active) { features |= active ? bit(feature) : 0; };
   add(Feature::sse4_2, CPU_FEATURE_ACTIVE(SSE4_2) && CPU_FEATURE_ACTIVE(SSE4_1) && CPU_FEATURE_ACTIVE(SSSE3) &&
@@ -51,19 +52,17 @@ uint64_t detect() {
   add(Feature::avx512_bf16, CPU_FEATURE_ACTIVE(AVX512_BF16));
   add(Feature::avx512_fp16, CPU_FEATURE_ACTIVE(AVX512_FP16));
   add(Feature::avx512_vnni, CPU_FEATURE_ACTIVE(AVX512_VNNI));
-  if (may_use_tiles()) {
-    features |= bit(Feature::amx_tile);
-    add(Feature::amx_bf16, CPU_FEATURE_ACTIVE(AMX_BF16));
-    add(Feature::amx_int8, CPU_FEATURE_ACTIVE(AMX_INT8));
-  }
+  add(Feature::amx_tile, CPU_FEATURE_ACTIVE(AMX_TILE));
+  add(Feature::amx_bf16, CPU_FEATURE_ACTIVE(AMX_BF16));
+  add(Feature::amx_int8, CPU_FEATURE_ACTIVE(AMX_INT8));
   return features;
 }
 
-uint64_t detect_masked() {
+uint64_t masked(uint64_t features) {
   const char* name = std::getenv("KILN_CPU_FEATURES");
-  if (name == nullptr || *name == '\0') return detect();
+  if (name == nullptr || *name == '\0') return features;
   const CpuTarget* target = find_target(name);
-  return target == nullptr ? 0 : detect() & target->features;
+  return target == nullptr ? 0 : features & target->features;
 }
 
 constexpr std::array<std::string_view, 11> k_names{"sse4.2",   "avx2",        "fma",         "f16c",
@@ -86,8 +85,14 @@ Machine default_machine(const CpuTarget& target) {
 }
 
 uint64_t host_features() {
-  static const uint64_t features = detect_masked();
+  static const uint64_t features = permitted(masked(active_features()), ask_for_tiles);
   return features;
+}
+
+uint64_t permitted(uint64_t active, const std::function<bool()>& ask) {
+  constexpr uint64_t k_of_tiles = bit(Feature::amx_tile) | bit(Feature::amx_bf16) | bit(Feature::amx_int8);
+  const bool has_tiles = (active & bit(Feature::amx_tile)) != 0;
+  return has_tiles && ask() ? active : active & ~k_of_tiles;
 }
 
 std::string describe(uint64_t features) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,9 +56,14 @@ const CpuTarget* find_target(std::string_view name);
 Machine default_machine(const CpuTarget& target);
 
 /// The features of this host that the operating system has enabled, taken from the C library's table (CPUID
-/// traps in guests: 8 µs each). The first call asks the system for the use of AMX's tiles, where there are any. KILN_CPU_FEATURES=<target name>, read once, masks them to that target's: how
+/// traps in guests: 8 µs each). The first call asks the system for the use of AMX's tiles, where there are any: without its
+/// permission they count as missing. KILN_CPU_FEATURES=<target name>, read once, masks them to that target's: how
 /// code for lesser hosts is tested on a better one. A name that is not on the ladder masks everything.
 uint64_t host_features();
+
+/// Those of `active` features that may be used: `ask`, which says whether the system permits AMX's tiles, is called once
+/// where they are among them, and never where not.
+uint64_t permitted(uint64_t active, const std::function<bool()>& ask);
 
 /// "sse4.2 avx2 fma"
 std::string describe(uint64_t features);
