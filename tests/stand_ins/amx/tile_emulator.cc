@@ -152,25 +152,40 @@ float from_bf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(is_denormal ? bits & 0x8000 : bits) << 16);
 }
 
-void multiply_bf16(const Instruction& at) {
+/// C becomes `add(C's element, row of A, its number, B, its column, steps)` in each of its elements, of type T.
+template <typename T, typename Add>
+void multiply(const Instruction& at, const Add& add) {
   const size_t c = configured(at.reg()), a = configured(at.rm()), b = configured(at.vvvv());
   const auto& rows = t_configuration.rows;
   const auto& bytes = t_configuration.row_bytes;
   if (rows[c] != rows[a] || bytes[c] != bytes[b] || bytes[a] != 4 * rows[b]) refuse("shapes that do not fit");
   if (c == a || c == b || a == b) refuse("a register twice");
   for (size_t m = 0; m < rows[c]; ++m) {
-    for (size_t n = 0; n < bytes[c] / sizeof(float); ++n) {
-      std::array<float, 2> sums{};
-      for (size_t k = 0; k < rows[b]; ++k) {
-        for (size_t i = 0; i < 2; ++i) {
-          sums[i] += from_bf16(element<uint16_t>(t_tiles[a], m, 2 * k + i)) *
-                     from_bf16(element<uint16_t>(t_tiles[b], k, 2 * n + i));
-        }
-      }
-      const float sum = element<float>(t_tiles[c], m, n) + (sums[0] + sums[1]);
+    for (size_t n = 0; n < bytes[c] / sizeof(T); ++n) {
+      const T sum = add(element<T>(t_tiles[c], m, n), t_tiles[a], m, t_tiles[b], n, rows[b]);
       std::memcpy(t_tiles[c].rows[m].data() + n * sizeof sum, &sum, sizeof sum);
     }
   }
+}
+
+float add_bf16(float sum, const Tile& a, size_t m, const Tile& b, size_t n, size_t steps) {
+  std::array<float, 2> sums{};
+  for (size_t k = 0; k < steps; ++k) {
+    for (size_t i = 0; i < 2; ++i) {
+      sums[i] += from_bf16(element<uint16_t>(a, m, 2 * k + i)) * from_bf16(element<uint16_t>(b, k, 2 * n + i));
+    }
+  }
+  return sum + (sums[0] + sums[1]);
+}
+
+/// Wraps.
+uint32_t add_signed_bytes(uint32_t sum, const Tile& a, size_t m, const Tile& b, size_t n, size_t steps) {
+  for (size_t k = 0; k < steps; ++k) {
+    for (size_t i = 0; i < 4; ++i) {
+      sum += static_cast<uint32_t>(element<int8_t>(a, m, 4 * k + i) * element<int8_t>(b, k, 4 * n + i));
+    }
+  }
+  return sum;
 }
 
 /// False for what is no instruction of AMX.
@@ -197,7 +212,11 @@ bool obey(const Instruction& at) {
       return true;
     case 0x5C:
       if (at.has_memory() || at.prefix() != Instruction::pF3) return false;
-      multiply_bf16(at);
+      multiply<float>(at, add_bf16);
+      return true;
+    case 0x5E:
+      if (at.has_memory() || at.prefix() != Instruction::pF2) return false;
+      multiply<uint32_t>(at, add_signed_bytes);
       return true;
     default:
       return false;

@@ -6,6 +6,7 @@
 #include "backends/cpu/compile/emit/image.h"
 #include "backends/cpu/compile/emit/target_machine.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/Target/TargetMachine.h>
 
 namespace kiln::cpu {
@@ -278,6 +279,25 @@ llvm::Value* Emitter::fold_lanes(llvm::Value* vector,
     }
   }
   return vector;
+}
+
+llvm::Value* Emitter::fma_of_pairs(llvm::Value* a, llvm::Value* b, llvm::Value* sum) {
+  assert(m_target.has(Feature::avx512_bf16) && lanes_of(sum) == 16 && "the instruction takes 16 pairs of bf16");
+  llvm::Type* pairs = vector(ir.getBFloatTy(), 2 * lanes_of(sum));
+  return ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
+                            {sum, ir.CreateBitCast(b, pairs), ir.CreateBitCast(a, pairs)});
+}
+
+llvm::Value* Emitter::bf16_of(llvm::Value* low, llvm::Value* high) {
+  assert(m_target.has(Feature::avx512_bf16) && lanes_of(low) == 16 && "the instruction takes 16 numbers twice");
+  return ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtne2ps2bf16_512, {}, {high, low});
+}
+
+llvm::Value* Emitter::pairs_of(llvm::Value* low, llvm::Value* high) {
+  std::vector<int> side_by_side;
+  for (int lane = 0; lane < lanes_of(low); ++lane)
+    side_by_side.insert(side_by_side.end(), {lane, lane + lanes_of(low)});
+  return ir.CreateBitCast(ir.CreateShuffleVector(bf16_of(low, high), side_by_side), like(low, i32()));
 }
 
 namespace {

@@ -101,6 +101,13 @@ class Emitter {
   /// a * b + c: one rounding where the target has FMA, two where it has not (a library call is no choice).
   llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
   llvm::Value* unary(llvm::Intrinsic::ID intrinsic, llvm::Value* value);
+  /// sum + a * b, where each lane of a and b has two bf16 in its 32 bits (AVX512-BF16). Each product is exact and added with
+  /// a rounding of its own; denormals count as zeros.
+  llvm::Value* fma_of_pairs(llvm::Value* a, llvm::Value* b, llvm::Value* sum);
+  /// Two vectors of f32 rounded to bf16, one after the other; denormals become zeros (AVX512-BF16).
+  llvm::Value* bf16_of(llvm::Value* low, llvm::Value* high);
+  /// The same lane by lane, `low` in the lower bits of 32.
+  llvm::Value* pairs_of(llvm::Value* low, llvm::Value* high);
   /// Combines the lanes pairwise, halves first: always in the same order.
   llvm::Value* fold_lanes(llvm::Value* vector, const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
   /// One vector whose lane i is the sum of all lanes of vectors[i]; what lies behind the last repeats it.

@@ -1,39 +1,37 @@
 #include "backends/cpu/compile/gemm/amx.h"
 
-#include <llvm/IR/IntrinsicsX86.h>
-
 #include <array>
 #include <functional>
 
+#include "backends/cpu/compile/emit/tile_registers.h"
 #include "backends/cpu/compile/gemm/epilogue.h"
 #include "backends/cpu/compile/gemm/implementations.h"
 #include "backends/cpu/compile/gemm/packing.h"
 #include "base/ceil_div.h"
 
-/// Products by AMX (Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18).
+/// Products by AMX's registers (emit/tile_registers.h).
 ///
-/// A tile register has up to 16 rows of 64 bytes. One instruction adds to 16 x 16 sums the product of 16 rows of A, 16
-/// steps each, and 16 steps of B, 16 columns each. A tile of C lives in several registers while k runs; a row of registers
-/// of A stays while the registers of B pass by. Packed panels of B are laid out as the instruction wants them, rows of A
-/// are where they lie, or packed for the sake of the cache.
+/// One instruction adds to 16 x 16 sums the product of 16 rows of A, 16 steps each, and 16 steps of B, 16 columns each; a
+/// step is two bf16 or four signed bytes. A tile of C lives in several registers while k runs; a row of registers of A stays
+/// while the registers of B pass by. Packed panels of B are laid out as the instruction wants them, rows of A are where they
+/// lie, or packed for the sake of the cache.
 ///
-/// What the registers' shapes are is state of the thread, which others set too: oneDNN runs on the same threads. So the
-/// entry saves it and puts it back, and a tile's function sets its own unless it is what was set last.
+/// A tile's function sets the shapes of registers unless they are what was set last.
 ///
-/// The instruction sums even and odd elements apart, from zero, before it adds to C: no other runs are needed.
+/// Of bf16 the instruction sums even and odd elements apart, from zero, before it adds to C: no other runs are needed.
 namespace kiln::cpu {
 namespace {
 
 using llvm::Value;
 
-constexpr int64_t k_row_bytes = 64;
-constexpr int64_t k_configuration_bytes = 64;
+constexpr int64_t k_row_bytes = TileRegisters::k_row_bytes;
 
 class AmxKernel final : public GemmTileKernel {
  public:
   AmxKernel(GemmEmission& emission, const AmxSchedule& schedule)
       : GemmTileKernel(emission),
         m_schedule(schedule),
+        m_tiles(emission.e),
         m_epilogue(emission,
                    {.vectors = schedule.tile_vectors, .has_whole = true, .has_tail = emission.grid.tail != 0}) {}
 
@@ -43,7 +41,7 @@ class AmxKernel final : public GemmTileKernel {
 
  private:
   /// Scratch: what was configured before, which of ours is, and a tile of sums.
-  static constexpr int64_t k_saved = 0, k_current = k_configuration_bytes, k_sums = 2 * k_configuration_bytes;
+  static constexpr int64_t k_saved = 0, k_current = TileRegisters::k_configuration_bytes, k_sums = 2 * k_current;
 
   /// The registers of a tile: of C row by row, then of A, then those that B passes through.
   struct Registers {
@@ -84,41 +82,29 @@ class AmxKernel final : public GemmTileKernel {
   /// Whether partial sums of such a tile go from registers to memory and back; of one with a short vector, by way of scratch.
   static bool is_whole(const TileShape& shape) { return shape.tail == 0; }
 
-  void intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<Value*> arguments) {
-    m_g.e.ir.CreateIntrinsic(id, {}, arguments);
-  }
-  Value* number(int64_t tile) { return m_g.e.ir.getInt8(static_cast<uint8_t>(tile)); }
-  void load_register(int64_t tile, Value* from, int64_t row_bytes) {
-    intrinsic(llvm::Intrinsic::x86_tileloadd64, {number(tile), from, m_g.e.index(row_bytes)});
-  }
-  void store_register(int64_t tile, Value* to, int64_t row_bytes) {
-    intrinsic(llvm::Intrinsic::x86_tilestored64, {number(tile), to, m_g.e.index(row_bytes)});
-  }
   /// Where a register of C lies in memory whose rows are so far apart.
   Value* place_of(Value* sums, int64_t row, int64_t column, int64_t row_bytes) {
     return m_g.e.advance(sums, row * AmxSchedule::k_register_rows * row_bytes + column * k_row_bytes);
   }
 
   const AmxSchedule& m_schedule;
+  TileRegisters m_tiles;
   GemmEpilogue m_epilogue;
 };
 
 void AmxKernel::enter(Value* scratch) {
   Emitter& e = m_g.e;
-  intrinsic(llvm::Intrinsic::x86_sttilecfg, {e.advance(scratch, k_saved)});
+  m_tiles.save_configuration(e.advance(scratch, k_saved));
   e.store(llvm::Constant::getNullValue(e.pointer()), e.advance(scratch, k_current), sizeof(void*));
 }
 
-void AmxKernel::leave(Value* scratch) { intrinsic(llvm::Intrinsic::x86_ldtilecfg, {m_g.e.advance(scratch, k_saved)}); }
+void AmxKernel::leave(Value* scratch) { m_tiles.configure(m_g.e.advance(scratch, k_saved)); }
 
 void AmxKernel::configure(const TileShape& shape, Value* scratch) {
   Emitter& e = m_g.e;
   const Registers registers = AmxKernel::registers(shape);
-  std::array<uint8_t, k_configuration_bytes> bytes{1};  // the palette
-  const auto set = [&](int64_t tile, int64_t rows) {
-    bytes[static_cast<size_t>(16 + 2 * tile)] = k_row_bytes;
-    bytes[static_cast<size_t>(48 + tile)] = static_cast<uint8_t>(rows);
-  };
+  std::array<int64_t, TileRegisters::k_count> shapes{};
+  const auto set = [&](int64_t tile, int64_t rows) { shapes[static_cast<size_t>(tile)] = rows; };
   const auto rows_of = [&](int64_t row) {
     return std::min(AmxSchedule::k_register_rows, shape.rows - row * AmxSchedule::k_register_rows);
   };
@@ -127,13 +113,10 @@ void AmxKernel::configure(const TileShape& shape, Value* scratch) {
   for (int64_t column = 0; column < registers.columns; ++column) {
     set(registers.b(column), AmxSchedule::k_register_rows);
   }
-  auto* value = llvm::ConstantDataArray::get(e.context(), bytes);
-  auto* mine = new llvm::GlobalVariable(*e.ir.GetInsertBlock()->getModule(), value->getType(), /*isConstant=*/true,
-                                        llvm::GlobalValue::PrivateLinkage, value);
-  mine->setAlignment(llvm::Align(k_configuration_bytes));
+  Value* mine = m_tiles.shapes(shapes);
   Value* current = e.advance(scratch, k_current);
   e.if_then(e.ir.CreateICmpNE(e.load(e.pointer(), current, sizeof(void*)), mine), [&] {
-    intrinsic(llvm::Intrinsic::x86_ldtilecfg, {mine});
+    m_tiles.configure(mine);
     e.store(mine, current, sizeof(void*));
   });
 }
@@ -148,9 +131,7 @@ void AmxKernel::emit(const TileShape& shape, const GemmTileCall& call) {
 void AmxKernel::begin_sums(const TileShape& shape, const GemmTileCall& call) {
   const Registers registers = AmxKernel::registers(shape);
   const auto zero = [&] {
-    registers.each([&](int64_t row, int64_t column) {
-      intrinsic(llvm::Intrinsic::x86_tilezero, {number(registers.c(row, column))});
-    });
+    registers.each([&](int64_t row, int64_t column) { m_tiles.zero(registers.c(row, column)); });
     return Values{};
   };
   if (m_g.grid.blocks == 1 || !is_whole(shape)) {
@@ -160,7 +141,7 @@ void AmxKernel::begin_sums(const TileShape& shape, const GemmTileCall& call) {
   m_g.e.if_else(is_block(call, GemmTileCall::k_first), zero, [&] {
     const int64_t row_bytes = m_g.partial_row_bytes();
     registers.each([&](int64_t row, int64_t column) {
-      load_register(registers.c(row, column), place_of(call.partial, row, column, row_bytes), row_bytes);
+      m_tiles.load(registers.c(row, column), place_of(call.partial, row, column, row_bytes), row_bytes);
     });
     return Values{};
   });
@@ -171,15 +152,16 @@ void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
   const Registers registers = AmxKernel::registers(shape);
   const int64_t steps = m_g.problem.types.steps_at_once;
   const int64_t b_row_bytes = shape.vectors * m_g.packed_vector_bytes();
+  const auto instruction =
+      m_g.problem.types.step == GemmStep::bf16_pair ? llvm::Intrinsic::x86_tdpbf16ps : llvm::Intrinsic::x86_tdpbssd;
   e.loop(e.index(0), call.k_count, steps, {call.a, call.b}, [&](Value*, const Values& at) {
     for (int64_t row = 0; row < registers.rows; ++row) {
-      load_register(registers.a(row), place_of(at[0], row, 0, a_row_bytes()), a_row_bytes());
+      m_tiles.load(registers.a(row), place_of(at[0], row, 0, a_row_bytes()), a_row_bytes());
     }
     for (int64_t column = 0; column < registers.columns; ++column) {
-      load_register(registers.b(column), e.advance(at[1], column * m_g.packed_vector_bytes()), b_row_bytes);
+      m_tiles.load(registers.b(column), e.advance(at[1], column * m_g.packed_vector_bytes()), b_row_bytes);
       for (int64_t row = 0; row < registers.rows; ++row) {
-        intrinsic(llvm::Intrinsic::x86_tdpbf16ps,
-                  {number(registers.c(row, column)), number(registers.a(row)), number(registers.b(column))});
+        m_tiles.multiply(instruction, registers.c(row, column), registers.a(row), registers.b(column));
       }
     }
     return Values{e.advance(at[0], k_row_bytes), e.advance(at[1], steps * b_row_bytes)};
@@ -189,7 +171,7 @@ void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
 void AmxKernel::store_sums(const TileShape& shape, Value* to, int64_t row_bytes) {
   const Registers registers = AmxKernel::registers(shape);
   registers.each([&](int64_t row, int64_t column) {
-    store_register(registers.c(row, column), place_of(to, row, column, row_bytes), row_bytes);
+    m_tiles.store(registers.c(row, column), place_of(to, row, column, row_bytes), row_bytes);
   });
 }
 
@@ -242,20 +224,25 @@ void AmxKernel::finish(const TileShape& shape, const GemmTileCall& call) {
   m_epilogue.run(of_tile, shape.rows, m_g.columns(shape));
 }
 
+template <typename Choices>
 Status claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
-  return AmxSchedule::types(spec, target).status();
+  return Choices::types(spec, target).status();
 }
 
+template <typename Choices>
 std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
-  return schedules_of<AmxSchedule>(spec, target,
-                                   [&](const GemmProblem& problem) { return ranked_amx_schedules(problem, machine); });
+  return schedules_of<Choices>(spec, target,
+                               [&](const GemmProblem& problem) { return ranked_amx_schedules(problem, machine); });
 }
+
+template <typename Choices>
+constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, schedules<Choices>,
+                               emit_tiles<Choices, AmxKernel>};
 
 }  // namespace
 
-Implementation amx_bf16_implementation() {
-  return {AmxSchedule::k_implementation, claims, schedules, emit_tiles<AmxSchedule, AmxKernel>};
-}
+Implementation amx_bf16_implementation() { return k_row<AmxSchedule>; }
+Implementation amx_int8_implementation() { return k_row<I8AmxSchedule>; }
 
 }  // namespace kiln::cpu

@@ -39,6 +39,13 @@ struct AmxSchedule {
   std::string describe(const GemmProblem& problem) const;
 };
 
+/// The same choices for signed bytes.
+struct I8AmxSchedule : AmxSchedule {
+  static constexpr std::string_view k_implementation = "amx_int8";
+  static constexpr auto types = i8_tiles;
+  bool operator==(const I8AmxSchedule&) const = default;
+};
+
 /// Best first by the analytic model, at least one.
 std::vector<AmxSchedule> ranked_amx_schedules(const GemmProblem& problem, const Machine& machine);
 

@@ -23,7 +23,7 @@ constexpr int64_t k_held_bytes = 64 << 10;   // of a tile's columns, which each 
 constexpr int64_t k_block_bytes = 16 << 10;  // of a tile's columns, in the first-level cache
 constexpr int64_t k_most_rows = 32;          // more repay packing
 constexpr int64_t k_largest_tile = 256;      // rows, whose sums wait in scratch
-constexpr int64_t k_most_rows_beside_tiles = 4;  // of bf16, where AMX multiplies 16 rows in the time of one
+constexpr int64_t k_most_rows_beside_tiles = 4;  // of what AMX has tiles for: it multiplies 16 rows in the time of one
 
 class DotKernel final : public GemmTileKernel {
  public:
@@ -274,7 +274,9 @@ Status claims(const KernelSpec& spec, const CpuTarget& target) {
 template <typename Choices>
 std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
   return schedules_of<Choices>(spec, target, [&](const GemmProblem& problem) {
-    const bool has_tiles = target.has(Feature::amx_bf16) && problem.types.element == DType::bf16;
+    const DType element = problem.types.element;
+    const bool has_tiles = (element == DType::bf16 && target.has(Feature::amx_bf16)) ||
+                           (element == DType::i8 && target.has(Feature::amx_int8));
     const int64_t most_rows = has_tiles ? k_most_rows_beside_tiles : k_most_rows;
     // To widen what is cast costs less than to make pairs of it.
     const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());

@@ -31,13 +31,8 @@ llvm::Value* GemmEmission::multiply_add(llvm::Value* a, llvm::Value* b, llvm::Va
   switch (problem.types.step) {
     case GemmStep::element:
       break;
-    case GemmStep::bf16_pair: {
-      // Each product is exact and added with a rounding of its own; denormals count as zeros.
-      assert(lanes() == 16 && "the instruction takes 16 pairs of bf16");
-      llvm::Type* pairs = Emitter::vector(e.ir.getBFloatTy(), 2 * lanes());
-      return e.ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512, {},
-                                  {sum, e.ir.CreateBitCast(b, pairs), e.ir.CreateBitCast(a, pairs)});
-    }
+    case GemmStep::bf16_pair:
+      return e.fma_of_pairs(a, b, sum);
     case GemmStep::i16_pair: {
       const auto multiply = lanes() == 16  ? llvm::Intrinsic::x86_avx512_pmaddw_d_512
                             : lanes() == 8 ? llvm::Intrinsic::x86_avx2_pmadd_wd

@@ -52,7 +52,7 @@ struct GemmEmission {
   int lanes() const { return static_cast<int>(sum_lanes()); }
   /// Steps behind the last one of a packed panel of B: one, which holds what its columns' sums begin with, where A is packed
   /// with an offset.
-  int64_t extra_steps() const { return problem.types.offsets_a() ? 1 : 0; }
+  int64_t extra_steps() const { return problem.types.offsets_a ? 1 : 0; }
   /// Columns of a tile, and those of them that one of its vectors holds.
   int64_t columns(const TileShape& shape) const {
     return (shape.vectors - 1) * sum_lanes() + columns(shape, shape.vectors - 1);

@@ -13,6 +13,7 @@ std::span<const Implementation> gemm_implementations();
 
 // amx.cc
 Implementation amx_bf16_implementation();
+Implementation amx_int8_implementation();
 // dot.cc
 Implementation dot_implementation();
 Implementation bf16_dot_implementation();

@@ -60,7 +60,7 @@ Value* GemmPacking::evaluate(GemmBody& body, Scope& scope) const {
 }
 
 Value* GemmPacking::with_offset(Value* bytes) const {
-  if (!m_is_a || !m_g.problem.types.offsets_a()) return bytes;
+  if (!m_is_a || !m_g.problem.types.offsets_a) return bytes;
   return m_g.e.ir.CreateXor(bytes, Emitter::integer(bytes->getType(), -128));
 }
 
@@ -249,7 +249,7 @@ void GemmPacking::emit_row_blocks(const Call& call) {
         Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
         Values elements;
         for (Value* at : rows_of_step(call, k)) {
-          elements.push_back(e.load(Emitter::vector(e.i16(), m_g.lanes()), e.advance(at, offset)));
+          elements.push_back(e.load(Emitter::vector(m_g.packed_element(), m_g.lanes()), e.advance(at, offset)));
         }
         block.push_back(join(elements, k));
       }

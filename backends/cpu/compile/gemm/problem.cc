@@ -178,11 +178,22 @@ Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target) {
   }
   KILN_ASSIGN_OR_RETURN(GemmTypes types, i16_pairs(spec, target));
   types.step = GemmStep::i8_quad;
+  types.offsets_a = true;
+  return types;
+}
+
+Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target) {
+  if (!target.has(Feature::amx_int8)) {
+    return error(StatusCode::unimplemented, "gemm by tiles of bytes: {} has no such instruction", target.name);
+  }
+  KILN_ASSIGN_OR_RETURN(GemmTypes types, i16_pairs(spec, target));
+  types.step = GemmStep::i8_quad;
+  types.steps_at_once = 16;
   return types;
 }
 
 bool GemmProblem::reads_a_directly() const {
-  if (a.plain == nullptr || converts(a) || types.offsets_a()) return false;
+  if (a.plain == nullptr || converts(a) || types.offsets_a) return false;
   return k_group() == 1 || (a.k_stride == 1 && steps() * k_group() == gemm->k);
 }
 
@@ -245,8 +256,8 @@ bool prefers_exchange(const GemmProblem& problem) {
   const bool is_element = problem.types.steps_at_once == 1 && problem.k_group() == 1;
   const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_element ? 2 : 3;
   const int64_t most_vectors = is_element && gemm.k >= k_steps_to_repay_scattering * gemm.m ? 8 : 4;
-  const bool streams_b = problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) &&
-                         !problem.types.offsets_a();
+  const bool streams_b =
+      problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) && !problem.types.offsets_a;
   if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
   return along_m > along_n;
 }

@@ -16,7 +16,7 @@ enum class GemmStep : uint8_t {
   element,    // one element in the accumulator's dtype
   bf16_pair,  // two neighbours along k
   i16_pair,   // two neighbours along k, widened bytes
-  i8_quad,    // four neighbours along k; A's are unsigned, 128 more than they were
+  i8_quad,    // four neighbours along k
 };
 
 /// For descriptions of schedules: "" or " in pairs".
@@ -28,13 +28,12 @@ struct GemmTypes {
   DType accumulator = DType::f32;  // of sums
   GemmStep step = GemmStep::element;
   int64_t steps_at_once = 1;  // that one multiply instruction takes
+  bool offsets_a = false;  // A's bytes are packed as unsigned ones, 128 more than they were, which the sums lose again
 
   /// Elements of a step.
   int64_t k_group() const { return step == GemmStep::element ? 1 : step == GemmStep::i8_quad ? 4 : 2; }
   int64_t step_bytes() const { return step == GemmStep::element ? static_cast<int64_t>(size_of(accumulator)) : 4; }
   bool converts() const { return step == GemmStep::element ? element != accumulator : step == GemmStep::i16_pair; }
-  /// Whether A's elements are packed with 128 added, which the sums have to be rid of again.
-  bool offsets_a() const { return step == GemmStep::i8_quad; }
 };
 
 /// Operands are converted to the accumulator's dtype, then multiplied one element of k at a time. Of any gemm.
@@ -49,8 +48,9 @@ Expected<GemmTypes> i16_pairs(const KernelSpec& spec, const CpuTarget& target);
 /// no target on the ladder has it.)
 Expected<GemmTypes> i8_quads(const KernelSpec& spec, const CpuTarget& target);
 
-/// The same by AMX's tiles: 16 rows by 16 steps times 16 steps by 16 columns in one instruction.
+/// The same by AMX's tiles: 16 rows by 16 steps times 16 steps by 16 columns in one instruction. Bytes are both signed.
 Expected<GemmTypes> bf16_tiles(const KernelSpec& spec, const CpuTarget& target);
+Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target);
 
 /// A dim in pieces: extents, and strides in elements, outermost first; at least one.
 struct Pieces {
