@@ -46,6 +46,33 @@ Status attention_claims(const KernelSpec& spec, const CpuTarget&) {
   return claims(spec, std::get<AttentionSpec>(spec.kernel));
 }
 
+/// Whether these are bf16, and the target multiplies such.
+Status multiplies_pairs(const KernelSpec& spec, const CpuTarget& target,
+                        std::initializer_list<const Access*> operands) {
+  if (!target.has(Feature::avx512_bf16)) {
+    return error(StatusCode::unimplemented, "attention by pairs of bf16: {} has no such instruction", target.name);
+  }
+  for (const Access* access : operands) {
+    if (const DType dtype = spec.buffers[access->buffer].dtype; dtype != DType::bf16) {
+      return error(StatusCode::unimplemented, "attention by pairs of bf16: an operand is {}", to_string(dtype));
+    }
+  }
+  return {};
+}
+
+Status pairs_claims(const KernelSpec& spec, const CpuTarget& target) {
+  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+  KILN_RETURN_IF_ERROR(multiplies_pairs(spec, target, {&attention.q, &attention.k, &attention.v}));
+  return claims(spec, attention);
+}
+
+Status tiles_claims(const KernelSpec& spec, const CpuTarget& target) {
+  if (!target.has(Feature::amx_bf16)) {
+    return error(StatusCode::unimplemented, "attention by tiles of bf16: {} has no such instruction", target.name);
+  }
+  return pairs_claims(spec, target);
+}
+
 /// All queries that share keys are in the workspace of one task.
 Status decode_claims(const KernelSpec& spec, const CpuTarget&) {
   const auto& attention = std::get<AttentionSpec>(spec.kernel);
@@ -66,14 +93,25 @@ Status attention_backward_claims(const KernelSpec& spec, const CpuTarget&) {
   return claims(spec, forward);
 }
 
+Status pairs_backward_claims(const KernelSpec& spec, const CpuTarget& target) {
+  const auto& backward = std::get<AttentionBackwardSpec>(spec.kernel);
+  const AttentionSpec& forward = backward.forward;
+  KILN_RETURN_IF_ERROR(
+      multiplies_pairs(spec, target, {&forward.q, &forward.k, &forward.v, &forward.out, &backward.grad_out}));
+  return attention_backward_claims(spec, target);
+}
+
 /// `wide` where there are 32 registers.
+template <typename Choices = AttentionSchedule>
 std::vector<Schedule> schedules_of(const CpuTarget& target, std::initializer_list<AttentionSchedule> wide) {
   constexpr AttentionSchedule k_narrow{.query_vectors = 2, .key_block = 64, .tile_rows = 4};
   const std::vector<AttentionSchedule> choices =
       target.has(Feature::avx512) ? std::vector(wide) : std::vector{k_narrow};
   std::vector<Schedule> schedules;
-  for (const AttentionSchedule& choice : choices)
-    schedules.push_back({encode_choices(choice), choice.describe(target)});
+  for (const AttentionSchedule& choice : choices) {
+    const Choices of_row{choice};
+    schedules.push_back({encode_choices(of_row), of_row.describe(target)});
+  }
   return schedules;
 }
 
@@ -81,8 +119,30 @@ std::vector<Schedule> attention_schedules(const KernelSpec&, const CpuTarget& ta
   return schedules_of(target, {{2, 128, 8}, {2, 64, 8}, {2, 256, 8}, {4, 64, 4}, {4, 128, 4}, {2, 96, 12}});
 }
 
+std::vector<Schedule> tiles_schedules(const KernelSpec&, const CpuTarget& target, const Machine&) {
+  return schedules_of<AmxAttentionSchedule>(
+      target, {{4, 128, 32}, {8, 128, 32}, {4, 256, 32}, {2, 128, 32}, {8, 256, 32}, {4, 512, 32}});
+}
+
+/// Whether an instruction multiplies more pairs of bf16 in a time than elements: Intel's take two cycles for it, in which
+/// they multiply as many elements twice.
+bool gains_by_pairs(const CpuTarget& target, const Machine& machine) {
+  return !target.has(Feature::amx_bf16) && !machine.model.starts_with("Intel");
+}
+
+std::vector<Schedule> pairs_schedules(const KernelSpec&, const CpuTarget& target, const Machine& machine) {
+  if (!gains_by_pairs(target, machine)) return {};
+  return schedules_of<Bf16AttentionSchedule>(
+      target, {{4, 128, 4}, {2, 128, 8}, {4, 96, 6}, {2, 256, 8}, {4, 256, 4}, {2, 96, 12}});
+}
+
 std::vector<Schedule> attention_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine&) {
   return schedules_of(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 64, 8}});
+}
+
+std::vector<Schedule> pairs_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine& machine) {
+  if (!gains_by_pairs(target, machine)) return {};
+  return schedules_of<Bf16AttentionSchedule>(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 96, 6}});
 }
 
 constexpr int64_t k_few_queries = 16;  // of each head: then whole vectors of queries cost more
@@ -99,9 +159,17 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
 
 constexpr std::array k_forward{
     Implementation{DecodeSchedule::k_implementation, decode_claims, decode_schedules, emit_decode_attention},
-    Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules, emit_attention}};
-constexpr std::array k_backward{Implementation{AttentionSchedule::k_implementation, attention_backward_claims,
-                                               attention_backward_schedules, emit_attention_backward}};
+    Implementation{AmxAttentionSchedule::k_implementation, tiles_claims, tiles_schedules,
+                   emit_attention<AmxAttentionSchedule>},
+    Implementation{Bf16AttentionSchedule::k_implementation, pairs_claims, pairs_schedules,
+                   emit_attention<Bf16AttentionSchedule>},
+    Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules,
+                   emit_attention<AttentionSchedule>}};
+constexpr std::array k_backward{
+    Implementation{Bf16AttentionSchedule::k_implementation, pairs_backward_claims, pairs_backward_schedules,
+                   emit_attention_backward<Bf16AttentionSchedule>},
+    Implementation{AttentionSchedule::k_implementation, attention_backward_claims, attention_backward_schedules,
+                   emit_attention_backward<AttentionSchedule>}};
 
 }  // namespace
 

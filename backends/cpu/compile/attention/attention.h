@@ -11,7 +11,9 @@ std::span<const Implementation> attention_backward_implementations();
 
 // decode.cc, forward.cc, backward.cc
 Expected<LaunchShape> emit_decode_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
+template <typename Choices>
 Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
+template <typename Choices>
 Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 
 }  // namespace kiln::cpu

@@ -18,6 +18,8 @@
 /// atomically and every sum has one order. Each score is computed once: five products, not the seven that separate
 /// passes for dQ and for dK, dV would need. Queries are scaled as they are loaded, which gives dK its factor; dQ gets
 /// it when it is stored.
+/// By pairs of bf16 P and dS are rounded as they are stored, two queries beside each other; for dQ^T dS is laid out once more,
+/// by pairs of keys. Products are scaled instead of the queries, dK when it is stored.
 /// A query that does not exist or sees no key has lse = +inf here, so all its probabilities are 0.
 namespace kiln::cpu {
 namespace {
@@ -27,8 +29,11 @@ using llvm::Value;
 class AttentionBackward {
  public:
   AttentionBackward(Emitter& emitter, const KernelSpec& spec, const AttentionBackwardSpec& backward,
-                    const AttentionSchedule& schedule)
-      : m_a(emitter, spec, backward.forward, schedule), e(emitter), m_attention(backward.forward), m_spec(backward) {}
+                    const AttentionSchedule& schedule, AttentionStep step)
+      : m_a(emitter, spec, backward.forward, schedule, step),
+        e(emitter),
+        m_attention(backward.forward),
+        m_spec(backward) {}
 
   LaunchShape emit();
 
@@ -39,7 +44,8 @@ class AttentionBackward {
   void load_queries(const AttentionPlace& place, Value* first_query);
   void emit_keys(const AttentionPlace& place, Value* kv_head, Value* first_query, Value* first, Value* count,
                  bool masked);
-  void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count);
+  void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count,
+                       Value* queries);
   llvm::Function* gradients_of_scores(bool masked);
   Value* at(int64_t offset) { return m_a.at(offset); }
   int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
@@ -50,7 +56,8 @@ class AttentionBackward {
   const AttentionSpec& m_attention;
   const AttentionBackwardSpec& m_spec;
   int64_t m_grad_k = 0, m_grad_v = 0, m_query_rows = 0, m_queries = 0, m_grad_rows = 0, m_grads = 0, m_scores = 0,
-          m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0;
+          m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0, m_key_columns = 0,
+          m_grad_pairs = 0;
   llvm::Function* m_gradients[2] = {};
 };
 
@@ -69,8 +76,11 @@ void AttentionBackward::plan_workspace() {
   m_grad_q = take(query_columns() * block);
   m_lse = take(block);
   m_delta = take(block);
-  if (m_a.widens(m_attention.k)) m_keys = take(keys * query_columns() * 4);
-  if (m_a.widens(m_attention.v)) m_values = take(keys * value_columns() * 4);
+  m_keys = take(m_a.row_scratch_bytes(m_attention.k, m_attention.head_dim));
+  m_values = take(m_a.row_scratch_bytes(m_attention.v, m_attention.value_dim));
+  if (!m_a.pairs) return;
+  m_key_columns = take(m_a.column_scratch_bytes(m_attention.k, m_attention.head_dim));
+  m_grad_pairs = take(keys / 2 * block);
 }
 
 LaunchShape AttentionBackward::emit() {
@@ -90,7 +100,7 @@ void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
   });
   Value* keys = e.index(m_attention.k_len);
   m_a.rows.store(m_a.layout(m_spec.grad_k, m_attention.head_dim), at(m_grad_k), m_a.base(m_spec.grad_k, place, kv_head),
-                 keys, 1);
+                 keys, m_a.pairs ? m_attention.scale : 1);
   m_a.rows.store(m_a.layout(m_spec.grad_v, m_attention.value_dim), at(m_grad_v),
                  m_a.base(m_spec.grad_v, place, kv_head), keys, 1);
 }
@@ -110,25 +120,23 @@ void AttentionBackward::emit_queries(const AttentionPlace& place, Value* kv_head
 /// Q and dO by rows and transposed, lse and delta.
 void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_query) {
   Value* valid = m_a.valid_queries(first_query);
-  Value* last = e.ir.CreateSub(valid, e.index(1));
-  Value* all = e.index(m_a.block());
   const auto load = [&](const Access& access, int64_t columns, int64_t rows, int64_t transposed, double scale) {
-    m_a.rows.load(m_a.layout(access, columns), m_a.from_query(access, place, first_query), at(rows), all, last, scale);
-    m_a.rows.transpose(at(rows), m_a.rows.padded_bytes(columns), at(transposed), m_a.block_bytes(), m_a.block(),
-                       m_a.rows.padded(columns));
+    m_a.load_transposed(access, columns, place, first_query, at(rows), at(transposed), scale);
+    if (!m_a.pairs) return;
+    m_a.rows.load_row_pairs(m_a.layout(access, columns), m_a.from_query(access, place, first_query), at(rows), valid);
   };
   load(m_attention.q, m_attention.head_dim, m_query_rows, m_queries, m_attention.scale);
   load(m_attention.out, m_attention.value_dim, m_grad_rows, m_grad_scores, 1);  // O^T, for delta only
   load(m_spec.grad_out, m_attention.value_dim, m_grad_rows, m_grads, 1);
   Values deltas(static_cast<size_t>(m_a.vectors()), m_a.real(0));
-  deltas = e.loop(e.index(0), e.index(m_attention.value_dim), 1, deltas, [&](Value* d, const Values& now) {
+  deltas = e.loop(e.index(0), e.index(m_a.steps(m_attention.value_dim)), 1, deltas, [&](Value* d, Values now) {
     Value* offset = e.ir.CreateMul(d, e.index(m_a.block_bytes()));
-    Values next;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
-      next.push_back(e.fma(m_a.load(e.advance(at(m_grads), offset), v),
-                           m_a.load(e.advance(at(m_grad_scores), offset), v), now[v]));
+      Value* grad = m_a.load(e.advance(at(m_grads), offset), v);
+      Value* out = m_a.load(e.advance(at(m_grad_scores), offset), v);
+      now[v] = m_a.pairs ? e.fma_of_pairs(grad, out, now[v]) : e.fma(grad, out, now[v]);
     }
-    return next;
+    return now;
   });
   for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(deltas[v], at(m_delta), v);
 
@@ -148,7 +156,8 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
                                  count, at(m_keys));
   const auto values = m_a.key_rows(m_attention.v, m_attention.value_dim, m_a.base(m_attention.v, place, kv_head), first,
                                    count, at(m_values));
-  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked);
+  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
+                  m_a.pairs ? m_attention.scale : 1);
   m_a.score_tiles(values, m_attention.value_dim, at(m_grads), at(m_grad_scores), count, masked);
   Value* rows = masked ? m_a.round_to_tile(count) : count;
   e.ir.CreateCall(gradients_of_scores(masked), {place.buffers, place.status, at(m_scores), at(m_grad_scores), at(m_lse),
@@ -156,14 +165,24 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
   const auto row_of = [&](int64_t offset, int64_t columns) {
     return e.advance(at(offset), e.ir.CreateMul(first, e.index(columns * 4)));
   };
-  accumulate_rows(at(m_scores), at(m_grad_rows), value_columns(), row_of(m_grad_v, value_columns()), rows);
-  accumulate_rows(at(m_grad_scores), at(m_query_rows), query_columns(), row_of(m_grad_k, query_columns()), rows);
-  m_a.weighted_sum(keys, m_attention.head_dim, at(m_grad_scores), at(m_grad_q), count, TileProduct::Start::accumulate);
+  Value* queries = m_a.pairs ? m_a.valid_queries(first_query) : e.index(m_a.block());
+  accumulate_rows(at(m_scores), at(m_grad_rows), value_columns(), row_of(m_grad_v, value_columns()), rows, queries);
+  accumulate_rows(at(m_grad_scores), at(m_query_rows), query_columns(), row_of(m_grad_k, query_columns()), rows,
+                  queries);
+  auto columns = keys;
+  int64_t weights = m_grad_scores;
+  if (m_a.pairs) {
+    columns = m_a.key_columns(m_attention.k, m_attention.head_dim, m_a.base(m_attention.k, place, kv_head), first,
+                              count, at(m_key_columns));
+    weights = m_grad_pairs;
+    m_a.rows.load_row_pairs({DType::bf16, m_a.block(), 2 * m_a.block(), 1}, at(m_grad_scores), at(weights), rows);
+  }
+  m_a.weighted_sum(columns, m_attention.head_dim, at(weights), at(m_grad_q), count, TileProduct::Start::accumulate);
 }
 
 /// out[key, :] += Σ_query weights[key, query] * rows_of_queries[query, :], lanes along the columns.
 void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out,
-                                        Value* count) {
+                                        Value* count, Value* queries) {
   constexpr int64_t k_widest = 2;  // vectors of a tile; its rows are those of the score tiles
   const Split tiles = Split::of(columns / e.lanes(), k_widest);
   TileProduct tile;
@@ -171,6 +190,7 @@ void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, 
   tile.a_row = m_a.block_bytes();
   tile.a_step = 4;
   tile.b_step = tile.c_row = columns * 4;
+  tile.pairs = m_a.pairs;
   tile.start = TileProduct::Start::accumulate;
   e.loop(e.index(0), count, tile.rows, [&](Value* row) {
     Value* of_weights = e.advance(weights, e.ir.CreateMul(row, e.index(tile.a_row)));
@@ -180,7 +200,7 @@ void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, 
       e.loop(e.index(from), e.index(to), width, [&](Value* v) {
         Value* offset = e.ir.CreateMul(v, e.index(m_a.vector_bytes()));
         m_a.products.run(tile, of_weights, e.advance(rows_of_queries, offset), e.advance(of_out, offset),
-                         e.index(m_a.block()));
+                         m_a.steps(queries));
       });
     });
   });
@@ -207,13 +227,15 @@ llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
     Value* offset = e.ir.CreateMul(row, e.index(m_a.block_bytes()));
     Value* score_row = e.advance(scores, offset);
     Value* gradient_row = e.advance(gradients, offset);
+    Values weights, gradients_of_row;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
       Value* exponent = e.ir.CreateFMul(e.ir.CreateFSub(now[v], shifts[v]), m_a.real(k_log2_e));
-      Value* weight = softmax_exp2(e, exponent);
-      m_a.store(weight, score_row, v);
+      weights.push_back(softmax_exp2(e, exponent));
       Value* gradient = e.ir.CreateFSub(m_a.load(gradient_row, v), deltas[v]);
-      m_a.store(e.ir.CreateFMul(weight, gradient), gradient_row, v);
+      gradients_of_row.push_back(e.ir.CreateFMul(weights.back(), gradient));
     }
+    m_a.store_row(weights, score_row);
+    m_a.store_row(gradients_of_row, gradient_row);
   });
   e.ir.CreateRetVoid();
   e.ir.restoreIP(resume);
@@ -222,11 +244,18 @@ llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
 
 }  // namespace
 
+template <typename Choices>
 Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec& spec,
                                               std::span<const uint8_t> bytes) {
-  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
-  return AttentionBackward(emitter, spec, std::get<AttentionBackwardSpec>(spec.kernel), schedule).emit();
+  const auto& backward = std::get<AttentionBackwardSpec>(spec.kernel);
+  return AttentionBackward(emitter, spec, backward, schedule, Choices::k_step).emit();
 }
+
+template Expected<LaunchShape> emit_attention_backward<AttentionSchedule>(Emitter&, const KernelSpec&,
+                                                                          std::span<const uint8_t>);
+template Expected<LaunchShape> emit_attention_backward<Bf16AttentionSchedule>(Emitter&, const KernelSpec&,
+                                                                              std::span<const uint8_t>);
 
 }  // namespace kiln::cpu

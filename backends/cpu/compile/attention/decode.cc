@@ -30,7 +30,7 @@ class AttentionDecode {
   AttentionDecode(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
                   const DecodeSchedule& schedule)
       : m_blocks{.query_vectors = 1, .key_block = schedule.key_block, .tile_rows = 1},
-        m_a(emitter, spec, attention, m_blocks),
+        m_a(emitter, spec, attention, m_blocks, AttentionStep::element),
         e(emitter),
         m_attention(attention) {}
 

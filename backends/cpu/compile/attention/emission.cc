@@ -1,6 +1,7 @@
 #include "backends/cpu/compile/attention/emission.h"
 
 #include <limits>
+#include <numeric>
 
 #include "backends/cpu/compile/attention/left_out.h"
 #include "backends/cpu/compile/emit/split.h"
@@ -15,6 +16,17 @@ Value* AttentionEmission::load(Value* block_row, int64_t v) const {
 
 void AttentionEmission::store(Value* value, Value* block_row, int64_t v) const {
   e.store(value, e.advance(block_row, v * vector_bytes()), static_cast<uint64_t>(vector_bytes()));
+}
+
+void AttentionEmission::store_row(const Values& values, Value* block_row) const {
+  for (int64_t v = 0; v < vectors() && !pairs; ++v) store(values[v], block_row, v);
+  std::vector<int> lower(static_cast<size_t>(e.lanes()));
+  std::iota(lower.begin(), lower.end(), 0);
+  for (int64_t v = 0; v < vectors() && pairs; v += 2) {
+    const bool is_last = v + 1 == vectors();
+    Value* both = e.bf16_of(values[v], values[is_last ? v : v + 1]);
+    e.store(is_last ? e.ir.CreateShuffleVector(both, lower) : both, e.advance(block_row, v * vector_bytes() / 2));
+  }
 }
 
 LaunchShape AttentionEmission::emit_tasks(int64_t tasks,
@@ -61,11 +73,51 @@ RowsLayout AttentionEmission::layout(const Access& access, int64_t columns) cons
   return {dtype_of(access), columns, access.strides[2], access.strides[3]};
 }
 
+Value* AttentionEmission::steps(Value* elements) const {
+  return pairs ? e.ir.CreateLShr(e.ir.CreateAdd(elements, e.index(1)), e.index(1)) : elements;
+}
+
+void AttentionEmission::load_transposed(const Access& access, int64_t columns, const AttentionPlace& place,
+                                        Value* first_query, Value* scratch, Value* transposed, double scale) {
+  Value* from = from_query(access, place, first_query);
+  Value* last = e.ir.CreateSub(valid_queries(first_query), e.index(1));
+  const RowsLayout of_rows = layout(access, columns);
+  if (pairs) {
+    rows.load_halves(of_rows, from, scratch, e.index(block()), last);
+  } else {
+    rows.load(of_rows, from, scratch, e.index(block()), last, scale);
+  }
+  const int64_t lanes_of_steps = transposed_steps(columns);
+  rows.transpose(scratch, lanes_of_steps * 4, transposed, block_bytes(), block(), lanes_of_steps);
+}
+
+int64_t AttentionEmission::row_scratch_bytes(const Access& access, int64_t columns) const {
+  const bool is_read_in_place = pairs ? !tiles && access.strides[3] == 1 && columns % 2 == 0 : !widens(access);
+  return is_read_in_place ? 0 : schedule.key_block * transposed_steps(columns) * 4;
+}
+
 AttentionEmission::Operand AttentionEmission::key_rows(const Access& access, int64_t columns, Value* tensor,
                                                        Value* first, Value* count, Value* scratch) {
   Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes(access))));
-  if (!widens(access)) return {start, row_bytes(access), access.strides[3] * 4};
-  rows.load(layout(access, columns), start, scratch, count, e.ir.CreateSub(count, e.index(1)), 1);
+  if (row_scratch_bytes(access, columns) == 0) return {start, row_bytes(access), access.strides[3] * 4};
+  Value* last = e.ir.CreateSub(count, e.index(1));
+  if (pairs) {
+    rows.load_halves(layout(access, columns), start, scratch, tiles ? round_to_tile(count) : count, last);
+  } else {
+    rows.load(layout(access, columns), start, scratch, count, last, 1);
+  }
+  return {scratch, transposed_steps(columns) * 4, 4};
+}
+
+int64_t AttentionEmission::column_scratch_bytes(const Access& access, int64_t columns) const {
+  return pairs ? schedule.key_block / 2 * rows.padded_bytes(columns) : row_scratch_bytes(access, columns);
+}
+
+AttentionEmission::Operand AttentionEmission::key_columns(const Access& access, int64_t columns, Value* tensor,
+                                                          Value* first, Value* count, Value* scratch) {
+  if (!pairs) return key_rows(access, columns, tensor, first, count, scratch);
+  Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes(access))));
+  rows.load_row_pairs(layout(access, columns), start, scratch, count);
   return {scratch, rows.padded_bytes(columns), 4};
 }
 
@@ -113,7 +165,7 @@ llvm::Function* AttentionEmission::some_score_counts() {
 }
 
 void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* queries, Value* scores, Value* count,
-                                    bool masked, Value* maximum) {
+                                    bool masked, double scale, Value* maximum) {
   TileProduct tile;
   tile.rows = schedule.tile_rows;
   tile.vectors = vectors();
@@ -121,10 +173,12 @@ void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* q
   tile.a_step = keys.column_bytes;
   tile.b_step = tile.c_row = block_bytes();
   tile.clamped = masked;
+  tile.pairs = pairs;
+  tile.scale = scale;
   tile.maximum = maximum != nullptr;
   e.loop(e.index(0), count, tile.rows, [&](Value* row) {
     products.run(tile, e.advance(keys.base, e.ir.CreateMul(row, e.index(tile.a_row))), queries,
-                 e.advance(scores, e.ir.CreateMul(row, e.index(tile.c_row))), e.index(depth), maximum,
+                 e.advance(scores, e.ir.CreateMul(row, e.index(tile.c_row))), e.index(steps(depth)), maximum,
                  e.ir.CreateSub(count, row));
   });
 }
@@ -137,12 +191,13 @@ void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* 
   tile.a_row = keys.column_bytes;
   tile.a_step = keys.row_bytes;
   tile.b_step = tile.c_row = block_bytes();
+  tile.pairs = pairs;
   tile.start = start;
   tiles.for_each_size([&](int64_t from, int64_t to, int64_t height) {
     tile.rows = height;
     e.loop(e.index(from), e.index(to), height, [&](Value* d) {
       products.run(tile, e.advance(keys.base, e.ir.CreateMul(d, e.index(tile.a_row))), weights,
-                   e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), count, factor);
+                   e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), steps(count), factor);
     });
   });
 }
@@ -243,6 +298,7 @@ Values ScoreLoop::run(Value* scores, Value* first_key, Value* count, bool masked
     Values results;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
       Value* score = m_a.load(at, v);
+      if (m_a.tiles) score = e.ir.CreateFMul(score, m_a.real(m_a.score_scale()));
       if (m_body != nullptr) score = apply(v, existing, score);
       if (masked) {
         Value* number = e.splat(e.ir.CreateTrunc(key, e.i32()), e.lanes());

@@ -29,14 +29,16 @@ struct AttentionPlace {
 class AttentionEmission {
  public:
   AttentionEmission(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                    const AttentionSchedule& schedule)
+                    const AttentionSchedule& schedule, AttentionStep step)
       : e(emitter),
         scalars(emitter),
         products(emitter),
         rows(emitter, scalars),
         spec(spec),
         attention(attention),
-        schedule(schedule) {}
+        schedule(schedule),
+        pairs(step != AttentionStep::element),
+        tiles(step == AttentionStep::tile) {}
 
   Emitter& e;
   ScalarEmitter scalars;
@@ -45,6 +47,8 @@ class AttentionEmission {
   const KernelSpec& spec;
   const AttentionSpec& attention;
   const AttentionSchedule& schedule;
+  const bool pairs;  // a step of a product multiplies two neighbours, in bf16
+  const bool tiles;  // steps, by registers of AMX: operands are padded to them
 
   int64_t vectors() const { return schedule.query_vectors; }
   int64_t vector_bytes() const { return e.lanes() * 4; }
@@ -55,8 +59,13 @@ class AttentionEmission {
   bool has_score() const { return attention.score_value != k_no_expr; }
   llvm::Type* vector() const { return Emitter::vector(e.f32(), e.lanes()); }
   llvm::Value* real(double value) const { return Emitter::real(vector(), value); }
+  /// How many steps so many elements take.
+  int64_t steps(int64_t elements) const { return pairs ? ceil_div(elements, 2) : elements; }
+  llvm::Value* steps(llvm::Value* elements) const;
   llvm::Value* load(llvm::Value* block_row, int64_t v) const;
   void store(llvm::Value* value, llvm::Value* block_row, int64_t v) const;
+  /// All vectors of a row, as they are multiplied: pairs are neighbours in the row's first half.
+  void store_row(const Values& values, llvm::Value* block_row) const;
 
   /// Writes the kernel's entry, which runs `body` for each of its `tasks`. The workspace is what was taken of it before.
   LaunchShape emit_tasks(int64_t tasks,
@@ -65,7 +74,7 @@ class AttentionEmission {
   int64_t take(int64_t bytes);
   llvm::Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
 
-  /// Of the queries before the forward pass multiplies them. Where there is no score expression, scores are exponents of 2.
+  /// What products of queries and keys are scaled by. Where there is no score expression, scores are exponents of 2.
   double score_scale() const { return attention.scale * (has_score() ? 1 : k_log2_e); }
   /// Such a score in natural units, and e to the power of a difference of two.
   llvm::Value* in_nats(llvm::Value* score) const;
@@ -81,25 +90,38 @@ class AttentionEmission {
   RowsLayout layout(const Access& access, int64_t columns) const;
   DType dtype_of(const Access& access) const { return spec.buffers[access.buffer].dtype; }
 
-  /// How keys (or values) are read: where they lie when they are f32, else from a block of the workspace.
+  /// Vectors of a block of queries, one after the other for each step along `columns`.
+  int64_t transposed_steps(int64_t columns) const { return rows.padded(steps(columns)); }
+  /// Rows of the block, transposed into that by way of `scratch`, which is as large. Pairs are not scaled.
+  void load_transposed(const Access& access, int64_t columns, const AttentionPlace& place, llvm::Value* first_query,
+                       llvm::Value* scratch, llvm::Value* transposed, double scale);
+
+  /// How keys (or values) are read, step by step: where they lie when they are multiplied so, else from a block of the
+  /// workspace.
   struct Operand {
     llvm::Value* base = nullptr;
     int64_t row_bytes = 0, column_bytes = 0;
   };
   bool widens(const Access& access) const { return dtype_of(access) != DType::f32; }
-  /// Keys [first, first + count), widened into `scratch` when need be.
+  /// Of a block of keys by rows, steps along the columns: bytes of the workspace, 0 where they are read where they lie.
+  int64_t row_scratch_bytes(const Access& access, int64_t columns) const;
+  /// Keys [first, first + count), in `scratch` when need be.
   Operand key_rows(const Access& access, int64_t columns, llvm::Value* tensor, llvm::Value* first, llvm::Value* count,
                    llvm::Value* scratch);
+  /// The same where steps run along the keys.
+  int64_t column_scratch_bytes(const Access& access, int64_t columns) const;
+  Operand key_columns(const Access& access, int64_t columns, llvm::Value* tensor, llvm::Value* first,
+                      llvm::Value* count, llvm::Value* scratch);
 
   /// Calls `body` for the blocks of keys that some query of the block sees: (first key, count, whether some scores must be
   /// masked). Blocks whose scores are all -inf by the score expression are left out where it tells so before the product.
   using KeyBlock = std::function<void(llvm::Value* first, llvm::Value* count, bool masked)>;
   void for_key_blocks(const AttentionPlace& place, llvm::Value* first_query, const KeyBlock& body);
-  /// scores[key, queries] = keys · queries for `count` keys; `queries` transposed. Rows up to the next multiple of
+  /// scores[key, queries] = scale * keys · queries for `count` keys; `queries` transposed. Rows up to the next multiple of
   /// tile_rows are written; masked: no key from `count` on is read. `maximum` as TileProduct::maximum.
   void score_tiles(const Operand& keys, int64_t depth, llvm::Value* queries, llvm::Value* scores, llvm::Value* count,
-                   bool masked, llvm::Value* maximum = nullptr);
-  /// out[d, queries] (+)= Σ_key keys[key, d] * weights[key, queries]
+                   bool masked, double scale = 1, llvm::Value* maximum = nullptr);
+  /// out[d, queries] (+)= Σ_key keys[key, d] * weights[key, queries]; `keys` with steps along them.
   void weighted_sum(const Operand& keys, int64_t depth, llvm::Value* weights, llvm::Value* out, llvm::Value* count,
                     TileProduct::Start start, llvm::Value* factor = nullptr);
   llvm::Value* round_to_tile(llvm::Value* count);

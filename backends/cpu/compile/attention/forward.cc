@@ -2,6 +2,7 @@
 
 #include "backends/cpu/compile/attention/attention.h"
 #include "backends/cpu/compile/attention/emission.h"
+#include "backends/cpu/compile/attention/tile_products.h"
 #include "backends/schedule_bytes.h"
 
 /// Attention, forward. Source: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 1, turned on its side.
@@ -17,6 +18,9 @@
 ///     O = O^T / l, lse = m + log l
 ///
 /// Without a score expression log2(e) is folded into the queries; with one it is a factor of the exponent.
+/// By pairs of bf16 a step is two neighbours along the depth, and two keys of V^T p: products are scaled instead of the queries,
+/// V is laid out by pairs of keys for each block, and p is rounded as it is stored. By AMX's registers scores are scaled in a
+/// pass of their own.
 /// A masked score is -inf. A maximum of -inf is taken as 0, so a row without keys gives l = 0: zeros, and lse -inf.
 namespace kiln::cpu {
 namespace {
@@ -26,8 +30,8 @@ using llvm::Value;
 class AttentionForward {
  public:
   AttentionForward(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                   const AttentionSchedule& schedule)
-      : m_a(emitter, spec, attention, schedule), e(emitter), m_attention(attention) {}
+                   const AttentionSchedule& schedule, AttentionStep step)
+      : m_a(emitter, spec, attention, schedule, step), m_tiles(m_a), e(emitter), m_attention(attention) {}
 
   LaunchShape emit();
 
@@ -40,10 +44,11 @@ class AttentionForward {
   llvm::Function* mask_scores(bool masked);
   llvm::Function* softmax();
   Value* at(int64_t offset) { return m_a.at(offset); }
-  int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
+  int64_t query_steps() const { return m_a.transposed_steps(m_attention.head_dim); }
   int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
 
   AttentionEmission m_a;
+  RegisterTileProducts m_tiles;
   Emitter& e;
   const AttentionSpec& m_attention;
   int64_t m_rows = 0, m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_block_maximum = 0,
@@ -55,13 +60,14 @@ class AttentionForward {
 void AttentionForward::plan_workspace() {
   const auto take = [&](int64_t bytes) { return m_a.take(bytes); };
   const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
-  m_rows = take(std::max(query_columns(), value_columns()) * block);
-  m_queries = take(query_columns() * block);
+  m_rows = take(std::max(query_steps(), value_columns()) * block);
+  m_queries = take(query_steps() * block);
   m_scores = take(keys * block);
   m_output = take(value_columns() * block);
   for (int64_t* offset : {&m_maximum, &m_sum, &m_block_maximum, &m_factor}) *offset = take(block);
-  if (m_a.widens(m_attention.k)) m_keys = take(keys * query_columns() * 4);
-  if (m_a.widens(m_attention.v)) m_values = take(keys * value_columns() * 4);
+  m_keys = take(m_a.row_scratch_bytes(m_attention.k, m_attention.head_dim));
+  if (m_a.tiles) return m_tiles.plan_workspace();
+  m_values = take(m_a.column_scratch_bytes(m_attention.v, m_attention.value_dim));
 }
 
 LaunchShape AttentionForward::emit() {
@@ -82,15 +88,14 @@ void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
     Value* from_end = e.ir.CreateSub(e.index(blocks - 1), half);
     block = e.ir.CreateSelect(e.ir.CreateTrunc(block, e.i1()), from_end, half);
   }
+  if (m_a.tiles) m_tiles.enter();
   Value* first_query = e.ir.CreateMul(block, e.index(m_a.block()));
   Value* kv_head = e.ir.CreateUDiv(place.head, e.index(m_a.group()));
-  Value* q = m_a.from_query(m_attention.q, place, first_query);
   Value* k = m_a.base(m_attention.k, place, kv_head);
   Value* v = m_a.base(m_attention.v, place, kv_head);
 
-  m_a.rows.load(m_a.layout(m_attention.q, m_attention.head_dim), q, at(m_rows), e.index(m_a.block()),
-                e.ir.CreateSub(m_a.valid_queries(first_query), e.index(1)), m_a.score_scale());
-  m_a.rows.transpose(at(m_rows), query_columns() * 4, at(m_queries), m_a.block_bytes(), m_a.block(), query_columns());
+  m_a.load_transposed(m_attention.q, m_attention.head_dim, place, first_query, at(m_rows), at(m_queries),
+                      m_a.score_scale());
   m_a.fill(at(m_maximum), m_a.block_bytes(), -k_infinity);
   m_a.fill(at(m_block_maximum), m_a.block_bytes(), -k_infinity);
   m_a.fill(at(m_sum), m_a.block_bytes(), 0);
@@ -99,21 +104,27 @@ void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
     emit_keys(place, first_query, k, v, first, count, masked);
   });
   finish(place, first_query);
+  if (m_a.tiles) m_tiles.leave();
 }
 
 void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first,
                                  Value* count, bool masked) {
   const auto keys = m_a.key_rows(m_attention.k, m_attention.head_dim, k, first, count, at(m_keys));
-  const bool passes = masked || m_a.has_score();
-  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
-                  passes ? nullptr : at(m_block_maximum));
+  const bool passes = masked || m_a.has_score() || m_a.tiles;
+  if (m_a.tiles) {
+    m_tiles.score_tiles(keys, at(m_queries), at(m_scores), count);
+  } else {
+    m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
+                    m_a.pairs ? m_a.score_scale() : 1, passes ? nullptr : at(m_block_maximum));
+  }
   Value* rows = masked ? m_a.round_to_tile(count) : count;
   if (passes) {
     e.ir.CreateCall(mask_scores(masked), {place.buffers, place.status, at(m_scores), at(m_block_maximum), place.batch,
                                           place.head, first_query, first, rows});
   }
   e.ir.CreateCall(softmax(), {at(m_scores), rows, at(m_maximum), at(m_sum), at(m_block_maximum), at(m_factor)});
-  const auto values = m_a.key_rows(m_attention.v, m_attention.value_dim, v, first, count, at(m_values));
+  if (m_a.tiles) return m_tiles.weighted_sum(v, first, count, at(m_scores), at(m_output), at(m_factor));
+  const auto values = m_a.key_columns(m_attention.v, m_attention.value_dim, v, first, count, at(m_values));
   m_a.weighted_sum(values, m_attention.value_dim, at(m_scores), at(m_output), count, TileProduct::Start::rescale,
                    at(m_factor));
 }
@@ -146,7 +157,8 @@ llvm::Function* AttentionForward::mask_scores(bool masked) {
   return function;
 }
 
-/// (scores, rows, maximum, sum, block maximum, factor): scores become probabilities.
+/// (scores, rows, maximum, sum, block maximum, factor): scores become probabilities, of which pairs lie in the first half of
+/// the rows. Sums are of what they were before they were rounded.
 llvm::Function* AttentionForward::softmax() {
   if (m_softmax != nullptr) return m_softmax;
   const auto resume = e.ir.saveIP();
@@ -167,13 +179,18 @@ llvm::Function* AttentionForward::softmax() {
     m_a.store(m_a.real(-k_infinity), block, v);
     sums.push_back(e.ir.CreateFMul(m_a.load(sum, v), shrink));
   }
-  sums = e.loop(e.index(0), argument + 1, 1, sums, [&](Value* row, const Values& now) {
-    Value* at_row = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
-    Values next;
+  const int64_t rows_of_step = m_a.pairs ? 2 : 1;
+  sums = e.loop(e.index(0), m_a.steps(argument + 1), 1, sums, [&](Value* step, Values next) {
+    Value* to = e.advance(scores, e.ir.CreateMul(step, e.index(m_a.block_bytes())));
+    Value* from = e.advance(scores, e.ir.CreateMul(step, e.index(rows_of_step * m_a.block_bytes())));
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
-      Value* weight = m_a.weight_of(e.ir.CreateFSub(m_a.load(at_row, v), shifts[v]));
-      m_a.store(weight, at_row, v);
-      next.push_back(e.ir.CreateFAdd(now[v], weight));
+      Values weights;
+      for (int64_t row = 0; row < rows_of_step; ++row) {
+        Value* score = m_a.load(e.advance(from, row * m_a.block_bytes()), v);
+        weights.push_back(m_a.weight_of(e.ir.CreateFSub(score, shifts[v])));
+        next[v] = e.ir.CreateFAdd(next[v], weights.back());
+      }
+      m_a.store(m_a.pairs ? e.pairs_of(weights[0], weights[1]) : weights[0], to, v);
     }
     return next;
   });
@@ -209,10 +226,17 @@ void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {
 
 }  // namespace
 
+template <typename Choices>
 Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
-  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
-  return AttentionForward(emitter, spec, std::get<AttentionSpec>(spec.kernel), schedule).emit();
+  return AttentionForward(emitter, spec, std::get<AttentionSpec>(spec.kernel), schedule, Choices::k_step).emit();
 }
+
+template Expected<LaunchShape> emit_attention<AttentionSchedule>(Emitter&, const KernelSpec&, std::span<const uint8_t>);
+template Expected<LaunchShape> emit_attention<AmxAttentionSchedule>(Emitter&, const KernelSpec&,
+                                                                    std::span<const uint8_t>);
+template Expected<LaunchShape> emit_attention<Bf16AttentionSchedule>(Emitter&, const KernelSpec&,
+                                                                     std::span<const uint8_t>);
 
 }  // namespace kiln::cpu

@@ -22,4 +22,31 @@ std::string AttentionSchedule::describe(const CpuTarget& target) const {
   return fmt::format("queries {} keys {} rows {}", query_vectors * lanes, key_block, tile_rows);
 }
 
+Status Bf16AttentionSchedule::validate(const CpuTarget& target) const {
+  KILN_RETURN_IF_ERROR(AttentionSchedule::validate(target));
+  if (tile_rows % 2 != 0) return invalid_argument("attention, {}: a tile has no whole pairs of keys", describe(target));
+  return {};
+}
+
+Status AmxAttentionSchedule::validate(const CpuTarget& target) const {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("attention, {}: {}", describe(target), why);
+  };
+  constexpr uint32_t k_rows = 32, k_most_vectors = 16;
+  if (query_vectors == 0 || key_block == 0) return refuse("a zero extent");
+  if (tile_rows != k_rows) return refuse("a tile is not two registers high");
+  if (key_block > k_largest_key_block) return refuse("the block of keys is too large");
+  if (key_block % k_rows != 0) return refuse("the block of keys is no number of tiles");
+  if (query_vectors % 2 != 0 || query_vectors > k_most_vectors) return refuse("the queries are no number of tiles");
+  return {};
+}
+
+std::string AmxAttentionSchedule::describe(const CpuTarget& target) const {
+  return "amx, " + AttentionSchedule::describe(target);
+}
+
+std::string Bf16AttentionSchedule::describe(const CpuTarget& target) const {
+  return "pairs, " + AttentionSchedule::describe(target);
+}
+
 }  // namespace kiln::cpu

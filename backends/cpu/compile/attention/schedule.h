@@ -10,9 +10,13 @@ namespace kiln::cpu {
 
 inline constexpr uint32_t k_largest_key_block = 4096;
 
+/// What one instruction of a product multiplies: elements, converted to f32; pairs of bf16; or registers full of these.
+enum class AttentionStep : uint8_t { element, pair, tile };
+
 /// The choices for attention, forward and backward.
 struct AttentionSchedule {
   static constexpr std::string_view k_implementation = "flash_attention";
+  static constexpr auto k_step = AttentionStep::element;
   static constexpr uint32_t k_version = 1;
 
   uint32_t query_vectors = 2;  // queries of a block, in vectors
@@ -24,6 +28,28 @@ struct AttentionSchedule {
   /// Errors: invalid_argument when no kernel of the target can be made so.
   Status validate(const CpuTarget& target) const;
   /// "queries 32 keys 128 rows 8"
+  std::string describe(const CpuTarget& target) const;
+};
+
+/// The same choices for queries, keys and values that are multiplied by pairs of bf16, as are the probabilities, rounded.
+struct Bf16AttentionSchedule : AttentionSchedule {
+  static constexpr std::string_view k_implementation = "flash_attention_bf16";
+  static constexpr auto k_step = AttentionStep::pair;
+
+  bool operator==(const Bf16AttentionSchedule&) const = default;
+  Status validate(const CpuTarget& target) const;
+  /// "pairs, queries 32 keys 128 rows 8"
+  std::string describe(const CpuTarget& target) const;
+};
+
+/// The same by AMX's registers, forward: a tile is of two rows of them by two.
+struct AmxAttentionSchedule : AttentionSchedule {
+  static constexpr std::string_view k_implementation = "flash_attention_amx";
+  static constexpr auto k_step = AttentionStep::tile;
+
+  bool operator==(const AmxAttentionSchedule&) const = default;
+  Status validate(const CpuTarget& target) const;
+  /// "amx, queries 64 keys 128 rows 32"
   std::string describe(const CpuTarget& target) const;
 };
 

@@ -48,6 +48,9 @@ llvm::Function* TileProducts::function(const TileProduct& kind) {
     }
   }
   sums = multiply(kind, function, sums);
+  for (Value*& sum : sums) {
+    if (kind.scale != 1) sum = e.ir.CreateFMul(sum, Emitter::real(vector, kind.scale));
+  }
   for (int64_t row = 0; row < kind.rows; ++row) {
     for (int64_t v = 0; v < kind.vectors; ++v) e.store(sums[row * kind.vectors + v], c_at(row, v), alignment);
   }
@@ -67,7 +70,9 @@ llvm::Function* TileProducts::function(const TileProduct& kind) {
 Values TileProducts::multiply(const TileProduct& kind, llvm::Function* function, const Values& sums) {
   const int lanes = e.lanes();
   const int64_t vector_bytes = lanes * 4;
-  llvm::Type* vector = Emitter::vector(e.f32(), lanes);
+  llvm::Type* step_type = kind.pairs ? e.i32() : e.f32();
+  const uint64_t a_alignment = kind.pairs ? 2 : 4;
+  llvm::Type* vector = Emitter::vector(step_type, lanes);
   Values rows;  // clamped: where each row of A starts
   for (int64_t row = 0; kind.clamped && row < kind.rows; ++row) {
     Value* last = e.ir.CreateSub(function->getArg(5), e.index(1));
@@ -91,10 +96,10 @@ Values TileProducts::multiply(const TileProduct& kind, llvm::Function* function,
                                    static_cast<uint64_t>(kind.b_is_aligned ? vector_bytes : 4)));
         }
         for (int64_t row = 0; row < kind.rows; ++row) {
-          Value* broadcast = e.splat(e.load(e.f32(), a_at(now[0], row, step)), lanes);
+          Value* broadcast = e.splat(e.load(step_type, a_at(now[0], row, step), a_alignment), lanes);
           for (int64_t v = 0; v < kind.vectors; ++v) {
             Value*& sum = next[2 + row * kind.vectors + v];
-            sum = e.fma(broadcast, columns[v], sum);
+            sum = kind.pairs ? e.fma_of_pairs(broadcast, columns[v], sum) : e.fma(broadcast, columns[v], sum);
           }
         }
       }

@@ -8,8 +8,8 @@
 namespace kiln::cpu {
 
 /// A tile of C[i, lanes] (+)= Σ_t A[i, t] * B[t, lanes], all f32: every matrix product of attention, forward and
-/// backward, is this one with other strides. Strides in bytes; C is 64-byte aligned, and B unless said; A is read element
-/// by element.
+/// backward, is this one with other strides. Strides in bytes; C is 64-byte aligned, and B unless said; A is read step by
+/// step.
 struct TileProduct {
   enum class Start : uint8_t {
     zero,        // C = Σ
@@ -19,6 +19,8 @@ struct TileProduct {
   int64_t rows = 8, vectors = 2;
   int64_t a_row = 0, a_step = 0, b_step = 0, c_row = 0;
   Start start = Start::zero;
+  bool pairs = false;    // a step of A, and one of each lane of B, is two neighbours along t in bf16
+  double scale = 1;      // C = scale * Σ, where it starts from zero
   bool maximum = false;  // factor[lane] becomes the largest of itself and the column of C
   bool b_is_aligned = true;
   bool clamped = false;  // rows of A from `valid` on are not read: the last valid row stands for them
