@@ -142,7 +142,7 @@ std::vector<Schedule> attention_backward_schedules(const KernelSpec&, const CpuT
 
 std::vector<Schedule> pairs_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine& machine) {
   if (!gains_by_pairs(target, machine)) return {};
-  return schedules_of<Bf16AttentionSchedule>(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 96, 6}});
+  return schedules_of<Bf16AttentionSchedule>(target, {{4, 64, 4}, {2, 64, 8}, {2, 128, 8}, {4, 96, 6}, {2, 96, 12}});
 }
 
 constexpr int64_t k_few_queries = 16;  // of each head: then whole vectors of queries cost more
