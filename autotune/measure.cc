@@ -24,12 +24,21 @@ uint64_t stolen_ticks() {
 }  // namespace
 
 Expected<TimeSample> Stopwatch::sample(const Image& image, double expected_seconds) {
+  return sample_of(image, expected_seconds);
+}
+
+Expected<TimeSample> Stopwatch::sample(std::span<const TimedLaunch> launches, double expected_seconds) {
+  return sample_of(launches, expected_seconds);
+}
+
+template <typename Timed>
+Expected<TimeSample> Stopwatch::sample_of(const Timed& timed, double expected_seconds) {
   const double fitting = expected_seconds > 0 ? k_sample_seconds / expected_seconds : 1;
   const auto repetitions = static_cast<uint32_t>(std::clamp(fitting, 1.0, double{limits::k_candidate_repetitions}));
   const uint64_t stolen = stolen_ticks();
   const auto begin = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(CandidateTimes times,
-                        m_runner->time(image, k_timeout_ms, repetitions, m_swept_bytes, m_is_fresh));
+                        m_runner->time(timed, k_timeout_ms, repetitions, m_swept_bytes, m_is_fresh));
   m_is_fresh = false;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const auto allowed = k_stolen_ticks + static_cast<uint64_t>(took.count() * k_stolen_ticks_a_second);

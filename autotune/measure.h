@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/expected.h"
 #include "verdict/candidate_runner.h"
@@ -13,10 +14,10 @@ struct TimeSample {
   bool was_disturbed = false;  // in most repetitions a thread lost its processor, or the host took one away
 };
 
-/// Takes samples of candidates of one kernel, on as many threads as programs have, each repetition with cold caches of
-/// the cores' own: in a program other kernels run in between.
+/// Takes samples of candidates of one kernel, or of kernels that run one after another, on as many threads as programs
+/// have, each repetition with cold caches of the cores' own: in a program other kernels run in between.
 ///
-/// Ownership: refers to the runner, on which the kernel's buffers were prepared and filled. Threading: one thread at a time.
+/// Ownership: refers to the runner, on which the buffers were prepared and filled. Threading: one thread at a time.
 class Stopwatch {
  public:
   /// A sample is as many repetitions as fit into this, and at least one. [seconds]
@@ -28,8 +29,12 @@ class Stopwatch {
   /// `expected_seconds`: of one repetition, 0 when nothing is known: then one is made.
   /// Errors: those of CandidateRunner::time.
   Expected<TimeSample> sample(const Image& image, double expected_seconds);
+  Expected<TimeSample> sample(std::span<const TimedLaunch> launches, double expected_seconds);
 
  private:
+  template <typename Timed>
+  Expected<TimeSample> sample_of(const Timed& timed, double expected_seconds);
+
   CandidateRunner* m_runner;
   uint64_t m_swept_bytes;
   bool m_is_fresh = true;

@@ -68,6 +68,7 @@ inline constexpr uint64_t k_tuning_linger_ms = 86'400'000;  // a machine that is
 
 // Candidates.
 inline constexpr size_t k_candidate_repetitions = 256;
+inline constexpr size_t k_timed_launches = 64;  // of a plan, that another one does not have
 
 // The verdict over a program keeps outputs, scratch and what launches made until its last reader, beside a model that
 // trains: a larger program is published on its kernels' verdicts alone, and `kiln show` says so.

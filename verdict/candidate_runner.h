@@ -39,6 +39,12 @@ struct LaunchArgument {
   uint64_t offset = 0, bytes = 0;
 };
 
+/// A kernel of several that are timed together, over prepared buffers. Refers to both.
+struct TimedLaunch {
+  const Image* image = nullptr;
+  std::span<const LaunchArgument> arguments;
+};
+
 /// Runs candidates away from the caller: in a process that may hang, crash or scribble without harm. The
 /// caller never maps the candidate's code; it shares only the data.
 ///
@@ -69,6 +75,18 @@ class CandidateRunner {
                                         [[maybe_unused]] bool is_fresh) {
     return error(StatusCode::unimplemented, "this runner times nothing");
   }
+
+  /// Runs these kernels one after another, `repetitions` times, and times each repetition as a whole: over the prepared
+  /// buffers themselves, and over copies of those that have a source; with sweeping and copies as above. At most
+  /// limits::k_timed_launches.
+  /// Errors: as time; invalid_argument for an argument outside its buffer.
+  virtual Expected<CandidateTimes> time([[maybe_unused]] std::span<const TimedLaunch> launches,
+                                        [[maybe_unused]] uint32_t timeout_ms, [[maybe_unused]] uint32_t repetitions,
+                                        [[maybe_unused]] uint64_t swept_bytes, [[maybe_unused]] bool is_fresh) {
+    return error(StatusCode::unimplemented, "this runner times nothing");
+  }
+  /// Whether it can time.
+  virtual bool has_clock() const { return false; }
 
   /// Runs every task of `image` once, or one in `task_step`, as a launch of a program that has one prepared buffer for each
   /// of its tensors. Red zones are not looked at: a program asks once, when it has ended.

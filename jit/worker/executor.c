@@ -45,20 +45,24 @@ struct memory {
 
 /* The launch that the threads work on. */
 struct launch {
+  struct memory code;
   kiln_entry_point entry;
   void* buffers[KILN_EXECUTOR_BUFFERS];
-  const int64_t* extents;
+  int64_t extents[KILN_EXECUTOR_EXTENTS];
   uint32_t* status;
   uint64_t tasks; /* of those that are run */
   uint64_t last_task;
   uint64_t step; /* 0: no launch, caches are swept */
-  uint64_t swept_bytes;
   uint64_t chunk;
   atomic_uint_fast64_t next;
 };
 
 static struct memory g_data;
 static struct memory g_own[KILN_EXECUTOR_BUFFERS]; /* copies of buffers, for timing */
+static struct {
+  struct memory memory;
+  struct kiln_executor_buffer of;
+} g_copies[KILN_EXECUTOR_BUFFERS]; /* copies of what launches that are timed together take from pools */
 static struct memory g_swept[MAX_THREADS];
 static struct memory g_workspaces[MAX_THREADS];
 static uint64_t g_workspace_bytes;
@@ -68,7 +72,10 @@ static struct {
 } g_pools[KILN_EXECUTOR_POOLS];
 static struct kiln_repeated_mapping g_inputs[KILN_EXECUTOR_BUFFERS];
 static uint64_t g_page_bytes;
-static struct launch g_launch;
+static struct launch g_launches[KILN_EXECUTOR_STEPS]; /* those that are kept; any other is the first */
+static struct launch* g_launch = g_launches;
+static uint32_t g_kept;
+static uint64_t g_swept_bytes;
 static int g_threads = 1;
 static sem_t g_begin, g_done;
 
@@ -188,14 +195,14 @@ static int map_buffers(const struct kiln_executor_request* request) {
     const struct kiln_executor_buffer* buffer = &request->buffers[i];
     if (buffer->pool == KILN_EXECUTOR_NO_POOL) {
       if (buffer->offset > g_data.bytes) return errno = EINVAL, -1;
-      g_launch.buffers[i] = g_data.address + buffer->offset;
+      g_launch->buffers[i] = g_data.address + buffer->offset;
       continue;
     }
     if (buffer->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
     const int fd = g_pools[buffer->pool].fd;
     const uint64_t pool_bytes = g_pools[buffer->pool].bytes; /* 0 where none was sent: refused */
     if (kiln_map_repeatedly(&g_inputs[i], fd, pool_bytes, buffer->offset, buffer->bytes) != 0) return -1;
-    g_launch.buffers[i] = g_inputs[i].first;
+    g_launch->buffers[i] = g_inputs[i].first;
   }
   return 0;
 }
@@ -215,9 +222,34 @@ static int copy_buffers(const struct kiln_executor_request* request) {
     if (!own->address) {
       const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
       if (map_guarded(own, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
-      memcpy(own->address, g_launch.buffers[i], bytes);
+      memcpy(own->address, g_launch->buffers[i], bytes);
     }
-    g_launch.buffers[i] = own->address;
+    g_launch->buffers[i] = own->address;
+  }
+  return 0;
+}
+
+/* Where a copy of this part of a pool is, made when it is first asked for. */
+static void* copy_of(const struct kiln_executor_buffer* part, const void* pooled) {
+  for (int i = 0; i < KILN_EXECUTOR_BUFFERS; ++i) {
+    struct memory* memory = &g_copies[i].memory;
+    if (memory->address && memcmp(&g_copies[i].of, part, sizeof *part) == 0) return memory->address;
+    if (memory->address) continue;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (map_guarded(memory, part->bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return NULL;
+    g_copies[i].of = *part;
+    return memcpy(memory->address, pooled, part->bytes);
+  }
+  return errno = ENOBUFS, NULL;
+}
+
+static int copy_pooled(const struct kiln_executor_request* request) {
+  for (int i = 0; request->is_fresh && request->place == 0 && i < KILN_EXECUTOR_BUFFERS; ++i)
+    unmap_guarded(&g_copies[i].memory);
+  for (uint32_t i = 0; i < request->buffer_count; ++i) {
+    if (request->buffers[i].pool == KILN_EXECUTOR_NO_POOL) continue;
+    g_launch->buffers[i] = copy_of(&request->buffers[i], g_launch->buffers[i]);
+    if (!g_launch->buffers[i]) return -1;
   }
   return 0;
 }
@@ -235,7 +267,7 @@ static int prepare_sweep(uint64_t bytes) {
 
 /* Drives what the last repetition left out of the caches that a core has for itself, as the kernels in between do. */
 static void sweep(int thread) {
-  for (uint64_t i = 0; i < g_launch.swept_bytes; i += 64) ++*(volatile uint8_t*)(g_swept[thread].address + i);
+  for (uint64_t i = 0; i < g_swept_bytes; i += 64) ++*(volatile uint8_t*)(g_swept[thread].address + i);
 }
 
 /* How often a thread of this process had to wait for a processor. */
@@ -247,17 +279,18 @@ static long lost_processor(void) {
 static void do_tasks(int thread) {
   uint8_t* workspace = workspace_of(thread);
   for (;;) {
-    const uint64_t first = atomic_fetch_add(&g_launch.next, g_launch.chunk);
-    if (first >= g_launch.tasks) return;
-    const uint64_t left = g_launch.tasks - first;
-    const uint64_t last = first + (left < g_launch.chunk ? left : g_launch.chunk);
-    if (g_launch.step == 1) {
-      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)first, (int64_t)last, g_launch.extents);
+    const uint64_t first = atomic_fetch_add(&g_launch->next, g_launch->chunk);
+    if (first >= g_launch->tasks) return;
+    const uint64_t left = g_launch->tasks - first;
+    const uint64_t last = first + (left < g_launch->chunk ? left : g_launch->chunk);
+    if (g_launch->step == 1) {
+      g_launch->entry(g_launch->buffers, workspace, g_launch->status, (int64_t)first, (int64_t)last, g_launch->extents);
       continue;
     }
     for (uint64_t i = first; i < last; ++i) {
-      const uint64_t each = i + 1 == g_launch.tasks ? g_launch.last_task : i * g_launch.step;
-      g_launch.entry(g_launch.buffers, workspace, g_launch.status, (int64_t)each, (int64_t)each + 1, g_launch.extents);
+      const uint64_t each = i + 1 == g_launch->tasks ? g_launch->last_task : i * g_launch->step;
+      g_launch->entry(g_launch->buffers, workspace, g_launch->status, (int64_t)each, (int64_t)each + 1,
+                      g_launch->extents);
     }
   }
 }
@@ -271,7 +304,7 @@ static void* help(void* thread) {
   sem_post(&g_done); /* begun: from here on it needs no system call but futex */
   for (;;) {
     wait_for(&g_begin);
-    g_launch.step == 0 ? sweep((int)(intptr_t)thread) : do_tasks((int)(intptr_t)thread);
+    g_launch->step == 0 ? sweep((int)(intptr_t)thread) : do_tasks((int)(intptr_t)thread);
     sem_post(&g_done);
   }
   return NULL;
@@ -290,8 +323,8 @@ static void start_threads(void) {
 }
 
 static void do_all_tasks(void) {
-  const int helpers = g_launch.tasks > 1 ? g_threads - 1 : 0;
-  atomic_store(&g_launch.next, 0);
+  const int helpers = g_launch->tasks > 1 ? g_threads - 1 : 0;
+  atomic_store(&g_launch->next, 0);
   for (int i = 0; i < helpers; ++i) sem_post(&g_begin);
   do_tasks(0);
   for (int i = 0; i < helpers; ++i) wait_for(&g_done);
@@ -310,21 +343,25 @@ static void populate(const struct kiln_executor_request* request) {
 }
 
 static void sweep_all(void) {
-  const uint64_t step = g_launch.step;
-  g_launch.step = 0;
+  const uint64_t step = g_launch->step;
+  g_launch->step = 0;
   for (int i = 1; i < g_threads; ++i) sem_post(&g_begin);
   sweep(0);
   for (int i = 1; i < g_threads; ++i) wait_for(&g_done);
-  g_launch.step = step;
+  g_launch->step = step;
 }
 
-static void repeat(const struct kiln_executor_request* request, struct kiln_executor_reply* reply) {
-  g_launch.swept_bytes = request->swept_bytes;
+static void repeat(const struct kiln_executor_request* request, uint32_t launches, struct kiln_executor_reply* reply) {
+  g_swept_bytes = request->swept_bytes;
+  for (uint32_t i = 0; i < launches; ++i) g_launches[i].status = &reply->launch_status;
   for (uint32_t i = 0; i < request->repetitions; ++i) {
     if (request->swept_bytes) sweep_all();
     const long lost = lost_processor();
     const uint64_t begin = now_ns();
-    do_all_tasks();
+    for (uint32_t l = 0; l < launches; ++l) {
+      g_launch = &g_launches[l];
+      do_all_tasks();
+    }
     reply->nanoseconds[i] = now_ns() - begin;
     /* One turn of another process in so long does not matter. */
     reply->was_disturbed[i] = (uint64_t)(lost_processor() - lost) > reply->nanoseconds[i] / 20000000u;
@@ -332,24 +369,52 @@ static void repeat(const struct kiln_executor_request* request, struct kiln_exec
   reply->repetitions = request->repetitions;
 }
 
+static void forget_launches(void) {
+  for (int i = 0; i < KILN_EXECUTOR_STEPS; ++i) unmap_guarded(&g_launches[i].code);
+  g_kept = 0;
+  g_launch = g_launches;
+}
+
+static int map_launch(const struct kiln_executor_request* request, int fd) {
+  struct launch* launch = g_launch;
+  if (map_guarded(&launch->code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
+  const uint8_t* address = launch->code.address + request->entry;
+  memcpy(&launch->entry, &address, sizeof launch->entry);
+  memcpy(launch->extents, request->extents, sizeof launch->extents);
+  launch->step = request->task_step;
+  launch->last_task = request->tasks - 1;
+  launch->tasks = request->tasks == 0 ? 0 : (request->tasks - 1 + launch->step - 1) / launch->step + 1;
+  launch->chunk = 1 + launch->tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
+  return 0;
+}
+
 static int launch(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
+  forget_launches();
   if (map_buffers(request) != 0 || prepare_workspaces(request->workspace_bytes) != 0) return -1;
   if (request->command == KILN_EXECUTOR_TIME &&
       (copy_buffers(request) != 0 || prepare_sweep(request->swept_bytes) != 0))
     return -1;
   populate(request);
-  struct memory code = {0};
-  if (map_guarded(&code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
-  const uint8_t* address = code.address + request->entry;
-  memcpy(&g_launch.entry, &address, sizeof g_launch.entry);
-  g_launch.extents = request->extents;
-  g_launch.status = &reply->launch_status;
-  g_launch.step = request->task_step;
-  g_launch.last_task = request->tasks - 1;
-  g_launch.tasks = request->tasks == 0 ? 0 : (request->tasks - 1 + g_launch.step - 1) / g_launch.step + 1;
-  g_launch.chunk = 1 + g_launch.tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
-  repeat(request, reply);
-  unmap_guarded(&code);
+  if (map_launch(request, fd) != 0) return -1;
+  repeat(request, 1, reply);
+  forget_launches();
+  return 0;
+}
+
+static int keep(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {
+  if (request->place == 0) forget_launches();
+  if (request->place != g_kept || g_kept == KILN_EXECUTOR_STEPS) return errno = EINVAL, -1;
+  g_launch = &g_launches[g_kept];
+  const uint64_t before = g_kept ? g_workspace_bytes : 0;
+  const uint64_t workspace_bytes = request->workspace_bytes > before ? request->workspace_bytes : before;
+  if (map_buffers(request) != 0 || copy_pooled(request) != 0) return -1;
+  if (prepare_workspaces(workspace_bytes) != 0 || prepare_sweep(request->swept_bytes) != 0) return -1;
+  populate(request);
+  if (map_launch(request, fd) != 0) return -1;
+  ++g_kept;
+  if (request->repetitions == 0) return 0;
+  repeat(request, g_kept, reply);
+  forget_launches();
   return 0;
 }
 
@@ -359,7 +424,7 @@ static int run(const struct kiln_executor_request* request, int fd, struct kiln_
       request->used_bytes > g_data.bytes) {
     return errno = EINVAL, -1;
   }
-  const int failed = launch(request, fd, reply);
+  const int failed = request->command == KILN_EXECUTOR_STEP ? keep(request, fd, reply) : launch(request, fd, reply);
   const int why = errno;
   unmap_buffers();
   errno = why;

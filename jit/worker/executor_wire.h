@@ -13,6 +13,7 @@
 #define KILN_EXECUTOR_BUFFERS 128
 #define KILN_EXECUTOR_EXTENTS 64
 #define KILN_EXECUTOR_REPETITIONS 256
+#define KILN_EXECUTOR_STEPS 64
 #define KILN_EXECUTOR_POOLS 28
 #define KILN_EXECUTOR_MESSAGE_BYTES 512
 
@@ -20,7 +21,9 @@ enum kiln_executor_command {
   KILN_EXECUTOR_DATA = 1, /* descriptor: memfd with the buffers; replaces the one before */
   KILN_EXECUTOR_POOL = 2, /* descriptor: sealed memfd that inputs repeat; kept as number `pool` */
   KILN_EXECUTOR_RUN = 3,  /* descriptor: sealed memfd with the code */
-  KILN_EXECUTOR_TIME = 4  /* the same, over copies of the buffers in memory of the worker's own */
+  KILN_EXECUTOR_TIME = 4, /* the same, over copies of the buffers in memory of the worker's own */
+  KILN_EXECUTOR_STEP = 5  /* the same, over copies of pools alone; kept until `repetitions` is not 0: then all that are
+                             kept run so often, one after another, and are timed together */
 };
 
 #define KILN_EXECUTOR_NO_POOL 0xffffffffu
@@ -48,8 +51,10 @@ struct kiln_executor_request {
   uint32_t repetitions;
   uint32_t buffer_count;
   uint32_t extent_count;
-  uint32_t is_fresh;    /* TIME: the buffers hold something else than at the last one */
-  uint64_t swept_bytes; /* TIME: of other memory, touched by each thread before each repetition */
+  uint32_t is_fresh; /* TIME, STEP: the buffers hold something else than at the last one */
+  uint32_t place;    /* STEP: how many are kept before it; 0 forgets those that were */
+  uint32_t reserved;
+  uint64_t swept_bytes; /* TIME, STEP: of other memory, touched by each thread before each repetition */
   int64_t extents[KILN_EXECUTOR_EXTENTS];
   struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];
 };
@@ -68,7 +73,7 @@ struct kiln_executor_reply {
   uint32_t repetitions;
   uint32_t reserved;
   uint64_t nanoseconds[KILN_EXECUTOR_REPETITIONS];
-  uint8_t was_disturbed[KILN_EXECUTOR_REPETITIONS]; /* TIME: a thread lost its processor meanwhile */
+  uint8_t was_disturbed[KILN_EXECUTOR_REPETITIONS]; /* TIME, STEP: a thread lost its processor meanwhile */
   char message
       [KILN_EXECUTOR_MESSAGE_BYTES]; /* why, when not OK and there is no errno; the greeting's; ends with a zero */
 };

@@ -34,6 +34,7 @@ static_assert(KILN_EXECUTOR_BUFFERS >= limits::k_kernel_buffers);
 static_assert(KILN_EXECUTOR_EXTENTS >= limits::k_launch_extents);
 static_assert(KILN_EXECUTOR_POOLS >= 4 * SamplePool::k_kinds, "of each floating dtype");
 static_assert(KILN_EXECUTOR_REPETITIONS >= limits::k_candidate_repetitions);
+static_assert(KILN_EXECUTOR_STEPS >= limits::k_timed_launches);
 
 Status system_error(std::string_view what) {
   return error(StatusCode::resource_exhausted, "execution worker: {}: {}", what, std::strerror(errno));
@@ -78,6 +79,12 @@ CandidateRun run_in(const kiln_executor_reply& reply) {
     run.seconds.push_back(static_cast<double>(reply.nanoseconds[i]) * 1e-9);
   }
   return run;
+}
+
+CandidateTimes times_in(const kiln_executor_reply& reply) {
+  CandidateTimes times{run_in(reply).seconds, {}};
+  times.was_disturbed.assign(reply.was_disturbed, reply.was_disturbed + reply.repetitions);
+  return times;
 }
 
 }  // namespace
@@ -235,8 +242,29 @@ Expected<CandidateTimes> ProcessRunner::time(const Image& image, uint32_t timeou
   request.swept_bytes = swept_bytes;
   request.is_fresh = is_fresh ? 1 : 0;
   KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, image, timeout_ms));
-  CandidateTimes times{run_in(reply).seconds, {}};
-  times.was_disturbed.assign(reply.was_disturbed, reply.was_disturbed + reply.repetitions);
+  return times_in(reply);
+}
+
+Expected<CandidateTimes> ProcessRunner::time(std::span<const TimedLaunch> launches, uint32_t timeout_ms,
+                                             uint32_t repetitions, uint64_t swept_bytes, bool is_fresh) {
+  if (is_device()) return error(StatusCode::unimplemented, "kernels of a device are not timed");
+  if (launches.size() > limits::k_timed_launches) {
+    return error(StatusCode::resource_exhausted, "{} launches, at most {} are timed together", launches.size(),
+                 limits::k_timed_launches);
+  }
+  CandidateTimes times;
+  for (uint32_t i = 0; i < launches.size(); ++i) {
+    const TimedLaunch& launch = launches[i];
+    KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(*launch.image, launch.arguments, {}));
+    const bool is_last = i + 1 == launches.size();
+    request.command = KILN_EXECUTOR_STEP;
+    request.place = i;
+    request.repetitions = is_last ? std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions) : 0;
+    request.swept_bytes = swept_bytes;
+    request.is_fresh = is_fresh ? 1 : 0;
+    KILN_ASSIGN_OR_RETURN(const kiln_executor_reply reply, execute(request, *launch.image, timeout_ms));
+    if (is_last) times = times_in(reply);
+  }
   return times;
 }
 

@@ -60,6 +60,28 @@ TEST_F(StopwatchTest, the_prepared_buffers_stay_as_they_are) {
   EXPECT_EQ(after, 6);
 }
 
+TEST_F(StopwatchTest, launches_that_run_one_after_another_are_timed_together) {
+  const SampleSource source{SamplePool::of(DType::f32).value(), 64};
+  m_buffers = m_runner->prepare(std::vector<CandidateBuffer>{{4096, {}, 0}, {4096, {}, 0}, {4096, source, 0}}).value();
+  float first = 0, last = 0;
+  std::memcpy(&first, m_buffers[2].data(), sizeof first);
+  const Image image = spinning(200'000), bad{{0x0f, 0x0b}, 0, 1, 0, 0};  // ud2
+  const std::vector<LaunchArgument> doubled{{0, 64, 4}, {2, 0, 4}}, again{{1, 0, 4}, {0, 64, 4}};
+  const std::vector<TimedLaunch> one{{&image, doubled}}, both{{&image, doubled}, {&image, again}};
+  Stopwatch stopwatch(*m_runner, 1 << 16);
+  const auto single = stopwatch.sample(one, 2e-4), pair = stopwatch.sample(both, 4e-4);
+  ASSERT_TRUE(single.ok()) << single.status().to_string();
+  ASSERT_TRUE(pair.ok()) << pair.status().to_string();
+  EXPECT_GT(pair->seconds, 1.3 * single->seconds);
+  std::memcpy(&last, m_buffers[1].data(), sizeof last);
+  EXPECT_NE(first, 0);
+  EXPECT_EQ(last, 4 * first);
+
+  const auto crashed = stopwatch.sample(std::vector<TimedLaunch>{{&image, doubled}, {&bad, again}}, 0);
+  EXPECT_EQ(crashed.status().code(), StatusCode::aborted);
+  EXPECT_TRUE(stopwatch.sample(both, 0).ok());
+}
+
 TEST_F(StopwatchTest, a_crash_is_an_error_and_the_next_sample_works) {
   Stopwatch stopwatch(*m_runner, 0);
   const auto crashed = stopwatch.sample({{0x0f, 0x0b}, 0, 1, 0, 0}, 0);  // ud2
