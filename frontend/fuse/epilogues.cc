@@ -52,6 +52,7 @@ Grouper::Epilogue Grouper::followers(GroupId group) const {
       continue;
     }
     if (node.op->kind != OpKind::pointwise) continue;
+    if (m_choices.heavy_epilogues_apart && is_expensive(*node.op)) continue;
     const bool is_ready = std::all_of(node.operands.begin(), node.operands.end(), [&](ValueId operand) {
       return epilogue.is_inside[operand] || !value_depends_on(operand, group);
     });

@@ -116,9 +116,10 @@ bool has_own_kernel(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-Expected<Plan> fuse(const Graph& region) {
+Expected<Plan> fuse(const Graph& region, const FuseChoices& choices) {
   Plan plan;
   plan.region = region;
+  plan.choices = choices;
   KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
   KILN_ASSIGN_OR_RETURN(const GraphFacts before, gather_facts(primitives));
   plan.graph = place_copy_points(split_reductions(primitives, before, plan.values), plan.values);
@@ -128,7 +129,7 @@ Expected<Plan> fuse(const Graph& region) {
   settle_homes(plan.graph, facts, state, plan);
   // Where outputs go is fixed; nothing is computed yet.
 
-  Grouper grouper(state);
+  Grouper grouper(state, choices);
   KILN_RETURN_IF_ERROR(grouper.run());
   const std::vector<Group> groups = grouper.take_groups();
   // Every node has its kernel; no grouping beyond this point.

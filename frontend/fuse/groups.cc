@@ -52,7 +52,8 @@ bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.
 
 bool is_expensive(const OpDef& op) { return op.kind != OpKind::pointwise || is_expensive(op.scalar); }
 
-Grouper::Grouper(FusionState& state) : m_state(state), m_virtual_depth(state.facts->graph->nodes().size(), 0) {
+Grouper::Grouper(FusionState& state, const FuseChoices& choices)
+    : m_state(state), m_choices(choices), m_virtual_depth(state.facts->graph->nodes().size(), 0) {
   const GraphFacts& facts = *state.facts;
   m_state.group_of.assign(graph().nodes().size(), k_no_group);
   m_state.is_virtual.assign(graph().nodes().size(), false);
@@ -210,10 +211,7 @@ Status Grouper::place_backwards() {
 }
 
 /// A product reads what is narrower in memory faster than what it was widened to.
-bool Grouper::is_widening(const Node& node) const {
-  return node.op->kind == OpKind::pointwise && node.op->scalar == ScalarOp::cast &&
-         size_of(m_state.facts->dtype(node.operands[0])) < size_of(m_state.facts->dtype(node.results[0]));
-}
+bool Grouper::is_read_narrow(const Node& node) const { return !m_choices.widening_apart && is_widening(graph(), node); }
 
 Status Grouper::place(NodeId id) {
   const Node& node = graph().node(id);
@@ -228,7 +226,7 @@ Status Grouper::place(NodeId id) {
     return settle(add_group(GroupKind::loops, id));
   }
   const Uses uses = uses_of(value);
-  const bool is_laid_out = uses.is_operand && !is_widening(node);
+  const bool is_laid_out = uses.is_operand && !is_read_narrow(node);
   const bool in_memory = is_stored(value) || is_laid_out || m_state.is_pinned[value];
   const bool is_cheap = !is_expensive(*node.op);
   if (!in_memory && uses.groups.size() == 1) {

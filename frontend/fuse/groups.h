@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/expected.h"
+#include "frontend/fuse/fuse_choices.h"
 #include "frontend/fuse/kernels.h"
 #include "frontend/ops/op.h"
 
@@ -23,7 +24,7 @@ struct Group {
 /// Errors: unimplemented, naming the op, when a node has no kernel even alone.
 class Grouper {
  public:
-  explicit Grouper(FusionState& state);
+  Grouper(FusionState& state, const FuseChoices& choices);
 
   /// Groups all nodes. Afterwards every live node is in one group or virtual, every pinned value has a group, no group
   /// waits for itself, and each group's kernels are those of the final state.
@@ -58,7 +59,8 @@ class Grouper {
   /// The virtual value without a buffer that is nearest to the node's operands, or k_none. Constants stay virtual.
   ValueId nearest_inline(NodeId node) const;
   bool try_join(NodeId node, GroupId group);
-  bool is_widening(const Node& node) const;
+  /// Whether the operand of a product is read as it lies in memory rather than as the node makes it.
+  bool is_read_narrow(const Node& node) const;
   bool try_virtual(NodeId node, const std::vector<GroupId>& groups);
   bool try_merge(GroupId into, GroupId from);
   std::vector<ValueId> roots_of(GroupId group) const;
@@ -88,6 +90,7 @@ class Grouper {
   bool is_stored(ValueId value) const { return !m_state.homes[value].empty() && m_state.facts->is_stored[value]; }
 
   FusionState& m_state;
+  const FuseChoices m_choices;
   std::vector<Group> m_groups;
   std::vector<GroupId> m_order;
   std::vector<uint32_t> m_virtual_depth;  // of each node: virtual nodes between it and a kernel

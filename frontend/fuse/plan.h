@@ -5,6 +5,7 @@
 
 #include "base/digest.h"
 #include "base/expected.h"
+#include "frontend/fuse/fuse_choices.h"
 #include "frontend/ir/graph.h"
 #include "frontend/kernel/kernel_spec.h"
 
@@ -38,6 +39,7 @@ struct Launch {
 struct Plan {
   Graph graph;                    // the region decomposed into what kernels are made of
   Graph region;                   // as it was given
+  FuseChoices choices;            // that it was made with
   std::vector<ValueId> values;    // of `region`: the value of `graph` that each is; k_none where it is gone
   std::vector<KernelSpec> specs;  // distinct
   std::vector<Digest> digests;    // of the canonical bytes of each spec: what keys hold
@@ -47,9 +49,9 @@ struct Plan {
 };
 
 /// Makes kernels of a region graph: every symbol bound (all dims constant); composites are decomposed here.
-/// Deterministic: equal graphs give equal plans.
+/// Deterministic: equal graphs and choices give equal plans. Whatever the choices, a plan computes the same.
 /// Errors: unimplemented, naming the op, when a node has no kernel form.
-Expected<Plan> fuse(const Graph& region);
+Expected<Plan> fuse(const Graph& region, const FuseChoices& choices = {});
 
 /// What one launch computes, for judging its kernel: as the caller's own ops (Plan::region) where the launch computes
 /// whole ones, so that a wrong decomposition is found too; else as the part of Plan::graph. Its inputs are the launch's

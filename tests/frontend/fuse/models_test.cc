@@ -263,6 +263,25 @@ TEST_F(FusedModel, AKernelThatWouldWaitForItselfIsCutWhereItDoes) {
   EXPECT_EQ(fused({sum, t}).launches.size(), 4U);
 }
 
+TEST_F(FusedModel, WhatIsHeavyBehindAProductMayBeApart) {
+  const ValueId x = input({7, 5}), hidden = linear(x, 5, 9);
+  const Plan plan = fused({b.mul(b.op("gelu", {hidden}), input({7, 9}))});
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+  const auto apart = fuse(graph, {.heavy_epilogues_apart = true});
+  ASSERT_TRUE(apart.ok()) << apart.status().to_string();
+  ASSERT_EQ(apart->launches.size(), 2U) << kernels_of(*apart);
+  EXPECT_EQ(kernel_name(apart->specs[0]), "gemm_f32_7x9x5_nn_e1") << "the bias stays with the product";
+}
+
+TEST_F(FusedModel, AWidenedOperandMayBeApart) {
+  const ValueId wide = b.op("cast", {input({5, 9}, DType::i8)}, {{"dtype", DType::f32}});
+  const Plan plan = fused({b.matmul(input({7, 5}), wide)}, 100);
+  EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+  const auto apart = fuse(graph, {.widening_apart = true});
+  ASSERT_TRUE(apart.ok()) << apart.status().to_string();
+  EXPECT_EQ(apart->launches.size(), 2U) << kernels_of(*apart);
+}
+
 TEST_F(FusedModel, EqualGraphsGiveEqualPlans) {
   graph.set_outputs({layer(input({k_batch, k_seq, k_width}))});
   const auto a = fuse(graph), c = fuse(graph);

@@ -13,8 +13,9 @@ namespace kiln {
 Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, const std::vector<Tensor>& inputs);
 
 /// Fuses, runs, and compares every output with the f64 reference of the region: |got - wanted| ≤ tolerance *
-/// (1 + |wanted|), NaN equal to NaN.
-/// Gives the plan; fails the running test otherwise.
+/// (1 + |wanted|), NaN equal to NaN; with all choices that may make a difference,
+/// where there are no halves.
+/// Gives the plan of the default ones; fails the running test otherwise.
 Plan expect_fused(const Graph& region, const std::vector<Tensor>& inputs, double tolerance = 2e-5);
 
 /// Random memory for the inputs of a graph: normal floats, booleans, integers in [0, bound).
