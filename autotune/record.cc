@@ -29,6 +29,14 @@ TuningRecord::Candidate read(const Json& json) {
 
 }  // namespace
 
+TuningRecord::Candidate TuningRecord::Candidate::of(const Entrant& entrant, std::vector<uint8_t> schedule,
+                                                    std::string origin) {
+  return {
+      entrant.description, std::move(origin), std::move(schedule), entrant.seconds,
+      entrant.median(),    entrant.spread(),  entrant.disturbed,   entrant.status.ok() ? "" : entrant.status.message(),
+      entrant.is_finalist};
+}
+
 double TuningRecord::gain() const {
   if (winner >= candidates.size()) return 1;
   const double best = candidates[winner].median;

@@ -11,21 +11,24 @@
 
 namespace kiln {
 
-/// What a race said about one kernel on one machine: every candidate with every sample, not the winner alone, so that a
-/// later race begins with what is known and a person sees why.
+/// What a race said about one kernel, or the plans of one region, on one machine: every candidate with every sample, not
+/// the winner alone, so that a later race begins with what is known and a person sees why.
 struct TuningRecord {
   struct Candidate {
     std::string description;
     std::string origin;             // the near kernel whose race its schedule won; empty: the model lists it
-    std::vector<uint8_t> schedule;  // Schedule::bytes
+    std::vector<uint8_t> schedule;  // Schedule::bytes; of a plan its FuseChoices, in the same form
     std::vector<double> seconds;
     double median = 0, spread = 0;  // Entrant's
     uint32_t disturbed = 0;
     std::string dropped;  // why it never ran to an end; empty: it did
     bool is_finalist = false;
+
+    /// How an entrant did.
+    static Candidate of(const Entrant& entrant, std::vector<uint8_t> schedule, std::string origin = {});
   };
 
-  std::string kernel;   // kernel_name of the spec
+  std::string kernel;   // kernel_name of the spec; of a region "plan with" that of its first kernel that others lack
   std::string machine;  // what it was measured on
   double load = 0;      // of the machine when the race began: the load average of a minute
   uint32_t winner = 0;  // of `candidates`; the first is the analytic pick

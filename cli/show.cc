@@ -55,8 +55,8 @@ void print_record(const Output& out, const Json& record) {
   out.print_table(table);
 }
 
-/// What a key says of its kernel: equal in the keys of its code and of its records.
-KeyParts kernel_parts(const Json& head) {
+/// What a key says of its kernel or region: equal in the keys of its code or plan and of its records.
+KeyParts subject_parts(const Json& head) {
   KeyParts parts = parts_of(head);
   std::erase_if(parts, [](const auto& part) {
     return part.first == "level" || part.first == "toolchain" || part.first == "machine";
@@ -64,10 +64,10 @@ KeyParts kernel_parts(const Json& head) {
   return parts;
 }
 
-bool is_of_one_kernel(const Json& code, const Json& record) {
-  for (const Json& ours : code.value("heads", Json::array())) {
+bool is_of_one_subject(const Json& entry, const Json& record) {
+  for (const Json& ours : entry.value("heads", Json::array())) {
     for (const Json& theirs : record.value("heads", Json::array())) {
-      if (kernel_parts(ours) == kernel_parts(theirs)) return true;
+      if (subject_parts(ours) == subject_parts(theirs)) return true;
     }
   }
   return false;
@@ -80,19 +80,26 @@ Status require_code(const Json& entry, std::string_view option) {
                           name_of(entry).substr(0, 16), kind, option);
 }
 
-/// What was measured of a kernel: a record for each machine it has raced on.
+/// What was measured of a kernel, or of a region's plans: a record for each machine it has raced on.
 Expected<Json> records_of(Session& session, const Json& entry) {
-  KILN_RETURN_IF_ERROR(require_code(entry, "--record"));
+  const bool is_plan = entry.value("kind", "") == "plan";
+  if (!is_plan) KILN_RETURN_IF_ERROR(require_code(entry, "--record"));
   KILN_ASSIGN_OR_RETURN(const Json listed, session.ask({.verb = protocol::Verb::list}));
   Json records = Json::array();
   for (const Json& other : listed.value("entries", Json::array())) {
-    if (other.value("kind", "") != "record" || !is_of_one_kernel(entry, other)) continue;
+    if (other.value("kind", "") != "record" || !is_of_one_subject(entry, other)) continue;
     KILN_ASSIGN_OR_RETURN(const Json shown, session.find_entry(other.value("digest", "")));
     if (shown.contains("record") && shown["record"].is_object()) records.push_back(shown["record"]);
   }
   if (!records.empty()) return records;
   if (part_of(entry, "deterministic") == "true") {
-    return error(StatusCode::not_found, "kernel {} is deterministic: such kernels never race",
+    return error(StatusCode::not_found, "{} {} is deterministic: such {}s never race", is_plan ? "plan" : "kernel",
+                 name_of(entry).substr(0, 16), is_plan ? "plan" : "kernel");
+  }
+  if (is_plan) {
+    return error(StatusCode::not_found,
+                 "plan {} has not raced: a region's plans do where several compute the same with other kernels, in the "
+                 "background while the machine is idle, or when kiln retune is given their program's key",
                  name_of(entry).substr(0, 16));
   }
   return error(
@@ -152,7 +159,8 @@ Action add_show(CommandLine& line) {
   auto options = std::make_shared<Options>();
   line.option("KEY", options->name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
   line.flag("--asm", options->assembly, "A kernel's machine code as assembly; its hot loop is marked");
-  line.flag("--record", options->record, "What was measured of a kernel's candidates, given the key of its code");
+  line.flag("--record", options->record,
+            "What was measured of a kernel's candidates, given the key of its code, or of a region's plans");
   return [options](Session& session) { return show(session, *options); };
 }
 

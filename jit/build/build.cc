@@ -15,6 +15,7 @@
 #include "jit/build/kernels/tune_kernels.h"
 #include "jit/build/link/link.h"
 #include "jit/build/plan/plan_regions.h"
+#include "jit/build/plan/tune_plans.h"
 #include "jit/build/program_verdict/program_verdict.h"
 #include "jit/build/published.h"
 
@@ -58,20 +59,22 @@ class ProgramBuild {
     const Graph settled = settle_layouts(sink_views(m_canonical.graph));
     const RegionPartition partition = find_regions(settled);
     m_clock.finish("regions");
-    KILN_ASSIGN_OR_RETURN(m_plans, plan_regions(partition, m_target, m_environment.progress));
+    KILN_ASSIGN_OR_RETURN(m_regions, plan_regions(partition, m_target, m_published, m_environment.progress));
     m_clock.finish("fuse");
-    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_plans, m_target, m_published, m_environment));
+    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment));
     m_clock.finish("kernels");
     if (m_tuning != Tuning::off) {
       const Deadline deadline =
           m_tuning == Tuning::background ? deadline_in(limits::k_background_tuning_ms) : k_no_deadline;
       const RaceOrder order{m_tuning == Tuning::again, deadline};
-      KILN_ASSIGN_OR_RETURN(const uint32_t raced,
-                            tune_kernels(m_plans, m_target, m_published, m_environment, order, m_kernels));
-      m_result.raced += raced;
+      KILN_ASSIGN_OR_RETURN(const uint32_t plans,
+                            tune_plans(partition, m_target, m_published, m_environment, order, m_regions, m_kernels));
+      KILN_ASSIGN_OR_RETURN(const uint32_t kernels,
+                            tune_kernels(m_regions.plans, m_target, m_published, m_environment, order, m_kernels));
+      m_result.raced += plans + kernels;
       m_clock.finish("tune");
     }
-    m_linked = link(m_canonical, settled, partition, m_plans, m_kernels, m_target);
+    m_linked = link(m_canonical, settled, partition, m_regions, m_kernels, m_target);
     m_result.is_tuned = m_result.is_tuned && m_linked.is_tuned;
     m_clock.finish("link");
     Json judged = nullptr;
@@ -83,7 +86,7 @@ class ProgramBuild {
                 {"driver", m_target.target.driver},
                 {"verified", m_target.proof == Proof::verified},
                 {"stages_ms", m_clock.json()},
-                {"regions", m_plans.size()},
+                {"regions", m_regions.plans.size()},
                 {"calls", partition.regions.size()},
                 {"program", judged},
                 {"kernels", m_kernels.report}};
@@ -96,7 +99,7 @@ class ProgramBuild {
   Expected<Json> judge(const Graph& settled, const RegionPartition& partition) {
     m_environment.progress("verify", 0, 1, "program");
     std::vector<const Plan*> plans;
-    for (const Plan& plan : m_plans) plans.push_back(&plan);
+    for (const Plan& plan : m_regions.plans) plans.push_back(&plan);
     const LinkedProgram linked{m_linked.program.payload, [&](const Digest& digest) { return plan_named(digest); },
                                [&](const Digest& digest) { return kernel_named(digest); }};
     const ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, linked,
@@ -131,9 +134,9 @@ class ProgramBuild {
   }
 
   const KernelSpec* spec_of(const Digest& code) const {
-    for (size_t p = 0; p < m_plans.size(); ++p) {
+    for (size_t p = 0; p < m_regions.plans.size(); ++p) {
       const auto found = std::ranges::find(m_kernels.of_plans[p], code, &KernelChoice::code);
-      if (found != m_kernels.of_plans[p].end()) return &m_plans[p].specs[found - m_kernels.of_plans[p].begin()];
+      if (found != m_kernels.of_plans[p].end()) return &m_regions.plans[p].specs[found - m_kernels.of_plans[p].begin()];
     }
     return nullptr;
   }
@@ -159,7 +162,7 @@ class ProgramBuild {
   const Tuning m_tuning;
   const BuildEnvironment& m_environment;
   BuildResult& m_result;
-  std::vector<Plan> m_plans;
+  RegionPlans m_regions;
   ChosenKernels m_kernels;
   LinkedArtifacts m_linked;
   StageClock m_clock;

@@ -11,7 +11,7 @@
 
 namespace kiln {
 
-/// Whether candidates race for kernels that have not raced on this machine, before these are linked.
+/// Whether plans of regions and candidates of kernels race that have not raced on this machine, before they are linked.
 enum class Tuning : uint8_t {
   off,
   background,  // some of them, for about limits::k_background_tuning_ms: a later build goes on
@@ -32,8 +32,8 @@ struct BuildResult {
   std::vector<BuiltArtifact> artifacts;
   std::vector<BuiltHead> heads;
   uint64_t compilations = 0;  // code generations done
-  uint32_t raced = 0;         // kernels whose candidates raced
-  bool is_tuned = true;       // every kernel of the programs that may race has
+  uint32_t raced = 0;         // kernels whose candidates raced, and regions whose plans did
+  bool is_tuned = true;       // every kernel and region of the programs that may race has
   std::string report;         // JSON: stages with milliseconds, kernels with schedule, error and time
 };
 

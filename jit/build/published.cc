@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/schedule_bytes.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln {
@@ -22,6 +23,13 @@ Image image_in(const kiln_view& view) {
           header.tasks,
           header.workspace_bytes,
           header.features};
+}
+
+/// The plan that the key leads to; null where there is none. `view` has its bytes.
+const fb::Plan* find_plan(kiln_reader* reader, const Digest& key, kiln_view& view) {
+  if (kiln_reader_find_key(reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return nullptr;
+  flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
+  return verifier.VerifyBuffer<fb::Plan>(nullptr) ? flatbuffers::GetRoot<fb::Plan>(view.payload) : nullptr;
 }
 
 }  // namespace
@@ -53,13 +61,19 @@ std::optional<PublishedRecord> Published::record(const Digest& key) {
   return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
 }
 
+std::optional<PublishedChoices> Published::choices(const Digest& key) {
+  kiln_view view;
+  const fb::Plan* plan = find_plan(m_reader, key, view);
+  if (plan == nullptr || plan->choices() == nullptr) return std::nullopt;
+  const auto choices = parse_choices<FuseChoices>({plan->choices()->data(), plan->choices()->size()});
+  return choices.ok() ? std::optional(PublishedChoices{*choices, plan->choice_generation()}) : std::nullopt;
+}
+
 bool Published::has_plan(const Digest& key, const Digest& artifact) {
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return false;
-  if (digest_in(view) != artifact) return false;
-  flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
-  if (!verifier.VerifyBuffer<fb::Plan>(nullptr)) return false;
-  const auto* codes = flatbuffers::GetRoot<fb::Plan>(view.payload)->codes();
+  const fb::Plan* plan = find_plan(m_reader, key, view);
+  if (plan == nullptr || digest_in(view) != artifact) return false;
+  const auto* codes = plan->codes();
   return codes == nullptr || std::ranges::all_of(*codes, [&](const fb::ArtifactDigest* code) {
            kiln_view kernel;
            return kiln_reader_find_digest(m_reader, code->bytes()->data(), KILN_ARTIFACT_CODE, &kernel) == KILN_HIT;

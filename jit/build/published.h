@@ -7,9 +7,16 @@
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "cache/reader/reader.h"
+#include "frontend/fuse/fuse_choices.h"
 #include "jit/build/kernel_choice.h"
 
 namespace kiln {
+
+/// The choices that a plan was made with, and their generation.
+struct PublishedChoices {
+  FuseChoices choices;
+  uint32_t generation = 0;
+};
 
 /// A record's JSON, and the generation of the head that led to it.
 struct PublishedRecord {
@@ -33,6 +40,8 @@ class Published {
   std::optional<Image> image_named(const Digest& digest);
   /// The record that this key leads to, of whatever version. Its bytes stay while this object does.
   std::optional<PublishedRecord> record(const Digest& key);
+  /// The choices of the plan that this key leads to; none where they never raced, or are of another version.
+  std::optional<PublishedChoices> choices(const Digest& key);
   /// Whether this plan key leads to this artifact, and every kernel that it names is there too.
   bool has_plan(const Digest& key, const Digest& artifact);
 

@@ -57,6 +57,12 @@ Key tuning_key(const Digest& spec, const Target& target, const std::string& mach
   return key;
 }
 
+Key plan_tuning_key(const Digest& region, const Target& target, const std::string& machine) {
+  Key key = make_key("tuning", "region", region.to_hex(), target, Proof::verified);
+  key.parts.push_back({"machine", machine});
+  return key;
+}
+
 Key near_key(const std::string& family, const std::string& sizes, const Target& target, const std::string& machine) {
   Key key = make_key("near", "family", family, target, Proof::verified);
   key.parts.push_back({"sizes", sizes});

@@ -37,6 +37,8 @@ Key plan_key(const Digest& region, const Target& target, Proof proof = Proof::ve
 Key code_key(const Digest& spec, const Target& target, const std::string& toolchain, Proof proof = Proof::verified);
 /// kernel spec on a machine → the record of its candidates' race. `machine`: to_string(Machine).
 Key tuning_key(const Digest& spec, const Target& target, const std::string& machine);
+/// region on a machine → the record of its plans' race.
+Key plan_tuning_key(const Digest& region, const Target& target, const std::string& machine);
 /// kernels of a family, of about these sizes, on a machine → the record of the latest race among them. The texts are those
 /// of a Neighbourhood (autotune/neighbourhood.h).
 Key near_key(const std::string& family, const std::string& sizes, const Target& target, const std::string& machine);

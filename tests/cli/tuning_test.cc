@@ -85,7 +85,7 @@ TEST_F(Cli, WhatWasTunedIsRecordedAndShown) {
   EXPECT_EQ(run.json()["outputs"][0]["right"], true);
 }
 
-TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernel) {
+TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernelOrPlan) {
   ASSERT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
   const auto codes = kiln({"ls", "--kind", "code", "--json"}).json()["entries"];
   size_t raced = 0;
@@ -106,7 +106,12 @@ TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernel) {
     EXPECT_THAT(records[0]["kernel"].get<std::string>(), HasSubstr("gemm"));
   }
   EXPECT_GT(raced, 0);
-  EXPECT_EQ(raced, kiln({"ls", "--kind", "record", "--json"}).json()["matched"]);
+  EXPECT_EQ(raced + 1, kiln({"ls", "--kind", "record", "--json"}).json()["matched"]);
+  const CliResult plan = kiln({"show", newest_key("plan"), "--record"});
+  ASSERT_EQ(plan.exit_status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("plan with gemm"));
+  EXPECT_THAT(plan.out, HasSubstr("all fused"));
+  EXPECT_THAT(plan.out, HasSubstr("heavy epilogues apart"));
 }
 
 TEST_F(Cli, BenchHoldsTunedKernelsAgainstTheMachine) {

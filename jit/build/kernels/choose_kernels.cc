@@ -16,6 +16,12 @@ std::optional<Image> deferred_code(const Digest& spec, const BuildTarget& target
   return published.image(code_key(spec, target.target, {}, Proof::deferred).digest());
 }
 
+std::optional<KernelChoice> known_code(const Digest& key, Published& published, const ChosenKernels& made) {
+  const auto head = std::ranges::find(made.heads, key, &BuiltHead::key);
+  if (head == made.heads.end()) return published.code(key);
+  return KernelChoice{head->artifact, head->generation};
+}
+
 nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel) {
   return {{"name", kernel_name(job.spec())},
           {"key", job.key.to_hex()},
@@ -43,7 +49,7 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 }
 
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                                       const BuildEnvironment& environment) {
+                                       const BuildEnvironment& environment, const ChosenKernels& made) {
   // Specs are shared across regions, and with everything published before: each is looked for once.
   std::vector<std::vector<Digest>> keys(plans.size());
   std::unordered_map<Digest, KernelChoice> choices;
@@ -55,7 +61,7 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
       const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
       const Digest digest = keys[p][launch.spec] = key.digest();
       if (choices.contains(digest)) continue;
-      const auto known = published.code(digest);
+      const auto known = known_code(digest, published, made);
       choices[digest] = known.value_or(KernelChoice{});
       if (!known) jobs.push_back({digest, key.to_json(), &plans[p], &launch, deferred_code(spec, target, published)});
     }

@@ -86,12 +86,9 @@ class KernelTuning {
     TuningRecord record{
         kernel_name(m_job.kernel.spec()), to_string(m_machine), m_load, static_cast<uint32_t>(m_winner), {}};
     for (const Candidate& candidate : m_candidates) {
-      const Entrant& entrant = candidate.entrant;
-      const std::string dropped = entrant.status.ok() ? "" : entrant.status.message();
       const NearSchedule made_by = candidate.made_by ? *candidate.made_by : NearSchedule{};
-      record.candidates.push_back({entrant.description, made_by.origin, made_by.schedule.bytes, entrant.seconds,
-                                   entrant.median(), entrant.spread(), entrant.disturbed, dropped,
-                                   entrant.is_finalist});
+      record.candidates.push_back(
+          TuningRecord::Candidate::of(candidate.entrant, made_by.schedule.bytes, made_by.origin));
     }
     return record;
   }
@@ -180,12 +177,6 @@ class KernelTuning {
   double m_best = HUGE_VAL;
 };
 
-/// Whether the key leads to a record that this build can read: any other is none, and the kernel races again.
-bool has_record(const Key& key, Published& published) {
-  const auto kept = published.record(key.digest());
-  return kept && TuningRecord::parse(kept->json).ok();
-}
-
 /// The distinct tunable specs that have not raced on this machine; all of them when it is again.
 std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const std::string& machine,
                                bool is_again, Published& published, const ChosenKernels& chosen) {
@@ -212,15 +203,6 @@ void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice
       if (plans[p].digests[i] == spec) chosen.of_plans[p][i] = choice;
     }
   }
-}
-
-Json report_of(const TuningRecord& record, double seconds) {
-  return {{"name", record.kernel},
-          {"tuned", true},
-          {"candidates", record.candidates.size()},
-          {"schedule", record.candidates[record.winner].description},
-          {"gain", record.gain()},
-          {"seconds", seconds}};
 }
 
 /// Races one kernel and puts what came of it into `chosen`.
@@ -255,6 +237,20 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
 }
 
 }  // namespace
+
+Json report_of(const TuningRecord& record, double seconds) {
+  return {{"name", record.kernel},
+          {"tuned", true},
+          {"candidates", record.candidates.size()},
+          {"schedule", record.candidates[record.winner].description},
+          {"gain", record.gain()},
+          {"seconds", seconds}};
+}
+
+bool has_record(const Key& key, Published& published) {
+  const auto kept = published.record(key.digest());
+  return kept && TuningRecord::parse(kept->json).ok();
+}
 
 bool is_tunable(const KernelSpec& spec, const Target& target) {
   return !target.is_deterministic && !std::holds_alternative<LoopsSpec>(spec.kernel);

@@ -2,8 +2,10 @@
 
 #include <span>
 
+#include "autotune/record.h"
 #include "base/fd.h"
 #include "jit/build/kernels/choose_kernels.h"
+#include "jit/resolve/key.h"
 
 namespace kiln {
 
@@ -16,6 +18,12 @@ struct RaceOrder {
   bool is_again = false;              // also those that have raced
   Deadline deadline = k_no_deadline;  // after which none begins but the first
 };
+
+/// A race as a row of the build's report.
+nlohmann::ordered_json report_of(const TuningRecord& record, double seconds);
+
+/// Whether the key leads to a record that this build can read: any other is none.
+bool has_record(const Key& key, Published& published);
 
 /// Races the candidates of the tunable specs that have not raced on this machine, and puts the winners in the place of what
 /// `chosen` had: as a later generation, also where the incumbent won, so that a race is seen to have been. A winner is

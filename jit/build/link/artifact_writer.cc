@@ -4,6 +4,7 @@
 #include <cassert>
 #include <unordered_map>
 
+#include "backends/schedule_bytes.h"
 #include "cache/format/artifact_bytes.h"
 #include "frontend/kernel/overwrites.h"
 #include "jit/build/link/memory_planner.h"
@@ -150,7 +151,8 @@ std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBuffe
 
 }  // namespace
 
-BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes) {
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes,
+                            uint32_t choice_generation) {
   assert(codes.size() == plan.specs.size());
   flatbuffers::FlatBufferBuilder builder;
   const MemoryPlan scratch = plan_scratch(plan);
@@ -205,10 +207,11 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
   }
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);
+  const auto choices = choice_generation > 0 ? builder.CreateVector(encode_choices(plan.choices)) : 0;
   builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
                                 builder.CreateVector(names), builder.CreateVector(buffers),
                                 builder.CreateVector(launches), scratch.total_bytes, stored_constants,
-                                std::ranges::any_of(plan.specs, has_indirect_access)));
+                                std::ranges::any_of(plan.specs, has_indirect_access), choices, choice_generation));
   return finish(ArtifactKind::plan, builder);
 }
 

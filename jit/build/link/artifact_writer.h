@@ -10,8 +10,10 @@
 namespace kiln {
 
 /// Lays the plan's temporaries out in scratch. `codes[i]` is the artifact of plan.specs[i]. Inputs and
-/// outputs are stored as argument numbers of a call: the region's `input_count` inputs, then its outputs.
-BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes);
+/// outputs are stored as argument numbers of a call: the region's `input_count` inputs, then its outputs. The plan's choices
+/// are kept when their generation is not 0.
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes,
+                            uint32_t choice_generation = 0);
 
 /// A region call of a program: which plan, and the graph's values its inputs and outputs are.
 struct ProgramCall {
@@ -25,7 +27,7 @@ struct ProgramDescription {
   std::vector<ProgramCall> calls;  // in executable order
   std::string target;
   uint32_t generation = 0;
-  bool is_tuned = false;  // each product and attention has raced
+  bool is_tuned = false;  // each product and attention has raced, and plans where several compute the same
 };
 
 /// Lays the values between regions out in scratch. A graph output that no call writes must be a graph input.

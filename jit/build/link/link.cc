@@ -8,10 +8,10 @@ namespace kiln {
 
 namespace {
 
-BuiltArtifact link_plan(const Plan& plan, std::span<const KernelChoice> kernels) {
+BuiltArtifact link_plan(const Plan& plan, uint32_t choice_generation, std::span<const KernelChoice> kernels) {
   std::vector<Digest> codes;
   for (const KernelChoice& kernel : kernels) codes.push_back(kernel.code);
-  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), codes);
+  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), codes, choice_generation);
 }
 
 /// Whether each kernel that may race has.
@@ -22,26 +22,28 @@ bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels, const Tar
   return true;
 }
 
+}  // namespace
+
 uint32_t generation_of(std::span<const KernelChoice> kernels) {
   uint32_t sum = 0;
   for (const KernelChoice& kernel : kernels) sum += kernel.generation;
   return sum;
 }
 
-}  // namespace
-
 LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const RegionPartition& partition,
-                     std::span<const Plan> plans, const ChosenKernels& kernels, const BuildTarget& target) {
+                     const RegionPlans& regions, const ChosenKernels& kernels, const BuildTarget& target) {
   LinkedArtifacts linked;
   ProgramDescription description{settled, {}, {}, target.target.name, 0, true};
-  for (size_t i = 0; i < plans.size(); ++i) {
-    BuiltArtifact artifact = link_plan(plans[i], kernels.of_plans[i]);
-    const uint32_t generation = generation_of(kernels.of_plans[i]);
+  for (size_t i = 0; i < regions.plans.size(); ++i) {
+    const Plan& plan = regions.plans[i];
+    BuiltArtifact artifact = link_plan(plan, regions.generations[i], kernels.of_plans[i]);
+    const uint32_t generation = regions.generations[i] + generation_of(kernels.of_plans[i]);
     const Key key = plan_key(partition.classes[i].digest, target.target, target.proof);
     linked.plan_heads.push_back({key.digest(), artifact.digest, generation, key.to_json()});
     description.plans.push_back(artifact.digest);
     description.generation += generation;
-    description.is_tuned = description.is_tuned && is_tuned(plans[i], kernels.of_plans[i], target.target);
+    description.is_tuned =
+        description.is_tuned && regions.others[i].empty() && is_tuned(plan, kernels.of_plans[i], target.target);
     linked.plans.push_back(std::move(artifact));
   }
   for (const Region& region : partition.regions) {

@@ -8,6 +8,7 @@
 #include "jit/build/artifact.h"
 #include "jit/build/environment.h"
 #include "jit/build/kernels/choose_kernels.h"
+#include "jit/build/plan/plan_regions.h"
 
 namespace kiln {
 
@@ -17,13 +18,16 @@ struct LinkedArtifacts {
   std::vector<BuiltHead> plan_heads;
   BuiltArtifact program;
   BuiltHead program_head;
-  bool is_tuned = false;  // every kernel that may race has
+  bool is_tuned = false;  // every kernel and every region that may race has
 };
 
-/// Links `plans` with the kernels chosen for them. The generation of a plan is the sum of its kernels', that of a program
-/// the sum of its plans': whoever links the same kernels gives the same number, and a kernel that is replaced by a later
-/// one raises all that call it. `canonical` is what the program's key is of, `settled` the graph that was cut.
+/// Links plans with the kernels chosen for them. The generation of a plan is that of its choices and its kernels' added up,
+/// that of a program the sum of its plans': whoever links the same kernels gives the same number, and a kernel that is
+/// replaced by a later one raises all that call it. `canonical` is what the program's key is of, `settled` the graph that was cut.
 LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const RegionPartition& partition,
-                     std::span<const Plan> plans, const ChosenKernels& kernels, const BuildTarget& target);
+                     const RegionPlans& regions, const ChosenKernels& kernels, const BuildTarget& target);
+
+/// The sum of the kernels' generations.
+uint32_t generation_of(std::span<const KernelChoice> kernels);
 
 }  // namespace kiln

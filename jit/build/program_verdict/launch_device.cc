@@ -109,6 +109,7 @@ Status LaunchDevice::launch(const Image& image, std::span<void* const> pointers,
   for (size_t i = 0; i < places.size(); ++i) places[i].bytes = bytes[i];
   KILN_ASSIGN_OR_RETURN(const CandidateRun run,
                         m_runner.launch(image, places, extents, m_observer.timeout_ms(), m_observer.task_step()));
+  m_launched.push_back(std::move(places));
   return m_observer.end(run.status);
 }
 

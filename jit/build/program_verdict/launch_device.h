@@ -59,6 +59,8 @@ class LaunchDevice final : public Device {
   /// Makes what was allocated so far. Errors: of CandidateRunner::prepare.
   Status commit();
   std::span<uint8_t> bytes(uint32_t allocation) const { return m_spans[allocation]; }
+  /// The arguments of each launch so far.
+  const std::vector<std::vector<LaunchArgument>>& launched() const { return m_launched; }
 
   Status launch(const Image& image, std::span<void* const> pointers, std::span<const int64_t> extents);
   Status upload(void* to, const void* from, size_t bytes);
@@ -84,6 +86,7 @@ class LaunchDevice final : public Device {
   uintptr_t m_next = uintptr_t{1} << 40;
   std::vector<Upload> m_uploads;  // before commit()
   std::vector<std::span<uint8_t>> m_spans;
+  std::vector<std::vector<LaunchArgument>> m_launched;
 };
 
 }  // namespace kiln

@@ -59,6 +59,7 @@ class ProgramTrial {
     KILN_RETURN_IF_ERROR(m_device.commit());
     fill();
     KILN_RETURN_IF_ERROR(m_program->launch(*stream, m_input_pointers, m_output_pointers, m_scratch));
+    m_verdict.arguments = m_device.launched();
     return check_end();
   }
 

@@ -33,6 +33,7 @@ struct ProgramVerdict {
   double max_error = 0;       // largest error found, as a share of the tolerance
   double run_ms = 0;          // in the worker
   double reference_ms = 0;
+  std::vector<std::vector<LaunchArgument>> arguments;  // of each launch that ran, in the runner's prepared buffers
 };
 
 /// Runs the linked program on sample data in the runner's worker, one launch at a time, and holds what each launch finds

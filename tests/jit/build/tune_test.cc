@@ -1,4 +1,4 @@
-// A build that races: winners are verified, recorded and linked, and what has raced does not race again.
+// A build that races: winners, kernels and plans, are verified, recorded and linked, and what has raced does not race again.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,6 +18,7 @@
 #include "base/hex.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/builder.h"
+#include "frontend/kernel/expensive.h"
 #include "frontend/wire/wire.h"
 #include "jit/build/build.h"
 #include "jit/build/kernels/tune_kernels.h"
@@ -83,6 +84,17 @@ const CompileBackend* narrow_by_one_way(std::string_view name) {
   return name == backend.name() ? &backend : nullptr;
 }
 
+/// One schedule for each product, a slow one where functions are computed behind it.
+const CompileBackend* slow_when_fused(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
+    const bool is_heavy = std::ranges::any_of(gemm.epilogue.exprs, is_expensive, &ScalarNode::op);
+    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
+    schedules.resize(1);
+    if (is_heavy) schedules = {{encode_choices(slow), "planted"}};
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
 Graph product_of(int64_t m, int64_t n, int64_t k) {
   Graph graph;
   GraphBuilder builder(graph);
@@ -138,6 +150,17 @@ Graph product_and_loop() {
   const ValueId x = graph.add_input({DType::f32, {Dim(96), Dim(160)}, {}});
   const ValueId w = graph.add_input({DType::f32, {Dim(160), Dim(128)}, {}});
   graph.set_outputs({builder.op("softmax", {builder.op("matmul", {x, w})}, {{"dim", int64_t{1}}})});
+  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
+  return graph;
+}
+
+/// A product with a function behind it that may have a kernel of its own.
+Graph product_and_gelu() {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId x = graph.add_input({DType::f32, {Dim(150), Dim(200)}, {}});
+  const ValueId w = graph.add_input({DType::f32, {Dim(200), Dim(260)}, {}});
+  graph.set_outputs({builder.op("gelu", {builder.op("matmul", {x, w})})});
   EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
   return graph;
 }
@@ -323,11 +346,13 @@ TEST_F(TuneTest, no_race_but_the_first_begins_late) {
   const BuildTarget asked{*only_the_host("cpu"), target, Proof::verified};
   const BuildEnvironment environment = this->environment();
   Published published(m_directory.path());
-  const auto plans = plan_regions(find_regions(settle_layouts(canonicalise(graph).graph)), asked, environment.progress);
-  ASSERT_TRUE(plans.ok()) << plans.status().to_string();
-  auto chosen = choose_kernels(*plans, asked, published, environment);
+  const RegionPartition partition = find_regions(settle_layouts(canonicalise(graph).graph));
+  const auto regions = plan_regions(partition, asked, published, environment.progress);
+  ASSERT_TRUE(regions.ok()) << regions.status().to_string();
+  const std::vector<Plan>& plans = regions->plans;
+  auto chosen = choose_kernels(plans, asked, published, environment);
   ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
-  const auto raced = tune_kernels(*plans, asked, published, environment, {.deadline = Clock::now()}, *chosen);
+  const auto raced = tune_kernels(plans, asked, published, environment, {.deadline = Clock::now()}, *chosen);
   ASSERT_TRUE(raced.ok()) << raced.status().to_string();
   EXPECT_EQ(*raced, 1);
 }
@@ -343,6 +368,53 @@ TEST_F(TuneTest, a_bad_order_is_recovered_from) {
   ASSERT_TRUE(record.ok()) << record.status().to_string();
   EXPECT_NE(record->winner, 0);
   EXPECT_NE(heads_of(*tuned, "code").front().artifact, heads_of(*bad, "code").front().artifact);
+}
+
+TEST_F(TuneTest, a_region_takes_the_plan_that_wins_and_keeps_it) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
+  const Graph graph = product_and_gelu();
+  const auto fused = build_it(Tuning::off, graph, slow_when_fused);
+  ASSERT_TRUE(fused.ok()) << fused.status().to_string();
+  EXPECT_FALSE(fused->is_tuned);
+  EXPECT_EQ(heads_of(*fused, "code").size(), 1);
+  publish(*fused);
+
+  const auto tuned = build_it(Tuning::background, graph, slow_when_fused);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  EXPECT_EQ(tuned->raced, 2) << "the plans, and the product of the one that won";
+  EXPECT_TRUE(is_tuned(*tuned));
+  const TuningRecord record = records_in(*tuned).front();
+  EXPECT_TRUE(record.kernel.starts_with("plan with gemm_f32_150x260x200")) << record.kernel;
+  ASSERT_EQ(record.candidates.size(), 2);
+  EXPECT_EQ(record.candidates[record.winner].description, "heavy epilogues apart");
+  EXPECT_TRUE(record.candidates[1].is_finalist);
+  EXPECT_EQ(heads_of(*tuned, "program").front().generation, 2);
+  EXPECT_EQ(heads_of(*tuned, "program").front().not_judged, "") << "it was held against the reference";
+  publish(*tuned);
+
+  for (const Tuning tuning : {Tuning::off, Tuning::all}) {
+    const auto again = build_it(tuning, graph, slow_when_fused);
+    ASSERT_TRUE(again.ok()) << again.status().to_string();
+    EXPECT_EQ(again->raced, 0);
+    EXPECT_EQ(again->compilations, 0);
+    EXPECT_EQ(heads_of(*again, "program").front().artifact, heads_of(*tuned, "program").front().artifact);
+  }
+}
+
+TEST_F(TuneTest, plans_of_the_same_kernels_do_not_race) {
+  const Plan plan = fuse(product_and_loop()).value();
+  EXPECT_EQ(fuse_choices(plan.graph).size(), 2) << "a product and functions are there, but none behind the product";
+  EXPECT_TRUE(other_plans(plan).empty());
+  EXPECT_EQ(other_plans(fuse(product_and_gelu()).value()).size(), 1);
+}
+
+TEST_F(TuneTest, a_plan_that_is_to_be_deterministic_never_races) {
+  m_is_deterministic = true;
+  const auto built = build_it(Tuning::all, product_and_gelu(), slow_when_fused);
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(built->raced, 0);
+  EXPECT_TRUE(built->is_tuned) << "nothing is left to be tuned";
+  EXPECT_EQ(heads_of(*built, "code").size(), 1) << "it is as the model has it";
 }
 
 TEST_F(TuneTest, what_won_a_race_of_near_sizes_races_too) {
