@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import conftest
@@ -175,6 +176,24 @@ def test_what_rounding_explains_is_no_difference():
     assert check.differ(got, cancelling(x), perturbed) is None
     got[0][7] += 1
     assert "output 0" in check.differ(got, cancelling(x), perturbed)
+
+
+def test_a_comparison_needs_little_memory_of_its_own():
+    def peak_beyond(function):
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        before = resident("VmRSS")
+        function()
+        return resident("VmHWM") - before
+
+    def resident(field):
+        return int(re.search(rf"{field}:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) << 10
+
+    wanted = torch.randn(3, 1 << 21)
+    got, other = wanted * (1 + 1e-7), wanted + 1e-3
+    got[1, 5] += 1e-2
+    assert peak_beyond(lambda: check.differ([got], [wanted], lambda: [other])) < 2 * wanted.nbytes  # what is noted of the noise
+    got[1, 5] = wanted[1, 5]
+    assert peak_beyond(lambda: check.differ([got], [wanted], lambda: [other])) < wanted.nbytes / 2
 
 
 def test_an_index_out_of_range_is_torchs_error_and_no_disagreement():

@@ -68,3 +68,18 @@ def test_gradients_with_recomputation_are_torchs():
     torch.compile(model, backend=backend)(x).square().sum().backward()
     for got, want in zip((p.grad for p in model.parameters()), expected):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_gradient_is_taken_over_and_the_next_one_added_to_it():
+    """AccumulateGrad takes what nobody else has and lies as the parameter does; else it copies, a pass over all gradients."""
+    model, seen = torch.nn.Sequential(Block(8), Block(8)), {}
+    compiled, x = torch.compile(model, backend=backend), torch.randn(6, 8)
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(lambda gradient, name=name: seen.__setitem__(name, gradient.data_ptr()))
+    compiled(x).sum().backward()
+    model.zero_grad(set_to_none=True)
+    compiled(x).sum().backward()
+    taken = {name: parameter.grad.data_ptr() for name, parameter in model.named_parameters()}
+    assert taken == seen
+    compiled(x).sum().backward()
+    assert taken == {name: parameter.grad.data_ptr() for name, parameter in model.named_parameters()}

@@ -16,6 +16,7 @@ import ctypes
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import platform
@@ -41,6 +42,8 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, to
 PERTURBATION, ROUNDING, PERTURBED_RUNS, MARGIN = 4.0, 2.0, 4, 16.0
 # Memory that a check may need, in times of the subgraph's inputs and outputs: torch's result and what it makes on the way.
 MEMORY_FACTOR = 4
+# Results are compared in pieces of about so many elements, which lie in a core's cache.
+PIECE = 1 << 16
 # Bundles are written up to so many bytes each, and so many in all.
 BUNDLE_BYTES, BUNDLES = 1 << 30, 16
 
@@ -192,17 +195,13 @@ class Checked:
 
 def differ(got: list, wanted: list, again) -> str | None:
     """How results differ beyond what rounding explains; again() gives torch's results for inputs that hardly differ."""
-    suspects = [i for i, (mine, torchs) in enumerate(zip(got, wanted, strict=True)) if not _agree(mine, torchs, 0.0)]
+    suspects = [i for i, (mine, torchs) in enumerate(zip(got, wanted, strict=True)) if not _agree(mine, torchs)]
     if not suspects:
         return None
-    try:
-        others = [again() for _ in range(PERTURBED_RUNS)]
-    except Exception:  # noqa: BLE001: then nothing excuses the difference
-        others = []
+    noises = _noises(wanted, suspects, again)
     for i in suspects:
-        noise = _noise(wanted[i], [results[i] for results in others])
-        if not _agree(got[i], wanted[i], noise):
-            return f"output {i}, {describe(wanted[i])}, {_errors(got[i], wanted[i])}"
+        if not _agree(got[i], wanted[i], noises.get(i)):
+            return f"output {i}, {describe(wanted[i])}, {_said(got[i], wanted[i])}"
     return None
 
 
@@ -210,43 +209,91 @@ def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _agree(mine: torch.Tensor, torchs: torch.Tensor, noise) -> bool:
-    if (mine.dtype, mine.shape) != (torchs.dtype, torchs.shape):
+def _agree(mine: torch.Tensor, torchs: torch.Tensor, noise: torch.Tensor | None = None) -> bool:
+    """noise: how far torch's own results go, of each element."""
+    if not _is_alike(mine, torchs):
         return False
-    error = _error(mine, torchs)
-    beyond = error > _tolerance(torchs) + MARGIN * noise
-    if not beyond.any() or not isinstance(noise, torch.Tensor):
-        return not beyond.any()
-    jumps = noise > _tolerance(torchs)
-    return int(beyond.sum()) <= MARGIN * int(jumps.sum()) and bool(error.max() <= MARGIN * noise.max())
+    if torch.equal(mine, torchs):
+        return True
+    if noise is None:
+        noise = torch.zeros((), dtype=torch.float32, device=torchs.device).expand(torchs.shape)
+    tolerance, scale = _tolerance(torchs), _scale(torchs)
+    beyond, jumps, farthest, loudest = 0, 0, 0.0, 0.0
+    for a, b, near in _pieces(mine, torchs, noise):
+        error = _error(a, b, scale)
+        beyond += int((error > tolerance + MARGIN * near).sum())
+        jumps += int((near > tolerance).sum())
+        farthest, loudest = max(farthest, float(error.max())), max(loudest, float(near.max()))
+    return beyond == 0 or (beyond <= MARGIN * jumps and farthest <= MARGIN * loudest)
+
+
+def _noises(wanted: list, suspects: list[int], again) -> dict[int, torch.Tensor]:
+    """How far torch's own results go from those wanted, of each element of a suspect; nothing, where torch cannot say."""
+    noises = {i: torch.zeros_like(wanted[i], dtype=torch.float32) for i in suspects}
+    try:
+        for _ in range(PERTURBED_RUNS):
+            results = again()
+            for i in suspects:
+                if _is_alike(results[i], wanted[i]):
+                    _raise(noises[i], results[i], wanted[i])
+    except Exception:  # noqa: BLE001: then nothing excuses the difference
+        return {}
+    return noises
+
+
+def _raise(noise: torch.Tensor, other: torch.Tensor, wanted: torch.Tensor) -> None:
+    scale = _scale(wanted)
+    for near, a, b in _pieces(noise, other, wanted):
+        near.copy_(torch.maximum(near, _error(a, b, scale)))
+
+
+def _is_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.dtype, a.shape) == (b.dtype, b.shape)
 
 
 def _tolerance(tensor: torch.Tensor) -> float:
     return TOLERANCE.get(tensor.dtype, 0.0)
 
 
-def _error(mine: torch.Tensor, torchs: torch.Tensor) -> torch.Tensor:
-    """Of each element, as a share of it and the root mean square."""
-    if torch.equal(mine, torchs):
-        return torch.zeros((), dtype=torch.float64, device=torchs.device)
-    a, b = mine.detach().double(), torchs.detach().double()
-    finite = torch.where(b.isfinite(), b, 0.0)
-    scale = finite.abs() + finite.square().mean().sqrt() if torchs.is_floating_point() else torch.ones_like(b)
-    error = (a - b).abs() / scale.clamp_min(torch.finfo(torch.float64).tiny)
+def _pieces(*tensors: torch.Tensor):
+    """Tensors of one shape, cut alike along its longest dim: what is made of a piece is small beside what it is of."""
+    shape = tensors[0].shape
+    if not shape:
+        return iter([tensors])
+    dim = max(range(len(shape)), key=shape.__getitem__)
+    count = max(1, -(-tensors[0].numel() // PIECE))
+    return zip(*(tensor.detach().chunk(count, dim) for tensor in tensors))
+
+
+def _scale(torchs: torch.Tensor) -> float | None:
+    """The root mean square, of which errors are a share besides; those of integers are of none."""
+    if not torchs.is_floating_point():
+        return None
+    squares = sum(float(_finite(piece.double()).square().sum()) for (piece,) in _pieces(torchs))
+    return math.sqrt(squares / max(1, torchs.numel()))
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return torch.where(values.isfinite(), values, 0.0)
+
+
+def _error(mine: torch.Tensor, torchs: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Of each element of a piece, as a share of it and the scale of the whole."""
+    a, b = mine.double(), torchs.double()
+    error = (a - b).abs()
+    if scale is not None:
+        error /= (_finite(b).abs() + scale).clamp_min(torch.finfo(torch.float64).tiny)
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, error).nan_to_num(nan=torch.inf)
 
 
-def _noise(wanted: torch.Tensor, others: list):
-    """How far torch's own results go, of each element."""
-    errors = [_error(other, wanted) for other in others if (other.dtype, other.shape) == (wanted.dtype, wanted.shape)]
-    return functools.reduce(torch.maximum, errors).expand(wanted.shape) if errors else 0.0
-
-
-def _errors(mine: torch.Tensor, torchs: torch.Tensor) -> str:
-    if (mine.dtype, mine.shape) != (torchs.dtype, torchs.shape):
+def _said(mine: torch.Tensor, torchs: torch.Tensor) -> str:
+    if not _is_alike(mine, torchs):
         return f"is {describe(mine)}"
-    error = _error(mine, torchs)
-    return f"{int((error > _tolerance(torchs)).sum())} elements differ, by up to {float(error.max()):.2g} of their scale"
+    scale, count, farthest = _scale(torchs), 0, 0.0
+    for a, b in _pieces(mine, torchs):
+        error = _error(a, b, scale)
+        count, farthest = count + int((error > _tolerance(torchs)).sum()), max(farthest, float(error.max()))
+    return f"{count} elements differ, by up to {farthest:.2g} of their scale"
 
 
 def _perturbed(tensors: list) -> list:
