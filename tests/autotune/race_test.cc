@@ -18,6 +18,7 @@ class Track {
   double noise = 0.03;          // of each sample, as a share
   double neighbour_share = 0;   // of samples, that take twice as long
   double noticed_share = 0.8;   // of those, that are known to be disturbed
+  size_t sensitive = SIZE_MAX;  // entrant that takes four times as long in those
   double crowd_seconds = 0;     // what others take of each sample on average, unnoticed
   std::vector<size_t> failing;  // entrants that crash
   uint32_t taken = 0;
@@ -27,8 +28,9 @@ class Track {
     ++taken;
     if (std::ranges::find(failing, index) != failing.end()) return error(StatusCode::aborted, "candidate died");
     const bool is_slowed = m_share(m_random) < neighbour_share;
+    const double slowdown = !is_slowed ? 1 : index == sensitive ? 4 : 2;
     const double seconds =
-        m_true[index] * std::exp(noise * m_normal(m_random)) * (is_slowed ? 2 : 1) + crowd_seconds * m_wait(m_random);
+        m_true[index] * std::exp(noise * m_normal(m_random)) * slowdown + crowd_seconds * m_wait(m_random);
     taken_seconds += seconds;
     return TimeSample{seconds, is_slowed && m_share(m_random) < noticed_share};
   }
@@ -81,6 +83,17 @@ TEST(Race, a_neighbour_does_not_change_the_pick) {
     Track track(sixteen_with(7, 0.8), seed);
     track.neighbour_share = 0.2;
     EXPECT_EQ(track.winner(), 7) << seed;
+  }
+}
+
+TEST(Race, who_is_slow_beside_a_neighbour_alone_wins_where_there_seldom_is_one) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    for (const double share : {0.2, 1.0}) {
+      Track track({1.0, 0.8}, seed);
+      track.sensitive = 1;
+      track.neighbour_share = share;
+      EXPECT_EQ(track.winner(), share < 1 ? 1 : 0) << seed;
+    }
   }
 }
 

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <pty.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "cli_fixture.h"
@@ -41,24 +43,69 @@ pid_t racing_worker(pid_t daemon) {
   return 0;
 }
 
-TEST_F(Cli, AWorkerThatIsKilledInARaceLosesNothing) {
-  ASSERT_EQ(kiln({"warm", graph(33)}).exit_status, 0);
-  const auto daemon = kiln({"status", "--json"}).json()["pid"].get<pid_t>();
-  const pid_t warming = m_world.start({"warm", graph(33), "--tune"}, m_world.directory() / "out", "/dev/null");
-  pid_t killed = 0;
-  int status = 0;
-  for (bool is_over = false; !is_over; is_over = waitpid(warming, &status, WNOHANG) != 0) {
-    const pid_t worker = killed == 0 ? racing_worker(daemon) : 0;
-    if (worker != 0 && kill(worker, SIGKILL) == 0) killed = worker;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+/// Fewer processors than threads for a process and its children.
+void take_processors_away(pid_t process) {
+  cpu_set_t one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof one, &one), 0);
+  for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) > 1; ++i) CPU_CLR(i, &one);
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    EXPECT_EQ(sched_setaffinity(std::stoi(thread.path().filename()), sizeof one, &one), 0);
   }
-  ASSERT_NE(killed, 0);
-  EXPECT_EQ(status, 0) << "another worker went on";
-  const auto run = kiln({"run", graph(33), "--check", "--json"}).json();
-  EXPECT_EQ(run["found"], "mapped hit");
-  EXPECT_GT(run["generation"], 0);
-  EXPECT_EQ(run["outputs"][0]["right"], true);
-  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+  for (const pid_t child : children_of(process)) take_processors_away(child);
+}
+
+/// What may happen to a race: a daemon and its worker.
+using Fault = std::function<void(pid_t daemon, pid_t worker)>;
+
+class RaceFaults : public Cli {
+ protected:
+  /// Has a graph's kernels race, with a fault as they do. Gives the exit status of who waits for it.
+  int race_with(const Fault& fault) {
+    EXPECT_EQ(kiln({"warm", graph(33)}).exit_status, 0);
+    const auto daemon = kiln({"status", "--json"}).json()["pid"].get<pid_t>();
+    const pid_t warming = m_world.start({"warm", graph(33), "--tune"}, m_world.directory() / "out", "/dev/null");
+    bool was_met = false;
+    int status = 0;
+    for (bool is_over = false; !is_over; is_over = waitpid(warming, &status, WNOHANG) != 0) {
+      const pid_t worker = was_met ? 0 : racing_worker(daemon);
+      if (worker != 0) fault(daemon, worker);
+      was_met = was_met || worker != 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(was_met) << "nothing raced";
+    return status;
+  }
+
+  /// What raced serves, and does not race again.
+  void expect_tuned() {
+    const auto run = kiln({"run", graph(33), "--check", "--json"}).json();
+    EXPECT_EQ(run["found"], "mapped hit");
+    EXPECT_GT(run["generation"], 0);
+    EXPECT_EQ(run["outputs"][0]["right"], true);
+    EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+  }
+};
+
+TEST_F(RaceFaults, AWorkerThatIsKilledLosesNothing) {
+  EXPECT_EQ(race_with([](pid_t, pid_t worker) { EXPECT_EQ(kill(worker, SIGKILL), 0); }), 0) << "another one went on";
+  expect_tuned();
+}
+
+TEST_F(RaceFaults, ADaemonThatIsKilledAtAnyPointLosesNothing) {
+  for (const int milliseconds : {0, 150}) {
+    const int status = race_with([&](pid_t daemon, pid_t) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      EXPECT_EQ(kill(daemon, SIGKILL), 0);
+    });
+    EXPECT_EQ(status, 0) << "the next daemon went on";
+    expect_tuned();
+    ASSERT_EQ(kiln({"clear"}).exit_status, 0);
+  }
+}
+
+TEST_F(RaceFaults, ARaceGoesOnWhereProcessorsAreTakenAwayMeanwhile) {
+  EXPECT_EQ(race_with([](pid_t, pid_t worker) { take_processors_away(worker); }), 0);
+  expect_tuned();
 }
 
 TEST_F(Cli, AWinnerNeverRunsWhereItsFeaturesAreMasked) {
