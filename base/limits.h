@@ -84,4 +84,8 @@ inline constexpr size_t k_kept_content_bytes = size_t{16}
 inline constexpr size_t k_capture_generations = 2;     // of one key: the newest, and one to fall back to
 inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
 
+// Packs. A manifest is read whole before its signature is known to hold; this one names some 300,000 artifacts.
+inline constexpr size_t k_pack_manifest_bytes = size_t{64} << 20;
+inline constexpr size_t k_mounted_packs = 256;
+
 }  // namespace kiln::limits

@@ -30,6 +30,8 @@ Action add_gc(CommandLine& line);
 Action add_clear(CommandLine& line);
 Action add_pin(CommandLine& line);
 Action add_unpin(CommandLine& line);
+Action add_pack(CommandLine& line);
+Action add_key(CommandLine& line);
 Action add_bench(CommandLine& line);
 Action add_config(CommandLine& line);
 Action add_daemon(CommandLine& line);

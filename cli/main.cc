@@ -36,6 +36,8 @@ constexpr CommandRow k_commands[] = {
     {"clear", "Drop every entry", add_clear},
     {"pin", "Keep an entry from being dropped by gc", add_pin},
     {"unpin", "Let gc drop an entry again", add_unpin},
+    {"pack", "Carry entries to other machines, in one signed file", add_pack},
+    {"key", "Make a key that packs are signed with", add_key},
     {"config", "What is configured, and where each value came from", add_config},
     {"daemon", "Start, stop and watch the daemon", add_daemon},
     {"doctor", "Check the installation and say what to mend", add_doctor},

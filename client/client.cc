@@ -48,6 +48,19 @@ std::string job_of(const Config& config) {
   return run_id == nullptr || std::string_view(run_id) == "none" ? "" : run_id;
 }
 
+PackFolders pack_folders(const Config& config) {
+  return {config.packs_path, config.packs_trust, config.packs_trust_captures};
+}
+
+/// Who mounts a pack expects hits from it: why there are none is said, once for all of a process's clients.
+void say_refused(const MountedPacks& packs) {
+  static std::once_flag said;
+  if (packs.refusals().empty()) return;
+  std::call_once(said, [&] {
+    for (const std::string& why : packs.refusals()) std::fprintf(stderr, "kiln: a pack is not used: %s\n", why.c_str());
+  });
+}
+
 }  // namespace
 
 Client::Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted)
@@ -73,8 +86,9 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
   for (Target& target : opened.targets) target.is_deterministic = loaded.values.deterministic;
-  KILN_ASSIGN_OR_RETURN(auto resolver,
-                        Resolver::create(loaded.values.cache_directory, std::move(opened), job_of(loaded.values)));
+  KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened),
+                                                        job_of(loaded.values), pack_folders(loaded.values)));
+  say_refused(resolver->packs());
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
 }
 

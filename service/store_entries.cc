@@ -16,6 +16,7 @@
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
 #include "jit/run/named_artifacts.h"
+#include "service/pack_entries.h"
 
 namespace kiln {
 namespace {
@@ -119,6 +120,7 @@ class StoreEntries final : public EntryStore {
   bool is_decided(const Head& head);
   Expected<Entry> find_one(const Command& command);
   Expected<std::string> put_capture(const Command& command);
+  Expected<std::string> install(const std::string& request);
   Expected<std::string> verify();
   Expected<std::string> evict(const std::string& capacity);
   Expected<std::string> pin(const Command& command);
@@ -302,6 +304,14 @@ Expected<std::string> StoreEntries::command(const Command& command) {
       return pin(command);
     case Verb::capture_put:
       return put_capture(command);
+    case Verb::pack_list: {
+      json packed = entries_to_pack(*m_store, command.text,
+                                    [this](const Digest& root, ArtifactKind kind) { return closure_of(root, kind); });
+      packed["schema_version"] = k_schema_version;
+      return dump(packed);
+    }
+    case Verb::install:
+      return install(command.text);
     default:
       return error(StatusCode::unimplemented, "verb {} is not about entries", protocol::to_string(command.verb));
   }
@@ -331,6 +341,14 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
   KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(command.key, digest, generation, command.text)}}));
   KILN_RETURN_IF_ERROR(m_store->keep_newest(command.key, limits::k_capture_generations));
   return dump({{"schema_version", k_schema_version}, {"stored", !decided}, {"digest", digest.to_hex()}});
+}
+
+Expected<std::string> StoreEntries::install(const std::string& request) {
+  KILN_ASSIGN_OR_RETURN(const PackInstallation installation, PackInstallation::open(request));
+  KILN_RETURN_IF_ERROR(installation.give([this](PublishBatch batch) { return put_readable(std::move(batch)); }));
+  json taken = installation.to_json();
+  taken["schema_version"] = k_schema_version;
+  return dump(taken);
 }
 
 Expected<std::string> StoreEntries::verify() {

@@ -28,6 +28,14 @@ constexpr std::array k_keys = {
               "The cache's size; beyond it goes what was not in use for longest, except what is pinned."},
     ConfigKey{"cache.allow_network", &Config::cache_allow_network, "",
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
+    ConfigKey{
+        "packs.path", &Config::packs_path, "",
+        "Folders, with colons between, whose packs (*.kpack) are used in place beside the cache; of the user or the "
+        "system."},
+    ConfigKey{"packs.trust", &Config::packs_trust, "",
+              "The folder with the public keys (*.pub) of those whose packs are used. Empty: nobody's are."},
+    ConfigKey{"packs.trust_captures", &Config::packs_trust_captures, "",
+              "The same of those whose packs may bring captures, which are Python, too."},
     ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",
               "How long a client waits for a build before it falls back; the work goes on without it."},
     ConfigKey{

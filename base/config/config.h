@@ -30,6 +30,10 @@ struct Config {
   uint64_t cache_size_max_bytes = uint64_t{8} << 30;
   bool cache_allow_network = false;
 
+  std::string packs_path;
+  std::string packs_trust;
+  std::string packs_trust_captures;
+
   uint64_t client_deadline_ms = 120'000;
   std::string client_check = "first";
   std::string client_wait = "always";

@@ -19,25 +19,20 @@ Digest digest_of_artifact(const kiln_view& view) {
 }  // namespace
 
 Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device,
-                                                     std::string_view job) {
+                                                     std::string_view job, const PackFolders& packs) {
   std::unique_ptr<DeviceStream> stream;
   if (!device.device->is_host()) {
     KILN_ASSIGN_OR_RETURN(stream, DeviceStream::create(*device.device));
   }
-  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream), job));
+  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream), job, packs));
 }
 
 Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
-                   std::string_view job)
+                   std::string_view job, const PackFolders& packs)
     : m_device(std::move(device)),
       m_stream(std::move(stream)),
       m_job(job.empty() ? std::nullopt : std::optional<JobHeads>(std::in_place, cache_directory, job)),
-      m_reader(kiln_reader_open(cache_directory.c_str())) {}
-
-Resolver::~Resolver() {
-  m_executables.clear();  // before the code they run is unmapped
-  kiln_reader_close(m_reader);
-}
+      m_sources(cache_directory, packs) {}
 
 Resolver::Lookup Resolver::find(const Digest& graph) {
   Lookup best;
@@ -49,7 +44,7 @@ Resolver::Lookup Resolver::find(const Digest& graph) {
   // The best target alone is asked of the daemon.
   const Digest deferred = program_key(graph, m_device.targets.front(), Proof::deferred).digest();
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, deferred.bytes.data(), KILN_ARTIFACT_PROGRAM, &view) == KILN_HIT) {
+  if (m_sources.find_key(deferred, KILN_ARTIFACT_PROGRAM, view) == KILN_HIT) {
     best.is_deferred = true;
     best.detail = fmt::format("program {} is there, built without a device of {} and not checked on one yet",
                               deferred.to_short(), m_device.targets.front().name);
@@ -57,34 +52,8 @@ Resolver::Lookup Resolver::find(const Digest& graph) {
   return best;
 }
 
-kiln_miss Resolver::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {
-  const kiln_miss miss = kiln_reader_find_key(m_reader, key.bytes.data(), kind, &view);
-  if (miss == KILN_HIT) return miss;
-  Digest artifact;
-  {
-    const std::scoped_lock lock(process_mutex());
-    const auto head = m_carried_heads.find(key);
-    if (head == m_carried_heads.end()) return miss;
-    artifact = head->second;
-  }
-  return kiln_reader_find_digest(m_reader, artifact.bytes.data(), kind, &view);
-}
-
 Status Resolver::adopt(const std::vector<CarriedArtifact>& artifacts, const std::vector<CarriedHead>& heads) {
-  for (const auto& [digest, artifact] : artifacts) {
-    if (artifact_digest(artifact) != digest) {
-      return error(StatusCode::data_loss, "artifact {} was carried with other bytes", digest.to_short());
-    }
-    KILN_ASSIGN_OR_RETURN(const auto bytes, encode_artifact(artifact, digest, sizeof(kiln_artifact_header)));
-    kiln_artifact_header header;
-    std::memcpy(&header, bytes.data(), sizeof header);
-    if (kiln_reader_adopt(m_reader, &header, artifact.payload.data()) != KILN_HIT) {
-      return error(StatusCode::resource_exhausted, "no memory for artifact {}", digest.to_short());
-    }
-  }
-  const std::scoped_lock lock(process_mutex());
-  for (const auto& [key, artifact] : heads) m_carried_heads.insert_or_assign(key, artifact);
-  return {};
+  return m_sources.directory().offer(artifacts, heads);
 }
 
 Resolver::Lookup Resolver::look_up(const Key& key) {
@@ -95,7 +64,7 @@ Resolver::Lookup Resolver::look_up(const Key& key) {
     if (of_job.program) return of_job;
     lookup.lost = recorded;
   }
-  lookup.miss = find_key(lookup.key, KILN_ARTIFACT_PROGRAM, view);
+  lookup.miss = m_sources.find_key(lookup.key, KILN_ARTIFACT_PROGRAM, view);
   if (lookup.miss != KILN_HIT) {
     lookup.detail = fmt::format("program {}: {}", lookup.key.to_short(), kiln_miss_name(lookup.miss));
     return lookup;
@@ -107,7 +76,7 @@ Resolver::Lookup Resolver::look_up_recorded(Lookup asked, const Digest& artifact
   asked.is_of_job = true;
   asked.program = nullptr;
   kiln_view view;
-  asked.miss = kiln_reader_find_digest(m_reader, artifact.bytes.data(), KILN_ARTIFACT_PROGRAM, &view);
+  asked.miss = m_sources.find_digest(artifact, KILN_ARTIFACT_PROGRAM, view);
   return asked.miss == KILN_HIT ? load(std::move(asked), view) : asked;
 }
 
@@ -133,7 +102,7 @@ Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {
 
 std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, key.digest().bytes.data(), KILN_ARTIFACT_CAPTURE, &view) != KILN_HIT) {
+  if (m_sources.find_key(key.digest(), KILN_ARTIFACT_CAPTURE, view) != KILN_HIT) {
     return std::nullopt;
   }
   return payload_of(view);
@@ -141,7 +110,7 @@ std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
 
 Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
   kiln_view view;
-  if (auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_PLAN, &view)) {
+  if (const kiln_miss miss = m_sources.find_digest(digest, KILN_ARTIFACT_PLAN, view)) {
     return error(StatusCode::not_found, "plan {}: {}", digest.to_short(), kiln_miss_name(miss));
   }
   return payload_of(view);
@@ -153,9 +122,9 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
     if (auto it = m_executables.find(digest); it != m_executables.end()) return it->second;
   }
   kiln_view view;
-  auto miss = kiln_reader_find_digest(m_reader, digest.bytes.data(), KILN_ARTIFACT_CODE, &view);
+  auto miss = m_sources.find_digest(digest, KILN_ARTIFACT_CODE, view);
   const uint8_t* code = miss == KILN_HIT ? view.payload : nullptr;
-  if (miss == KILN_HIT && m_device.device->is_host()) miss = kiln_reader_map_code(m_reader, &view, &code);
+  if (miss == KILN_HIT && m_device.device->is_host()) miss = m_sources.directory().map_code(view, code);
   if (miss != KILN_HIT) {
     return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
   }

@@ -6,19 +6,14 @@
 #include <vector>
 
 #include "backends/devices.h"
-#include "cache/format/artifact_bytes.h"
-#include "cache/reader/reader.h"
+#include "cache/sources/sources.h"
 #include "jit/resolve/job_heads.h"
 #include "jit/resolve/key.h"
 #include "jit/run/program.h"
 
 namespace kiln {
 
-/// An artifact's own bytes, and a key that leads to one.
-using CarriedArtifact = std::pair<Digest, Artifact>;
-using CarriedHead = std::pair<Digest, Digest>;
-
-/// Graphs to mapped programs, without a daemon: key, find, check, bind.
+/// Graphs to mapped programs, without a daemon: key, find in a source, check, bind.
 ///
 /// Ownership: programs it gives use code mapped here; it must outlive them.
 /// Threading: any thread at once.
@@ -28,8 +23,7 @@ class Resolver : public ArtifactSource {
   /// Errors: the device's, where it takes a stream to feed it.
   /// `job`: of which this process is a rank (JobHeads); may be empty.
   static Expected<std::unique_ptr<Resolver>> create(const std::string& cache_directory, OpenDevice device,
-                                                    std::string_view job = {});
-  ~Resolver() override;
+                                                    std::string_view job = {}, const PackFolders& packs = {});
 
   struct Lookup {
     std::shared_ptr<const Program> program;  // null on a miss
@@ -58,6 +52,7 @@ class Resolver : public ArtifactSource {
   Status adopt(const std::vector<CarriedArtifact>& artifacts, const std::vector<CarriedHead>& heads);
 
   const OpenDevice& device() const { return m_device; }
+  const MountedPacks& packs() const { return m_sources.packs(); }
 
   Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
   Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
@@ -65,23 +60,20 @@ class Resolver : public ArtifactSource {
 
  private:
   Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
-           std::string_view job);
+           std::string_view job, const PackFolders& packs);
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);
   /// What a rank of the job has recorded for the key of `asked`.
   Lookup look_up_recorded(Lookup asked, const Digest& artifact);
   Lookup load(Lookup lookup, const kiln_view& view);
-  /// Looks for the key in the cache, else among what was carried.
-  kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view);
 
   const OpenDevice m_device;
   const std::unique_ptr<DeviceStream> m_stream;  // null: the host
   const std::optional<JobHeads> m_job;
-  kiln_reader* m_reader;
-  // process_mutex() guards both.
+  Sources m_sources;
+  // process_mutex() guards it. Destroyed before the sources, whose code they run.
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;
-  std::unordered_map<Digest, Digest> m_carried_heads;
 };
 
 }  // namespace kiln

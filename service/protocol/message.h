@@ -63,8 +63,10 @@ enum class Verb : uint8_t {
   capture_put = 9,  // key, data: publish a capture
   shutdown = 10,    // drain and leave
   graph = 11,       // key → JSON: the graph (wire form, in hexadecimal) of a program's key
+  pack_list = 12,   // text: targets with commas between, or "" → JSON: what a pack of them holds
+  install = 13,     // text: JSON that names a pack and who is trusted (service/pack_entries.h) → JSON: what was taken
 };
-inline constexpr uint8_t k_verb_count = 12;
+inline constexpr uint8_t k_verb_count = 14;
 std::string_view to_string(Verb verb);
 
 struct Command {

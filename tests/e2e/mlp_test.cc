@@ -26,7 +26,7 @@ class Mlp : public testing::Test {
     setenv("XDG_STATE_HOME", (m_directory / "state").c_str(), 1);
     setenv("KILN_DAEMON_PATH", KILND, 1);
     setenv("KILN_DAEMON_IDLE_EXIT_MS", "20000", 1);
-    unsetenv("KILN_NO_DAEMON");
+    for (const char* other : {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST"}) unsetenv(other);
   }
   void TearDown() override {
     stop_daemon();
@@ -43,6 +43,8 @@ class Mlp : public testing::Test {
     json["status"] = status;
     return json;
   }
+
+  static int kiln(const std::string& arguments) { return std::system((KILN_CLI " -q " + arguments).c_str()); }
 
   static void stop_daemon() {
     // The daemon names its process in its lock's file only to people; asking it by name is enough here.
@@ -68,6 +70,36 @@ TEST_F(Mlp, ACompiledGraphRunsInALaterProcessWithoutTheDaemon) {
   EXPECT_EQ(warm["compilations"], 0);
   EXPECT_EQ(warm["misses"], 0);
   EXPECT_EQ(warm["hits_mapped"], 1);
+}
+
+TEST_F(Mlp, AFreshCacheBesideATrustedPackCompilesNothing) {
+  ASSERT_EQ(run_process()["status"], 0);
+  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
+  fs::create_directory(m_directory / "packs");
+  const std::string pack = (m_directory / "packs/mlp.kpack").string();
+  ASSERT_EQ(kiln("pack create " + pack + " --sign " + (m_directory / "key/kiln.key").string()), 0);
+  stop_daemon();
+
+  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
+  setenv("KILN_NO_DAEMON", "1", 1);
+  setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
+  EXPECT_EQ(run_process()["error"], 14);  // unavailable: it trusts nobody
+  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
+  const auto mounted = run_process();
+  EXPECT_EQ(mounted["status"], 0);
+  EXPECT_EQ(mounted["misses"], 0);
+  EXPECT_EQ(mounted["hits_mapped"], 1);
+  EXPECT_FALSE(fs::exists(m_directory / "fresh"));
+
+  unsetenv("KILN_PACKS_PATH");
+  unsetenv("KILN_NO_DAEMON");
+  EXPECT_EQ(kiln("pack install " + pack), 0);
+  stop_daemon();
+  setenv("KILN_NO_DAEMON", "1", 1);
+  fs::remove(pack);
+  const auto installed = run_process();
+  EXPECT_EQ(installed["status"], 0);
+  EXPECT_EQ(installed["misses"], 0);
 }
 
 TEST_F(Mlp, WithoutCacheAndDaemonTheErrorIsTyped) {

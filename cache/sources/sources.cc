@@ -1,0 +1,31 @@
+#include "cache/sources/sources.h"
+
+#include <span>
+
+namespace kiln {
+namespace {
+
+template <typename Find>
+kiln_miss first_hit(std::span<Source* const> rows, Find find) {
+  const kiln_miss first = find(*rows.front());
+  if (first == KILN_HIT) return first;
+  for (Source* row : rows.subspan(1)) {
+    if (find(*row) == KILN_HIT) return KILN_HIT;
+  }
+  return first;
+}
+
+}  // namespace
+
+Sources::Sources(const std::string& cache_directory, const PackFolders& folders)
+    : m_directory(cache_directory), m_packs(folders, m_directory) {}
+
+kiln_miss Sources::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {
+  return first_hit(m_rows, [&](Source& row) { return row.find_key(key, kind, view); });
+}
+
+kiln_miss Sources::find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) {
+  return first_hit(m_rows, [&](Source& row) { return row.find_digest(artifact, kind, view); });
+}
+
+}  // namespace kiln
