@@ -11,7 +11,8 @@ enum class ExitCode : int {
   usage = 2,               // arguments or configuration
   daemon_unreachable = 3,  // not running, turned off, or not to be started
   corrupt_found = 4,
-  partial = 5,  // some of several things were done
+  partial = 5,        // some of several things were done
+  short_of_hits = 6,  // a pack lacks something that was expected of it
 };
 
 /// What a command that ends with this error leaves with.

@@ -118,7 +118,7 @@ int refuse(const CLI::App& app, const CLI::ParseError& problem, const Output& ou
 int run(int argc, char** argv) {
   CLI::App app(
       "Kiln compiles parts of deep-learning programs once and keeps the kernels. "
-      "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 damage found, 5 done in part.",
+      "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 damage found, 5 done in part, 6 hits missing.",
       "kiln");
   app.require_subcommand(1);
   app.fallthrough();

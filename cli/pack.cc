@@ -8,6 +8,7 @@
 #include "cache/pack/trusted_keys.h"
 #include "cli/command.h"
 #include "cli/pack_create.h"
+#include "cli/pack_expect.h"
 #include "client/terminal/text.h"
 
 namespace kiln::cli {
@@ -87,9 +88,10 @@ ExitCode show(Session& session, const std::string& file) {
   return ExitCode::ok;
 }
 
-ExitCode verify(Session& session, const std::string& file) {
+ExitCode verify(Session& session, const std::string& file, const WarmTorch& module) {
   KILN_CLI_ASSIGN(session, const Pack pack, Pack::open(file));
   if (const Status status = pack.check_all(); !status.ok()) return session.fail(status);
+  if (!module.source.empty()) return expect_hits(session, pack, module);
   KILN_CLI_ASSIGN(session, const std::string trust, trust_in(session.config(), pack));
   if (session.out().json) {
     session.out().print_json({{"file", file},
@@ -124,39 +126,35 @@ ExitCode install(Session& session, const std::string& file) {
   return ExitCode::ok;
 }
 
-/// A command that takes a pack and nothing else.
-struct FileCommand {
-  const char* name;
-  const char* sentence;
-  ExitCode (*run)(Session& session, const std::string& file);
-};
-constexpr FileCommand k_file_commands[] = {
-    {"show", "Signer and contents of a pack", show},
-    {"verify", "Read everything in a pack back", verify},
-    {"install", "Take a pack's entries into the cache", install},
-};
-
 }  // namespace
 
 Action add_pack(CommandLine& line) {
   auto creation = std::make_shared<PackCreation>();
   auto file = std::make_shared<std::string>();
+  auto module = std::make_shared<WarmTorch>();
   CommandLine create_line = line.command("create", "Write what the cache has into a pack");
   create_line.option("FILE", creation->file, "The pack", {.is_required = true});
   create_line.option("--target", creation->targets, "Only what was made for these targets",
                      {.name = "NAME,…", .delimiter = ','});
   create_line.option("--sign", creation->sign, "The key that signs it", {.name = "FILE"});
-  std::vector<std::pair<CommandLine, const FileCommand*>> commands;
-  for (const FileCommand& row : k_file_commands) {
-    commands.emplace_back(line.command(row.name, row.sentence), &row);
-    commands.back().first.option("FILE", *file, "The pack", {.is_required = true});
-  }
+  const auto with_file = [&](const char* name, const char* help) {
+    CommandLine below = line.command(name, help);
+    below.option("FILE", *file, "The pack", {.is_required = true});
+    return below;
+  };
+  CommandLine show_line = with_file("show", "Signer and contents of a pack");
+  CommandLine install_line = with_file("install", "Take a pack's entries into the cache");
+  CommandLine verify_line = with_file("verify", "Read everything in a pack back");
+  verify_line.option("--expect", module->source,
+                     "A function that gives a torch module and example inputs: is it all there?",
+                     {.name = "MODULE:FUNCTION"});
+  verify_line.flag("--train", module->train, "With --expect: the backward too");
+  verify_line.flag("--whole", module->whole, "With --expect: torch.compile(backend=\"kiln\") instead of kiln.compile");
   return [=](Session& session) {
     if (create_line.is_chosen()) return create(session, *creation);
-    for (const auto& [command, row] : commands) {
-      if (command.is_chosen()) return row->run(session, *file);
-    }
-    return ExitCode::usage;
+    if (show_line.is_chosen()) return show(session, *file);
+    if (install_line.is_chosen()) return install(session, *file);
+    return verify(session, *file, *module);
   };
 }
 

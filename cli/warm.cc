@@ -7,6 +7,7 @@
 #include "backends/devices.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
+#include "cli/pack_create.h"
 #include "cli/warm_torch.h"
 #include "client/client.h"
 #include "client/terminal/progress.h"
@@ -19,6 +20,7 @@ struct Options {
   std::vector<std::string> files, targets, symbols;
   bool tune = false;
   WarmTorch torch;
+  PackCreation pack;  // without a file: none is made
 };
 
 struct Outcome {
@@ -112,6 +114,23 @@ ExitCode warm_files(Session& session, const Options& options) {
   return warmed > 0 ? ExitCode::partial : exit_code_of(outcomes.back().status);
 }
 
+ExitCode warm_either(Session& session, const Options& options) {
+  if (options.torch.source.empty()) return warm_files(session, options);
+  WarmTorch torch = options.torch;
+  torch.targets = options.targets;
+  return warm_torch(session, torch);
+}
+
+/// What was warmed, and what the cache has besides of these targets.
+ExitCode pack(Session& session, PackCreation creation, const std::vector<std::string>& targets) {
+  creation.targets = targets;
+  KILN_CLI_ASSIGN(session, const PackContents written, create_pack(session, creation));
+  session.out().note(fmt::format("{}: {} artifacts, {} keys, {}, signed by {}", creation.file, written.artifacts,
+                                 written.keys, human_bytes(written.bytes),
+                                 written.signer.empty() ? "nobody" : written.signer));
+  return ExitCode::ok;
+}
+
 ExitCode warm(Session& session, const Options& options) {
   for (const std::string& target : options.targets) {
     if (const auto known = find_target(target); !known.ok()) return session.fail(known.status());
@@ -121,10 +140,10 @@ ExitCode warm(Session& session, const Options& options) {
                         "kiln warm --help says what there is");
     return ExitCode::usage;
   }
-  if (options.torch.source.empty()) return warm_files(session, options);
-  WarmTorch torch = options.torch;
-  torch.targets = options.targets;
-  return warm_torch(session, torch);
+  const ExitCode warmed = warm_either(session, options);
+  if (options.pack.file.empty() || (warmed != ExitCode::ok && warmed != ExitCode::partial)) return warmed;
+  const ExitCode packed = pack(session, options.pack, options.targets);
+  return packed == ExitCode::ok ? warmed : packed;
 }
 
 }  // namespace
@@ -137,6 +156,9 @@ Action add_warm(CommandLine& line) {
               {.name = "NAME,…", .delimiter = ','});
   line.option("--symbols", options->symbols, "Extents of symbolic dimensions", {.name = "s0=N,…"});
   line.flag("--tune", options->tune, "Race candidates for matrix products and attention on this machine");
+  line.option("--pack", options->pack.file, "Then write what the cache has into this pack; of --target's targets alone",
+              {.name = "FILE"});
+  line.option("--sign", options->pack.sign, "With --pack: the key that signs it", {.name = "FILE"});
   line.option("--torch", options->torch.source, "A function that gives a torch module and example inputs",
               {.name = "MODULE:FUNCTION"});
   line.flag("--train", options->torch.train, "With --torch: the backward too");

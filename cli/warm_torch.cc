@@ -9,16 +9,6 @@
 namespace kiln::cli {
 namespace {
 
-/// The configuration as this program has it, for a process that reads the environment: what is not at its default.
-std::vector<std::pair<std::string, std::string>> variables_of(const LoadedConfig& loaded) {
-  std::vector<std::pair<std::string, std::string>> variables;
-  for (const ConfigKey& key : config_keys()) {
-    const ConfigLayer layer = loaded.origins.at(std::string(key.name)).layer;
-    if (layer == ConfigLayer::flag) variables.emplace_back(environment_name(key.name), value_text(loaded.values, key));
-  }
-  return variables;
-}
-
 void print_counters(const Session& session, const Json& stats) {
   session.out().print_pairs({
       {"graphs", stats.value("graphs", Json(0)).dump()},
@@ -44,35 +34,55 @@ void print_counters(const Session& session, const Json& stats) {
 
 }  // namespace
 
-ExitCode warm_torch(Session& session, const WarmTorch& options) {
+std::vector<std::pair<std::string, std::string>> configuration_variables(const LoadedConfig& loaded) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const ConfigKey& key : config_keys()) {
+    const ConfigLayer layer = loaded.origins.at(std::string(key.name)).layer;
+    if (layer == ConfigLayer::flag) variables.emplace_back(environment_name(key.name), value_text(loaded.values, key));
+  }
+  return variables;
+}
+
+Expected<Json> run_module(const Session& session, const WarmTorch& options,
+                          const std::vector<std::pair<std::string, std::string>>& variables, int* exit_status) {
   const size_t colon = options.source.find(':');
   if (colon == 0 || colon == std::string::npos || colon + 1 == options.source.size()) {
-    session.out().error(invalid_argument("'{}' is not module:function", options.source),
-                        "the function returns a torch module and its example inputs, a tuple or a dict");
-    return ExitCode::usage;
+    return invalid_argument(
+        "'{}' is not module:function; the function returns a torch module and its example inputs, a tuple or a dict",
+        options.source);
   }
-  KILN_CLI_ASSIGN(session, const std::string python, find_python(session.config()));
+  KILN_ASSIGN_OR_RETURN(const std::string python, find_python(session.config()));
   std::vector<std::string> arguments = {python, "-m", "kiln.warm", options.source};
   if (options.train) arguments.emplace_back("--train");
   if (options.whole) arguments.emplace_back("--whole");
   if (!options.targets.empty()) {
     arguments.insert(arguments.end(), {"--target", fmt::format("{}", fmt::join(options.targets, ","))});
   }
-  session.out().note(fmt::format("warming {} with {}", options.source, python));
-  KILN_CLI_ASSIGN(session, const ProcessResult result, run_process(arguments, variables_of(session.loaded())));
-  const Json stats = Json::parse(result.output, nullptr, false);
-  if (!stats.is_object()) {
-    return session.fail(error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above",
-                              python, options.source, result.exit_status));
+  session.out().note(fmt::format("running {} with {}", options.source, python));
+  KILN_ASSIGN_OR_RETURN(const ProcessResult result, run_process(arguments, variables));
+  if (exit_status != nullptr) *exit_status = result.exit_status;
+  Json stats = Json::parse(result.output, nullptr, false);
+  if (stats.is_object()) return stats;
+  return error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above", python,
+               options.source, result.exit_status);
+}
+
+ExitCode warm_torch(Session& session, const WarmTorch& options) {
+  int exit_status = 0;
+  auto ran = run_module(session, options, configuration_variables(session.loaded()), &exit_status);
+  if (ran.status().code() == StatusCode::invalid_argument) {
+    session.out().error(ran.status(), "kiln warm --help says what there is");
+    return ExitCode::usage;
   }
+  KILN_CLI_ASSIGN(session, const Json stats, std::move(ran));
   if (session.out().json) {
     session.out().print_json({{"source", options.source}, {"stats", stats}});
   } else {
     print_counters(session, stats);
   }
   // What Kiln could not compile ran in torch: the next process will do the same, and so it is not warm.
-  if (result.exit_status == 0) return ExitCode::ok;
-  return result.exit_status == static_cast<int>(ExitCode::partial) ? ExitCode::partial : ExitCode::failure;
+  if (exit_status == 0) return ExitCode::ok;
+  return exit_status == static_cast<int>(ExitCode::partial) ? ExitCode::partial : ExitCode::failure;
 }
 
 }  // namespace kiln::cli

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/session.h"
@@ -13,6 +14,14 @@ struct WarmTorch {
   bool whole = false;                     // torch.compile(backend="kiln") instead of kiln.compile
   std::vector<std::string> targets = {};  // that each graph is built for besides the host's own
 };
+
+/// The configuration as the command line has it, for a process that reads the environment.
+std::vector<std::pair<std::string, std::string>> configuration_variables(const LoadedConfig& loaded);
+
+/// Runs the module once and gives what kiln.warm says of it; `options.source` is module:function. exit_status: Python's.
+Expected<Json> run_module(const Session& session, const WarmTorch& options,
+                          const std::vector<std::pair<std::string, std::string>>& variables,
+                          int* exit_status = nullptr);
 
 /// Runs the configured Python on kiln.warm (client/python/kiln/warm.py), which runs the module once. Its stderr is
 /// this program's; its stdout is one JSON object with the counters of that process.

@@ -4,7 +4,7 @@
 
 `function()` returns a module and its example inputs: a tuple of arguments or a dict of keywords. Graphs are built for this
 host and for each target. Stdout is one JSON object with the counters of kiln.stats(), `targets` (nodes built and left for
-each) and the seconds it took. Exits with 5 when a graph, or everything, was left to torch, here or on a target.
+each), `missed` (kiln.explain()'s misses) and the seconds it took. Exits with 5 when a graph, or everything, was left to torch, here or on a target.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def warm(source: str, train: bool, whole: bool, targets: list[str]) -> dict:
         output = compiled(*arguments, **keywords)
     if train:
         scalar_of(output).backward()
-    return {**kiln.stats(), "targets": session().targets, "seconds": round(time.perf_counter() - start, 3)}
+    missed = [why for why in kiln.explain() if "key" in why]
+    return {**kiln.stats(), "targets": session().targets, "missed": missed, "seconds": round(time.perf_counter() - start, 3)}
 
 
 def main() -> int:

@@ -52,6 +52,25 @@ def test_inputs_may_be_keywords_and_graphs_are_built_for_the_targets_named(kiln)
     assert kiln("warm", "--torch", "warmed:make", "--target", "x86-64-v9").returncode == 1
 
 
+def test_a_pack_serves_a_module_and_says_what_it_lacks(kiln, tmp_path):
+    pack, keys = tmp_path / "made.kpack", tmp_path / "keys"
+    assert kiln("key", "create", keys).returncode == 0
+    stats(kiln("warm", "--torch", "warmed:make", "--train", "--json", "--pack", pack, "--sign", keys / "kiln.key"))
+    trust = {"KILN_PACKS_TRUST_CAPTURES": str(keys)}
+    whole = kiln("pack", "verify", pack, "--expect", "warmed:make", "--train", "--json", **trust)
+    counts = json.loads(whole.stdout)
+    assert whole.returncode == 0 and counts["got"] == counts["expected"] > 0, (counts, whole.stderr)
+    short = kiln("pack", "verify", pack, "--expect", "warmed:make_with_keywords", "--json", **trust)
+    counts = json.loads(short.stdout)
+    assert short.returncode == 6 and counts["got"] < counts["expected"]
+    assert [part["part"] for part in counts["missed"][0]["nearest"]["differs"]] == ["graph"]
+
+
+def test_where_hits_are_required_a_miss_ends_the_process(kiln):
+    result = kiln("warm", "--torch", "warmed:make", KILN_REQUIRE_HIT="1")
+    assert result.returncode == 1 and "MissingProgram" in result.stderr
+
+
 @pytest.mark.parametrize("source", ["warmed:nothing", "nowhere:make", "warmed:make_nonsense"])
 def test_what_cannot_be_loaded_is_exit_1(kiln, source):
     result = kiln("warm", "--torch", source)
