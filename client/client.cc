@@ -43,6 +43,7 @@ protocol::TargetName named(const Target& target) {
 
 /// The job that this process is a rank of; empty: of none. torchelastic calls a job without a name "none".
 std::string job_of(const Config& config) {
+  if (config.cache_readonly) return "";  // what a job's ranks agree upon lies in the cache
   if (!config.job.empty()) return config.job;
   const char* run_id = std::getenv("TORCHELASTIC_RUN_ID");
   return run_id == nullptr || std::string_view(run_id) == "none" ? "" : run_id;
@@ -130,14 +131,21 @@ Expected<Client::Compiled> Client::compile_unseen(const Graph& graph, const Comp
   const Canonical canonical = canonicalise(bound);
   Resolver::Lookup lookup = m_resolver->find(canonical.digest);
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
-  if (lookup.program) {
+  const bool is_afresh = wants_afresh(canonical.digest);
+  if (lookup.program && !is_afresh) {
     ++m_stats.hits_mapped;
     const bool may_be_tuned = !lookup.program->is_tuned() && !lookup.is_of_job;
     if (may_be_tuned && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
     return found(std::move(lookup), "mapped hit");
   }
   ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
-  return ask_daemon(canonical, lookup, options);
+  return ask_daemon(canonical, lookup, options, is_afresh);
+}
+
+bool Client::wants_afresh(const Digest& graph) {
+  if (!m_config.client_recache) return false;
+  const std::scoped_lock lock(process_mutex());
+  return m_recached.insert(graph).second;
 }
 
 Expected<Client::Compiled> Client::found(Resolver::Lookup hit, std::string how) {
@@ -164,6 +172,7 @@ protocol::Build Client::request_for(const Graph& canonical, const CompileOptions
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
+  request.unkept = m_config.cache_readonly;
   return request;
 }
 
@@ -176,6 +185,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
+  request.unkept = m_config.cache_readonly;
   for (const std::string& name : targets) {
     KILN_ASSIGN_OR_RETURN(Target target, find_target(name));
     target.is_deterministic = m_config.deterministic;
@@ -197,10 +207,18 @@ Deadline Client::deadline_of(const CompileOptions& options) const {
 }
 
 Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,
-                                              const CompileOptions& options) {
+                                              const CompileOptions& options, bool is_afresh) {
   MissRecord record{
       miss.key, miss.key_parts, miss.is_deferred ? "deferred" : kiln_miss_name(miss.miss), miss.detail, {}};
-  auto built = m_connection.build(request_for(canonical.graph, options), deadline_of(options), options.progress);
+  if (m_config.client_require_hit && !miss.is_deferred) {
+    const Status refused = error(StatusCode::not_found, "{}, and client.require_hit is on", miss.detail);
+    record.outcome = refused.to_string();
+    m_misses.add(std::move(record));
+    return refused;
+  }
+  protocol::Build request = request_for(canonical.graph, options);
+  request.afresh = is_afresh;
+  auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (!built.ok()) {
     record.outcome = built.status().to_string();
     m_misses.add(std::move(record));
@@ -225,14 +243,16 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
   return found(std::move(lookup), how);
 }
 
-/// What the disk had no room for came with the answer: it serves this process, and one line says so.
+/// What is not kept came with the answer: it serves this process. Where the disk had no room for it one line says so.
 Status Client::take_in(protocol::Built& built) {
-  if (built.not_kept.empty()) return {};
+  if (built.not_kept.empty() && !m_config.cache_readonly) return {};
   static std::once_flag said;
-  std::call_once(said, [&] {
-    std::fprintf(stderr, "kiln: what is compiled is not kept: %s; make room in %s\n", built.not_kept.c_str(),
-                 m_config.cache_directory.c_str());
-  });
+  if (!built.not_kept.empty()) {
+    std::call_once(said, [&] {
+      std::fprintf(stderr, "kiln: what is compiled is not kept: %s; make room in %s\n", built.not_kept.c_str(),
+                   m_config.cache_directory.c_str());
+    });
+  }
   std::vector<CarriedArtifact> artifacts;
   for (protocol::CarriedArtifact& each : built.carried) {
     const LaunchData launch{each.entry, each.tasks, each.workspace_bytes, each.features, each.backend};
@@ -270,6 +290,7 @@ std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uin
 
 Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
+  if (m_config.cache_readonly) return {};
   const Key full = capture_key(key);
   protocol::Command command;
   command.verb = protocol::Verb::capture_put;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 
 #include "base/config/config.h"
 #include "base/expected.h"
@@ -84,14 +85,18 @@ class Client {
   Expected<Compiled> compile_unseen(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> tune(const Canonical& canonical, Resolver::Lookup untuned, const CompileOptions& options);
   protocol::Build request_for(const Graph& canonical, const CompileOptions& options) const;
-  Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,
-                                const CompileOptions& options);
+  Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss, const CompileOptions& options,
+                                bool is_afresh);
+  /// Whether the graph is to be compiled whatever the cache has; once for each.
+  bool wants_afresh(const Digest& graph);
   Status take_in(protocol::Built& built);
   Deadline deadline_of(const CompileOptions& options) const;
 
   Config m_config;
   const std::unique_ptr<Resolver> m_resolver;
-  std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers; process_mutex() guards it
+  // process_mutex() guards both.
+  std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers
+  std::unordered_set<Digest> m_recached;                     // graphs
   Connection m_connection;
   Stats m_stats;
   MissLog m_misses;

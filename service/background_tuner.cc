@@ -124,7 +124,7 @@ void BackgroundTuner::on_done(const Digest& key, const std::vector<uint8_t>& gra
   m_is_asking = true;
   auto result = std::make_shared<BuildResult>(std::move(outcome.result).value());
   asio::post(m_around.store_thread, [this, key, graph, result] {
-    const Status published = guarded([&] { return m_around.store.publish(*result, graph); });
+    const Status published = guarded([&] { return m_around.store.publish(*result, graph, /*replaces=*/false); });
     asio::post(m_around.io, [this, key, result, published] {
       m_is_asking = false;
       on_published(key, *result, published);

@@ -26,7 +26,8 @@ class EntryStore {
 
   /// Writes artifacts and heads in one batch, and beside the heads of programs the graph (wire form) they are of. When it
   /// returns well, every head is to be found in the index. Errors: resource_exhausted when there is no room.
-  virtual Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) = 0;
+  /// `replaces`: a key that leads elsewhere already leads here from now on, as its next generation; else it stays.
+  virtual Status publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool replaces) = 0;
 
   /// The program that was published last of those that are not tuned (is_tuned_program), whose graph is kept and whose key is
   /// not in `except`; nothing when there is none.

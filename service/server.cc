@@ -317,7 +317,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   const Digest key = job.key;
   m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job.build.graph.size(),
                   job.build.targets.size());
-  BuildRequest request{job.build.graph, {}, m_options.config.cache_directory};
+  BuildRequest request{job.build.graph, {}, job.build.afresh ? "" : m_options.config.cache_directory};
   request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
@@ -365,8 +365,10 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
 }
 
 void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {
-  asio::post(m_store_thread, [this, key, result = std::move(result), graph = m_jobs.jobs().at(key).build.graph] {
-    const Status status = guarded([&] { return m_store->publish(*result, graph); });
+  const protocol::Build& build = m_jobs.jobs().at(key).build;
+  if (build.unkept) return on_published(Digest(key), std::move(result), {});
+  asio::post(m_store_thread, [this, key, result = std::move(result), graph = build.graph, replaces = build.afresh] {
+    const Status status = guarded([&] { return m_store->publish(*result, graph, replaces); });
     asio::post(m_io, [this, key, result, status] { on_published(key, result, status); });
   });
 }
@@ -376,6 +378,7 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
   if (!status.ok() && leave_if_deserted()) return;
   const bool is_full = status.code() == StatusCode::resource_exhausted;
   if (!status.ok() && !is_full) return fail_job(key, status.with_context("publish"), 0);
+  const bool is_unkept = m_jobs.jobs().at(key).build.unkept;
   protocol::Built built;
   for (const BuiltHead& head : result->heads) built.heads.push_back({head.key, head.artifact, head.generation});
   if (is_full) {
@@ -383,6 +386,8 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
     spdlog::warn("build {} is not kept: {}", key.to_short(), status.message());
     m_events.record("not kept", "{}: {}", key.to_short(), status.message());
     built.not_kept = status.message();
+  }
+  if (is_full || is_unkept) {
     for (const BuiltArtifact& each : result->artifacts) {
       built.carried.push_back({each.kind, each.digest, each.payload, each.entry, each.tasks, each.workspace_bytes,
                                each.features, each.backend});

@@ -107,7 +107,7 @@ class StoreEntries final : public EntryStore {
   /// Opens the store unless it is open: on a full disk that works only later.
   Status open();
 
-  Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) override;
+  Status publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool replaces) override;
   Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) override;
   Expected<std::string> command(const Command& command) override;
 
@@ -117,6 +117,7 @@ class StoreEntries final : public EntryStore {
   Status put_readable(PublishBatch batch);
   std::vector<Digest> unreadable(const std::vector<Artifact>& artifacts, const std::vector<Head>& heads) const;
   Status check_heads(const PublishBatch& batch) const;
+  Status succeed_kept(std::vector<Head>& heads) const;
   bool is_decided(const Head& head);
   Expected<Entry> find_one(const Command& command);
   Expected<std::string> put_capture(const Command& command);
@@ -229,7 +230,7 @@ Status StoreEntries::check_heads(const PublishBatch& batch) const {
   return {};
 }
 
-Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_t>& graph) {
+Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool replaces) {
   KILN_RETURN_IF_ERROR(open());
   PublishBatch batch;
   for (const BuiltArtifact& built : result.artifacts) {
@@ -249,7 +250,17 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
     batch.heads.back().provenance = dump(parts);
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
+  if (replaces) KILN_RETURN_IF_ERROR(succeed_kept(batch.heads));
   return put_readable(batch);
+}
+
+/// Makes heads whose keys lead elsewhere the next generation of these keys.
+Status StoreEntries::succeed_kept(std::vector<Head>& heads) const {
+  for (Head& head : heads) {
+    KILN_ASSIGN_OR_RETURN(const auto kept, m_store->head(head.key));
+    if (kept && kept->artifact != head.artifact) head.generation = std::max(head.generation, kept->generation + 1);
+  }
+  return {};
 }
 
 Expected<std::optional<UntunedProgram>> StoreEntries::next_untuned(const std::unordered_set<Digest>& except) {

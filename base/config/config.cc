@@ -28,6 +28,8 @@ constexpr std::array k_keys = {
               "The cache's size; beyond it goes what was not in use for longest, except what is pinned."},
     ConfigKey{"cache.allow_network", &Config::cache_allow_network, "",
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
+    ConfigKey{"cache.readonly", &Config::cache_readonly, "",
+              "On: what is compiled for this process is given to it and not kept in the cache, nor are captures."},
     ConfigKey{
         "packs.path", &Config::packs_path, "",
         "Folders, with colons between, whose packs (*.kpack) are used in place beside the cache; of the user or the "
@@ -48,6 +50,14 @@ constexpr std::array k_keys = {
         "When a step waits for programs of captured graphs to be built, and does not run in torch meanwhile: always, "
         "first (a graph's first call; what other sizes need later is built beside the steps) or never.",
         "always,first,never"},
+    ConfigKey{
+        "client.require_hit", &Config::client_require_hit, "",
+        "On: a program that is not in the cache or a pack is an error, nothing is compiled and nothing falls back. For "
+        "CI."},
+    ConfigKey{
+        "client.recache", &Config::client_recache, "",
+        "On: each program is compiled anew when this process first asks for it, and takes the place of what the cache "
+        "has."},
     ConfigKey{"job", &Config::job, "",
               "Names the job that this process is a rank of: all its ranks run the generation of each program that the "
               "first one found. Empty: torchelastic's run id, where there is one."},
@@ -104,6 +114,9 @@ struct EnvironmentAlias {
 constexpr std::array k_aliases = {
     EnvironmentAlias{"KILN_CACHE_DIR", "cache.directory"},
     EnvironmentAlias{"KILN_NO_DAEMON", "daemon.use", true},
+    EnvironmentAlias{"KILN_REQUIRE_HIT", "client.require_hit"},
+    EnvironmentAlias{"KILN_READONLY", "cache.readonly"},
+    EnvironmentAlias{"KILN_RECACHE", "client.recache"},
     EnvironmentAlias{"KILN_CONFIG", ""},        // read by ConfigSources
     EnvironmentAlias{"KILN_FAULTS", ""},        // fault points, where compiled in
     EnvironmentAlias{"KILN_PROFILE", ""},       // read by jit/run/launch_profile.cc

@@ -29,6 +29,7 @@ struct Config {
   std::string cache_directory;
   uint64_t cache_size_max_bytes = uint64_t{8} << 30;
   bool cache_allow_network = false;
+  bool cache_readonly = false;
 
   std::string packs_path;
   std::string packs_trust;
@@ -37,6 +38,8 @@ struct Config {
   uint64_t client_deadline_ms = 120'000;
   std::string client_check = "first";
   std::string client_wait = "always";
+  bool client_require_hit = false;
+  bool client_recache = false;
 
   std::string job;
 

@@ -57,7 +57,7 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
   return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority), build.tune,
-                           build.again)
+                           build.again, build.unkept, build.afresh)
       .Union();
 }
 Status read(const wire::Build& table, Build& build) {
@@ -69,6 +69,8 @@ Status read(const wire::Build& table, Build& build) {
   build.priority = static_cast<Priority>(table.priority());
   build.tune = table.tune();
   build.again = table.again();
+  build.unkept = table.unkept();
+  build.afresh = table.afresh();
   if (table.targets() == nullptr || table.targets()->size() == 0) {
     return invalid_argument("build {}: no target", table.id());
   }

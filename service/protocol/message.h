@@ -45,8 +45,10 @@ struct Build {
   std::vector<uint8_t> graph;  // wire form, symbols bound
   std::vector<TargetName> targets;
   Priority priority = Priority::waiting;
-  bool tune = false;   // race candidates of what has not raced on this machine
-  bool again = false;  // and of what has
+  bool tune = false;    // race candidates of what has not raced on this machine
+  bool again = false;   // and of what has
+  bool unkept = false;  // the answer carries what is built, and nothing is published
+  bool afresh = false;  // build also what is there, and put it in its place
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

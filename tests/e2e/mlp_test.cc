@@ -26,7 +26,10 @@ class Mlp : public testing::Test {
     setenv("XDG_STATE_HOME", (m_directory / "state").c_str(), 1);
     setenv("KILN_DAEMON_PATH", KILND, 1);
     setenv("KILN_DAEMON_IDLE_EXIT_MS", "20000", 1);
-    for (const char* other : {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST"}) unsetenv(other);
+    for (const char* other : {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST", "KILN_REQUIRE_HIT",
+                              "KILN_READONLY", "KILN_RECACHE"}) {
+      unsetenv(other);
+    }
   }
   void TearDown() override {
     stop_daemon();
@@ -100,6 +103,26 @@ TEST_F(Mlp, AFreshCacheBesideATrustedPackCompilesNothing) {
   const auto installed = run_process();
   EXPECT_EQ(installed["status"], 0);
   EXPECT_EQ(installed["misses"], 0);
+}
+
+TEST_F(Mlp, WhereHitsAreRequiredAMissIsAnErrorAndNothingIsStarted) {
+  setenv("KILN_REQUIRE_HIT", "1", 1);
+  const auto result = run_process();
+  EXPECT_EQ(result["error"], 5);  // not_found
+  EXPECT_FALSE(fs::exists(m_directory / "cache"));
+}
+
+TEST_F(Mlp, WhatIsNotToBeKeptIsNotAndWhatIsToBeCompiledAnewIs) {
+  setenv("KILN_READONLY", "1", 1);
+  EXPECT_GT(run_process()["compilations"], 0);
+  EXPECT_GT(run_process()["compilations"], 0);
+  unsetenv("KILN_READONLY");
+  const auto kept = run_process();
+  EXPECT_EQ(run_process()["hits_mapped"], 1);
+  setenv("KILN_RECACHE", "1", 1);
+  const auto anew = run_process();
+  EXPECT_EQ(anew["status"], 0);
+  EXPECT_EQ(anew["compilations"], kept["compilations"]);
 }
 
 TEST_F(Mlp, WithoutCacheAndDaemonTheErrorIsTyped) {

@@ -8,10 +8,11 @@
     kiln.profile()    # where compiled programs' time goes, in a process started with KILN_PROFILE=1
 """
 
+from ._reasons import MissingProgram
 from ._report import report
 from ._session import explain, profile, stats
 
-__all__ = ["compile", "explain", "profile", "report", "stats"]
+__all__ = ["MissingProgram", "compile", "explain", "profile", "report", "stats"]
 
 
 def __getattr__(name):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Of kiln.Error.code_name: what is of Kiln's service, and keeps all graphs from it alike.
 CAUSES = ("deadline_exceeded", "permission_denied", "resource_exhausted", "failed_precondition", "unavailable")
+# A program that is not there, where hits are required.
+NOT_FOUND = "not_found"
 DOCTOR = "see `kiln doctor`"
 
 
@@ -41,4 +43,9 @@ class Reason(str):
         return Reason(f"{context}: {self}", **vars(self))
 
 
-__all__ = ["CAUSES", "DOCTOR", "Reason"]
+class MissingProgram(BaseException):
+    """A program is neither in the cache nor in a pack, and client.require_hit is on. What catches Exception, to go on in torch,
+    lets this pass."""
+
+
+__all__ = ["CAUSES", "DOCTOR", "MissingProgram", "NOT_FOUND", "Reason"]

@@ -59,16 +59,21 @@ class Session:
 
     @property
     def wait(self) -> str:
-        """When a step waits for its programs: client.wait of the configuration. Without a daemon nothing is built: who looks
-        for a program then finds it at once, or never does."""
+        """When a step waits for its programs: client.wait of the configuration. Without a daemon, and where hits are
+        required, nothing is built: who looks for a program then finds it at once, or never does."""
         if self._wait is None:
-            has_daemon = self._setting("daemon.use", "false") != "false"
-            self._wait = self._setting("client.wait", "always") if has_daemon else "always"
+            is_built = self._setting("daemon.use", "false") != "false" and not self.requires_hits
+            self._wait = self._setting("client.wait", "always") if is_built else "always"
         return self._wait
 
     @wait.setter
     def wait(self, policy: str) -> None:
         self._wait = policy
+
+    @functools.cached_property
+    def requires_hits(self) -> bool:
+        """Whether a program that is not there ends the caller: client.require_hit of the configuration."""
+        return self._setting("client.require_hit", "false") == "true"
 
     @functools.cached_property
     def random(self) -> str:

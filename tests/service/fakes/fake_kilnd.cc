@@ -22,7 +22,7 @@ class FakeStore final : public EntryStore {
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
   }
 
-  Status publish(const BuildResult& result, const std::vector<uint8_t>& graph) override {
+  Status publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool /*replaces*/) override {
     std::ofstream file(m_directory + "/published", std::ios::app);
     for (const BuiltHead& head : result.heads) file << head.key.to_hex() << "\n";
     if (result.raced > 0 && result.is_tuned) {

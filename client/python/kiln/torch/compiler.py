@@ -8,7 +8,7 @@ from typing import Callable
 from torch import fx
 
 from .. import _session
-from .._reasons import Reason
+from .._reasons import NOT_FOUND, Reason
 from . import compat
 from .flex import separate_flex_attention
 from .graphs import CompiledGraph
@@ -16,7 +16,7 @@ from .linear_loss import compute_in_rows
 from .partition import Partition, Subgraph, is_free, prepare
 from .pieces import is_counted, name_of
 from .place import Place
-from .programs import build_program
+from .programs import build_program, insist
 from .split import UNIMPLEMENTED, split
 from .subgraphs import EagerSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .text import Unsupported
@@ -131,7 +131,7 @@ def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
         eager.state = (subgraph.text, *subgraph.layouts, place)
         return StaticSubgraph(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        eager.reason = _judged(subgraph.text, place, Reason.of(error))
+        eager.reason = insist(_judged(subgraph.text, place, Reason.of(error)))
         eager.is_final = isinstance(error, Unsupported)
         return eager
 
@@ -147,7 +147,7 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     """The reason. That no backend has an op of the text is kept in the cache: a process without a daemon could not tell it from
     a miss, and would not split the graph as the one before did."""
     client = _session.session().client()
-    if client is None or reason.code not in (UNIMPLEMENTED, UNAVAILABLE):
+    if client is None or reason.code not in (UNIMPLEMENTED, UNAVAILABLE, NOT_FOUND):
         return reason
     from .. import _kiln  # there only with libkiln
 

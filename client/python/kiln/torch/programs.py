@@ -9,7 +9,7 @@ import threading
 import torch
 
 from .. import _session
-from .._reasons import DOCTOR, Reason
+from .._reasons import DOCTOR, NOT_FOUND, MissingProgram, Reason
 from .place import Place
 from .scoped import set_within
 from .tally import note_disturbance
@@ -85,6 +85,13 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
         raise
 
 
+def insist(reason: Reason) -> Reason:
+    """The reason why there is no program. Raises MissingProgram where it has to be there."""
+    if reason.code == NOT_FOUND and _session.session().requires_hits:
+        raise MissingProgram(reason)
+    return reason
+
+
 def build_program(text: str, place: Place, target: str) -> None:
     """Has the text compiled into the cache for a target that need not be this host's. Raises kiln's Error."""
     _session.session().client(place.name).build(text, target, deadline_ms=_deadline_ms.get())
@@ -98,4 +105,4 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "create_program", "expect", "in_mode", "is_tuned", "key_of", "tuned", "waiting_at_most"]
+__all__ = ["build_program", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned", "waiting_at_most"]

@@ -109,6 +109,7 @@ class SymbolicSubgraph:
             inputs, outputs = ([_bound(layout, by_symbol) for layout in layouts] for layouts in (self._inputs, self._outputs))
             program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values, meetings)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+            programs.insist(Reason.of(error))
             _session.session().note_fallback(f"a subgraph with {dict(zip(map(str, self._binding.sources), numbers))}", str(error))
             _session.session().say("binding", f"a subgraph of symbolic shape runs in torch: {error}")
             program = eager
@@ -193,7 +194,7 @@ def _load_static(eager: tuple, text: str, inputs: list, outputs: list, device: s
     try:
         return StaticSubgraph(*subgraph.state, subgraph)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-        subgraph.reason = Reason.of(error)
+        subgraph.reason = programs.insist(Reason.of(error))
         return subgraph
 
 
