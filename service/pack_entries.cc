@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/build_id.h"
+#include "base/limits.h"
 #include "base/split.h"
 #include "cache/pack/trusted_keys.h"
 
@@ -85,17 +87,22 @@ bool PackInstallation::is_taken(const PackedArtifact& artifact) const {
 Status PackInstallation::give(const std::function<Status(PublishBatch batch)>& publish) const {
   PublishBatch batch;
   size_t bytes = 0;
+  const auto added = [&](size_t more) -> Status {
+    bytes += more;
+    const bool is_full = bytes >= k_batch_bytes || batch.artifacts.size() == limits::k_batch_artifacts ||
+                         batch.heads.size() == limits::k_batch_heads;
+    if (!is_full) return {};
+    bytes = 0;
+    return publish(std::exchange(batch, {}));
+  };
   for (const PackedArtifact& packed : m_pack.artifacts()) {
     if (!is_taken(packed)) continue;
     KILN_ASSIGN_OR_RETURN(const auto encoded, m_pack.read(packed));
     KILN_ASSIGN_OR_RETURN(Artifact artifact, decode_artifact(encoded, digest_in(packed.digest)));
-    bytes += artifact.payload.size();
     batch.artifacts.push_back(std::move(artifact));
-    if (bytes < k_batch_bytes) continue;
-    KILN_RETURN_IF_ERROR(publish(std::exchange(batch, {})));
-    bytes = 0;
+    KILN_RETURN_IF_ERROR(added(packed.length));
   }
-  // Heads come last, beside the last of the artifacts: what a key leads to is there before the key.
+  // Heads come last: what a key leads to is there before the key.
   for (const PackedHead& packed : m_pack.heads()) {
     const Digest artifact = digest_in(packed.artifact);
     if (!is_taken(*m_pack.artifact(artifact))) continue;
@@ -106,6 +113,7 @@ Status PackInstallation::give(const std::function<Status(PublishBatch batch)>& p
                            .canonical_key = {description.canonical_key.begin(), description.canonical_key.end()},
                            .provenance = std::move(description.provenance),
                            .content = std::move(description.content)});
+    KILN_RETURN_IF_ERROR(added(packed.length));
   }
   return publish(std::move(batch));
 }

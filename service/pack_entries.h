@@ -26,7 +26,7 @@ class PackInstallation {
   /// Errors: permission_denied when its signer is not trusted, data_loss when anything in it is damaged.
   static Expected<PackInstallation> open(std::string_view request);
 
-  /// Gives the artifacts in batches that fit into memory, then the heads: what may come from this signer.
+  /// Gives the artifacts in batches that the store takes, then the heads: what may come from this signer.
   Status give(const std::function<Status(PublishBatch batch)>& publish) const;
   /// Captures are left out when the signer is not trusted for them.
   nlohmann::json to_json() const;
