@@ -5,15 +5,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "autotune/quantile.h"
+
 namespace kiln {
 
 namespace {
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
-}
 
 class Race {
  public:
@@ -185,10 +181,7 @@ class Race {
 
 double Entrant::median() const { return quantile(seconds, 0.5); }
 
-double Entrant::spread() const {
-  const double middle = median();
-  return middle > 0 ? (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / middle : 0;
-}
+double Entrant::spread() const { return spread_of(seconds); }
 
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules) {
   if (entrants.empty()) return invalid_argument("a race without entrants");

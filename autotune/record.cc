@@ -2,8 +2,12 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
+#include "autotune/quantile.h"
 #include "base/hex.h"
 
 namespace kiln {
@@ -27,14 +31,76 @@ TuningRecord::Candidate read(const Json& json) {
           json.at("disturbed"),   json.at("dropped"), json.at("is_finalist")};
 }
 
+using Candidate = TuningRecord::Candidate;
+
+/// Whether both ran the same code. Of what was there before its race only the description is known.
+bool is_same(const Candidate& one, const Candidate& other) {
+  return one.schedule == other.schedule && (!one.schedule.empty() || one.description == other.description);
+}
+
+double least(const Candidate& candidate) {
+  return candidate.seconds.empty() ? HUGE_VAL : *std::ranges::min_element(candidate.seconds);
+}
+
+/// What is said of both; nothing where one of them says nothing.
+std::string if_both(const std::string& one, const std::string& other) {
+  return one.empty() || other.empty() ? "" : std::min(one, other);
+}
+
+/// Samples are durations in full precision: equal ones are one that both have.
+void add_samples(const Candidate& from, Candidate& into) {
+  std::vector<double>& seconds = into.seconds;
+  seconds.insert(seconds.end(), from.seconds.begin(), from.seconds.end());
+  std::ranges::sort(seconds);
+  const auto repeated = std::ranges::unique(seconds);
+  seconds.erase(repeated.begin(), repeated.end());
+  into.median = quantile(into.seconds, 0.5);
+  into.spread = spread_of(into.seconds);
+  into.disturbed = std::max(into.disturbed, from.disturbed);
+  into.is_finalist = into.is_finalist || from.is_finalist;
+  into.dropped = if_both(into.dropped, from.dropped);
+  into.origin = if_both(into.origin, from.origin);
+}
+
+/// Where the candidate is among `all`; their number where it is not.
+uint32_t place_of(const Candidate& candidate, const std::vector<Candidate>& all) {
+  const auto found = std::ranges::find_if(all, [&](const Candidate& each) { return is_same(each, candidate); });
+  return static_cast<uint32_t>(found - all.begin());
+}
+
+/// Whether it is the better pick of two winners, with the samples of both records.
+bool is_better(const Candidate& one, const Candidate& other) {
+  const double mine = least(one), others = least(other);
+  if (std::min(mine, others) < std::max(mine, others) * (1 - TuningRecord::k_clear_gain)) return mine < others;
+  return std::tuple(other.seconds.size(), mine, one.schedule) < std::tuple(one.seconds.size(), others, other.schedule);
+}
+
+/// Which of two records the other is added to: the one of more samples.
+bool comes_first(const TuningRecord& one, const TuningRecord& other) {
+  const auto samples = [](const TuningRecord& record) {
+    size_t count = 0;
+    for (const Candidate& candidate : record.candidates) count += candidate.seconds.size();
+    return count;
+  };
+  const size_t mine = samples(one), others = samples(other);
+  return mine != others ? mine > others : one.to_json() <= other.to_json();
+}
+
 }  // namespace
 
-TuningRecord::Candidate TuningRecord::Candidate::of(const Entrant& entrant, std::vector<uint8_t> schedule,
-                                                    std::string origin) {
-  return {
-      entrant.description, std::move(origin), std::move(schedule), entrant.seconds,
-      entrant.median(),    entrant.spread(),  entrant.disturbed,   entrant.status.ok() ? "" : entrant.status.message(),
-      entrant.is_finalist};
+TuningRecord TuningRecord::merged(const TuningRecord& one, const TuningRecord& other) {
+  if (!comes_first(one, other)) return merged(other, one);
+  TuningRecord both = one;
+  both.load = std::max(one.load, other.load);
+  for (Candidate& each : both.candidates) add_samples(Candidate(each), each);
+  for (const Candidate& candidate : other.candidates) {
+    const uint32_t place = place_of(candidate, both.candidates);
+    if (place == both.candidates.size()) both.candidates.push_back(candidate);
+    add_samples(candidate, both.candidates[place]);
+  }
+  const uint32_t mine = both.winner, others = place_of(other.candidates[other.winner], both.candidates);
+  both.winner = is_better(both.candidates[others], both.candidates[mine]) ? others : mine;
+  return both;
 }
 
 double TuningRecord::gain() const {

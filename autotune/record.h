@@ -6,10 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "autotune/race.h"
 #include "base/expected.h"
 
 namespace kiln {
+
+struct Entrant;
 
 /// What a race said about one kernel, or the plans of one region, on one machine: every candidate with every sample, not
 /// the winner alone, so that a later race begins with what is known and a person sees why.
@@ -36,6 +37,12 @@ struct TuningRecord {
 
   /// The time of the first candidate over the winner's: 1 when it won itself.
   double gain() const;
+  /// What two records of one kernel on one machine say together. Each schedule is there once, with the samples of both; so a
+  /// record that is met twice adds nothing, and neither order nor grouping of several changes what was measured. The winner is
+  /// that of the two winners, as only these passed a verdict, whose least sample is less by `k_clear_gain`; else the one that
+  /// was sampled more.
+  static TuningRecord merged(const TuningRecord& one, const TuningRecord& other);
+  static constexpr double k_clear_gain = 0.02;  // of the time
   std::string to_json() const;
   /// Errors: data_loss for a damaged record, unimplemented for one of another version. Either is a miss of the record, not of
   /// the kernel.

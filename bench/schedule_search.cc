@@ -8,6 +8,7 @@
 #include <random>
 
 #include "autotune/machine_lock.h"
+#include "autotune/measure.h"
 #include "autotune/record.h"
 #include "backends/cpu/runtime/runtime.h"
 #include "jit/build/kernels/kernel_builder.h"

@@ -17,6 +17,7 @@
 #include "cache/store/store.h"
 #include "jit/run/named_artifacts.h"
 #include "service/pack_entries.h"
+#include "service/side_by_side.h"
 
 namespace kiln {
 namespace {
@@ -251,6 +252,7 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
   if (replaces) KILN_RETURN_IF_ERROR(succeed_kept(batch.heads));
+  KILN_RETURN_IF_ERROR(merge_records(*m_store, batch));
   return put_readable(batch);
 }
 

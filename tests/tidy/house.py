@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the house keeps to and a compiler does not see: short files, a README in each folder with code, no unfinished
-business, no vendor's name above the backends, every configuration key documented where it is shipped, links that lead
-somewhere."""
+business, no vendor's name above the backends, no duration by a clock that may be set, every configuration key documented
+where it is shipped, links that lead somewhere."""
 import pathlib
 import re
 import subprocess
@@ -18,6 +18,11 @@ VENDORS = re.compile(r"\b(nvidia|cuda\w*|nvrtc\w*|cudnn\w*|cublas\w*|cubin|ptx|s
                      r"spir-?v|(?-i:ze[A-Z])\w+|pvc|dg2|opencl|amd|rocm|hip|avx\w*|amx\w*)\b", re.IGNORECASE)
 # torch names its devices so; the sandbox asks for what candidates may need before its door closes.
 VENDORS_ALLOWED = ("client/python/", "jit/worker/executor.c")
+# Clocks that may be set. Durations and deadlines are by others; these say when something was, for people and for what goes first
+# when the cache is full.
+WALL_CLOCKS = re.compile(r"\b(system_clock|high_resolution_clock|CLOCK_REALTIME|gettimeofday|time\((NULL|nullptr)\)|time\.time\(\))")
+DATES_ALLOWED = ("tests/", "bench/", "tools/", "cache/reader/reader.c", "cache/store/store.cc", "service/flight_recorder.h",
+                 "client/terminal/text.cc")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
@@ -37,6 +42,9 @@ def check_code(path, text):
     for number, line in enumerate(lines, 1):
         if UNFINISHED.search(line):
             yield f"{path}:{number}: unfinished: {line.strip()}"
+        wall = None if path.startswith(DATES_ALLOWED) else WALL_CLOCKS.search(line)
+        if wall:
+            yield f"{path}:{number}: {wall[0]} is a clock that may be set"
         if path.startswith(NEUTRAL) and not path.startswith(VENDORS_ALLOWED):
             vendor = VENDORS.search(line)
             if vendor:
@@ -98,6 +106,8 @@ def test_itself():
     assert not list(check_code("jit/a.cc", "// the size of a zebra"))
     assert not list(check_code("backends/a.cc", "// as cuda does"))
     assert list(check_code("base/a.cc", "// " + "TODO"))
+    assert list(check_code("autotune/a.cc", "std::chrono::system_clock::now()"))
+    assert not list(check_code("autotune/a.cc", "std::chrono::steady_clock::now()"))
     assert list(check_code("base/a.cc", "\n" * (LINES + 1)))
     assert list(check_links("README.md", "[x](not/there.md)"))
     assert list(check_readmes(["base/a.cc"]))

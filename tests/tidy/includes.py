@@ -47,7 +47,7 @@ TABLE = {
     "jit/build": ["jit/run", "jit/resolve", "autotune", "verdict", "backends", "frontend", "cache/format", "cache/reader", "base"],
     "jit/worker": ["jit", "autotune", "verdict", "backends", "frontend", "cache/format", "cache/reader", "base"],
     "service/protocol": ["base"],
-    "service": ["service/protocol", "jit", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
+    "service": ["service/protocol", "jit", "autotune/record.h", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
     "client": ["jit/resolve", "jit/run", "frontend", "service/protocol", "cache/sources", "cache/reader", "cache/format",
                "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/libraries.h", "base"],
     "cli": ["client", "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/host_loops.h", "backends/libraries.h",

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "autotune/machine_lock.h"
+#include "autotune/race.h"
 #include "autotune/record.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/kernels/near_records.h"
