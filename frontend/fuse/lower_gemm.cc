@@ -100,10 +100,24 @@ class GemmLowering {
     const auto is_run = [&](size_t d, int64_t extent) { return access.strides[d] == 1 && extent > 1; };
     const bool has_runs = is_run(last, columns.back()) || is_run(last_of_rows, rows.back());
     const bool is_of_windows = sees_windows(m_node.operands[0]) || sees_windows(m_node.operands[1]);
-    if (!access.indirect.empty() || !has_runs || !is_of_windows) return false;
+    const bool is_weight = &body == &m_gemm.b && lies_in_panels(access, rows, columns);
+    if (!access.indirect.empty() || !has_runs || !(is_of_windows || is_weight)) return false;
     if (rows.size() > 1) pieces.rows = std::move(rows);
     if (columns.size() > 1) pieces.columns = std::move(columns);
     return true;
+  }
+
+  /// Whether the rows of a few columns lie side by side, as packed weights do; or small groups of rows, column by column.
+  static bool lies_in_panels(const Access& access, const std::vector<int64_t>& rows,
+                             const std::vector<int64_t>& columns) {
+    const size_t last = access.strides.size() - 1;
+    size_t row = last - columns.size();
+    const int64_t group = access.strides[last];
+    if (group != 1) {
+      if (rows.size() < 2 || rows.back() != group || access.strides[row] != 1) return false;
+      --row;
+    }
+    return columns.back() > 1 && access.strides[row] == group * columns.back();
   }
 
   /// Whether the value is, behind other views, windows: laid out anew these would be larger than what they are of.

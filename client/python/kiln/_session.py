@@ -85,6 +85,10 @@ class Session:
         """Who computes convolutions: `convolution` of the configuration."""
         return self._setting("convolution", "torch")
 
+    @functools.cached_property
+    def cache_directory(self) -> str:
+        return self._setting("cache.directory", "")
+
     def _setting(self, key: str, without_client: str) -> str:
         client = self.client()
         return without_client if client is None else client.setting(key)
@@ -147,7 +151,7 @@ DEFAULTS = {
 
 COUNTED = (
     "nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "captures_loaded", "captures_not_kept",
-    "checked", "checks_failed", "calls_meanwhile",
+    "checked", "checks_failed", "calls_meanwhile", "weights_packed", "weights_mapped",
 )  # fmt: skip
 
 
@@ -156,7 +160,8 @@ def stats() -> dict:
     (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
     `captures_loaded`, `captures_not_kept`, `checked` and `checks_failed` (first runs beside torch, and those that did not
-    agree), `calls_meanwhile` (of graphs or subgraphs, that torch ran as programs were not there yet),
+    agree), `calls_meanwhile` (of graphs or subgraphs, that torch ran as programs were not there yet), `weights_packed` and
+    `weights_mapped` (packed copies of weights that were made here, and found in the cache),
     `relayouts` (inputs copied into the layout that a program expects)."""
     counters = dict(DEFAULTS)
     for client in _session.clients():

@@ -23,8 +23,9 @@ from . import _session
 from .torch import captures
 from .torch.between import Between, run_capture
 from .torch.described import OURS, RUN, Describer, describe_module, given, name_of
-from .torch.entry import backend, compile_or_eager, deadline_of
+from .torch.entry import backend, compile_or_eager, deadline_of, is_freezing_in
 from .torch.joint import partition_joint
+from .torch.panels import freezing
 from .torch.programs import in_mode, waiting_at_most
 from .torch.tally import tally_of
 
@@ -45,10 +46,11 @@ class Settings:
     dynamic: bool | None = None
     fullgraph: bool = False
     deadline_ms: int = 0
+    freezing: bool = False
 
     def of_torch(self) -> dict:
         """The arguments of torch.compile that say the same."""
-        by_kiln = functools.partial(backend, mode=self.mode, options={"deadline_ms": self.deadline_ms})
+        by_kiln = functools.partial(backend, mode=self.mode, options={"deadline_ms": self.deadline_ms, "freezing": self.freezing})
         return {"backend": by_kiln, "dynamic": self.dynamic, "fullgraph": self.fullgraph}
 
 
@@ -68,7 +70,7 @@ def compile(target=None, *, mode: str | None = None, dynamic: bool | None = None
         return functools.partial(compile, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
     if _session.disabled():
         return target
-    settings = Settings(mode, dynamic, fullgraph, deadline_of(options))
+    settings = Settings(mode, dynamic, fullgraph, deadline_of(options), is_freezing_in(options))
     if isinstance(target, torch.optim.Optimizer):
         from .optimizer import compile_optimizer
 
@@ -140,7 +142,7 @@ class Entry:
         else:
             said = [name_of(first), describer.lenient(first).hex()]
         session = _session.session()
-        said += [repr(self._settings.dynamic), session.random, session.convolution]
+        said += [repr(self._settings.dynamic), repr(self._settings.freezing), session.random, session.convolution]
         return "\0".join([self.role, *said, torch.__version__, sys.version, _importer()]).encode()
 
     def start(self, packages) -> None:
@@ -297,7 +299,7 @@ class Entry:
 
 
 def _compile_in(settings: Settings, graph, example_inputs):
-    with in_mode(settings.mode), waiting_at_most(settings.deadline_ms):
+    with in_mode(settings.mode), waiting_at_most(settings.deadline_ms), freezing(settings.freezing):
         return compile_or_eager(graph, example_inputs)
 
 

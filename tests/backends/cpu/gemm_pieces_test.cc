@@ -106,6 +106,50 @@ TEST(GemmPieces, every_dtype_and_what_is_widened_to_it) {
   check({.width = 13, .dtype = DType::f32, .loaded = DType::i8, .sums_positions = true});
 }
 
+/// m x k times k x n, B in panels of `lanes` columns: [blocks][panels][steps][lanes][group].
+KernelSpec spec_of_panels(int64_t m, int64_t n, int64_t k, int64_t blocks, int64_t lanes, int64_t group, DType dtype) {
+  const int64_t block = k / blocks, panel = block * lanes;
+  Body a{{{.op = ScalarOp::load, .dtype = dtype}}, {{.buffer = 0, .strides = {0, k, 1}}}};
+  Body b{{{.op = ScalarOp::load, .dtype = dtype}},
+         {{.buffer = 1, .strides = {0, block * n, lanes * group, 1, panel, group}}}};
+  Body epilogue{{{.op = ScalarOp::accumulator, .dtype = DType::f32}}, {{.buffer = 2, .strides = {m * n, n, 1}}}};
+  GemmSpec gemm{.batch = {2}, .m = m, .n = n, .k = k, .dtype = dtype, .a = a, .b = b, .a_value = 0, .b_value = 0};
+  gemm.b_pieces = {{blocks, block / group, group}, {n / lanes, lanes}};
+  if (group == 1) {
+    gemm.b_pieces.rows.pop_back();
+    gemm.b.accesses[0].strides.erase(gemm.b.accesses[0].strides.begin() + 3);
+  }
+  gemm.epilogue = epilogue;
+  gemm.stores = {{0, 0, StoreMode::assign}};
+  return {{{dtype, m * k, BufferRole::input},
+           {dtype, k * n, BufferRole::input},
+           {DType::f32, 2 * m * n, BufferRole::output}},
+          std::move(gemm)};
+}
+
+TEST(GemmPieces, panels_of_a_vector_are_read_where_they_lie) {
+  for (const CpuTarget& target : ladder()) {
+    if (!host_runs(target)) continue;
+    const int64_t lanes = target.vector_bytes / 4;
+    for (const auto& [dtype, group] : {std::pair(DType::f32, int64_t{1}), std::pair(DType::bf16, int64_t{2})}) {
+      for (const auto& [m, blocks, block] : {std::tuple(53, 1, 70), std::tuple(7, 3, 38), std::tuple(100, 2, 400)}) {
+        const KernelSpec spec = spec_of_panels(m, 5 * lanes, blocks * block, blocks, lanes, group, dtype);
+        ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+        const auto schedules = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target.name)});
+        const bool has_step = group == 1 || target.has(Feature::avx512_bf16);
+        const auto is_placed = [](const Schedule& each) {
+          return each.description.find(" b-placed") != std::string::npos;
+        };
+        EXPECT_EQ(std::ranges::any_of(schedules, is_placed), has_step) << target.name;
+        for (size_t i = 0; i < schedules.size(); i += 5) {
+          check_kernel(spec, target, 1e-6 + 5e-8 * static_cast<double>(blocks * block), i, 1 + i % 3);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST(GemmPieces, pieces_that_do_not_make_up_the_dim_are_refused) {
   KernelSpec spec = spec_of({}, false);
   std::get<GemmSpec>(spec.kernel).b_pieces.columns.front() += 1;

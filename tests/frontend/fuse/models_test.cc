@@ -70,6 +70,17 @@ TEST_F(FusedModel, ATransposedWeightCostsNothing) {
   EXPECT_EQ(kernels_of(plan), "gemm_f32_6x5x4_nt ");
 }
 
+TEST_F(FusedModel, AWeightInPanelsIsReadByTheProduct) {
+  for (const int64_t group : {1, 2}) {
+    const ValueId panels = b.permute(input({2, 3, 4, 8, group}), {0, 2, 4, 1, 3});
+    const Plan plan = fused({b.matmul(input({7, 8 * group}), b.reshape(panels, {8 * group, 24}))});
+    ASSERT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+    const GemmPieces& pieces = std::get<GemmSpec>(plan.specs[0].kernel).b_pieces;
+    EXPECT_EQ(pieces.columns, (std::vector<int64_t>{3, 8}));
+    EXPECT_EQ(pieces.rows.size(), group == 1 ? 2U : 3U);
+  }
+}
+
 TEST_F(FusedModel, WhatAWeightIsWidenedFromIsReadByTheProduct) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const ValueId weight = b.transpose(b.cast(input({9, 5}, DType::i8), dtype));

@@ -19,6 +19,7 @@ enum class ReadB : uint8_t {
   direct = 0,      // where it lies, n-contiguous
   panels = 1,      // packed [k][columns of the tile]: evaluated with lanes along n
   transposed = 2,  // packed the same way from k-contiguous columns, by transposing blocks in registers
+  placed = 3,      // where it lies, in panels of a vector each (GemmProblem::panel_steps)
 };
 
 /// How the loops around a tile's kernel cut a product. Columns are counted in units: vectors of sums, or single columns.
@@ -34,7 +35,7 @@ struct GemmBlocking {
   ReadB read_b = ReadB::direct;
 
   bool packs_a() const { return read_a != ReadA::direct; }
-  bool packs_b() const { return read_b != ReadB::direct; }
+  bool packs_b() const { return read_b == ReadB::panels || read_b == ReadB::transposed; }
 };
 
 /// The same with its grid settled: the slabs and the parts of m are counted so that tasks are worth handing out and the

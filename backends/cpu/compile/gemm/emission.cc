@@ -5,6 +5,8 @@
 #include <cassert>
 #include <utility>
 
+#include "backends/cpu/compile/gemm/pieces.h"
+
 namespace kiln::cpu {
 
 llvm::Type* GemmEmission::type_of(DType dtype) const {
@@ -123,6 +125,12 @@ Values GemmEmission::batch_indices(llvm::Value* linear) const {
     if (dim > 0) linear = e.ir.CreateUDiv(linear, e.index(extents[dim]));
   }
   return indices;
+}
+
+llvm::Value* GemmEmission::panels_address(const GemmPlace& place, llvm::Value* k) const {
+  const PiecedAccess& b = *problem.b.pieced;
+  return e.advance(address(*b.access, place, e.index(0), e.index(0)),
+                   offset_in_pieces(e, b.k, problem.b.element_bytes(), k));
 }
 
 llvm::Value* GemmEmission::address(const Access& access, const GemmPlace& place, llvm::Value* outer,

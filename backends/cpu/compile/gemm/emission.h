@@ -47,6 +47,9 @@ struct GemmEmission {
   llvm::Type* packed_step() const { return k_group() == 1 ? type_of(problem.types.accumulator) : e.i32(); }
   /// One of several elements of a step: its bits.
   llvm::Type* packed_element() const { return e.ir.getIntNTy(static_cast<unsigned>(32 / k_group())); }
+  /// From one panel of a B that lies in panels to the next, and where its block of k begins (an element), of the batch.
+  int64_t panel_bytes() const { return problem.b.pieced->tile.strides.front() * problem.b.element_bytes(); }
+  llvm::Value* panels_address(const GemmPlace& place, llvm::Value* k) const;
   llvm::Type* packed_vector() const { return Emitter::vector(packed_step(), lanes()); }
   llvm::Type* sum_vector() const { return Emitter::vector(type_of(problem.types.accumulator), lanes()); }
   int lanes() const { return static_cast<int>(sum_lanes()); }

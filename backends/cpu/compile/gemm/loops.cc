@@ -275,9 +275,12 @@ void GemmLoops::emit_group(const Range& rows, const Range& tiles, const Block& b
   Value* a_row_bytes = m_blocking.read_a == ReadA::rows ? e.index(packed_row_bytes(m_g))
                        : m_blocking.packs_a()           ? e.ir.CreateMul(block.count, e.index(m_g.packed_bytes()))
                                               : e.index(m_problem.a.tile_stride * m_problem.a.element_bytes());
-  Value* b_base =
-      m_blocking.packs_b() ? workspace(m_layout.b) : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
+  const bool is_placed = m_blocking.read_b == ReadB::placed;
+  Value* b_base = m_blocking.packs_b() ? workspace(m_layout.b)
+                  : is_placed          ? m_g.panels_address(m_place, block.k)
+                                       : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
   Value* b_unit_bytes = m_blocking.packs_b() ? packed_unit_bytes(block)
+                        : is_placed          ? e.index(m_g.panel_bytes())
                                              : e.index(unit() * m_problem.b.tile_stride * m_problem.b.element_bytes());
   e.loop(rows.begin, rows.end, 1, [&](Value* row_tile) {
     GemmTileCall call;

@@ -88,22 +88,36 @@ OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) cons
       steps.a_k = shape.rows * bytes;
       break;
   }
-  const bool direct = m_schedule.read_b == ReadB::direct;
-  steps.b_k = direct ? problem.b.k_stride * problem.b.element_bytes() : shape.vectors * m_g.packed_vector_bytes();
-  steps.b_vector = direct ? m_g.sum_lanes() * problem.b.element_bytes() : m_g.packed_vector_bytes();
+  switch (m_schedule.read_b) {
+    case ReadB::direct:
+      steps.b_k = problem.b.k_stride * problem.b.element_bytes();
+      steps.b_vector = m_g.sum_lanes() * problem.b.element_bytes();
+      break;
+    case ReadB::placed:
+      steps.b_k = m_g.packed_vector_bytes();
+      steps.b_vector = m_g.panel_bytes();
+      break;
+    case ReadB::panels:
+    case ReadB::transposed:
+      steps.b_k = shape.vectors * m_g.packed_vector_bytes();
+      steps.b_vector = m_g.packed_vector_bytes();
+      break;
+  }
   return steps;
 }
 
 OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const Steps& steps, Value* a, Value* b,
                                                   int64_t at, const Sums& sums) {
   Emitter& e = m_g.e;
-  const bool packed = m_schedule.read_b != ReadB::direct;
+  // Memory of a caller's is aligned to its elements alone.
+  const auto packed_alignment =
+      static_cast<uint64_t>(m_g.blocking.packs_b() ? m_g.packed_vector_bytes() : m_g.packed_bytes() / m_g.k_group());
   Values columns;
   for (int64_t v = 0; v < shape.vectors; ++v) {
     Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
-    columns.push_back(
-        packed ? e.load(m_g.packed_vector(), pointer, static_cast<uint64_t>(m_g.packed_vector_bytes()))
-               : m_g.load_elements(m_g.problem.b, pointer, m_g.mask(m_g.columns(shape, v), m_g.sum_lanes())));
+    columns.push_back(m_schedule.read_b == ReadB::direct
+                          ? m_g.load_elements(m_g.problem.b, pointer, m_g.mask(m_g.columns(shape, v), m_g.sum_lanes()))
+                          : e.load(m_g.packed_vector(), pointer, packed_alignment));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {

@@ -145,6 +145,7 @@ bool is_small_b(const GemmProblem& problem) {
 
 ReadB choose_read_b(const GemmProblem& problem) {
   const GemmOperand& b = problem.b;
+  if (problem.panel_steps() > 0) return ReadB::placed;
   if (problem.reads_b_directly()) {
     const bool is_cheap = is_small_b(problem) && !problem.converts(problem.b);
     return is_cheap || problem.gemm->m < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
@@ -180,7 +181,8 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
     schedule.slab_vectors = static_cast<uint32_t>(ceil_div(ceil_div(gemm.n, problem.sum_lanes()), 2));
   } else {
     const int64_t blocks = ceil_div(k, longest_block(problem, schedule));
-    schedule.k_block = static_cast<uint32_t>(ceil_div(k, blocks));
+    const bool is_placed = schedule.read_b == ReadB::placed;
+    schedule.k_block = static_cast<uint32_t>(is_placed ? problem.panel_steps() : ceil_div(k, blocks));
     schedule.slab_vectors = static_cast<uint32_t>(
         second_level_slab(machine, schedule.k_block * problem.packed_vector_bytes(), tile.vectors));
   }
@@ -208,7 +210,7 @@ std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, c
   for (const Tile& tile : ranked_tiles(problem, machine)) {
     const OuterProductSchedule first = schedule_for(problem, machine, tile);
     add(first);
-    if (problem.steps() > k_short_block) add(with_shorter_k(first, problem, machine));
+    if (problem.steps() > k_short_block && first.read_b != ReadB::placed) add(with_shorter_k(first, problem, machine));
     if (problem.reads_b_directly()) {  // the other way to read B
       OuterProductSchedule other = first;
       other.read_b = first.read_b == ReadB::direct ? ReadB::panels : ReadB::direct;
@@ -225,7 +227,7 @@ Status OuterProductSchedule::validate(const GemmProblem& problem) const {
   if (tile_rows == 0 || tile_vectors == 0 || group_rows == 0 || k_block == 0 || slab_vectors == 0 || row_parts == 0) {
     return refuse("a zero extent");
   }
-  if (read_a > ReadA::panels || read_b > ReadB::transposed) return refuse("no such way to read an operand");
+  if (read_a > ReadA::panels || read_b > ReadB::placed) return refuse("no such way to read an operand");
   if (unroll == 0 || unroll > k_largest_unroll) return refuse("its loop over k is not unrolled 1 to 16 times");
   // The sums, a row of B, and an element of A.
   if (int64_t{tile_rows} * tile_vectors + tile_vectors + 1 > problem.registers)
@@ -234,6 +236,9 @@ Status OuterProductSchedule::validate(const GemmProblem& problem) const {
   if (read_b == ReadB::direct && !problem.reads_b_directly()) return refuse("B cannot be multiplied where it lies");
   if (read_b == ReadB::transposed && problem.sum_lanes() < k_lanes_to_transpose) {
     return refuse("vectors of the target are too short to transpose B");
+  }
+  if (read_b == ReadB::placed && (problem.panel_steps() == 0 || problem.panel_steps() % k_block != 0)) {
+    return refuse("B does not lie in panels of whole blocks");
   }
   return {};
 }
@@ -252,10 +257,10 @@ GemmBlocking OuterProductSchedule::blocking(const GemmProblem& problem) const {
 
 std::string OuterProductSchedule::describe(const GemmProblem& problem) const {
   constexpr std::array k_read_a{"", " a-rows", " a-panels"};
-  constexpr std::array k_read_b{"", " b-panels", " b-transposed"};
+  constexpr std::array k_read_b{"", " b-panels", " b-transposed", " b-placed"};
   return fmt::format("tile {}x{} k {} slab {} parts {}{}{}{}{}{}", tile_rows, tile_vectors * problem.sum_lanes(),
                      k_block * problem.k_group(), slab_vectors * problem.sum_lanes(), row_parts,
-                     k_read_a[static_cast<size_t>(read_a) % 3], k_read_b[static_cast<size_t>(read_b) % 3],
+                     k_read_a[static_cast<size_t>(read_a) % 3], k_read_b[static_cast<size_t>(read_b) % 4],
                      rolled_epilogue ? " rolled" : "", exchanged ? " exchanged" : "",
                      how_multiplied(problem.types.step));
 }

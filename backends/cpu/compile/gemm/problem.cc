@@ -197,6 +197,20 @@ bool GemmProblem::reads_a_directly() const {
   return k_group() == 1 || (a.k_stride == 1 && steps() * k_group() == gemm->k);
 }
 
+int64_t GemmProblem::panel_steps() const {
+  if (!b.pieced || converts(b) || types.offsets_a()) return 0;
+  const Pieces& tile = b.pieced->tile;
+  if (tile.extents.size() != 2 || tile.extents.back() != sum_lanes() || tile.strides.back() != k_group()) return 0;
+  Pieces k = b.pieced->k;
+  if (k_group() > 1) {  // the innermost piece is a step
+    if (k.extents.size() < 2 || k.extents.back() != k_group() || k.strides.back() != 1) return 0;
+    k.extents.pop_back();
+    k.strides.pop_back();
+  }
+  const bool is_whole = k.extents.back() % types.steps_at_once == 0;
+  return is_whole && k.strides.back() == sum_lanes() * k_group() ? k.extents.back() : 0;
+}
+
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   GemmProblem problem;

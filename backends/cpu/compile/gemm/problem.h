@@ -115,6 +115,9 @@ struct GemmProblem {
   bool reads_a_directly() const;
   /// Whether it can read B where it lies: a vector of columns is one step.
   bool reads_b_directly() const { return b.plain != nullptr && b.tile_stride == 1 && k_group() == 1; }
+  /// B may lie in memory as it would be packed: in panels, each a vector of columns wide, whose steps of k lie side by side.
+  /// How many steps a panel has, after which the next block of k begins elsewhere; 0 where B does not lie so.
+  int64_t panel_steps() const;
   /// A vector of sums.
   int64_t sum_vector_bytes() const { return sum_lanes() * sum_bytes(); }
   /// What is multiplied into a vector of sums at once, of the operand whose tile dim the lanes run along.

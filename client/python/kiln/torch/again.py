@@ -21,6 +21,7 @@ from torch import fx
 from . import compat
 from .described import ATOMS
 from .kept import dump_names, load_names
+from .panels import with_backward
 from .partition import draws
 
 # Inputs that a graph writes to are copied by each forward, up to so many elements each: running statistics, counters.
@@ -56,11 +57,13 @@ class Again:
         return cls(code.src, dict(code.globals), attributes, autocast, why_not=why_not)
 
     def attached(self, compiler):
-        """A compiler of forward graphs that gives what `compiler` does, with this as its `again`."""
+        """A compiler of forward graphs that gives what `compiler` does, with this as its `again`. Weights that have gradients are
+        not taken for constant."""
 
         def compile(gm: fx.GraphModule, example_inputs):
             self.draws = any(map(draws, gm.graph.nodes))
-            compiled = compiler(gm, example_inputs)
+            with with_backward():
+                compiled = compiler(gm, example_inputs)
             compiled.again = self
             return compiled
 

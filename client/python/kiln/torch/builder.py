@@ -7,7 +7,8 @@ read, so the graph makes its own.
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from types import MappingProxyType
+from typing import Callable, Mapping, Sequence
 
 import sympy
 import torch
@@ -64,11 +65,13 @@ def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 class Builder:
-    def __init__(self, rows: dict, belongs: Callable[[fx.Node], bool]) -> None:
+    def __init__(self, rows: dict, belongs: Callable[[fx.Node], bool], packed: Mapping = MappingProxyType({})) -> None:
+        """packed: how inputs lie that are not as their nodes say (panels.py)."""
         self.writer = TextWriter()
         self.inputs: list[fx.Node] = []
         self._rows = rows
         self._belongs = belongs
+        self._packed = packed
         self._values: dict[fx.Node, Value | tuple] = {}
         self._constants: dict[tuple, Value] = {}
 
@@ -117,6 +120,8 @@ class Builder:
         tensor = meta_of(node)
         dtype, shape = type_of(tensor)
         self.inputs.append(node)
+        if (panels := self._packed.get(node)) is not None:
+            return panels.value(self, self.writer.input(*panels.layout(dtype)))
         return self.writer.input(dtype, shape, tuple(map(dim_of, tensor.stride())))
 
     def results(self, node: fx.Node) -> tuple:

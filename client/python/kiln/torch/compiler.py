@@ -13,12 +13,13 @@ from . import compat
 from .flex import separate_flex_attention
 from .graphs import CompiledGraph
 from .linear_loss import compute_in_rows
-from .partition import Partition, Subgraph, is_free, prepare
+from .panels import panels_of
+from .partition import Partition, Subgraph, is_free, prepare, text_with_packed
 from .pieces import is_counted, name_of
 from .place import Place
 from .programs import build_program, insist
 from .split import UNIMPLEMENTED, split
-from .subgraphs import EagerSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
+from .subgraphs import EagerSubgraph, FrozenSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .text import Unsupported
 from .write_back import own_memory, write_back
 
@@ -129,11 +130,24 @@ def _make_subgraph(graph: fx.Graph, subgraph: Subgraph, place: Place):
         if subgraph.symbols:
             return SymbolicSubgraph(subgraph.text, *subgraph.layouts, place, subgraph.binding, eager)
         eager.state = (subgraph.text, *subgraph.layouts, place)
-        return StaticSubgraph(*eager.state, eager)
+        return _frozen(subgraph, eager) or StaticSubgraph(*eager.state, eager)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         eager.reason = insist(_judged(subgraph.text, place, Reason.of(error)))
         eager.is_final = isinstance(error, Unsupported)
         return eager
+
+
+def _frozen(subgraph: Subgraph, eager: EagerSubgraph):
+    """The subgraph that reads weights packed, where they are said to be constant; None where none is, or it cannot be had so."""
+    panels = panels_of(subgraph, eager.state[-1])
+    if not panels:
+        return None
+    numbers = {subgraph.inputs.index(weight): each for weight, each in panels.items()}
+    try:
+        return FrozenSubgraph(*eager.state, eager, text_with_packed(subgraph, panels), numbers)
+    except Exception as error:  # noqa: BLE001: it may be had of weights as they are
+        _session.session().note_fallback("packed weights", str(error))
+        return None
 
 
 def make_alone(graph: fx.Graph, subgraph: Subgraph, place: Place):

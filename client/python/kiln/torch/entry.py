@@ -11,13 +11,14 @@ from .again import Again
 from .compiler import compile_graph
 from .graphs import CompiledGraph
 from .joint import partition_joint
+from .panels import freezing
 from .partition import is_free
 from .programs import in_mode, waiting_at_most
 from .tally import current_owner, owned_by, tally_of
 from .waiting import Situation
 from .write_back import closing_copies
 
-OPTIONS = ("deadline_ms",)
+OPTIONS = ("deadline_ms", "freezing")
 
 compat.adapter()  # before Dynamo traces anything for Kiln: it lets FlexAttention have gradients
 
@@ -25,8 +26,9 @@ compat.adapter()  # before Dynamo traces anything for Kiln: it lets FlexAttentio
 def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     """Compiles a graph from Dynamo; for torch.compile(model, backend="kiln", options={…}).
 
-    options: deadline_ms, how long one graph's compilation may be waited for. mode: "max-autotune" waits until candidates for
-    matrix products and attention have raced on this machine; others change nothing.
+    options: deadline_ms, how long one graph's compilation may be waited for; freezing, whether weights are packed once where no
+    gradients are recorded (packed.py). mode: "max-autotune" waits until candidates for matrix products and attention have raced on
+    this machine; others change nothing.
     Raises nothing of its own: what fails runs in torch. KILN_DISABLE=1 turns it off.
     """
     if _session.disabled():
@@ -40,7 +42,7 @@ def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict
         made, situation = [], Situation(gm)
 
         def compiler(graph, inputs):
-            with in_mode(mode), situation.at_work():  # here: a backward may be compiled later
+            with in_mode(mode), freezing(is_freezing_in(options)), situation.at_work():  # here: a backward may be compiled later
                 made.append(compile_or_eager(graph, inputs))
             return made[-1]
 
@@ -83,6 +85,10 @@ def deadline_of(options: dict | None) -> int:
         return int(value)
     _session.session().say("deadline", f"option 'deadline_ms' is {value!r}, expected milliseconds; the configured one holds")
     return 0
+
+
+def is_freezing_in(options: dict | None) -> bool:
+    return bool((options or {}).get("freezing", False))
 
 
 def compile_or_eager(gm: fx.GraphModule, example_inputs):

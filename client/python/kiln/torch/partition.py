@@ -43,6 +43,7 @@ class Subgraph:
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     text: str = ""
+    views: set[fx.Node] = field(default_factory=set)  # of the whole graph
     symbols: list[sympy.Symbol] = field(default_factory=list)
     symbolic_dims: list[sympy.Expr] = field(default_factory=list)
 
@@ -256,12 +257,21 @@ def draws(node: fx.Node) -> bool:
 
 def _describe(subgraph: Subgraph, result: Partition) -> None:
     """Finds the subgraph's inputs, outputs and text."""
+    subgraph.outputs, subgraph.views = _outputs(subgraph, result), result.views
+    _take(subgraph, _built(subgraph, {}))
+
+
+def _built(subgraph: Subgraph, packed: dict) -> Builder:
     inside = set(subgraph.nodes)
-    subgraph.outputs = _outputs(subgraph, result)
-    builder = Builder(ROWS, lambda n: n in inside or n in result.views)
+    builder = Builder(ROWS, lambda n: n in inside or n in subgraph.views, packed)
     for node in subgraph.outputs:
         builder.output(node)
-    _take(subgraph, builder)
+    return builder
+
+
+def text_with_packed(subgraph: Subgraph, packed: dict) -> str:
+    """The subgraph's text, for inputs of which some lie in panels: Panels, by node."""
+    return _built(subgraph, packed).writer.text()
 
 
 def _take(subgraph: Subgraph, builder: Builder) -> None:
@@ -273,10 +283,7 @@ def describe_alone(node: fx.Node) -> Subgraph:
     """The node as a subgraph of its own, with the pieces of its result that are read."""
     pieces = [u for u in node.users if u.target is operator.getitem] if _several_results(node) else []
     subgraph = Subgraph([node, *pieces], outputs=pieces or [node])
-    builder = Builder(ROWS, lambda n: n in subgraph.nodes)
-    for output in subgraph.outputs:
-        builder.output(output)
-    _take(subgraph, builder)
+    _take(subgraph, _built(subgraph, {}))
     return subgraph
 
 

@@ -5,6 +5,7 @@ tensors to write outputs to; where it does, the result is that very tensor."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Callable
 
@@ -17,6 +18,8 @@ from . import check, compat, programs, waiting
 from .binding import Binding
 from .fallback import fallback_graph
 from .kept import NotKept, dump_names, load_names
+from .packed import copy_of
+from .panels import Panels
 from .partition import Subgraph
 from .place import Place
 from .tally import instances
@@ -131,6 +134,55 @@ def _bound(layout: tuple, values: dict) -> tuple:
     return dtype, *(tuple(d if isinstance(d, int) else int(d.subs(values)) for d in dims) for dims in (shape, strides))
 
 
+class FrozenSubgraph:
+    """A subgraph of known shapes whose program reads weights packed, once for all calls (packed.py). Where a weight is not to be
+    packed, as it changes all the time, another program reads all of them as they are; it is asked for only then."""
+
+    def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, packed_text: str,
+                 panels: dict[int, Panels]) -> None:  # fmt: skip
+        """packed_text: the same for inputs of which those of these numbers are packed. Raises as StaticSubgraph does."""
+        self.eager, self.ops, self.state = eager, eager.ops, (text, inputs, outputs, place)
+        self._packed_text, self._panels, self._plain = packed_text, panels, None
+        packed_inputs = [panels[i].layout(layout[0]) if i in panels else layout for i, layout in enumerate(inputs)]
+        unpacking = functools.partial(_run_unpacked, eager, panels)
+        unpacking.ops = eager.ops
+        self._packed = StaticSubgraph(packed_text, packed_inputs, outputs, place, unpacking)
+
+    def programs(self):
+        return [program for subgraph in self._subgraphs() for program in subgraph.programs()]
+
+    def checks(self) -> list[str]:
+        return [check for subgraph in self._subgraphs() for check in subgraph.checks()]
+
+    def _subgraphs(self) -> list:
+        return [s for s in (self._packed, self._plain) if isinstance(s, StaticSubgraph)]
+
+    def __call__(self, tensors: list, targets: list | None = None) -> list:
+        given = list(tensors)
+        for i, panels in self._panels.items():
+            given[i] = copy_of(tensors[i], panels)
+            if given[i] is None:
+                return self._run_plain(tensors, targets)
+        return self._packed(given, targets)
+
+    def _run_plain(self, tensors: list, targets: list | None) -> list:
+        if self._plain is None:
+            try:
+                self._plain = StaticSubgraph(*self.state, self.eager)
+            except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+                _session.session().note_fallback("a subgraph", str(error))
+                self._plain = self.eager
+        return self._plain(tensors, targets)
+
+    def dump(self) -> tuple:
+        panels = {i: dataclasses.astuple(each) for i, each in self._panels.items()}
+        return "frozen", (_dump_state(self.state, self.eager), self._packed_text, panels)
+
+
+def _run_unpacked(eager: Callable, panels: dict, tensors: list, targets: list | None = None) -> list:
+    return eager([panels[i].unpack(t) if i in panels else t for i, t in enumerate(tensors)])
+
+
 class EagerSubgraph:
     """A subgraph's nodes run by torch: its fallback. Its graph is made at once, so that what has no fallback is known while
     graphs are split; source is generated when first wanted, and compiled when first run."""
@@ -170,12 +222,13 @@ class EagerSubgraph:
         raise NotKept(f"a subgraph runs in torch: {self.reason}")
 
 
-KINDS = (StaticSubgraph, SymbolicSubgraph, EagerSubgraph)
+KINDS = (StaticSubgraph, SymbolicSubgraph, FrozenSubgraph, EagerSubgraph)
 
 
 def load_subgraph(kind: str, state: tuple):
     """What has dumped itself as (kind, state), or a subgraph in torch where its program cannot be had."""
-    return {"static": _load_static, "symbolic": _load_symbolic, "eager": _load_final}[kind](*state)
+    load = {"static": _load_static, "symbolic": _load_symbolic, "frozen": _load_frozen, "eager": _load_final}
+    return load[kind](*state)
 
 
 def run_subgraph(subgraph, tensors: list, targets: list | None = None) -> list:
@@ -196,6 +249,15 @@ def _load_static(eager: tuple, text: str, inputs: list, outputs: list, device: s
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         subgraph.reason = programs.insist(Reason.of(error))
         return subgraph
+
+
+def _load_frozen(state: tuple, packed_text: str, panels: dict):
+    eager, text, inputs, outputs, device = state
+    try:
+        known = {i: Panels(*fields) for i, fields in panels.items()}
+        return FrozenSubgraph(text, inputs, outputs, Place(torch.device(device)), _load_eager(*eager), packed_text, known)
+    except Exception:  # noqa: BLE001: perhaps it can be had of weights as they are
+        return _load_static(*state)
 
 
 def _load_symbolic(eager: tuple, text: str, inputs: list, outputs: list, device: str, symbols: list, dims: list,
@@ -221,4 +283,4 @@ def _load_eager(ops: tuple, source: str, names: dict) -> EagerSubgraph:
     return eager
 
 
-__all__ = ["KINDS", "EagerSubgraph", "StaticSubgraph", "SymbolicSubgraph", "load_subgraph", "run_subgraph"]
+__all__ = ["KINDS", "EagerSubgraph", "FrozenSubgraph", "StaticSubgraph", "SymbolicSubgraph", "load_subgraph", "run_subgraph"]
