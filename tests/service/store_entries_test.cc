@@ -33,7 +33,7 @@ class StoreEntriesTest : public ::testing::Test {
     return result;
   }
   void publish(const BuildResult& result) {
-    const Status status = m_store->publish(result, {});
+    const Status status = m_store->publish(result, {}, false);
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   TuningRecord record() {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "autotune/machine_lock.h"
+#include "autotune/race.h"
 #include "backends/schedule_bytes.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/link/link.h"

@@ -198,7 +198,7 @@ bool GemmProblem::reads_a_directly() const {
 }
 
 int64_t GemmProblem::panel_steps() const {
-  if (!b.pieced || converts(b) || types.offsets_a()) return 0;
+  if (!b.pieced || converts(b) || types.offsets_a) return 0;
   const Pieces& tile = b.pieced->tile;
   if (tile.extents.size() != 2 || tile.extents.back() != sum_lanes() || tile.strides.back() != k_group()) return 0;
   Pieces k = b.pieced->k;
