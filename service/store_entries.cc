@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -311,6 +312,9 @@ Expected<std::string> StoreEntries::command(const Command& command) {
       const json before = sizes();
       KILN_RETURN_IF_ERROR(m_store->clear());
       KILN_RETURN_IF_ERROR(m_store->flush());
+      std::error_code failed;  // what a client maps it keeps
+      std::filesystem::remove_all(std::filesystem::path(m_directory) / "weights", failed);
+      if (failed) return error(StatusCode::unavailable, "{}/weights: {}", m_directory, failed.message());
       return dump({{"schema_version", k_schema_version}, {"before", before}, {"after", sizes()}});
     }
     case Verb::pin:
