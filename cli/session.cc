@@ -84,7 +84,7 @@ ExitCode Session::fail(const Status& status) const {
       next = "kiln doctor says what is missing; kiln daemon logs what the daemon said last";
       break;
     case StatusCode::data_loss:
-      next = "kiln verify drops damaged entries; they are built again when next asked for";
+      next = "kiln verify drops damaged entries, which are built again; a damaged file has to be had anew";
       break;
     case StatusCode::deadline_exceeded:
       next = "the work goes on in the daemon: kiln status shows it; client.deadline_ms is how long is waited";
