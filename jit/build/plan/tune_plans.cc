@@ -22,12 +22,14 @@ using BestSoFar = std::function<void(double)>;
 /// The specs that each of the plans launches equally often.
 std::set<Digest> common_specs(std::span<const Plan* const> plans) {
   std::set<Digest> common;
-  for (const auto& [spec, count] : launches_by_spec(*plans.front())) {
-    const bool is_in_all = std::ranges::all_of(plans, [&](const Plan* plan) {
+  const auto first = launches_by_spec(*plans.front());
+  for (const auto& [spec, count] : first) {
+    bool is_in_all = true;
+    for (const Plan* plan : plans) {
       const auto counts = launches_by_spec(*plan);
       const auto found = counts.find(spec);
-      return found != counts.end() && found->second == count;
-    });
+      is_in_all = is_in_all && found != counts.end() && found->second == count;
+    }
     if (is_in_all) common.insert(spec);
   }
   return common;
