@@ -20,6 +20,7 @@ std::string make_file() {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = make_file();
   std::vector<uint8_t> bytes(data, data + size);
