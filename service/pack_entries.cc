@@ -8,7 +8,7 @@
 #include "base/build_id.h"
 #include "base/limits.h"
 #include "base/split.h"
-#include "cache/pack/trusted_keys.h"
+#include "cache/pack/pack_trust.h"
 
 namespace kiln {
 namespace {
@@ -67,15 +67,11 @@ json entries_to_pack(const CacheStore& store, std::string_view targets, const Cl
 Expected<PackInstallation> PackInstallation::open(std::string_view request) {
   const json asked = json::parse(request, nullptr, false);
   if (!asked.is_object()) return invalid_argument("install is asked for with no JSON object");
-  KILN_ASSIGN_OR_RETURN(const TrustedKeys keys, TrustedKeys::read(asked.value("trust", "")));
-  KILN_ASSIGN_OR_RETURN(const TrustedKeys capture_keys, TrustedKeys::read(asked.value("trust_captures", "")));
+  PackTrust trust;
+  KILN_ASSIGN_OR_RETURN(trust.keys, TrustedKeys::read(asked.value("trust", "")));
+  KILN_ASSIGN_OR_RETURN(trust.capture_keys, TrustedKeys::read(asked.value("trust_captures", "")));
   KILN_ASSIGN_OR_RETURN(Pack pack, Pack::open(asked.value("path", "")));
-  if (!pack.signer()) return error(StatusCode::permission_denied, "{}: nobody signed it", pack.path());
-  const bool may_have_captures = capture_keys.contains(*pack.signer());
-  if (!may_have_captures && !keys.contains(*pack.signer())) {
-    return error(StatusCode::permission_denied, "{}: signed by {}, whom packs.trust does not name", pack.path(),
-                 pack.signer()->to_short());
-  }
+  KILN_ASSIGN_OR_RETURN(const bool may_have_captures, trust.allows_captures(pack));
   KILN_RETURN_IF_ERROR(pack.check_all());
   return PackInstallation(std::move(pack), may_have_captures);
 }

@@ -37,30 +37,25 @@ TrustedKeys read_keys(const std::string& folder, std::vector<std::string>& refus
 
 MountedPacks::MountedPacks(const PackFolders& folders, CacheDirectory& copies) : m_copies(copies) {
   if (folders.path.empty()) return;
-  const TrustedKeys keys = read_keys(folders.trust, m_refusals);
-  const TrustedKeys capture_keys = read_keys(folders.trust_captures, m_refusals);
-  for (const std::string& folder : split(folders.path, ':')) mount_folder(folder, keys, capture_keys);
+  const PackTrust trust{read_keys(folders.trust, m_refusals), read_keys(folders.trust_captures, m_refusals)};
+  for (const std::string& folder : split(folders.path, ':')) mount_folder(folder, trust);
 }
 
-void MountedPacks::mount_folder(const std::string& folder, const TrustedKeys& keys, const TrustedKeys& capture_keys) {
+void MountedPacks::mount_folder(const std::string& folder, const PackTrust& trust) {
   for (const std::string& path : packs_in(folder, m_refusals)) {
     if (m_packs.size() == limits::k_mounted_packs) {
       m_refusals.push_back(fmt::format("{}: more than {} packs", path, limits::k_mounted_packs));
       return;
     }
-    auto pack = Pack::open(path);
-    if (!pack.ok()) {
-      m_refusals.push_back(pack.status().message());
-    } else if (!pack->signer()) {
-      m_refusals.push_back(path + ": nobody signed it");
-    } else if (const bool is_for_captures = capture_keys.contains(*pack->signer());
-               is_for_captures || keys.contains(*pack->signer())) {
-      m_packs.push_back({std::move(*pack), is_for_captures});
-    } else {
-      m_refusals.push_back(
-          fmt::format("{}: signed by {}, whom packs.trust does not name", path, pack->signer()->to_short()));
-    }
+    if (const Status status = mount(path, trust); !status.ok()) m_refusals.push_back(status.message());
   }
+}
+
+Status MountedPacks::mount(const std::string& path, const PackTrust& trust) {
+  KILN_ASSIGN_OR_RETURN(Pack pack, Pack::open(path));
+  KILN_ASSIGN_OR_RETURN(const bool may_have_captures, trust.allows_captures(pack));
+  m_packs.push_back({std::move(pack), may_have_captures});
+  return {};
 }
 
 kiln_miss MountedPacks::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/pack/pack.h"
-#include "cache/pack/trusted_keys.h"
+#include "cache/pack/pack_trust.h"
 #include "cache/sources/cache_directory.h"
 
 namespace kiln {
@@ -35,7 +34,8 @@ class MountedPacks final : public Source {
     Pack pack;
     bool may_have_captures;
   };
-  void mount_folder(const std::string& folder, const TrustedKeys& keys, const TrustedKeys& capture_keys);
+  void mount_folder(const std::string& folder, const PackTrust& trust);
+  Status mount(const std::string& path, const PackTrust& trust);
   kiln_miss take(const Mounted& mounted, const PackedArtifact& artifact, kiln_artifact_kind kind, kiln_view& view);
 
   std::vector<Mounted> m_packs;
