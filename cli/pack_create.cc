@@ -17,11 +17,7 @@ Expected<Artifact> read_artifact(CacheDirectory& cache, const Digest& digest, ki
   if (const kiln_miss miss = cache.find_digest(digest, kind, view); miss != KILN_HIT) {
     return error(StatusCode::not_found, "artifact {} cannot be read: {}", digest.to_short(), kiln_miss_name(miss));
   }
-  const auto* backend = reinterpret_cast<const char*>(view.header.backend);
-  return Artifact{static_cast<ArtifactKind>(kind),
-                  {view.header.entry, view.header.tasks, view.header.workspace_bytes, view.header.features,
-                   std::string(backend, strnlen(backend, sizeof view.header.backend))},
-                  {view.payload, view.payload + view.header.payload_size}};
+  return artifact_of(view.header, {view.payload, view.header.payload_size});
 }
 
 Status add_artifact(PackWriter& writer, CacheDirectory& cache, const Json& listed) {

@@ -101,19 +101,21 @@ Expected<kiln_artifact_header> check_artifact(std::span<const uint8_t> bytes) {
   return header;
 }
 
+Artifact artifact_of(const kiln_artifact_header& header, std::span<const uint8_t> payload) {
+  const auto* name = reinterpret_cast<const char*>(header.backend);
+  return {static_cast<ArtifactKind>(header.kind),
+          {header.entry, header.tasks, header.workspace_bytes, header.features,
+           std::string(name, strnlen(name, sizeof header.backend))},
+          {payload.begin(), payload.end()}};
+}
+
 Expected<Artifact> decode_artifact(std::span<const uint8_t> bytes, const Digest& digest) {
   KILN_ASSIGN_OR_RETURN(const kiln_artifact_header header, check_artifact(bytes));
   const auto payload = bytes.subspan(header.payload_offset);
   if (digest_with(header, payload) != digest) {
     return data_loss(fmt::format("artifact {}: its bytes have another digest", digest.to_short()));
   }
-  Artifact artifact;
-  artifact.kind = static_cast<ArtifactKind>(header.kind);
-  const auto* name = reinterpret_cast<const char*>(header.backend);
-  artifact.launch = {header.entry, header.tasks, header.workspace_bytes, header.features,
-                     std::string(name, strnlen(name, sizeof header.backend))};
-  artifact.payload.assign(payload.begin(), payload.end());
-  return artifact;
+  return artifact_of(header, payload);
 }
 
 }  // namespace kiln

@@ -55,6 +55,9 @@ Expected<std::vector<uint8_t>> encode_artifact(const Artifact& artifact, const D
 /// Errors: data_loss, with what is wrong.
 Expected<kiln_artifact_header> check_artifact(std::span<const uint8_t> bytes);
 
+/// The artifact that a header speaks of.
+Artifact artifact_of(const kiln_artifact_header& header, std::span<const uint8_t> payload);
+
 /// check_artifact, then the artifact itself; the digest is recomputed and must match `digest`.
 Expected<Artifact> decode_artifact(std::span<const uint8_t> bytes, const Digest& digest);
 
