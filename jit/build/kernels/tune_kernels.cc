@@ -210,7 +210,7 @@ void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice
 Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget& target, Published& published,
             const std::string& machine, CandidateRunner& runner, const std::function<size_t()>& threads,
             const BestSoFar& note_best, ChosenKernels& chosen) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   KILN_ASSIGN_OR_RETURN(Image incumbent, image_of(job.incumbent.code, chosen, published));
   NearRecords records(target.target, machine, published, chosen);
   KernelTuning tuning(job, target, records, runner, std::move(incumbent), threads, note_best);
@@ -225,27 +225,27 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
   chosen.compilations += tuning.compilations();
   replace(plans, job.spec, choice, chosen);
 
-  const TuningRecord record = tuning.record();
-  const std::string json = record.to_json();
-  BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
   const Key key = tuning_key(job.spec, target.target, machine);
-  chosen.heads.push_back({key.digest(), kept.digest, choice.generation - 1, key.to_json()});
-  records.add(job.kernel.spec(), kept.digest);
-  chosen.artifacts.push_back(std::move(kept));
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  chosen.report.push_back(report_of(record, took.count()));
+  records.add(job.kernel.spec(), keep_record(tuning.record(), key, choice.generation - 1, start, chosen));
   return {};
 }
 
 }  // namespace
 
-Json report_of(const TuningRecord& record, double seconds) {
-  return {{"name", record.kernel},
-          {"tuned", true},
-          {"candidates", record.candidates.size()},
-          {"schedule", record.candidates[record.winner].description},
-          {"gain", record.gain()},
-          {"seconds", seconds}};
+Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generation, Clock::time_point start,
+                   ChosenKernels& chosen) {
+  const std::string json = record.to_json();
+  BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
+  const Digest digest = kept.digest;
+  chosen.heads.push_back({key.digest(), digest, generation, key.to_json()});
+  chosen.artifacts.push_back(std::move(kept));
+  chosen.report.push_back({{"name", record.kernel},
+                           {"tuned", true},
+                           {"candidates", record.candidates.size()},
+                           {"schedule", record.candidates[record.winner].description},
+                           {"gain", record.gain()},
+                           {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}});
+  return digest;
 }
 
 bool has_record(const Key& key, Published& published) {

@@ -19,8 +19,10 @@ struct RaceOrder {
   Deadline deadline = k_no_deadline;  // after which none begins but the first
 };
 
-/// A race as a row of the build's report.
-nlohmann::ordered_json report_of(const TuningRecord& record, double seconds);
+/// Puts what a race that began at `start` said into `chosen`: the record under its key, and a row of the build's report. Gives
+/// the record's digest.
+Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generation, Clock::time_point start,
+                   ChosenKernels& chosen);
 
 /// Whether the key leads to a record that this build can read: any other is none.
 bool has_record(const Key& key, Published& published);

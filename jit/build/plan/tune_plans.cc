@@ -152,7 +152,7 @@ class PlanTuning {
   }
 
   void tune(size_t index, std::vector<Plan> rivals, const std::function<void(const std::string&)>& say) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     Plan& plan = m_regions.plans[index];
     auto kernels = kernels_of(rivals);
     PlanRace race(m_partition.classes[index], m_target, m_published, m_environment, m_chosen);
@@ -168,16 +168,13 @@ class PlanTuning {
         race.run([&](double seconds) { say(fmt::format("{}  best {:.3f} ms", name, seconds * 1e3)); });
     // More than the plan had with its kernels: whatever those of the winner have, its plan is a later one.
     const uint32_t generation = m_regions.generations[index] + generation_of(m_chosen.of_plans[index]) + 1;
-    const TuningRecord record = race.record(name, m_machine, winner);
-    keep(record, key_of(index), generation - 1);
+    keep_record(race.record(name, m_machine, winner), key_of(index), generation - 1, start, m_chosen);
     m_regions.generations[index] = generation;
     m_regions.others[index].clear();
     if (winner > 0) {
       m_chosen.of_plans[index] = std::move(kernels[winner - 1]);
       plan = std::move(rivals[winner - 1]);
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    m_chosen.report.push_back(report_of(record, took.count()));
   }
 
  private:
@@ -192,13 +189,6 @@ class PlanTuning {
 
   Key key_of(size_t index) const {
     return plan_tuning_key(m_partition.classes[index].digest, m_target.target, m_machine);
-  }
-
-  void keep(const TuningRecord& record, const Key& key, uint32_t generation) {
-    const std::string json = record.to_json();
-    BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
-    m_chosen.heads.push_back({key.digest(), kept.digest, generation, key.to_json()});
-    m_chosen.artifacts.push_back(std::move(kept));
   }
 
   const RegionPartition& m_partition;
