@@ -138,8 +138,9 @@ AttentionEmission::KeyRange AttentionEmission::key_range(Value* first_query) {
 void AttentionEmission::for_key_blocks(const AttentionPlace& place, Value* first_query, const KeyBlock& body) {
   const int64_t step = schedule.key_block;
   const KeyRange range = key_range(first_query);
+  const bool may_be_left_out = leaves_out_scores(attention.score, attention.score_value);
   const auto unless_left_out = [&](Value* first, Value* count, bool masked) {
-    if (!leaves_out_scores(attention.score, attention.score_value)) return body(first, count, masked);
+    if (!may_be_left_out) return body(first, count, masked);
     Value* counts = e.ir.CreateCall(some_score_counts(),
                                     {place.buffers, place.status, place.batch, place.head, first_query, first, count});
     e.if_then(counts, [&] { body(first, count, masked); });

@@ -4,10 +4,16 @@
 
 namespace kiln::cpu {
 
+namespace {
+
+Status refused(const std::string& schedule, std::string_view why) {
+  return invalid_argument("attention, {}: {}", schedule, why);
+}
+
+}  // namespace
+
 Status AttentionSchedule::validate(const CpuTarget& target) const {
-  const auto refuse = [&](std::string_view why) {
-    return invalid_argument("attention, {}: {}", describe(target), why);
-  };
+  const auto refuse = [&](std::string_view why) { return refused(describe(target), why); };
   if (query_vectors == 0 || tile_rows == 0 || key_block == 0) return refuse("a zero extent");
   if (key_block > k_largest_key_block) return refuse("the block of keys is too large");
   if (key_block % tile_rows != 0) return refuse("the block of keys is no number of tiles");
@@ -24,14 +30,12 @@ std::string AttentionSchedule::describe(const CpuTarget& target) const {
 
 Status Bf16AttentionSchedule::validate(const CpuTarget& target) const {
   KILN_RETURN_IF_ERROR(AttentionSchedule::validate(target));
-  if (tile_rows % 2 != 0) return invalid_argument("attention, {}: a tile has no whole pairs of keys", describe(target));
+  if (tile_rows % 2 != 0) return refused(describe(target), "a tile has no whole pairs of keys");
   return {};
 }
 
 Status AmxAttentionSchedule::validate(const CpuTarget& target) const {
-  const auto refuse = [&](std::string_view why) {
-    return invalid_argument("attention, {}: {}", describe(target), why);
-  };
+  const auto refuse = [&](std::string_view why) { return refused(describe(target), why); };
   constexpr uint32_t k_rows = 32, k_most_vectors = 16;
   if (query_vectors == 0 || key_block == 0) return refuse("a zero extent");
   if (tile_rows != k_rows) return refuse("a tile is not two registers high");
