@@ -29,6 +29,7 @@ std::vector<Plan> other_plans(const Plan& plan) {
   std::vector<Plan> others;
   std::vector<std::map<Digest, size_t>> known{launches_by_spec(plan)};
   for (const FuseChoices& choices : fuse_choices(plan.graph)) {
+    if (choices == plan.choices) continue;
     auto other = fuse(plan.region, choices);
     if (!other.ok() || std::ranges::find(known, launches_by_spec(*other)) != known.end()) continue;
     known.push_back(launches_by_spec(*other));
