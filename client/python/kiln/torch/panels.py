@@ -79,9 +79,9 @@ class Panels:
 
 def panels_of(subgraph: Subgraph, place: Place) -> dict[fx.Node, Panels]:
     """Within freezing(), of those inputs of the subgraph that products alone read, as what they multiply by, and that are worth packing."""
-    graph = subgraph.nodes[0].graph
-    has_gradients = _has_backward.get() or any(map(compat.adapter().is_tangent, graph.find_nodes(op="placeholder")))
-    if not _is_freezing.get() or has_gradients or subgraph.symbols or place.device.type != "cpu":
+    if not _is_freezing.get() or _has_backward.get() or subgraph.symbols or place.device.type != "cpu":
+        return {}
+    if any(map(compat.adapter().is_tangent, subgraph.nodes[0].graph.find_nodes(op="placeholder"))):
         return {}
     found: dict[fx.Node, Panels | None] = {}
     inside = set(subgraph.nodes)
