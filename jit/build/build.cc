@@ -107,15 +107,11 @@ class ProgramBuild {
     KILN_RETURN_IF_ERROR(verdict.status);
     m_linked.program_head.not_judged = verdict.not_judged;
     m_environment.progress("verify", 1, 1, "program");
-    return Json{{"not_judged", verdict.not_judged},
-                {"launches", verdict.launches},
-                {"values", verdict.values},
-                {"elements", verdict.elements},
-                {"undetermined", verdict.undetermined},
-                {"bytes", verdict.bytes},
-                {"error_of_tolerance", verdict.max_error},
-                {"run_ms", verdict.run_ms},
-                {"reference_ms", verdict.reference_ms}};
+    return Json{{"not_judged", verdict.not_judged}, {"launches", verdict.launches},
+                {"stood_in", verdict.stood_in},     {"values", verdict.values},
+                {"elements", verdict.elements},     {"undetermined", verdict.undetermined},
+                {"bytes", verdict.bytes},           {"error_of_tolerance", verdict.max_error},
+                {"run_ms", verdict.run_ms},         {"reference_ms", verdict.reference_ms}};
   }
 
   Expected<std::span<const uint8_t>> plan_named(const Digest& digest) const {

@@ -105,12 +105,16 @@ Status LaunchDevice::launch(const Image& image, std::span<void* const> pointers,
     arguments.push_back({place.allocation, place.offset, m_spans[place.allocation].subspan(place.offset)});
     places.push_back({place.allocation, place.offset, 0});
   }
-  KILN_ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, m_observer.begin(arguments));
+  KILN_ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, m_observer.begin({image, arguments, extents}));
   for (size_t i = 0; i < places.size(); ++i) places[i].bytes = bytes[i];
-  KILN_ASSIGN_OR_RETURN(const CandidateRun run,
-                        m_runner.launch(image, places, extents, m_observer.timeout_ms(), m_observer.task_step()));
+  LaunchStatus reported = LaunchStatus::ok;
+  if (!m_observer.stands_in()) {
+    KILN_ASSIGN_OR_RETURN(const CandidateRun run,
+                          m_runner.launch(image, places, extents, m_observer.timeout_ms(), m_observer.task_step()));
+    reported = run.status;
+  }
   m_launched.push_back(std::move(places));
-  return m_observer.end(run.status);
+  return m_observer.end(reported);
 }
 
 Status LaunchDevice::upload(void* to, const void* from, size_t bytes) {

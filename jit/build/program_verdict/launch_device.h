@@ -22,14 +22,21 @@ class LaunchObserver {
     uint64_t offset = 0;
     std::span<uint8_t> bytes;
   };
+  struct Launch {
+    const Image& image;  // lives as long as the device
+    std::span<const Argument> arguments;
+    std::span<const int64_t> extents;
+  };
 
   virtual ~LaunchObserver() = default;
   /// Is called before the kernel runs; gives the bytes that each argument of it spans.
-  virtual Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) = 0;
+  virtual Expected<std::vector<uint64_t>> begin(const Launch& launch) = 0;
+  /// Whether the observer made up what the launch makes: then nothing runs.
+  virtual bool stands_in() const = 0;
   virtual uint32_t timeout_ms() const = 0;
   /// One task of the kernel in so many is run, where the host's grid is cut into tasks.
   virtual uint32_t task_step() const = 0;
-  /// Is called after it ran, with what it reported.
+  /// Is called after it ran, with what it reported; what nothing ran of reports nothing amiss.
   virtual Status end(LaunchStatus reported) = 0;
 };
 

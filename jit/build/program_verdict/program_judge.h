@@ -34,7 +34,8 @@ class ProgramJudge final : public LaunchObserver {
   size_t steps_done() const { return m_step; }
   bool is_inconclusive() const { return m_inconclusive; }
 
-  Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) override;
+  Expected<std::vector<uint64_t>> begin(const Launch& launch) override;
+  bool stands_in() const override { return m_stands_in; }
   uint32_t timeout_ms() const override { return run_timeout_ms(m_script.steps[m_step].spec()); }
   uint32_t task_step() const override { return m_task_step; }
   Status end(LaunchStatus reported) override;
@@ -43,12 +44,16 @@ class ProgramJudge final : public LaunchObserver {
 
  private:
   ScriptStep& step() { return m_script.steps[m_step]; }
+  const ScriptStep& step() const { return m_script.steps[m_step]; }
   std::span<const uint8_t> bytes_of(uint32_t storage) const {
     if (storage < m_inputs.size()) return m_inputs[storage];
     const Made& made = m_made[storage];
     return made.copy ? std::span<const uint8_t>(*made.copy) : made.bytes;
   }
   Status wrong(std::string what) const;
+  bool can_stand_in(const Launch& launch) const;
+  Status stand_in();
+  Status judge_what_was_made();
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
   void follow_places();
@@ -83,6 +88,15 @@ class ProgramJudge final : public LaunchObserver {
   std::chrono::steady_clock::time_point m_began;
   size_t m_step = 0;
   uint32_t m_task_step = 1;  // of the launch that runs
+  /// What ran and agreed with its reference, by step.
+  struct Judged {
+    const Image* image = nullptr;
+    std::vector<int64_t> extents;
+  };
+  std::vector<uint32_t> m_repeats;  // find_repeated_launches()
+  std::vector<std::optional<Judged>> m_judged;
+  Judged m_running;
+  bool m_stands_in = false;
   bool m_inconclusive = false;
 };
 

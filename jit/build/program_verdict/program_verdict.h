@@ -25,7 +25,8 @@ struct LinkedProgram {
 struct ProgramVerdict {
   Status status;              // ok, or what is wrong: launch, value, element, got, expected
   std::string not_judged;     // why the program was not judged, or not to its end; empty: it was
-  uint64_t launches = 0;      // run
+  uint64_t launches = 0;      // run, or stood in for
+  uint64_t stood_in = 0;      // of the launches: repeat one that was judged, and were not run
   uint64_t values = 0;        // held against the reference
   uint64_t elements = 0;      // of them
   uint64_t undetermined = 0;  // of the elements: left out, rounding or a dtype's range decides whether they are finite
@@ -46,7 +47,8 @@ struct ProgramVerdict {
 ///   input.
 ///
 /// Kernels are mapped in the worker alone. Cost is linear in what the program reads and writes, besides a bounded
-/// number of elements of each value. Errors are in the verdict.
+/// number of elements of each value. Of a launch that repeats one that was judged (repeated_launches.h) all but what it
+/// computes is judged. Errors are in the verdict.
 /// A program that needs more memory than `memory_max_bytes` is not judged.
 ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
                              uint64_t memory_max_bytes);

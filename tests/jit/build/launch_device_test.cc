@@ -29,9 +29,10 @@ class RecordingRunner final : public CandidateRunner {
 
 class NoObserver final : public LaunchObserver {
  public:
-  Expected<std::vector<uint64_t>> begin(std::span<const Argument> arguments) override {
-    return std::vector<uint64_t>(arguments.size(), 4);
+  Expected<std::vector<uint64_t>> begin(const Launch& launch) override {
+    return std::vector<uint64_t>(launch.arguments.size(), 4);
   }
+  bool stands_in() const override { return false; }
   uint32_t timeout_ms() const override { return 1'000; }
   uint32_t task_step() const override { return 1; }
   Status end(LaunchStatus) override { return {}; }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "jit/worker/process_runner.h"
 #include "tests/jit/build/planted/faults.h"
@@ -34,6 +35,21 @@ TEST_F(ProgramVerdictTest, WhatIsLinkedRightPasses) {
     EXPECT_EQ(verdict.not_judged, "") << subject->name();
     EXPECT_GE(verdict.values, 5U) << subject->name();
     EXPECT_LT(verdict.max_error, 0.9) << subject->name();
+  }
+}
+
+TEST_F(ProgramVerdictTest, WhatRepeatsIsRunOnce) {
+  for (const auto& subject : s_subjects) {
+    std::set<uint32_t> met;
+    uint64_t repeated = 0;
+    for (const Region& region : subject->partition().regions) {
+      if (!met.insert(region.class_index).second) repeated += subject->plan(region.class_index).launches.size();
+    }
+    const ProgramVerdict verdict = subject->judge(subject->parts(), *m_runner);
+    EXPECT_LE(verdict.stood_in, repeated) << subject->name();
+    if (subject != s_subjects.front()) continue;
+    EXPECT_EQ(verdict.stood_in, repeated) << "all of it was judged the first time";
+    EXPECT_GT(repeated, 0U);
   }
 }
 

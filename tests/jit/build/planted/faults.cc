@@ -1,6 +1,7 @@
 #include "tests/jit/build/planted/faults.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "tests/jit/build/planted/overwrite_faults.h"
 #include "tests/jit/build/planted/uses.h"
@@ -262,9 +263,8 @@ std::vector<Fault> wrong_kernel(Linked& subject) {
   return faults;
 }
 
-/// A kernel that multiplies by, or adds, another number.
-std::vector<Fault> wrong_constant(Linked& subject) {
-  std::vector<Fault> faults;
+/// Kernels that multiply by, or add, another number: plants each for its plan, kernel and code.
+void for_each_wrong_constant(Linked& subject, const std::function<void(uint32_t, size_t, const Digest&)>& plant) {
   for (uint32_t plan = 0; plan < subject.parts().plans.size(); ++plan) {
     for (size_t spec = 0; spec < subject.plan(plan).specs.size(); ++spec) {
       KernelSpec wrong = subject.plan(plan).specs[spec];
@@ -275,11 +275,37 @@ std::vector<Fault> wrong_constant(Linked& subject) {
       });
       if (constant == loops->body.exprs.end()) continue;
       constant->immediate *= 1.25;
-      const Digest digest = subject.compile(wrong);
-      faults.push_back({fmt::format("plan {}, kernel {}", plan, spec),
-                        [=](Parts& mutant) { mutant.plans[plan].codes[spec] = fb::ArtifactDigest(digest.bytes); }});
+      plant(plan, spec, subject.compile(wrong));
     }
   }
+}
+
+std::vector<Fault> wrong_constant(Linked& subject) {
+  std::vector<Fault> faults;
+  for_each_wrong_constant(subject, [&](uint32_t plan, size_t spec, const Digest& code) {
+    faults.push_back({fmt::format("plan {}, kernel {}", plan, spec),
+                      [=](Parts& mutant) { mutant.plans[plan].codes[spec] = fb::ArtifactDigest(code.bytes); }});
+  });
+  return faults;
+}
+
+/// The last of the calls of a plan that are launched alike, with a plan of its own.
+std::vector<Fault> wrong_constant_in_one_call(Linked& subject) {
+  std::vector<Fault> faults;
+  const Parts parts = subject.parts();
+  for_each_wrong_constant(subject, [&](uint32_t plan, size_t spec, const Digest& code) {
+    const auto& calls = parts.program.calls;
+    const auto is_of_plan = [&](const auto& call) { return call->plan == plan; };
+    if (std::ranges::count_if(calls, is_of_plan) < 2) return;
+    const auto last = std::find_if(calls.rbegin(), calls.rend(), is_of_plan).base() - calls.begin() - 1;
+    faults.push_back({fmt::format("call {}, kernel {}", last, spec), [=, &subject](Parts& mutant) {
+                        mutant.program.calls[static_cast<size_t>(last)]->plan =
+                            static_cast<uint32_t>(mutant.plans.size());
+                        mutant.program.plans.emplace_back(code.bytes);  // any name that no other plan has
+                        mutant.plans.push_back(std::move(subject.parts().plans[plan]));
+                        mutant.plans.back().codes[spec] = fb::ArtifactDigest(code.bytes);
+                      }});
+  });
   return faults;
 }
 
@@ -466,6 +492,7 @@ const std::vector<FaultKind>& fault_kinds() {
       {"launches swapped", some<swapped_launches>},
       {"another kernel of the same buffers linked", some<wrong_kernel>},
       {"kernel with another constant linked", some<wrong_constant>},
+      {"the same in one of several calls alone", some<wrong_constant_in_one_call>},
       {"output allowed over an input that is still read", some<wrong_overwrite>},
   };
   return kinds;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backends/cpu/compile/backend.h"
 #include "backends/cpu/features.h"
 #include "frontend/canonical/canonical.h"
@@ -87,7 +89,9 @@ ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner, uint64
   const std::vector<uint8_t> program = packed<fb::Program>(parts.program);
   std::map<Digest, std::vector<uint8_t>> plans;
   for (size_t i = 0; i < parts.plans.size(); ++i) {
-    plans[m_plan_artifacts[i].digest] = packed<fb::Plan>(parts.plans[i]);
+    Digest digest;
+    std::ranges::copy(*parts.program.plans[i].bytes(), digest.bytes.begin());
+    plans[digest] = packed<fb::Plan>(parts.plans[i]);
   }
   std::vector<const Plan*> said;
   for (const Plan& plan : m_plans) said.push_back(&plan);

@@ -15,7 +15,7 @@ namespace kiln::planted {
 /// What clients would load, taken apart so that faults can be planted in it.
 struct Parts {
   fb::ProgramT program;
-  std::vector<fb::PlanT> plans;  // one per class of the partition
+  std::vector<fb::PlanT> plans;  // those that the program names, in order: one per class of the partition
 };
 
 /// A graph on its way to a program, by the parts that build() uses, without verdicts.
