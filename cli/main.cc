@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "backends/libraries.h"
@@ -99,13 +100,27 @@ std::optional<std::string> unknown_command(int argc, char** argv) {
   return std::nullopt;
 }
 
+bool is_help(int argc, char** argv) { return argc > 1 && std::string_view(argv[1]) == "help"; }
+
+/// `kiln help show` is `kiln show --help`.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!is_help(argc, argv)) return arguments;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+  return arguments;
+}
+
 int refuse(const CLI::App& app, const CLI::ParseError& problem, const Output& output, int argc, char** argv) {
-  if (problem.get_exit_code() == 0) return app.exit(problem);  // --help
+  const bool is_help_asked = is_help(argc, argv);
+  if (is_help_asked) --argc, ++argv;
+  const std::optional<std::string> unknown = unknown_command(argc, argv);
+  if (problem.get_exit_code() == 0 && !(is_help_asked && unknown)) return app.exit(problem);  // --help, --version
   if (argc == 1) {
     std::fputs(app.help().c_str(), stderr);
     return static_cast<int>(ExitCode::usage);
   }
-  const std::string message = unknown_command(argc, argv).value_or(problem.what());
+  const std::string message = unknown.value_or(problem.what());
   std::string path = "kiln";  // to the deepest command that was named: its help is the one that helps
   for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
     at = at->get_subcommands().back();
@@ -120,6 +135,8 @@ int run(int argc, char** argv) {
       "Kiln compiles parts of deep-learning programs once and keeps the kernels. "
       "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 damage found, 5 done in part, 6 hits missing.",
       "kiln");
+  app.footer("kiln help COMMAND shows what a command takes.");
+  app.set_version_flag("--version", "kiln " KILN_VERSION, "Print this program's version");
   app.require_subcommand(1);
   app.fallthrough();
   GlobalOptions options;
@@ -132,7 +149,9 @@ int run(int argc, char** argv) {
     actions.emplace_back(command, row.add(line));
   }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = arguments_of(argc, argv);
+    std::ranges::reverse(arguments);  // CLI11 takes them from the end
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& problem) {
     return refuse(app, problem, options.output(), argc, argv);
   }

@@ -23,7 +23,7 @@ function(kiln_python_package name folder library)
   file(MAKE_DIRECTORY ${package})
   # Each file is linked, so an edit needs no build; a new file needs a configure.
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/client/python/kiln
-    ${PROJECT_SOURCE_DIR}/client/python/kiln/*.py)
+    ${PROJECT_SOURCE_DIR}/client/python/kiln/*.py ${PROJECT_SOURCE_DIR}/client/python/kiln/py.typed)
   file(GLOB_RECURSE old ${package}/*.py)
   if(old)
     file(REMOVE ${old})  # links to files that are no more

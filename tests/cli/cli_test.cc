@@ -55,8 +55,11 @@ TEST_F(Cli, WrongArgumentsAreExitTwoAndSayWhatToDo) {
 }
 
 TEST_F(Cli, HelpGoesToStdout) {
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"warm", "--help"}, {"daemon", "logs", "--help"}}) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
+                                                    {"warm", "--help"},
+                                                    {"daemon", "logs", "--help"},
+                                                    {"help"},
+                                                    {"help", "pack", "create"}}) {
     const CliResult result = kiln(arguments);
     EXPECT_EQ(result.exit_status, 0);
     EXPECT_THAT(result.out, HasSubstr("Usage:"));
@@ -68,6 +71,17 @@ TEST_F(Cli, AWrongConfigurationIsExitTwoAndNamesFileLineAndNearestKey) {
   const CliResult result = kiln({"status"});
   EXPECT_EQ(result.exit_status, 2);
   EXPECT_THAT(result.err, HasSubstr("wrong.yaml:2: unknown key 'cache.directry', the nearest is 'cache.directory'"));
+}
+
+TEST_F(Cli, HelpOfACommandIsTheSameBothWays) {
+  EXPECT_EQ(kiln({"help", "daemon", "logs"}).out, kiln({"daemon", "logs", "--help"}).out);
+  EXPECT_EQ(kiln({"help", "staus"}).exit_status, 2);
+}
+
+TEST_F(Cli, VersionIsOneLineOfTheProgramsOwn) {
+  const CliResult result = kiln({"--version"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.out, "kiln " + kiln({"version", "--json"}).json().at("version").get<std::string>() + "\n");
 }
 
 TEST_F(Cli, VersionNamesWhatIsSpokenAndRead) {

@@ -20,4 +20,8 @@ def __getattr__(name):
         from .regional import compile
 
         return compile
+    if name == "__version__":
+        from ._kiln import version
+
+        return version().split()[0]  # without its build's name
     raise AttributeError(name)
