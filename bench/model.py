@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is every step fast? Models of models.py: forward without gradients; train, loss and gradients; step, the same with
 dropout, and AdamW compiled with the model. Kiln both ways against eager and Inductor, in one process, interleaved, 2 threads.
-With --memory, instead: peak memory of a step, each compiler in a process of its own: the most that was resident during steady
-steps, less what was before the model existed.
+With --memory, instead: peak memory of a step, each compiler in processes of its own, in turn: the most that was resident during
+steady steps, less what was before the model existed.
 --models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16; --compilers kiln,backend,eager,inductor,autotune
 (Inductor's max-autotune); --rounds N."""
 import argparse
@@ -75,18 +75,20 @@ def peak_memory(name, mode, dtype, compiler):
     print(json.dumps({"title": title, "mib": resident_mib("VmHWM") - before}))
 
 
-def memory_row(name, mode, dtype, compilers):
-    found = {}
-    for compiler in compilers:
-        with gpt2.Cache() as cache:
-            found[compiler] = cache.run("model.py", "--memory-of", compiler, "--models", name, "--modes", mode, "--dtypes", dtype)
-    title = next(iter(found.values()))["title"]
-    return common.row(f"{title} {dtype} {mode}, peak memory", {compiler: [one["mib"]] for compiler, one in found.items()}, unit="MiB")
+def memory_row(name, mode, dtype, compilers, rounds):
+    """Processes differ by a tenth: what is free in the allocator's heap lies in other holes each time."""
+    samples = {compiler: [] for compiler in compilers}
+    for _ in range(rounds):
+        for compiler, found in samples.items():
+            with gpt2.Cache() as cache:
+                one = cache.run("model.py", "--memory-of", compiler, "--models", name, "--modes", mode, "--dtypes", dtype)
+            found.append(one["mib"])
+    return common.row(f"{one['title']} {dtype} {mode}, peak memory", samples, unit="MiB")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, help="11 of steps, 3 of processes whose memory is asked for")
     parser.add_argument("--models", default=",".join(models.MODELS))
     parser.add_argument("--modes", default="forward,train,step")
     parser.add_argument("--dtypes", default="f32,bf16")
@@ -100,12 +102,12 @@ def main():
         return peak_memory(names[0], modes[0], dtypes[0], arguments.memory_of)
     cases = [(name, mode, dtype) for mode in modes for dtype in dtypes for name in names]
     if arguments.memory:
-        rows = [memory_row(*case, compilers) for case in cases]
+        rows = common.until_interrupted(memory_row(*case, compilers, arguments.rounds or 3) for case in cases)
         return common.report("memory", rows, common.ratios(rows))
     import torch
 
     torch.set_num_threads(2)
-    rows = [measure(*case, compilers, arguments.rounds) for case in cases]
+    rows = [measure(*case, compilers, arguments.rounds or 11) for case in cases]
     summary = {row["case"]: {"against_" + n: round(v / row["ours"], 3) for n, v in {**row["own"], **row["peers"]}.items()}
                for row in rows}
     if "inductor" in compilers:
