@@ -36,6 +36,7 @@ Action add_bench(CommandLine& line);
 Action add_config(CommandLine& line);
 Action add_daemon(CommandLine& line);
 Action add_doctor(CommandLine& line);
+Action add_completion(CommandLine& line);
 Action add_version(CommandLine& line);
 
 }  // namespace kiln::cli

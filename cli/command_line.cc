@@ -18,6 +18,17 @@ CLI::Option* shaped(CLI::Option* option, const ValueForm& form) {
   return option;
 }
 
+void add_words(const CLI::App& app, const std::string& path, std::vector<CommandWords>& all) {
+  CommandWords words{path, {}, {}};
+  const auto inner = app.get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* each : inner) words.commands.push_back({each->get_name(), each->get_description()});
+  for (const CLI::Option* each : app.get_options([](const CLI::Option* option) { return option->nonpositional(); })) {
+    for (const std::string& name : each->get_lnames()) words.options.push_back({"--" + name, each->get_description()});
+  }
+  all.push_back(std::move(words));
+  for (const CLI::App* each : inner) add_words(*each, path + " " + each->get_name(), all);
+}
+
 }  // namespace
 
 Check one_of(std::vector<std::string> words) {
@@ -70,5 +81,13 @@ CommandLine CommandLine::command(const char* name, const char* help) {
 }
 
 bool CommandLine::is_chosen() const { return m_app->parsed(); }
+
+std::vector<CommandWords> CommandLine::all_words() const {
+  const CLI::App* outermost = m_app;
+  while (outermost->get_parent() != nullptr) outermost = outermost->get_parent();
+  std::vector<CommandWords> all;
+  add_words(*outermost, outermost->get_name(), all);
+  return all;
+}
 
 }  // namespace kiln::cli

@@ -31,6 +31,16 @@ struct ValueForm {
   char delimiter = 0;  // between values in one word; 0: one word is one value
 };
 
+/// A word that may come next on the command line, and what it does.
+struct NextWord {
+  std::string word, help;
+};
+/// What may come after the words of one command.
+struct CommandWords {
+  std::string path;  // "kiln pack create"
+  std::vector<NextWord> commands, options;
+};
+
 /// What one command takes, and the variables that reading the command line fills; these must live until then. A name that
 /// begins with "-" is an option's, any other a positional argument's.
 ///
@@ -50,6 +60,8 @@ class CommandLine {
   CommandLine command(const char* name, const char* help);
   /// Whether the command line named this command. Valid once it was read.
   bool is_chosen() const;
+  /// Of all commands, the outermost first. Options of an outer command may come after an inner one's name, too.
+  std::vector<CommandWords> all_words() const;
 
  private:
   CLI::App* m_app;

@@ -42,6 +42,7 @@ constexpr CommandRow k_commands[] = {
     {"config", "What is configured, and where each value came from", add_config},
     {"daemon", "Start, stop and watch the daemon", add_daemon},
     {"doctor", "Check the installation and say what to mend", add_doctor},
+    {"completion", "Print what a shell needs to complete kiln's commands", add_completion},
     {"version", "Versions of this program and of what it reads and speaks", add_version},
 };
 
