@@ -17,8 +17,9 @@ struct kiln_repeated_mapping {
 };
 
 /* `bytes` bytes of `fd`, a file of `file_bytes` (whole pages), from byte `start` on and from 0 again at its end, between
- * unreadable pages. 0, or -1 with errno. */
-int kiln_map_repeatedly(struct kiln_repeated_mapping* out, int fd, uint64_t file_bytes, uint64_t start, uint64_t bytes);
+ * unreadable pages; with its pages at once when `is_populated`, for who reads all of it. 0, or -1 with errno. */
+int kiln_map_repeatedly(struct kiln_repeated_mapping* out, int fd, uint64_t file_bytes, uint64_t start, uint64_t bytes,
+                        int is_populated);
 void kiln_unmap_repeated(struct kiln_repeated_mapping* mapping);
 
 #ifdef __cplusplus

@@ -125,8 +125,8 @@ Expected<const SamplePool*> SamplePool::of(DType dtype, Kind kind) {
 Expected<SampleMapping> SampleMapping::create(const SampleSource& source, uint64_t size_bytes) {
   SampleMapping mapping;
   mapping.m_size_bytes = size_bytes;
-  if (kiln_map_repeatedly(&mapping.m_mapping, source.pool->fd(), SamplePool::k_bytes, source.start_bytes, size_bytes) !=
-      0) {
+  if (kiln_map_repeatedly(&mapping.m_mapping, source.pool->fd(), SamplePool::k_bytes, source.start_bytes, size_bytes,
+                          0) != 0) {
     return error(StatusCode::resource_exhausted, "mapping samples: {}", std::strerror(errno));
   }
   return mapping;

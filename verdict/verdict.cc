@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/digest.h"
@@ -76,8 +77,29 @@ void CandidateTrial::set_outputs(Poison which) {
   for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
     const BufferSpec& buffer = m_spec->buffers[i];
     if (buffer.role == BufferRole::output) poison(buffer.dtype, m_buffers[i], which);
-    if (buffer.role == BufferRole::inout) std::ranges::copy(initial_bytes(i), m_buffers[i].begin());
   }
+  set_updated();
+}
+
+/// Outputs that are read, too, hold what they hold before a candidate runs.
+void CandidateTrial::set_updated() {
+  for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
+    const std::span<uint8_t> bytes = m_buffers[i];
+    if (m_spec->buffers[i].role == BufferRole::inout) std::memcpy(bytes.data(), initial_bytes(i).data(), bytes.size());
+  }
+}
+
+/// As set_outputs(), for a run of which nothing else is looked at.
+void CandidateTrial::set_demanded(const std::vector<OutputCheck>& checks) {
+  for (const OutputCheck& check : checks) {
+    const BufferSpec& buffer = m_spec->buffers[check.buffer()];
+    if (buffer.role != BufferRole::output) continue;
+    const size_t size = size_of(buffer.dtype);
+    check.for_each_place([&](int64_t place) {
+      poison(buffer.dtype, m_buffers[check.buffer()].subspan(static_cast<size_t>(place) * size, size), Poison::first);
+    });
+  }
+  set_updated();
 }
 
 Expected<CandidateRun> CandidateTrial::run(const Image& image, uint32_t timeout_ms, uint32_t task_step) {
@@ -92,7 +114,11 @@ Expected<CandidateRun> CandidateTrial::run(const Image& image, uint32_t timeout_
 Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms,
                               uint32_t task_step) {
   Verdict verdict;
-  set_outputs(Poison::first);
+  std::vector<OutputCheck> checks;
+  for (const OutputReference& output : outputs) {
+    checks.emplace_back(output, m_spec->buffers[output.buffer].dtype, m_situation);
+  }
+  task_step == 1 ? set_outputs(Poison::first) : set_demanded(checks);
   const auto ran = run(image, timeout_ms, task_step);
   if (!ran.ok()) {
     verdict.status = ran.status();
@@ -105,7 +131,9 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
     return verdict;
   }
   if (task_step == 1) verdict.status = check_written(image, outputs, timeout_ms);
-  if (verdict.status.ok()) verdict.status = check_outputs(outputs, task_step == 1, verdict);
+  for (const OutputCheck& check : checks) {
+    if (verdict.status.ok()) verdict.status = check_output(check, task_step == 1, verdict);
+  }
   return verdict;
 }
 
@@ -128,10 +156,10 @@ Status CandidateTrial::run_over(std::span<const Overwrite> pairs, const Image& i
   std::vector<LaunchArgument> arguments;
   for (uint32_t i = 0; i < m_buffers.size(); ++i) {
     arguments.push_back({i, 0, m_buffers[i].size()});
-    if (m_spec->buffers[i].role == BufferRole::inout) std::ranges::copy(initial_bytes(i), m_buffers[i].begin());
   }
+  set_updated();
   for (const Overwrite& pair : pairs) {
-    std::ranges::copy(m_buffers[pair.input], m_buffers[pair.output].begin());
+    std::memcpy(m_buffers[pair.output].data(), m_buffers[pair.input].data(), m_buffers[pair.input].size());
     arguments[pair.input].buffer = pair.output;
   }
   KILN_ASSIGN_OR_RETURN(const CandidateRun ran, m_runner->launch(image, arguments, {}, timeout_ms));
@@ -154,12 +182,6 @@ Status CandidateTrial::judge_refusal(const Image& image, bool must_report, uint3
   if (must_report && ran.status != LaunchStatus::index_out_of_range) {
     return error(StatusCode::internal, "candidate did not report an index out of range");
   }
-  return {};
-}
-
-Status CandidateTrial::check_outputs(const std::vector<OutputReference>& outputs, bool is_whole,
-                                     Verdict& verdict) const {
-  for (const OutputReference& output : outputs) KILN_RETURN_IF_ERROR(check_output(output, is_whole, verdict));
   return {};
 }
 
@@ -215,14 +237,14 @@ bool CandidateTrial::is_untouched(uint32_t index, int64_t place) const {
   return std::ranges::equal(element, initial_bytes(index).subspan(begin, size));
 }
 
-Status CandidateTrial::check_output(const OutputReference& output, bool is_whole, Verdict& verdict) const {
-  const DType dtype = m_spec->buffers[output.buffer].dtype;
-  const auto* bytes = reinterpret_cast<const std::byte*>(m_buffers[output.buffer].data());
-  const OutputCheck check(output, dtype, m_situation);
+Status CandidateTrial::check_output(const OutputCheck& check, bool is_whole, Verdict& verdict) const {
+  const uint32_t index = check.buffer();
+  const DType dtype = m_spec->buffers[index].dtype;
+  const auto* bytes = reinterpret_cast<const std::byte*>(m_buffers[index].data());
   verdict.tiles += check.demanded().tiles;
   verdict.tiles_met += check.demanded().tiles_met;
   return check.compare([&](int64_t place) { return load_element(dtype, bytes, place); },
-                       [&](int64_t place) { return !is_whole && is_untouched(output.buffer, place); }, verdict);
+                       [&](int64_t place) { return !is_whole && is_untouched(index, place); }, verdict);
 }
 
 }  // namespace kiln

@@ -13,6 +13,8 @@
 
 namespace kiln {
 
+class OutputCheck;
+
 /// What an output buffer of a kernel must hold: element `flat` (row-major over `dims`) lies at the sum of
 /// index times stride, in elements. `expected` is the f64 reference.
 struct OutputReference {
@@ -88,15 +90,16 @@ class CandidateTrial {
  private:
   CandidateTrial(const KernelSpec& spec, CandidateRunner& runner, Situation situation, IndexWindow window);
   void set_outputs(Poison which);
+  void set_updated();
+  void set_demanded(const std::vector<OutputCheck>& checks);
   /// The run's status, what became of its red zones and inputs.
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t task_step);
-  Status check_outputs(const std::vector<OutputReference>& outputs, bool is_whole, Verdict& verdict) const;
   Status check_written(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms);
   Status run_over(std::span<const Overwrite> pairs, const Image& image, uint32_t timeout_ms);
   std::vector<uint64_t> written_checksums() const;
   std::span<const uint8_t> initial_bytes(size_t index) const;
   Status restore_inputs();
-  Status check_output(const OutputReference& output, bool is_whole, Verdict& verdict) const;
+  Status check_output(const OutputCheck& check, bool is_whole, Verdict& verdict) const;
   /// Whether the buffer is the candidate's to read and yet could be written: a source's memory cannot.
   bool is_filled_input(uint32_t buffer) const;
   bool is_untouched(uint32_t buffer, int64_t place) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "frontend/kernel/overwrites.h"
 #include "frontend/ops/tensor.h"
@@ -24,8 +25,9 @@ constexpr size_t k_least_elements = 8;
 constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond the least
 // Elements to choose from: corners, edges and a lattice, from another place on at each launch.
 constexpr size_t k_candidate_elements = 600;
-// Of a launch that costs more scalar operations, and makes what nothing else reads, some tasks are run.
-constexpr double k_most_operations = 5e8;
+// Of a launch that costs more scalar operations, some tasks are run.
+constexpr double k_most_operations = 1e8;
+constexpr double k_tame = 0.5;  // in place of a number that is too large, or that no task made
 
 double thread_seconds() {
   timespec now{};
@@ -118,12 +120,9 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
   remember_what_is_overwritten();
   m_stands_in = can_stand_in(launch);
   m_running = {&launch.image, {launch.extents.begin(), launch.extents.end()}};
-  m_task_step = affordable_task_step();
-  if (m_stands_in) {
-    KILN_RETURN_IF_ERROR(stand_in());
-  } else {
-    poison_targets();
-  }
+  m_task_step = m_stands_in ? 1 : affordable_task_step();
+  if (m_stands_in || m_task_step > 1) KILN_RETURN_IF_ERROR(stand_in());
+  if (!m_stands_in) poison_targets();
   std::vector<uint64_t> bytes;
   for (const ScriptArgument& argument : step().arguments) bytes.push_back(argument.layout.bytes());
   m_began = std::chrono::steady_clock::now();
@@ -134,27 +133,35 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
 /// are made by the kernel, since what they address may be made of them.
 bool ProgramJudge::can_stand_in(const Launch& launch) const {
   const std::optional<Judged>& judged = m_judged[m_repeats[m_step]];
-  if (m_inconclusive || !judged || step().computes_indices) return false;
-  const bool is_same_kernel = judged->image->code == launch.image.code && judged->image->entry == launch.image.entry &&
-                              std::ranges::equal(judged->extents, launch.extents);
-  return is_same_kernel && std::ranges::all_of(step().arguments, [](const ScriptArgument& argument) {
-           if (argument.role == BufferRole::input) return true;
-           return argument.role == BufferRole::output && is_floating(argument.layout.dtype) && !argument.copied;
-         });
+  if (m_inconclusive || !judged || !is_replaceable()) return false;
+  return judged->image->code == launch.image.code && judged->image->entry == launch.image.entry &&
+         std::ranges::equal(judged->extents, launch.extents);
 }
 
-/// Sample data, other for each value, in place of what the launch makes.
+/// Whether sample data may be in the place of what the launch makes.
+bool ProgramJudge::is_replaceable() const {
+  return !step().computes_indices && std::ranges::all_of(step().arguments, [](const ScriptArgument& argument) {
+    if (argument.role == BufferRole::input) return true;
+    return argument.role == BufferRole::output && is_floating(argument.layout.dtype) && !argument.copied;
+  });
+}
+
+bool ProgramJudge::is_read_later(const ScriptArgument& made) const {
+  return made.written == k_none || m_script.storages[made.written].last_step != m_step;
+}
+
+/// Sample data, other for each value, where other launches read what this one makes.
 Status ProgramJudge::stand_in() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
-    if (said.role == BufferRole::input) continue;
+    if (said.role == BufferRole::input || !is_read_later(said)) continue;
     KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(said.layout.dtype, SamplePool::Kind::small));
     const std::span<const uint8_t> from = pool->bytes();
     const uint64_t size = size_of(said.layout.dtype);
     size_t start = (m_step * 7'919 + i * 104'729) * 64 % from.size() / size * size;
     for (std::span<uint8_t> to = m_arguments[i].bytes.first(said.layout.bytes()); !to.empty();) {
       const size_t count = std::min(to.size(), from.size() - start);
-      std::ranges::copy(from.subspan(start, count), to.begin());
+      std::memcpy(to.data(), from.data() + start, count);
       to = to.subspan(count);
       start = 0;
     }
@@ -221,14 +228,8 @@ Status ProgramJudge::check_reads() {
   return {};
 }
 
-/// What other launches read is made whole.
-uint32_t ProgramJudge::affordable_task_step() {
-  for (const ScriptArgument& argument : step().arguments) {
-    if (argument.role == BufferRole::input) continue;
-    const bool is_read_later = argument.written == k_none || m_script.storages[argument.written].last_step != m_step;
-    if (argument.role != BufferRole::output || !is_floating(argument.layout.dtype) || is_read_later) return 1;
-  }
-  return task_step_within(step().spec(), k_most_operations);
+uint32_t ProgramJudge::affordable_task_step() const {
+  return is_replaceable() ? task_step_within(step().spec(), k_most_operations) : 1;
 }
 
 std::vector<int64_t> ProgramJudge::chosen_elements(const std::vector<int64_t>& dims) const {
@@ -240,9 +241,9 @@ std::vector<int64_t> ProgramJudge::chosen_elements(const std::vector<int64_t>& d
   return chosen;
 }
 
-/// The elements that will be compared hold nothing that was computed: that every element is written is known from the
-/// kernel's own verdict, what may be wrong here is where. Integers get two bytes in turn: no value is poison each time.
-void ProgramJudge::poison_targets() {
+/// Calls `visit` with each value's element that will be compared: its dtype and its bytes.
+template <typename Visit>
+void ProgramJudge::for_each_target(const Visit& visit) {
   for (const ScriptFragment& fragment : step().fragments) {
     for (const ScriptFragment::Target& target : fragment.targets) {
       const ValueLayout& layout = target.made.layout;
@@ -250,14 +251,28 @@ void ProgramJudge::poison_targets() {
       const auto& said = step().arguments;
       const auto argument = std::ranges::find(said, target.made.storage, &ScriptArgument::written);
       if (argument->role != BufferRole::output) continue;  // it is read, too
-      const Poison which = is_floating(layout.dtype) || m_step % 2 == 0 ? Poison::first : Poison::second;
       const std::span<uint8_t> bytes = m_arguments[static_cast<size_t>(argument - said.begin())].bytes;
       const size_t size = size_of(layout.dtype);
       for (const int64_t element : chosen_elements(layout.dims)) {
-        poison(layout.dtype, bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size), which);
+        visit(layout.dtype, bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size));
       }
     }
   }
+}
+
+/// The elements that will be compared hold nothing that was computed: that every element is written is known from the
+/// kernel's own verdict, what may be wrong here is where. Integers get two bytes in turn: no value is poison each time.
+void ProgramJudge::poison_targets() {
+  for_each_target([&](DType dtype, std::span<uint8_t> element) {
+    poison(dtype, element, is_floating(dtype) || m_step % 2 == 0 ? Poison::first : Poison::second);
+  });
+}
+
+/// Where no task came by, numbers for the launches that follow.
+void ProgramJudge::replace_poison() {
+  for_each_target([](DType dtype, std::span<uint8_t> element) {
+    if (find_poison(dtype, element) == 0) store_element(dtype, std::as_writable_bytes(element).data(), 0, k_tame);
+  });
 }
 
 /// What was made stays where it was made until a launch writes there again.
@@ -292,9 +307,7 @@ Status ProgramJudge::judge_what_was_made() {
   KILN_RETURN_IF_ERROR(note_what_was_made());
   if (m_stands_in) {
     ++m_verdict.stood_in;
-    for (const ScriptArgument& argument : step().arguments) {
-      if (argument.written != k_none) m_replaced.insert(argument.written);
-    }
+    note_replaced();
     return {};
   }
   const auto start = std::chrono::steady_clock::now();
@@ -302,9 +315,19 @@ Status ProgramJudge::judge_what_was_made() {
   for (ScriptFragment& fragment : step().fragments) KILN_RETURN_IF_ERROR(check_fragment(fragment));
   m_verdict.reference_ms += milliseconds_since(start);
   if (m_verdict.undetermined == undetermined) m_judged[m_step] = m_running;
+  if (m_task_step > 1) {
+    replace_poison();
+    note_replaced();
+  }
   follow_what_was_replaced();
   tame_what_was_made();
   return {};
+}
+
+void ProgramJudge::note_replaced() {
+  for (const ScriptArgument& argument : step().arguments) {
+    if (argument.written != k_none) m_replaced.insert(argument.written);
+  }
 }
 
 Status ProgramJudge::note_what_was_made() {

@@ -52,16 +52,22 @@ class ProgramJudge final : public LaunchObserver {
   }
   Status wrong(std::string what) const;
   bool can_stand_in(const Launch& launch) const;
+  bool is_replaceable() const;
+  bool is_read_later(const ScriptArgument& made) const;
   Status stand_in();
   Status judge_what_was_made();
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
   void follow_places();
   void remember_what_is_overwritten();
-  uint32_t affordable_task_step();
+  uint32_t affordable_task_step() const;
   std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
+  template <typename Visit>
+  void for_each_target(const Visit& visit);
   void poison_targets();
+  void replace_poison();
   Status note_what_was_made();
+  void note_replaced();
   void tame_what_was_made();
   bool begins_elsewhere(const ScriptFragment& fragment) const;
   void follow_what_was_replaced();

@@ -131,14 +131,16 @@ Graph classifier_training() {
   return std::move(d.graph);
 }
 
-/// Products so large that of each only some tasks are run, and what goes into them.
+/// Products so large that of each only some tasks are run, what goes into them, and what is made of one.
 Graph large_products() {
   Draft d;
   const ValueId x = d.in({160, 2'048});
   const ValueId h = d.b.op("tanh", {x}), g = d.b.exp(d.b.mul(x, -0.5));
   const ValueId first = d.in({2'048, 8'192}), second = d.in({2'048, 8'192});
-  d.graph.set_outputs(
-      {d.b.matmul(h, first), d.b.matmul(g, second), d.b.mean(d.b.square(h), {0, 1}), d.b.matmul(g, first), h, g});
+  const ValueId product = d.b.matmul(h, first);
+  const ValueId follower = d.b.op("tanh", {d.b.matmul(d.b.mul(product, 0.25), d.in({8'192, 24}))});
+  d.graph.set_outputs({product, d.b.matmul(g, second), d.b.mean(d.b.square(h), {0, 1}), d.b.matmul(g, first), h, g,
+                       follower, d.b.permute(follower, {1, 0})});
   return std::move(d.graph);
 }
 
