@@ -8,7 +8,7 @@
 #define PAGE_BYTES 4096u
 
 int kiln_map_repeatedly(struct kiln_repeated_mapping* out, int fd, uint64_t file_bytes, uint64_t start, uint64_t bytes,
-                        int is_populated) {
+                        bool is_populated) {
   if (file_bytes == 0 || file_bytes % PAGE_BYTES != 0 || start >= file_bytes) return errno = EINVAL, -1;
   uint64_t position = start / PAGE_BYTES * PAGE_BYTES; /* in the file */
   const uint64_t inner = (start - position + bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;

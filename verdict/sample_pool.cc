@@ -126,7 +126,7 @@ Expected<SampleMapping> SampleMapping::create(const SampleSource& source, uint64
   SampleMapping mapping;
   mapping.m_size_bytes = size_bytes;
   if (kiln_map_repeatedly(&mapping.m_mapping, source.pool->fd(), SamplePool::k_bytes, source.start_bytes, size_bytes,
-                          0) != 0) {
+                          false) != 0) {
     return error(StatusCode::resource_exhausted, "mapping samples: {}", std::strerror(errno));
   }
   return mapping;

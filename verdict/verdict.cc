@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "base/digest.h"
@@ -81,11 +80,13 @@ void CandidateTrial::set_outputs(Poison which) {
   set_updated();
 }
 
-/// Outputs that are read, too, hold what they hold before a candidate runs.
+/// Outputs that are read, too, hold what they hold before a candidate runs. Not by std::ranges::copy, which GCC 12 makes a
+/// loop over the bytes of spans.
 void CandidateTrial::set_updated() {
   for (uint32_t i = 0; i < m_spec->buffers.size(); ++i) {
-    const std::span<uint8_t> bytes = m_buffers[i];
-    if (m_spec->buffers[i].role == BufferRole::inout) std::memcpy(bytes.data(), initial_bytes(i).data(), bytes.size());
+    if (m_spec->buffers[i].role != BufferRole::inout) continue;
+    const std::span<const uint8_t> initial = initial_bytes(i);
+    std::copy(initial.begin(), initial.end(), m_buffers[i].begin());
   }
 }
 
@@ -118,7 +119,11 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
   for (const OutputReference& output : outputs) {
     checks.emplace_back(output, m_spec->buffers[output.buffer].dtype, m_situation);
   }
-  task_step == 1 ? set_outputs(Poison::first) : set_demanded(checks);
+  if (task_step == 1) {
+    set_outputs(Poison::first);
+  } else {
+    set_demanded(checks);
+  }
   const auto ran = run(image, timeout_ms, task_step);
   if (!ran.ok()) {
     verdict.status = ran.status();
@@ -159,7 +164,7 @@ Status CandidateTrial::run_over(std::span<const Overwrite> pairs, const Image& i
   }
   set_updated();
   for (const Overwrite& pair : pairs) {
-    std::memcpy(m_buffers[pair.output].data(), m_buffers[pair.input].data(), m_buffers[pair.input].size());
+    std::copy(m_buffers[pair.input].begin(), m_buffers[pair.input].end(), m_buffers[pair.output].begin());
     arguments[pair.input].buffer = pair.output;
   }
   KILN_ASSIGN_OR_RETURN(const CandidateRun ran, m_runner->launch(image, arguments, {}, timeout_ms));

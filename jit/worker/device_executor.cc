@@ -95,7 +95,7 @@ class Repeated {
   static Expected<Repeated> create(int fd, uint64_t file_bytes, const kiln_executor_buffer& buffer) {
     Repeated repeated;
     repeated.m_bytes = buffer.bytes;
-    if (kiln_map_repeatedly(&repeated.m_mapping, fd, file_bytes, buffer.offset, buffer.bytes, 1) != 0) {
+    if (kiln_map_repeatedly(&repeated.m_mapping, fd, file_bytes, buffer.offset, buffer.bytes, true) != 0) {
       return system_error("mapping an input");
     }
     return repeated;

@@ -201,7 +201,7 @@ static int map_buffers(const struct kiln_executor_request* request) {
     if (buffer->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
     const int fd = g_pools[buffer->pool].fd;
     const uint64_t pool_bytes = g_pools[buffer->pool].bytes; /* 0 where none was sent: refused */
-    if (kiln_map_repeatedly(&g_inputs[i], fd, pool_bytes, buffer->offset, buffer->bytes, 1) != 0) return -1;
+    if (kiln_map_repeatedly(&g_inputs[i], fd, pool_bytes, buffer->offset, buffer->bytes, true) != 0) return -1;
     g_launch->buffers[i] = g_inputs[i].first;
   }
   return 0;

@@ -73,7 +73,8 @@ std::shared_ptr<const Executable> LaunchDevice::kernel(Image image, uint32_t buf
 Status LaunchDevice::commit() {
   KILN_ASSIGN_OR_RETURN(m_spans, m_runner.prepare(m_allocations));
   for (const Upload& upload : m_uploads) {
-    std::ranges::copy(upload.bytes, m_spans[upload.to.allocation].begin() + static_cast<ptrdiff_t>(upload.to.offset));
+    const auto target = m_spans[upload.to.allocation].begin() + static_cast<ptrdiff_t>(upload.to.offset);
+    std::copy(upload.bytes.begin(), upload.bytes.end(), target);
   }
   m_uploads.clear();
   return {};
@@ -131,7 +132,7 @@ Status LaunchDevice::upload(void* to, const void* from, size_t bytes) {
 
 Status LaunchDevice::download(void* to, const void* from, size_t bytes) {
   KILN_ASSIGN_OR_RETURN(const auto source, range(from, bytes));
-  std::ranges::copy(source, static_cast<uint8_t*>(to));
+  std::copy(source.begin(), source.end(), static_cast<uint8_t*>(to));
   return {};
 }
 

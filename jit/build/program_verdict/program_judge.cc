@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "frontend/kernel/overwrites.h"
 #include "frontend/ops/tensor.h"
@@ -27,7 +26,7 @@ constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond
 constexpr size_t k_candidate_elements = 600;
 // Of a launch that costs more scalar operations, some tasks are run.
 constexpr double k_most_operations = 1e8;
-constexpr double k_tame = 0.5;  // in place of a number that is too large, or that no task made
+constexpr double k_tame = 0.5;  // in place of a number that is too large, and of one that no task made
 
 double thread_seconds() {
   timespec now{};
@@ -43,14 +42,18 @@ double allowed_error(DType dtype, const ScriptFragment& fragment, double want, d
   return tolerance(is_floating(dtype) ? fragment.coarsest : dtype, fragment.reduction_length, want, scale);
 }
 
-bool is_poisoned(const ValueLayout& layout, std::span<const uint8_t> bytes, int64_t element) {
+/// The bytes of one element of a value.
+template <typename Byte>
+std::span<Byte> element_in(std::span<Byte> bytes, const ValueLayout& layout, int64_t element) {
   const size_t size = size_of(layout.dtype);
-  return find_poison(layout.dtype, bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size)) == 0;
+  return bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size);
 }
+
+bool is_poisoned(DType dtype, std::span<const uint8_t> element) { return find_poison(dtype, element) == 0; }
 
 /// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
 template <typename Word>
-bool tame(std::span<uint8_t> bytes, Word exponent, Word limit, Word replacement) {
+bool tame(DType dtype, std::span<uint8_t> bytes, Word exponent, Word limit) {
   const std::span words(reinterpret_cast<Word*>(bytes.data()), bytes.size() / sizeof(Word));
   constexpr size_t k_block = 2'048;  // blocks of constant length without an early exit: the compiler makes vector code
   Word found = 0;
@@ -60,23 +63,25 @@ bool tame(std::span<uint8_t> bytes, Word exponent, Word limit, Word replacement)
   }
   for (const Word word : words.subspan(begin)) found |= static_cast<Word>((word & exponent) >= limit);
   if (found == 0) return false;
+  Word replacement = 0;
+  store_element(dtype, reinterpret_cast<std::byte*>(&replacement), 0, k_tame);
   for (Word& word : words) {
     if ((word & exponent) >= limit) word = replacement;
   }
   return true;
 }
 
-/// What is beyond 2^40 (in f16: infinite) becomes 1/2.
+/// What is beyond 2^40 (in f16: infinite) becomes k_tame.
 bool tame(DType dtype, std::span<uint8_t> bytes) {
   switch (dtype) {
     case DType::f16:
-      return tame<uint16_t>(bytes, 0x7c00, 0x7c00, 0x3800);
+      return tame<uint16_t>(dtype, bytes, 0x7c00, 0x7c00);
     case DType::bf16:
-      return tame<uint16_t>(bytes, 0x7f80, (127 + 40) << 7, 0x3f00);
+      return tame<uint16_t>(dtype, bytes, 0x7f80, (127 + 40) << 7);
     case DType::f32:
-      return tame<uint32_t>(bytes, 0x7f800000, (127 + 40) << 23, 0x3f000000);
+      return tame<uint32_t>(dtype, bytes, 0x7f800000, (127 + 40) << 23);
     case DType::f64:
-      return tame<uint64_t>(bytes, 0x7ff0000000000000, uint64_t{1023 + 40} << 52, 0x3fe0000000000000);
+      return tame<uint64_t>(dtype, bytes, 0x7ff0000000000000, uint64_t{1023 + 40} << 52);
     default:
       return false;
   }
@@ -129,8 +134,7 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
   return bytes;
 }
 
-/// Whether what the launch would compute is known to be right: it repeats one that was judged, with the same kernel. Integers
-/// are made by the kernel, since what they address may be made of them.
+/// Whether what the launch would compute is known to be right: it repeats one that was judged, with the same kernel.
 bool ProgramJudge::can_stand_in(const Launch& launch) const {
   const std::optional<Judged>& judged = m_judged[m_repeats[m_step]];
   if (m_inconclusive || !judged || !is_replaceable()) return false;
@@ -138,7 +142,8 @@ bool ProgramJudge::can_stand_in(const Launch& launch) const {
          std::ranges::equal(judged->extents, launch.extents);
 }
 
-/// Whether sample data may be in the place of what the launch makes.
+/// Whether sample data may be in the place of what the launch makes. Integers are made by the kernel, since what they address
+/// may be made of them.
 bool ProgramJudge::is_replaceable() const {
   return !step().computes_indices && std::ranges::all_of(step().arguments, [](const ScriptArgument& argument) {
     if (argument.role == BufferRole::input) return true;
@@ -150,7 +155,8 @@ bool ProgramJudge::is_read_later(const ScriptArgument& made) const {
   return made.written == k_none || m_script.storages[made.written].last_step != m_step;
 }
 
-/// Sample data, other for each value, where other launches read what this one makes.
+/// Sample data, other for each value, where other launches read what this one makes. Not by std::ranges::copy, which GCC 12
+/// makes a loop over the bytes of spans.
 Status ProgramJudge::stand_in() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
@@ -161,7 +167,7 @@ Status ProgramJudge::stand_in() {
     size_t start = (m_step * 7'919 + i * 104'729) * 64 % from.size() / size * size;
     for (std::span<uint8_t> to = m_arguments[i].bytes.first(said.layout.bytes()); !to.empty();) {
       const size_t count = std::min(to.size(), from.size() - start);
-      std::memcpy(to.data(), from.data() + start, count);
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>(start), count, to.begin());
       to = to.subspan(count);
       start = 0;
     }
@@ -241,7 +247,7 @@ std::vector<int64_t> ProgramJudge::chosen_elements(const std::vector<int64_t>& d
   return chosen;
 }
 
-/// Calls `visit` with each value's element that will be compared: its dtype and its bytes.
+/// Calls `visit` with each element that will be compared, unless the launch reads it, too: its dtype and its bytes.
 template <typename Visit>
 void ProgramJudge::for_each_target(const Visit& visit) {
   for (const ScriptFragment& fragment : step().fragments) {
@@ -252,9 +258,8 @@ void ProgramJudge::for_each_target(const Visit& visit) {
       const auto argument = std::ranges::find(said, target.made.storage, &ScriptArgument::written);
       if (argument->role != BufferRole::output) continue;  // it is read, too
       const std::span<uint8_t> bytes = m_arguments[static_cast<size_t>(argument - said.begin())].bytes;
-      const size_t size = size_of(layout.dtype);
       for (const int64_t element : chosen_elements(layout.dims)) {
-        visit(layout.dtype, bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size));
+        visit(layout.dtype, element_in(bytes, layout, element));
       }
     }
   }
@@ -271,7 +276,7 @@ void ProgramJudge::poison_targets() {
 /// Where no task came by, numbers for the launches that follow.
 void ProgramJudge::replace_poison() {
   for_each_target([](DType dtype, std::span<uint8_t> element) {
-    if (find_poison(dtype, element) == 0) store_element(dtype, std::as_writable_bytes(element).data(), 0, k_tame);
+    if (is_poisoned(dtype, element)) store_element(dtype, std::as_writable_bytes(element).data(), 0, k_tame);
   });
 }
 
@@ -400,7 +405,8 @@ Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, 
   if (layout.elements() == 0) return {};
   std::vector<int64_t> elements = chosen_elements(layout.dims);
   if (m_task_step > 1) {
-    std::erase_if(elements, [&](int64_t each) { return is_poisoned(layout, bytes_of(target.made.storage), each); });
+    const std::span<const uint8_t> bytes = bytes_of(target.made.storage);
+    std::erase_if(elements, [&](int64_t each) { return is_poisoned(layout.dtype, element_in(bytes, layout, each)); });
     if (elements.empty()) return wrong(fmt::format("makes {}: nothing was written to it", target.name));
   }
   const double start = thread_seconds();
