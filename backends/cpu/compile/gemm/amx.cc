@@ -68,6 +68,7 @@ class AmxKernel final : public GemmTileKernel {
   void configure(const TileShape& shape, Value* scratch);
   void begin_sums(const TileShape& shape, const GemmTileCall& call);
   void multiply(const TileShape& shape, const GemmTileCall& call);
+  void prefetch_a(const TileShape& shape, Value* a);
   void end_sums(const TileShape& shape, const GemmTileCall& call);
   void store_sums(const TileShape& shape, Value* to, int64_t row_bytes);
   using Visit = std::function<void(Value* sums, Value* partial, int64_t lanes)>;
@@ -158,6 +159,7 @@ void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
     for (int64_t row = 0; row < registers.rows; ++row) {
       m_tiles.load(registers.a(row), place_of(at[0], row, 0, a_row_bytes()), a_row_bytes());
     }
+    if (m_schedule.prefetch_a) prefetch_a(shape, at[0]);
     for (int64_t column = 0; column < registers.columns; ++column) {
       m_tiles.load(registers.b(column), e.advance(at[1], column * m_g.packed_vector_bytes()), b_row_bytes);
       for (int64_t row = 0; row < registers.rows; ++row) {
@@ -166,6 +168,18 @@ void AmxKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
     }
     return Values{e.advance(at[0], k_row_bytes), e.advance(at[1], steps * b_row_bytes)};
   });
+}
+
+/// Of the rows below those of the tile as many, at the same steps of k: as far ahead as memory is away. What lies behind the
+/// last row is no fault to prefetch.
+void AmxKernel::prefetch_a(const TileShape& shape, Value* a) {
+  Emitter& e = m_g.e;
+  constexpr int k_read = 0, k_to_second_level = 2, k_data = 1;
+  for (int64_t row = shape.rows; row < 2 * shape.rows; ++row) {
+    e.ir.CreateIntrinsic(llvm::Intrinsic::prefetch, {e.pointer()},
+                         {e.advance(a, row * a_row_bytes()), e.ir.getInt32(k_read), e.ir.getInt32(k_to_second_level),
+                          e.ir.getInt32(k_data)});
+  }
 }
 
 void AmxKernel::store_sums(const TileShape& shape, Value* to, int64_t row_bytes) {

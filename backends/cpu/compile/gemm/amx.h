@@ -12,13 +12,15 @@ namespace kiln::cpu {
 /// The choices for a gemm by AMX's tiles. In vectors and rows of the form that is compiled (`exchanged`).
 struct AmxSchedule {
   static constexpr std::string_view k_implementation = "amx_bf16";
-  static constexpr uint32_t k_version = 1;
+  static constexpr uint32_t k_version = 2;
   static constexpr auto types = bf16_tiles;
   static constexpr int64_t k_registers = 8, k_register_rows = 16;
 
   bool exchanged = false;  // computed as C^T = B^T A^T
   ReadA read_a = ReadA::rows;
   ReadB read_b = ReadB::panels;
+  bool prefetch_a =
+      false;  // while a tile is multiplied, what the next tile of rows reads of A comes to the second level
   uint16_t tile_rows = 32;
   uint16_t tile_vectors = 2;
   uint32_t group_rows = 128;
@@ -28,7 +30,7 @@ struct AmxSchedule {
 
   bool operator==(const AmxSchedule&) const = default;
   static auto fields(auto& s) {
-    return std::tie(s.exchanged, s.read_a, s.read_b, s.tile_rows, s.tile_vectors, s.group_rows, s.k_block,
+    return std::tie(s.exchanged, s.read_a, s.read_b, s.prefetch_a, s.tile_rows, s.tile_vectors, s.group_rows, s.k_block,
                     s.slab_vectors, s.row_parts);
   }
 

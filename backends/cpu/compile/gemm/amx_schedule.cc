@@ -21,9 +21,11 @@ struct Tile {
 };
 
 constexpr std::array k_tiles{Tile{2, 2}, Tile{1, 4}, Tile{3, 1}, Tile{1, 2}};
-constexpr int64_t k_long_block = 512, k_short_block = 256;  // steps
+// Steps of a block at most, the best first: where the rows of A are read again, and where they come from memory once.
+constexpr std::array<int64_t, 4> k_blocks{512, 128, 256, 1024}, k_streamed_blocks{1024, 512, 256, 128};
 constexpr int64_t k_group_rows = 128;
-constexpr int64_t k_crowded_stride = 1024;  // bytes: rows so far apart share cache sets
+constexpr int64_t k_streamed_tiles = 2;                  // of columns: for more the rows' own time is small
+constexpr int64_t k_streamed_bytes = int64_t{40} << 20;  // of less the hardware's own prefetching is as good
 
 /// Cycles per instruction's steps of k, of the whole product.
 double problem_cycles(const GemmProblem& problem, Tile tile) {
@@ -43,15 +45,17 @@ std::vector<Tile> ranked_tiles(const GemmProblem& problem) {
   return tiles;
 }
 
-ReadA choose_read_a(const GemmProblem& problem) {
-  const bool is_crowded = problem.a.tile_stride * problem.a.element_bytes() % k_crowded_stride == 0;
-  return problem.reads_a_directly() && !is_crowded ? ReadA::direct : ReadA::rows;
+/// Whether rows of A are read where they lie, for a few tiles of columns.
+bool streams_a(const GemmProblem& problem, Tile tile) {
+  return problem.reads_a_directly() && problem.gemm->n <= k_streamed_tiles * tile.vectors * problem.sum_lanes();
 }
+
+int64_t a_bytes(const GemmProblem& problem) { return problem.gemm->m * problem.gemm->k * problem.a.element_bytes(); }
 
 AmxSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile, int64_t longest_block) {
   const int64_t at_once = problem.types.steps_at_once, steps = std::max(problem.steps(), at_once);
   AmxSchedule schedule;
-  schedule.read_a = choose_read_a(problem);
+  schedule.read_a = problem.reads_a_directly() ? ReadA::direct : ReadA::rows;
   schedule.read_b = problem.b.k_lanes ? ReadB::transposed : ReadB::panels;
   schedule.tile_rows = static_cast<uint16_t>(tile.registers * AmxSchedule::k_register_rows);
   schedule.tile_vectors = tile.vectors;
@@ -60,6 +64,7 @@ AmxSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Til
   schedule.k_block = static_cast<uint32_t>(ceil_div(ceil_div(steps, blocks), at_once) * at_once);
   schedule.slab_vectors = static_cast<uint32_t>(
       second_level_slab(machine, int64_t{schedule.k_block} * problem.packed_vector_bytes(), tile.vectors));
+  schedule.prefetch_a = streams_a(problem, tile) && a_bytes(problem) > k_streamed_bytes;
   return with_parts(schedule, problem, machine);
 }
 
@@ -70,15 +75,23 @@ std::vector<AmxSchedule> ranked_amx_schedules(const GemmProblem& problem, const 
   const auto add = [&](const AmxSchedule& schedule) {
     if (std::ranges::find(schedules, schedule) == schedules.end()) schedules.push_back(schedule);
   };
-  for (const Tile& tile : ranked_tiles(problem)) {
-    for (const int64_t longest_block : {k_long_block, k_short_block, 2 * k_long_block}) {
-      AmxSchedule schedule = schedule_for(problem, machine, tile, longest_block);
-      add(schedule);
-      if (!problem.reads_a_directly()) continue;
-      schedule.read_a = schedule.read_a == ReadA::direct ? ReadA::rows : ReadA::direct;
-      add(schedule);
+  const std::vector<Tile> tiles = ranked_tiles(problem);
+  const auto each = [&](const auto& alter) {
+    for (const Tile& tile : tiles) {
+      for (const int64_t longest_block : streams_a(problem, tile) ? k_streamed_blocks : k_blocks) {
+        AmxSchedule schedule = schedule_for(problem, machine, tile, longest_block);
+        alter(schedule);
+        add(schedule);
+        schedule.prefetch_a = schedule.read_a == ReadA::direct && streams_a(problem, tile) && !schedule.prefetch_a;
+        add(schedule);
+      }
     }
-  }
+  };
+  each([](AmxSchedule&) {});
+  each([](AmxSchedule& schedule) {
+    schedule.read_a = ReadA::rows;
+    schedule.prefetch_a = false;
+  });
   return schedules;
 }
 
@@ -92,6 +105,7 @@ Status AmxSchedule::validate(const GemmProblem& problem) const {
   if (read_a != ReadA::direct && read_a != ReadA::rows) return refuse("no such way to read A");
   if (read_b != ReadB::panels && read_b != ReadB::transposed) return refuse("no such way to read B");
   if (read_a == ReadA::direct && !problem.reads_a_directly()) return refuse("A cannot be multiplied where it lies");
+  if (prefetch_a && read_a != ReadA::direct) return refuse("a copy of A needs no prefetch");
   if (k_block % problem.types.steps_at_once != 0) return refuse("a block of k is no whole number of instructions");
   // The sums, a column of registers of A, and one of B.
   const int64_t registers = ceil_div(tile_rows, k_register_rows);
@@ -114,8 +128,8 @@ GemmBlocking AmxSchedule::blocking(const GemmProblem& problem) const {
 std::string AmxSchedule::describe(const GemmProblem& problem) const {
   return fmt::format("amx {}x{} k {} slab {} parts {}{}{}{}", tile_rows, tile_vectors * problem.sum_lanes(),
                      k_block * problem.k_group(), slab_vectors * problem.sum_lanes(), row_parts,
-                     read_a == ReadA::direct ? "" : " a-rows", read_b == ReadB::panels ? " b-panels" : " b-transposed",
-                     exchanged ? " exchanged" : "");
+                     read_a == ReadA::direct ? prefetch_a ? " a-ahead" : "" : " a-rows",
+                     read_b == ReadB::panels ? " b-panels" : " b-transposed", exchanged ? " exchanged" : "");
 }
 
 }  // namespace kiln::cpu

@@ -26,7 +26,9 @@ int64_t GemmEmission::partial_row_bytes() const {
   if (const Access* access = problem.partial_sums) {
     return access->strides[access->strides.size() - 2] * sum_bytes();
   }
-  return grid.slabs.largest() * grid.columns.largest() * sum_vector_bytes();
+  constexpr int64_t k_crowded_stride = 1024;  // rows so far apart share cache sets
+  const int64_t bytes = grid.slabs.largest() * grid.columns.largest() * sum_vector_bytes();
+  return bytes % k_crowded_stride == 0 ? bytes + sum_vector_bytes() : bytes;
 }
 
 llvm::Value* GemmEmission::multiply_add(llvm::Value* a, llvm::Value* b, llvm::Value* sum) const {

@@ -254,18 +254,9 @@ KernelSpec oriented(const KernelSpec& spec, bool is_exchanged) {
 
 bool prefers_exchange(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
-  const size_t rank = gemm.batch.size() + 2;
-  int along_m = 0, along_n = 0;
-  for (const Store& store : gemm.stores) {
-    const Access& access = gemm.epilogue.accesses[store.access];
-    along_m += access.strides[rank - 2] == 1;
-    along_n += access.strides[rank - 1] == 1;
-  }
-  const bool fits_n = gemm.n >= problem.sum_lanes(), fits_m = gemm.m >= problem.sum_lanes();
-  if (fits_n != fits_m) return fits_m;
   // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
   // lies. For fewer rows sums along k are faster, for more packing is repaid; later where k is long, since the vectors of
-  // an exchanged C are scattered. Tiles of registers want rows of weights anyway.
+  // an exchanged C are scattered. Tiles of registers want rows of weights for any few rows.
   const int64_t lanes = problem.sum_lanes();
   const bool is_element = problem.types.steps_at_once == 1 && problem.k_group() == 1;
   const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_element ? 2 : 3;
@@ -273,6 +264,15 @@ bool prefers_exchange(const GemmProblem& problem) {
   const bool streams_b =
       problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) && !problem.types.offsets_a;
   if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
+  const bool fits_n = gemm.n >= lanes, fits_m = gemm.m >= lanes;
+  if (fits_n != fits_m) return fits_m;
+  const size_t rank = gemm.batch.size() + 2;
+  int along_m = 0, along_n = 0;
+  for (const Store& store : gemm.stores) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    along_m += access.strides[rank - 2] == 1;
+    along_n += access.strides[rank - 1] == 1;
+  }
   return along_m > along_n;
 }
 
