@@ -20,6 +20,11 @@ namespace kiln {
 
 namespace {
 
+/// Whether a cast from `narrow` to `wide` and back gives every value again.
+bool is_exact_widening(DType narrow, DType wide) {
+  return is_floating(narrow) == is_floating(wide) && size_of(narrow) < size_of(wide);
+}
+
 // Beyond this a body neither compiles quickly nor keeps anything in registers.
 constexpr size_t k_body_exprs = 512;
 
@@ -78,6 +83,10 @@ ExprId BodyLowering::add_node(ScalarNode node) {
 
 ExprId BodyLowering::cast(ExprId expr, DType dtype) {
   if (expr == k_no_expr || m_body.exprs[expr].dtype == dtype) return expr;
+  // A value that was only widened is not rounded: a product reads it as it lies in memory.
+  const ScalarNode& node = m_body.exprs[expr];
+  const bool is_back = node.op == ScalarOp::cast && m_body.exprs[node.operands[0]].dtype == dtype;
+  if (is_back && is_exact_widening(dtype, node.dtype)) return node.operands[0];
   return add_node({ScalarOp::cast, dtype, {expr, k_no_expr, k_no_expr}});
 }
 

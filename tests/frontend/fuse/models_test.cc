@@ -246,6 +246,18 @@ TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
   EXPECT_EQ(plan.launches.size(), 2U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, AProductMultipliesHalvesThatOthersReadToo) {
+  for (const bool is_behind_a_view : {false, true}) {
+    graph = Graph();
+    const ValueId u = input({1, 6, 8}, DType::bf16);
+    const ValueId v = is_behind_a_view ? u : b.reshape(u, {6, 8});
+    const ValueId rows = b.reshape(b.add(b.mul(v, v), v), {6, 8});
+    graph.set_outputs({b.matmul(input({5, 6}, DType::bf16), rows), b.sum(rows, {0})});
+    const Plan plan = expect_fused(graph, random_inputs(graph, 3), 1.0 / 32);
+    EXPECT_NE(kernels_of(plan).find("gemm_bf16_5x8x6_nn"), std::string::npos) << kernels_of(plan);
+  }
+}
+
 TEST_F(FusedModel, AHalfThatIsStoredIsTheSameForTheKernelThatStoresIt) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     graph = Graph();
