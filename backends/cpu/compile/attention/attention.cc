@@ -66,10 +66,13 @@ Status pairs_claims(const KernelSpec& spec, const CpuTarget& target) {
   return claims(spec, attention);
 }
 
+Status has_tiles(const CpuTarget& target) {
+  if (target.has(Feature::amx_bf16)) return {};
+  return error(StatusCode::unimplemented, "attention by tiles of bf16: {} has no such instruction", target.name);
+}
+
 Status tiles_claims(const KernelSpec& spec, const CpuTarget& target) {
-  if (!target.has(Feature::amx_bf16)) {
-    return error(StatusCode::unimplemented, "attention by tiles of bf16: {} has no such instruction", target.name);
-  }
+  KILN_RETURN_IF_ERROR(has_tiles(target));
   return pairs_claims(spec, target);
 }
 
@@ -99,6 +102,11 @@ Status pairs_backward_claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(
       multiplies_pairs(spec, target, {&forward.q, &forward.k, &forward.v, &forward.out, &backward.grad_out}));
   return attention_backward_claims(spec, target);
+}
+
+Status tiles_backward_claims(const KernelSpec& spec, const CpuTarget& target) {
+  KILN_RETURN_IF_ERROR(has_tiles(target));
+  return pairs_backward_claims(spec, target);
 }
 
 /// `wide` where there are 32 registers.
@@ -140,6 +148,11 @@ std::vector<Schedule> attention_backward_schedules(const KernelSpec&, const CpuT
   return schedules_of(target, {{2, 64, 8}, {4, 64, 4}, {2, 128, 8}, {2, 96, 12}, {4, 64, 8}});
 }
 
+std::vector<Schedule> tiles_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine&) {
+  return schedules_of<AmxAttentionSchedule>(
+      target, {{4, 128, 32}, {4, 64, 32}, {2, 128, 32}, {8, 64, 32}, {8, 128, 32}, {4, 256, 32}});
+}
+
 std::vector<Schedule> pairs_backward_schedules(const KernelSpec&, const CpuTarget& target, const Machine& machine) {
   if (!gains_by_pairs(target, machine)) return {};
   return schedules_of<Bf16AttentionSchedule>(target, {{4, 64, 4}, {2, 64, 8}, {2, 128, 8}, {4, 96, 6}, {2, 96, 12}});
@@ -166,6 +179,8 @@ constexpr std::array k_forward{
     Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules,
                    emit_attention<AttentionSchedule>}};
 constexpr std::array k_backward{
+    Implementation{AmxAttentionSchedule::k_implementation, tiles_backward_claims, tiles_backward_schedules,
+                   emit_attention_backward<AmxAttentionSchedule>},
     Implementation{Bf16AttentionSchedule::k_implementation, pairs_backward_claims, pairs_backward_schedules,
                    emit_attention_backward<Bf16AttentionSchedule>},
     Implementation{AttentionSchedule::k_implementation, attention_backward_claims, attention_backward_schedules,

@@ -2,6 +2,7 @@
 
 #include "backends/cpu/compile/attention/attention.h"
 #include "backends/cpu/compile/attention/emission.h"
+#include "backends/cpu/compile/attention/tile_products.h"
 #include "backends/cpu/compile/emit/split.h"
 #include "backends/schedule_bytes.h"
 
@@ -19,7 +20,7 @@
 /// passes for dQ and for dK, dV would need. Queries are scaled as they are loaded, which gives dK its factor; dQ gets
 /// it when it is stored.
 /// By pairs of bf16 P and dS are rounded as they are stored, two queries beside each other; for dQ^T dS is laid out once more,
-/// by pairs of keys. Products are scaled instead of the queries, dK when it is stored.
+/// by pairs of keys. Products are scaled instead of the queries, dK when it is stored. AMX's registers multiply the same pairs.
 /// A query that does not exist or sees no key has lse = +inf here, so all its probabilities are 0.
 namespace kiln::cpu {
 namespace {
@@ -31,6 +32,7 @@ class AttentionBackward {
   AttentionBackward(Emitter& emitter, const KernelSpec& spec, const AttentionBackwardSpec& backward,
                     const AttentionSchedule& schedule, AttentionStep step)
       : m_a(emitter, spec, backward.forward, schedule, step),
+        m_tiles(m_a),
         e(emitter),
         m_attention(backward.forward),
         m_spec(backward) {}
@@ -44,6 +46,8 @@ class AttentionBackward {
   void load_queries(const AttentionPlace& place, Value* first_query);
   void emit_keys(const AttentionPlace& place, Value* kv_head, Value* first_query, Value* first, Value* count,
                  bool masked);
+  void score_tiles(const AttentionEmission::Operand& keys, int64_t depth, Value* queries, Value* scores, Value* count,
+                   bool masked, double scale);
   void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count,
                        Value* queries);
   llvm::Function* gradients_of_scores(bool masked);
@@ -52,6 +56,7 @@ class AttentionBackward {
   int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
 
   AttentionEmission m_a;
+  RegisterTileProducts m_tiles;
   Emitter& e;
   const AttentionSpec& m_attention;
   const AttentionBackwardSpec& m_spec;
@@ -79,8 +84,9 @@ void AttentionBackward::plan_workspace() {
   m_keys = take(m_a.row_scratch_bytes(m_attention.k, m_attention.head_dim));
   m_values = take(m_a.row_scratch_bytes(m_attention.v, m_attention.value_dim));
   if (!m_a.pairs) return;
-  m_key_columns = take(m_a.column_scratch_bytes(m_attention.k, m_attention.head_dim));
   m_grad_pairs = take(keys / 2 * block);
+  if (m_a.tiles) return m_tiles.plan_workspace(m_attention.k, m_attention.head_dim);
+  m_key_columns = take(m_a.column_scratch_bytes(m_attention.k, m_attention.head_dim));
 }
 
 LaunchShape AttentionBackward::emit() {
@@ -92,6 +98,7 @@ LaunchShape AttentionBackward::emit() {
 void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
   AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(task, e.index(m_attention.kv_heads)), nullptr};
   Value* kv_head = e.ir.CreateURem(task, e.index(m_attention.kv_heads));
+  if (m_a.tiles) m_tiles.enter();
   m_a.fill(at(m_grad_k), m_query_rows - m_grad_k, 0);  // dK and dV lie next to each other
   e.loop(e.index(0), e.index(m_a.group()), 1, [&](Value* member) {
     place.head = e.ir.CreateAdd(e.ir.CreateMul(kv_head, e.index(m_a.group())), member);
@@ -103,6 +110,7 @@ void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
                  keys, m_a.pairs ? m_attention.scale : 1);
   m_a.rows.store(m_a.layout(m_spec.grad_v, m_attention.value_dim), at(m_grad_v),
                  m_a.base(m_spec.grad_v, place, kv_head), keys, 1);
+  if (m_a.tiles) m_tiles.leave();
 }
 
 void AttentionBackward::emit_queries(const AttentionPlace& place, Value* kv_head, Value* first_query) {
@@ -156,9 +164,9 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
                                  count, at(m_keys));
   const auto values = m_a.key_rows(m_attention.v, m_attention.value_dim, m_a.base(m_attention.v, place, kv_head), first,
                                    count, at(m_values));
-  m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
-                  m_a.pairs ? m_attention.scale : 1);
-  m_a.score_tiles(values, m_attention.value_dim, at(m_grads), at(m_grad_scores), count, masked);
+  score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
+              m_a.pairs ? m_attention.scale : 1);
+  score_tiles(values, m_attention.value_dim, at(m_grads), at(m_grad_scores), count, masked, 1);
   Value* rows = masked ? m_a.round_to_tile(count) : count;
   e.ir.CreateCall(gradients_of_scores(masked), {place.buffers, place.status, at(m_scores), at(m_grad_scores), at(m_lse),
                                                 place.batch, place.head, first_query, first, rows});
@@ -169,20 +177,29 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
   accumulate_rows(at(m_scores), at(m_grad_rows), value_columns(), row_of(m_grad_v, value_columns()), rows, queries);
   accumulate_rows(at(m_grad_scores), at(m_query_rows), query_columns(), row_of(m_grad_k, query_columns()), rows,
                   queries);
+  Value* tensor = m_a.base(m_attention.k, place, kv_head);
   auto columns = keys;
   int64_t weights = m_grad_scores;
   if (m_a.pairs) {
-    columns = m_a.key_columns(m_attention.k, m_attention.head_dim, m_a.base(m_attention.k, place, kv_head), first,
-                              count, at(m_key_columns));
     weights = m_grad_pairs;
     m_a.rows.load_row_pairs({DType::bf16, m_a.block(), 2 * m_a.block(), 1}, at(m_grad_scores), at(weights), rows);
+    if (m_a.tiles) return m_tiles.weighted_sum(tensor, first, count, at(weights), at(m_grad_q));
+    columns = m_a.key_columns(m_attention.k, m_attention.head_dim, tensor, first, count, at(m_key_columns));
   }
   m_a.weighted_sum(columns, m_attention.head_dim, at(weights), at(m_grad_q), count, TileProduct::Start::accumulate);
+}
+
+/// Sums of tiles of registers are scaled later, as they are read.
+void AttentionBackward::score_tiles(const AttentionEmission::Operand& keys, int64_t depth, Value* queries,
+                                    Value* scores, Value* count, bool masked, double scale) {
+  if (m_a.tiles) return m_tiles.score_tiles(keys, depth, queries, scores, count);
+  m_a.score_tiles(keys, depth, queries, scores, count, masked, scale);
 }
 
 /// out[key, :] += Σ_query weights[key, query] * rows_of_queries[query, :], lanes along the columns.
 void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out,
                                         Value* count, Value* queries) {
+  if (m_a.tiles) return m_tiles.accumulate_rows(weights, rows_of_queries, columns, out, count, queries);
   constexpr int64_t k_widest = 2;  // vectors of a tile; its rows are those of the score tiles
   const Split tiles = Split::of(columns / e.lanes(), k_widest);
   TileProduct tile;
@@ -217,7 +234,7 @@ llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
   auto* argument = function->arg_begin();
   const AttentionPlace place{argument, argument + 1, argument + 5, argument + 6};
   Value *scores = argument + 2, *gradients = argument + 3, *lse = argument + 4;
-  ScoreLoop loop(m_a, place, argument + 7);
+  ScoreLoop loop(m_a, place, argument + 7, m_a.tiles ? m_attention.scale : 1);
   Values shifts, deltas;
   for (int64_t v = 0; v < m_a.vectors(); ++v) {
     shifts.push_back(m_a.load(lse, v));
@@ -255,6 +272,8 @@ Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec
 
 template Expected<LaunchShape> emit_attention_backward<AttentionSchedule>(Emitter&, const KernelSpec&,
                                                                           std::span<const uint8_t>);
+template Expected<LaunchShape> emit_attention_backward<AmxAttentionSchedule>(Emitter&, const KernelSpec&,
+                                                                             std::span<const uint8_t>);
 template Expected<LaunchShape> emit_attention_backward<Bf16AttentionSchedule>(Emitter&, const KernelSpec&,
                                                                               std::span<const uint8_t>);
 

@@ -267,8 +267,8 @@ Value* RowScore::apply(Value* key, Value* mask, Value* raw) {
   return m_body->evaluate_lanes(*lanes, m_a.attention.score_value);
 }
 
-ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query)
-    : m_a(emission), m_body(emission.score_body(place, 2)), m_limits(emission.key_limits(first_query)) {
+ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query, double scale)
+    : m_a(emission), m_body(emission.score_body(place, 2)), m_limits(emission.key_limits(first_query)), m_scale(scale) {
   if (m_body == nullptr) return;
   Emitter& e = m_a.e;
   m_scopes.push_back(m_body->root());
@@ -299,7 +299,7 @@ Values ScoreLoop::run(Value* scores, Value* first_key, Value* count, bool masked
     Values results;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
       Value* score = m_a.load(at, v);
-      if (m_a.tiles) score = e.ir.CreateFMul(score, m_a.real(m_a.score_scale()));
+      if (m_scale != 1) score = e.ir.CreateFMul(score, m_a.real(m_scale));
       if (m_body != nullptr) score = apply(v, existing, score);
       if (masked) {
         Value* number = e.splat(e.ir.CreateTrunc(key, e.i32()), e.lanes());

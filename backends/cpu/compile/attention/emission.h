@@ -164,7 +164,8 @@ class RowScore {
 /// A loop over the rows of a tile of scores inside one function: applies the score expression and the mask.
 class ScoreLoop {
  public:
-  ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, llvm::Value* first_query);
+  /// Scores are multiplied by `scale` as they are read.
+  ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, llvm::Value* first_query, double scale = 1);
   /// body(v, row, score of vector v, carried) for each vector of each row; keys start at first_key.
   using RowBody = std::function<void(llvm::Value* row, const Values& scores, Values& carried)>;
   Values run(llvm::Value* scores, llvm::Value* first_key, llvm::Value* count, bool masked, const Values& initial,
@@ -180,6 +181,7 @@ class ScoreLoop {
   std::vector<std::unique_ptr<Scope>> m_scopes;
   std::vector<Scope*> m_lanes;
   Values m_limits;
+  double m_scale;
 };
 
 }  // namespace kiln::cpu

@@ -40,6 +40,7 @@ class AttentionForward {
   void emit_task(const Emitter::Entry& entry, Value* task);
   void emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first, Value* count,
                  bool masked);
+  void scale_output(Value* factor);
   void finish(const AttentionPlace& place, Value* first_query);
   llvm::Function* mask_scores(bool masked);
   llvm::Function* softmax();
@@ -66,7 +67,7 @@ void AttentionForward::plan_workspace() {
   m_output = take(value_columns() * block);
   for (int64_t* offset : {&m_maximum, &m_sum, &m_block_maximum, &m_factor}) *offset = take(block);
   m_keys = take(m_a.row_scratch_bytes(m_attention.k, m_attention.head_dim));
-  if (m_a.tiles) return m_tiles.plan_workspace();
+  if (m_a.tiles) return m_tiles.plan_workspace(m_attention.v, m_attention.value_dim);
   m_values = take(m_a.column_scratch_bytes(m_attention.v, m_attention.value_dim));
 }
 
@@ -112,7 +113,7 @@ void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query
   const auto keys = m_a.key_rows(m_attention.k, m_attention.head_dim, k, first, count, at(m_keys));
   const bool passes = masked || m_a.has_score() || m_a.tiles;
   if (m_a.tiles) {
-    m_tiles.score_tiles(keys, at(m_queries), at(m_scores), count);
+    m_tiles.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count);
   } else {
     m_a.score_tiles(keys, m_attention.head_dim, at(m_queries), at(m_scores), count, masked,
                     m_a.pairs ? m_a.score_scale() : 1, passes ? nullptr : at(m_block_maximum));
@@ -123,7 +124,10 @@ void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query
                                           place.head, first_query, first, rows});
   }
   e.ir.CreateCall(softmax(), {at(m_scores), rows, at(m_maximum), at(m_sum), at(m_block_maximum), at(m_factor)});
-  if (m_a.tiles) return m_tiles.weighted_sum(v, first, count, at(m_scores), at(m_output), at(m_factor));
+  if (m_a.tiles) {
+    scale_output(at(m_factor));
+    return m_tiles.weighted_sum(v, first, count, at(m_scores), at(m_output));
+  }
   const auto values = m_a.key_columns(m_attention.v, m_attention.value_dim, v, first, count, at(m_values));
   m_a.weighted_sum(values, m_attention.value_dim, at(m_scores), at(m_output), count, TileProduct::Start::rescale,
                    at(m_factor));
@@ -140,7 +144,7 @@ llvm::Function* AttentionForward::mask_scores(bool masked) {
   const AttentionPlace place{argument, argument + 1, argument + 4, argument + 5};
   Value* scores = argument + 2;
   Value* maximum = argument + 3;
-  ScoreLoop loop(m_a, place, argument + 6);
+  ScoreLoop loop(m_a, place, argument + 6, m_a.tiles ? m_a.score_scale() : 1);
   Values largest;
   for (int64_t v = 0; v < m_a.vectors(); ++v) largest.push_back(m_a.load(maximum, v));
   largest = loop.run(scores, argument + 7, argument + 8, masked, largest,
@@ -198,6 +202,15 @@ llvm::Function* AttentionForward::softmax() {
   e.ir.CreateRetVoid();
   e.ir.restoreIP(resume);
   return m_softmax;
+}
+
+void AttentionForward::scale_output(Value* factor) {
+  e.loop(e.index(0), e.index(value_columns()), 1, [&](Value* d) {
+    Value* row = e.advance(at(m_output), e.ir.CreateMul(d, e.index(m_a.block_bytes())));
+    for (int64_t v = 0; v < m_a.vectors(); ++v) {
+      m_a.store(e.ir.CreateFMul(m_a.load(row, v), m_a.load(factor, v)), row, v);
+    }
+  });
 }
 
 void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {

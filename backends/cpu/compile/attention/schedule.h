@@ -42,7 +42,7 @@ struct Bf16AttentionSchedule : AttentionSchedule {
   std::string describe(const CpuTarget& target) const;
 };
 
-/// The same by AMX's registers, forward: a tile is of two rows of them by two.
+/// The same by AMX's registers: a tile is of two rows of them by two.
 struct AmxAttentionSchedule : AttentionSchedule {
   static constexpr std::string_view k_implementation = "flash_attention_amx";
   static constexpr auto k_step = AttentionStep::tile;
