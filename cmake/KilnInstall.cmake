@@ -39,3 +39,15 @@ function(kiln_public_library target)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/kiln.pc.in ${PROJECT_BINARY_DIR}/${target}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${target}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkiln-dev)
 endfunction()
+
+# kiln_units(SCOPE FILES…): units of systemd for SCOPE, user or system. A name ending in .in is configured once the prefix is
+# known: a package's is not the build's.
+function(kiln_units scope)
+  foreach(unit ${ARGN})
+    install(CODE "
+      set(KILN_PROGRAMS \${CMAKE_INSTALL_PREFIX}/${KILN_LIBEXECDIR})
+      string(REGEX REPLACE \"\\\\.in$\" \"\" name ${unit})
+      configure_file(${CMAKE_CURRENT_SOURCE_DIR}/${unit} \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/${scope}/\${name} @ONLY)
+    " COMPONENT kiln)
+  endforeach()
+endfunction()

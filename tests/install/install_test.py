@@ -56,6 +56,15 @@ class Install(unittest.TestCase):
         said = self.kiln.try_to_run([self.kiln.prefix / "bin/kiln", "doctor"]).stdout  # it may find fault with this host
         self.assertIn("libexec/kiln/kilnd", said)
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")
+    def test_systemd_understands_its_units(self):
+        units = self.kiln.prefix / "lib/systemd"
+        for scope, names in (("user", ["kiln.socket", "kiln.service"]), ("system", ["kiln@root.socket", "kiln@root.service"])):
+            result = self.kiln.try_to_run(["systemd-analyze", f"--{scope}", "--man=no", "verify",
+                                           *(units / scope / name for name in names)], SYSTEMD_LOG_LEVEL="warning",
+                                          SYSTEMD_UNIT_PATH=f"{units / scope}:", XDG_RUNTIME_DIR=str(self.kiln.folder))
+            self.assertEqual((result.returncode, result.stderr), (0, ""), scope)
+
     def test_the_wheels_files_are_not_among_them(self):
         self.assertEqual(list(self.kiln.prefix.glob("kiln/*")), [])
 
