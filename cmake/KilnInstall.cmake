@@ -19,7 +19,17 @@ function(kiln_program target)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${target} RUNTIME DESTINATION ${folder} COMPONENT kiln)
   install(TARGETS ${target} RUNTIME DESTINATION kiln/bin COMPONENT python EXCLUDE_FROM_ALL)
+  if(SKBUILD)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  endif()
 endfunction()
+
+# The wheel's programs bring the OpenMP runtime along, which a host without a compiler may not have. In a process with torch
+# the extension and libkiln use torch's: two would be two pools of threads.
+if(OpenMP_gomp_LIBRARY)
+  get_filename_component(gomp ${OpenMP_gomp_LIBRARY} REALPATH)
+  install(PROGRAMS ${gomp} DESTINATION kiln/bin COMPONENT python EXCLUDE_FROM_ALL RENAME libgomp.so.1)
+endif()
 
 # kiln_public_library(TARGET HEADERS…): a library that other projects find, as Kiln::TARGET by CMake and as TARGET by pkg-config.
 function(kiln_public_library target)
