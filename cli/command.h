@@ -37,6 +37,7 @@ Action add_config(CommandLine& line);
 Action add_daemon(CommandLine& line);
 Action add_doctor(CommandLine& line);
 Action add_completion(CommandLine& line);
+Action add_man(CommandLine& line);
 Action add_version(CommandLine& line);
 
 }  // namespace kiln::cli

@@ -19,11 +19,15 @@ CLI::Option* shaped(CLI::Option* option, const ValueForm& form) {
 }
 
 void add_words(const CLI::App& app, const std::string& path, std::vector<CommandWords>& all) {
-  CommandWords words{path, {}, {}};
+  CommandWords words{.path = path, .help = app.get_description()};
   const auto inner = app.get_subcommands([](const CLI::App*) { return true; });
   for (const CLI::App* each : inner) words.commands.push_back({each->get_name(), each->get_description()});
-  for (const CLI::Option* each : app.get_options([](const CLI::Option* option) { return option->nonpositional(); })) {
-    for (const std::string& name : each->get_lnames()) words.options.push_back({"--" + name, each->get_description()});
+  for (const CLI::Option* each : app.get_options()) {
+    if (each->get_positional()) words.arguments.push_back({each->get_name(true), each->get_description()});
+    const std::string also = each->get_snames().empty() ? "" : "-" + each->get_snames().front();
+    const std::string value = each->get_items_expected_max() == 0 ? "" : each->get_type_name();
+    for (const std::string& name : each->get_lnames())
+      words.options.push_back({"--" + name, each->get_description(), also, value});
   }
   all.push_back(std::move(words));
   for (const CLI::App* each : inner) add_words(*each, path + " " + each->get_name(), all);

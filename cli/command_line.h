@@ -34,11 +34,13 @@ struct ValueForm {
 /// A word that may come next on the command line, and what it does.
 struct NextWord {
   std::string word, help;
+  std::string also = {};   // an option's short form: "-q"
+  std::string value = {};  // how an option's value is written: "FILE"; empty: it has none
 };
 /// What may come after the words of one command.
 struct CommandWords {
-  std::string path;  // "kiln pack create"
-  std::vector<NextWord> commands, options;
+  std::string path, help;  // "kiln pack create"
+  std::vector<NextWord> commands, options, arguments;
 };
 
 /// What one command takes, and the variables that reading the command line fills; these must live until then. A name that

@@ -43,6 +43,7 @@ constexpr CommandRow k_commands[] = {
     {"daemon", "Start, stop and watch the daemon", add_daemon},
     {"doctor", "Check the installation and say what to mend", add_doctor},
     {"completion", "Print what a shell needs to complete kiln's commands", add_completion},
+    {"man", "Write a page of the manual for each command", add_man},
     {"version", "Versions of this program and of what it reads and speaks", add_version},
 };
 

@@ -58,6 +58,7 @@ Expected<Json> run_module(const Session& session, const WarmTorch& options,
   if (!options.targets.empty()) {
     arguments.insert(arguments.end(), {"--target", fmt::format("{}", fmt::join(options.targets, ","))});
   }
+  if (!options.shape.empty()) arguments.insert(arguments.end(), {"--shape", Json(options.shape).dump()});
   session.out().note(fmt::format("running {} with {}", options.source, python));
   KILN_ASSIGN_OR_RETURN(const ProcessResult result, run_process(arguments, variables));
   if (exit_status != nullptr) *exit_status = result.exit_status;
@@ -65,6 +66,11 @@ Expected<Json> run_module(const Session& session, const WarmTorch& options,
   if (stats.is_object()) return stats;
   return error(StatusCode::unknown, "{} -m kiln.warm {} left with {} and no answer; its words are above", python,
                options.source, result.exit_status);
+}
+
+ExitCode exit_code_of_module(int exit_status) {
+  if (exit_status == 0) return ExitCode::ok;
+  return exit_status == static_cast<int>(ExitCode::partial) ? ExitCode::partial : ExitCode::failure;
 }
 
 ExitCode warm_torch(Session& session, const WarmTorch& options) {
@@ -80,9 +86,7 @@ ExitCode warm_torch(Session& session, const WarmTorch& options) {
   } else {
     print_counters(session, stats);
   }
-  // What Kiln could not compile ran in torch: the next process will do the same, and so it is not warm.
-  if (exit_status == 0) return ExitCode::ok;
-  return exit_status == static_cast<int>(ExitCode::partial) ? ExitCode::partial : ExitCode::failure;
+  return exit_code_of_module(exit_status);
 }
 
 }  // namespace kiln::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,10 +10,11 @@
 namespace kiln::cli {
 
 struct WarmTorch {
-  std::string source;                     // "module:function"
-  bool train = false;                     // the backward too
-  bool whole = false;                     // torch.compile(backend="kiln") instead of kiln.compile
-  std::vector<std::string> targets = {};  // that each graph is built for besides the host's own
+  std::string source;                         // "module:function"
+  bool train = false;                         // the backward too
+  bool whole = false;                         // torch.compile(backend="kiln") instead of kiln.compile
+  std::vector<std::string> targets = {};      // that each graph is built for besides the host's own
+  std::map<std::string, int64_t> shape = {};  // what the function is called with
 };
 
 /// The configuration as the command line has it, for a process that reads the environment.
@@ -22,6 +24,10 @@ std::vector<std::pair<std::string, std::string>> configuration_variables(const L
 Expected<Json> run_module(const Session& session, const WarmTorch& options,
                           const std::vector<std::pair<std::string, std::string>>& variables,
                           int* exit_status = nullptr);
+
+/// What Python's exit status means: what Kiln could not compile ran in torch, the next process will do the same, and so the
+/// module is warm in part.
+ExitCode exit_code_of_module(int exit_status);
 
 /// Runs the configured Python on kiln.warm (client/python/kiln/warm.py), which runs the module once. Its stderr is
 /// this program's; its stdout is one JSON object with the counters of that process.

@@ -21,6 +21,7 @@
 #include "jit/resolve/job_heads.h"
 #include "service/instance.h"
 #include "service/server.h"
+#include "service/supervisor.h"
 
 namespace kiln {
 namespace {
@@ -168,17 +169,20 @@ std::string worker_program(const Config& config) {
   return std::filesystem::read_symlink("/proc/self/exe", failure).replace_filename("kiln-worker").string();
 }
 
-Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store, UniqueFd& ready) {
+Status serve(const Config& config, const std::string& socket, const StoreFactory& open_store, Supervisor& supervisor,
+             UniqueFd& ready) {
+  UniqueFd handed_over = supervisor.take_socket();
   KILN_ASSIGN_OR_RETURN(const Instance instance,
-                        Instance::acquire(config.cache_directory, socket, k_takeover_timeout_ms));
+                        Instance::acquire(config.cache_directory, socket, k_takeover_timeout_ms, bool(handed_over)));
   KILN_ASSIGN_OR_RETURN(auto store, open_store(config));
   JobHeads::forget_old(config.cache_directory);
   {
     Server server({config, socket, worker_program(config), [&instance] { return instance.is_in_force(); }},
                   std::move(store));
-    KILN_RETURN_IF_ERROR(server.listen());
+    KILN_RETURN_IF_ERROR(server.listen(std::move(handed_over)));
     spdlog::info("serving {} at {}", config.cache_directory, socket);
     tell_launcher(ready, 0, "");
+    supervisor.tell_ready();
     server.run();
     // The store knows its files by their paths, which are another's by now: closing it would write and delete there.
     if (!instance.is_in_force()) std::_Exit(0);
@@ -194,6 +198,12 @@ int daemon_main(int argc, char** argv, const StoreFactory& open_store) {
   if (const auto status = parse(argc, argv, arguments)) return *status;
   umask(077);
   signal(SIGPIPE, SIG_IGN);
+  // Whoever supervises a daemon that detaches supervises the program that launches it.
+  auto supervisor = arguments.detach ? Expected<Supervisor>(Supervisor()) : Supervisor::from_environment();
+  if (!supervisor) {
+    std::fprintf(stderr, "kilnd: %s\n", supervisor.status().message().c_str());
+    return 1;
+  }
   auto loaded = load_config(ConfigSources::from_process(arguments.settings, arguments.config_file));
   if (!loaded) {
     std::fprintf(stderr, "kilnd: %s\n", loaded.status().message().c_str());
@@ -219,7 +229,7 @@ int daemon_main(int argc, char** argv, const StoreFactory& open_store) {
   if (arguments.detach) ready = detach(log + ".stderr", config.log_file_max_bytes);
   open_log(config, log, !arguments.detach);
 
-  status = serve(config, *socket, open_store, ready);
+  status = serve(config, *socket, open_store, *supervisor, ready);
   const bool served = status.ok() || status.code() == StatusCode::already_exists;
   if (!status.ok()) spdlog::log(served ? spdlog::level::info : spdlog::level::err, "{}", status.message());
   tell_launcher(ready, served ? 0 : 1, served ? "" : status.message());

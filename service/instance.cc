@@ -35,7 +35,7 @@ bool Instance::is_in_force() const {
 }
 
 Expected<Instance> Instance::acquire(const std::string& cache_directory, const std::string& socket_path,
-                                     uint64_t timeout_ms) {
+                                     uint64_t timeout_ms, bool owns_socket) {
   const std::string path = cache_directory + "/kilnd.lock";
   UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) {
@@ -47,7 +47,7 @@ Expected<Instance> Instance::acquire(const std::string& cache_directory, const s
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return error(StatusCode::unavailable, "locking {}: {}", path, std::strerror(errno));
     }
-    if (somebody_listens(socket_path))
+    if (!owns_socket && somebody_listens(socket_path))
       return error(StatusCode::already_exists, "a daemon serves {} already", cache_directory);
     if (Clock::now() >= deadline) {
       return error(StatusCode::unavailable, "another daemon holds {} and does not answer at {}; kiln daemon stop", path,

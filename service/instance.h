@@ -13,9 +13,9 @@ class Instance {
  public:
   /// Takes the lock. While another process holds it and does not answer at `socket_path` (it is starting, or leaving),
   /// this waits, and takes over. Errors: already_exists once the other one answers; unavailable after `timeout_ms`;
-  /// permission_denied.
+  /// permission_denied. `owns_socket`: it is this process that answers there already.
   static Expected<Instance> acquire(const std::string& cache_directory, const std::string& socket_path,
-                                    uint64_t timeout_ms);
+                                    uint64_t timeout_ms, bool owns_socket);
 
   /// False once the locked file is not the one at its path any more: the directory was removed or replaced, and
   /// another daemon may have it.

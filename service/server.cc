@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/limits.h"
@@ -20,6 +20,7 @@
 #include "service/flight_recorder.h"
 #include "service/guarded.h"
 #include "service/job_table.h"
+#include "service/listening_socket.h"
 #include "service/session.h"
 #include "service/status_json.h"
 #include "service/unkept_results.h"
@@ -78,7 +79,7 @@ class Server::Impl final : SessionHost {
     for (const auto& [id, entry] : std::exchange(m_sessions, {})) entry.session->stop();
   }
 
-  Status listen();
+  Status listen(UniqueFd handed_over);
   void run();
 
  private:
@@ -114,7 +115,6 @@ class Server::Impl final : SessionHost {
   void beat();
   void await_signal();
   bool leave_if_deserted();
-  void remove_socket();
   void drain(std::string_view why);
   void leave_if_drained();
   DaemonState state() const;
@@ -128,7 +128,7 @@ class Server::Impl final : SessionHost {
   asio::steady_timer m_drain_timer;
   asio::steady_timer m_watch_timer;
   asio::steady_timer m_heartbeat_timer;
-  struct stat m_socket_file{};
+  std::optional<ListeningSocket> m_socket;
   std::map<uint64_t, Peer> m_sessions;
   uint64_t m_next_session = 1;
   JobTable m_jobs;
@@ -149,24 +149,16 @@ class Server::Impl final : SessionHost {
 Server::Server(Options options, std::unique_ptr<EntryStore> store)
     : m_impl(std::make_unique<Impl>(std::move(options), std::move(store))) {}
 Server::~Server() = default;
-Status Server::listen() { return m_impl->listen(); }
+Status Server::listen(UniqueFd handed_over) { return m_impl->listen(std::move(handed_over)); }
 void Server::run() { m_impl->run(); }
 
-Status Server::Impl::listen() {
+Status Server::Impl::listen(UniqueFd handed_over) {
   const std::string& path = m_options.socket_path;
-  unlink(path.c_str());  // a dead daemon's: the instance lock says that no living one has it
+  KILN_ASSIGN_OR_RETURN(
+      m_socket, handed_over ? ListeningSocket::adopt(std::move(handed_over), path) : ListeningSocket::bind(path));
   error_code failure;
-  m_acceptor.open(asio::local::stream_protocol(), failure);
-  if (!failure) {
-    const mode_t before = umask(0177);  // 0600 from its first moment
-    m_acceptor.bind(asio::local::stream_protocol::endpoint(path), failure);
-    umask(before);
-  }
-  if (!failure) m_acceptor.listen(4'096, failure);
+  m_acceptor.assign(asio::local::stream_protocol(), m_socket->take().release(), failure);
   if (failure) return error(StatusCode::unavailable, "socket {}: {}", path, failure.message());
-  if (lstat(path.c_str(), &m_socket_file) != 0) {
-    return error(StatusCode::unavailable, "socket {}: {}", path, std::strerror(errno));
-  }
   return {};
 }
 
@@ -529,17 +521,9 @@ void Server::Impl::watch_directory() {
 bool Server::Impl::leave_if_deserted() {
   if (m_options.is_in_force()) return false;
   spdlog::warn("leaving at once: {} was removed or replaced", m_options.config.cache_directory);
-  remove_socket();
+  m_socket->remove_name();
   m_io.stop();
   return true;
-}
-
-/// The next daemon of a replaced directory may have put its own there.
-void Server::Impl::remove_socket() {
-  struct stat there{};
-  const char* path = m_options.socket_path.c_str();
-  if (lstat(path, &there) != 0 || there.st_ino != m_socket_file.st_ino || there.st_dev != m_socket_file.st_dev) return;
-  unlink(path);
 }
 
 /// From here on nothing new is begun. Who asks for something, and who waited in the queue, hears heartbeats until the
@@ -565,7 +549,7 @@ void Server::Impl::leave_if_drained() {
   if (!m_draining || busy()) return;
   m_drain_timer.cancel();
   m_signals.cancel();
-  remove_socket();
+  m_socket->remove_name();
   error_code ignored;
   m_acceptor.close(ignored);
   // After what is queued: answers just given are still written.

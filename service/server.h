@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/config/config.h"
+#include "base/fd.h"
 #include "service/entry_store.h"
 
 namespace kiln {
@@ -27,12 +28,12 @@ class Server {
   Server(Options options, std::unique_ptr<EntryStore> store);
   ~Server();
 
-  /// Binds the socket: mode 0600, a stale one is replaced. The caller holds the instance lock.
-  Status listen();
+  /// Binds the socket, or takes the one that a supervisor hands over. The caller holds the instance lock.
+  Status listen(UniqueFd handed_over = {});
 
   /// Serves until SIGTERM, SIGINT, the shutdown command or idle exit; then no new work is taken, what runs is finished
   /// (bounded by daemon.drain_timeout_ms) and answered. Once the instance is not in force any more it returns at once.
-  /// The socket's name is gone when this returns, unless it is another daemon's by now.
+  /// The socket's name is gone when this returns, unless it is a supervisor's, or another daemon's by now.
   void run();
 
  private:

@@ -12,8 +12,8 @@
 namespace kiln {
 
 /// The program `name` that belongs to this installation: `configured` when set, else beside the library or
-/// program this code is in (also its bin/ and ../bin/), else in PATH. Errors: not_found, naming where it was
-/// looked for.
+/// program this code is in (also its bin/ and ../bin/, and libexec/kiln of its prefix), else in PATH. Errors: not_found,
+/// naming where it was looked for.
 Expected<std::string> find_program(const std::string& name, const std::string& configured);
 
 /// kilnd on its way: the launcher detaches the daemon and leaves with 0 when one serves, or not 0 with a sentence on its

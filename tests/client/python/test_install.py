@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 
+import kiln
 import pytest
 
 BUILD = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parents[1]
 PACKAGE = pathlib.Path(__file__).parents[3] / "client/python/kiln"
+TOOLS = pathlib.Path(__file__).parents[3] / "tools"
 
 PROGRAM = """
 import json, torch, kiln, kiln.torch
@@ -39,6 +41,23 @@ def test_it_brings_its_daemon_and_workers_along(site, tmp_path):
     stats = json.loads(result.stdout)
     assert stats["file"].startswith(str(site))
     assert stats["compilations"] > 0 and stats["nodes_fallback"] == 0, result.stderr
+
+
+def test_its_command_line_runs_where_nothing_is_on_the_path(site, tmp_path):
+    result = subprocess.run([sys.executable, "-m", "kiln", "--version"], cwd=tmp_path, capture_output=True, text=True,
+                            env={"PYTHONPATH": str(site), "PATH": "/nonexistent"})
+    assert (result.returncode, result.stdout) == (0, f"kiln {kiln.__version__}\n"), result.stderr
+
+
+def test_a_wheel_that_lacks_a_program_or_a_library_is_not_one(site, tmp_path):
+    def contents(folder):
+        return subprocess.run([sys.executable, TOOLS / "wheel_contents.py", folder], capture_output=True, text=True).stdout
+
+    assert "is missing" not in contents(site)
+    # Before it is repaired, a wheel takes these from the host that built it; auditwheel brings them in.
+    assert "kiln/bin/kilnd needs librocksdb.so" in contents(site)
+    shutil.copytree(site / "kiln", tmp_path / "kiln", ignore=shutil.ignore_patterns("kiln-worker"))
+    assert "kiln/bin/kiln-worker is missing" in contents(tmp_path)
 
 
 def test_the_library_shows_its_c_interface_and_nothing_else(site):

@@ -66,6 +66,18 @@ def test_a_pack_serves_a_module_and_says_what_it_lacks(kiln, tmp_path):
     assert [part["part"] for part in counts["missed"][0]["nearest"]["differs"]] == ["graph"]
 
 
+def test_a_manifest_warms_each_mode_and_shape_of_a_model(kiln, tmp_path):
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text("models: [{source: 'warmed:make_of_batch', modes: [infer, train], shapes: [{batch: 3}, {batch: 6}]}]\n")
+    cold = kiln("warm", manifest, "--json")
+    assert cold.returncode == 0, cold.stderr
+    rows = json.loads(cold.stdout)["models"]
+    assert [(row["mode"], row["shape"]["batch"]) for row in rows] == [("infer", 3), ("infer", 6), ("train", 3), ("train", 6)]
+    assert all(row["stats"]["programs"] > 0 for row in rows) and rows[0]["compilations"] > 0
+    warm = json.loads(kiln("warm", manifest, "--json", KILN_NO_DAEMON="1").stdout)
+    assert (warm["warmed"], warm["compilations"]) == (4, 0)
+
+
 def test_where_hits_are_required_a_miss_ends_the_process(kiln):
     result = kiln("warm", "--torch", "warmed:make", KILN_REQUIRE_HIT="1")
     assert result.returncode == 1 and "MissingProgram" in result.stderr

@@ -12,6 +12,10 @@ def make_with_keywords():
     return torch.nn.Linear(16, 4), {"input": torch.randn(5, 16)}
 
 
+def make_of_batch(batch):
+    return torch.nn.Linear(16, 4), (torch.randn(batch, 16),)
+
+
 def make_nonsense():
     return torch.nn.Linear(2, 2), 7
 
