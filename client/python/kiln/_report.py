@@ -33,7 +33,8 @@ class Report:
 
     seconds is the time of `calls` calls, those in which something was compiled, loaded or checked left out; seconds_in_kiln
     what Kiln's programs took of it. programs counts, by what became of their first run; captures the situations of
-    kiln.compile: loaded, kept, not_kept, refused; capture_causes says why of the latter two."""
+    kiln.compile: loaded, kept, not_kept, refused; capture_causes says why of the latter two. saved has what races said of what
+    training saves for its backwards, and of how many graphs."""
 
     nodes_in_kiln: int
     nodes_in_torch: int
@@ -44,6 +45,7 @@ class Report:
     programs: dict[str, int]
     captures: dict[str, int]
     capture_causes: tuple[str, ...]
+    saved: dict[str, int]
 
     @property
     def share_of_nodes(self) -> float:
@@ -63,6 +65,7 @@ class Report:
             if any(counts.values()):
                 said.append(f"{what}: " + ", ".join(f"{n} {_CHECKS.get(k, k.replace('_', ' '))}" for k, n in counts.items() if n))
         said += [f"  {why}" for why in self.capture_causes]
+        said += [f"saved for {graphs} backwards: {what}" for what, graphs in self.saved.items()]
         if self.causes:
             said.append("in torch:")
             said += [f"  {cause}" for cause in self.causes[:CAUSES_SHOWN]]
@@ -115,6 +118,7 @@ def report(model) -> Report:
         programs=dict(checks),
         captures=captures,
         capture_causes=causes,
+        saved=dict(sum((tally.saved for tally in tallies), collections.Counter())),
     )
 
 

@@ -151,7 +151,7 @@ DEFAULTS = {
 
 COUNTED = (
     "nodes_compiled", "nodes_fallback", "nodes_between", "graphs", "graphs_eager", "captures_loaded", "captures_not_kept",
-    "checked", "checks_failed", "calls_meanwhile", "weights_packed", "weights_mapped",
+    "checked", "checks_failed", "calls_meanwhile", "weights_packed", "weights_mapped", "saving_races",
 )  # fmt: skip
 
 
@@ -161,7 +161,8 @@ def stats() -> dict:
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
     `captures_loaded`, `captures_not_kept`, `checked` and `checks_failed` (first runs beside torch, and those that did not
     agree), `calls_meanwhile` (of graphs or subgraphs, that torch ran as programs were not there yet), `weights_packed` and
-    `weights_mapped` (packed copies of weights that were made here, and found in the cache),
+    `weights_mapped` (packed copies of weights that were made here, and found in the cache), `saving_races` (of what training
+    saves, that ran here),
     `relayouts` (inputs copied into the layout that a program expects)."""
     counters = dict(DEFAULTS)
     for client in _session.clients():

@@ -27,6 +27,7 @@ from .torch.entry import backend, compile_or_eager, deadline_of, is_freezing_in
 from .torch.joint import partition_joint
 from .torch.panels import freezing
 from .torch.programs import in_mode, waiting_at_most
+from .torch.saving import BY_RULE, RACED, way
 from .torch.tally import tally_of
 
 
@@ -177,10 +178,11 @@ class Entry:
         shared = self._key, settings
         if shared in _captures:
             return _captures[shared]
-        saved = None if _session.session().targets else _stored(self._key)  # a kept graph is not split anew for targets
-        compiler = functools.partial(_compile_in, settings)  # it outlives this entry
+        saved = None if _session.session().targets else self._stored()  # a kept graph is not split anew for targets
+        # These outlive this entry.
+        compiler, partition = (functools.partial(_run_in, settings, f) for f in (compile_or_eager, partition_joint))
         for attempt in (saved, None) if saved is not None else (None,):
-            capture = self._packages.Capture(self._name, self._call, compiler, partition_joint, self.modules)
+            capture = self._packages.Capture(self._name, self._call, compiler, partition, self.modules)
             try:
                 with in_mode(settings.mode):
                     capture.start(attempt, settings.dynamic, settings.fullgraph)
@@ -193,6 +195,16 @@ class Entry:
                 _captures[shared] = capture
                 return capture
         raise AssertionError("not reached")
+
+    def _kept_as(self, way: str) -> bytes:
+        """The key of captures whose forwards save what they do in this way."""
+        return self._key + b"\0" + way.encode() if way else self._key
+
+    def _stored(self) -> bytes | None:
+        """Where nothing races and there is no capture, that of processes in which something did."""
+        own = way(self._settings.mode)
+        kept = (_stored(self._kept_as(each)) for each in ((own, RACED) if own == BY_RULE else (own,)))
+        return next((data for data in kept if data is not None), None)
 
     def _note_loaded(self, capture) -> None:
         _session.session().counts["captures_loaded"] += capture.loaded
@@ -284,9 +296,10 @@ class Entry:
         """Joins what was captured with what is stored by now, by this process or another one."""
         session, known = _session.session(), len(self._capture.not_kept)
         try:
-            data = self._capture.save(_stored(self._key))
+            key = self._kept_as(way(self._settings.mode))
+            data = self._capture.save(_stored(key))
             if data is not None:
-                session.client().capture_put(self._key, data)
+                session.client().capture_put(key, data)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             self._capture.changed = False
             self._note_not_kept(f"{type(error).__name__}: {error}")
@@ -298,9 +311,9 @@ class Entry:
         _session.session().note_fallback(f"capture of {self.role}", f"not kept: {why}")
 
 
-def _compile_in(settings: Settings, graph, example_inputs):
+def _run_in(settings: Settings, function, *arguments, **keywords):
     with in_mode(settings.mode), waiting_at_most(settings.deadline_ms), freezing(settings.freezing):
-        return compile_or_eager(graph, example_inputs)
+        return function(*arguments, **keywords)
 
 
 def _mode_of(target) -> tuple:

@@ -11,7 +11,7 @@ from .. import _session
 from .._reasons import NOT_FOUND, Reason
 from . import compat
 from .flex import separate_flex_attention
-from .graphs import CompiledGraph
+from .graphs import WHAT_IS_SAVED, CompiledGraph
 from .linear_loss import compute_in_rows
 from .panels import panels_of
 from .partition import Partition, Subgraph, is_free, prepare, text_with_packed
@@ -38,7 +38,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     graph, attributes = _stitch(gm, plan, subgraphs)
     source, names = compat.adapter().boxed_code(graph)
     outside = [(name_of(n), why) for n, why in plan.reasons.items() if not is_free(n)]
-    return CompiledGraph(source, names, attributes, outside)
+    return CompiledGraph(source, names, attributes, outside, gm.meta.get(WHAT_IS_SAVED, ""))
 
 
 def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:

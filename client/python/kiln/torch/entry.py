@@ -46,7 +46,7 @@ def _compile(gm: fx.GraphModule, example_inputs, mode: str | None, options: dict
                 made.append(compile_or_eager(graph, inputs))
             return made[-1]
 
-        with waiting_at_most(deadline_of(options)), situation.at_work():
+        with in_mode(mode), waiting_at_most(deadline_of(options)), situation.at_work():
             compiled = compat.adapter().compile_with_autograd(
                 gm, example_inputs, forward=Again.of(gm).attached(compiler), compiler=compiler, partition=partition_joint
             )

@@ -17,6 +17,8 @@ from .tally import current_owner, tally_of
 
 # Kinds of attributes: a constant's, a loss's; all others are subgraphs.
 _TENSOR, _LOSS = "tensor", "loss"
+# In a forward's meta: what the race said of what it saves for its backward (saving.py), empty where there was none.
+WHAT_IS_SAVED = "kiln_what_is_saved"
 
 
 class CompiledGraph:
@@ -24,26 +26,28 @@ class CompiledGraph:
 
     Made of generated source, in which subgraphs are called by name, so that it can be kept and made again."""
 
-    def __init__(self, source: str, names: dict, attributes: dict, outside: list) -> None:
-        """outside: (op, why) of each node that no subgraph has."""
+    def __init__(self, source: str, names: dict, attributes: dict, outside: list, saved: str = "") -> None:
+        """outside: (op, why) of each node that no subgraph has. saved: as WHAT_IS_SAVED."""
         scope = dict(names)
         exec(compile(source, "<kiln>", "exec"), scope)  # noqa: S102: our own source, or fx's
         self._function = scope["forward"].__get__(_Attributes(attributes))
-        self.source, self.names, self.attributes, self.outside = source, names, attributes, outside
+        self.source, self.names, self.attributes, self.outside, self._saved = source, names, attributes, outside, saved
         tally = tally_of(current_owner())
-        counters.count_graph(self._subgraphs(), outside, tally)
+        counters.count_graph(self.subgraphs, outside, saved, tally)
         self._time = tally.time
         self._boxed_call = True  # on the instance: functools.update_wrapper copies __dict__ only
         self.again: Again | None = None  # of a forward with a backward
 
-    def _subgraphs(self) -> list:
+    @property
+    def subgraphs(self) -> list:
+        """What runs them; a loss's own among them."""
         losses = [value for value in self.attributes.values() if isinstance(value, LossInRows)]
         own = [value for value in self.attributes.values() if isinstance(value, subgraphs.KINDS)]
         return own + [subgraph for loss in losses for subgraph in loss.subgraphs]
 
     @property
     def has_subgraphs(self) -> bool:
-        return bool(self._subgraphs())
+        return bool(self.subgraphs)
 
     def __call__(self, arguments: list):
         return self._time.run(self._function, arguments)
@@ -55,6 +59,7 @@ class CompiledGraph:
             "names": dump_names(self.names),
             "attributes": {name: _dump_attribute(name, value) for name, value in self.attributes.items()},
             "outside": self.outside,
+            "saved": self._saved,
             "again": self.again.dump() if self.again else None,
         }
 
@@ -67,7 +72,7 @@ class CompiledGraph:
     def load(cls, state: dict) -> CompiledGraph:
         """Of what dump() gave, without its `again`."""
         attributes = {name: _load_attribute(*kept) for name, kept in state["attributes"].items()}
-        return cls(state["source"], load_names(state["names"]), attributes, state["outside"])
+        return cls(state["source"], load_names(state["names"]), attributes, state["outside"], state["saved"])
 
 
 class _Attributes:
@@ -93,4 +98,4 @@ def _load_attribute(kind: str, state: tuple):
     return load_tensor(*state) if kind == _TENSOR else subgraphs.load_subgraph(kind, state)
 
 
-__all__ = ["CompiledGraph"]
+__all__ = ["WHAT_IS_SAVED", "CompiledGraph"]

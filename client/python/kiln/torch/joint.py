@@ -10,7 +10,8 @@ chains of pointwise ops and views, which fuse into the kernels that use them, an
 
 A value needed by the backward is saved if it is one of these, else its operands are needed instead. The rule looks at a
 node and its neighbours only, so every layer of one class saves the same set: subgraphs stay equal. It differs from a
-minimum cut (torch's default) in that, and in costing microseconds.
+minimum cut (torch's default) in that, and in costing microseconds. Where tuning is asked for, partitions by other rules race
+against it (saving.py).
 
 Inputs and outputs of the forward belong to others, who may write to them before the backward runs; the forward itself
 writes to some inputs when it ends. Eager saves such a tensor only where a gradient's formula reads it, and so do we: what is
@@ -19,16 +20,18 @@ computed of one that no formula reads is saved itself, never computed again.
 
 from __future__ import annotations
 
+import functools
 import operator
 
 import torch
 from torch import fx
 
-from . import ahead, compat
+from . import ahead, compat, saving
 from .builder import tensor_operands
 from .compiler import make_alone
 from .dropout import separate_masks
 from .flex import separate_flex_attention
+from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
 from .partition import is_view
 from .rows import row_of
@@ -104,7 +107,21 @@ def forward_nodes(joint: fx.GraphModule, num_fwd_outputs: int) -> set[fx.Node]:
     return {n for n in joint.graph.nodes if n not in tainted and n.op != "output"}
 
 
-def saved_values(joint: fx.GraphModule, num_fwd_outputs: int) -> list[fx.Node]:
+def is_recomputed(node: fx.Node, forward: set) -> bool:
+    """The rule of the essay above."""
+    return is_cheap(node) and not is_join(node, forward)
+
+
+def is_made_of_nothing(node: fx.Node, forward: set) -> bool:
+    """Views, and what has no tensors for operands."""
+    return is_view(node) or (is_cheap(node) and not tensor_operands(node))
+
+
+# What is computed again, and not saved, by the names that races know: the rule, and what has all saved that the backward reads.
+RULES = {"by rule": is_recomputed, "as read": is_made_of_nothing}
+
+
+def saved_values(joint: fx.GraphModule, num_fwd_outputs: int, rule=is_recomputed) -> list[fx.Node]:
     """The values the forward hands to the backward, in the order of the graph."""
     forward = forward_nodes(joint, num_fwd_outputs)
     (output,) = joint.graph.find_nodes(op="output")
@@ -121,7 +138,7 @@ def saved_values(joint: fx.GraphModule, num_fwd_outputs: int) -> list[fx.Node]:
             continue
         seen.add(node)
         reads_exposed = any(storage_of(n) in exposed for n in tensor_operands(node))
-        if is_cheap(node) and not is_join(node, forward) and (is_view(node) or not reads_exposed):
+        if rule(node, forward) and (is_view(node) or not reads_exposed):
             needed.extend(node.all_input_nodes)
         elif node.op == "get_attr":
             continue  # both graphs hold constants
@@ -140,16 +157,22 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
         if _is_static(joint):
             separate_masks(joint.graph)
             compute_in_rows(joint, make_alone)
-            saved = saved_values(joint, num_fwd_outputs)
             joint.recompile()
-            forward, backward = adapter.extract_forward_backward(
-                joint, saved, num_fwd_outputs=num_fwd_outputs, static_inputs=options.get("static_lifetime_input_nodes")
-            )
+            static = options.get("static_lifetime_input_nodes")
+            partitions = {name: functools.partial(_divide, joint, num_fwd_outputs, static, rule) for name, rule in RULES.items()}
+            choice = saving.choose(joint, num_fwd_outputs, partitions)
+            forward, backward = partitions[choice.name]()
+            forward.meta[WHAT_IS_SAVED] = choice.said
             ahead.begin(backward)
             return forward, backward
     except adapter.NotAvailable:
         pass
     return adapter.default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+
+def _divide(joint: fx.GraphModule, num_fwd_outputs: int, static_inputs, rule):
+    saved = saved_values(joint, num_fwd_outputs, rule)
+    return compat.adapter().extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs, static_inputs=static_inputs)
 
 
 def _is_static(joint: fx.GraphModule) -> bool:

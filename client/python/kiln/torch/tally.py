@@ -32,6 +32,7 @@ class Tally:
         self.left: collections.Counter = collections.Counter()  # nodes that torch runs, by (op, why)
         self.instances = 1  # how often nodes of a subgraph of its count: so many modules run it
         self.checked: weakref.WeakSet = weakref.WeakSet()  # subgraphs, which say by checks() what became of their first runs
+        self.saved: collections.Counter = collections.Counter()  # graphs, by what a race said of what they save (saving.py)
         self.graphs: set[int] = set()  # that Dynamo gave, without their sizes (waiting.py)
         self.time = Stopwatch()
 
@@ -59,6 +60,18 @@ def count_instances(count: int):
 def instances() -> int:
     """How many modules run a graph that is made here."""
     return _instances
+
+
+_is_trial = contextvars.ContextVar("is_trial", default=False)
+
+
+def on_trial():
+    """Within, graphs are made and run to be timed: they count for nobody, and what they run on checks no program."""
+    return set_within(_is_trial, True)
+
+
+def is_on_trial() -> bool:
+    return _is_trial.get()
 
 
 _tallies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
