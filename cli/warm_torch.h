@@ -15,6 +15,9 @@ struct WarmTorch {
   std::vector<std::string> targets = {};  // that each graph is built for besides the host's own
 };
 
+/// Errors: invalid_argument for what does not name a function of a module.
+Status check_module_function(const std::string& source);
+
 /// The configuration as the command line has it, for a process that reads the environment.
 std::vector<std::pair<std::string, std::string>> configuration_variables(const LoadedConfig& loaded);
 
