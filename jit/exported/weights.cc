@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/trusted_file.h"
+#include "jit/run/team_size.h"
 
 namespace kiln {
 namespace {
@@ -24,7 +25,8 @@ bool is_bare_name(const std::string& name) {
 std::vector<uint64_t> checksums_of(std::span<const uint8_t> bytes) {
   const auto pieces = static_cast<int64_t>((bytes.size() + k_weights_piece_bytes - 1) / k_weights_piece_bytes);
   std::vector<uint64_t> checksums(static_cast<size_t>(pieces));
-#pragma omp parallel for schedule(dynamic, 4) num_threads(omp_get_num_procs())
+  const uint32_t team = team_size(static_cast<uint32_t>(omp_get_num_procs()));
+#pragma omp parallel for schedule(dynamic, 4) num_threads(team)
   for (int64_t i = 0; i < pieces; ++i) {
     const auto begin = static_cast<uint64_t>(i) * k_weights_piece_bytes;
     checksums[static_cast<size_t>(i)] =

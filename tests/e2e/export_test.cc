@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -195,6 +197,18 @@ TEST_F(ExportTest, ItNeedsNeitherCacheNorDaemonNorTheFolderItWasMadeIn) {
   EXPECT_EQ(run(api::Exported(file().string()), s_x), s_expected);
   setenv("KILN_CACHE_DIR", (s_folder / "cache").c_str(), 1);
   unsetenv("KILN_NO_DAEMON");
+}
+
+TEST_F(ExportTest, AChildOfAProcessThatHadThreadsLoadsItToo) {
+  EXPECT_EQ(run(api::Exported(file().string()), s_x, 2), s_expected);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // ends a child that waits for threads that it does not have
+    _exit(run(api::Exported(file().string()), s_x, 2) == s_expected ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(ExportTest, FormsShareWeights) {
