@@ -206,8 +206,7 @@ KILN_API kiln_error* kiln_exported_output(const kiln_exported* exported, size_t 
 KILN_API kiln_error* kiln_exported_choose(const kiln_exported* exported, const kiln_tensor_type* inputs,
                                           size_t input_count, size_t* out_form);
 /* Runs a form and waits; pointers are those of the first elements of all inputs and outputs, in the form's shapes and
- * strides; outputs overlap nothing, and where their strides leave gaps these are written to as well. From any thread at
- * once, as kiln_program_run.
+ * strides; outputs overlap nothing. From any thread at once, as kiln_program_run.
  * Errors: out_of_range when an index that came from data is outside its tensor (outputs are then undefined). */
 KILN_API kiln_error* kiln_exported_run(const kiln_exported* exported, size_t form, const void* const* inputs,
                                        void* const* outputs, uint32_t num_threads);

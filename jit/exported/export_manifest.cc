@@ -25,6 +25,12 @@ Json to_json(const ExportPlace& place) {
   return {k_origins[static_cast<size_t>(place.origin)], place.index, place.offset};
 }
 
+Json to_json(const ExportResult& result) {
+  Json json = to_json(result.place);
+  json.push_back(result.strides);
+  return json;
+}
+
 Json to_json(const ExportProgram& program) {
   return {{"target", program.target}, {"program", program.program.to_hex()}};
 }
@@ -51,8 +57,8 @@ Expected<T> field(const Json& json, const char* name) {
   return found->template get<T>();
 }
 
-Expected<std::vector<int64_t>> integers(const Json& json, const char* name) {
-  KILN_ASSIGN_OR_RETURN(const Json list, field<Json>(json, name));
+Expected<std::vector<int64_t>> integers(const Json& list, const char* name) {
+  if (!list.is_array()) return wrong(fmt::format("{} is no list", name));
   std::vector<int64_t> numbers;
   for (const Json& each : list) {
     if (!each.is_number_integer()) return wrong(fmt::format("{} has something that is no integer", name));
@@ -61,24 +67,38 @@ Expected<std::vector<int64_t>> integers(const Json& json, const char* name) {
   return numbers;
 }
 
+Expected<std::vector<int64_t>> integers_in(const Json& json, const char* name) {
+  KILN_ASSIGN_OR_RETURN(const Json list, field<Json>(json, name));
+  return integers(list, name);
+}
+
 Status read(const Json& json, ExportTensor& tensor) {
   KILN_ASSIGN_OR_RETURN(tensor.name, field<std::string>(json, "name"));
   KILN_ASSIGN_OR_RETURN(const std::string dtype, field<std::string>(json, "dtype"));
-  KILN_ASSIGN_OR_RETURN(tensor.layout.dims, integers(json, "shape"));
-  KILN_ASSIGN_OR_RETURN(tensor.layout.strides, integers(json, "strides"));
+  KILN_ASSIGN_OR_RETURN(tensor.layout.dims, integers_in(json, "shape"));
+  KILN_ASSIGN_OR_RETURN(tensor.layout.strides, integers_in(json, "strides"));
   const auto known = dtype_from_string(dtype);
   if (!known) return wrong(fmt::format("no dtype is called '{}'", dtype));
   tensor.layout.dtype = *known;
   return span_of(tensor.layout).status();
 }
 
-Status read(const Json& json, ExportPlace& place) {
-  const bool fits = json.is_array() && json.size() == 3 && json[0].is_string() && json[1].is_number_unsigned() &&
+/// [origin, index, offset], and what comes after.
+Status read_place(const Json& json, size_t size, ExportPlace& place) {
+  const bool fits = json.is_array() && json.size() == size && json[0].is_string() && json[1].is_number_unsigned() &&
                     json[2].is_number_unsigned() && json[1].get<uint64_t>() <= UINT32_MAX;
   const auto origin = fits ? std::ranges::find(k_origins, json[0].get<std::string>()) : k_origins.end();
   if (origin == k_origins.end()) return wrong("a place is out of shape");
   place = {static_cast<ExportPlace::Origin>(origin - k_origins.begin()), json[1].get<uint32_t>(),
            json[2].get<uint64_t>()};
+  return {};
+}
+
+Status read(const Json& json, ExportPlace& place) { return read_place(json, 3, place); }
+
+Status read(const Json& json, ExportResult& result) {
+  KILN_RETURN_IF_ERROR(read_place(json, 4, result.place));
+  KILN_ASSIGN_OR_RETURN(result.strides, integers(json[3], "a result's strides"));
   return {};
 }
 
@@ -205,7 +225,7 @@ Expected<ExportRequest> request_from_json(std::string_view text) {
   for (const Json& form : json["forms"]) {
     ExportRequest::Graph& graph = request.graphs.emplace_back();
     KILN_ASSIGN_OR_RETURN(graph.text, field<std::string>(form, "graph"));
-    KILN_ASSIGN_OR_RETURN(graph.symbol_values, integers(form, "symbol_values"));
+    KILN_ASSIGN_OR_RETURN(graph.symbol_values, integers_in(form, "symbol_values"));
   }
   return request;
 }

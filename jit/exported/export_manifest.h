@@ -31,6 +31,12 @@ struct ExportPlace {
   uint64_t offset = 0;
 };
 
+/// Where an output of the caller's is taken from, and how it lies there: a view.
+struct ExportResult {
+  ExportPlace place;
+  std::vector<int64_t> strides;
+};
+
 struct ExportProgram {
   std::string target;
   Digest program;  // an artifact of the export
@@ -40,7 +46,7 @@ struct ExportProgram {
 struct ExportForm {
   std::vector<ExportTensor> inputs, outputs;
   std::vector<ExportPlace> arguments;  // of each input of the program, where it lies
-  std::vector<ExportPlace> results;    // of each output of the caller's, where it is taken from
+  std::vector<ExportResult> results;   // of each output of the caller's
   std::vector<ExportProgram> programs;
 };
 

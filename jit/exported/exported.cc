@@ -44,6 +44,25 @@ Expected<uint64_t> span_of_program(TensorLayout layout) {
   return span_of(layout);
 }
 
+/// Copies the elements of dims [dim, rank) from where they lie in `strides` to where they lie in the layout.
+void copy_view(const TensorLayout& to, std::span<const int64_t> strides, const uint8_t* from, uint8_t* target,
+               size_t dim = 0) {
+  const size_t element = size_of(to.dtype);
+  if (dim == to.dims.size()) {
+    std::memcpy(target, from, element);
+    return;
+  }
+  const auto extent = static_cast<size_t>(to.dims[dim]);
+  if (dim + 1 == to.dims.size() && to.strides[dim] == 1 && strides[dim] == 1) {
+    if (extent > 0) std::memcpy(target, from, extent * element);
+    return;
+  }
+  for (size_t i = 0; i < extent; ++i) {
+    copy_view(to, strides, from + i * static_cast<size_t>(strides[dim]) * element,
+              target + i * static_cast<size_t>(to.strides[dim]) * element, dim + 1);
+  }
+}
+
 Status misplaced(std::string_view what) { return error(StatusCode::data_loss, "the export is misplaced: {}", what); }
 
 Status check_within(std::string_view what, uint64_t offset, uint64_t bytes, uint64_t size, DType dtype) {
@@ -70,7 +89,6 @@ struct Exported::Bound {
     ExportPlace from;
     const uint8_t* weights = nullptr;
     uint32_t to = 0;
-    uint64_t bytes = 0;
   };
   /// Where the program writes an output: the caller's output, or memory of the call.
   struct Output {
@@ -189,9 +207,9 @@ Status Exported::bind_results(const ExportForm& form, Bound& bound) const {
   const auto& outputs = bound.program->outputs();
   bound.outputs.resize(outputs.size());
   for (uint32_t i = 0; i < form.results.size(); ++i) {
-    const ExportPlace& place = form.results[i];
+    const auto& [place, strides] = form.results[i];
     const TensorLayout& wanted = form.outputs[i].layout;
-    KILN_ASSIGN_OR_RETURN(const uint64_t bytes, span_of(wanted));
+    KILN_ASSIGN_OR_RETURN(const uint64_t bytes, span_of({wanted.dtype, wanted.dims, strides}));
     const bool is_output = place.origin == ExportPlace::Origin::output;
     if (!is_output) {
       KILN_RETURN_IF_ERROR(check_place(form, place, bytes, wanted.dtype));
@@ -202,13 +220,13 @@ Status Exported::bind_results(const ExportForm& form, Bound& bound) const {
       KILN_ASSIGN_OR_RETURN(const uint64_t size, span_of_program(outputs[place.index]));
       KILN_RETURN_IF_ERROR(check_within("an output", place.offset, bytes, size, wanted.dtype));
       Bound::Output& output = bound.outputs[place.index];
-      if (place.offset == 0 && bytes == size && output.direct == Bound::k_kept) {
+      if (place.offset == 0 && bytes == size && strides == wanted.strides && output.direct == Bound::k_kept) {
         output.direct = i;
         continue;
       }
     }
     const bool is_weights = place.origin == ExportPlace::Origin::weights;
-    bound.copied.push_back({place, is_weights ? weights_at(place) : nullptr, i, bytes});
+    bound.copied.push_back({place, is_weights ? weights_at(place) : nullptr, i});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     KILN_ASSIGN_OR_RETURN(const uint64_t size, span_of_program(outputs[i]));
@@ -266,12 +284,13 @@ Status Exported::run(size_t form, std::span<const void* const> inputs, std::span
   }
   KILN_RETURN_IF_ERROR(bound.program->run(given, made, num_threads));
   for (const Bound::Copied& each : bound.copied) {
-    const void* from = each.weights;
+    const uint8_t* from = each.weights;
     if (each.from.origin == ExportPlace::Origin::input) from = input_at(each.from.index, each.from.offset);
     if (each.from.origin == ExportPlace::Origin::output) {
       from = static_cast<const uint8_t*>(made[each.from.index]) + each.from.offset;
     }
-    if (each.bytes > 0) std::memcpy(outputs[each.to], from, each.bytes);
+    copy_view(forms()[form].outputs[each.to].layout, forms()[form].results[each.to].strides, from,
+              static_cast<uint8_t*>(outputs[each.to]));
   }
   return {};
 }

@@ -53,10 +53,10 @@ Json form(int64_t rows) {
             tensor("x", "i64", {rows})}},
           {"arguments", {{"weights", 0, table_at}, {"input", 0, 0}, {"weights", 0, 0}, {"weights", 0, k_bias_at}}},
           {"results",
-           {{"output", 0, 0},
-            {"output", 1, (rows - 1) * k_in * sizeof(float)},
-            {"weights", 0, k_bias_at},
-            {"input", 0, 0}}}};
+           {{"output", 0, 0, {k_out, 1}},
+            {"output", 1, (rows - 1) * k_in * sizeof(float), {k_in, 1}},
+            {"weights", 0, k_bias_at, Json::array({1})},
+            {"input", 0, 0, Json::array({1})}}}};
 }
 
 Bytes read_file(const fs::path& path) {
@@ -361,9 +361,11 @@ TEST_F(ExportTest, WhatContradictsItselfIsRefused) {
       {"an argument beyond an input", [](ExportForm& form) { form.arguments[1].offset = sizeof(int64_t); }},
       {"too few arguments", [](ExportForm& form) { form.arguments.pop_back(); }},
       {"too many arguments", [](ExportForm& form) { form.arguments.push_back(form.arguments[0]); }},
-      {"a result of no output", [](ExportForm& form) { form.results[0].index = 2; }},
-      {"a result beyond an output", [](ExportForm& form) { form.results[1].offset += sizeof(float); }},
+      {"a result of no output", [](ExportForm& form) { form.results[0].place.index = 2; }},
+      {"a result beyond an output", [](ExportForm& form) { form.results[1].place.offset += sizeof(float); }},
       {"a result that is larger", [](ExportForm& form) { form.outputs[0].layout.dims[0] += 1; }},
+      {"a result that lies elsewhere", [](ExportForm& form) { form.results[0].strides[0] += 1; }},
+      {"a result of fewer strides", [](ExportForm& form) { form.results[0].strides.pop_back(); }},
       {"a result of absurd strides", [](ExportForm& form) { form.outputs[0].layout.strides[0] = INT64_MAX; }},
       {"a result of negative strides", [](ExportForm& form) { form.outputs[0].layout.strides[1] = -1; }},
       {"a smaller input", [](ExportForm& form) { form.inputs[0].layout.dims[0] -= 1; }},

@@ -123,12 +123,13 @@ class Recorded:
         self._made = self._by_memory(call.results)
         self._results = call.results
         text, *_ = call.subgraph.state
+        results = [self._place(tensor, name) for name, tensor in self.outputs]
         self.request = {
             "graph": text, "symbol_values": [],
             "inputs": [layout(name, tensor) for name, tensor in self.inputs],
-            "outputs": [layout(name, tensor) for name, tensor in self.outputs],
+            "outputs": [layout(name, tensor, self._strides(tensor, place)) for (name, tensor), place in zip(self.outputs, results)],
             "arguments": [self._place(tensor, "an argument of its program") for tensor in call.tensors],
-            "results": [self._place(tensor, name) for name, tensor in self.outputs],
+            "results": [(*place, tensor.stride()) for (_, tensor), place in zip(self.outputs, results)],
         }  # fmt: skip
 
     @staticmethod
@@ -152,11 +153,19 @@ class Recorded:
         return "weights", 0, self._weights.place(tensor)
 
 
+    def _strides(self, tensor: torch.Tensor, place: tuple[str, int, int]) -> tuple[int, ...]:
+        """How the caller is given it: as the program makes it where it is all of an output, else dense."""
+        origin, number, _ = place
+        is_whole = origin == "output" and _bytes_of(tensor) == _bytes_of(self._results[number])
+        return tensor.stride() if is_whole else torch.empty(tensor.shape, device="meta").stride()
+
+
 def _compare(path: pathlib.Path, forms: list[Recorded]) -> None:
     """Runs what was written beside what was recorded. Raises ExportError."""
     exported = load(path)
     for form in forms:
-        out = [torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype) for _, tensor in form.outputs]
+        out = [torch.empty_strided(said["shape"], said["strides"], dtype=tensor.dtype)
+               for said, (_, tensor) in zip(form.request["outputs"], form.outputs)]  # fmt: skip
         exported(*(tensor.detach() for _, tensor in form.inputs), out=out, num_threads=torch.get_num_threads())
         for (name, expected), got in zip(form.outputs, out):
             if not _has_same_bits(expected, got):

@@ -83,6 +83,7 @@ def test_outputs_are_views_and_names_are_paths(tmp_path, classifier):
     expected, exported = in_kiln(model, **inputs), kiln.load(path)
     assert [t.name for t in exported.forms[0].inputs] == ["ids", "mask"]
     assert [(t.name, t.shape) for t in exported.forms[0].outputs] == [("scores", (2, 7, 60)), ("last", (2, 60)), ("hidden.0", (2, 32, 7))]
+    assert exported.forms[0].outputs[1].is_dense, "it is a view of scores"
     arrays = [inputs["ids"].numpy(), inputs["mask"].numpy()]
     for got in (exported(*arrays), exported(mask=arrays[1], ids=arrays[0]), exported(arrays[0], mask=arrays[1], num_threads=1)):
         for array, tensor in zip(got, (expected["scores"], expected["last"], expected["hidden"][0])):

@@ -139,13 +139,13 @@ def named_tensors(value, name: str) -> list[tuple[str, torch.Tensor]]:
     return [named for key, item in items for named in named_tensors(item, f"{name}.{key}" if name else str(key))]
 
 
-def layout(name: str, tensor: torch.Tensor) -> dict:
-    """As the request of an export has it."""
+def layout(name: str, tensor: torch.Tensor, strides: tuple[int, ...] | None = None) -> dict:
+    """As the request of an export has it; `strides`: other ones than the tensor's."""
     if tensor.device.type != "cpu":
         raise ExportError(f"{name} is on {tensor.device}, exports are of the host")
     if tensor.dtype not in DTYPES:
         raise ExportError(f"{name} is of {tensor.dtype}, which Kiln does not have")
-    return {"name": name, "dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "strides": list(tensor.stride())}
+    return {"name": name, "dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "strides": tensor.stride() if strides is None else strides}
 
 
 def memory_of(tensor: torch.Tensor) -> int:
