@@ -88,4 +88,8 @@ inline constexpr size_t k_provenance_bytes = size_t{64} << 10;
 inline constexpr size_t k_pack_manifest_bytes = size_t{64} << 20;
 inline constexpr size_t k_mounted_packs = 256;
 
+// Exports. Each form has programs of its own, all share the weights; 4 TiB of these are 4 Mi pieces to check.
+inline constexpr size_t k_export_forms = 64;
+inline constexpr uint64_t k_export_weights_bytes = uint64_t{4} << 40;
+
 }  // namespace kiln::limits

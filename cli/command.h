@@ -20,6 +20,7 @@ Action add_stats(CommandLine& line);
 Action add_ls(CommandLine& line);
 Action add_show(CommandLine& line);
 Action add_warm(CommandLine& line);
+Action add_export(CommandLine& line);
 Action add_retune(CommandLine& line);
 Action add_reduce(CommandLine& line);
 Action add_run(CommandLine& line);

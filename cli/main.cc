@@ -27,6 +27,7 @@ constexpr CommandRow k_commands[] = {
     {"show", "One entry with its keys", add_show},
     {"explain", "Why a graph or key is new: the nearest entry, and what differs", add_explain},
     {"warm", "Fill the cache from graphs, or by running a torch module once", add_warm},
+    {"export", "Write a torch module, its kernels and weights, to be run without torch", add_export},
     {"retune", "Race the candidates of programs in the cache again", add_retune},
     {"run", "Compile a graph and run it on made-up inputs", add_run},
     {"bench", "What this machine can do at best, and how close tuned kernels come", add_bench},

@@ -34,6 +34,14 @@ void print_counters(const Session& session, const Json& stats) {
 
 }  // namespace
 
+Status check_module_function(const std::string& source) {
+  const size_t colon = source.find(':');
+  if (colon != 0 && colon != std::string::npos && colon + 1 != source.size()) return {};
+  return invalid_argument(
+      "'{}' is not module:function; the function returns a torch module and its example inputs, a tuple or a dict",
+      source);
+}
+
 std::vector<std::pair<std::string, std::string>> configuration_variables(const LoadedConfig& loaded) {
   std::vector<std::pair<std::string, std::string>> variables;
   for (const ConfigKey& key : config_keys()) {
@@ -45,12 +53,7 @@ std::vector<std::pair<std::string, std::string>> configuration_variables(const L
 
 Expected<Json> run_module(const Session& session, const WarmTorch& options,
                           const std::vector<std::pair<std::string, std::string>>& variables, int* exit_status) {
-  const size_t colon = options.source.find(':');
-  if (colon == 0 || colon == std::string::npos || colon + 1 == options.source.size()) {
-    return invalid_argument(
-        "'{}' is not module:function; the function returns a torch module and its example inputs, a tuple or a dict",
-        options.source);
-  }
+  KILN_RETURN_IF_ERROR(check_module_function(options.source));
   KILN_ASSIGN_OR_RETURN(const std::string python, find_python(session.config()));
   std::vector<std::string> arguments = {python, "-m", "kiln.warm", options.source};
   if (options.train) arguments.emplace_back("--train");

@@ -17,6 +17,9 @@ struct WarmTorch {
   std::map<std::string, int64_t> shape = {};  // what the function is called with
 };
 
+/// Errors: invalid_argument for what does not name a function of a module.
+Status check_module_function(const std::string& source);
+
 /// The configuration as the command line has it, for a process that reads the environment.
 std::vector<std::pair<std::string, std::string>> configuration_variables(const LoadedConfig& loaded);
 

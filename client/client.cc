@@ -1,11 +1,13 @@
 #include "client/client.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <ranges>
 
 #include "backends/devices.h"
 #include "backends/libraries.h"
@@ -194,6 +196,25 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (built.ok()) m_stats.compilations += built->compilations;
   return built;
+}
+
+Expected<std::vector<Artifact>> Client::collect(const Graph& graph, const CompileOptions& options,
+                                                const std::string& target) {
+  const auto& targets = device().targets;
+  const auto known = std::ranges::find(targets, target, &Target::name);
+  if (known == targets.end()) {
+    KILN_RETURN_IF_ERROR(find_target(target).status());
+    return error(StatusCode::failed_precondition, "code for {} cannot be checked on this host, which runs {}", target,
+                 fmt::join(targets | std::views::transform(&Target::name), ", "));
+  }
+  KILN_RETURN_IF_ERROR(check_outputs(graph));
+  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, options.symbol_values));
+  const Digest digest = canonicalise(bound).digest;
+  auto found = m_resolver->collect(digest, *known);
+  if (found.ok()) return found;
+  KILN_ASSIGN_OR_RETURN(protocol::Built built, build_for(bound, {target}, {.deadline_ms = options.deadline_ms}));
+  KILN_RETURN_IF_ERROR(take_in(built));
+  return m_resolver->collect(digest, *known);
 }
 
 Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {

@@ -59,6 +59,10 @@ class Client {
   Expected<protocol::Built> build_for(const Graph& graph, const std::vector<std::string>& targets,
                                       const CompileOptions& options);
 
+  /// The graph's program for a target of this host, first, and after it all that it is made of; built where it is not there.
+  /// Errors: failed_precondition for another target, whose code nobody here can check; as of compile.
+  Expected<std::vector<Artifact>> collect(const Graph& graph, const CompileOptions& options, const std::string& target);
+
   const OpenDevice& device() const { return m_resolver->device(); }
   /// The stream of the client's device, for memory that callers hold on it; null on the host.
   DeviceStream* stream() { return m_resolver->stream(); }

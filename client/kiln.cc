@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,16 +12,12 @@
 #include "base/config/config.h"
 #include "base/split.h"
 #include "client/client.h"
+#include "client/export.h"
+#include "client/handles.h"
 #include "frontend/autodiff/gradient.h"
 #include "frontend/infer/builder.h"
 #include "frontend/text/text.h"
 
-struct kiln_error {
-  kiln::Status status;
-};
-struct kiln_bytes {
-  std::string data;
-};
 struct kiln_client {
   std::unique_ptr<kiln::Client> client;
 };
@@ -33,21 +28,9 @@ struct kiln_program {
   kiln::Client::Compiled compiled;
 };
 
+using kiln::guarded;
+
 namespace {
-
-kiln_error* to_error(kiln::Status status) { return status.ok() ? nullptr : new kiln_error{std::move(status)}; }
-
-/// Runs `body` (returning Status); whatever it throws becomes an error.
-template <typename Body>
-kiln_error* guarded(Body body) noexcept {
-  try {
-    return to_error(body());
-  } catch (const std::bad_alloc&) {
-    return to_error({kiln::StatusCode::resource_exhausted, "out of memory"});
-  } catch (const std::exception& exception) {
-    return to_error({kiln::StatusCode::internal, exception.what()});
-  }
-}
 
 std::optional<std::string> optional_string(const char* text) {
   return text ? std::optional<std::string>(text) : std::nullopt;
@@ -317,6 +300,10 @@ kiln_error* kiln_capture_get(kiln_client* client, const void* key, size_t key_si
 
 kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data, size_t size) {
   return guarded([&] { return client->client->put_capture(bytes_of(key, key_size), bytes_of(data, size)); });
+}
+
+kiln_error* kiln_export(kiln_client* client, const char* path, const char* request, size_t request_size) {
+  return guarded([&] { return kiln::write_export(*client->client, path, {request, request_size}); });
 }
 
 }  // extern "C"

@@ -13,6 +13,8 @@ endif()
 set(KILN_PYTHON_SOURCES
   ${PROJECT_SOURCE_DIR}/client/python/src/client.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/error.cc
+  ${PROJECT_SOURCE_DIR}/client/python/src/exported.cc
+  ${PROJECT_SOURCE_DIR}/client/python/src/host_tensor.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/module.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/program.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/stopwatch.cc

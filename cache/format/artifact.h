@@ -25,7 +25,8 @@ enum kiln_artifact_kind {
   KILN_ARTIFACT_PLAN = 2,    /* a region's plan (flatbuffer) */
   KILN_ARTIFACT_PROGRAM = 3, /* an executable graph (flatbuffer) */
   KILN_ARTIFACT_CAPTURE = 4, /* a framework's capture, opaque to the cache */
-  KILN_ARTIFACT_RECORD = 5   /* what was measured of a kernel's candidates (JSON) */
+  KILN_ARTIFACT_RECORD = 5,  /* what was measured of a kernel's candidates (JSON) */
+  KILN_ARTIFACT_EXPORT = 6   /* what an exported model takes, gives and is made of (JSON) */
 };
 
 struct kiln_artifact_header {

@@ -51,6 +51,8 @@ std::string_view to_string(ArtifactKind kind) {
       return "capture";
     case ArtifactKind::record:
       return "record";
+    case ArtifactKind::exported:
+      return "export";
   }
   return "unknown";
 }

@@ -20,9 +20,10 @@ enum class ArtifactKind : uint16_t {
   program = KILN_ARTIFACT_PROGRAM,
   capture = KILN_ARTIFACT_CAPTURE,
   record = KILN_ARTIFACT_RECORD,
+  exported = KILN_ARTIFACT_EXPORT,
 };
 
-/// "code", "plan", "program", "capture", "record"; "unknown" for a value outside the enum.
+/// "code", "plan", "program", "capture", "record", "export"; "unknown" for a value outside the enum.
 std::string_view to_string(ArtifactKind kind);
 
 /// What a launch needs besides the code; all zero for other kinds. Units as in kiln_artifact_header.

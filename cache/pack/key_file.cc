@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fd.h"
+#include "base/trusted_file.h"
 
 namespace kiln {
 namespace {
@@ -20,8 +21,7 @@ Expected<KeyText> read_key_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return error(StatusCode::not_found, "{}: {}", path, std::strerror(errno));
   struct stat status;
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      (status.st_uid != geteuid() && status.st_uid != 0) || (status.st_mode & 022) != 0) {
+  if (::fstat(file.get(), &status) != 0 || !is_trusted_file(status)) {
     return error(StatusCode::permission_denied, "{}: is no file that this user or root alone may write", path);
   }
   if (status.st_size > k_key_file_bytes) {

@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/limits.h"
+#include "base/trusted_file.h"
 
 namespace kiln {
 namespace {
@@ -22,6 +23,7 @@ Status damaged(const std::string& path, fmt::format_string<Args...> format, Args
 struct OpenPack {
   UniqueFd fd;
   uint64_t size = 0;
+  bool is_trusted = false;
 };
 
 Expected<OpenPack> open_file(const std::string& path) {
@@ -33,6 +35,7 @@ Expected<OpenPack> open_file(const std::string& path) {
   struct stat status;
   if (::fstat(file.fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return damaged(path, "is no regular file");
   file.size = static_cast<uint64_t>(status.st_size);
+  file.is_trusted = is_trusted_file(status);
   return file;
 }
 
@@ -156,6 +159,7 @@ Expected<Pack> Pack::open(const std::string& path) {
   KILN_ASSIGN_OR_RETURN(const OpenPack file, open_file(path));
   Pack pack;
   pack.m_path = path;
+  pack.m_is_trusted_file = file.is_trusted;
   KILN_RETURN_IF_ERROR(read_exactly(path, file.fd.get(), &pack.m_header, sizeof pack.m_header, 0));
   const PackHeader& header = pack.m_header;
   KILN_RETURN_IF_ERROR(check_header(path, header, file.size));

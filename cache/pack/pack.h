@@ -36,6 +36,8 @@ class Pack {
 
   const std::string& path() const { return m_path; }
   uint64_t size() const;
+  /// Whether it was this user's file or root's, and nobody else's to write to, when it was opened.
+  bool is_trusted_file() const { return m_is_trusted_file; }
   /// Nothing: nobody signed.
   const std::optional<PublicKey>& signer() const { return m_signer; }
   std::span<const PackedArtifact> artifacts() const { return m_artifacts; }
@@ -57,6 +59,7 @@ class Pack {
   Status check_gaps() const;
 
   std::string m_path;
+  bool m_is_trusted_file = false;
   PackHeader m_header{};
   std::optional<PublicKey> m_signer;
   std::vector<PackedArtifact> m_artifacts;

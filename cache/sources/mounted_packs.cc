@@ -54,42 +54,28 @@ void MountedPacks::mount_folder(const std::string& folder, const PackTrust& trus
 Status MountedPacks::mount(const std::string& path, const PackTrust& trust) {
   KILN_ASSIGN_OR_RETURN(Pack pack, Pack::open(path));
   KILN_ASSIGN_OR_RETURN(const bool may_have_captures, trust.allows_captures(pack));
-  m_packs.push_back({std::move(pack), may_have_captures});
+  m_packs.emplace_back(std::move(pack), may_have_captures, m_copies);
   return {};
 }
 
 kiln_miss MountedPacks::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {
-  kiln_miss miss = KILN_MISS_ABSENT;
-  for (const Mounted& mounted : m_packs) {
-    const PackedHead* head = mounted.pack.head(key);
-    if (head == nullptr) continue;
-    miss = take(mounted, *mounted.pack.artifact(digest_in(head->artifact)), kind, view);
-    if (miss != KILN_HIT) continue;
-    view.generation = head->generation;
-    return miss;
-  }
-  return miss;
+  return first_hit([&](PackSource& pack) { return pack.find_key(key, kind, view); });
 }
 
-kiln_miss MountedPacks::find_digest(const Digest& digest, kiln_artifact_kind kind, kiln_view& view) {
-  kiln_miss miss = KILN_MISS_ABSENT;
-  for (const Mounted& mounted : m_packs) {
-    const PackedArtifact* artifact = mounted.pack.artifact(digest);
-    if (artifact == nullptr) continue;
-    miss = take(mounted, *artifact, kind, view);
-    if (miss == KILN_HIT) return miss;
-  }
-  return miss;
+kiln_miss MountedPacks::find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) {
+  return first_hit([&](PackSource& pack) { return pack.find_digest(artifact, kind, view); });
 }
 
-kiln_miss MountedPacks::take(const Mounted& mounted, const PackedArtifact& artifact, kiln_artifact_kind kind,
-                             kiln_view& view) {
-  if (artifact.kind != kind) return KILN_MISS_ABSENT;
-  if (kind == KILN_ARTIFACT_CAPTURE && !mounted.may_have_captures) return KILN_MISS_OWNER;
-  const auto bytes = mounted.pack.read(artifact);
-  if (!bytes.ok()) return bytes.status().code() == StatusCode::data_loss ? KILN_MISS_CORRUPT : KILN_MISS_EVICTED;
-  const kiln_miss offered = m_copies.offer(*bytes);
-  return offered == KILN_HIT ? m_copies.find_digest(digest_in(artifact.digest), kind, view) : offered;
+/// The miss is that of the last pack that has the entry.
+template <typename Find>
+kiln_miss MountedPacks::first_hit(Find find) {
+  kiln_miss miss = KILN_MISS_ABSENT;
+  for (PackSource& pack : m_packs) {
+    const kiln_miss found = find(pack);
+    if (found == KILN_HIT) return found;
+    if (found != KILN_MISS_ABSENT) miss = found;
+  }
+  return miss;
 }
 
 }  // namespace kiln

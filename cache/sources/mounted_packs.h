@@ -1,10 +1,11 @@
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "cache/pack/pack_trust.h"
-#include "cache/sources/cache_directory.h"
+#include "cache/sources/pack_source.h"
 
 namespace kiln {
 
@@ -30,15 +31,12 @@ class MountedPacks final : public Source {
   const std::vector<std::string>& refusals() const { return m_refusals; }
 
  private:
-  struct Mounted {
-    Pack pack;
-    bool may_have_captures;
-  };
   void mount_folder(const std::string& folder, const PackTrust& trust);
   Status mount(const std::string& path, const PackTrust& trust);
-  kiln_miss take(const Mounted& mounted, const PackedArtifact& artifact, kiln_artifact_kind kind, kiln_view& view);
+  template <typename Find>
+  kiln_miss first_hit(Find find);
 
-  std::vector<Mounted> m_packs;
+  std::deque<PackSource> m_packs;
   std::vector<std::string> m_refusals;
   CacheDirectory& m_copies;
 };

@@ -168,6 +168,49 @@ KILN_API kiln_error* kiln_capture_get(kiln_client* client, const void* key, size
 KILN_API kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data,
                                       size_t size);
 
+/* ---- exports: a model as a file with its kernels, and its weights beside it (docs/export.md) */
+
+typedef struct kiln_exported kiln_exported;
+
+/* What is said of a tensor; all of it lives as long as the handle it came from. */
+typedef struct kiln_tensor_type {
+  const char* name;
+  const char* dtype; /* "f32", "i64", ... */
+  size_t rank;
+  const int64_t* shape;
+  const int64_t* strides; /* in elements */
+} kiln_tensor_type;
+
+/* Writes an export to `path`; `request` is JSON (docs/export.md), `request_size` bytes of it. Errors: invalid_argument,
+ * failed_precondition (a target that this host cannot run), and those of kiln_program_create. */
+KILN_API kiln_error* kiln_export(kiln_client* client, const char* path, const char* request, size_t request_size);
+
+/* Loads one: no client, daemon, cache or configuration is needed. All of it is loaded, or nothing.
+ * Errors: not_found; permission_denied (a file that others may write); invalid_argument (it names files elsewhere);
+ * data_loss (damaged, or cut); failed_precondition (of other targets than this host's, or of another build of Kiln). */
+KILN_API kiln_error* kiln_load(const char* path, kiln_exported** out);
+KILN_API void kiln_exported_destroy(kiln_exported* exported);
+
+/* The target whose kernels run here. */
+KILN_API const char* kiln_exported_target(const kiln_exported* exported);
+/* An export has a form for each combination of input types that it was exported for: 0, 1, ... */
+KILN_API size_t kiln_exported_form_count(const kiln_exported* exported);
+KILN_API size_t kiln_exported_input_count(const kiln_exported* exported);
+KILN_API size_t kiln_exported_output_count(const kiln_exported* exported);
+KILN_API kiln_error* kiln_exported_input(const kiln_exported* exported, size_t form, size_t index,
+                                         kiln_tensor_type* out);
+KILN_API kiln_error* kiln_exported_output(const kiln_exported* exported, size_t form, size_t index,
+                                          kiln_tensor_type* out);
+/* The form for inputs of these dtypes and shapes; names and strides are not looked at. Errors: invalid_argument, which says
+ * what is expected. */
+KILN_API kiln_error* kiln_exported_choose(const kiln_exported* exported, const kiln_tensor_type* inputs,
+                                          size_t input_count, size_t* out_form);
+/* Runs a form and waits; pointers are those of the first elements of all inputs and outputs, in the form's shapes and
+ * strides; outputs overlap nothing. From any thread at once, as kiln_program_run.
+ * Errors: out_of_range when an index that came from data is outside its tensor (outputs are then undefined). */
+KILN_API kiln_error* kiln_exported_run(const kiln_exported* exported, size_t form, const void* const* inputs,
+                                       void* const* outputs, uint32_t num_threads);
+
 #ifdef __cplusplus
 }
 #endif

@@ -229,8 +229,73 @@ class Client {
     return detail::take(bytes);
   }
 
+  kiln_client* get() const { return m_client.get(); }
+
  private:
   detail::Handle<kiln_client, kiln_client_destroy> m_client;
+};
+
+/// A model that was exported (docs/export.md): loaded without daemon, cache or compiler. Immutable; run from any thread.
+class Exported {
+ public:
+  struct Tensor {
+    std::string name, dtype;
+    std::vector<int64_t> shape, strides;
+  };
+
+  explicit Exported(const std::string& path) {
+    kiln_exported* exported = nullptr;
+    detail::check(kiln_load(path.c_str(), &exported));
+    m_exported.reset(exported);
+  }
+
+  /// Whose kernels run here.
+  std::string target() const { return kiln_exported_target(get()); }
+  size_t form_count() const { return kiln_exported_form_count(get()); }
+  std::vector<Tensor> inputs(size_t form = 0) const {
+    return describe(form, kiln_exported_input_count(get()), kiln_exported_input);
+  }
+  std::vector<Tensor> outputs(size_t form = 0) const {
+    return describe(form, kiln_exported_output_count(get()), kiln_exported_output);
+  }
+
+  /// The form for inputs of these dtypes and shapes; throws invalid_argument, with what is expected, where there is none.
+  size_t choose(const std::vector<Tensor>& inputs) const {
+    std::vector<kiln_tensor_type> types;
+    for (const Tensor& each : inputs) {
+      types.push_back({each.name.c_str(), each.dtype.c_str(), each.shape.size(), each.shape.data(), nullptr});
+    }
+    size_t form = 0;
+    detail::check(kiln_exported_choose(get(), types.data(), types.size(), &form));
+    return form;
+  }
+
+  void run(size_t form, const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+           uint32_t threads = 1) const {
+    if (inputs.size() != kiln_exported_input_count(get()) || outputs.size() != kiln_exported_output_count(get())) {
+      throw Error(KILN_INVALID_ARGUMENT, "the export takes " + std::to_string(kiln_exported_input_count(get())) +
+                                             " inputs and " + std::to_string(kiln_exported_output_count(get())) +
+                                             " outputs");
+    }
+    detail::check(kiln_exported_run(get(), form, inputs.data(), outputs.data(), threads));
+  }
+
+  const kiln_exported* get() const { return m_exported.get(); }
+
+ private:
+  template <typename Ask>
+  std::vector<Tensor> describe(size_t form, size_t count, Ask ask) const {
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < count; ++i) {
+      kiln_tensor_type type{};
+      detail::check(ask(get(), form, i, &type));
+      tensors.push_back(
+          {type.name, type.dtype, {type.shape, type.shape + type.rank}, {type.strides, type.strides + type.rank}});
+    }
+    return tensors;
+  }
+
+  detail::Handle<kiln_exported, kiln_exported_destroy> m_exported;
 };
 
 }  // namespace kiln::api

@@ -2,13 +2,11 @@
 
 #include <cstring>
 
-#include "base/process_mutex.h"
+#include "jit/run/named_artifacts.h"
 
 namespace kiln {
 
 namespace {
-
-std::span<const uint8_t> payload_of(const kiln_view& view) { return {view.payload, view.header.payload_size}; }
 
 Digest digest_of_artifact(const kiln_view& view) {
   Digest digest;
@@ -32,7 +30,8 @@ Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::u
     : m_device(std::move(device)),
       m_stream(std::move(stream)),
       m_job(job.empty() ? std::nullopt : std::optional<JobHeads>(std::in_place, cache_directory, job)),
-      m_sources(cache_directory, packs) {}
+      m_sources(cache_directory, packs),
+      m_kernels(m_sources, m_sources.directory(), *m_device.device, m_stream.get()) {}
 
 Resolver::Lookup Resolver::find(const Digest& graph) {
   Lookup best;
@@ -89,7 +88,7 @@ Resolver::Lookup Resolver::agree(Lookup hit) {
 }
 
 Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {
-  auto program = Program::load(payload_of(view), *this);
+  auto program = Program::load(payload_of(view), m_kernels);
   if (program.ok()) {
     lookup.program = std::move(program).value();
     lookup.artifact = digest_of_artifact(view);
@@ -100,40 +99,33 @@ Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {
   return lookup;
 }
 
+Expected<std::vector<Artifact>> Resolver::collect(const Digest& graph, const Target& target) {
+  const Digest key = program_key(graph, target).digest();
+  std::vector<Artifact> artifacts;
+  kiln_view view;
+  const auto take = [&](kiln_miss miss, std::string_view what, const Digest& name) -> Status {
+    if (miss != KILN_HIT) {
+      return error(StatusCode::not_found, "{} {}: {}", what, name.to_short(), kiln_miss_name(miss));
+    }
+    artifacts.push_back(artifact_of(view.header, payload_of(view)));
+    return {};
+  };
+  KILN_RETURN_IF_ERROR(take(m_sources.find_key(key, KILN_ARTIFACT_PROGRAM, view), "program", key));
+  for (const Digest& plan : plans_named_by(payload_of(view))) {
+    KILN_RETURN_IF_ERROR(take(m_sources.find_digest(plan, KILN_ARTIFACT_PLAN, view), "plan", plan));
+    for (const Digest& code : codes_named_by(payload_of(view))) {
+      KILN_RETURN_IF_ERROR(take(m_sources.find_digest(code, KILN_ARTIFACT_CODE, view), "kernel", code));
+    }
+  }
+  return artifacts;
+}
+
 std::optional<std::span<const uint8_t>> Resolver::find_capture(const Key& key) {
   kiln_view view;
   if (m_sources.find_key(key.digest(), KILN_ARTIFACT_CAPTURE, view) != KILN_HIT) {
     return std::nullopt;
   }
   return payload_of(view);
-}
-
-Expected<std::span<const uint8_t>> Resolver::plan(const Digest& digest) {
-  kiln_view view;
-  if (const kiln_miss miss = m_sources.find_digest(digest, KILN_ARTIFACT_PLAN, view)) {
-    return error(StatusCode::not_found, "plan {}: {}", digest.to_short(), kiln_miss_name(miss));
-  }
-  return payload_of(view);
-}
-
-Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& digest) {
-  {
-    const std::scoped_lock lock(process_mutex());
-    if (auto it = m_executables.find(digest); it != m_executables.end()) return it->second;
-  }
-  kiln_view view;
-  auto miss = m_sources.find_digest(digest, KILN_ARTIFACT_CODE, view);
-  const uint8_t* code = miss == KILN_HIT ? view.payload : nullptr;
-  if (miss == KILN_HIT && m_device.device->is_host()) miss = m_sources.directory().map_code(view, code);
-  if (miss != KILN_HIT) {
-    return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
-  }
-  const kiln_artifact_header& header = view.header;
-  Image launch_data{{}, header.entry, header.tasks, header.workspace_bytes, header.features};
-  KILN_ASSIGN_OR_RETURN(auto loaded, m_device.device->load(launch_data, std::span(code, header.payload_size)));
-  const std::scoped_lock lock(process_mutex());
-  auto [it, is_new] = m_executables.try_emplace(digest, std::move(loaded));
-  return it->second;
 }
 
 }  // namespace kiln

@@ -2,13 +2,13 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "backends/devices.h"
 #include "cache/sources/sources.h"
 #include "jit/resolve/job_heads.h"
 #include "jit/resolve/key.h"
+#include "jit/resolve/sourced_kernels.h"
 #include "jit/run/program.h"
 
 namespace kiln {
@@ -18,7 +18,7 @@ namespace kiln {
 /// Ownership: programs it gives use code mapped here; it must outlive them.
 /// Threading: any thread at once.
 /// Errors: a miss is a value with its reason. A damaged entry is a miss.
-class Resolver : public ArtifactSource {
+class Resolver {
  public:
   /// Errors: the device's, where it takes a stream to feed it.
   /// `job`: of which this process is a rank (JobHeads); may be empty.
@@ -44,6 +44,10 @@ class Resolver : public ArtifactSource {
   /// Makes a hit that is to run what the job runs; gives it, or what another rank has recorded meanwhile.
   Lookup agree(Lookup hit);
 
+  /// The artifacts of a graph's program for one target: the program first, then the plans and kernels it names.
+  /// Errors: not_found.
+  Expected<std::vector<Artifact>> collect(const Digest& graph, const Target& target);
+
   /// The bytes of a capture, or nothing.
   std::optional<std::span<const uint8_t>> find_capture(const Key& key);
 
@@ -54,9 +58,7 @@ class Resolver : public ArtifactSource {
   const OpenDevice& device() const { return m_device; }
   const MountedPacks& packs() const { return m_sources.packs(); }
 
-  Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
-  Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
-  DeviceStream* stream() override { return m_stream.get(); }
+  DeviceStream* stream() { return m_stream.get(); }
 
  private:
   Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
@@ -72,8 +74,7 @@ class Resolver : public ArtifactSource {
   const std::unique_ptr<DeviceStream> m_stream;  // null: the host
   const std::optional<JobHeads> m_job;
   Sources m_sources;
-  // process_mutex() guards it. Destroyed before the sources, whose code they run.
-  std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;
+  SourcedKernels m_kernels;
 };
 
 }  // namespace kiln

@@ -6,25 +6,14 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/process_mutex.h"
 #include "jit/run/arena.h"
 #include "jit/run/launch_status.h"
+#include "jit/run/team_size.h"
 #include "jit/run/team_work.h"
 
 namespace kiln {
 
 namespace {
-/// GCC's OpenMP threads do not survive a fork, yet the child's pool counts on them: where a team ran before the fork, the
-/// child works on one thread.
-uint32_t threads_after_fork(uint32_t wanted) {
-  static std::atomic<uint32_t> team_since{0};  // fork_depth() + 1 of the process that first had a team; 0: none had
-  if (wanted == 1) return 1;
-  const uint32_t here = fork_depth() + 1;
-  uint32_t since = 0;
-  if (team_since.compare_exchange_strong(since, here, std::memory_order_relaxed) || since == here) return wanted;
-  return 1;
-}
-
 /// The bytes rounded up to a multiple of what Device::allocate aligns to.
 uint64_t aligned_for_device(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 }  // namespace
@@ -81,8 +70,7 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
     return m_stream->finish();
   }
   KILN_RETURN_IF_ERROR(check_counts(inputs, outputs));
-  const uint32_t threads =
-      threads_after_fork(static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks)));
+  const uint32_t threads = team_size(static_cast<uint32_t>(std::min<uint64_t>(std::max(num_threads, 1u), m_max_tasks)));
   const uint64_t pointer_bytes = m_arguments.size() * sizeof(void*);
   const uint64_t team_bytes = TeamWork::state_bytes(m_steps.size(), threads);
   auto arena =

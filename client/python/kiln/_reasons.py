@@ -48,4 +48,8 @@ class MissingProgram(BaseException):
     lets this pass."""
 
 
-__all__ = ["CAUSES", "DOCTOR", "MissingProgram", "NOT_FOUND", "Reason"]
+class ExportError(Exception):
+    """A model cannot be exported, with why."""
+
+
+__all__ = ["CAUSES", "DOCTOR", "ExportError", "MissingProgram", "NOT_FOUND", "Reason"]

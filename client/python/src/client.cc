@@ -153,6 +153,23 @@ PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
   Py_RETURN_NONE;
 }
 
+PyObject* export_to(PyObject* self, PyObject* arguments) {
+  PyObject* path = nullptr;
+  const char* request = nullptr;
+  Py_ssize_t size = 0;
+  if (!PyArg_ParseTuple(arguments, "O&s#", PyUnicode_FSConverter, &path, &request, &size)) return nullptr;
+  const Handle owner = Handle::steal(path);
+  kiln_error* error = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  error = kiln_export(client_of(self), PyBytes_AS_STRING(path), request, static_cast<size_t>(size));
+  Py_END_ALLOW_THREADS;
+  if (error != nullptr) {
+    set_error(error);
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* stats(PyObject* self, PyObject*) {
   kiln_bytes* json = nullptr;
   if (kiln_error* error = kiln_client_stats(client_of(self), &json)) {
@@ -229,6 +246,8 @@ PyMethodDef k_methods[] = {
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},
+    {"export", export_to, METH_VARARGS,
+     "export(path, request): writes an export; the request is JSON (docs/export.md)."},
     {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},
     {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
     {"setting", setting, METH_O, "setting(key) -> str: a value of the configuration."},

@@ -4,6 +4,7 @@
 
 #include "client/python/src/client.h"
 #include "client/python/src/error.h"
+#include "client/python/src/exported.h"
 #include "client/python/src/program.h"
 #include "client/python/src/stopwatch.h"
 
@@ -79,8 +80,8 @@ PyModuleDef k_module = {
 PyMODINIT_FUNC PyInit__kiln() {
   using namespace kiln::python;
   Handle module = Handle::steal(PyModule_Create(&k_module));
-  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_program_type(module.get()) ||
-      !add_stopwatch_type(module.get())) {
+  if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_exported_type(module.get()) ||
+      !add_program_type(module.get()) || !add_stopwatch_type(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -30,13 +30,6 @@ bool same(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.b
 
 bool same(DLDevice a, DLDevice b) { return a.device_type == b.device_type && a.device_id == b.device_id; }
 
-std::string_view name_of(DLDataType dtype) {
-  for (const DTypeName& row : k_dtypes) {
-    if (same(row.dtype, dtype)) return row.name;
-  }
-  return "unsupported";
-}
-
 void append_list(std::string& out, std::span<const int64_t> numbers, char open, char close) {
   out += open;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -70,6 +63,13 @@ void raise_allocation_error(void*, const char* kind, const char* message) {
 }
 
 }  // namespace
+
+std::string_view name_of(DLDataType dtype) {
+  for (const DTypeName& row : k_dtypes) {
+    if (same(row.dtype, dtype)) return row.name;
+  }
+  return "unsupported";
+}
 
 bool TensorLayout::from_python(PyObject* description, TensorLayout& out) {
   const char* dtype = nullptr;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/python/src/python_handle.h"
@@ -55,6 +56,8 @@ class TensorExchange {
 /// the element's size needs a copy too. A tensor elsewhere than on `device` is wrong.
 LayoutMatch match(const DLTensor& tensor, const TensorLayout& layout, DLDevice device);
 
+/// Kiln's name of a dtype, "f32"; "unsupported" for one that it does not have.
+std::string_view name_of(DLDataType dtype);
 /// "f32[2, 3]{3, 1}" of a live tensor, for errors.
 std::string describe(const DLTensor& tensor);
 /// "cpu", or "device 2:0" with DLPack's numbers, for errors.

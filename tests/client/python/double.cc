@@ -159,4 +159,23 @@ kiln_error* kiln_capture_put(kiln_client* client, const void*, size_t, const voi
   client->capture.assign(static_cast<const char*>(data), size);
   return nullptr;
 }
+
+// It exports nothing, and so there is nothing to load.
+kiln_error* kiln_export(kiln_client*, const char*, const char*, size_t) {
+  return new kiln_error{KILN_UNIMPLEMENTED, "the double exports nothing", ""};
+}
+kiln_error* kiln_load(const char*, kiln_exported**) {
+  return new kiln_error{KILN_UNIMPLEMENTED, "the double loads nothing", ""};
+}
+void kiln_exported_destroy(kiln_exported*) {}
+const char* kiln_exported_target(const kiln_exported*) { return ""; }
+size_t kiln_exported_form_count(const kiln_exported*) { return 0; }
+size_t kiln_exported_input_count(const kiln_exported*) { return 0; }
+size_t kiln_exported_output_count(const kiln_exported*) { return 0; }
+kiln_error* kiln_exported_input(const kiln_exported*, size_t, size_t, kiln_tensor_type*) { return nullptr; }
+kiln_error* kiln_exported_output(const kiln_exported*, size_t, size_t, kiln_tensor_type*) { return nullptr; }
+kiln_error* kiln_exported_choose(const kiln_exported*, const kiln_tensor_type*, size_t, size_t*) { return nullptr; }
+kiln_error* kiln_exported_run(const kiln_exported*, size_t, const void* const*, void* const*, uint32_t) {
+  return nullptr;
+}
 }
