@@ -23,6 +23,7 @@ from . import (
     random,
     reductions,
     scatters,
+    sorting,
     views,
 )
 from .table import NO_ROW, Row
@@ -36,6 +37,7 @@ FAMILIES = (
     indexing,
     scatters,
     reductions,
+    sorting,
     normalisation,
     batch_norm,
     pools,

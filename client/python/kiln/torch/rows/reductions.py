@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Callable
 
 from torch import fx
 
@@ -106,10 +107,17 @@ def arg_extreme(b, node):
 
 @row("cumsum.default")
 def cumsum(b, node):
-    x = operand(b, node.args[0], result_type(node)[0])
-    if not x.shape:
-        return x
-    return b.op("cumsum", (x,), x.dtype, x.shape, dim=wrap(node.args[1], len(x.shape)))
+    return running(b, node, "add", 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
+
+
+@row("cumprod.default")
+def cumprod(b, node):
+    def product(x: Value) -> Value:
+        last = len(x.shape) - 1
+        seen, _, is_before = all_before(b, x, last)
+        return b.reduce("prod", b.pointwise("select", is_before, seen, b.full(1, x.dtype)), [last + 1], False)
+
+    return running(b, node, "mul", 1, product)
 
 
 @row("_cdist_forward.default")
@@ -151,7 +159,7 @@ def distances_backward(b, node):
     return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
 
 
-# Scans of other combinations than sums compare each place with all before it: no longer dims than this.
+# Scans compare each place with all before it: along no longer dims, or blocks of these, than this.
 MAX_SCANNED = 128
 
 
@@ -170,6 +178,40 @@ def scanned(b: Builder, result: Value, dim: int) -> Value:
     rank = len(result.shape)
     order = [*range(dim), rank - 1, *range(dim, rank - 1)]
     return b.permute(result, order)
+
+
+def running(b: Builder, node: fx.Node, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
+    """The scan along a dim of what combines, in the dtype of the result; `scan` does that along the last dim, if it is short."""
+    x, (dtype, shape) = operand(b, node.args[0], result_type(node)[0]), result_type(node)
+    if not shape:
+        return x
+    rank, dim = len(shape), wrap(node.args[1], len(shape))
+    x = b.permute(b.cast(x, statistics_dtype(dtype)), [*(d for d in range(rank) if d != dim), dim])
+    return scanned(b, b.cast(in_blocks(b, x, combine, neutral, scan), dtype), dim)
+
+
+def in_blocks(b: Builder, x: Value, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
+    """Along the last dim: of each block for itself, then with all blocks before it, which are scanned the same way."""
+    *outer, extent = x.shape
+    if not isinstance(extent, int) or extent <= MAX_SCANNED:
+        return scan(x)
+    blocks, last = -(-extent // MAX_SCANNED), len(outer)
+    whole = padded(b, x, 0, blocks * MAX_SCANNED - extent, neutral)
+    inside = scan(b.reshape(whole, (*outer, blocks, MAX_SCANNED)))
+    totals = b.reshape(b.slice(inside, last + 1, MAX_SCANNED - 1, MAX_SCANNED, 1), (*outer, blocks))
+    before = in_blocks(b, b.slice(totals, last, 0, blocks - 1, blocks - 1), combine, neutral, scan)
+    before = b.reshape(padded(b, before, 1, 0, neutral), (*outer, blocks, 1))
+    return b.slice(b.reshape(b.pointwise(combine, before, inside), whole.shape), last, 0, extent, extent)
+
+
+def padded(b: Builder, x: Value, low: int, high: int, value: float) -> Value:
+    """Along the last dim."""
+    if low == high == 0:
+        return x
+    *outer, extent = x.shape
+    none = (0,) * len(outer)
+    shape = (*outer, low + extent + high)
+    return b.op("pad", (x,), x.dtype, shape, low=(*none, low), high=(*none, high), value=float(value))
 
 
 @row("logcumsumexp.default")
