@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ..builder import Builder
 from ..text import Value
 from .functions import Arithmetic
-from .normalisation import statistics_dtype
 from .table import Family, require, result_type
 
 FAMILY = Family()
@@ -32,11 +31,11 @@ class Points:
 
 def points_of(b: Builder, a: Arithmetic, image: Value, grid: Value, mode: int, padding: int, aligned: bool) -> Points:
     require(mode in (BILINEAR, NEAREST), "sampling by cubes")
-    require(grid.dtype == image.dtype, "a grid in another dtype")
+    require(grid.dtype == image.dtype in ("f32", "f64"), "places in half precision, which torch rounds to it")
     require(all(isinstance(e, int) for e in (*image.shape, *grid.shape)), "a symbolic extent")
     batch, count, extents = image.shape[0], math.prod(grid.shape[1:-1]), image.shape[2:]
-    wide = b.reshape(b.cast(grid, a.dtype), (batch, count, len(extents)))
-    columns = (b.slice(wide, 2, i, i + 1, 1) for i in reversed(range(len(extents))))  # a grid's are innermost first
+    grid = b.reshape(grid, (batch, count, len(extents)))
+    columns = (b.slice(grid, 2, i, i + 1, 1) for i in reversed(range(len(extents))))  # a grid's are innermost first
     sources = [source(a, b.reshape(c, (batch, 1, count)), e, padding, aligned) for c, e in zip(columns, extents)]
     places, slopes = map(list, zip(*sources))
     return Points([a.round(p) for p in places] if mode == NEAREST else places, slopes, extents)
@@ -110,17 +109,17 @@ def corners(b: Builder, a: Arithmetic, points: Points, mode: int) -> list[Corner
 def grid_sampler(b, node):
     image, grid, mode, padding, aligned = node.args
     image, grid, (dtype, shape) = b.value(image), b.value(grid), result_type(node)
-    a = Arithmetic(b, statistics_dtype(dtype))
+    a = Arithmetic(b, dtype)
     points, total = points_of(b, a, image, grid, mode, padding, aligned), None
-    pixels = flat(b, image, a.dtype)
+    pixels = flat(b, image)
     for corner in corners(b, a, points, mode):
         read = a.choose(corner.is_there, a.mul(read_at(b, pixels, corner), corner.weight(a)), 0)
         total = read if total is None else a.add(total, read)
-    return b.reshape(b.cast(total, dtype), shape)
+    return b.reshape(total, shape)
 
 
-def flat(b: Builder, image: Value, dtype: str) -> Value:
-    return b.reshape(b.cast(image, dtype), (*image.shape[:2], math.prod(image.shape[2:])))
+def flat(b: Builder, image: Value) -> Value:
+    return b.reshape(image, (*image.shape[:2], math.prod(image.shape[2:])))
 
 
 def read_at(b: Builder, pixels: Value, corner: Corner) -> Value:
@@ -132,9 +131,9 @@ def read_at(b: Builder, pixels: Value, corner: Corner) -> Value:
 def grid_sampler_backward(b, node):
     grad, image, grid, mode, padding, aligned, wanted = node.args
     grad, image, grid = b.value(grad), b.value(image), b.value(grid)
-    a = Arithmetic(b, statistics_dtype(image.dtype))
+    a = Arithmetic(b, image.dtype)
     points = points_of(b, a, image, grid, mode, padding, aligned)
-    grad, pixels = flat(b, grad, a.dtype), flat(b, image, a.dtype)
+    grad, pixels = flat(b, grad), flat(b, image)
     given, moves = b.full(0, a.dtype, pixels.shape), [None] * len(points.extents)
     for corner in corners(b, a, points, mode):
         part = a.choose(corner.is_there, a.mul(grad, corner.weight(a)), 0)
@@ -144,7 +143,7 @@ def grid_sampler_backward(b, node):
             move = a.mul(a.mul(read, corner.weight(a, but=d)), sign)
             moves[d] = move if moves[d] is None else a.add(moves[d], move)
     result = b.reshape(given, image.shape), moved(b, a, grid, points, moves)
-    return tuple(b.cast(g, image.dtype) if is_wanted else None for g, is_wanted in zip(result, wanted))
+    return tuple(g if is_wanted else None for g, is_wanted in zip(result, wanted))
 
 
 def moved(b: Builder, a: Arithmetic, grid: Value, points: Points, moves: list) -> Value:
