@@ -264,7 +264,6 @@ CASES = {
     "gradients of scales": (lambda g, w, i, o, s: (aten._embedding_bag_per_sample_weights_backward(g, w, i, o, aten._embedding_bag(w, i, o, False, 0, False, s, False, 2)[1], 0, 2),
                             aten._embedding_bag_backward(g, i, o, *aten._embedding_bag(w, i, o, False, 0, False, s)[1:], 7, False, 0, False, s, -1)),
                             lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
-    "rows of a length": (lambda w, i: (aten.embedding_renorm(w, i, 1.0, 2.0), aten.embedding_renorm(w, i[0], 2.5, 1.0)), lambda: [f32(6, 5), i64(2, 3, below=6)]),
     **{f"gradients of sampling {o}": (sampling_backward(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in SAMPLINGS},
     **{f"sampling of volumes {o}": (sampling_of_volumes(*o), lambda: [f32(2, 3, 4, 2, 3), f32(2, 3, 5, 6, 4), f32(2, 4, 2, 3, 3) * 1.5]) for o in SAMPLINGS},
 }  # fmt: skip

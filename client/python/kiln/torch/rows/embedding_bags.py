@@ -11,9 +11,8 @@ from ..text import Value
 from .creation import ascending
 from .indexing import places_among
 from .normalisation import statistics_dtype
-from .reductions import norm_over
 from .scatters import MAX_COMPARISONS
-from .table import Family, aten, arg, number, require, result_type, result_types
+from .table import Family, arg, aten, require, result_type, result_types
 
 FAMILY = Family()
 row = FAMILY.row
@@ -161,18 +160,3 @@ def scales_backward(b, node):
     rows = b.op("take", (weight, indices), weight.dtype, (count, width), dim=0)
     products = b.reduce("sum", b.pointwise("mul", b.cast(given, wide), b.cast(rows, wide)), [1], False)
     return b.cast(b.pointwise("select", counts(b, indices, padding), products, b.full(0, wide)), dtype)
-
-
-@row("embedding_renorm.default")
-def embedding_renorm(b, node):
-    """The rows that are named, and longer than they may be, made shorter."""
-    weight, indices, most, order = b.value(node.args[0]), b.value(node.args[1]), *map(number, node.args[2:4])
-    wide, rows = statistics_dtype(weight.dtype), weight.shape[:1]
-    count = (math.prod(indices.shape),)
-    named = b.op("scatter", (b.full(0, "i64", rows), b.reshape(indices, count), b.full(1, "i64", count)), "i64", rows, dim=0)
-    length = norm_over(b, b.cast(weight, wide), float(order), [1], True)
-    is_long = b.pointwise("gt", length, b.full(most, wide), dtype="bool")
-    is_long = b.pointwise("bitwise_and", is_long, b.cast(column(b, named), "bool"))
-    factor = b.pointwise("div", b.full(most, wide), b.pointwise("add", length, b.full(1e-7, wide)))
-    factor = b.pointwise("select", is_long, factor, b.full(1, wide))
-    return b.cast(b.pointwise("mul", b.cast(weight, wide), factor), weight.dtype)
