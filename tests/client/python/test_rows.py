@@ -240,6 +240,7 @@ CASES = {
     "parts of sources": (lambda x, i, s: (aten.scatter_add(x, 1, i, s), aten.scatter(x, 1, i[:, :1], s), aten.index_add(x, 1, i[0], s[:4, :3], alpha=-2)), lambda: [f32(4, 9), i64(4, 3, below=9), f32(5, 4)]),
     "indices of scalars": (lambda x, i, s: (aten.index_select(x, 0, i), aten.gather(x, 0, i.view([])), aten.scatter_add(x, 0, i.view([]), s), aten.scatter(x, 0, i.view([]), 2.0), aten.index_add(x, 0, i, s),
                            aten.index_fill(x, 0, i, 3.0), aten.scatter_reduce(x, 0, i.view([]), s, "amax"), aten.index_put(s.view([1]), [i - 1], x.view([1]))), lambda: [torch.tensor(1.5), torch.tensor([0]), torch.tensor(2.5)]),
+    "masked_scatter of many": (lambda x, m, s, g: (aten.masked_scatter(x, m, s), aten.masked_scatter_backward(g, m, [50, 20])), lambda: [f32(20, 50), flag(20, 50), f32(50, 20), f32(20, 50)]),
     "masked_scatter": (lambda x, m, s, g: (aten.masked_scatter(x, m, s), aten.masked_scatter(x, m[:, :1], s), aten.masked_scatter_backward(g, m, [3, 9])), lambda: [f32(4, 5), flag(4, 5), f32(3, 9), f32(4, 5)]),
     "places among ordered": (lambda t, u, x: (aten.searchsorted(t, x), aten.searchsorted(t, x, right=True, out_int32=True), aten.searchsorted(u, x), aten.searchsorted(u.flip(-1), x, sorter=torch.arange(7, -1, -1).expand(3, 8).contiguous()), aten.searchsorted(t, 0.25), aten.bucketize(x, t), aten.bucketize(x, t, right=True)),
                              lambda: [torch.tensor([-1.0, 0.0, 0.25, 0.25, 2.0]), f32(3, 8).sort(-1)[0], torch.cat([f32(3, 6), torch.full((3, 1), 0.25), torch.full((3, 1), torch.nan)], 1)]),

@@ -107,7 +107,12 @@ def arg_extreme(b, node):
 
 @row("cumsum.default")
 def cumsum(b, node):
-    return running(b, node, "add", 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
+    return running(b, node, running_sum)
+
+
+def running_sum(b: Builder, x: Value) -> Value:
+    """Along the last dim."""
+    return in_blocks(b, x, "add", 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
 
 
 @row("cumprod.default")
@@ -117,7 +122,7 @@ def cumprod(b, node):
         seen, _, is_before = all_before(b, x, last)
         return b.reduce("prod", b.pointwise("select", is_before, seen, b.full(1, x.dtype)), [last + 1], False)
 
-    return running(b, node, "mul", 1, product)
+    return running(b, node, lambda b, x: in_blocks(b, x, "mul", 1, product))
 
 
 @row("_cdist_forward.default")
@@ -159,8 +164,8 @@ def distances_backward(b, node):
     return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
 
 
-# Scans compare each place with all before it: along no longer dims, or blocks of these, than this.
-MAX_SCANNED = 128
+# Scans compare each place with all before it: along no longer dims than this. Sums and products are scanned in blocks.
+MAX_SCANNED, BLOCK = 128, 16
 
 
 def all_before(b: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
@@ -180,25 +185,26 @@ def scanned(b: Builder, result: Value, dim: int) -> Value:
     return b.permute(result, order)
 
 
-def running(b: Builder, node: fx.Node, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
-    """The scan along a dim of what combines, in the dtype of the result; `scan` does that along the last dim, if it is short."""
+def running(b: Builder, node: fx.Node, scan: Callable[[Builder, Value], Value]) -> Value:
+    """The scan along the node's dim, in the dtype of the result; `scan` does that along the last dim."""
     x, (dtype, shape) = operand(b, node.args[0], result_type(node)[0]), result_type(node)
     if not shape:
         return x
     rank, dim = len(shape), wrap(node.args[1], len(shape))
     x = b.permute(b.cast(x, statistics_dtype(dtype)), [*(d for d in range(rank) if d != dim), dim])
-    return scanned(b, b.cast(in_blocks(b, x, combine, neutral, scan), dtype), dim)
+    return scanned(b, b.cast(scan(b, x), dtype), dim)
 
 
 def in_blocks(b: Builder, x: Value, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
-    """Along the last dim: of each block for itself, then with all blocks before it, which are scanned the same way."""
+    """The scan along the last dim of what combines: of each block for itself, by `scan`, then with all blocks before it, which are
+    scanned the same way."""
     *outer, extent = x.shape
-    if not isinstance(extent, int) or extent <= MAX_SCANNED:
+    if not isinstance(extent, int) or extent <= 2 * BLOCK:
         return scan(x)
-    blocks, last = -(-extent // MAX_SCANNED), len(outer)
-    whole = padded(b, x, 0, blocks * MAX_SCANNED - extent, neutral)
-    inside = scan(b.reshape(whole, (*outer, blocks, MAX_SCANNED)))
-    totals = b.reshape(b.slice(inside, last + 1, MAX_SCANNED - 1, MAX_SCANNED, 1), (*outer, blocks))
+    blocks, last = -(-extent // BLOCK), len(outer)
+    whole = padded(b, x, 0, blocks * BLOCK - extent, neutral)
+    inside = scan(b.reshape(whole, (*outer, blocks, BLOCK)))
+    totals = b.reshape(b.slice(inside, last + 1, BLOCK - 1, BLOCK, 1), (*outer, blocks))
     before = in_blocks(b, b.slice(totals, last, 0, blocks - 1, blocks - 1), combine, neutral, scan)
     before = b.reshape(padded(b, before, 1, 0, neutral), (*outer, blocks, 1))
     return b.slice(b.reshape(b.pointwise(combine, before, inside), whole.shape), last, 0, extent, extent)

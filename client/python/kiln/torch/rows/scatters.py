@@ -12,6 +12,7 @@ from ..text import FLOATING, Value
 from .creation import ascending
 from .indexing import first_part, in_line, in_range, put
 from .normalisation import statistics_dtype
+from .reductions import running_sum
 from .sorting import elements_at, order_of
 from .table import Family, arg, number, operand, require, result_type, wrap
 
@@ -124,7 +125,7 @@ def places_of(b: Builder, mask: Value, shape: tuple) -> tuple[Value, Value]:
     count = math.prod(shape)
     mask = b.reshape(b.expand(mask, shape), (count,))
     numbers = b.cast(mask, "i64")
-    return mask, b.pointwise("sub", b.op("cumsum", (numbers,), "i64", (count,), dim=0), numbers)
+    return mask, b.pointwise("sub", running_sum(b, numbers), numbers)
 
 
 @row("masked_scatter.default")

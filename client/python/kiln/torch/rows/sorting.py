@@ -20,6 +20,9 @@ from .table import Family, arg, aten, kept_shape, number, require, result_types,
 FAMILY = Family()
 row = FAMILY.row
 
+# Where the CPU's kernel for sorting takes less time than comparing all elements with each other.
+MAX_COMPARED = 64
+
 
 def ranks(b: Builder, x: Value, descending: bool) -> Value:
     """How many elements along the last dim come before each: equal ones, where they stand before it."""
@@ -46,10 +49,9 @@ def order_of(b: Builder, node: fx.Node, x: Value, dim: int, descending: bool) ->
     """The places of the elements along a dim, in order: of few by comparing all of them, which every device does."""
     extent, rank = x.shape[dim], len(x.shape)
     require(isinstance(extent, int), "sorting along a symbolic extent")
-    if extent > MAX_SCANNED:
-        is_on_host = meta_of(node.args[0]).device.type == "cpu"
-        require(is_on_host, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
+    if extent > MAX_COMPARED and meta_of(node.args[0]).device.type == "cpu":
         return b.op("argsort", (x,), "i64", x.shape, dim=dim, descending=descending)
+    require(extent <= MAX_SCANNED, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
     along = [*(d for d in range(rank) if d != dim), dim]
     x = b.permute(x, along)
     places = ascending(b, "i64", x.shape, rank - 1)
