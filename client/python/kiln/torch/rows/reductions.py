@@ -24,7 +24,7 @@ def reduction(name: str):
         single = node.target._overloadname in ("default",) and name not in ("amax", "amin")
         dims = None if single else arg(node, 1, "dim")
         keep = False if single else bool(arg(node, 2, "keepdim", False))
-        return b.reduce(name, x, dims_of(dims, len(x.shape)), keep)
+        return b.reduce(of_dtype(name, dtype), x, dims_of(dims, len(x.shape)), keep)
 
     return lower
 
@@ -79,7 +79,12 @@ def var(b, node):
 @row("max.default", "min.default")
 def extreme_of_all(b, node):
     x = b.value(node.args[0])
-    return b.reduce("amax" if "max" in node.target._schema.name else "amin", x, range(len(x.shape)), False)
+    return b.reduce(of_dtype("amax" if "max" in node.target._schema.name else "amin", x.dtype), x, range(len(x.shape)), False)
+
+
+def of_dtype(name: str, dtype: str) -> str:
+    """The reduction of that name; of truths amax and amin are any and all."""
+    return {"amax": "any", "amin": "all"}.get(name, name) if dtype == "bool" else name
 
 
 @row("max.dim", "min.dim")
@@ -90,7 +95,8 @@ def extreme(b, node):
         return x, b.full(0, "i64")
     names = ("amax", "argmax") if "max" in node.target._schema.name else ("amin", "argmin")
     (_, shape), _ = result_types(node)
-    return b.reduce(names[0], x, [dim], keep), b.op(names[1], (x,), "i64", shape, dim=dim, keep_dims=keep)
+    seen = b.cast(x, "i32") if x.dtype == "bool" else x
+    return b.reduce(of_dtype(names[0], x.dtype), x, [dim], keep), b.op(names[1], (seen,), "i64", shape, dim=dim, keep_dims=keep)
 
 
 @row("argmax.default", "argmin.default")
