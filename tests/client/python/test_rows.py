@@ -63,8 +63,9 @@ def gradients_of_bags(mode):
     return run
 
 
-def sampling_backward(mode, padding, aligned):
-    return lambda g, x, points: aten.grid_sampler_2d_backward(g, x, points, mode, padding, aligned, [True, True])
+def sampling(mode, padding, aligned):
+    return lambda g, x, points: (aten.grid_sampler_2d(x, points, mode, padding, aligned),
+                                 *aten.grid_sampler_2d_backward(g, x, points, mode, padding, aligned, [True, True]))  # fmt: skip
 
 
 def sampling_of_volumes(mode, padding, aligned):
@@ -266,7 +267,7 @@ CASES = {
     "gradients of scales": (lambda g, w, i, o, s: (aten._embedding_bag_per_sample_weights_backward(g, w, i, o, aten._embedding_bag(w, i, o, False, 0, False, s, False, 2)[1], 0, 2),
                             aten._embedding_bag_backward(g, i, o, *aten._embedding_bag(w, i, o, False, 0, False, s)[1:], 7, False, 0, False, s, -1)),
                             lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
-    **{f"gradients of sampling {o}": (sampling_backward(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in SAMPLINGS},
+    **{f"sampling {o}": (sampling(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in (*SAMPLINGS, *itertools.product((2,), (0, 1, 2), (False, True)))},
     **{f"sampling of volumes {o}": (sampling_of_volumes(*o), lambda: [f32(2, 3, 4, 2, 3), f32(2, 3, 5, 6, 4), f32(2, 4, 2, 3, 3) * 1.5]) for o in SAMPLINGS},
 }  # fmt: skip
 
