@@ -59,6 +59,8 @@ Neighbourhood neighbourhood_of(const KernelSpec& spec, const AttentionBackwardSp
   return neighbourhood_of(spec, backward.forward);
 }
 
+Neighbourhood neighbourhood_of(const KernelSpec& spec, const SortSpec&) { return {std::string(kind_name(spec)), {}}; }
+
 Neighbourhood neighbourhood_of(const KernelSpec& spec, const LoopsSpec&) { return {std::string(kind_name(spec)), {}}; }
 
 }  // namespace

@@ -11,5 +11,6 @@ bool run_kernel(const KernelSpec& spec, const LoopsSpec& loops, std::span<void* 
 bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* const> buffers);
 bool run_kernel(const KernelSpec& spec, const AttentionSpec& attention, std::span<void* const> buffers);
 bool run_kernel(const KernelSpec& spec, const AttentionBackwardSpec& backward, std::span<void* const> buffers);
+bool run_kernel(const KernelSpec& spec, const SortSpec& sort, std::span<void* const> buffers);
 
 }  // namespace kiln

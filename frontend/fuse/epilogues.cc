@@ -102,7 +102,7 @@ Status Grouper::claim_epilogue(GroupId id) {
       pending.pop_back();
       for (const NodeId user : m_state.facts->users[at]) {
         const OpKind kind = graph().node(user).op->kind;
-        if (kind == OpKind::contraction || kind == OpKind::attention) return true;
+        if (kind == OpKind::contraction || kind == OpKind::attention || kind == OpKind::ordering) return true;
         if (kind == OpKind::view) pending.push_back(graph().node(user).results[0]);
       }
     }

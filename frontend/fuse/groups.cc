@@ -37,10 +37,10 @@ bool is_scatter(const Node& node) {
   return name == "index_add" || name == "scatter" || name == "scatter_add";
 }
 
-/// Whether a kernel wants the value as a tensor with strides: operands of products and of attention, but not its bias, which
-/// comes last and is part of the score expression.
+/// Whether a kernel wants the value as a tensor with strides: operands of products, of sorting, and of attention, but not its
+/// bias, which comes last and is part of the score expression.
 bool is_laid_out_in(const Node& user, ValueId value) {
-  if (user.op->kind == OpKind::contraction) return true;
+  if (user.op->kind == OpKind::contraction || user.op->kind == OpKind::ordering) return true;
   if (user.op->kind != OpKind::attention) return false;
   const auto bias = user.operands.begin() + (user.op->name == "attention_backward" ? 6 : 3);
   return std::find(user.operands.begin(), bias, value) != bias;
@@ -124,6 +124,8 @@ LoweringResult Grouper::lower(GroupId id) const {
   switch (group.kind) {
     case GroupKind::attention:
       return lower_attention(m_state, id, group.anchor);
+    case GroupKind::sort:
+      return lower_sort(m_state, id, group.anchor);
     case GroupKind::scatter:
       return lower_scatter(m_state, id, group.anchor);
     default:
@@ -216,6 +218,7 @@ bool Grouper::is_read_narrow(const Node& node) const { return !m_choices.widenin
 Status Grouper::place(NodeId id) {
   const Node& node = graph().node(id);
   if (node.op->kind == OpKind::attention) return settle(add_group(GroupKind::attention, id));
+  if (node.op->kind == OpKind::ordering) return settle(add_group(GroupKind::sort, id));
   if (is_scatter(node)) return settle(add_group(GroupKind::scatter, id));
   if (node.results.size() != 1) {
     return error(StatusCode::unimplemented, "{}: {} results", node.op->name, node.results.size());

@@ -9,12 +9,12 @@
 
 namespace kiln {
 
-enum class GroupKind : uint8_t { loops, gemm, attention, scatter };
+enum class GroupKind : uint8_t { loops, gemm, attention, scatter, sort };
 
 /// Nodes that share a kernel.
 struct Group {
   GroupKind kind = GroupKind::loops;
-  NodeId anchor = k_none;              // the product, attention or scatter; of loops, the node it was grown from
+  NodeId anchor = k_none;              // the product, attention, scatter or sort; of loops, the node it was grown from
   std::vector<NodeId> nodes;           // ascending
   std::vector<LoweredKernel> kernels;  // as of the last change
   bool is_empty() const { return nodes.empty(); }

@@ -122,6 +122,13 @@ class SpecWriter {
     }
   }
 
+  void write(const SortSpec& sort) {
+    m_writer.write(sort.extents);
+    m_writer.write(sort.descending);
+    write(sort.x);
+    write(sort.order);
+  }
+
   void write(const KernelSpec& spec) {
     m_writer.write(k_spec_format_version);
     write_list(spec.buffers);
@@ -195,6 +202,10 @@ std::string name_of(const KernelSpec&, const AttentionBackwardSpec& backward) {
   return "attention_backward_" + attention_suffix(backward.forward);
 }
 
+std::string name_of(const KernelSpec& spec, const SortSpec& sort) {
+  return fmt::format("sort_{}_{}", to_string(spec.buffers[sort.x.buffer].dtype), joined(sort.extents));
+}
+
 bool has_indirect_access(const Body& body) {
   return std::ranges::any_of(body.accesses, [](const Access& access) { return !access.indirect.empty(); });
 }
@@ -204,6 +215,7 @@ bool has_indirect_access(const GemmSpec& gemm) {
 }
 bool has_indirect_access(const AttentionSpec& attention) { return has_indirect_access(attention.score); }
 bool has_indirect_access(const AttentionBackwardSpec& backward) { return has_indirect_access(backward.forward); }
+bool has_indirect_access(const SortSpec&) { return false; }
 
 }  // namespace
 
@@ -248,7 +260,7 @@ std::vector<uint8_t> canonical_bytes(const KernelSpec& spec) {
 }
 
 std::string_view kind_name(const KernelSpec& spec) {
-  constexpr std::string_view k_names[] = {"loops", "gemm", "attention", "attention_backward"};
+  constexpr std::string_view k_names[] = {"loops", "gemm", "attention", "attention_backward", "sort"};
   static_assert(std::size(k_names) == std::variant_size_v<decltype(KernelSpec::kernel)>);
   return k_names[spec.kernel.index()];
 }

@@ -116,10 +116,19 @@ struct AttentionBackwardSpec {
   bool operator==(const AttentionBackwardSpec&) const = default;
 };
 
+/// order[r…, p] = the place, along the last dim, of the element of x[r…, :] that p others come before. Equal elements come as
+/// they stand; NaN is above all numbers.
+struct SortSpec {
+  std::vector<int64_t> extents;  // of x and of order, outermost first; at least one
+  bool descending = false;
+  Access x, order;  // plain; order's buffer is i64
+  bool operator==(const SortSpec&) const = default;
+};
+
 /// One device-independent kernel: what is tuned, compiled and cached. Equal specs have equal canonical bytes.
 struct KernelSpec {
   std::vector<BufferSpec> buffers;
-  std::variant<LoopsSpec, GemmSpec, AttentionSpec, AttentionBackwardSpec> kernel;
+  std::variant<LoopsSpec, GemmSpec, AttentionSpec, AttentionBackwardSpec, SortSpec> kernel;
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -130,7 +139,7 @@ std::vector<uint8_t> canonical_bytes(const KernelSpec& spec);
 /// Whether some address comes from data, so that the kernel may find an index outside its tensor.
 bool has_indirect_access(const KernelSpec& spec);
 
-/// "loops", "gemm", "attention", "attention_backward": the last two are the names of the ops they are made of.
+/// "loops", "gemm", "attention", "attention_backward", "sort": attention's are the names of the ops they are made of.
 std::string_view kind_name(const KernelSpec& spec);
 
 /// The kernel's name in profiles, never in keys; docs/kernels.md has the grammar. "gemm_f32_512x3072x768_nt",

@@ -394,11 +394,11 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_access_form(access, extents));
     const BufferSpec& buffer = m_spec.buffers[access.buffer];
     if (buffer.dtype != dtype || !access.indirect.empty()) {
-      return invalid_argument("attention: buffer {} is {}, expected a plain {}", access.buffer, to_string(buffer.dtype),
-                              to_string(dtype));
+      return invalid_argument("{}: buffer {} is {}, expected a plain {}", kind_name(m_spec), access.buffer,
+                              to_string(buffer.dtype), to_string(dtype));
     }
     if ((buffer.role == BufferRole::input) == is_written) {
-      return invalid_argument("attention: buffer {} has another role", access.buffer);
+      return invalid_argument("{}: buffer {} has another role", kind_name(m_spec), access.buffer);
     }
     return check_bounds(access, full_ranges(extents));
   }
@@ -431,6 +431,14 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_tensor(backward.grad_q, {a.batch, a.heads, a.q_len, a.head_dim}, a.dtype, true));
     KILN_RETURN_IF_ERROR(check_tensor(backward.grad_k, {a.batch, a.kv_heads, a.k_len, a.head_dim}, a.dtype, true));
     return check_tensor(backward.grad_v, {a.batch, a.kv_heads, a.k_len, a.value_dim}, a.dtype, true);
+  }
+
+  Status check(const SortSpec& sort) {
+    if (sort.extents.empty()) return invalid_argument("sort: no dim to sort along");
+    KILN_RETURN_IF_ERROR(check_extents(sort.extents));
+    if (sort.x.buffer >= m_spec.buffers.size()) return invalid_argument("sort: no buffer {}", sort.x.buffer);
+    KILN_RETURN_IF_ERROR(check_tensor(sort.x, sort.extents, m_spec.buffers[sort.x.buffer].dtype, false));
+    return check_tensor(sort.order, sort.extents, DType::i64, true);
   }
 
   const KernelSpec& m_spec;

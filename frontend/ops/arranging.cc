@@ -1,6 +1,8 @@
-// Tensors put together, cut and scanned: what moves elements by position rather than by data.
+// Tensors put together, cut and scanned, and the places of what is extreme or in order.
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
@@ -195,7 +197,7 @@ Gradients decompose_triangle(GraphBuilder& b, const Node& node, Values in) {
   return b.finish({b.select(keep, in[0], b.constant(0, in[0]))});
 }
 
-// --- cumsum, argmax, argmin --------------------------------------------------------------------------------------------
+// --- cumsum, argsort, argmax, argmin -----------------------------------------------------------------------------------
 
 Expected<Types> infer_cumsum(const OpContext& context) {
   if (context.operands[0]->dtype == DType::boolean) return operand_error(context, 0, "a number dtype");
@@ -229,6 +231,37 @@ Expected<Types> infer_argument(const OpContext& context) {
   if (x.shape[dim] == Dim(0)) return operand_error(context, 0, fmt::format("dim {} not to be empty", dim));
   const int64_t dims[] = {static_cast<int64_t>(dim)};
   return Types{{DType::i64, reduced_shape(x.shape, dims, boolean_of(context.attributes, "keep_dims")), {}}};
+}
+
+Expected<Types> infer_argsort(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(dim_attribute(context, "dim", context.operands[0]->rank()).status());
+  return Types{{DType::i64, context.operands[0]->shape, {}}};
+}
+
+/// Whether an element comes before one that stands behind it: equal ones do, and NaN is above all numbers.
+bool comes_first(double a, double b, bool descending) {
+  if (descending) return std::isnan(a) || a >= b;
+  return std::isnan(b) || a <= b;
+}
+
+double argsort_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const Node& node = graph.node(id);
+  const ValueId x = node.operands[0];
+  const int64_t inner = e.strides(x)[dim_of(node)], extent = e.extents(x)[dim_of(node)];
+  const bool descending = boolean_of(node.attributes, "descending");
+  const Split split = split_at(index, extent, inner);
+  const auto order =
+      e.scratch(id, split.outer * inner + split.rest, static_cast<size_t>(extent), [&](std::span<double> out) {
+        std::vector<double> elements(out.size());
+        for (size_t i = 0; i < out.size(); ++i) {
+          elements[i] = e.at(x, (split.outer * extent + static_cast<int64_t>(i)) * inner + split.rest);
+        }
+        std::iota(out.begin(), out.end(), 0);
+        std::ranges::stable_sort(out, [&](double a, double b) {
+          return !comes_first(elements[static_cast<size_t>(b)], elements[static_cast<size_t>(a)], descending);
+        });
+      });
+  return order[static_cast<size_t>(split.at)];
 }
 
 template <bool largest>
@@ -302,6 +335,12 @@ std::span<const OpDef> arranging_ops() {
        .gradient = cumsum_gradient},
       argument("argmax", argument_element<true>),
       argument("argmin", argument_element<false>),
+      {.name = "argsort",
+       .kind = OpKind::ordering,
+       .operands = {{"x"}},
+       .attributes = {dim, fallback("descending", AttributeType::boolean, false)},
+       .infer = infer_argsort,
+       .element = argsort_element},
       {.name = "stack",
        .kind = OpKind::composite,
        .operands = {{"xs", OperandKind::variadic}},

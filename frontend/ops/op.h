@@ -43,6 +43,7 @@ enum class OpKind : uint8_t {
   indexing,     // gather, scatter, concatenation, padding, scan, argmax
   contraction,  // matmul
   attention,    // fused attention and its backward
+  ordering,     // argsort
   composite,    // has a decomposition
 };
 

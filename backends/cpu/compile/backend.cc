@@ -11,6 +11,7 @@
 #include "backends/cpu/compile/emit/emitter.h"
 #include "backends/cpu/compile/gemm/implementations.h"
 #include "backends/cpu/compile/loops/loops.h"
+#include "backends/cpu/compile/sort/sort.h"
 #include "backends/schedule_bytes.h"
 #include "base/limits.h"
 
@@ -21,7 +22,7 @@ constexpr size_t k_most_candidates = 12;
 
 // In the order of KernelSpec::kernel's alternatives.
 constexpr std::array k_implementations{loops_implementations, gemm_implementations, attention_implementations,
-                                       attention_backward_implementations};
+                                       attention_backward_implementations, sort_implementations};
 static_assert(k_implementations.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
 std::span<const Implementation> implementations_of(const KernelSpec& spec) {

@@ -31,9 +31,10 @@ Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Sch
 }
 
 // In the order of KernelSpec::kernel's alternatives.
-constexpr std::array<KernelKind, 4> k_kinds{{
+constexpr std::array<KernelKind, 5> k_kinds{{
     {loops_claims, loops_candidates, loops_source},
     {gemm_claims, gemm_candidates, gemm_source},
+    {claims_nothing, no_candidates, no_sources},
     {claims_nothing, no_candidates, no_sources},
     {claims_nothing, no_candidates, no_sources},
 }};

@@ -29,9 +29,10 @@ Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, std::span<co
 constexpr spv_target_env k_environment = SPV_ENV_UNIVERSAL_1_2;
 
 // In the order of KernelSpec::kernel's alternatives.
-constexpr std::array<KernelKind, 4> k_kinds{{
+constexpr std::array<KernelKind, 5> k_kinds{{
     {loops_claims, loops_candidates, emit_loops},
     {gemm_claims, gemm_candidates, emit_gemm},
+    {claims_nothing, no_candidates, emit_nothing},
     {claims_nothing, no_candidates, emit_nothing},
     {claims_nothing, no_candidates, emit_nothing},
 }};

@@ -46,6 +46,7 @@ double cost_of(const KernelSpec& spec) {
              static_cast<double>(attention.head_dim + attention.value_dim);
     }
     double operator()(const AttentionBackwardSpec& backward) const { return 2.5 * (*this)(backward.forward); }
+    double operator()(const SortSpec& sort) const { return 32 * static_cast<double>(product(sort.extents)); }
   };
   return std::visit(Visitor{}, spec.kernel);
 }

@@ -21,6 +21,7 @@ int64_t reduction_length(const KernelSpec& spec) {
     int64_t operator()(const AttentionBackwardSpec& backward) const {
       return std::max(backward.forward.k_len, backward.forward.q_len) + backward.forward.head_dim;
     }
+    int64_t operator()(const SortSpec& sort) const { return sort.extents.back(); }
   };
   return std::visit(Visitor{}, spec.kernel);
 }

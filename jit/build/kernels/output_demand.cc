@@ -14,7 +14,7 @@ namespace {
 // costs for an element in a loop of its own, and when it is asked for one element after another, as the sums of
 // reductions are.
 constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
-constexpr double k_exponential_work = 128;
+constexpr double k_exponential_work = 128, k_comparison_work = 64;
 // What the elements of an output may cost, 130 ms of one core at most. A count, so that a busy machine looks at no less. What
 // is made of more pieces, as short vectors make it, has more places where one can be wrong: each piece may cost as much.
 constexpr double k_piece_work = 0x1.1p17, k_usual_work = 0x1.5p29, k_most_work = 0x1.1p31;
@@ -69,6 +69,11 @@ std::optional<StoredIteration> stored(const AttentionBackwardSpec& backward, uin
   return rows_of(backward.grad_v, buffer, {a.batch, a.kv_heads, a.k_len, a.value_dim});
 }
 
+std::optional<StoredIteration> stored(const SortSpec& sort, uint32_t buffer) {
+  if (sort.order.buffer != buffer) return std::nullopt;
+  return StoredIteration{sort.extents, sort.order.strides, sort.extents.size() - 1};
+}
+
 std::vector<int64_t> small_tile(const KernelSpec& spec) {
   struct Visitor {
     std::vector<int64_t> operator()(const LoopsSpec& loops) const {
@@ -83,6 +88,11 @@ std::vector<int64_t> small_tile(const KernelSpec& spec) {
     }
     std::vector<int64_t> operator()(const AttentionSpec&) const { return {1, 1, 8, 16}; }
     std::vector<int64_t> operator()(const AttentionBackwardSpec&) const { return {1, 1, 8, 16}; }
+    std::vector<int64_t> operator()(const SortSpec& sort) const {
+      std::vector<int64_t> tile(sort.extents.size(), 1);
+      tile.back() = 16;
+      return tile;
+    }
   };
   return std::visit(Visitor{}, spec.kernel);
 }
@@ -125,6 +135,11 @@ Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
     Work operator()(const AttentionBackwardSpec& backward) const {
       const Work forward = (*this)(backward.forward);
       return {2.5 * forward.row, forward.element};
+    }
+    Work operator()(const SortSpec& sort) const {
+      const auto count = static_cast<double>(sort.extents.back());
+      const double work = count * (nodes * k_single_work + std::log2(count + 1) * k_comparison_work);
+      return shares_rows ? Work{work, k_element_work} : Work{0, work};
     }
   };
   return std::visit(Visitor{shares_rows, nodes}, spec.kernel);

@@ -59,6 +59,21 @@ TEST(Reference, ScatterAddsRowsInOrderAndReportsABadIndex) {
   EXPECT_EQ(run_reference(spec, buffers).code(), StatusCode::out_of_range);
 }
 
+TEST(Reference, SortKeepsTheOrderOfEqualElementsAndPutsNaNAboveAll) {
+  SortSpec sort{{2, 4}, false, {0, 0, {4, 1}, {}}, {1, 0, {4, 1}, {}}};
+  KernelSpec spec{{{DType::f32, 8, BufferRole::input}, {DType::i64, 8, BufferRole::output}}, sort};
+  float in[8] = {2, k_poison, -1, 2, 0, -0.0F, std::numeric_limits<float>::infinity(), k_poison};
+  int64_t order[8];
+  void* buffers[] = {in, order};
+  ASSERT_TRUE(run_reference(spec, buffers).ok());
+  EXPECT_EQ(std::vector(order, order + 8), (std::vector<int64_t>{2, 0, 3, 1, 0, 1, 2, 3}));
+  std::get<SortSpec>(spec.kernel).descending = true;
+  ASSERT_TRUE(run_reference(spec, buffers).ok());
+  EXPECT_EQ(std::vector(order, order + 8), (std::vector<int64_t>{1, 0, 3, 2, 3, 2, 0, 1}));
+  std::get<SortSpec>(spec.kernel).x.strides = {4, 2};
+  EXPECT_EQ(run_reference(spec, buffers).code(), StatusCode::invalid_argument);
+}
+
 TEST(Reference, GemmAppliesItsEpilogueToTheAccumulator) {
   GemmSpec gemm;
   gemm.batch = {2};

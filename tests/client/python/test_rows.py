@@ -1,5 +1,7 @@
 """Every row of the importer's table says what torch computes."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -42,6 +44,36 @@ def of_two(name):
     return lambda x, y: getattr(aten, name)(x, y)
 
 
+def bags(mode, padding):
+    """All that is more than bare memory."""
+
+    def run(w, i, o):
+        out, *rest = aten._embedding_bag(w, i, o, False, mode, False, None, False, padding)
+        return (out, *rest[: 3 if mode else 1], aten._embedding_bag(w, i, o, False, mode, False, None, True, padding)[0],
+                aten._embedding_bag_forward_only(w, i.int(), o.int(), False, mode, False, None, False, padding)[0])  # fmt: skip
+
+    return run
+
+
+def gradients_of_bags(mode):
+    def run(g, w, i, o):
+        made = {p: aten._embedding_bag(w, i, o, False, mode, False, None, False, p)[1:] for p in (-1, 2)}
+        return tuple(aten._embedding_bag_backward(g, i, o, *made[p], 7, False, mode, False, None, p) for p in made)
+
+    return run
+
+
+def sampling(mode, padding, aligned):
+    return lambda g, x, points: (aten.grid_sampler_2d(x, points, mode, padding, aligned),
+                                 *aten.grid_sampler_2d_backward(g, x, points, mode, padding, aligned, [True, True]))  # fmt: skip
+
+
+def sampling_of_volumes(mode, padding, aligned):
+    return lambda g, x, points: (aten.grid_sampler_3d(x, points, mode, padding, aligned),
+                                 *aten.grid_sampler_3d_backward(g, x, points, mode, padding, aligned, [True, True]))  # fmt: skip
+
+
+SAMPLINGS = list(itertools.product((0, 1), (0, 1, 2), (False, True)))
 X, Y = (3, 1, 5), (4, 1)  # broadcast to (3, 4, 5)
 UNARY = "neg abs sign exp expm1 sin cos tanh erf sigmoid silu mish hardswish hardsigmoid relu floor ceil round trunc"
 CASES = {
@@ -109,6 +141,7 @@ CASES = {
     "reductions of a scalar": (lambda x: (aten.sum(x), aten.mean(x), aten.amax(x, [0]), aten.prod(x, 0), aten.logsumexp(x, [0]), aten.linalg_vector_norm(x, 2, [0]),
                                aten.norm(x, 2, [0], True), aten.var(x, [0], correction=0)), lambda: [torch.tensor(-1.7)]),
     "any and all": (lambda b: (aten.any(b, 1), aten.any(b), aten.all(b, 0, True), aten.any(b, [0, 1])), lambda: [flag(4, 5)]),
+    "extremes of truths": (lambda b, t: (*aten.max(b, 1), *aten.min(b, 0, True), aten.max(b), aten.min(t), aten.amax(b, [0]), aten.amin(b, [1], True)), lambda: [flag(4, 5), flag(2) | True]),
     "extremes": (lambda x: (*aten.max(x, 1), *aten.min(x, 0, True), aten.argmax(x, 1), aten.argmin(x)), lambda: [torch.randperm(20).float().view(4, 5)]),
     "cumsum": (lambda x, b: (aten.cumsum(x, 1), aten.cumsum(b, 0)), lambda: [f32(3, 9), flag(7)]),
     "products": (lambda a, b, v: (aten.mm(a, b), aten.mv(a, v), aten.addmm(b[0], a, b), aten.addmm(b[:1], a, b, beta=0.5, alpha=2)), lambda: [f32(5, 7), f32(7, 3), f32(7)]),
@@ -209,9 +242,33 @@ CASES = {
     "parts of sources": (lambda x, i, s: (aten.scatter_add(x, 1, i, s), aten.scatter(x, 1, i[:, :1], s), aten.index_add(x, 1, i[0], s[:4, :3], alpha=-2)), lambda: [f32(4, 9), i64(4, 3, below=9), f32(5, 4)]),
     "indices of scalars": (lambda x, i, s: (aten.index_select(x, 0, i), aten.gather(x, 0, i.view([])), aten.scatter_add(x, 0, i.view([]), s), aten.scatter(x, 0, i.view([]), 2.0), aten.index_add(x, 0, i, s),
                            aten.index_fill(x, 0, i, 3.0), aten.scatter_reduce(x, 0, i.view([]), s, "amax"), aten.index_put(s.view([1]), [i - 1], x.view([1]))), lambda: [torch.tensor(1.5), torch.tensor([0]), torch.tensor(2.5)]),
+    "masked_scatter of many": (lambda x, m, s, g: (aten.masked_scatter(x, m, s), aten.masked_scatter_backward(g, m, [50, 20])), lambda: [f32(20, 50), flag(20, 50), f32(50, 20), f32(20, 50)]),
     "masked_scatter": (lambda x, m, s, g: (aten.masked_scatter(x, m, s), aten.masked_scatter(x, m[:, :1], s), aten.masked_scatter_backward(g, m, [3, 9])), lambda: [f32(4, 5), flag(4, 5), f32(3, 9), f32(4, 5)]),
     "places among ordered": (lambda t, u, x: (aten.searchsorted(t, x), aten.searchsorted(t, x, right=True, out_int32=True), aten.searchsorted(u, x), aten.searchsorted(u.flip(-1), x, sorter=torch.arange(7, -1, -1).expand(3, 8).contiguous()), aten.searchsorted(t, 0.25), aten.bucketize(x, t), aten.bucketize(x, t, right=True)),
                              lambda: [torch.tensor([-1.0, 0.0, 0.25, 0.25, 2.0]), f32(3, 8).sort(-1)[0], torch.cat([f32(3, 6), torch.full((3, 1), 0.25), torch.full((3, 1), torch.nan)], 1)]),
+    "extremes of many by index": (lambda x, i, s, n: tuple(aten.scatter_reduce(t, 1, i, u, r, include_self=k) for t, u in ((x, s), (n, n[:, :70])) for r in ("amax", "amin") for k in (True, False)),
+                                  lambda: [torch.cat([f32(3, 100), torch.full((3, 1), torch.nan)], 1), i64(3, 70, below=40), torch.cat([f32(3, 200), torch.full((3, 5), torch.nan)], 1)[:, torch.randperm(205)], i64(3, 100)]),
+    "extremes of parts by index": (lambda x, i, s: (aten.scatter_reduce(x, 0, i, s, "amax"), aten.scatter_reduce(x, 1, i, s, "amin", include_self=False)), lambda: [f32(9, 8), i64(4, 5, below=8), f32(6, 7)]),
+    "sorts": (lambda x: (*aten.sort.stable(x, stable=True, dim=0, descending=True), aten.median(x), aten.nanmedian(x)), lambda: [f32(4, 9)]),
+    "running products": (lambda x, s, n: (aten.cumprod(x, 1), aten.cumprod(x, -2), aten.cumprod(s, 0), aten.cumprod(n, 0), aten.cumprod(x, 0, dtype=torch.float64)),
+                         lambda: [f32(3, 7), torch.tensor(1.5), i64(5)]),
+    "long scans": (lambda x, n, b: (aten.cumsum(x, 1), aten.cumsum(x.t(), 0), aten.cumsum(n, 0), aten.cumsum(b, 0), aten.cumprod(torch.where(x > 1, x, 1), 1)),
+                   lambda: [f32(2, 1000).abs(), i64(20000), flag(257)]),
+    "looks at memory": (lambda x: (aten.as_strided(x * 2, [2, 3], [1, 4]) + 1, aten.as_strided((x * 2).t(), [5, 2], [2, 2], 1) + 1, aten.as_strided(x + 1, [3, 0, 2], [1, 1, 1]), aten.as_strided(x, [], [], 7) * 3),
+                        lambda: [f32(3, 4)]),
+    "writes to memory": (lambda x, y: (aten.as_strided_scatter(x * 2, y, [2, 3], [1, 4]), aten.as_strided_scatter((x * 2).t(), y, [2, 3], [3, 1], 2)), lambda: [f32(3, 4), f32(2, 3)]),
+    "histograms": (lambda x: (aten.histc(x, 7, -1, 2), aten.histc(x * 3, 4, 0, 3), aten.histc(x.round(), 3, 0, 2)), lambda: [torch.cat([torch.randn(50).to(torch.float32), torch.tensor([torch.nan, torch.inf, -1.0, 2.0])])]),
+    "erfcx": (of_one("special_erfcx"), lambda: [torch.cat([f32(40) * 3, torch.tensor([0.0, 80.0, -5.0, torch.inf])])]),
+    "sign of truths": (of_one("sgn"), lambda: [flag(9)]),
+    **{f"bags {mode} {padding}": (bags(mode, padding), lambda: [f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9, 12])]) for mode in (0, 1, 2) for padding in (-1, 2)},
+    "bags of scaled rows": (lambda w, i, o, s: (aten._embedding_bag(w, i, o, False, 0, False, s)[0], aten._embedding_bag(w, i, o, False, 0, False, s, False, 3)[0]),
+                            lambda: [f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
+    **{f"gradients of bags {mode}": (gradients_of_bags(mode), lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9])]) for mode in (0, 1, 2)},
+    "gradients of scales": (lambda g, w, i, o, s: (aten._embedding_bag_per_sample_weights_backward(g, w, i, o, aten._embedding_bag(w, i, o, False, 0, False, s, False, 2)[1], 0, 2),
+                            aten._embedding_bag_backward(g, i, o, *aten._embedding_bag(w, i, o, False, 0, False, s)[1:], 7, False, 0, False, s, -1)),
+                            lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
+    **{f"sampling {o}": (sampling(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in (*SAMPLINGS, *itertools.product((2,), (0, 1, 2), (False, True)))},
+    **{f"sampling of volumes {o}": (sampling_of_volumes(*o), lambda: [f32(2, 3, 4, 2, 3), f32(2, 3, 5, 6, 4), f32(2, 4, 2, 3, 3) * 1.5]) for o in SAMPLINGS},
 }  # fmt: skip
 
 

@@ -167,6 +167,9 @@ void add_indexing(Source& s, std::vector<Sample>& out) {
     out.push_back({op, {s.normal({3, 5})}, {{"diagonal", int64_t{1}}}});
   }
   out.push_back({"cumsum", {s.normal({3, 4, 2})}, dim1});
+  out.push_back({"argsort", {s.normal({3, 4, 2})}, dim1});
+  out.push_back(
+      {"argsort", {values(DType::i64, {6}, {2, 1, 3, 1, 3, 2})}, {{"dim", int64_t{0}}, {"descending", true}}});
   for (const char* op : {"argmax", "argmin"}) {
     out.push_back({op, {s.normal({3, 4, 2})}, dim1});
     out.push_back({op, {values(DType::i64, {5}, {2, 1, 3, 1, 3})}, {{"dim", int64_t{0}}, {"keep_dims", true}}});
@@ -332,7 +335,7 @@ std::vector<Sample> special_samples() {
   for (const char* op : {"sum", "prod", "amax", "amin", "mean", "var", "norm2", "logsumexp"}) {
     samples.push_back({op, {rows}, {{"dims", Integers{1}}}});
   }
-  for (const char* op : {"softmax", "log_softmax", "cumsum", "argmax", "argmin"}) {
+  for (const char* op : {"softmax", "log_softmax", "cumsum", "argsort", "argmax", "argmin"}) {
     samples.push_back({op, {rows}, {{"dim", int64_t{1}}}});
   }
   // Torch's running mean makes NaN of an infinity where the definition makes infinity: not compared.

@@ -36,6 +36,7 @@ int weight_of(OpKind kind) {
       return 2;
     case OpKind::creation:
     case OpKind::attention:
+    case OpKind::ordering:
       return 1;
   }
   return 0;

@@ -52,6 +52,7 @@ std::vector<Place> places_of(KernelSpec& spec) {
             {&gemm->b, with(gemm->k, gemm->n), {&gemm->b_value}, nullptr},
             epilogue};
   }
+  if (std::holds_alternative<SortSpec>(spec.kernel)) return {};
   auto* backward = std::get_if<AttentionBackwardSpec>(&spec.kernel);
   AttentionSpec& attention = backward ? backward->forward : std::get<AttentionSpec>(spec.kernel);
   Place score{&attention.score, {attention.batch, attention.heads, attention.q_len, attention.k_len}, {}, nullptr};
@@ -257,6 +258,23 @@ class Mutator {
       for (size_t d = 0; d + 1 < 4; ++d) {
         add_in<Backward>(Kind::transposed_strides, "of a gradient",
                          [&](Backward& k) { std::swap((k.*access).strides[d], (k.*access).strides[d + 1]); });
+      }
+    }
+  }
+
+  void change_kernel(const SortSpec& sort) {
+    add_in<SortSpec>(Kind::swapped_operands, "the other way round", [](SortSpec& k) { k.descending = !k.descending; });
+    for (size_t d = 0; d < sort.extents.size(); ++d) {
+      for (int64_t less : {sort.extents[d] - 1, sort.extents[d] / 8 * 8}) {
+        if (less < 1) continue;
+        add_in<SortSpec>(Kind::tail_dropped, fmt::format("dim {} ends at {}", d, less),
+                         [&](SortSpec& k) { k.extents[d] = less; });
+      }
+      for (Access SortSpec::* access : {&SortSpec::x, &SortSpec::order}) {
+        for (size_t other = d + 1; other < sort.extents.size(); ++other) {
+          add_in<SortSpec>(Kind::transposed_strides, fmt::format("dims {} and {}", d, other),
+                           [&](SortSpec& k) { std::swap((k.*access).strides[d], (k.*access).strides[other]); });
+        }
       }
     }
   }

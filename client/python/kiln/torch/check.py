@@ -30,6 +30,7 @@ import torch
 from .. import _session
 from . import compat
 from .place import Place
+from .rows import row_of
 from .tally import is_on_trial, note_disturbance
 from .tensors import span_of
 from .text import DTYPES
@@ -164,13 +165,11 @@ class Checked:
             _session.session().say("check memory", f"a program is not checked against torch: that may take "
                                    f"{needed >> 20} MiB, {available >> 20} MiB are available")  # fmt: skip
             return None
-        with torch.no_grad():
+        with torch.no_grad(), intercepted(with_rows_choice):
             return self._eager(tensors)
 
     def _by_torch_otherwise_rounded(self, tensors: list) -> list:
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(compat.adapter().NotAvailable):
-                stack.enter_context(compat.adapter().OpInterceptor(rounded_otherwise))
+        with intercepted(rounded_otherwise):
             return self._by_torch(_perturbed(tensors))
 
     def _settle(self, function, check: str) -> None:
@@ -314,6 +313,19 @@ def _said(mine: torch.Tensor, torchs: torch.Tensor) -> str:
 def _perturbed(tensors: list) -> list:
     """The tensors, floating ones changed in their last places; torch's generator is left alone."""
     return [_perturb(t) if t.is_floating_point() and t.numel() else t for t in tensors]
+
+
+def intercepted(run):
+    """A context in which `run` takes the place of each op, where this torch lets one look at them."""
+    try:
+        return compat.adapter().OpInterceptor(run)
+    except compat.adapter().NotAvailable:
+        return contextlib.nullcontext()
+
+
+def with_rows_choice(op, arguments: tuple, keywords: dict):
+    """What the op gives: of several right results that which its row gives, as of the places of equal elements."""
+    return (row_of(op).settled or op)(*arguments, **keywords)
 
 
 def rounded_otherwise(op, arguments: tuple, keywords: dict):

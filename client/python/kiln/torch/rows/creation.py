@@ -10,7 +10,7 @@ FAMILY = Family(is_recomputed=True)
 row = FAMILY.row
 
 
-@row("zeros.default", "new_zeros.default", "zeros_like.default")
+@row("zeros.default", "new_zeros.default", "zeros_like.default", "_efficientzerotensor.default")
 def zeros(b, node):
     return b.full(0, *result_type(node))
 

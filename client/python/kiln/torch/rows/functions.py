@@ -31,6 +31,9 @@ class Arithmetic:
     def choose(self, condition: Value, then, otherwise) -> Value:
         return self._b.pointwise("select", condition, self._value(then), self._value(otherwise))
 
+    def full_like(self, value: Value, number: float) -> Value:
+        return self._b.full(number, self.dtype, value.shape)
+
     def is_(self, name: str, *values) -> Value:
         return self._b.pointwise(name, *map(self._value, values), dtype="bool")
 
@@ -143,11 +146,23 @@ _ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.186288
 def erfc(a, x):
     require(a.dtype == "f32", "more places than the approximation has")
     size = a.abs(x)
-    t = a.div(1, a.add(a.mul(size, 0.5), 1))
-    power = polynomial(a, t, _ERFC)
-    tail = a.mul(t, a.exp(a.sub(power, a.mul(size, size))))
+    tail = scaled_tail(a, size, a.neg(a.mul(size, size)))
     outer = a.choose(a.is_("lt", x, 0), a.sub(2, tail), tail)
     return a.choose(a.is_("lt", size, 0.5), a.sub(1, a.erf(x)), outer)
+
+
+@of_numbers("special_erfcx.default")
+def erfcx(a, x):
+    require(a.dtype == "f32", "more places than the approximation has")
+    tail = scaled_tail(a, a.abs(x), 0)
+    square = a.mul(x, x)
+    return a.choose(a.is_("lt", x, 0), a.sub(a.mul(a.exp(square), 2), tail), tail)
+
+
+def scaled_tail(a, size, exponent) -> Value:
+    """erfc(x) exp(x² + exponent) of x ≥ 0."""
+    t = a.div(1, a.add(a.mul(size, 0.5), 1))
+    return a.mul(t, a.exp(a.add(polynomial(a, t, _ERFC), exponent)))
 
 
 def polynomial(a, x, coefficients) -> Value:
@@ -275,6 +290,5 @@ def is_infinity(b, node):
 
 @row("sgn.default")
 def sgn(b, node):
-    dtype, _ = result_type(node)
-    require(dtype != "bool", "the sign of a truth")
-    return b.pointwise("sign", b.value(node.args[0]))
+    x = b.value(node.args[0])
+    return x if x.dtype == "bool" else b.pointwise("sign", x)

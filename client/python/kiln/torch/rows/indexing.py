@@ -197,16 +197,19 @@ def bucketize(b, node):
 
 
 def place_among(b: Builder, node, ordered: Value, values, is_right: bool, order: Value | None = None) -> Value:
-    """How many of the elements along the last dim, which are ordered or have an order, lie before each value, by halving. NaN
-    lies after all."""
     dtype, shape = result_type(node)
     values = b.value(values) if isinstance(values, fx.Node) else b.full(number(values), ordered.dtype)
     require(values.dtype == ordered.dtype and len(ordered.shape) > 0, "values of another dtype")
-    extent = ordered.shape[-1]
-    require(isinstance(extent, int), "a search in a symbolic extent")
-    flat = len(ordered.shape) == 1
-    if flat:
+    if len(ordered.shape) == 1:
         values = b.reshape(values, (math.prod(shape),))
+    return b.cast(b.reshape(places_among(b, ordered, values, is_right, order), shape), dtype)
+
+
+def places_among(b: Builder, ordered: Value, values: Value, is_right: bool, order: Value | None = None) -> Value:
+    """How many of the elements along the last dim, which are ordered or have an order, lie before each value, by halving: of one
+    row for a row of values, else row by row. NaN lies after all."""
+    extent, flat = ordered.shape[-1], len(ordered.shape) == 1
+    require(isinstance(extent, int), "a search in a symbolic extent")
     low, high = b.full(0, "i64", values.shape), b.full(extent, "i64", values.shape)
     for _ in range(extent.bit_length()):
         middle = b.pointwise("floor_div", b.pointwise("add", low, high), b.full(2, "i64"))
@@ -220,4 +223,4 @@ def place_among(b: Builder, node, ordered: Value, values, is_right: bool, order:
         goes_down = b.pointwise("bitwise_and", is_open, is_after)
         low = b.pointwise("select", goes_up, b.pointwise("add", middle, b.full(1, "i64")), low)
         high = b.pointwise("select", goes_down, middle, high)
-    return b.cast(b.reshape(low, shape), dtype)
+    return low

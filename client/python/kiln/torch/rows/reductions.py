@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Callable
 
 from torch import fx
 
@@ -23,7 +24,7 @@ def reduction(name: str):
         single = node.target._overloadname in ("default",) and name not in ("amax", "amin")
         dims = None if single else arg(node, 1, "dim")
         keep = False if single else bool(arg(node, 2, "keepdim", False))
-        return b.reduce(name, x, dims_of(dims, len(x.shape)), keep)
+        return b.reduce(of_dtype(name, dtype), x, dims_of(dims, len(x.shape)), keep)
 
     return lower
 
@@ -78,7 +79,12 @@ def var(b, node):
 @row("max.default", "min.default")
 def extreme_of_all(b, node):
     x = b.value(node.args[0])
-    return b.reduce("amax" if "max" in node.target._schema.name else "amin", x, range(len(x.shape)), False)
+    return b.reduce(of_dtype("amax" if "max" in node.target._schema.name else "amin", x.dtype), x, range(len(x.shape)), False)
+
+
+def of_dtype(name: str, dtype: str) -> str:
+    """The reduction of that name; of truths amax and amin are any and all."""
+    return {"amax": "any", "amin": "all"}.get(name, name) if dtype == "bool" else name
 
 
 @row("max.dim", "min.dim")
@@ -89,7 +95,8 @@ def extreme(b, node):
         return x, b.full(0, "i64")
     names = ("amax", "argmax") if "max" in node.target._schema.name else ("amin", "argmin")
     (_, shape), _ = result_types(node)
-    return b.reduce(names[0], x, [dim], keep), b.op(names[1], (x,), "i64", shape, dim=dim, keep_dims=keep)
+    seen = b.cast(x, "i32") if x.dtype == "bool" else x
+    return b.reduce(of_dtype(names[0], x.dtype), x, [dim], keep), b.op(names[1], (seen,), "i64", shape, dim=dim, keep_dims=keep)
 
 
 @row("argmax.default", "argmin.default")
@@ -106,10 +113,22 @@ def arg_extreme(b, node):
 
 @row("cumsum.default")
 def cumsum(b, node):
-    x = operand(b, node.args[0], result_type(node)[0])
-    if not x.shape:
-        return x
-    return b.op("cumsum", (x,), x.dtype, x.shape, dim=wrap(node.args[1], len(x.shape)))
+    return running(b, node, running_sum)
+
+
+def running_sum(b: Builder, x: Value) -> Value:
+    """Along the last dim."""
+    return in_blocks(b, x, "add", 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
+
+
+@row("cumprod.default")
+def cumprod(b, node):
+    def product(x: Value) -> Value:
+        last = len(x.shape) - 1
+        seen, _, is_before = all_before(b, x, last)
+        return b.reduce("prod", b.pointwise("select", is_before, seen, b.full(1, x.dtype)), [last + 1], False)
+
+    return running(b, node, lambda b, x: in_blocks(b, x, "mul", 1, product))
 
 
 @row("_cdist_forward.default")
@@ -151,8 +170,8 @@ def distances_backward(b, node):
     return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
 
 
-# Scans of other combinations than sums compare each place with all before it: no longer dims than this.
-MAX_SCANNED = 128
+# Scans compare each place with all before it: along no longer dims than this. Sums and products are scanned in blocks.
+MAX_SCANNED, BLOCK = 128, 16
 
 
 def all_before(b: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
@@ -170,6 +189,41 @@ def scanned(b: Builder, result: Value, dim: int) -> Value:
     rank = len(result.shape)
     order = [*range(dim), rank - 1, *range(dim, rank - 1)]
     return b.permute(result, order)
+
+
+def running(b: Builder, node: fx.Node, scan: Callable[[Builder, Value], Value]) -> Value:
+    """The scan along the node's dim, in the dtype of the result; `scan` does that along the last dim."""
+    x, (dtype, shape) = operand(b, node.args[0], result_type(node)[0]), result_type(node)
+    if not shape:
+        return x
+    rank, dim = len(shape), wrap(node.args[1], len(shape))
+    x = b.permute(b.cast(x, statistics_dtype(dtype)), [*(d for d in range(rank) if d != dim), dim])
+    return scanned(b, b.cast(scan(b, x), dtype), dim)
+
+
+def in_blocks(b: Builder, x: Value, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
+    """The scan along the last dim of what combines: of each block for itself, by `scan`, then with all blocks before it, which are
+    scanned the same way."""
+    *outer, extent = x.shape
+    if not isinstance(extent, int) or extent <= 2 * BLOCK:
+        return scan(x)
+    blocks, last = -(-extent // BLOCK), len(outer)
+    whole = padded(b, x, 0, blocks * BLOCK - extent, neutral)
+    inside = scan(b.reshape(whole, (*outer, blocks, BLOCK)))
+    totals = b.reshape(b.slice(inside, last + 1, BLOCK - 1, BLOCK, 1), (*outer, blocks))
+    before = in_blocks(b, b.slice(totals, last, 0, blocks - 1, blocks - 1), combine, neutral, scan)
+    before = b.reshape(padded(b, before, 1, 0, neutral), (*outer, blocks, 1))
+    return b.slice(b.reshape(b.pointwise(combine, before, inside), whole.shape), last, 0, extent, extent)
+
+
+def padded(b: Builder, x: Value, low: int, high: int, value: float) -> Value:
+    """Along the last dim."""
+    if low == high == 0:
+        return x
+    *outer, extent = x.shape
+    none = (0,) * len(outer)
+    shape = (*outer, low + extent + high)
+    return b.op("pad", (x,), x.dtype, shape, low=(*none, low), high=(*none, high), value=float(value))
 
 
 @row("logcumsumexp.default")

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import math
 
+from torch import fx
+
 from ..builder import Builder
 from ..text import FLOATING, Value
 from .creation import ascending
 from .indexing import first_part, in_line, in_range, put
-from .table import Family, arg, operand, require, result_type, wrap
+from .normalisation import statistics_dtype
+from .reductions import running_sum
+from .sorting import elements_at, order_of
+from .table import Family, arg, number, operand, require, result_type, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -24,7 +29,7 @@ def scatter_reduce(b, node):
     x, indices, source = (in_line(b, b.value(v)) for v in (x, indices, source))
     includes = bool(arg(node, 5, "include_self", True))
     require(len(indices.shape) == len(x.shape) == len(source.shape), "indices of another rank")
-    result = reduced(b, x, wrap(dim, len(x.shape)), indices, first_part(b, source, indices.shape), reduction, includes)
+    result = reduced(b, node, x, wrap(dim, len(x.shape)), indices, first_part(b, source, indices.shape), reduction, includes)
     return b.reshape(result, result_type(node)[1])
 
 
@@ -36,57 +41,54 @@ def index_reduce(b, node):
     dim = wrap(dim, len(x.shape))
     column = b.reshape(indices, (*(1 for _ in x.shape[:dim]), *indices.shape, *(1 for _ in x.shape[dim + 1 :])))
     indices = b.expand(column, source.shape)
-    result = reduced(b, x, dim, indices, source, reduction, bool(node.kwargs.get("include_self", True)))
+    result = reduced(b, node, x, dim, indices, source, reduction, bool(node.kwargs.get("include_self", True)))
     return b.reshape(result, result_type(node)[1])
 
 
-def reduced(b: Builder, x: Value, dim: int, indices: Value, source: Value, reduction: str, includes: bool) -> Value:
+def reduced(b: Builder, node: fx.Node, x: Value, dim: int, indices: Value, source: Value, reduction: str, includes: bool) -> Value:
     """x with the reduction of what is written to each of its places, and of what was there if that is included."""
     require(x.dtype != "bool", "a reduction of truths")
+    if reduction in ("amax", "amin"):
+        return extreme(b, node, x, dim, indices, source, reduction == "amax", includes)
     ones = b.full(1, "i64", indices.shape)
     count = b.op("scatter_add", (b.full(0, "i64", x.shape), indices, ones), "i64", x.shape, dim=dim)
     is_written = b.pointwise("gt", count, b.full(0, "i64"), dtype="bool")
-    if reduction in ("sum", "mean"):
-        wide = "f32" if x.dtype in ("f16", "bf16") else x.dtype
-        own = b.cast(x, wide)
-        base = own if includes else b.pointwise("select", is_written, b.full(0, wide), own)
-        result = b.op("scatter_add", (base, indices, b.cast(source, wide)), wide, x.shape, dim=dim)
-        if reduction == "mean":
-            count = b.pointwise("add", count, b.full(1, "i64")) if includes else count
-            count = b.pointwise("maximum", count, b.full(1, "i64"))
-            result = b.pointwise("div" if x.dtype in FLOATING else "floor_div", result, b.cast(count, wide))
-        return b.cast(result, x.dtype)
-    return chosen(b, x, dim, indices, source, is_written, reduction, includes)
+    if reduction == "prod":
+        values = products(b, x, dim, indices, source)
+        return b.pointwise("select", is_written, b.pointwise("mul", x, values) if includes else values, x)
+    wide = statistics_dtype(x.dtype)
+    own = b.cast(x, wide)
+    base = own if includes else b.pointwise("select", is_written, b.full(0, wide), own)
+    result = b.op("scatter_add", (base, indices, b.cast(source, wide)), wide, x.shape, dim=dim)
+    if reduction == "mean":
+        count = b.pointwise("add", count, b.full(1, "i64")) if includes else count
+        count = b.pointwise("maximum", count, b.full(1, "i64"))
+        result = b.pointwise("div" if x.dtype in FLOATING else "floor_div", result, b.cast(count, wide))
+    return b.cast(result, x.dtype)
 
 
-def chosen(b: Builder, x: Value, dim: int, indices: Value, source: Value, is_written: Value, name: str, includes: bool) -> Value:
-    """By a comparison of each place along the dim with each index: no op writes so that a reduction stays."""
+def extreme(b: Builder, node: fx.Node, x: Value, dim: int, indices: Value, source: Value, is_max: bool, includes: bool) -> Value:
+    """What is written in order leaves the last, which is the largest, or NaN."""
+    key = b.pointwise("neg", source) if not is_max and source.dtype in FLOATING else source
+    order = order_of(b, node, key, dim, not is_max and key is source)
+    indices, source = elements_at(b, indices, order, dim), elements_at(b, source, order, dim)
+    written = b.op("scatter", (x, indices, source), x.dtype, x.shape, dim=dim)
+    return b.pointwise("maximum" if is_max else "minimum", x, written) if includes else written
+
+
+def products(b: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    """By a comparison of each place along the dim with each index: no op writes so that a product stays."""
     extent, count = x.shape[dim], indices.shape[dim]
     require(all(isinstance(e, int) for e in (*x.shape, *indices.shape)), "a symbolic extent")
     require(min(extent, count) <= MAX_COMPARISONS, "more places and indices than are compared with each other")
     outer = x.shape[:dim] + x.shape[dim + 1 :]
     require(indices.shape[:dim] + indices.shape[dim + 1 :] == outer, "indices of a part of the places")
     require(count > 0, "nothing to write")
-    places = ascending(b, indices.dtype, (extent, 1))
     along = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    indices, source = (b.permute(v, along) for v in (indices, source))
-    indices, source = (b.reshape(v, (*outer, 1, count)) for v in (indices, source))
-    is_here = b.pointwise("eq", indices, places, dtype="bool")
-    values = b.pointwise("select", is_here, source, neutral(b, name, source))
-    values = b.reduce(name, values, [len(outer) + 1], False)
-    both = values = b.permute(values, [along.index(d) for d in range(len(x.shape))])
-    if includes:
-        both = b.pointwise({"amax": "maximum", "amin": "minimum", "prod": "mul"}[name], x, values)
-    return b.pointwise("select", is_written, both, x)
-
-
-def neutral(b: Builder, name: str, source: Value) -> Value:
-    """What changes no reduction of elements of the source along its last dim."""
-    if name == "prod":
-        return b.full(1, source.dtype)
-    if source.dtype in FLOATING:
-        return b.full(-math.inf if name == "amax" else math.inf, source.dtype)
-    return b.reduce("amin" if name == "amax" else "amax", source, [len(source.shape) - 1], True)
+    indices, source = (b.reshape(b.permute(v, along), (*outer, 1, count)) for v in (indices, source))
+    is_here = b.pointwise("eq", indices, ascending(b, indices.dtype, (extent, 1)), dtype="bool")
+    values = b.reduce("prod", b.pointwise("select", is_here, source, b.full(1, source.dtype)), [len(outer) + 1], False)
+    return b.permute(values, [along.index(d) for d in range(len(x.shape))])
 
 
 @row("put.default")
@@ -123,7 +125,7 @@ def places_of(b: Builder, mask: Value, shape: tuple) -> tuple[Value, Value]:
     count = math.prod(shape)
     mask = b.reshape(b.expand(mask, shape), (count,))
     numbers = b.cast(mask, "i64")
-    return mask, b.pointwise("sub", b.op("cumsum", (numbers,), "i64", (count,), dim=0), numbers)
+    return mask, b.pointwise("sub", running_sum(b, numbers), numbers)
 
 
 @row("masked_scatter.default")
@@ -146,3 +148,20 @@ def masked_scatter_backward(b, node):
     places = b.pointwise("select", mask, places, b.full(0, "i64"))
     given = b.pointwise("select", mask, b.reshape(grad, mask.shape), b.full(0, dtype))
     return b.reshape(b.op("scatter_add", (b.full(0, dtype, (available,)), places, given), dtype, (available,), dim=0), shape)
+
+
+@row("histc.default")
+def histc(b, node):
+    """How many elements are in each of equal bins, of which the last has both its ends; NaN is in none."""
+    x, (dtype, (bins,)) = b.value(node.args[0]), result_type(node)
+    low, high = (number(arg(node, i, name, 0)) for i, name in ((2, "min"), (3, "max")))
+    require(low < high, "a range that the data say, which torch looks at")
+    require(dtype in ("f32", "f64") and isinstance(bins, int), "bins of this kind")
+    x = b.reshape(x, (math.prod(x.shape),))
+    is_in = b.pointwise("bitwise_and", b.pointwise("ge", x, b.full(low, dtype), dtype="bool"),
+                        b.pointwise("le", x, b.full(high, dtype), dtype="bool"))  # fmt: skip
+    inside = b.pointwise("select", is_in, x, b.full(low, dtype))
+    place = b.pointwise("mul", b.pointwise("sub", inside, b.full(low, dtype)), b.full(bins, dtype))
+    place = b.cast(b.pointwise("div", place, b.full(high - low, dtype)), "i64")
+    place = b.pointwise("minimum", b.pointwise("maximum", place, b.full(0, "i64")), b.full(bins - 1, "i64"))
+    return b.op("scatter_add", (b.full(0, dtype, (bins,)), place, b.cast(is_in, dtype)), dtype, (bins,), dim=0)

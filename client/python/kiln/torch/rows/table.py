@@ -29,6 +29,8 @@ class Row:
     is_norm: bool = False
     # Nothing is computed: between captures it is worth no program, and is not counted (between.py).
     is_idle: bool = False
+    # torch's own function with the choice that the row makes where torch leaves one open, as among equal elements (check.py).
+    settled: Callable | None = None
 
 
 NO_ROW = Row(lower=None)
@@ -37,12 +39,12 @@ NO_ROW = Row(lower=None)
 class Family:
     """The rows of one file. A fact of the family holds for each of its rows that does not say otherwise."""
 
-    def __init__(self, **facts: bool) -> None:
+    def __init__(self, **facts: bool | Callable) -> None:
         self.rows: dict[Callable, Row] = {}
         self.later: dict[str, Row] = {}
         self._facts = facts
 
-    def row(self, *overloads: str | Callable, **facts: bool):
+    def row(self, *overloads: str | Callable, **facts: bool | Callable):
         """Adds the decorated function as the lowering of each overload, e.g. "add.Tensor"; those that this torch lacks are left
         out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type.default"; where torch has
         not registered one yet it is known by name. A function of this package stands for itself."""

@@ -6,7 +6,8 @@ import math
 
 from ..builder import Builder, dim_of, meta_of
 from ..tensors import is_empty, relayout
-from ..text import Value
+from ..text import Value, is_dense
+from .creation import ascending
 from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
 
 FAMILY = Family()
@@ -276,3 +277,43 @@ def unfold(b, node):
     seen = (*x.shape[:-1], size, shape[dim])
     x = b.view("window", x, seen, kernel=(size,), stride=(step,), dilation=(1,))
     return b.permute(x, [*(outer.index(d) if d != dim else rank for d in range(rank)), rank - 1])
+
+
+def memory_of(b: Builder, node) -> tuple[Value, list[int]]:
+    """The elements of the node's first operand as they lie in memory, and its dims in that order."""
+    tensor, x = meta_of(node.args[0]), b.value(node.args[0])
+    require(all(isinstance(e, int) for e in (*x.shape, *map(dim_of, tensor.stride()))), "a symbolic extent")
+    order = sorted(range(len(x.shape)), key=lambda d: (tensor.stride(d), x.shape[d] == 1), reverse=True)
+    seen = b.permute(x, order)
+    is_whole = tensor.storage_offset() == 0 and is_dense(seen.shape, [tensor.stride(d) for d in order])
+    require(is_whole, "a look at memory that is not all an operand's")
+    return b.reshape(seen, (math.prod(x.shape),)), order
+
+
+def strided_places(b: Builder, node, first: int, count: int) -> Value:
+    """Where in memory of `count` elements those lie that sizes and strides name, which the node's arguments say from `first` on."""
+    sizes, strides = ([number(n) for n in node.args[i]] for i in (first, first + 1))
+    offset = arg(node, first + 2, "storage_offset")
+    offset = 0 if offset is None else number(offset)
+    require(offset + sum((e - 1) * s for e, s in zip(sizes, strides)) < count, "a look beyond an operand's memory")
+    places = b.full(offset, "i64", sizes)
+    for dim, step in enumerate(strides):
+        places = b.pointwise("add", places, ascending(b, "i64", tuple(sizes), dim, step=step))
+    return places
+
+
+@row("as_strided.default", is_view=True)
+def as_strided(b, node):
+    memory, _ = memory_of(b, node)
+    return b.op("take", (memory, strided_places(b, node, 1, memory.shape[0])), *result_type(node), dim=0)
+
+
+@row("as_strided_scatter.default")
+def as_strided_scatter(b, node):
+    memory, order = memory_of(b, node)
+    x, places = b.value(node.args[0]), strided_places(b, node, 2, memory.shape[0])
+    count = (math.prod(places.shape),)
+    source = b.reshape(b.cast(b.value(node.args[1]), memory.dtype), count)
+    written = b.op("scatter", (memory, b.reshape(places, count), source), memory.dtype, memory.shape, dim=0)
+    written = b.reshape(written, [x.shape[d] for d in order])
+    return b.permute(written, [order.index(d) for d in range(len(order))])
