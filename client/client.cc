@@ -87,8 +87,9 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
   for (Target& target : opened.targets) target.is_deterministic = loaded.values.deterministic;
-  KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened),
-                                                        job_of(loaded.values), pack_folders(loaded.values)));
+  KILN_ASSIGN_OR_RETURN(auto resolver,
+                        Resolver::create(loaded.values.cache_directory, std::move(opened), job_of(loaded.values),
+                                         pack_folders(loaded.values), loaded.values.cache_shared));
   say_refused(resolver->packs());
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
 }

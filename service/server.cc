@@ -16,6 +16,7 @@
 
 #include "base/limits.h"
 #include "service/background_tuner.h"
+#include "service/code_supplies.h"
 #include "service/counters.h"
 #include "service/flight_recorder.h"
 #include "service/guarded.h"
@@ -58,6 +59,7 @@ class Server::Impl final : SessionHost {
  public:
   Impl(Options options, std::unique_ptr<EntryStore> store)
       : m_options(std::move(options)),
+        m_supplies(m_options.config),
         m_signals(m_io, SIGTERM, SIGINT),
         m_acceptor(m_io),
         m_idle_timer(m_io),
@@ -66,7 +68,7 @@ class Server::Impl final : SessionHost {
         m_heartbeat_timer(m_io),
         m_store(std::move(store)),
         m_store_thread(1),
-        m_pool(std::make_unique<WorkerPool>(pool_options(m_options))),
+        m_pool(std::make_unique<WorkerPool>(pool_options(m_options), m_supplies)),
         m_tuner({m_io, m_store_thread, *m_store, *m_pool, m_counters, m_events, m_options.config.cache_directory,
                  [this] { return m_jobs.running() + m_jobs.queued() > 0; }}) {}
 
@@ -120,6 +122,7 @@ class Server::Impl final : SessionHost {
   DaemonState state() const;
 
   const Options m_options;
+  CodeSupplies m_supplies;  // outlives all results: they give up what they claim
   const Deadline m_started = Clock::now();
   asio::io_context m_io{1};
   asio::signal_set m_signals;
@@ -361,7 +364,8 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
     return fail_job(key, status, outcome.signal);
   }
   m_counters.add(Counter::compilations, outcome.result->compilations);
-  publish(key, std::make_shared<BuildResult>(std::move(outcome.result).value()));
+  m_counters.add(Counter::kernels_supplied, outcome.supply->supplied());
+  publish(key, result_of(std::move(outcome)));
 }
 
 void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {

@@ -30,6 +30,8 @@ constexpr std::array k_keys = {
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"cache.readonly", &Config::cache_readonly, "",
               "On: what is compiled for this process is given to it and not kept in the cache, nor are captures."},
+    ConfigKey{"cache.shared", &Config::cache_shared, "",
+              "A cache directory of this user or root that is only read, for what neither the cache nor a pack has."},
     ConfigKey{
         "packs.path", &Config::packs_path, "",
         "Folders, with colons between, whose packs (*.kpack) are used in place beside the cache; of the user or the "

@@ -30,6 +30,7 @@ struct Config {
   uint64_t cache_size_max_bytes = uint64_t{8} << 30;
   bool cache_allow_network = false;
   bool cache_readonly = false;
+  std::string cache_shared;
 
   std::string packs_path;
   std::string packs_trust;

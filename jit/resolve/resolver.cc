@@ -19,20 +19,22 @@ Digest digest_of_artifact(const kiln_view& view) {
 }  // namespace
 
 Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device,
-                                                     std::string_view job, const PackFolders& packs) {
+                                                     std::string_view job, const PackFolders& packs,
+                                                     const std::string& shared) {
   std::unique_ptr<DeviceStream> stream;
   if (!device.device->is_host()) {
     KILN_ASSIGN_OR_RETURN(stream, DeviceStream::create(*device.device));
   }
-  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream), job, packs));
+  return std::unique_ptr<Resolver>(
+      new Resolver(cache_directory, std::move(device), std::move(stream), job, packs, shared));
 }
 
 Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
-                   std::string_view job, const PackFolders& packs)
+                   std::string_view job, const PackFolders& packs, const std::string& shared)
     : m_device(std::move(device)),
       m_stream(std::move(stream)),
       m_job(job.empty() ? std::nullopt : std::optional<JobHeads>(std::in_place, cache_directory, job)),
-      m_sources(cache_directory, packs) {}
+      m_sources(cache_directory, packs, shared) {}
 
 Resolver::Lookup Resolver::find(const Digest& graph) {
   Lookup best;
@@ -124,7 +126,7 @@ Expected<std::shared_ptr<const Executable>> Resolver::executable(const Digest& d
   kiln_view view;
   auto miss = m_sources.find_digest(digest, KILN_ARTIFACT_CODE, view);
   const uint8_t* code = miss == KILN_HIT ? view.payload : nullptr;
-  if (miss == KILN_HIT && m_device.device->is_host()) miss = m_sources.directory().map_code(view, code);
+  if (miss == KILN_HIT && m_device.device->is_host()) miss = m_sources.map_code(view, code);
   if (miss != KILN_HIT) {
     return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
   }

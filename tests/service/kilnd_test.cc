@@ -7,12 +7,16 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <thread>
+#include <utility>
 
 #include "base/limits.h"
+#include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
 #include "client/connection/connection.h"
 
@@ -57,6 +61,25 @@ class KilndTest : public testing::Test {
   Expected<protocol::Built> build(const std::string& text) {
     Connection connection(m_config);
     return connection.build({0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms));
+  }
+
+  /// Builds the second graph once the first one's kernel is being made.
+  std::array<Expected<protocol::Built>, 2> build_while_made(const std::string& first, const std::string& second) {
+    std::array<Expected<protocol::Built>, 2> built = {protocol::Built{}, protocol::Built{}};
+    std::binary_semaphore is_made{0};
+    std::thread maker([&] {
+      Connection connection(m_config);
+      bool said = false;
+      const auto progress = [&](const protocol::Progress& step) {
+        if (step.stage == "make" && !std::exchange(said, true)) is_made.release();
+      };
+      built[0] = connection.build({0, {first.begin(), first.end()}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms),
+                                  progress);
+    });
+    EXPECT_TRUE(is_made.try_acquire_for(std::chrono::milliseconds(k_patience_ms)));
+    built[1] = build(second);
+    maker.join();
+    return built;
   }
 
   nlohmann::json ask(protocol::Command command) {
@@ -219,6 +242,61 @@ TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
   EXPECT_EQ(ask({.verb = Verb::clear}).at("after").at("artifacts"), 0);
   EXPECT_EQ(mapped_bytes(built->heads.at(0).key, KILN_ARTIFACT_PROGRAM), 0U);
   EXPECT_TRUE(build("ok").ok());
+}
+
+// ---- code that a build need not make (fakes/fake_worker.cc: all "layer…" graphs have one kernel in common)
+
+const Digest k_layer = digest_of("the layer");
+
+TEST_F(KilndTest, GraphsThatShareALayerCompileItOnceEvenAtTheSameTime) {
+  const auto [first, second] = build_while_made("layer a", "layer b");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->compilations + second->compilations, 1U);
+  EXPECT_EQ(build("layer c")->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U);
+  EXPECT_EQ(ask({.verb = Verb::stats})["counters"]["kernels_supplied"], 2);
+}
+
+/// Whoever waits for a build that dies, or whose program turns out wrong, is not left without the code.
+TEST_F(KilndTest, WhoWaitsForALayerGetsItWhateverBecomesOfItsMaker) {
+  for (const char* maker : {"layer dead", "layer bad"}) {
+    const auto [failed, waited] = build_while_made(maker, "layer of another");
+    EXPECT_FALSE(failed.ok());
+    ASSERT_TRUE(waited.ok()) << maker << ": " << waited.status().to_string();
+    EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U);
+    ask({.verb = Verb::clear});
+  }
+}
+
+TEST_F(KilndTest, CodeOfAMountedPackOrASharedDirectoryIsNotCompiledAgain) {
+  const auto key = SigningKey::create();
+  ASSERT_TRUE(key.ok());
+  for (const char* folder : {"/packs", "/trust"}) std::filesystem::create_directory(m_directory + folder);
+  ASSERT_TRUE(key->write(m_directory + "/kiln.key", m_directory + "/trust/kiln.pub").ok());
+  const Artifact code{ArtifactKind::code, {}, std::vector<uint8_t>(80, 0x90)};
+  auto pack = PackWriter::create(m_directory + "/packs/a.kpack", 1, 1);
+  ASSERT_TRUE(pack.ok());
+  ASSERT_TRUE(pack->add(code).ok());
+  ASSERT_TRUE(pack->add(k_layer, artifact_digest(code), 5, {"the layer", "{}", {}}).ok());
+  ASSERT_TRUE(pack->finish(&*key).ok());
+
+  m_config.packs_path = m_directory + "/packs";
+  m_config.packs_trust = m_directory + "/trust";
+  const auto built = build("layer a");
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(built->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);  // the program leads to it where there is no pack, too
+
+  m_config.cache_shared = m_config.cache_directory;
+  m_config.cache_directory = m_directory + "/other";
+  m_config.packs_path = "";
+  const auto beside = build("layer a");
+  ASSERT_TRUE(beside.ok()) << beside.status().to_string();
+  EXPECT_EQ(beside->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);
+  ask({.verb = Verb::shutdown});
+  wait_for_end();
+  m_config.cache_directory = m_config.cache_shared;  // whose daemon TearDown ends
 }
 
 }  // namespace

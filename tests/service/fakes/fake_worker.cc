@@ -1,6 +1,6 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
 //   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"  "driver…"
-//   "share…"  "unjudged…"
+//   "share…"  "unjudged…"  "layer…"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -159,6 +159,32 @@ Expected<BuildResult> race(const BuildRequest& request, const std::string& graph
   return result;
 }
 
+/// A program of one kernel, which all such graphs share. "layer dead…" dies over it, "layer bad…" fails with it made.
+Expected<BuildResult> build_on_layer(const std::string& graph, const BuildEnvironment& environment) {
+  CodeSupply& supply = *environment.supply;
+  const Digest key = digest_of("the layer");
+  BuildResult result = result_of(graph, 100);
+  result.compilations = 0;
+  KILN_ASSIGN_OR_RETURN(CodeAnswer answer, supply.ask({&key, 1}, false));
+  if (!answer.elsewhere.empty()) {
+    KILN_ASSIGN_OR_RETURN(answer, supply.ask({&key, 1}, true));
+  }
+  if (answer.found.empty()) {
+    environment.progress("make", 0, 1, "the layer");
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    if (graph.starts_with("layer dead")) abort();
+    SuppliedCode made{key, 0, {.kind = 1, .payload = std::vector<uint8_t>(64, 0xc3)}};
+    made.artifact.digest = artifact_digest({ArtifactKind::code, {}, made.artifact.payload});
+    answer.found = {made};
+    result.compilations = 1;
+    KILN_RETURN_IF_ERROR(supply.give({made}));
+    if (graph.starts_with("layer bad")) return error(StatusCode::internal, "the program is wrong");
+  }
+  result.heads.push_back({key, answer.found[0].artifact.digest, answer.found[0].generation, "{}"});
+  result.artifacts.push_back(answer.found[0].artifact);
+  return result;
+}
+
 Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnvironment& environment) {
   const std::string graph(request.graph_wire.begin(), request.graph_wire.end());
   const auto is = [&](std::string_view word) { return graph.starts_with(word); };
@@ -195,6 +221,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     result.heads[0].not_judged = "it needs 9 bytes, at most 1";
     return result;
   }
+  if (is("layer")) return build_on_layer(graph, environment);
   if (is("share")) {
     BuildResult result = result_of(graph, 100);
     result.report = std::to_string(environment.threads());
