@@ -129,6 +129,7 @@ void BackgroundTuner::on_done(const Digest& key, const std::vector<uint8_t>& gra
       m_is_asking = false;
       on_published(key, *result, published);
     });
+    if (published.ok()) m_around.supplies.offer(*result, m_around.store);
   });
 }
 

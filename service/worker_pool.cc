@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/limits.h"
 #include "jit/worker/job.h"
@@ -16,7 +18,19 @@ std::shared_ptr<BuildResult> result_of(JobOutcome outcome) {
   return {whole, &*whole->result};
 }
 
-WorkerPool::WorkerPool(Options options, CodeSupplies& supplies)
+WorkerPool::Options WorkerPool::options_of(const Config& config, std::string program) {
+  const size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  const size_t count = config.worker_count == 0 ? processors : std::min<size_t>(config.worker_count, 1'024);
+  // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
+  const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * processors * 2;
+  return {std::move(program),
+          count,
+          config.worker_deadline_ms,
+          {config.worker_memory_max_bytes, cpu_seconds},
+          std::max(count, processors)};
+}
+
+WorkerPool::WorkerPool(Options options, Supplies& supplies)
     : m_options(std::move(options)),
       m_supplies(supplies),
       m_zygote({m_options.program, m_options.limits, m_options.threads}) {
@@ -94,6 +108,9 @@ void WorkerPool::work() {
 
 JobOutcome WorkerPool::run(const Job& job) {
   const std::shared_ptr<BuildSupply> supply = m_supplies.for_build();
+  if (auto found = supply->programs(job.request.program_keys, job.request.tuning != Tuning::off)) {
+    return {std::move(*found), 0, false, supply};
+  }
   for (size_t attempt = 0;; ++attempt) {
     if (stopping()) return {error(StatusCode::unavailable, "the daemon is leaving"), 0, false};
     if (is_cancelled(job.number)) return {error(StatusCode::cancelled, "not wanted any more"), 0, false};

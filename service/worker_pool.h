@@ -10,10 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/config/config.h"
 #include "jit/build/build.h"
 #include "jit/worker/job.h"
 #include "jit/worker/zygote.h"
-#include "service/code_supplies.h"
+#include "service/supplies.h"
 
 namespace kiln {
 
@@ -43,10 +44,12 @@ class WorkerPool {
     WorkerLimits limits;
     size_t threads = 1;  // of all builds together, as far as each has more than one
   };
+  static Options options_of(const Config& config, std::string program);
+
   using Done = std::function<void(JobOutcome)>;
 
   /// `supplies` outlives it.
-  WorkerPool(Options options, CodeSupplies& supplies);
+  WorkerPool(Options options, Supplies& supplies);
   /// Kills what runs; their `done` is called with unavailable first.
   ~WorkerPool();
 
@@ -85,7 +88,7 @@ class WorkerPool {
   void set_socket(uint64_t number, int socket);
 
   const Options m_options;
-  CodeSupplies& m_supplies;
+  Supplies& m_supplies;
   Zygote m_zygote;
   std::mutex m_mutex;
   std::condition_variable m_changed;

@@ -31,6 +31,11 @@ struct Config {
   bool cache_allow_network = false;
   bool cache_readonly = false;
   std::string cache_shared;
+  std::string cache_remote;
+
+  uint64_t remote_budget_ms = 200;
+  std::string remote_password_file;
+  std::string remote_signing_key;
 
   std::string packs_path;
   std::string packs_trust;

@@ -5,9 +5,9 @@
 namespace kiln {
 
 /// The reader keeps what it reads until it is closed: each search has its own.
-std::vector<FoundEntry> DirectoryEntries::find(std::span<const Digest> keys, ArtifactKind kind) {
+std::vector<SourceEntry> DirectoryEntries::find(std::span<const Digest> keys, ArtifactKind kind, Patience&) {
   CacheDirectory directory(m_path);
-  std::vector<FoundEntry> found;
+  std::vector<SourceEntry> found;
   for (const Digest& key : keys) {
     kiln_view view;
     if (directory.find_key(key, static_cast<kiln_artifact_kind>(kind), view) != KILN_HIT) continue;

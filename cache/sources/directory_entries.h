@@ -12,7 +12,7 @@ class DirectoryEntries final : public EntrySource {
  public:
   explicit DirectoryEntries(std::string path) : m_path(std::move(path)) {}
 
-  std::vector<FoundEntry> find(std::span<const Digest> keys, ArtifactKind kind) override;
+  std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) override;
 
  private:
   const std::string m_path;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -10,11 +13,20 @@
 namespace kiln {
 
 /// What a key leads to, in bytes of its own.
-struct FoundEntry {
+struct SourceEntry {
   Digest key;
   uint32_t generation = 0;
   Digest digest;  // the artifact's
   Artifact artifact;
+  /// What the artifact is of no use without, where the source keeps it beside.
+  std::vector<std::pair<Digest, Artifact>> needs = {};
+  std::string canonical_key = {}, provenance = {};  // for whoever publishes it; empty where the source need not know
+};
+
+/// How long whoever asks still waits for sources that are elsewhere: each takes off what it took.
+struct Patience {
+  using Duration = std::chrono::milliseconds;
+  Duration left{0};
 };
 
 /// Where whoever builds gets entries from besides a build: many keys at a time, and nothing stays with the source.
@@ -29,7 +41,12 @@ class EntrySource {
   virtual ~EntrySource() = default;
 
   /// What there is of `keys`; what a key leads to of another kind than `kind` is absent.
-  virtual std::vector<FoundEntry> find(std::span<const Digest> keys, ArtifactKind kind) = 0;
+  virtual std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) = 0;
+
+  /// Takes an entry that was built here, where others may take it from; without a wait, and without a promise.
+  virtual void offer(SourceEntry) {}
+  /// Whether such an entry would be taken.
+  virtual bool takes(const Digest& /*key*/, uint32_t /*generation*/) { return false; }
 };
 
 }  // namespace kiln

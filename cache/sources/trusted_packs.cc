@@ -92,8 +92,8 @@ kiln_miss TrustedPacks::read(const Mounted& mounted, const PackedArtifact& artif
   return KILN_HIT;
 }
 
-std::vector<FoundEntry> TrustedPacks::find(std::span<const Digest> keys, ArtifactKind kind) {
-  std::vector<FoundEntry> found;
+std::vector<SourceEntry> TrustedPacks::find(std::span<const Digest> keys, ArtifactKind kind, Patience&) {
+  std::vector<SourceEntry> found;
   for (const Digest& key : keys) {
     Bytes bytes;
     if (read_key(key, static_cast<kiln_artifact_kind>(kind), bytes) != KILN_HIT) continue;

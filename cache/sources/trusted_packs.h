@@ -23,7 +23,7 @@ class TrustedPacks final : public EntrySource {
   /// What is not to be used is left out, and `refusals` says why.
   explicit TrustedPacks(const PackFolders& folders);
 
-  std::vector<FoundEntry> find(std::span<const Digest> keys, ArtifactKind kind) override;
+  std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) override;
 
   /// An artifact as a pack has it: in its own format, checked.
   struct Bytes {
