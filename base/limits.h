@@ -91,5 +91,14 @@ inline constexpr size_t k_mounted_packs = 256;
 // Exports. Each form has programs of its own, all share the weights; 4 TiB of these are 4 Mi pieces to check.
 inline constexpr size_t k_export_forms = 64;
 inline constexpr uint64_t k_export_weights_bytes = uint64_t{4} << 40;
+// A fleet's store. One that fails is left alone for a second, twice as long after each further failure; what waits to be
+// written has the room of a few large models' programs.
+inline constexpr uint64_t k_fleet_rest_ms = 1'000;
+inline constexpr uint64_t k_fleet_rest_max_ms = 60'000;
+inline constexpr uint64_t k_fleet_write_ms = 1'000;  // one entry; the next daemon waits for longer than that
+inline constexpr size_t k_fleet_queue_bytes = size_t{64} << 20;
+inline constexpr size_t k_fleet_value_bytes = k_fleet_queue_bytes;
+inline constexpr size_t k_fleet_questions = 64;
+inline constexpr size_t k_fleet_known_keys = 65'536;
 
 }  // namespace kiln::limits

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/config/directories.h"
 #include "cli/command.h"
 #include "client/terminal/text.h"
@@ -27,7 +31,7 @@ ExitCode print_running(const Session& session, Json status) {
     return ExitCode::ok;
   }
   const Json& counters = status["counters"];
-  session.out().print_pairs({
+  std::vector<std::pair<std::string, std::string>> pairs = {
       {"daemon", fmt::format("running, pid {}, up {}{}", status.value("pid", 0),
                              human_duration(status.value("uptime_ms", uint64_t{0})),
                              status.value("draining", false) ? ", leaving" : "")},
@@ -41,7 +45,13 @@ ExitCode print_running(const Session& session, Json status) {
                              counters.value("builds_failed", 0))},
       {"compilations", std::to_string(counters.value("compilations", 0))},
       {"quarantined", fmt::format("{} keys", status.value("keys_quarantined", 0))},
-  });
+  };
+  if (const Json& fleet = status["fleet"]; fleet.is_object()) {
+    pairs.emplace_back("fleet", fmt::format("{} entries found, {} refused, {} written; {} searches failed",
+                                            fleet.value("entries_found", 0), fleet.value("entries_refused", 0),
+                                            fleet.value("entries_written", 0), fleet.value("searches_failed", 0)));
+  }
+  session.out().print_pairs(pairs);
   print_jobs(session, status["jobs"]);
   return ExitCode::ok;
 }

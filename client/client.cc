@@ -89,8 +89,9 @@ Expected<std::unique_ptr<Client>> Client::create(const LoadedConfig& loaded, std
   set_library_hints({loaded.values.libraries_path, loaded.values.python_path});
   KILN_ASSIGN_OR_RETURN(OpenDevice opened, open_device(device));
   for (Target& target : opened.targets) target.is_deterministic = loaded.values.deterministic;
-  KILN_ASSIGN_OR_RETURN(auto resolver, Resolver::create(loaded.values.cache_directory, std::move(opened),
-                                                        job_of(loaded.values), pack_folders(loaded.values)));
+  KILN_ASSIGN_OR_RETURN(auto resolver,
+                        Resolver::create(loaded.values.cache_directory, std::move(opened), job_of(loaded.values),
+                                         pack_folders(loaded.values), loaded.values.cache_shared));
   say_refused(resolver->packs());
   return std::unique_ptr<Client>(new Client(loaded.values, std::move(resolver), std::move(interrupted)));
 }
@@ -159,18 +160,19 @@ Expected<Client::Compiled> Client::found(Resolver::Lookup hit, std::string how) 
 /// What is found serves where nobody can be asked for better.
 Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lookup untuned,
                                         const CompileOptions& options) {
-  auto built = m_connection.build(request_for(canonical.graph, options), deadline_of(options), options.progress);
+  auto built = m_connection.build(request_for(canonical, options), deadline_of(options), options.progress);
   if (!built.ok() || !take_in(*built).ok()) return found(std::move(untuned), "mapped hit");
   m_stats.compilations += built->compilations;
   Resolver::Lookup lookup = m_resolver->find(canonical.digest);
   return lookup.program ? found(std::move(lookup), "tuned") : found(std::move(untuned), "mapped hit");
 }
 
-protocol::Build Client::request_for(const Graph& canonical, const CompileOptions& options) const {
+protocol::Build Client::request_for(const Canonical& canonical, const CompileOptions& options) const {
   protocol::Build request;
-  request.graph = to_wire(canonical);
+  request.graph = to_wire(canonical.graph);
   const Target& target = device().targets.front();
   request.targets = {named(target)};
+  request.keys = {program_key(canonical.digest, target).digest()};
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
@@ -183,7 +185,8 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, options.symbol_values));
   protocol::Build request;
-  request.graph = to_wire(canonicalise(bound).graph);
+  const Canonical canonical = canonicalise(bound);
+  request.graph = to_wire(canonical.graph);
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
@@ -192,6 +195,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
     KILN_ASSIGN_OR_RETURN(Target target, find_target(name));
     target.is_deterministic = m_config.deterministic;
     request.targets.push_back(named(target));
+    request.keys.push_back(program_key(canonical.digest, target).digest());
   }
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (built.ok()) m_stats.compilations += built->compilations;
@@ -237,7 +241,7 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
     m_misses.add(std::move(record));
     return refused;
   }
-  protocol::Build request = request_for(canonical.graph, options);
+  protocol::Build request = request_for(canonical, options);
   request.afresh = is_afresh;
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (!built.ok()) {

@@ -88,7 +88,7 @@ class Client {
   bool wants_tuning(const CompileOptions& options) const { return options.tune || m_config.autotune_mode == "max"; }
   Expected<Compiled> compile_unseen(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> tune(const Canonical& canonical, Resolver::Lookup untuned, const CompileOptions& options);
-  protocol::Build request_for(const Graph& canonical, const CompileOptions& options) const;
+  protocol::Build request_for(const Canonical& canonical, const CompileOptions& options) const;
   Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss, const CompileOptions& options,
                                 bool is_afresh);
   /// Whether the graph is to be compiled whatever the cache has; once for each.

@@ -15,6 +15,8 @@ find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 find_program(KILN_FLATC flatc REQUIRED)
 find_package(SPIRV-Tools REQUIRED)
 find_library(KILN_SECCOMP seccomp REQUIRED)
+find_library(KILN_HIREDIS hiredis REQUIRED)
+find_package(CURL REQUIRED)
 
 # kiln_flatbuffers(TARGET SCHEMA…): generates <folder>/<name>_generated.h into the build tree.
 function(kiln_flatbuffers target)

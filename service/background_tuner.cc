@@ -122,13 +122,14 @@ void BackgroundTuner::on_done(const Digest& key, const std::vector<uint8_t>& gra
     return give_up(key);
   }
   m_is_asking = true;
-  auto result = std::make_shared<BuildResult>(std::move(outcome.result).value());
+  const std::shared_ptr<BuildResult> result = result_of(std::move(outcome));
   asio::post(m_around.store_thread, [this, key, graph, result] {
     const Status published = guarded([&] { return m_around.store.publish(*result, graph, /*replaces=*/false); });
     asio::post(m_around.io, [this, key, result, published] {
       m_is_asking = false;
       on_published(key, *result, published);
     });
+    if (published.ok()) m_around.supplies.offer(*result, m_around.store);
   });
 }
 

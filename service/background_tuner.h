@@ -30,6 +30,7 @@ class BackgroundTuner {
     boost::asio::io_context& io;
     boost::asio::thread_pool& store_thread;
     EntryStore& store;
+    Supplies& supplies;
     WorkerPool& pool;
     Counters& counters;
     FlightRecorder& events;

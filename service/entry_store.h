@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/expected.h"
@@ -28,6 +29,9 @@ class EntryStore {
   /// returns well, every head is to be found in the index. Errors: resource_exhausted when there is no room.
   /// `replaces`: a key that leads elsewhere already leads here from now on, as its next generation; else it stays.
   virtual Status publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool replaces) = 0;
+
+  /// What a published artifact needs to run, as far as it is there.
+  virtual std::vector<std::pair<Digest, Artifact>> needs_of(const Digest& artifact) = 0;
 
   /// The program that was published last of those that are not tuned (is_tuned_program), whose graph is kept and whose key is
   /// not in `except`; nothing when there is none.

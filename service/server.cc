@@ -23,6 +23,7 @@
 #include "service/listening_socket.h"
 #include "service/session.h"
 #include "service/status_json.h"
+#include "service/supplies.h"
 #include "service/unkept_results.h"
 #include "service/worker_pool.h"
 
@@ -36,22 +37,8 @@ using protocol::Verb;
 /// How soon a daemon whose directory is gone leaves when nobody asks it anything; one stat each.
 constexpr auto k_watch_interval = std::chrono::seconds(1);
 
-size_t worker_count(const Config& config) {
-  if (config.worker_count != 0) return std::min<size_t>(config.worker_count, 1'024);
-  return std::max(1U, std::thread::hardware_concurrency());
-}
-
-WorkerPool::Options pool_options(const Server::Options& options) {
-  const Config& config = options.config;
-  // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
-  const uint64_t cpu_seconds =
-      std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * std::max(1U, std::thread::hardware_concurrency()) * 2;
-  return {options.worker_program,
-          worker_count(config),
-          config.worker_deadline_ms,
-          {config.worker_memory_max_bytes, cpu_seconds},
-          std::max<size_t>(worker_count(config), std::thread::hardware_concurrency())};
-}
+/// How soon a daemon leaves once what it offers is written.
+constexpr auto k_offering_glance = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -59,6 +46,7 @@ class Server::Impl final : SessionHost {
  public:
   Impl(Options options, std::unique_ptr<EntryStore> store)
       : m_options(std::move(options)),
+        m_supplies(m_options.config),
         m_signals(m_io, SIGTERM, SIGINT),
         m_acceptor(m_io),
         m_idle_timer(m_io),
@@ -67,9 +55,10 @@ class Server::Impl final : SessionHost {
         m_heartbeat_timer(m_io),
         m_store(std::move(store)),
         m_store_thread(1),
-        m_pool(std::make_unique<WorkerPool>(pool_options(m_options))),
-        m_tuner({m_io, m_store_thread, *m_store, *m_pool, m_counters, m_events, m_options.config.cache_directory,
-                 [this] { return m_jobs.running() + m_jobs.queued() > 0; }}) {}
+        m_pool(std::make_unique<WorkerPool>(WorkerPool::options_of(m_options.config, m_options.worker_program),
+                                            m_supplies)),
+        m_tuner({m_io, m_store_thread, *m_store, m_supplies, *m_pool, m_counters, m_events,
+                 m_options.config.cache_directory, [this] { return m_jobs.running() + m_jobs.queued() > 0; }}) {}
 
   ~Impl() {
     // Nothing may call back into what is being destroyed: first the threads that post, then what they post
@@ -116,10 +105,12 @@ class Server::Impl final : SessionHost {
   void await_signal();
   bool leave_if_deserted();
   void drain(std::string_view why);
+  void hurry();
   void leave_if_drained();
   DaemonState state() const;
 
   const Options m_options;
+  Supplies m_supplies;  // outlives all results: they give up what they claim
   const Deadline m_started = Clock::now();
   asio::io_context m_io{1};
   asio::signal_set m_signals;
@@ -138,6 +129,7 @@ class Server::Impl final : SessionHost {
   size_t m_commands_in_flight = 0;
   size_t m_command_bytes = 0;  // of those
   bool m_draining = false;
+  bool m_is_overdue = false;  // it has drained for as long as it may
   Deadline m_touched = m_started;
 
   std::unique_ptr<EntryStore> m_store;
@@ -177,7 +169,7 @@ void Server::Impl::await_signal() {
   m_signals.async_wait([this](error_code failure, int signal) {
     if (failure) return;
     if (m_draining) {
-      m_pool->kill_all();
+      hurry();
     } else {
       drain(signal == SIGTERM ? "SIGTERM" : "SIGINT");
     }
@@ -313,6 +305,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
+  if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
   // Both callbacks come on the pool's threads; only what is posted touches the server.
   m_pool->submit(
       std::move(request),
@@ -353,7 +346,9 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
     return fail_job(key, status, outcome.signal);
   }
   m_counters.add(Counter::compilations, outcome.result->compilations);
-  publish(key, std::make_shared<BuildResult>(std::move(outcome.result).value()));
+  m_counters.add(Counter::kernels_supplied, outcome.supply->supplied());
+  if (outcome.supply->has_programs()) m_counters.add(Counter::builds_supplied);
+  publish(key, result_of(std::move(outcome)));
 }
 
 void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {
@@ -361,7 +356,9 @@ void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> resul
   if (build.unkept) return on_published(Digest(key), std::move(result), {});
   asio::post(m_store_thread, [this, key, result = std::move(result), graph = build.graph, replaces = build.afresh] {
     const Status status = guarded([&] { return m_store->publish(*result, graph, replaces); });
+    const auto announcement = m_supplies.announce_offer();  // before anybody hears of it, and tells the daemon to leave
     asio::post(m_io, [this, key, result, status] { on_published(key, result, status); });
+    if (status.ok()) m_supplies.offer(*result, *m_store);
   });
 }
 
@@ -481,7 +478,8 @@ DaemonState Server::Impl::state() const {
           .jobs = m_jobs,
           .tuning = m_tuner.progress(),
           .has_untuned = m_tuner.has_work(),
-          .counters = m_counters};
+          .counters = m_counters,
+          .fleet = m_supplies.fleet_counts()};
 }
 
 // ---- leaving
@@ -540,13 +538,26 @@ void Server::Impl::drain(std::string_view why) {
     if (failure) return;
     spdlog::warn("{} builds did not finish in {} ms: killed", m_jobs.running(),
                  m_options.config.daemon_drain_timeout_ms);
-    m_pool->kill_all();
+    hurry();
   });
+  leave_if_drained();
+}
+
+/// Ends what the daemon would wait for.
+void Server::Impl::hurry() {
+  m_is_overdue = true;
+  m_pool->kill_all();
   leave_if_drained();
 }
 
 void Server::Impl::leave_if_drained() {
   if (!m_draining || busy()) return;
+  if (m_supplies.is_offering() && !m_is_overdue) {
+    m_watch_timer.expires_after(k_offering_glance);
+    return m_watch_timer.async_wait([this](error_code failure) {
+      if (!failure) leave_if_drained();
+    });
+  }
   m_drain_timer.cancel();
   m_signals.cancel();
   m_socket->remove_name();

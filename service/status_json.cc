@@ -17,6 +17,13 @@ json counters_object(const Counters& counters) {
   return object;
 }
 
+json fleet_object(const FleetCounts* fleet) {
+  if (fleet == nullptr) return nullptr;
+  return {{"keys_asked", fleet->keys_asked.load()},           {"entries_found", fleet->entries_found.load()},
+          {"entries_refused", fleet->entries_refused.load()}, {"searches_failed", fleet->searches_failed.load()},
+          {"entries_written", fleet->entries_written.load()}, {"entries_dropped", fleet->entries_dropped.load()}};
+}
+
 json progress_object(const protocol::Progress& progress) {
   if (progress.stage.empty()) return nullptr;
   return {{"stage", progress.stage}, {"item", progress.item}, {"done", progress.done}, {"total", progress.total}};
@@ -55,7 +62,8 @@ std::string status_json(const DaemonState& state) {
                {"jobs", jobs},
                {"tuning", progress_object(state.tuning)},
                {"has_untuned", state.has_untuned},
-               {"counters", counters_object(state.counters)}});
+               {"counters", counters_object(state.counters)},
+               {"fleet", fleet_object(state.fleet)}});
 }
 
 std::string counters_json(const Counters& counters) {

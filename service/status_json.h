@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cache/fleet/fleet_tier.h"
 #include "service/counters.h"
 #include "service/flight_recorder.h"
 #include "service/job_table.h"
@@ -22,6 +23,7 @@ struct DaemonState {
   const protocol::Progress& tuning;  // of what races in the background; no stage: nothing does
   bool has_untuned = false;          // programs that wait for a quiet machine
   const Counters& counters;
+  const FleetCounts* fleet = nullptr;  // null: there is none
 };
 
 std::string status_json(const DaemonState& state);

@@ -90,7 +90,7 @@ std::optional<Target> target_of(const Head& program) {
 }
 
 /// What an artifact is of no use without: a program its plans, a plan its code.
-std::vector<Digest> needs_of(ArtifactKind kind, std::span<const uint8_t> payload) {
+std::vector<Digest> named_by(ArtifactKind kind, std::span<const uint8_t> payload) {
   if (kind == ArtifactKind::program) return plans_named_by(payload);
   if (kind == ArtifactKind::plan) return codes_named_by(payload);
   return {};
@@ -110,6 +110,7 @@ class StoreEntries final : public EntryStore {
   Status open();
 
   Status publish(const BuildResult& result, const std::vector<uint8_t>& graph, bool replaces) override;
+  std::vector<std::pair<Digest, Artifact>> needs_of(const Digest& artifact) override;
   Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) override;
   Expected<std::string> command(const Command& command) override;
 
@@ -215,7 +216,7 @@ Status StoreEntries::put_readable(PublishBatch batch) {
 Status StoreEntries::open() {
   if (m_store) return {};
   KILN_ASSIGN_OR_RETURN(
-      m_store, CacheStore::open({.directory = m_directory, .capacity_bytes = m_size_max_bytes, .needs = needs_of}));
+      m_store, CacheStore::open({.directory = m_directory, .capacity_bytes = m_size_max_bytes, .needs = named_by}));
   if (!m_store->report().empty()) spdlog::warn("{}", m_store->report());
   return {};
 }
@@ -410,8 +411,19 @@ std::unordered_set<Digest> StoreEntries::closure_of(const Digest& root, Artifact
   const auto artifact = m_store->find(root);
   if (!artifact.ok() || !*artifact) return closure;
   const ArtifactKind needed = kind == ArtifactKind::program ? ArtifactKind::plan : ArtifactKind::code;
-  for (const Digest& each : needs_of(kind, (*artifact)->payload)) closure.merge(closure_of(each, needed));
+  for (const Digest& each : named_by(kind, (*artifact)->payload)) closure.merge(closure_of(each, needed));
   return closure;
+}
+
+std::vector<std::pair<Digest, Artifact>> StoreEntries::needs_of(const Digest& artifact) {
+  std::vector<std::pair<Digest, Artifact>> needs;
+  const auto root = m_store->find(artifact);
+  if (!root.ok() || !*root) return needs;
+  for (const Digest& digest : closure_of(artifact, (*root)->kind)) {
+    auto kept = digest == artifact ? Expected<std::optional<Artifact>>(std::nullopt) : m_store->find(digest);
+    if (kept.ok() && *kept) needs.emplace_back(digest, std::move(**kept));
+  }
+  return needs;
 }
 
 Status StoreEntries::pin_all(const std::unordered_set<Digest>& artifacts) {

@@ -4,15 +4,36 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/limits.h"
 #include "jit/worker/job.h"
 
 namespace kiln {
 
-WorkerPool::WorkerPool(Options options)
-    : m_options(std::move(options)), m_zygote({m_options.program, m_options.limits, m_options.threads}) {
+std::shared_ptr<BuildResult> result_of(JobOutcome outcome) {
+  const auto whole = std::make_shared<JobOutcome>(std::move(outcome));
+  return {whole, &*whole->result};
+}
+
+WorkerPool::Options WorkerPool::options_of(const Config& config, std::string program) {
+  const size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  const size_t count = config.worker_count == 0 ? processors : std::min<size_t>(config.worker_count, 1'024);
+  // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
+  const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * processors * 2;
+  return {std::move(program),
+          count,
+          config.worker_deadline_ms,
+          {config.worker_memory_max_bytes, cpu_seconds},
+          std::max(count, processors)};
+}
+
+WorkerPool::WorkerPool(Options options, Supplies& supplies)
+    : m_options(std::move(options)),
+      m_supplies(supplies),
+      m_zygote({m_options.program, m_options.limits, m_options.threads}) {
   // Started from here, not from a pool thread: it dies with the thread that starts it.
   if (const Status status = m_zygote.warm(); !status.ok()) spdlog::error("{}", status.message());
   for (size_t i = 0; i < m_options.count; ++i) m_threads.emplace_back([this] { work(); });
@@ -86,10 +107,15 @@ void WorkerPool::work() {
 }
 
 JobOutcome WorkerPool::run(const Job& job) {
+  const std::shared_ptr<BuildSupply> supply = m_supplies.for_build();
+  if (auto found = supply->programs(job.request.program_keys, job.request.tuning != Tuning::off)) {
+    return {std::move(*found), 0, false, supply};
+  }
   for (size_t attempt = 0;; ++attempt) {
     if (stopping()) return {error(StatusCode::unavailable, "the daemon is leaving"), 0, false};
     if (is_cancelled(job.number)) return {error(StatusCode::cancelled, "not wanted any more"), 0, false};
-    JobOutcome outcome = run_once(job);
+    JobOutcome outcome = run_once(job, *supply);
+    outcome.supply = supply;
     const bool crashed = outcome.result.status().code() == StatusCode::aborted;
     if (!crashed || stopping()) return outcome;
     spdlog::warn("attempt {}: {}", attempt + 1, outcome.result.status().message());
@@ -100,11 +126,11 @@ JobOutcome WorkerPool::run(const Job& job) {
   }
 }
 
-JobOutcome WorkerPool::run_once(const Job& job) {
+JobOutcome WorkerPool::run_once(const Job& job, BuildSupply& supply) {
   auto worker = m_zygote.fork_worker();
   if (!worker) return {worker.status(), 0, false};
   set_socket(job.number, worker->socket.get());
-  Expected<BuildResult> result = converse(worker->socket.get(), job, deadline_in(m_options.deadline_ms));
+  Expected<BuildResult> result = converse(worker->socket.get(), job, supply, deadline_in(m_options.deadline_ms));
   set_socket(job.number, -1);
   if (!result.ok() && is_cancelled(job.number)) {
     m_zygote.abandon(*worker);
@@ -130,8 +156,17 @@ JobOutcome WorkerPool::run_once(const Job& job) {
   }
 }
 
+/// What is to be built though it is there is had of nobody. A wait leaves the build half of its time.
+CodeAnswer WorkerPool::answer(const job::CodeQuestion& question, const Job& job, BuildSupply& supply,
+                              Deadline deadline) {
+  if (job.request.cache_directory.empty()) return {};
+  const Deadline now = Clock::now();
+  return supply.ask(question.keys, question.waits, now + (deadline - now) / 2,
+                    [&] { return stopping() || is_cancelled(job.number); });
+}
+
 /// Sends the job and reads until its end. unavailable: the worker hung up. Other errors are the build's own.
-Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, Deadline deadline) {
+Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, BuildSupply& supply, Deadline deadline) {
   KILN_RETURN_IF_ERROR(send_all(socket, job::encode(job.request), deadline));
   FrameReader reader(limits::k_frame_bytes);
   std::vector<uint8_t> buffer(size_t{256} << 10);
@@ -147,6 +182,10 @@ Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, Deadline 
       KILN_ASSIGN_OR_RETURN(job::JobMessage message, job::decode(frame));
       if (const auto* step = std::get_if<job::JobProgress>(&message)) {
         if (job.progress) job.progress(step->stage, step->done, step->total, step->item);
+      } else if (const auto* question = std::get_if<job::CodeQuestion>(&message)) {
+        KILN_RETURN_IF_ERROR(send_all(socket, job::encode(answer(*question, job, supply, deadline)), deadline));
+      } else if (auto* code = std::get_if<job::MadeCode>(&message)) {
+        supply.give(std::move(code->made));
       } else if (auto* result = std::get_if<BuildResult>(&message)) {
         return std::move(*result);
       } else if (const auto* failure = std::get_if<job::JobFailure>(&message)) {

@@ -10,8 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/config/config.h"
 #include "jit/build/build.h"
+#include "jit/worker/job.h"
 #include "jit/worker/zygote.h"
+#include "service/supplies.h"
 
 namespace kiln {
 
@@ -20,7 +23,12 @@ struct JobOutcome {
   Expected<BuildResult> result;
   uint32_t signal = 0;     // what killed its worker, if something did
   bool poisonous = false;  // it hung, or killed worker after worker: the key is to be quarantined
+  /// What the build had of others, who may wait for it: kept until the result is published.
+  std::shared_ptr<BuildSupply> supply = nullptr;
 };
+
+/// The result of a build that went well; the outcome lives as long.
+std::shared_ptr<BuildResult> result_of(JobOutcome outcome);
 
 /// Runs builds in compile workers: one thread for each build at once, which forks a worker, talks to it,
 /// holds it to its deadline and puts it away. A worker that crashes is tried once more; one that hangs is
@@ -36,9 +44,12 @@ class WorkerPool {
     WorkerLimits limits;
     size_t threads = 1;  // of all builds together, as far as each has more than one
   };
+  static Options options_of(const Config& config, std::string program);
+
   using Done = std::function<void(JobOutcome)>;
 
-  explicit WorkerPool(Options options);
+  /// `supplies` outlives it.
+  WorkerPool(Options options, Supplies& supplies);
   /// Kills what runs; their `done` is called with unavailable first.
   ~WorkerPool();
 
@@ -68,14 +79,16 @@ class WorkerPool {
 
   void work();
   JobOutcome run(const Job& job);
-  JobOutcome run_once(const Job& job);
-  Expected<BuildResult> converse(int socket, const Job& job, Deadline deadline);
+  JobOutcome run_once(const Job& job, BuildSupply& supply);
+  Expected<BuildResult> converse(int socket, const Job& job, BuildSupply& supply, Deadline deadline);
+  CodeAnswer answer(const job::CodeQuestion& question, const Job& job, BuildSupply& supply, Deadline deadline);
   bool stopping();
   bool is_cancelled(uint64_t number);
   /// The worker of the job can be spoken to there, until -1 is set.
   void set_socket(uint64_t number, int socket);
 
   const Options m_options;
+  Supplies& m_supplies;
   Zygote m_zygote;
   std::mutex m_mutex;
   std::condition_variable m_changed;

@@ -7,10 +7,10 @@ BUILD=$ROOT/build/$PRESET
 PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-19 libomp-19-dev clang-format-19
   clang-tidy-19 flatbuffers-compiler
   libflatbuffers-dev librocksdb-dev libboost-dev libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev
-  libcli11-dev nlohmann-json3-dev libseccomp-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libcli11-dev nlohmann-json3-dev libseccomp-dev libssl-dev libhiredis-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev
   pkgconf spirv-headers spirv-tools libze-dev opencl-c-headers
   python3-dev python3-venv util-linux)
-OPTIONAL_PACKAGES=(libze1 intel-opencl-icd)  # tests that need one of these skip without it
+OPTIONAL_PACKAGES=(libze1 intel-opencl-icd redis-server nginx-light)  # tests that need one of these skip without it
 
 say() { printf '== %s\n' "$*" >&2; }
 

@@ -30,6 +30,17 @@ constexpr std::array k_keys = {
               "On: the cache may lie on a network file system, where other hosts can disturb its locks and mappings."},
     ConfigKey{"cache.readonly", &Config::cache_readonly, "",
               "On: what is compiled for this process is given to it and not kept in the cache, nor are captures."},
+    ConfigKey{"cache.shared", &Config::cache_shared, "",
+              "A cache directory of this user or root that is only read, for what neither the cache nor a pack has."},
+    ConfigKey{"cache.remote", &Config::cache_remote, "",
+              "A store that the hosts of a fleet share: redis://host[:port][/database], http[s]://host[:port]/folder. Empty: none."},
+    ConfigKey{"remote.budget_ms", &Config::remote_budget_ms, "ms",
+              "How long a build waits for the fleet's store, all its questions together."},
+    ConfigKey{"remote.password_file", &Config::remote_password_file, "",
+              "The file with the store's password, which nobody else may read. Empty: there is none."},
+    ConfigKey{
+        "remote.signing_key", &Config::remote_signing_key, "",
+        "The key (kiln key create) that signs what is given to the store. Empty: entries are taken from it only."},
     ConfigKey{
         "packs.path", &Config::packs_path, "",
         "Folders, with colons between, whose packs (*.kpack) are used in place beside the cache; of the user or the "

@@ -30,6 +30,12 @@ struct Config {
   uint64_t cache_size_max_bytes = uint64_t{8} << 30;
   bool cache_allow_network = false;
   bool cache_readonly = false;
+  std::string cache_shared;
+  std::string cache_remote;
+
+  uint64_t remote_budget_ms = 200;
+  std::string remote_password_file;
+  std::string remote_signing_key;
 
   std::string packs_path;
   std::string packs_trust;

@@ -20,14 +20,16 @@ Status damaged(const std::string& path, fmt::format_string<Args...> format, Args
   return error(StatusCode::data_loss, "{}: {}", path, fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// A pack's bytes, where they are: in a file that is open, or in memory.
 struct OpenPack {
   UniqueFd fd;
+  std::shared_ptr<const std::vector<uint8_t>> bytes;  // null: in the file
   uint64_t size = 0;
   bool is_trusted = false;
 };
 
 Expected<OpenPack> open_file(const std::string& path) {
-  OpenPack file{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
+  OpenPack file{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), nullptr};
   if (!file.fd) {
     const StatusCode code = errno == ENOENT ? StatusCode::not_found : StatusCode::unavailable;
     return error(code, "{}: {}", path, std::strerror(errno));
@@ -39,10 +41,21 @@ Expected<OpenPack> open_file(const std::string& path) {
   return file;
 }
 
-Status read_exactly(const std::string& path, int fd, void* to, size_t size, uint64_t offset) {
+Expected<OpenPack> open_pack(const std::string& path, std::shared_ptr<const std::vector<uint8_t>> bytes) {
+  if (!bytes) return open_file(path);
+  const uint64_t size = bytes->size();
+  return OpenPack{UniqueFd(), std::move(bytes), size};
+}
+
+Status read_exactly(const std::string& path, const OpenPack& pack, void* to, size_t size, uint64_t offset) {
   auto* bytes = static_cast<uint8_t*>(to);
+  if (pack.bytes) {
+    if (offset > pack.size || size > pack.size - offset) return damaged(path, "ends in the middle");
+    std::copy_n(pack.bytes->data() + offset, size, bytes);
+    return {};
+  }
   while (size > 0) {
-    const ssize_t got = ::pread(fd, bytes, size, static_cast<off_t>(offset));
+    const ssize_t got = ::pread(pack.fd.get(), bytes, size, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return error(StatusCode::unavailable, "{}: {}", path, std::strerror(errno));
     if (got == 0) return damaged(path, "ends in the middle");
@@ -156,35 +169,48 @@ Sha256 pack_statement(PackHeader header, std::span<const PackedArtifact> artifac
 }
 
 Expected<Pack> Pack::open(const std::string& path) {
-  KILN_ASSIGN_OR_RETURN(const OpenPack file, open_file(path));
   Pack pack;
   pack.m_path = path;
-  pack.m_is_trusted_file = file.is_trusted;
-  KILN_RETURN_IF_ERROR(read_exactly(path, file.fd.get(), &pack.m_header, sizeof pack.m_header, 0));
-  const PackHeader& header = pack.m_header;
-  KILN_RETURN_IF_ERROR(check_header(path, header, file.size));
-  pack.m_artifacts.resize(header.artifact_count);
-  pack.m_heads.resize(header.head_count);
-  const std::span artifacts(pack.m_artifacts);
-  const std::span heads(pack.m_heads);
-  KILN_RETURN_IF_ERROR(read_exactly(path, file.fd.get(), artifacts.data(), artifacts.size_bytes(), sizeof header));
+  KILN_RETURN_IF_ERROR(pack.read_manifest());
+  return pack;
+}
+
+Expected<Pack> Pack::in_memory(std::vector<uint8_t> bytes, std::string name) {
+  Pack pack;
+  pack.m_path = std::move(name);
+  pack.m_bytes = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+  KILN_RETURN_IF_ERROR(pack.read_manifest());
+  return pack;
+}
+
+/// Header and manifest, and all that they are checked for.
+Status Pack::read_manifest() {
+  KILN_ASSIGN_OR_RETURN(const OpenPack source, open_pack(m_path, m_bytes));
+  m_is_trusted_file = source.is_trusted;
+  KILN_RETURN_IF_ERROR(read_exactly(m_path, source, &m_header, sizeof m_header, 0));
+  const PackHeader& header = m_header;
+  KILN_RETURN_IF_ERROR(check_header(m_path, header, source.size));
+  m_artifacts.resize(header.artifact_count);
+  m_heads.resize(header.head_count);
+  const std::span artifacts(m_artifacts);
+  const std::span heads(m_heads);
+  KILN_RETURN_IF_ERROR(read_exactly(m_path, source, artifacts.data(), artifacts.size_bytes(), sizeof header));
   KILN_RETURN_IF_ERROR(
-      read_exactly(path, file.fd.get(), heads.data(), heads.size_bytes(), sizeof header + artifacts.size_bytes()));
+      read_exactly(m_path, source, heads.data(), heads.size_bytes(), sizeof header + artifacts.size_bytes()));
   if (!is_zero(header.signer) || !is_zero(header.signature)) {
     PublicKey signer;
     Signature signature;
     std::ranges::copy(header.signer, signer.bytes.begin());
     std::ranges::copy(header.signature, signature.begin());
     if (!signer.has_signed(pack_statement(header, artifacts, heads), signature)) {
-      return damaged(path, "its signature is not that of {} over what it holds", signer.to_short());
+      return damaged(m_path, "its signature is not that of {} over what it holds", signer.to_short());
     }
-    pack.m_signer = signer;
+    m_signer = signer;
   }
   Walk walk;
-  KILN_RETURN_IF_ERROR(check_artifacts(path, artifacts, walk));
-  KILN_RETURN_IF_ERROR(check_heads(pack, walk));
-  if (walk.end() != header.body_size) return damaged(path, "its entries do not fill it");
-  return pack;
+  KILN_RETURN_IF_ERROR(check_artifacts(m_path, artifacts, walk));
+  KILN_RETURN_IF_ERROR(check_heads(*this, walk));
+  return walk.end() == header.body_size ? Status() : damaged(m_path, "its entries do not fill it");
 }
 
 uint64_t Pack::size() const {
@@ -204,9 +230,9 @@ const PackedArtifact* Pack::artifact(const Digest& digest) const {
 }
 
 Expected<std::vector<uint8_t>> Pack::read_piece(uint64_t offset, uint64_t length, const uint8_t sha256[32]) const {
-  KILN_ASSIGN_OR_RETURN(const OpenPack file, open_file(m_path));
+  KILN_ASSIGN_OR_RETURN(const OpenPack source, open_pack(m_path, m_bytes));
   std::vector<uint8_t> bytes(length);
-  KILN_RETURN_IF_ERROR(read_exactly(m_path, file.fd.get(), bytes.data(), bytes.size(),
+  KILN_RETURN_IF_ERROR(read_exactly(m_path, source, bytes.data(), bytes.size(),
                                     pack_body_offset(m_header.artifact_count, m_header.head_count) + offset));
   const Sha256 hash = sha256_of(bytes);
   if (!std::equal(hash.begin(), hash.end(), sha256)) {
@@ -252,10 +278,10 @@ Status Pack::check_all() const {
 
 /// Between pieces lie zeros: two packs of the same entries are the same bytes.
 Status Pack::check_gaps() const {
-  KILN_ASSIGN_OR_RETURN(const OpenPack file, open_file(m_path));
+  KILN_ASSIGN_OR_RETURN(const OpenPack source, open_pack(m_path, m_bytes));
   const auto is_empty = [&](uint64_t from, uint64_t to) -> Expected<bool> {
     std::vector<uint8_t> gap(to - from);
-    KILN_RETURN_IF_ERROR(read_exactly(m_path, file.fd.get(), gap.data(), gap.size(), from));
+    KILN_RETURN_IF_ERROR(read_exactly(m_path, source, gap.data(), gap.size(), from));
     return is_zero(gap);
   };
   const uint64_t body = pack_body_offset(m_header.artifact_count, m_header.head_count);

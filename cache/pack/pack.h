@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,7 +24,7 @@ struct KeyDescription {
   bool operator==(const KeyDescription&) const = default;
 };
 
-/// A pack's file: read, never mapped and never written, and distrusted like anything else on a disk.
+/// A pack's file, or its bytes: read, never mapped and never written, and distrusted like anything else on a disk.
 ///
 /// Opening checks header, manifest and signature; each artifact is checked when it is read, against the SHA-256 that was
 /// signed. So whatever becomes of the file, what this gives is what the signer put there, or an error.
@@ -33,6 +34,8 @@ class Pack {
   /// Errors: not_found, unavailable; data_loss for what is no whole pack or has another signature than it should;
   /// resource_exhausted for a manifest beyond limits::k_pack_manifest_bytes.
   static Expected<Pack> open(const std::string& path);
+  /// The same of a pack that came another way than as a file. `name`: for people, as path().
+  static Expected<Pack> in_memory(std::vector<uint8_t> bytes, std::string name);
 
   const std::string& path() const { return m_path; }
   uint64_t size() const;
@@ -55,11 +58,13 @@ class Pack {
   Status check_all() const;
 
  private:
+  Status read_manifest();
   Expected<std::vector<uint8_t>> read_piece(uint64_t offset, uint64_t length, const uint8_t sha256[32]) const;
   Status check_gaps() const;
 
   std::string m_path;
   bool m_is_trusted_file = false;
+  std::shared_ptr<const std::vector<uint8_t>> m_bytes;  // null: they are in the file
   PackHeader m_header{};
   std::optional<PublicKey> m_signer;
   std::vector<PackedArtifact> m_artifacts;

@@ -30,7 +30,7 @@ std::vector<uint8_t> encode(const KeyDescription& description) {
 
 }  // namespace
 
-Expected<PackWriter> PackWriter::create(const std::string& path, size_t artifacts, size_t heads) {
+Expected<PackWriter> PackWriter::create_in_memory(size_t artifacts, size_t heads) {
   if (const uint64_t size = pack_manifest_size(artifacts, heads); size > limits::k_pack_manifest_bytes) {
     return error(StatusCode::resource_exhausted, "{} artifacts and {} keys: a manifest of {} bytes, at most {}",
                  artifacts, heads, size, limits::k_pack_manifest_bytes);
@@ -39,7 +39,12 @@ Expected<PackWriter> PackWriter::create(const std::string& path, size_t artifact
                           .version = k_pack_version,
                           .artifact_count = static_cast<uint32_t>(artifacts),
                           .head_count = static_cast<uint32_t>(heads)};
-  PackWriter writer(path, UniqueFd(), header);
+  return PackWriter("", UniqueFd(), header);
+}
+
+Expected<PackWriter> PackWriter::create(const std::string& path, size_t artifacts, size_t heads) {
+  KILN_ASSIGN_OR_RETURN(PackWriter writer, create_in_memory(artifacts, heads));
+  writer.m_path = path;
   writer.m_file.reset(::open(writer.aside().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!writer.m_file) return failed(writer.aside());
   return writer;
@@ -53,6 +58,11 @@ PackWriter::~PackWriter() {
 }
 
 Status PackWriter::write(std::span<const uint8_t> bytes, uint64_t offset) {
+  if (!m_file) {
+    m_bytes.resize(std::max<uint64_t>(m_bytes.size(), offset + bytes.size()));
+    std::ranges::copy(bytes, m_bytes.begin() + static_cast<ptrdiff_t>(offset));
+    return {};
+  }
   while (!bytes.empty()) {
     const ssize_t written = ::pwrite(m_file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
@@ -101,7 +111,7 @@ Status PackWriter::add(const Digest& key, const Digest& artifact, uint32_t gener
   return {};
 }
 
-Status PackWriter::finish(const SigningKey* key) {
+Expected<uint64_t> PackWriter::write_manifest(const SigningKey* key) {
   if (m_artifacts.size() != m_header.artifact_count || m_heads.size() != m_header.head_count) {
     return invalid_argument("{}: {} artifacts and {} keys were added, {} and {} were said", m_path, m_artifacts.size(),
                             m_heads.size(), m_header.artifact_count, m_header.head_count);
@@ -117,8 +127,18 @@ Status PackWriter::finish(const SigningKey* key) {
   KILN_RETURN_IF_ERROR(write({reinterpret_cast<const uint8_t*>(&m_header), sizeof m_header}, 0));
   KILN_RETURN_IF_ERROR(write(artifacts, sizeof m_header));
   KILN_RETURN_IF_ERROR(write(bytes_of(m_heads), sizeof m_header + artifacts.size()));
-  // The last gap counts as a part of the file.
-  const uint64_t size = pack_body_offset(m_header.artifact_count, m_header.head_count) + m_header.body_size;
+  // The last gap counts as a part of the pack.
+  return pack_body_offset(m_header.artifact_count, m_header.head_count) + m_header.body_size;
+}
+
+Expected<std::vector<uint8_t>> PackWriter::finish_in_memory(const SigningKey* key) {
+  KILN_ASSIGN_OR_RETURN(const uint64_t size, write_manifest(key));
+  m_bytes.resize(size);
+  return std::move(m_bytes);
+}
+
+Status PackWriter::finish(const SigningKey* key) {
+  KILN_ASSIGN_OR_RETURN(const uint64_t size, write_manifest(key));
   if (::ftruncate(m_file.get(), static_cast<off_t>(size)) != 0 || ::fsync(m_file.get()) != 0 ||
       std::rename(aside().c_str(), m_path.c_str()) != 0) {
     return failed(m_path);

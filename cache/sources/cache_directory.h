@@ -31,8 +31,8 @@ class CacheDirectory final : public Source {
   /// The same for one artifact in its own format, which was checked.
   kiln_miss offer(std::span<const uint8_t> artifact);
 
-  /// Makes a code artifact that this found, or was offered, executable.
-  kiln_miss map_code(const kiln_view& view, const uint8_t*& code);
+  /// What was offered is found here, too.
+  kiln_miss map_code(const kiln_view& view, const uint8_t*& code) override;
 
  private:
   kiln_reader* m_reader;

@@ -1,43 +1,31 @@
 #pragma once
 
-#include <deque>
 #include <string>
 #include <vector>
 
-#include "cache/pack/pack_trust.h"
-#include "cache/sources/pack_source.h"
+#include "cache/sources/cache_directory.h"
+#include "cache/sources/trusted_packs.h"
 
 namespace kiln {
 
-/// Which packs are used, as the configuration says.
-struct PackFolders {
-  std::string path;            // folders, with colons between, with packs in them (*.kpack)
-  std::string trust;           // the folder with the keys of who may sign them (*.pub)
-  std::string trust_captures;  // and of who may sign captures, too
-};
-
-/// Packs used in place. Their folders are looked through once; what is in them is read where it lies, artifact by artifact,
-/// as it is asked for.
+/// Packs used in place: what is read of them lies beside what this process read of its cache directory.
 class MountedPacks final : public Source {
  public:
-  /// What is not to be used is left out, and `refusals` says why. `copies`: where what was read is kept.
-  MountedPacks(const PackFolders& folders, CacheDirectory& copies);
+  /// `copies`: where what was read is kept.
+  MountedPacks(const PackFolders& folders, CacheDirectory& copies) : m_packs(folders), m_copies(copies) {}
 
   kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) override;
   kiln_miss find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) override;
+  kiln_miss map_code(const kiln_view& view, const uint8_t*& code) override { return m_copies.map_code(view, code); }
 
-  size_t count() const { return m_packs.size(); }
+  size_t count() const { return m_packs.count(); }
   /// One sentence each.
-  const std::vector<std::string>& refusals() const { return m_refusals; }
+  const std::vector<std::string>& refusals() const { return m_packs.refusals(); }
 
  private:
-  void mount_folder(const std::string& folder, const PackTrust& trust);
-  Status mount(const std::string& path, const PackTrust& trust);
-  template <typename Find>
-  kiln_miss first_hit(Find find);
+  kiln_miss keep(const TrustedPacks::Bytes& bytes, kiln_artifact_kind kind, kiln_view& view);
 
-  std::deque<PackSource> m_packs;
-  std::vector<std::string> m_refusals;
+  TrustedPacks m_packs;
   CacheDirectory& m_copies;
 };
 

@@ -15,6 +15,7 @@ class PackSource final : public Source {
 
   kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) override;
   kiln_miss find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) override;
+  kiln_miss map_code(const kiln_view& view, const uint8_t*& code) override { return m_copies.map_code(view, code); }
 
  private:
   kiln_miss take(const PackedArtifact& artifact, kiln_artifact_kind kind, kiln_view& view);

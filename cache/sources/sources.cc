@@ -17,8 +17,8 @@ kiln_miss first_hit(std::span<Source* const> rows, Find find) {
 
 }  // namespace
 
-Sources::Sources(const std::string& cache_directory, const PackFolders& folders)
-    : m_directory(cache_directory), m_packs(folders, m_directory) {}
+Sources::Sources(const std::string& cache_directory, const PackFolders& folders, const std::string& shared)
+    : m_directory(cache_directory), m_packs(folders, m_directory), m_shared(shared) {}
 
 kiln_miss Sources::find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) {
   return first_hit(m_rows, [&](Source& row) { return row.find_key(key, kind, view); });
@@ -26,6 +26,11 @@ kiln_miss Sources::find_key(const Digest& key, kiln_artifact_kind kind, kiln_vie
 
 kiln_miss Sources::find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) {
   return first_hit(m_rows, [&](Source& row) { return row.find_digest(artifact, kind, view); });
+}
+
+kiln_miss Sources::map_code(const kiln_view& view, const uint8_t*& code) {
+  const kiln_miss miss = m_directory.map_code(view, code);
+  return miss == KILN_HIT ? miss : m_shared.map_code(view, code);
 }
 
 }  // namespace kiln

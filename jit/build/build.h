@@ -25,6 +25,8 @@ struct BuildRequest {
   std::vector<Target> targets;      // one program each
   std::string cache_directory;      // read through the mapped cache: what is there is not built again
   Tuning tuning = Tuning::off;
+  /// The programs', one for each target, or none: for whoever looks for them elsewhere before he has them built.
+  std::vector<Digest> program_keys = {};
 };
 
 /// Everything to publish, in one batch.

@@ -8,6 +8,7 @@
 #include "backends/backend.h"
 #include "base/expected.h"
 #include "base/limits.h"
+#include "jit/build/code_supply.h"
 #include "jit/resolve/key.h"
 #include "verdict/candidate_runner.h"
 
@@ -30,6 +31,7 @@ struct BuildEnvironment {
   /// How many threads the build may have at this moment; fewer than before when others build too.
   std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };
   uint64_t program_verdict_max_bytes = limits::k_program_verdict_bytes;  // of memory
+  CodeSupply* supply = nullptr;                                          // null: there is the mapped cache alone
 };
 
 /// Whose code a build makes, and how much it may promise.

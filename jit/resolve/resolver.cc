@@ -17,21 +17,23 @@ Digest digest_of_artifact(const kiln_view& view) {
 }  // namespace
 
 Expected<std::unique_ptr<Resolver>> Resolver::create(const std::string& cache_directory, OpenDevice device,
-                                                     std::string_view job, const PackFolders& packs) {
+                                                     std::string_view job, const PackFolders& packs,
+                                                     const std::string& shared) {
   std::unique_ptr<DeviceStream> stream;
   if (!device.device->is_host()) {
     KILN_ASSIGN_OR_RETURN(stream, DeviceStream::create(*device.device));
   }
-  return std::unique_ptr<Resolver>(new Resolver(cache_directory, std::move(device), std::move(stream), job, packs));
+  return std::unique_ptr<Resolver>(
+      new Resolver(cache_directory, std::move(device), std::move(stream), job, packs, shared));
 }
 
 Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
-                   std::string_view job, const PackFolders& packs)
+                   std::string_view job, const PackFolders& packs, const std::string& shared)
     : m_device(std::move(device)),
       m_stream(std::move(stream)),
       m_job(job.empty() ? std::nullopt : std::optional<JobHeads>(std::in_place, cache_directory, job)),
-      m_sources(cache_directory, packs),
-      m_kernels(m_sources, m_sources.directory(), *m_device.device, m_stream.get()) {}
+      m_sources(cache_directory, packs, shared),
+      m_kernels(m_sources, *m_device.device, m_stream.get()) {}
 
 Resolver::Lookup Resolver::find(const Digest& graph) {
   Lookup best;

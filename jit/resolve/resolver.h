@@ -21,9 +21,10 @@ namespace kiln {
 class Resolver {
  public:
   /// Errors: the device's, where it takes a stream to feed it.
-  /// `job`: of which this process is a rank (JobHeads); may be empty.
+  /// `job`: of which this process is a rank (JobHeads); may be empty. `packs`, `shared`: as of Sources.
   static Expected<std::unique_ptr<Resolver>> create(const std::string& cache_directory, OpenDevice device,
-                                                    std::string_view job = {}, const PackFolders& packs = {});
+                                                    std::string_view job = {}, const PackFolders& packs = {},
+                                                    const std::string& shared = {});
 
   struct Lookup {
     std::shared_ptr<const Program> program;  // null on a miss
@@ -62,7 +63,7 @@ class Resolver {
 
  private:
   Resolver(const std::string& cache_directory, OpenDevice device, std::unique_ptr<DeviceStream> stream,
-           std::string_view job, const PackFolders& packs);
+           std::string_view job, const PackFolders& packs, const std::string& shared);
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);

@@ -21,7 +21,7 @@ Expected<std::shared_ptr<const Executable>> SourcedKernels::executable(const Dig
   kiln_view view;
   auto miss = m_source.find_digest(digest, KILN_ARTIFACT_CODE, view);
   const uint8_t* code = miss == KILN_HIT ? view.payload : nullptr;
-  if (miss == KILN_HIT && m_device.is_host()) miss = m_copies.map_code(view, code);
+  if (miss == KILN_HIT && m_device.is_host()) miss = m_source.map_code(view, code);
   if (miss != KILN_HIT) {
     return error(StatusCode::not_found, "kernel {}: {}", digest.to_short(), kiln_miss_name(miss));
   }

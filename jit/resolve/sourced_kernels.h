@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "backends/device.h"
-#include "cache/sources/cache_directory.h"
+#include "cache/sources/source.h"
 #include "jit/run/program.h"
 
 namespace kiln {
@@ -15,9 +15,9 @@ namespace kiln {
 /// Threading: any thread at once. Errors: not_found, with why the source does not have it; the device's.
 class SourcedKernels final : public ArtifactSource {
  public:
-  /// `copies`: where the source keeps what it found. `stream`: the device's; null is the host.
-  SourcedKernels(Source& source, CacheDirectory& copies, Device& device, DeviceStream* stream)
-      : m_source(source), m_copies(copies), m_device(device), m_stream(stream) {}
+  /// `stream`: the device's; null is the host.
+  SourcedKernels(Source& source, Device& device, DeviceStream* stream)
+      : m_source(source), m_device(device), m_stream(stream) {}
 
   Expected<std::span<const uint8_t>> plan(const Digest& digest) override;
   Expected<std::shared_ptr<const Executable>> executable(const Digest& digest) override;
@@ -25,7 +25,6 @@ class SourcedKernels final : public ArtifactSource {
 
  private:
   Source& m_source;
-  CacheDirectory& m_copies;
   Device& m_device;
   DeviceStream* const m_stream;
   std::unordered_map<Digest, std::shared_ptr<const Executable>> m_executables;  // process_mutex() guards it

@@ -66,22 +66,62 @@ void give_way() {
   setpriority(PRIO_PROCESS, 0, k_lowest_priority);
 }
 
-Expected<BuildRequest> receive_job(int socket) {
-  FrameReader reader(limits::k_frame_bytes);
-  std::vector<uint8_t> buffer(size_t{256} << 10);
-  for (;;) {
-    KILN_ASSIGN_OR_RETURN(const size_t got, receive_some(socket, buffer, k_no_deadline));
-    if (got == 0) _exit(0);  // the daemon has changed its mind, or is gone
-    auto bytes = std::span<const uint8_t>(buffer).first(got);
-    bool whole = false;
-    Frame frame;
-    KILN_RETURN_IF_ERROR(reader.feed(bytes, whole, frame));
-    if (!whole) continue;
-    KILN_ASSIGN_OR_RETURN(job::JobMessage message, job::decode(frame));
-    if (auto* request = std::get_if<BuildRequest>(&message)) return std::move(*request);
-    return invalid_argument("expected a job, got kind {}", message.index());
+/// The worker's end of its conversation with the daemon. Threading: send from any thread, receive from one.
+class Conversation {
+ public:
+  explicit Conversation(int socket) : m_socket(socket) {}
+
+  /// Leaves where the daemon is gone.
+  void send(const job::JobMessage& message) {
+    const auto bytes = job::encode(message);
+    const std::scoped_lock lock(m_mutex);
+    if (!send_all(m_socket, bytes, k_no_deadline).ok()) _exit(0);
   }
-}
+
+  /// Errors: invalid_argument when it is something else.
+  template <typename Message>
+  Expected<Message> receive() {
+    KILN_ASSIGN_OR_RETURN(job::JobMessage message, receive_any());
+    if (auto* expected = std::get_if<Message>(&message)) return std::move(*expected);
+    return invalid_argument("the daemon sent kind {}", message.index());
+  }
+
+ private:
+  Expected<job::JobMessage> receive_any() {
+    FrameReader reader(limits::k_frame_bytes);
+    std::vector<uint8_t> buffer(size_t{256} << 10);
+    for (;;) {
+      KILN_ASSIGN_OR_RETURN(const size_t got, receive_some(m_socket, buffer, k_no_deadline));
+      if (got == 0) _exit(0);  // the daemon has changed its mind, or is gone
+      auto bytes = std::span<const uint8_t>(buffer).first(got);
+      bool whole = false;
+      Frame frame;
+      KILN_RETURN_IF_ERROR(reader.feed(bytes, whole, frame));
+      if (whole) return job::decode(frame);
+    }
+  }
+
+  const int m_socket;
+  std::mutex m_mutex;  // of sending
+};
+
+/// The daemon knows who else builds, and has the sources.
+class DaemonSupply final : public CodeSupply {
+ public:
+  explicit DaemonSupply(Conversation& daemon) : m_daemon(daemon) {}
+
+  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits) override {
+    m_daemon.send(job::CodeQuestion{{keys.begin(), keys.end()}, waits});
+    return m_daemon.receive<CodeAnswer>();
+  }
+  Status give(std::vector<SuppliedCode> made) override {
+    m_daemon.send(job::MadeCode{std::move(made)});
+    return {};
+  }
+
+ private:
+  Conversation& m_daemon;
+};
 
 bool is_of_host(const Target& target) { return find_runtime_backend(target.backend) == &host_backend(); }
 
@@ -106,20 +146,21 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
   return may_be_absent ? std::unique_ptr<CandidateRunner>() : std::move(runner);
 }
 
-Expected<BuildResult> build_job(int socket, const WorkerLimits& limits, const BufferArenas& arenas,
+Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits, const BufferArenas& arenas,
                                 const ThreadBudget& threads, const BuildFunction& build) {
-  KILN_ASSIGN_OR_RETURN(const BuildRequest request, receive_job(socket));
+  KILN_ASSIGN_OR_RETURN(const auto request, daemon.receive<BuildRequest>());
   if (request.tuning == Tuning::background) give_way();
   if (std::ranges::all_of(request.targets, is_of_host)) forbid_writing();
-  std::mutex mutex;  // progress comes from any thread
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
-    const auto bytes = job::encode(job::JobProgress{std::string(stage), std::string(item), done, total});
-    const std::scoped_lock lock(mutex);
-    if (!send_all(socket, bytes, k_no_deadline).ok()) _exit(0);
+    daemon.send(job::JobProgress{std::string(stage), std::string(item), done, total});
   };
+  DaemonSupply supply(daemon);
   const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits, arenas); };
   try {
-    return build(request, {make_runner, progress, [&threads] { return threads.share(); }});
+    return build(request, {.make_runner = make_runner,
+                           .progress = progress,
+                           .threads = [&threads] { return threads.share(); },
+                           .supply = &supply});
   } catch (const std::bad_alloc&) {
     return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",
                  limits.memory_max_bytes);
@@ -134,7 +175,8 @@ void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limit
                         const ThreadBudget& threads, const BuildFunction& build) {
   const BufferArenas own_arenas = arenas.reopened();
   bound_process(parent, limits);
-  Expected<BuildResult> result = build_job(socket.get(), limits, own_arenas, threads, build);
+  Conversation daemon(socket.get());
+  Expected<BuildResult> result = build_job(daemon, limits, own_arenas, threads, build);
   const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
   const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
   _exit(sent ? 0 : 1);

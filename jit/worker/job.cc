@@ -23,6 +23,22 @@ std::vector<uint8_t> read_bytes(const Bytes* bytes) {
   return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
 }
 
+Offset<Bytes> write_digests(FlatBufferBuilder& builder, const std::vector<Digest>& digests) {
+  std::vector<uint8_t> bytes;
+  for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
+  return builder.CreateVector(bytes);
+}
+
+Status read_digests(const Bytes* bytes, std::vector<Digest>& digests) {
+  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
+  digests.resize(size / sizeof(Digest::bytes));
+  for (size_t i = 0; i < digests.size(); ++i) {
+    std::memcpy(digests[i].bytes.data(), bytes->data() + i * sizeof(Digest::bytes), sizeof(Digest::bytes));
+  }
+  return {};
+}
+
 Status read_digest(const Bytes* bytes, Digest& digest) {
   const size_t size = bytes == nullptr ? 0 : bytes->size();
   if (size != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", size);
@@ -139,6 +155,50 @@ Status read(const wire::JobFailure& table, JobFailure& failure) {
   return {};
 }
 
+using Supplies = flatbuffers::Vector<Offset<wire::SuppliedCode>>;
+
+Offset<Supplies> write_supplies(FlatBufferBuilder& builder, const std::vector<SuppliedCode>& supplies) {
+  std::vector<Offset<wire::SuppliedCode>> rows;
+  for (const SuppliedCode& each : supplies) {
+    const auto key = write_digest(builder, each.key);
+    rows.push_back(wire::CreateSuppliedCode(builder, key, each.generation, write_artifact(builder, each.artifact)));
+  }
+  return builder.CreateVector(rows);
+}
+Status read_supplies(const Supplies* rows, std::vector<SuppliedCode>& supplies) {
+  if (rows == nullptr) return {};
+  for (const wire::SuppliedCode* row : *rows) {
+    SuppliedCode& each = supplies.emplace_back();
+    KILN_RETURN_IF_ERROR(read_digest(row->key(), each.key));
+    each.generation = row->generation();
+    if (row->artifact() == nullptr) return invalid_argument("code of {} without an artifact", each.key.to_short());
+    KILN_RETURN_IF_ERROR(read_artifact(*row->artifact(), each.artifact));
+  }
+  return {};
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const CodeQuestion& question) {
+  return wire::CreateCodeQuestion(builder, write_digests(builder, question.keys), question.waits).Union();
+}
+Status read(const wire::CodeQuestion& table, CodeQuestion& question) {
+  question.waits = table.waits();
+  return read_digests(table.keys(), question.keys);
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const CodeAnswer& answer) {
+  const auto found = write_supplies(builder, answer.found);
+  return wire::CreateCodeAnswer(builder, found, write_digests(builder, answer.elsewhere)).Union();
+}
+Status read(const wire::CodeAnswer& table, CodeAnswer& answer) {
+  KILN_RETURN_IF_ERROR(read_supplies(table.found(), answer.found));
+  return read_digests(table.elsewhere(), answer.elsewhere);
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const MadeCode& made) {
+  return wire::CreateMadeCode(builder, write_supplies(builder, made.made)).Union();
+}
+Status read(const wire::MadeCode& table, MadeCode& made) { return read_supplies(table.made(), made.made); }
+
 template <typename Table, typename Struct>
 Expected<JobMessage> decode_as(const Frame& frame) {
   flatbuffers::Verifier verifier(frame.payload.data(), frame.payload.size(), 8, 1'000'000);
@@ -167,6 +227,12 @@ Expected<JobMessage> decode(const Frame& frame) {
       return decode_as<wire::JobResult, BuildResult>(frame);
     case 3:
       return decode_as<wire::JobFailure, JobFailure>(frame);
+    case 4:
+      return decode_as<wire::CodeQuestion, CodeQuestion>(frame);
+    case 5:
+      return decode_as<wire::CodeAnswer, CodeAnswer>(frame);
+    case 6:
+      return decode_as<wire::MadeCode, MadeCode>(frame);
     default:
       return invalid_argument("job message of unknown kind {}", frame.kind);
   }

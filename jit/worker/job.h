@@ -23,8 +23,19 @@ struct JobFailure {
   Status status;
 };
 
+/// CodeSupply::ask and its answer.
+struct CodeQuestion {
+  std::vector<Digest> keys;
+  bool waits = false;
+};
+
+/// CodeSupply::give.
+struct MadeCode {
+  std::vector<SuppliedCode> made;
+};
+
 /// The order is the frame's kind.
-using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure>;
+using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure, CodeQuestion, CodeAnswer, MadeCode>;
 
 std::vector<uint8_t> encode(const JobMessage& message);
 /// Errors: invalid_argument; a worker that sends such a thing is treated as crashed.

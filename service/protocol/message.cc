@@ -30,6 +30,22 @@ std::vector<uint8_t> read_bytes(const Bytes* bytes) {
 }
 
 /// Absent is the zero digest; any other length than 32 is an error.
+Offset<Bytes> write_digests(FlatBufferBuilder& builder, const std::vector<Digest>& digests) {
+  std::vector<uint8_t> bytes;
+  for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
+  return builder.CreateVector(bytes);
+}
+
+Status read_digests(const Bytes* bytes, std::vector<Digest>& digests) {
+  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
+  digests.resize(size / sizeof(Digest::bytes));
+  for (size_t i = 0; i < digests.size(); ++i) {
+    std::memcpy(digests[i].bytes.data(), bytes->data() + i * sizeof(Digest::bytes), sizeof(Digest::bytes));
+  }
+  return {};
+}
+
 Status read_digest(const Bytes* bytes, Digest& digest) {
   if (bytes == nullptr || bytes->size() == 0) return {};
   if (bytes->size() != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", bytes->size());
@@ -57,7 +73,7 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
   return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority), build.tune,
-                           build.again, build.unkept, build.afresh)
+                           build.again, build.unkept, build.afresh, write_digests(builder, build.keys))
       .Union();
 }
 Status read(const wire::Build& table, Build& build) {
@@ -81,6 +97,10 @@ Status read(const wire::Build& table, Build& build) {
   for (const wire::Target* target : *table.targets()) {
     build.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),
                              target->is_deterministic()});
+  }
+  KILN_RETURN_IF_ERROR(read_digests(table.keys(), build.keys));
+  if (!build.keys.empty() && build.keys.size() != build.targets.size()) {
+    return invalid_argument("build {}: {} keys for {} targets", table.id(), build.keys.size(), build.targets.size());
   }
   return {};
 }

@@ -49,6 +49,8 @@ struct Build {
   bool again = false;   // and of what has
   bool unkept = false;  // the answer carries what is built, and nothing is published
   bool afresh = false;  // build also what is there, and put it in its place
+  /// The programs', one for each target, or none: what leads to them elsewhere need not be built.
+  std::vector<Digest> keys = {};
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

@@ -8,15 +8,18 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/cache/servers.h"
 
 namespace kiln {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Mlp : public testing::Test {
+class Mlp : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = fs::temp_directory_path() / "kiln-e2e-XXXXXX";
@@ -27,7 +30,7 @@ class Mlp : public testing::Test {
     setenv("KILN_DAEMON_PATH", KILND, 1);
     setenv("KILN_DAEMON_IDLE_EXIT_MS", "20000", 1);
     for (const char* other : {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST", "KILN_REQUIRE_HIT",
-                              "KILN_READONLY", "KILN_RECACHE"}) {
+                              "KILN_READONLY", "KILN_RECACHE", "KILN_CACHE_REMOTE"}) {
       unsetenv(other);
     }
   }
@@ -36,13 +39,14 @@ class Mlp : public testing::Test {
     fs::remove_all(m_directory);
   }
 
-  static nlohmann::json run_process() {
-    FILE* process = popen(MLP_PROCESS, "r");
+  static nlohmann::json run_process(const char* program = MLP_PROCESS) {
+    FILE* process = popen(program, "r");
+    std::string text;
     std::array<char, 4096> line{};
-    const bool has_output = std::fgets(line.data(), line.size(), process) != nullptr;
+    while (std::fgets(line.data(), line.size(), process) != nullptr) text += line.data();
     const int status = pclose(process);
-    EXPECT_TRUE(has_output);
-    nlohmann::json json = nlohmann::json::parse(line.data(), nullptr, false);
+    EXPECT_FALSE(text.empty());
+    nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
     json["status"] = status;
     return json;
   }
@@ -103,6 +107,51 @@ TEST_F(Mlp, AFreshCacheBesideATrustedPackCompilesNothing) {
   const auto installed = run_process();
   EXPECT_EQ(installed["status"], 0);
   EXPECT_EQ(installed["misses"], 0);
+}
+
+TEST_F(Mlp, ABuildTakesTheCodeOfALayerThatAPackHasFromAnotherGraph) {
+  const auto write_graph = [&](const char* name, const char* rest) {
+    const std::string path = (m_directory / name).string();
+    std::ofstream(path) << "graph(%x: f32[32, 96], %w: f32[96, 48], %v: f32[48, 80]) {\n  %h = matmul(%x, %w)\n"
+                        << "  %g = gelu(%h) {approximate = \"tanh\"}\n"
+                        << rest << "}\n";
+    return path;
+  };
+  const std::string layer = write_graph("layer.kiln", "  return %g\n");
+  const std::string model = write_graph("model.kiln", "  %o = matmul(%g, %v)\n  return %o, %g\n");
+  ASSERT_EQ(kiln("warm " + layer), 0);
+  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
+  fs::create_directory(m_directory / "packs");
+  ASSERT_EQ(kiln("pack create " + (m_directory / "packs/layer.kpack").string() + " --sign " +
+                 (m_directory / "key/kiln.key").string()),
+            0);
+  ASSERT_EQ(kiln("daemon stop"), 0);
+
+  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
+  setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
+  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
+  ASSERT_EQ(kiln("warm " + model), 0);
+  const auto counters = run_process(KILN_CLI " status --json")["counters"];
+  EXPECT_GE(counters["kernels_supplied"], 1) << counters;
+  EXPECT_EQ(counters["compilations"], 1) << counters;  // the other product
+}
+
+TEST_F(Mlp, AFreshCacheBesideAFilledStoreCompilesNothing) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
+  setenv("KILN_CACHE_REMOTE", redis.url().c_str(), 1);
+  setenv("KILN_REMOTE_BUDGET_MS", "60000", 1);
+  setenv("KILN_REMOTE_SIGNING_KEY", (m_directory / "key/kiln.key").c_str(), 1);
+  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
+  EXPECT_GT(run_process()["compilations"], 0);
+  EXPECT_EQ(kiln("daemon stop"), 0);
+
+  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
+  const auto fresh = run_process();
+  EXPECT_EQ(fresh["status"], 0);
+  EXPECT_EQ(fresh["misses"], 1);
+  EXPECT_EQ(fresh["compilations"], 0);
 }
 
 TEST_F(Mlp, WhereHitsAreRequiredAMissIsAnErrorAndNothingIsStarted) {

@@ -12,7 +12,7 @@ TEST_F(DaemonTest, a_build_starts_the_daemon_reports_progress_and_is_published_b
   const auto built =
       build("ok", [&](const protocol::Progress& step) { stages.push_back(step.stage + " " + step.item); });
   ASSERT_TRUE(built.ok()) << built.status().to_string();
-  const Digest key = digest_of("key ok");
+  const Digest key = digest_of(R"({"level":"program","graph":"ok"})");
   ASSERT_EQ(built->heads.size(), 1U);
   EXPECT_EQ(built->heads[0].key, key);
   EXPECT_EQ(lines("published"), std::vector<std::string>{key.to_hex()});

@@ -5,16 +5,22 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <thread>
+#include <utility>
 
 #include "base/limits.h"
+#include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
 #include "client/connection/connection.h"
+#include "tests/cache/servers.h"
 
 namespace kiln {
 namespace {
@@ -23,7 +29,10 @@ using protocol::Verb;
 
 constexpr uint64_t k_patience_ms = 60'000;
 
-class KilndTest : public testing::Test {
+/// The program's key of a graph (fakes/fake_worker.cc).
+Digest key_of(const std::string& graph) { return digest_of(R"({"level":"program","graph":")" + graph + R"("})"); }
+
+class KilndTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/kiln-kilnd-XXXXXX";
@@ -56,7 +65,46 @@ class KilndTest : public testing::Test {
 
   Expected<protocol::Built> build(const std::string& text) {
     Connection connection(m_config);
-    return connection.build({0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms));
+    protocol::Build request{0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}};
+    request.keys = {key_of(text)};
+    return connection.build(std::move(request), deadline_in(k_patience_ms));
+  }
+
+  /// Signs what it gives to the store at `url`, and believes itself.
+  void use_store(const std::string& url) {
+    const auto key = SigningKey::create();
+    std::filesystem::create_directory(m_directory + "/trust");
+    ASSERT_TRUE(key->write(m_directory + "/kiln.key", m_directory + "/trust/kiln.pub").ok());
+    m_config.cache_remote = url;
+    m_config.remote_budget_ms = k_patience_ms;
+    m_config.remote_signing_key = m_directory + "/kiln.key";
+    m_config.packs_trust = m_directory + "/trust";
+  }
+
+  /// The daemon leaves, and the next one has an empty cache.
+  void start_afresh() {
+    ask({.verb = Verb::shutdown});
+    wait_for_end();
+    std::filesystem::remove_all(m_config.cache_directory);
+  }
+
+  /// Builds the second graph once the first one's kernel is being made.
+  std::array<Expected<protocol::Built>, 2> build_while_made(const std::string& first, const std::string& second) {
+    std::array<Expected<protocol::Built>, 2> built = {protocol::Built{}, protocol::Built{}};
+    std::binary_semaphore is_made{0};
+    std::thread maker([&] {
+      Connection connection(m_config);
+      bool said = false;
+      const auto progress = [&](const protocol::Progress& step) {
+        if (step.stage == "make" && !std::exchange(said, true)) is_made.release();
+      };
+      built[0] = connection.build({0, {first.begin(), first.end()}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms),
+                                  progress);
+    });
+    EXPECT_TRUE(is_made.try_acquire_for(std::chrono::milliseconds(k_patience_ms)));
+    built[1] = build(second);
+    maker.join();
+    return built;
   }
 
   nlohmann::json ask(protocol::Command command) {
@@ -125,8 +173,8 @@ TEST_F(KilndTest, a_program_that_was_not_judged_is_counted_and_says_why) {
     return ask({.verb = Verb::show, .key = key}).at("entry").at("heads").at(0);
   };
   EXPECT_EQ(head_of(built->heads.at(0).key).at("not_judged"), "it needs 9 bytes, at most 1");
-  EXPECT_EQ(head_of(built->heads.at(0).key).at("key_parts"), nlohmann::json::object());
-  EXPECT_FALSE(head_of(digest_of("key ok")).contains("not_judged"));
+  EXPECT_EQ(head_of(built->heads.at(0).key).at("key_parts").size(), 2U);  // its own alone
+  EXPECT_FALSE(head_of(key_of("ok")).contains("not_judged"));
 }
 
 TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
@@ -219,6 +267,102 @@ TEST_F(KilndTest, clear_verify_gc_and_pin_answer_with_numbers) {
   EXPECT_EQ(ask({.verb = Verb::clear}).at("after").at("artifacts"), 0);
   EXPECT_EQ(mapped_bytes(built->heads.at(0).key, KILN_ARTIFACT_PROGRAM), 0U);
   EXPECT_TRUE(build("ok").ok());
+}
+
+// ---- code that a build need not make (fakes/fake_worker.cc: all "layer…" graphs have one kernel in common)
+
+constexpr std::string_view k_layer_parts = R"({"level":"code"})";
+const Digest k_layer = digest_of(k_layer_parts);
+
+TEST_F(KilndTest, GraphsThatShareALayerCompileItOnceEvenAtTheSameTime) {
+  const auto [first, second] = build_while_made("layer a", "layer b");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->compilations + second->compilations, 1U);
+  EXPECT_EQ(build("layer c")->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U);
+  EXPECT_EQ(ask({.verb = Verb::stats})["counters"]["kernels_supplied"], 2);
+}
+
+/// Whoever waits for a build that dies, or whose program turns out wrong, is not left without the code.
+TEST_F(KilndTest, WhoWaitsForALayerGetsItWhateverBecomesOfItsMaker) {
+  for (const char* maker : {"layer dead", "layer bad"}) {
+    const auto [failed, waited] = build_while_made(maker, "layer of another");
+    EXPECT_FALSE(failed.ok());
+    ASSERT_TRUE(waited.ok()) << maker << ": " << waited.status().to_string();
+    EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U);
+    ask({.verb = Verb::clear});
+  }
+}
+
+TEST_F(KilndTest, CodeOfAMountedPackOrASharedDirectoryIsNotCompiledAgain) {
+  const auto key = SigningKey::create();
+  ASSERT_TRUE(key.ok());
+  for (const char* folder : {"/packs", "/trust"}) std::filesystem::create_directory(m_directory + folder);
+  ASSERT_TRUE(key->write(m_directory + "/kiln.key", m_directory + "/trust/kiln.pub").ok());
+  const Artifact code{ArtifactKind::code, {}, std::vector<uint8_t>(80, 0x90)};
+  auto pack = PackWriter::create(m_directory + "/packs/a.kpack", 1, 1);
+  ASSERT_TRUE(pack.ok());
+  ASSERT_TRUE(pack->add(code).ok());
+  ASSERT_TRUE(pack->add(k_layer, artifact_digest(code), 5, {std::string(k_layer_parts), "{}", {}}).ok());
+  ASSERT_TRUE(pack->finish(&*key).ok());
+
+  m_config.packs_path = m_directory + "/packs";
+  m_config.packs_trust = m_directory + "/trust";
+  const auto built = build("layer a");
+  ASSERT_TRUE(built.ok()) << built.status().to_string();
+  EXPECT_EQ(built->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);  // the program leads to it where there is no pack, too
+
+  m_config.cache_shared = m_config.cache_directory;
+  m_config.cache_directory = m_directory + "/other";
+  m_config.packs_path = "";
+  const auto beside = build("layer a");
+  ASSERT_TRUE(beside.ok()) << beside.status().to_string();
+  EXPECT_EQ(beside->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);
+  ask({.verb = Verb::shutdown});
+  wait_for_end();
+  m_config.cache_directory = m_config.cache_shared;  // whose daemon TearDown ends
+}
+
+// ---- a store that hosts share (tests/cache/fleet_redis_test.cc has what becomes of it)
+
+TEST_F(KilndTest, AFreshCacheBesideAFilledStoreCompilesNothing) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  use_store(redis.url());
+  ASSERT_TRUE(build("unjudged ok").ok());
+  EXPECT_EQ(build("layer a")->compilations, 1U);
+  start_afresh();
+
+  const auto program = build("unjudged ok");
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  EXPECT_EQ(program->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(key_of("unjudged ok"), KILN_ARTIFACT_PROGRAM), 100U);
+  EXPECT_EQ(ask({.verb = Verb::show, .key = key_of("unjudged ok")})["entry"]["heads"][0]["not_judged"],
+            "it needs 9 bytes, at most 1");
+  EXPECT_EQ(build("layer b")->compilations, 0U);  // another program of a kernel that is there
+  const auto status = ask({.verb = Verb::status});
+  EXPECT_EQ(status["counters"]["builds_supplied"], 1);
+  EXPECT_EQ(status["counters"]["kernels_supplied"], 1);
+  EXPECT_EQ(status["fleet"]["entries_found"], 2);
+}
+
+TEST_F(KilndTest, WithAStoreThatIsGoneOrHangsBuildsGoOnAsWithoutOne) {
+  use_store("redis://127.0.0.1:" + std::to_string(testing::free_port()));
+  EXPECT_EQ(build("ok gone")->compilations, 3U);
+  EXPECT_EQ(ask({.verb = Verb::status})["fleet"]["searches_failed"], 1);
+  start_afresh();
+  const testing::Peer silent([](int socket) {
+    char asked[4096];
+    while (recv(socket, asked, sizeof asked, 0) > 0) {
+    }
+  });
+  m_config.cache_remote = "redis://127.0.0.1:" + std::to_string(silent.port());
+  m_config.remote_budget_ms = 50;
+  EXPECT_EQ(build("ok hangs")->compilations, 3U);
+  EXPECT_EQ(ask({.verb = Verb::status})["fleet"]["searches_failed"], 1);
+  m_config.cache_remote = "";
 }
 
 }  // namespace

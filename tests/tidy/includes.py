@@ -28,6 +28,7 @@ TABLE = {
     "cache/reader": ["cache/format"],
     "cache/pack": ["cache/format", "base"],
     "cache/sources": ["cache/pack", "cache/reader", "cache/format", "base"],
+    "cache/fleet": ["cache/sources", "cache/pack", "cache/reader", "cache/format", "base"],
     "cache/store": ["cache/format", "base"],
     "backends": ["frontend", "base"],
     "backends/cpu/compile": ["backends", "frontend", "base"],

@@ -1,6 +1,7 @@
 #include "jit/build/kernels/choose_kernels.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "jit/build/kernels/kernel_builder.h"
@@ -37,6 +38,46 @@ nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel
           {"tiles_checked", kernel.tiles_met}};
 }
 
+/// Takes from others what they have of the jobs' code. The jobs whose code another build makes right now are given; what is
+/// left of `jobs` is to be made here.
+Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, std::vector<KernelJob>& jobs,
+                                               ChosenKernels& chosen) {
+  std::vector<KernelJob> elsewhere;
+  if (supply == nullptr || jobs.empty()) return elsewhere;
+  std::vector<Digest> keys;
+  for (const KernelJob& job : jobs) keys.push_back(job.key);
+  KILN_ASSIGN_OR_RETURN(CodeAnswer answer, supply->ask(keys, waits));
+  std::vector<KernelJob> rest;
+  for (KernelJob& job : jobs) {
+    const auto found = std::ranges::find(answer.found, job.key, &SuppliedCode::key);
+    if (found != answer.found.end()) {
+      chosen.heads.push_back({job.key, found->artifact.digest, found->generation, job.key_parts});
+      chosen.artifacts.push_back(std::move(found->artifact));
+    } else {
+      const bool is_elsewhere = std::ranges::find(answer.elsewhere, job.key) != answer.elsewhere.end();
+      (is_elsewhere ? elsewhere : rest).push_back(std::move(job));
+    }
+  }
+  jobs = std::move(rest);
+  return elsewhere;
+}
+
+/// Compiles the jobs' kernels, and hands them to who waits for them.
+Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, const BuildEnvironment& environment,
+                    ChosenKernels& chosen) {
+  if (jobs.empty()) return {};
+  KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment));
+  std::vector<SuppliedCode> made;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    chosen.report.push_back(report_of(jobs[i], kernels[i]));
+    chosen.compilations += kernels[i].compilations;
+    chosen.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
+    if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact});
+    chosen.artifacts.push_back(std::move(kernels[i].artifact));
+  }
+  return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
+}
+
 }  // namespace
 
 Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published) {
@@ -67,15 +108,12 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
     }
   }
 
-  KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment));
   ChosenKernels chosen;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    choices[jobs[i].key].code = kernels[i].artifact.digest;
-    chosen.report.push_back(report_of(jobs[i], kernels[i]));
-    chosen.compilations += kernels[i].compilations;
-    chosen.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
-    chosen.artifacts.push_back(std::move(kernels[i].artifact));
-  }
+  KILN_ASSIGN_OR_RETURN(auto elsewhere, take_supplied(environment.supply, false, jobs, chosen));
+  KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen));
+  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none, take_supplied(environment.supply, true, elsewhere, chosen));
+  KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
+  for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
   for (const std::vector<Digest>& of_plan : keys) {
     auto& codes = chosen.of_plans.emplace_back();
     for (const Digest& key : of_plan) codes.push_back(choices.at(key));

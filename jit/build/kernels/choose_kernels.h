@@ -18,14 +18,14 @@ struct ChosenKernels {
   std::vector<BuiltArtifact> artifacts;             // code that the cache does not have
   std::vector<BuiltHead> heads;                     // that lead to it
   uint64_t compilations = 0;
-  nlohmann::ordered_json report = nlohmann::ordered_json::array();  // what was made, kernel by kernel
+  nlohmann::ordered_json report = nlohmann::ordered_json::array();  // what was compiled, kernel by kernel
 };
 
 /// The code of this digest: what was just made, else what the cache has. Errors: not_found.
 Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published);
 
-/// Finds code for each distinct spec: what its key leads to in the cache or in what was `made` before, else the first
-/// candidate that passes its verdict.
+/// Finds code for each distinct spec: what its key leads to in the cache or in what was `made` before, else what others
+/// supply (BuildEnvironment::supply), else the first candidate that passes its verdict.
 /// Without a device of the target verdicts are deferred (BuildTarget::proof).
 /// Errors: unimplemented, internal (compiler or verdict, with the kernel); both name the op (Status::op).
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,

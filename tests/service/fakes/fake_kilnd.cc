@@ -30,6 +30,7 @@ class FakeStore final : public EntryStore {
     }
     return {};
   }
+  std::vector<std::pair<Digest, Artifact>> needs_of(const Digest& /*artifact*/) override { return {}; }
   Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) override {
     const std::vector<std::string> tuned = lines("tuned");
     for (const std::string& graph : lines("untuned")) {

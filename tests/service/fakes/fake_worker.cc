@@ -1,6 +1,6 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
 //   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"  "driver…"
-//   "share…"  "unjudged…"
+//   "share…"  "unjudged…"  "layer…"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -58,6 +58,9 @@ size_t builds_of(const BuildRequest& request, std::string_view graph) {
   return builds;
 }
 
+/// What a graph's key is the digest of.
+std::string key_parts_of(std::string_view graph) { return fmt::format(R"({{"level":"program","graph":"{}"}})", graph); }
+
 BuildResult result_of(std::string_view graph, size_t payload_bytes) {
   BuildResult result;
   BuiltArtifact artifact;
@@ -66,7 +69,8 @@ BuildResult result_of(std::string_view graph, size_t payload_bytes) {
   std::copy(graph.begin(), graph.end(), artifact.payload.begin());
   artifact.digest = artifact_digest({ArtifactKind::program, {}, artifact.payload});
   result.artifacts.push_back(artifact);
-  result.heads.push_back({digest_of(std::string("key ") + std::string(graph)), artifact.digest, 0, "{}"});
+  const std::string parts = key_parts_of(graph);
+  result.heads.push_back({digest_of(parts), artifact.digest, 0, parts});
   result.compilations = 3;
   result.report = "{}";
   return result;
@@ -159,6 +163,33 @@ Expected<BuildResult> race(const BuildRequest& request, const std::string& graph
   return result;
 }
 
+/// A program of one kernel, which all such graphs share. "layer dead…" dies over it, "layer bad…" fails with it made.
+Expected<BuildResult> build_on_layer(const std::string& graph, const BuildEnvironment& environment) {
+  CodeSupply& supply = *environment.supply;
+  const std::string_view parts = R"({"level":"code"})";
+  const Digest key = digest_of(parts);
+  BuildResult result = result_of(graph, 100);
+  result.compilations = 0;
+  KILN_ASSIGN_OR_RETURN(CodeAnswer answer, supply.ask({&key, 1}, false));
+  if (!answer.elsewhere.empty()) {
+    KILN_ASSIGN_OR_RETURN(answer, supply.ask({&key, 1}, true));
+  }
+  if (answer.found.empty()) {
+    environment.progress("make", 0, 1, "the layer");
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    if (graph.starts_with("layer dead")) abort();
+    SuppliedCode made{key, 0, {.kind = 1, .payload = std::vector<uint8_t>(64, 0xc3)}};
+    made.artifact.digest = artifact_digest({ArtifactKind::code, {}, made.artifact.payload});
+    answer.found = {made};
+    result.compilations = 1;
+    KILN_RETURN_IF_ERROR(supply.give({made}));
+    if (graph.starts_with("layer bad")) return error(StatusCode::internal, "the program is wrong");
+  }
+  result.heads.push_back({key, answer.found[0].artifact.digest, answer.found[0].generation, std::string(parts)});
+  result.artifacts.push_back(answer.found[0].artifact);
+  return result;
+}
+
 Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnvironment& environment) {
   const std::string graph(request.graph_wire.begin(), request.graph_wire.end());
   const auto is = [&](std::string_view word) { return graph.starts_with(word); };
@@ -195,6 +226,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     result.heads[0].not_judged = "it needs 9 bytes, at most 1";
     return result;
   }
+  if (is("layer")) return build_on_layer(graph, environment);
   if (is("share")) {
     BuildResult result = result_of(graph, 100);
     result.report = std::to_string(environment.threads());
@@ -209,7 +241,8 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
   // A key of its own, and each time other bytes under it.
   if (is("varies")) {
     BuildResult result = result_of(fmt::format("{} {}", graph, getpid()), 5'000);
-    result.heads[0].key = digest_of("key " + graph);
+    result.heads[0].key_parts = key_parts_of(graph);
+    result.heads[0].key = digest_of(result.heads[0].key_parts);
     return result;
   }
   return result_of(graph, is("big") ? size_t{8} << 20 : 100);

@@ -1,0 +1,212 @@
+#include "cache/fleet/fleet_tier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/limits.h"
+#include "cache/fleet/sealed_entry.h"
+
+namespace kiln {
+namespace {
+
+/// The name under which a store keeps a key's entry. Another format of entries has another prefix.
+std::string name_of(const Digest& key) { return "kiln1:" + key.to_hex(); }
+
+size_t bytes_of(const SourceEntry& entry) {
+  size_t bytes = entry.artifact.payload.size() + entry.canonical_key.size() + entry.provenance.size();
+  for (const auto& [digest, artifact] : entry.needs) bytes += artifact.payload.size();
+  return bytes;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<FleetTier>> FleetTier::open(const FleetSettings& settings, Say say) {
+  PackTrust trust;
+  KILN_ASSIGN_OR_RETURN(trust.keys, TrustedKeys::read(settings.trust));
+  KILN_ASSIGN_OR_RETURN(trust.capture_keys, TrustedKeys::read(settings.trust_captures));
+  std::optional<SigningKey> key;
+  if (!settings.signing_key.empty()) {
+    KILN_ASSIGN_OR_RETURN(key, SigningKey::read(settings.signing_key));
+  }
+  KILN_ASSIGN_OR_RETURN(auto reading, open_fleet_store(settings.address));
+  KILN_ASSIGN_OR_RETURN(auto writing, open_fleet_store(settings.address));
+  return std::unique_ptr<FleetTier>(
+      new FleetTier(std::move(trust), std::move(key), std::move(reading), std::move(writing), std::move(say)));
+}
+
+FleetTier::FleetTier(PackTrust trust, std::optional<SigningKey> key, std::unique_ptr<FleetStore> reading,
+                     std::unique_ptr<FleetStore> writing, Say say)
+    : m_trust(std::move(trust)),
+      m_key(std::move(key)),
+      m_reading(std::move(reading)),
+      m_writing(std::move(writing)),
+      m_say(std::move(say)),
+      m_reader([this] { answer_questions(); }),
+      m_writer([this] { write_offers(); }) {}
+
+FleetTier::~FleetTier() {
+  {
+    const std::scoped_lock lock(m_mutex);
+    m_is_stopping = true;
+  }
+  m_asked.notify_all();
+  m_offered.notify_all();
+  m_reader.join();
+  m_writer.join();
+}
+
+// ---- reading
+
+std::vector<SourceEntry> FleetTier::find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) {
+  std::vector<SourceEntry> found;
+  const Deadline start = Clock::now();
+  if (keys.empty() || patience.left <= Patience::Duration::zero() || m_reading_breaker.is_open(start)) return found;
+  m_counts.keys_asked += keys.size();
+  Values values = ask(keys, start + patience.left);
+  if (values.ok()) {
+    m_reading_breaker.succeed();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!(*values)[i]) continue;
+      if (auto entry = believe(keys[i], kind, std::move(*(*values)[i]))) found.push_back(std::move(*entry));
+    }
+  } else {
+    ++m_counts.searches_failed;
+    m_reading_breaker.fail(Clock::now());
+    m_say(fmt::format("the fleet's store is left alone for a while: {}", values.status().message()));
+  }
+  patience.left -= std::chrono::duration_cast<Patience::Duration>(Clock::now() - start);
+  return found;
+}
+
+FleetTier::Values FleetTier::ask(std::span<const Digest> keys, Deadline until) {
+  Question question{{}, until, {}};
+  std::ranges::transform(keys, std::back_inserter(question.names), name_of);
+  std::future<Values> answer = question.answer.get_future();
+  {
+    const std::scoped_lock lock(m_mutex);
+    if (m_questions.size() >= limits::k_fleet_questions) {
+      return error(StatusCode::resource_exhausted, "{} searches wait already", m_questions.size());
+    }
+    m_questions.push_back(std::move(question));
+  }
+  m_asked.notify_one();
+  if (answer.wait_until(until) == std::future_status::ready) return answer.get();
+  return error(StatusCode::deadline_exceeded, "it did not answer in time");
+}
+
+std::optional<SourceEntry> FleetTier::believe(const Digest& key, ArtifactKind kind, FleetStore::Bytes value) {
+  auto entry = open_sealed(std::move(value), key, kind, m_trust);
+  if (entry.ok()) {
+    ++m_counts.entries_found;
+    note_known(key, entry->generation);
+    return std::move(*entry);
+  }
+  ++m_counts.entries_refused;
+  m_say(fmt::format("what the fleet's store has is not used: {}", entry.status().message()));
+  const std::scoped_lock lock(m_mutex);
+  if (m_refused.size() >= limits::k_fleet_known_keys) m_refused.clear();
+  m_refused.insert(key);
+  return std::nullopt;
+}
+
+void FleetTier::answer_questions() {
+  std::unique_lock lock(m_mutex);
+  for (;;) {
+    m_asked.wait(lock, [this] { return m_is_stopping || !m_questions.empty(); });
+    if (m_is_stopping) return;
+    Question question = std::move(m_questions.front());
+    m_questions.pop_front();
+    lock.unlock();
+    // Who asked has gone on once its time is past.
+    if (Clock::now() < question.until) question.answer.set_value(m_reading->get(question.names, question.until));
+    lock.lock();
+  }
+}
+
+// ---- writing
+
+bool FleetTier::is_news(const Digest& key, uint32_t generation) const {
+  const auto known = m_known.find(key);
+  return known == m_known.end() || known->second < generation || m_refused.contains(key);
+}
+
+bool FleetTier::takes(const Digest& key, uint32_t generation) {
+  const std::scoped_lock lock(m_mutex);
+  return m_key && is_news(key, generation);
+}
+
+void FleetTier::note_known(const Digest& key, uint32_t generation) {
+  const std::scoped_lock lock(m_mutex);
+  if (m_known.size() >= limits::k_fleet_known_keys) m_known.clear();
+  m_known.insert_or_assign(key, generation);
+}
+
+void FleetTier::offer(SourceEntry entry) {
+  if (!m_key) return;
+  {
+    const std::scoped_lock lock(m_mutex);
+    if (m_is_stopping || !is_news(entry.key, entry.generation)) return;
+    if (m_offered_bytes + bytes_of(entry) > limits::k_fleet_queue_bytes) {
+      ++m_counts.entries_dropped;
+      return;
+    }
+    m_offered_bytes += bytes_of(entry);
+    m_offers.push_back(std::move(entry));
+  }
+  m_offered.notify_one();
+}
+
+bool FleetTier::is_writing() {
+  const std::scoped_lock lock(m_mutex);
+  return m_offered_bytes > 0 && !m_writing_breaker.is_open(Clock::now());
+}
+
+void FleetTier::write_offers() {
+  std::unique_lock lock(m_mutex);
+  for (;;) {
+    m_offered.wait(lock, [this] { return m_is_stopping || !m_offers.empty(); });
+    if (m_is_stopping) return;
+    if (m_writing_breaker.is_open(Clock::now())) {
+      m_offered.wait_for(lock, std::chrono::milliseconds(limits::k_fleet_rest_ms));
+      continue;
+    }
+    const SourceEntry entry = std::move(m_offers.front());
+    m_offers.pop_front();
+    lock.unlock();
+    const bool is_done = write(entry);
+    lock.lock();
+    if (is_done) {
+      m_offered_bytes -= bytes_of(entry);
+    } else {
+      m_offers.push_front(entry);
+    }
+  }
+}
+
+bool FleetTier::write(const SourceEntry& entry) {
+  bool replaces = entry.generation > 0;
+  {
+    const std::scoped_lock lock(m_mutex);
+    replaces = replaces || m_refused.contains(entry.key);
+  }
+  const auto sealed = seal(entry, *m_key);
+  Status status = sealed.status();
+  if (status.ok()) {
+    status = m_writing->put(name_of(entry.key), *sealed, replaces, deadline_in(limits::k_fleet_write_ms));
+  }
+  if (status.ok()) {
+    m_writing_breaker.succeed();
+    ++m_counts.entries_written;
+    note_known(entry.key, entry.generation);
+    const std::scoped_lock lock(m_mutex);
+    m_refused.erase(entry.key);
+    return true;
+  }
+  m_writing_breaker.fail(Clock::now());
+  m_say(fmt::format("writing to the fleet's store rests for a while: {}", status.message()));
+  const bool may_pass = status.code() == StatusCode::unavailable || status.code() == StatusCode::deadline_exceeded;
+  if (!may_pass) ++m_counts.entries_dropped;
+  return !may_pass;
+}
+
+}  // namespace kiln

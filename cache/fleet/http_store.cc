@@ -1,0 +1,149 @@
+#include "cache/fleet/http_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/limits.h"
+
+namespace kiln {
+namespace {
+
+constexpr long k_connections = 8;
+constexpr int k_longest_poll_ms = 100;
+
+struct HeadersFree {
+  void operator()(curl_slist* headers) const { curl_slist_free_all(headers); }
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<FleetStore>> HttpStore::create(std::string url, std::string password) {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (ready != CURLE_OK) return error(StatusCode::unavailable, "libcurl: {}", curl_easy_strerror(ready));
+  if (!url.ends_with('/')) url += '/';
+  return std::unique_ptr<FleetStore>(new HttpStore(std::move(url), std::move(password)));
+}
+
+HttpStore::HttpStore(std::string url, std::string password)
+    : m_url(std::move(url)), m_password(std::move(password)), m_multi(curl_multi_init()) {
+  curl_multi_setopt(m_multi.get(), CURLMOPT_MAX_TOTAL_CONNECTIONS, k_connections);
+}
+
+/// More than a value may have ends the transfer.
+size_t HttpStore::receive(char* bytes, size_t size, size_t count, void* transfer) {
+  Bytes& received = static_cast<Transfer*>(transfer)->received;
+  if (received.size() + size * count > limits::k_fleet_value_bytes) return 0;
+  received.insert(received.end(), bytes, bytes + size * count);
+  return size * count;
+}
+
+size_t HttpStore::send(char* bytes, size_t size, size_t count, void* transfer) {
+  std::span<const uint8_t>& sent = static_cast<Transfer*>(transfer)->sent;
+  const size_t some = std::min(size * count, sent.size());
+  std::memcpy(bytes, sent.data(), some);
+  sent = sent.subspan(some);
+  return some;
+}
+
+std::unique_ptr<HttpStore::Transfer> HttpStore::transfer(const std::string& name) const {
+  auto made = std::make_unique<Transfer>();
+  made->easy.reset(curl_easy_init());
+  made->url = m_url + name;
+  CURL* easy = made->easy.get();
+  curl_easy_setopt(easy, CURLOPT_URL, made->url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpStore::receive);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, made.get());
+  if (!m_password.empty()) curl_easy_setopt(easy, CURLOPT_USERPWD, m_password.c_str());
+  return made;
+}
+
+void HttpStore::run(std::span<const std::unique_ptr<Transfer>> transfers, Deadline until) {
+  for (const auto& each : transfers) curl_multi_add_handle(m_multi.get(), each->easy.get());
+  for (int running = 1; running > 0 && Clock::now() < until;) {
+    if (curl_multi_perform(m_multi.get(), &running) != CURLM_OK) break;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    const int wait_ms = static_cast<int>(std::clamp<int64_t>(left, 0, k_longest_poll_ms));
+    if (running > 0) curl_multi_poll(m_multi.get(), nullptr, 0, wait_ms, nullptr);
+  }
+  int left = 0;
+  while (const CURLMsg* message = curl_multi_info_read(m_multi.get(), &left)) {
+    const auto found = std::ranges::find(transfers, message->easy_handle,
+                                         [](const std::unique_ptr<Transfer>& each) { return each->easy.get(); });
+    if (message->msg != CURLMSG_DONE || found == transfers.end()) continue;
+    (*found)->is_over = true;
+    (*found)->outcome = message->data.result;
+    curl_easy_getinfo((*found)->easy.get(), CURLINFO_RESPONSE_CODE, &(*found)->status);
+  }
+  for (const auto& each : transfers) curl_multi_remove_handle(m_multi.get(), each->easy.get());
+}
+
+Expected<bool> HttpStore::is_there(const Transfer& transfer) const {
+  if (!transfer.is_over) return error(StatusCode::deadline_exceeded, "{}: too slow", m_url);
+  if (transfer.outcome != CURLE_OK) {
+    const bool is_too_long = transfer.outcome == CURLE_WRITE_ERROR;
+    return error(is_too_long ? StatusCode::data_loss : StatusCode::unavailable, "{}: {}", m_url,
+                 is_too_long ? "more than an entry may have" : curl_easy_strerror(transfer.outcome));
+  }
+  switch (transfer.status) {
+    case 200:  // OK
+    case 201:  // created
+    case 204:  // replaced
+      return true;
+    case 404:  // not found
+    case 410:  // gone
+      return false;
+    case 401:  // who are you?
+    case 403:  // forbidden
+    case 405:  // not with this method
+      return error(StatusCode::permission_denied, "{}: HTTP {}", m_url, transfer.status);
+    case 413:  // too large
+    case 507:  // no room
+      return error(StatusCode::resource_exhausted, "{}: HTTP {}", m_url, transfer.status);
+    default:
+      return error(StatusCode::unavailable, "{}: HTTP {}", m_url, transfer.status);
+  }
+}
+
+Expected<std::vector<std::optional<FleetStore::Bytes>>> HttpStore::get(std::span<const std::string> names,
+                                                                       Deadline until) {
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (const std::string& name : names) transfers.push_back(transfer(name));
+  run(transfers, until);
+  std::vector<std::optional<Bytes>> values;
+  for (const auto& each : transfers) {
+    KILN_ASSIGN_OR_RETURN(const bool found, is_there(*each));
+    values.push_back(found ? std::optional(std::move(each->received)) : std::nullopt);
+  }
+  return values;
+}
+
+Status HttpStore::put(const std::string& name, std::span<const uint8_t> value, bool replaces, Deadline until) {
+  if (!replaces) {
+    const auto look = transfer(name);
+    curl_easy_setopt(look->easy.get(), CURLOPT_NOBODY, 1L);
+    run({&look, 1}, until);
+    KILN_ASSIGN_OR_RETURN(const bool found, is_there(*look));
+    if (found) return {};
+  }
+  const auto write = transfer(name);
+  write->sent = value;
+  std::unique_ptr<curl_slist, HeadersFree> headers(
+      curl_slist_append(nullptr, "Expect:"));  // nobody waits for a "go on"
+  if (!replaces) curl_slist_append(headers.get(), "If-None-Match: *");
+  CURL* easy = write->easy.get();
+  curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+  curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(value.size()));
+  curl_easy_setopt(easy, CURLOPT_READFUNCTION, &HttpStore::send);
+  curl_easy_setopt(easy, CURLOPT_READDATA, write.get());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers.get());
+  run({&write, 1}, until);
+  if (write->is_over && write->status == 412) return {};  // somebody else was faster
+  KILN_ASSIGN_OR_RETURN(const bool is_kept, is_there(*write));
+  return is_kept ? Status() : error(StatusCode::unavailable, "{}: it cannot be written there", m_url);
+}
+
+}  // namespace kiln

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/expected.h"
+#include "jit/build/artifact.h"
+
+namespace kiln {
+
+/// Code that passed its verdict, and the key that leads to it.
+struct SuppliedCode {
+  Digest key;
+  uint32_t generation = 0;
+  BuiltArtifact artifact;
+};
+
+struct CodeAnswer {
+  std::vector<SuppliedCode> found;
+  std::vector<Digest> elsewhere;  // keys whose code another build makes at this moment
+};
+
+/// Code that a build need not make though the mapped cache does not have it: other sources have it, or another build makes
+/// it. Threading: one thread.
+class CodeSupply {
+ public:
+  CodeSupply() = default;
+  CodeSupply(const CodeSupply&) = delete;
+  CodeSupply& operator=(const CodeSupply&) = delete;
+  virtual ~CodeSupply() = default;
+
+  /// What there is of these keys. What is neither found nor elsewhere is the asker's to make, and others wait for it: so it
+  /// is made before anything is waited for. `waits`: until other builds have made what they make, or given it up; nothing is
+  /// elsewhere then.
+  virtual Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits) = 0;
+
+  /// Hands over what the asker made.
+  virtual Status give(std::vector<SuppliedCode> made) = 0;
+};
+
+}  // namespace kiln

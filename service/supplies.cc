@@ -1,0 +1,152 @@
+#include "service/supplies.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "cache/sources/directory_entries.h"
+#include "cache/sources/trusted_packs.h"
+#include "jit/run/named_artifacts.h"
+
+namespace kiln {
+
+namespace {
+
+constexpr const char* k_not_judged = "not_judged";
+
+BuiltArtifact built_artifact(const Digest& digest, Artifact artifact) {
+  const LaunchData& launch = artifact.launch;
+  return {static_cast<uint16_t>(artifact.kind),
+          digest,
+          std::move(artifact.payload),
+          launch.entry,
+          launch.tasks,
+          launch.workspace_bytes,
+          launch.features,
+          launch.backend};
+}
+
+Artifact artifact_of(const BuiltArtifact& built) {
+  return {static_cast<ArtifactKind>(built.kind),
+          {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
+          built.payload};
+}
+
+std::vector<Digest> without(std::span<const Digest> keys, const CodeAnswer& answer) {
+  std::unordered_set<Digest> gone(answer.elsewhere.begin(), answer.elsewhere.end());
+  for (const SuppliedCode& each : answer.found) gone.insert(each.key);
+  std::vector<Digest> rest;
+  std::ranges::copy_if(keys, std::back_inserter(rest), [&](const Digest& key) { return !gone.contains(key); });
+  return rest;
+}
+
+/// Whether a program came with all that it needs to run.
+bool is_whole(const SourceEntry& program) {
+  std::unordered_set<Digest> there;
+  std::vector<Digest> needed = plans_named_by(program.artifact.payload);
+  for (const auto& [digest, artifact] : program.needs) {
+    there.insert(digest);
+    if (artifact.kind == ArtifactKind::plan)
+      std::ranges::copy(codes_named_by(artifact.payload), std::back_inserter(needed));
+  }
+  return std::ranges::all_of(needed, [&](const Digest& digest) { return there.contains(digest); });
+}
+
+void add_program(SourceEntry entry, BuildResult& result) {
+  const auto known = nlohmann::json::parse(entry.provenance, nullptr, false);
+  result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key),
+                          known.is_object() ? known.value(k_not_judged, "") : ""});
+  result.artifacts.push_back(built_artifact(entry.digest, std::move(entry.artifact)));
+  for (auto& [digest, artifact] : entry.needs) result.artifacts.push_back(built_artifact(digest, std::move(artifact)));
+}
+
+}  // namespace
+
+Supplies::Supplies(const Config& config) : m_budget(config.remote_budget_ms) {
+  m_sources.push_back(std::make_unique<DirectoryEntries>(config.cache_directory));
+  auto packs =
+      std::make_unique<TrustedPacks>(PackFolders{config.packs_path, config.packs_trust, config.packs_trust_captures});
+  for (const std::string& why : packs->refusals()) spdlog::warn("a pack is not used: {}", why);
+  m_sources.push_back(std::move(packs));
+  if (!config.cache_shared.empty()) m_sources.push_back(std::make_unique<DirectoryEntries>(config.cache_shared));
+  if (!config.cache_remote.empty()) open_fleet(config);
+}
+
+void Supplies::open_fleet(const Config& config) {
+  auto fleet = FleetTier::open({{config.cache_remote, config.remote_password_file},
+                                config.remote_signing_key,
+                                config.packs_trust,
+                                config.packs_trust_captures},
+                               [](const std::string& sentence) { spdlog::warn("{}", sentence); });
+  if (config.packs_trust.empty()) spdlog::warn("packs.trust names nobody: nothing that cache.remote has is used");
+  if (!fleet.ok()) return spdlog::error("cache.remote is not used: {}", fleet.status().message());
+  m_fleet = fleet->get();
+  m_sources.push_back(std::move(*fleet));
+}
+
+std::vector<SuppliedCode> Supplies::find(std::vector<Digest> keys, Patience& patience) {
+  std::vector<SuppliedCode> found;
+  for (const auto& source : m_sources) {
+    if (keys.empty()) break;
+    for (SourceEntry& entry : source->find(keys, ArtifactKind::code, patience)) {
+      std::erase(keys, entry.key);
+      found.push_back({entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact))});
+    }
+  }
+  return found;
+}
+
+void Supplies::offer(const BuildResult& result, EntryStore& store) {
+  if (m_fleet == nullptr) return;
+  for (const BuiltHead& head : result.heads) {
+    if (!m_fleet->takes(head.key, head.generation)) continue;
+    const auto built = std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
+    if (built == result.artifacts.end()) continue;
+    const auto kind = static_cast<ArtifactKind>(built->kind);
+    if (kind != ArtifactKind::program && kind != ArtifactKind::code) continue;
+    SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
+    if (!head.not_judged.empty()) entry.provenance = nlohmann::json{{k_not_judged, head.not_judged}}.dump();
+    if (kind == ArtifactKind::program) {
+      entry.needs = store.needs_of(head.artifact);
+      if (!is_whole(entry)) continue;  // some of it was evicted meanwhile
+    }
+    m_fleet->offer(std::move(entry));
+  }
+}
+
+BuildSupply::~BuildSupply() { m_supplies.m_flights.end(m_build); }
+
+std::optional<BuildResult> BuildSupply::programs(std::span<const Digest> keys, bool is_tuned) {
+  if (keys.empty() || m_supplies.m_fleet == nullptr) return std::nullopt;
+  std::vector<SourceEntry> found = m_supplies.m_fleet->find(keys, ArtifactKind::program, m_patience);
+  const bool is_enough = found.size() == keys.size() && std::ranges::all_of(found, [&](const SourceEntry& program) {
+                           return is_whole(program) && (!is_tuned || is_tuned_program(program.artifact.payload));
+                         });
+  if (!is_enough) return std::nullopt;
+  BuildResult result;
+  for (SourceEntry& entry : found) add_program(std::move(entry), result);
+  result.report = nlohmann::json{{"found", "fleet"}, {"programs", nlohmann::json::array()}}.dump();
+  m_has_programs = true;
+  return result;
+}
+
+CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, Deadline until,
+                            const std::function<bool()>& is_over) {
+  if (waits) m_supplies.m_flights.wait(m_build, keys, until, is_over);
+  CodeAnswer answer = m_supplies.m_flights.claim(m_build, keys);
+  // What nobody makes is looked for once it is claimed: whoever made it before has published it.
+  std::vector<SuppliedCode> found = m_supplies.find(without(keys, answer), m_patience);
+  m_supplies.m_flights.give(m_build, found);
+  std::ranges::move(found, std::back_inserter(answer.found));
+  if (waits) answer.elsewhere.clear();
+  m_supplied += answer.found.size();
+  return answer;
+}
+
+void BuildSupply::give(std::vector<SuppliedCode> made) { m_supplies.m_flights.give(m_build, std::move(made)); }
+
+}  // namespace kiln

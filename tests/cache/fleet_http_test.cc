@@ -1,0 +1,147 @@
+// A fleet's store on a web server: nginx with WebDAV, and peers that are none.
+
+#include <sys/socket.h>
+
+#include <random>
+
+#include "tests/cache/fleet_testing.h"
+
+namespace kiln::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A folder that nginx serves, and lets others write to.
+class Nginx {
+ public:
+  explicit Nginx(const std::string& folder, const std::string& settings = "") : m_folder(folder), m_port(free_port()) {
+    std::filesystem::create_directories(folder + "/files");
+    std::ofstream(folder + "/nginx.conf")
+        << "daemon off; master_process off; pid " << folder << "/pid; error_log " << folder
+        << "/log;\nevents {}\nhttp { access_log off; client_max_body_size 8m;\n"
+        << temporary_folders() << "server { listen 127.0.0.1:" << m_port << "; root " << folder
+        << "/files; location / { dav_methods PUT; " << settings << " } } }\n";
+    m_process = std::make_unique<ServerProcess>(
+        std::vector<std::string>{"nginx", "-p", folder, "-c", folder + "/nginx.conf", "-e", folder + "/log"}, m_port);
+  }
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(m_port); }
+  std::string file(uint64_t seed) const { return m_folder + "/files/" + name_of(seed); }
+  void kill() { m_process->kill(); }
+
+ private:
+  std::string temporary_folders() const {
+    std::string text;
+    for (const char* what : {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"}) {
+      text += std::string(what) + "_temp_path " + m_folder + "/" + what + ";\n";
+    }
+    return text;
+  }
+
+  std::string m_folder;
+  uint16_t m_port;
+  std::unique_ptr<ServerProcess> m_process;
+};
+
+std::string bytes_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class HttpFleetTest : public FleetTest {
+ protected:
+  void SetUp() override {
+    if (!has_program("nginx")) GTEST_SKIP() << "there is no nginx";
+    FleetTest::SetUp();
+  }
+};
+
+TEST_F(HttpFleetTest, WhatOneHostBuiltAnotherOneFinds) {
+  const Nginx nginx(m_directory.path("nginx"));
+  std::vector<SourceEntry> entries;
+  std::vector<uint64_t> seeds = {999};
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    entries.push_back(entry_of(seed, plan_size(seed), 3));
+    seeds.push_back(seed);
+  }
+  write(*host(nginx.url()), entries);
+  const auto found = find(*host(nginx.url() + "/", "ours", false), seeds);
+  ASSERT_EQ(found.size(), entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) EXPECT_EQ(found[i].artifact, entries[i].artifact);
+}
+
+TEST_F(HttpFleetTest, TheFirstEntryOfAKeyStaysUntilALaterGenerationComes) {
+  const Nginx nginx(m_directory.path("nginx"));
+  write(*host(nginx.url()), {entry_of(1, 300)});
+  const std::string first = bytes_in(nginx.file(1));
+  EXPECT_FALSE(first.empty());
+  write(*host(nginx.url()), {entry_of(1, 500)});
+  EXPECT_EQ(bytes_in(nginx.file(1)), first);
+  write(*host(nginx.url()), {entry_of(1, 500, 1)});
+  EXPECT_NE(bytes_in(nginx.file(1)), first);
+}
+
+TEST_F(HttpFleetTest, AServerThatLiesIsNotBelievedAndWhatItHasIsReplaced) {
+  const Nginx nginx(m_directory.path("nginx"));
+  const auto tier = host(nginx.url());
+  write(*tier, {entry_of(1), entry_of(2)});
+  const std::string good = bytes_in(nginx.file(1));
+  for (const std::string& lie : {good.substr(0, good.size() / 2), std::string(100, 'x'), bytes_in(nginx.file(2))}) {
+    std::ofstream(nginx.file(1), std::ios::binary) << lie;
+    EXPECT_FALSE(finds(*tier, 1));
+  }
+  write(*tier, {entry_of(1)});
+  EXPECT_EQ(bytes_in(nginx.file(1)), good);
+}
+
+TEST_F(HttpFleetTest, AServerThatTakesNothingIsReadOn) {
+  const std::string folder = m_directory.path("nginx");
+  {
+    write(*host(Nginx(folder).url()), {entry_of(1)});
+  }
+  for (const char* refusal : {"limit_except GET { deny all; }", "if ($request_method = PUT) { return 507; }"}) {
+    const Nginx nginx(folder, refusal);
+    const auto tier = host(nginx.url());
+    tier->offer(entry_of(2));
+    EXPECT_TRUE(wait_until([&] { return tier->counts().entries_dropped == 1; })) << refusal;
+    EXPECT_TRUE(finds(*tier, 1));
+  }
+}
+
+TEST_F(HttpFleetTest, OfAServerThatIsGoneHangsOrTalksNonsenseNothingIsFound) {
+  Nginx nginx(m_directory.path("nginx"));
+  const auto before = host(nginx.url());
+  write(*before, {entry_of(1)});
+  nginx.kill();
+  EXPECT_FALSE(finds(*before, 1));
+  EXPECT_EQ(before->counts().searches_failed, 1U);
+
+  const std::string answers[] = {"",
+                                 "+OK\r\n",
+                                 "HTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n",
+                                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab",
+                                 "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+                                 "HTTP/1.1 302 Elsewhere\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+                                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"};
+  for (const std::string& answer : answers) {
+    const Peer liar([&](int socket) {
+      char asked[4096];
+      if (recv(socket, asked, sizeof asked, 0) <= 0) return;
+      send(socket, answer.data(), answer.size(), MSG_NOSIGNAL);
+    });
+    EXPECT_FALSE(finds(*host("http://127.0.0.1:" + std::to_string(liar.port())), 1)) << answer;
+  }
+  const Peer silent([](int socket) {
+    char asked[4096];
+    while (recv(socket, asked, sizeof asked, 0) > 0) {
+    }
+  });
+  const auto tier = host("http://127.0.0.1:" + std::to_string(silent.port()));
+  const Digest key = entry_of(1).key;
+  Patience patience{std::chrono::milliseconds(50)};
+  EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
+  EXPECT_EQ(tier->counts().searches_failed, 1U);
+}
+
+}  // namespace
+}  // namespace kiln::testing

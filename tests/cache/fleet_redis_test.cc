@@ -1,0 +1,206 @@
+// A fleet's store in Redis: what one host built others find, whoever else writes there, and whatever becomes of the store.
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/limits.h"
+#include "tests/cache/fleet_testing.h"
+
+namespace kiln::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RedisFleetTest : public FleetTest {
+ protected:
+  void SetUp() override {
+    if (!has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+    FleetTest::SetUp();
+  }
+};
+
+TEST_F(RedisFleetTest, WhatOneHostBuiltAnotherOneFindsInOneRoundTrip) {
+  const RedisServer redis;
+  const auto first = host(redis.url()), second = host(redis.url());
+  SourceEntry whole = entry_of(100);
+  for (const uint64_t seed : {101, 102}) {
+    const SourceEntry need = entry_of(seed);
+    whole.needs.emplace_back(need.digest, need.artifact);
+  }
+  std::vector<SourceEntry> entries = {whole};
+  std::vector<uint64_t> seeds = {100};
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    entries.push_back(entry_of(seed, plan_size(seed), 3));
+    seeds.push_back(seed);
+  }
+  write(*first, entries);
+  seeds.push_back(999);
+  const auto found = find(*second, seeds);
+  ASSERT_EQ(found.size(), entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    EXPECT_EQ(found[i].key, entries[i].key);
+    EXPECT_EQ(found[i].generation, entries[i].generation);
+    EXPECT_EQ(found[i].digest, entries[i].digest);
+    EXPECT_EQ(found[i].artifact, entries[i].artifact);
+    EXPECT_EQ(found[i].canonical_key, entries[i].canonical_key);
+  }
+  std::ranges::sort(whole.needs, {}, &std::pair<Digest, Artifact>::first);
+  EXPECT_EQ(found[0].needs, whole.needs);
+  EXPECT_THAT(redis.ask({"INFO", "commandstats"}), HasSubstr("cmdstat_mget:calls=1,"));
+}
+
+TEST_F(RedisFleetTest, WhoDoesNotSignWritesNothingAndWhoTrustsNobodyFindsNothing) {
+  const RedisServer redis;
+  const auto reader = host(redis.url(), "ours", false);
+  EXPECT_FALSE(reader->takes(entry_of(1).key, 0));
+  reader->offer(entry_of(1));
+  write(*host(redis.url()), {entry_of(2)});
+  EXPECT_EQ(redis.ask({"GET", name_of(1)}), "");
+  EXPECT_TRUE(finds(*reader, 2));
+  EXPECT_FALSE(finds(*host(redis.url(), "theirs"), 2));
+  EXPECT_THAT(m_said.at(0), HasSubstr("whom packs.trust does not name"));
+}
+
+TEST_F(RedisFleetTest, AStoreThatLiesIsNotBelievedAndWhatItHasIsReplaced) {
+  const RedisServer redis;
+  const auto tier = host(redis.url());
+  write(*tier, {entry_of(1), entry_of(2)});
+  const std::string good = redis.ask({"GET", name_of(1)});
+  const auto lie = [&](const std::string& value) {
+    redis.ask({"SET", name_of(1), value});
+    return !finds(*tier, 1);
+  };
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 200; ++i) {
+    std::string flipped = good;
+    flipped[random() % flipped.size()] ^= static_cast<char>(1 << (random() % 8));
+    redis.ask({"SET", name_of(1), flipped});
+    finds(*tier, 1);  // its own bytes (between pieces lie some that nothing reads), or nothing
+  }
+  EXPECT_TRUE(lie(good.substr(0, good.size() - 64)));
+  EXPECT_TRUE(lie(good + std::string(64, '\0')));
+  EXPECT_TRUE(lie(""));
+  EXPECT_TRUE(lie(std::string(1 << 20, '\xff')));
+  EXPECT_TRUE(lie(redis.ask({"GET", name_of(2)})));  // signed, for another key
+  const RedisServer elsewhere;
+  write(*host(elsewhere.url(), "theirs"), {entry_of(1)});
+  EXPECT_TRUE(lie(elsewhere.ask({"GET", name_of(1)})));  // signed by a stranger
+  EXPECT_GE(tier->counts().entries_refused, 6U);
+
+  write(*tier, {entry_of(1)});
+  EXPECT_EQ(redis.ask({"GET", name_of(1)}), good);
+}
+
+TEST_F(RedisFleetTest, TheFirstEntryOfAKeyStaysUntilALaterGenerationComes) {
+  const RedisServer redis;
+  write(*host(redis.url()), {entry_of(1, 300)});
+  const std::string first = redis.ask({"GET", name_of(1)});
+  write(*host(redis.url()), {entry_of(1, 500)});
+  EXPECT_EQ(redis.ask({"GET", name_of(1)}), first);
+  write(*host(redis.url()), {entry_of(1, 500, 1)});
+  EXPECT_NE(redis.ask({"GET", name_of(1)}), first);
+}
+
+TEST_F(RedisFleetTest, ASlowStoreIsLeftAloneAndAskedAgainLater) {
+  const RedisServer redis;
+  const auto tier = host(redis.url());
+  write(*tier, {entry_of(1)});
+  ASSERT_TRUE(finds(*tier, 1));
+  redis.ask({"CLIENT", "PAUSE", "3000"});
+  const Digest key = entry_of(1).key;
+  Patience patience{std::chrono::milliseconds(50)};
+  EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
+  EXPECT_LE(patience.left.count(), 0);
+  EXPECT_EQ(tier->counts().searches_failed, 1U);
+  EXPECT_TRUE(wait_until([&] { return finds(*tier, 1); }));
+}
+
+TEST_F(RedisFleetTest, AStoreThatIsGoneCostsNothingButItsEntriesAndGetsThemWhenItIsBack) {
+  const uint16_t port = free_port();
+  auto redis = std::make_unique<RedisServer>(std::vector<std::string>{}, port);
+  const auto tier = host(redis->url());
+  write(*tier, {entry_of(1)});
+  redis->kill();
+  EXPECT_FALSE(finds(*tier, 1));
+  EXPECT_EQ(tier->counts().searches_failed, 1U);
+  tier->offer(entry_of(2));
+  redis = std::make_unique<RedisServer>(std::vector<std::string>{}, port);
+  EXPECT_TRUE(wait_until([&] { return finds(*tier, 2); }));
+  redis->kill();
+  // What waits is bounded.
+  const size_t size = limits::k_fleet_queue_bytes / 4;
+  for (uint64_t seed = 10; seed < 16; ++seed) tier->offer(entry_of(seed, size));
+  EXPECT_GE(tier->counts().entries_dropped, 2U);
+}
+
+TEST_F(RedisFleetTest, OfNonsenseNothingIsFoundAndNothingIsHarmed) {
+  const std::vector<std::string> answers = {"",
+                                            "+OK\r\n",
+                                            "-ERR no\r\n",
+                                            ":7\r\n",
+                                            "$-1\r\n",
+                                            "$-5\r\n",
+                                            "*0\r\n",
+                                            "*2\r\n$-1\r\n$-1\r\n",
+                                            "*-1\r\n",
+                                            "*1\r\n:5\r\n",
+                                            "*1\r\n*1\r\n*1\r\n",
+                                            "HTTP/1.1 400 Bad\r\n\r\n",
+                                            "*100000000\r\n",
+                                            "*1\r\n$99999999999999\r\n",
+                                            "*1\r\n$5\r\nab",
+                                            std::string(4096, '\0'),
+                                            "\xff\xfe\r\n",
+                                            "*1\r\n$3\r\nabc\r\n"};
+  for (const std::string& answer : answers) {
+    const Peer liar([&](int socket) {
+      char asked[4096];
+      if (recv(socket, asked, sizeof asked, 0) <= 0) return;
+      send(socket, answer.data(), answer.size(), MSG_NOSIGNAL);
+    });
+    const auto tier = host("redis://127.0.0.1:" + std::to_string(liar.port()));
+    EXPECT_FALSE(finds(*tier, 1)) << answer;
+    EXPECT_EQ(tier->counts().entries_found, 0U);
+  }
+  // One that never comes to an end.
+  const Peer endless([](int socket) {
+    send(socket, "*1\r\n$900000\r\n", 13, MSG_NOSIGNAL);
+    while (send(socket, "a", 1, MSG_NOSIGNAL) == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  const auto tier = host("redis://127.0.0.1:" + std::to_string(endless.port()));
+  const Digest key = entry_of(1).key;
+  Patience patience{std::chrono::milliseconds(50)};
+  EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
+}
+
+TEST_F(RedisFleetTest, AFullStoreIsReadOn) {
+  const RedisServer redis;
+  const auto tier = host(redis.url());
+  write(*tier, {entry_of(1)});
+  redis.ask({"CONFIG", "SET", "maxmemory", "1"});
+  tier->offer(entry_of(2));
+  EXPECT_TRUE(wait_until([&] { return tier->counts().entries_dropped == 1; }));
+  EXPECT_TRUE(finds(*tier, 1));
+  EXPECT_FALSE(finds(*tier, 2));
+}
+
+TEST_F(RedisFleetTest, APasswordComesFromAFileThatNobodyElseReads) {
+  const RedisServer redis({"--requirepass", "open sesame"});
+  const auto locked_out = host(redis.url() + "/3");
+  EXPECT_FALSE(finds(*locked_out, 1));
+  EXPECT_THAT(m_said.at(0), HasSubstr("NOAUTH"));
+  m_password_file = m_directory.path("password");
+  std::ofstream(m_password_file) << "open sesame\n";
+  fs::permissions(m_password_file, fs::perms::owner_read);
+  const auto tier = host(redis.url() + "/3");
+  write(*tier, {entry_of(1)});
+  EXPECT_TRUE(finds(*tier, 1));
+  fs::permissions(m_password_file, fs::perms::group_read, fs::perm_options::add);
+  const FleetSettings readable{{redis.url(), m_password_file}, "", "", ""};
+  EXPECT_EQ(FleetTier::open(readable, {}).status().code(), StatusCode::permission_denied);
+}
+
+}  // namespace
+}  // namespace kiln::testing
