@@ -12,7 +12,6 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "base/limits.h"
 #include "service/background_tuner.h"
