@@ -141,7 +141,7 @@ void FleetTier::note_known(const Digest& key, uint32_t generation) {
   m_known.insert_or_assign(key, generation);
 }
 
-void FleetTier::offer(SourceEntry entry) {
+void FleetTier::offer(SourceEntry&& entry) {
   if (!m_key) return;
   {
     const std::scoped_lock lock(m_mutex);

@@ -52,7 +52,7 @@ class FleetTier final : public EntrySource {
   ~FleetTier() override;
 
   std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) override;
-  void offer(SourceEntry entry) override;
+  void offer(SourceEntry&& entry) override;
   bool takes(const Digest& key, uint32_t generation) override;
   /// Whether something waits to be written, and the store is not left alone.
   bool is_writing();

@@ -1,7 +1,5 @@
 #include "cache/fleet/redis_store.h"
 
-#include <hiredis/hiredis.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <hiredis/hiredis.h>
+
 #include <memory>
 #include <string>
 #include <string_view>
@@ -8,12 +10,9 @@
 #include "cache/fleet/address.h"
 #include "cache/fleet/fleet_store.h"
 
-struct redisContext;
-struct redisReply;
-
 namespace kiln {
 
-/// Redis, or what speaks as it does: MGET, and SET with NX.
+/// Redis, or what speaks as it does: MGET, and SET with NX. hiredis' types are for this folder's sources alone.
 class RedisStore final : public FleetStore {
  public:
   /// Errors: invalid_argument for a path that is no database's number.

@@ -44,7 +44,7 @@ class EntrySource {
   virtual std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) = 0;
 
   /// Takes an entry that was built here, where others may take it from; without a wait, and without a promise.
-  virtual void offer(SourceEntry) {}
+  virtual void offer(SourceEntry&& /*entry*/) {}
   /// Whether such an entry would be taken.
   virtual bool takes(const Digest& /*key*/, uint32_t /*generation*/) { return false; }
 };
