@@ -1,0 +1,174 @@
+"""What each row of the importer's table takes, found by asking it of the cases that it is tested with: docs/coverage.md.
+
+    tools/env python tests/client/python/coverage_page.py
+
+writes the page; test_coverage.py holds it to what rows say.
+"""
+
+import collections
+import functools
+import pathlib
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import test_rows
+import test_sorting
+from kiln.torch.partition import is_free, ops_of, why_not
+from kiln.torch.place import place_of
+from kiln.torch.rows import FAMILIES, NO_ROW, row_of
+from kiln.torch.tensors import tensors_in
+from kiln.torch.text import DTYPES
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/coverage.md"
+# Ops whose kernels are the CPU's alone (docs/kernels.md).
+ON_THE_CPU = {"attention", "attention_backward", "argsort", "convolution", "convolution_backward_input", "convolution_backward_weight"}
+# What no row says and torch runs as ever, with the reason.
+LEFT = (
+    ("rand, randn, randint, uniform, normal, bernoulli, multinomial, randperm", "numbers drawn in torch's order from its generator; a "
+     "dropout's mask is drawn by its kernel where `dropout.rng` says so"),
+    ("nonzero, _unique, unique_consecutive, masked_select, bincount, repeat_interleave of a tensor", "the size of the result is in the data"),
+    ("_fft_r2c, _fft_c2r, _fft_c2c, view_as_complex, all of complex numbers", "Kiln has no complex numbers"),
+    ("linalg factorisations and solves: cholesky, lu, qr, svd, eigh, solve, det, inverse", "LAPACK's"),
+    ("sampling of grids in half precision, fractional pools, upsampling with antialias where decompositions are long", "no row yet"),
+    ("histc over the range of its data", "torch looks at the range, and refuses one that is not finite"),
+    ("erfc, erfcx, erfinv, i0, digamma of f64", "the approximations have the places of f32"),
+    ("gradients scaled by frequency of embeddings and bags", "no row yet"),
+    ("_local_scalar_dense", "a number that Python reads"),
+)  # fmt: skip
+
+
+@dataclass
+class Found:
+    """What is known of one overload."""
+
+    dtypes: set = field(default_factory=set)
+    ops: set = field(default_factory=set)
+    is_differentiated: bool | None = None  # None: torch has no derivative of it
+    takes_symbols: bool = False
+
+
+def cases():
+    yield from test_rows.CASES.values()
+    for name, use in test_sorting.CHOICES.items():
+        packet, overload = name.split(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload)
+        yield (lambda x, use=use, op=op: use(op, x)), (lambda: [test_sorting.rows(torch.float32, 9)])
+        yield (lambda x, use=use, op=op: use(op, x)), (lambda: [test_sorting.rows(torch.int64, 9)])
+
+
+def captured(function, inputs, mode="fake"):
+    """The calls of rows in the function's graph; nothing, where torch does not take such inputs."""
+    try:
+        graph = make_fx(lambda *tensors: function(*tensors), tracing_mode=mode)(*inputs).graph
+    except Exception:  # noqa: BLE001
+        return []
+    return [n for n in graph.nodes if n.op == "call_function" and row_of(n.target) is not NO_ROW and list(tensors_in(n.meta.get("val")))]
+
+
+def dtype_of(node) -> str:
+    """The first operand's, or the result's."""
+    tensors = list(tensors_in([n.meta.get("val") for n in node.all_input_nodes])) or list(tensors_in(node.meta["val"]))
+    return DTYPES.get(tensors[0].dtype, "")
+
+
+def look(found: dict, nodes: list) -> None:
+    for node in nodes:
+        if why_not(node, place_of(node.graph)) is None:
+            entry = found[node.target]
+            entry.dtypes.add(dtype_of(node))
+            entry.ops |= ops_of(node)
+
+
+def has_symbols(node) -> bool:
+    return any(isinstance(e, torch.SymInt) for t in tensors_in(node.meta["val"]) for e in t.shape)
+
+
+def derivative_in_kiln(node) -> bool | None:
+    """Whether all that torch's derivative of the node calls has rows; None where there is none."""
+    tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    if not any(t.is_floating_point() for t in tensors) or len(tensors) != len(node.all_input_nodes):
+        return None
+
+    def run(floating, others):
+        floating, others = iter(floating), iter(others)
+        places = {n: next(floating if n.meta["val"].is_floating_point() else others) for n in node.all_input_nodes}
+        result = node.target(*torch.fx.map_arg(node.args, places.get), **torch.fx.map_arg(node.kwargs, places.get))
+        return tuple(t for t in tensors_in(result) if t.is_floating_point())
+
+    def step(*given):
+        floating, others = ([t for t in given if t.is_floating_point() == is_floating] for is_floating in (True, False))
+        outs, pull = torch.func.vjp(lambda *leaves: run(leaves, others), *floating)
+        return pull(tuple(map(torch.ones_like, outs))) if outs else None
+
+    inputs = [torch.ones(t.shape, dtype=t.dtype) if t.is_floating_point() else torch.zeros(t.shape, dtype=t.dtype) for t in tensors]
+    try:
+        graph = make_fx(torch.func.functionalize(step), tracing_mode="fake")(*inputs).graph
+    except Exception:  # noqa: BLE001: torch has no derivative of it, or none where nothing is known
+        return None
+    place = place_of(graph)
+    return all(is_free(n) or why_not(n, place) is None for n in graph.nodes)
+
+
+@functools.cache
+def survey() -> dict:
+    found = collections.defaultdict(Found)
+    for function, make in cases():
+        torch.manual_seed(0)
+        inputs = make()
+        nodes = captured(function, inputs)
+        look(found, nodes)
+        for dtype in (torch.float64, torch.float16, torch.bfloat16):
+            others = [t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in inputs]
+            look(found, captured(function, others))
+        for node in captured(function, inputs, "symbolic"):
+            if has_symbols(node) and why_not(node, place_of(node.graph)) is None:
+                found[node.target].takes_symbols = True
+        for node in nodes:
+            entry = found[node.target]
+            if entry.is_differentiated is None and "f32" in entry.dtypes:
+                entry.is_differentiated = derivative_in_kiln(node)
+    return found
+
+
+def page() -> str:
+    found = survey()
+    lines = [HEAD]
+    for family in FAMILIES:
+        rows = {t: row for t, row in family.FAMILY.rows.items() if "aten" in str(t) or "prims" in str(t)}
+        lines += [f"\n## {family.__name__.rsplit('.', 1)[1].replace('_', ' ')}\n", "| op | dtypes | backward | sizes that change | devices |", "|---|---|---|---|---|"]
+        lines += [line_of(target, found.get(target)) for target in sorted(rows, key=str)]
+    lines += [TAIL, *(f"| {ops} | {why} |" for ops, why in LEFT)]
+    return "\n".join(lines) + "\n"
+
+
+def line_of(target, entry: Found | None) -> str:
+    name = str(target).removeprefix("aten.").removesuffix(".default")
+    if entry is None or not entry.dtypes:
+        return f"| {name} | | | | |"
+    dtypes = " ".join(d for d in DTYPES.values() if d in entry.dtypes)
+    backward = {None: "", True: "yes", False: "in part"}[entry.is_differentiated]
+    return f"| {name} | {dtypes} | {backward} | {'yes' if entry.takes_symbols else ''} | {'CPU' if entry.ops & ON_THE_CPU else 'all'} |"
+
+
+HEAD = """# Coverage
+
+The overloads of torch's operators that have a row in `client/python/kiln/torch/rows` ([adding_an_op.md](adding_an_op.md)), as
+`tests/client/python/coverage_page.py` finds by asking each row of the cases that it is tested with. An operator that is not here is
+taken apart by torch's own decomposition where rows say all of its pieces, and else runs in torch: it alone.
+
+*dtypes*: of the first operand, among those of the cases. *backward*: whether rows say all that torch's derivative calls;
+empty where torch has none. *sizes that change*: a program serves symbolic extents. *devices*: those whose backends have kernels
+for what the row says. An empty line: the row's cases are models', or on other devices."""
+TAIL = """
+## What stays in torch
+
+| op | why |
+|---|---|"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"{PAGE}: {sum(1 for line in PAGE.read_text().splitlines() if line.startswith('| '))} lines", file=sys.stderr)
