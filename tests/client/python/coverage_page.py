@@ -157,7 +157,7 @@ HEAD = """# Coverage
 
 The overloads of torch's operators that have a row in `client/python/kiln/torch/rows` ([adding_an_op.md](adding_an_op.md)), as
 `tests/client/python/coverage_page.py` finds by asking each row of the cases that it is tested with. An operator that is not here is
-taken apart by torch's own decomposition where rows say all of its pieces, and else runs in torch: it alone.
+taken apart by torch's own decomposition where rows say all of its pieces, and else it alone runs in torch.
 
 *dtypes*: of the first operand, among those of the cases. *backward*: whether rows say all that torch's derivative calls;
 empty where torch has none. *sizes that change*: a program serves symbolic extents. *devices*: those whose backends have kernels
