@@ -109,7 +109,7 @@ from kiln import warm
 from kiln.torch import place
 if sys.argv[1]:
     place.NAMES["cpu"] = sys.argv[1]
-print(json.dumps(warm.warm("warmed:make_with_attention", False, True, sys.argv[2:])))
+print(json.dumps(warm.warm("warmed:make_with_attention", False, True, sys.argv[2:], {})))
 """
 
 
