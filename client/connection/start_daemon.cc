@@ -36,7 +36,8 @@ std::vector<std::string> places(const std::string& name) {
     // For the main program dladdr gives argv[0], which need not be a path.
     if (failure) self = std::filesystem::read_symlink("/proc/self/exe", failure);
     const std::string directory = self.parent_path().string();
-    for (const char* below : {"", "/bin", "/../bin", "/../libexec/kiln", "/../../libexec/kiln"}) found.push_back(fmt::format("{}{}/{}", directory, below, name));
+    for (const char* below : {"", "/bin", "/../bin", "/../libexec/kiln", "/../../libexec/kiln"})
+      found.push_back(fmt::format("{}{}/{}", directory, below, name));
   }
   const char* path = std::getenv("PATH");
   for (const std::string& folder : split(path == nullptr ? "" : path, ':'))

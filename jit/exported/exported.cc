@@ -119,8 +119,7 @@ Expected<std::unique_ptr<Exported>> Exported::load(const std::string& path) {
   KILN_ASSIGN_OR_RETURN(exported->m_weights,
                         Weights::open(folder.empty() ? "." : folder, exported->m_manifest.weights));
   exported->m_source = std::make_unique<PackSource>(std::move(pack), false, exported->m_copies);
-  exported->m_kernels =
-      std::make_unique<SourcedKernels>(*exported->m_source, *exported->m_device.device, nullptr);
+  exported->m_kernels = std::make_unique<SourcedKernels>(*exported->m_source, *exported->m_device.device, nullptr);
   for (const ExportForm& form : exported->m_manifest.forms) KILN_RETURN_IF_ERROR(exported->bind(form));
   return exported;
 }

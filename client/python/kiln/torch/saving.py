@@ -104,8 +104,8 @@ def _is_pure(node: fx.Node) -> bool:
     """Whether a sample step may run the node: nobody notices, and no other process takes part."""
     if node.op != "call_function":
         return node.op != "call_module"
-    if isinstance(node.target, torch._ops.OpOverload):
-        return node.target.namespace in ("aten", "prims") and not node.target._schema.is_mutable
+    if (namespace := getattr(node.target, "namespace", None)) is not None:
+        return namespace in ("aten", "prims") and not node.target._schema.is_mutable
     return node.target is operator.getitem or getattr(node.target, "__module__", "").startswith("kiln.")
 
 
