@@ -1,9 +1,6 @@
 #include "jit/worker/job.h"
 
-#include <flatbuffers/flatbuffers.h>
-
-#include <cstring>
-
+#include "base/flatbuffer_values.h"
 #include "jit/worker/job_generated.h"
 
 namespace kiln::job {
@@ -11,40 +8,6 @@ namespace {
 
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
-using Bytes = flatbuffers::Vector<uint8_t>;
-
-Offset<Bytes> write_digest(FlatBufferBuilder& builder, const Digest& digest) {
-  return builder.CreateVector(digest.bytes.data(), digest.bytes.size());
-}
-
-std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
-
-std::vector<uint8_t> read_bytes(const Bytes* bytes) {
-  return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
-}
-
-Offset<Bytes> write_digests(FlatBufferBuilder& builder, const std::vector<Digest>& digests) {
-  std::vector<uint8_t> bytes;
-  for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
-  return builder.CreateVector(bytes);
-}
-
-Status read_digests(const Bytes* bytes, std::vector<Digest>& digests) {
-  const size_t size = bytes == nullptr ? 0 : bytes->size();
-  if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
-  digests.resize(size / sizeof(Digest::bytes));
-  for (size_t i = 0; i < digests.size(); ++i) {
-    std::memcpy(digests[i].bytes.data(), bytes->data() + i * sizeof(Digest::bytes), sizeof(Digest::bytes));
-  }
-  return {};
-}
-
-Status read_digest(const Bytes* bytes, Digest& digest) {
-  const size_t size = bytes == nullptr ? 0 : bytes->size();
-  if (size != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", size);
-  std::memcpy(digest.bytes.data(), bytes->data(), size);
-  return {};
-}
 
 // ---- one write and one read per message
 

@@ -1,12 +1,9 @@
 #include "service/protocol/message.h"
 
-#include "base/build_id.h"
-
-#include <flatbuffers/flatbuffers.h>
-
 #include <array>
-#include <cstring>
 
+#include "base/build_id.h"
+#include "base/flatbuffer_values.h"
 #include "base/limits.h"
 #include "service/protocol/protocol_generated.h"
 
@@ -15,42 +12,14 @@ namespace {
 
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
-using Bytes = flatbuffers::Vector<uint8_t>;
 
-Offset<Bytes> write_bytes(FlatBufferBuilder& builder, const std::vector<uint8_t>& bytes) {
-  return builder.CreateVector(bytes);
-}
-Offset<Bytes> write_digest(FlatBufferBuilder& builder, const Digest& digest) {
-  return builder.CreateVector(digest.bytes.data(), digest.bytes.size());
-}
-
-std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
-std::vector<uint8_t> read_bytes(const Bytes* bytes) {
-  return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
-}
-
-/// Absent is the zero digest; any other length than 32 is an error.
-Offset<Bytes> write_digests(FlatBufferBuilder& builder, const std::vector<Digest>& digests) {
-  std::vector<uint8_t> bytes;
-  for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
+Offset<FlatBytes> write_bytes(FlatBufferBuilder& builder, const std::vector<uint8_t>& bytes) {
   return builder.CreateVector(bytes);
 }
 
-Status read_digests(const Bytes* bytes, std::vector<Digest>& digests) {
-  const size_t size = bytes == nullptr ? 0 : bytes->size();
-  if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
-  digests.resize(size / sizeof(Digest::bytes));
-  for (size_t i = 0; i < digests.size(); ++i) {
-    std::memcpy(digests[i].bytes.data(), bytes->data() + i * sizeof(Digest::bytes), sizeof(Digest::bytes));
-  }
-  return {};
-}
-
-Status read_digest(const Bytes* bytes, Digest& digest) {
-  if (bytes == nullptr || bytes->size() == 0) return {};
-  if (bytes->size() != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", bytes->size());
-  std::memcpy(digest.bytes.data(), bytes->data(), digest.bytes.size());
-  return {};
+/// Absent is the zero digest.
+Status read_digest_if_any(const FlatBytes* bytes, Digest& digest) {
+  return bytes == nullptr || bytes->size() == 0 ? Status() : read_digest(bytes, digest);
 }
 
 // ---- one write and one read per message; `Table` is the generated type
@@ -120,7 +89,7 @@ Status read(const wire::Command& table, Command& command) {
   command.verb = static_cast<Verb>(table.verb());
   command.text = read_text(table.text());
   command.data = read_bytes(table.data());
-  return read_digest(table.key(), command.key);
+  return read_digest_if_any(table.key(), command.key);
 }
 
 Offset<void> write(FlatBufferBuilder& builder, const Progress& progress) {
@@ -148,7 +117,7 @@ Status read_artifact(const wire::Artifact& table, CarriedArtifact& artifact) {
               table.workspace_bytes(),
               table.features(),
               read_text(table.backend())};
-  return read_digest(table.digest(), artifact.digest);
+  return read_digest_if_any(table.digest(), artifact.digest);
 }
 
 Offset<void> write(FlatBufferBuilder& builder, const Built& built) {
@@ -179,8 +148,8 @@ Status read(const wire::Built& table, Built& built) {
   if (table.heads() == nullptr) return {};
   for (const wire::Head* row : *table.heads()) {
     PublishedHead head;
-    KILN_RETURN_IF_ERROR(read_digest(row->key(), head.key));
-    KILN_RETURN_IF_ERROR(read_digest(row->artifact(), head.artifact));
+    KILN_RETURN_IF_ERROR(read_digest_if_any(row->key(), head.key));
+    KILN_RETURN_IF_ERROR(read_digest_if_any(row->artifact(), head.artifact));
     head.generation = row->generation();
     built.heads.push_back(head);
   }

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/status.h"
+
+/// Texts, bytes and digests in tables of FlatBuffers. What is absent reads as empty.
+namespace kiln {
+
+using FlatBytes = flatbuffers::Vector<uint8_t>;
+
+inline flatbuffers::Offset<FlatBytes> write_digest(flatbuffers::FlatBufferBuilder& builder, const Digest& digest) {
+  return builder.CreateVector(digest.bytes.data(), digest.bytes.size());
+}
+
+/// One after the other.
+inline flatbuffers::Offset<FlatBytes> write_digests(flatbuffers::FlatBufferBuilder& builder,
+                                                    const std::vector<Digest>& digests) {
+  std::vector<uint8_t> bytes;
+  for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
+  return builder.CreateVector(bytes);
+}
+
+inline std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
+
+inline std::vector<uint8_t> read_bytes(const FlatBytes* bytes) {
+  return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
+}
+
+/// Errors: invalid_argument for another length than a digest's, absent ones too.
+inline Status read_digest(const FlatBytes* bytes, Digest& digest) {
+  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  if (size != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", size);
+  std::memcpy(digest.bytes.data(), bytes->data(), size);
+  return {};
+}
+
+/// Errors: invalid_argument for bytes that are no whole number of digests.
+inline Status read_digests(const FlatBytes* bytes, std::vector<Digest>& digests) {
+  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
+  digests.resize(size / sizeof(Digest::bytes));
+  for (size_t i = 0; i < digests.size(); ++i) {
+    std::memcpy(digests[i].bytes.data(), bytes->data() + i * sizeof(Digest::bytes), sizeof(Digest::bytes));
+  }
+  return {};
+}
+
+}  // namespace kiln
