@@ -40,7 +40,7 @@ class AttentionForward {
   void emit_task(const Emitter::Entry& entry, Value* task);
   void emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first, Value* count,
                  bool masked);
-  void scale_output(Value* factor);
+  void scale_output(const Values& factors);
   void finish(const AttentionPlace& place, Value* first_query);
   llvm::Function* mask_scores(bool masked);
   llvm::Function* softmax();
@@ -125,7 +125,9 @@ void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query
   }
   e.ir.CreateCall(softmax(), {at(m_scores), rows, at(m_maximum), at(m_sum), at(m_block_maximum), at(m_factor)});
   if (m_a.tiles) {
-    scale_output(at(m_factor));
+    Values factors;
+    for (int64_t of = 0; of < m_a.vectors(); ++of) factors.push_back(m_a.load(at(m_factor), of));
+    scale_output(factors);
     return m_tiles.weighted_sum(v, first, count, at(m_scores), at(m_output));
   }
   const auto values = m_a.key_columns(m_attention.v, m_attention.value_dim, v, first, count, at(m_values));
@@ -204,12 +206,10 @@ llvm::Function* AttentionForward::softmax() {
   return m_softmax;
 }
 
-void AttentionForward::scale_output(Value* factor) {
+void AttentionForward::scale_output(const Values& factors) {
   e.loop(e.index(0), e.index(value_columns()), 1, [&](Value* d) {
     Value* row = e.advance(at(m_output), e.ir.CreateMul(d, e.index(m_a.block_bytes())));
-    for (int64_t v = 0; v < m_a.vectors(); ++v) {
-      m_a.store(e.ir.CreateFMul(m_a.load(row, v), m_a.load(factor, v)), row, v);
-    }
+    for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(e.ir.CreateFMul(m_a.load(row, v), factors[v]), row, v);
   });
 }
 
@@ -223,10 +223,7 @@ void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {
     inverses.push_back(e.ir.CreateSelect(none, m_a.real(0), e.ir.CreateFDiv(m_a.real(1), sum)));
     m_a.store(e.ir.CreateFAdd(m_a.in_nats(m_a.load(at(m_maximum), v)), math.log(sum)), at(m_factor), v);
   }
-  e.loop(e.index(0), e.index(m_attention.value_dim), 1, [&](Value* d) {
-    Value* row = e.advance(at(m_output), e.ir.CreateMul(d, e.index(m_a.block_bytes())));
-    for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(e.ir.CreateFMul(m_a.load(row, v), inverses[v]), row, v);
-  });
+  scale_output(inverses);
   m_a.rows.transpose(at(m_output), m_a.block_bytes(), at(m_rows), value_columns() * 4, value_columns(), m_a.block());
   m_a.rows.store(m_a.layout(m_attention.out, m_attention.value_dim), at(m_rows),
                  m_a.from_query(m_attention.out, place, first_query), valid, 1);

@@ -75,23 +75,20 @@ std::vector<AmxSchedule> ranked_amx_schedules(const GemmProblem& problem, const 
   const auto add = [&](const AmxSchedule& schedule) {
     if (std::ranges::find(schedules, schedule) == schedules.end()) schedules.push_back(schedule);
   };
-  const std::vector<Tile> tiles = ranked_tiles(problem);
-  const auto each = [&](const auto& alter) {
-    for (const Tile& tile : tiles) {
-      for (const int64_t longest_block : streams_a(problem, tile) ? k_streamed_blocks : k_blocks) {
-        AmxSchedule schedule = schedule_for(problem, machine, tile, longest_block);
-        alter(schedule);
-        add(schedule);
-        schedule.prefetch_a = schedule.read_a == ReadA::direct && streams_a(problem, tile) && !schedule.prefetch_a;
-        add(schedule);
-      }
+  std::vector<AmxSchedule> copying;  // those that copy rows of A, which seldom pays
+  for (const Tile& tile : ranked_tiles(problem)) {
+    const bool streams = streams_a(problem, tile);
+    for (const int64_t longest_block : streams ? k_streamed_blocks : k_blocks) {
+      AmxSchedule schedule = schedule_for(problem, machine, tile, longest_block);
+      add(schedule);
+      schedule.prefetch_a = streams && !schedule.prefetch_a;
+      add(schedule);
+      schedule.prefetch_a = false;
+      schedule.read_a = ReadA::rows;
+      copying.push_back(schedule);
     }
-  };
-  each([](AmxSchedule&) {});
-  each([](AmxSchedule& schedule) {
-    schedule.read_a = ReadA::rows;
-    schedule.prefetch_a = false;
-  });
+  }
+  for (const AmxSchedule& schedule : copying) add(schedule);
   return schedules;
 }
 
