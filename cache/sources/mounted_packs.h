@@ -13,6 +13,8 @@ class MountedPacks final : public Source {
  public:
   /// `copies`: where what was read is kept.
   MountedPacks(const PackFolders& folders, CacheDirectory& copies) : m_packs(folders), m_copies(copies) {}
+  /// Of one pack, as TrustedPacks has it.
+  MountedPacks(Pack pack, CacheDirectory& copies) : m_packs(std::move(pack)), m_copies(copies) {}
 
   kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) override;
   kiln_miss find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) override;

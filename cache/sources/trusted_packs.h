@@ -16,12 +16,14 @@ struct PackFolders {
   std::string trust_captures;  // and of who may sign captures, too
 };
 
-/// The packs of the configured folders whose signers are trusted. The folders are looked through once; what is in packs is
-/// read where it lies, artifact by artifact, as it is asked for.
+/// Packs whose signers are trusted, those of the configured folders or one. Folders are looked through once; what is in packs
+/// is read where it lies, artifact by artifact, as it is asked for.
 class TrustedPacks final : public EntrySource {
  public:
   /// What is not to be used is left out, and `refusals` says why.
   explicit TrustedPacks(const PackFolders& folders);
+  /// One pack, which its user has found to be trusted, though not for captures.
+  explicit TrustedPacks(Pack pack) { m_packs.push_back({std::move(pack), false}); }
 
   std::vector<SourceEntry> find(std::span<const Digest> keys, ArtifactKind kind, Patience& patience) override;
 

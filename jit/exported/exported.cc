@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/build_id.h"
-#include "cache/sources/pack_source.h"
+#include "cache/sources/mounted_packs.h"
 #include "jit/exported/export_writer.h"
 #include "jit/run/arena.h"
 
@@ -118,7 +118,7 @@ Expected<std::unique_ptr<Exported>> Exported::load(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   KILN_ASSIGN_OR_RETURN(exported->m_weights,
                         Weights::open(folder.empty() ? "." : folder, exported->m_manifest.weights));
-  exported->m_source = std::make_unique<PackSource>(std::move(pack), false, exported->m_copies);
+  exported->m_source = std::make_unique<MountedPacks>(std::move(pack), exported->m_copies);
   exported->m_kernels = std::make_unique<SourcedKernels>(*exported->m_source, *exported->m_device.device, nullptr);
   for (const ExportForm& form : exported->m_manifest.forms) KILN_RETURN_IF_ERROR(exported->bind(form));
   return exported;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/devices.h"
-#include "cache/sources/pack_source.h"
+#include "cache/sources/mounted_packs.h"
 #include "jit/exported/weights.h"
 #include "jit/resolve/sourced_kernels.h"
 
@@ -54,7 +54,7 @@ class Exported {
   std::string m_target;
   OpenDevice m_device;
   CacheDirectory m_copies;  // of no directory: what the pack had
-  std::unique_ptr<PackSource> m_source;
+  std::unique_ptr<MountedPacks> m_source;
   std::unique_ptr<SourcedKernels> m_kernels;
   Weights m_weights;
   std::vector<Bound> m_bound;  // the forms' programs
