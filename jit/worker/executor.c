@@ -58,6 +58,7 @@ struct launch {
 };
 
 static struct memory g_data;
+static uint64_t g_populated_bytes;                 /* of the data, from its begin on: what has its pages */
 static struct memory g_own[KILN_EXECUTOR_BUFFERS]; /* copies of buffers, for timing */
 static struct {
   struct memory memory;
@@ -70,7 +71,10 @@ static struct {
   int fd;
   uint64_t bytes;
 } g_pools[KILN_EXECUTOR_POOLS];
-static struct kiln_repeated_mapping g_inputs[KILN_EXECUTOR_BUFFERS];
+static struct {
+  struct kiln_repeated_mapping mapping;
+  struct kiln_executor_buffer of;
+} g_inputs[KILN_EXECUTOR_BUFFERS]; /* kept for the next launch, which most often takes the same */
 static uint64_t g_page_bytes;
 static struct launch g_launches[KILN_EXECUTOR_STEPS]; /* those that are kept; any other is the first */
 static struct launch* g_launch = g_launches;
@@ -158,6 +162,7 @@ static uint64_t now_ns(void) {
 
 static int map_data(const struct kiln_executor_request* request, int fd) {
   unmap_guarded(&g_data);
+  g_populated_bytes = 0;
   return map_guarded(&g_data, request->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
 }
 
@@ -189,8 +194,19 @@ static int prepare_workspaces(uint64_t bytes) {
   return 0;
 }
 
-/* Memory of a pool has no other user: it is mapped for this launch. */
+/* Argument `i` of a launch that takes it from a pool; all its pages at once for a launch that runs all its tasks. */
+static int map_input(uint32_t i, const struct kiln_executor_buffer* buffer, bool is_populated) {
+  if (g_inputs[i].mapping.first && memcmp(&g_inputs[i].of, buffer, sizeof *buffer) == 0) return 0;
+  kiln_unmap_repeated(&g_inputs[i].mapping);
+  if (buffer->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
+  const int fd = g_pools[buffer->pool].fd;
+  const uint64_t pool_bytes = g_pools[buffer->pool].bytes; /* 0 where none was sent: refused */
+  g_inputs[i].of = *buffer;
+  return kiln_map_repeatedly(&g_inputs[i].mapping, fd, pool_bytes, buffer->offset, buffer->bytes, is_populated);
+}
+
 static int map_buffers(const struct kiln_executor_request* request) {
+  for (uint32_t i = request->buffer_count; i < KILN_EXECUTOR_BUFFERS; ++i) kiln_unmap_repeated(&g_inputs[i].mapping);
   for (uint32_t i = 0; i < request->buffer_count; ++i) {
     const struct kiln_executor_buffer* buffer = &request->buffers[i];
     if (buffer->pool == KILN_EXECUTOR_NO_POOL) {
@@ -198,17 +214,10 @@ static int map_buffers(const struct kiln_executor_request* request) {
       g_launch->buffers[i] = g_data.address + buffer->offset;
       continue;
     }
-    if (buffer->pool >= KILN_EXECUTOR_POOLS) return errno = EINVAL, -1;
-    const int fd = g_pools[buffer->pool].fd;
-    const uint64_t pool_bytes = g_pools[buffer->pool].bytes; /* 0 where none was sent: refused */
-    if (kiln_map_repeatedly(&g_inputs[i], fd, pool_bytes, buffer->offset, buffer->bytes, true) != 0) return -1;
-    g_launch->buffers[i] = g_inputs[i].first;
+    if (map_input(i, buffer, request->task_step == 1) != 0) return -1;
+    g_launch->buffers[i] = g_inputs[i].mapping.first;
   }
   return 0;
-}
-
-static void unmap_buffers(void) {
-  for (int i = 0; i < KILN_EXECUTOR_BUFFERS; ++i) kiln_unmap_repeated(&g_inputs[i]);
 }
 
 /* Copies of the buffers, so that a kernel is timed over memory like a program's: what it is judged on is a pool mapped
@@ -333,7 +342,10 @@ static void do_all_tasks(void) {
 /* Pages of what may be written to, all at once instead of one by one while time is taken. Some tasks need some pages. */
 static void populate(const struct kiln_executor_request* request) {
   if (!g_data.address || request->task_step > 1) return;
-  if (request->used_bytes) madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+  if (request->used_bytes > g_populated_bytes) {
+    madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+    g_populated_bytes = request->used_bytes;
+  }
   for (uint32_t i = 0; !request->used_bytes && i < request->buffer_count; ++i) {
     const struct kiln_executor_buffer* buffer = &request->buffers[i];
     if (buffer->pool != KILN_EXECUTOR_NO_POOL) continue;
@@ -424,11 +436,7 @@ static int run(const struct kiln_executor_request* request, int fd, struct kiln_
       request->used_bytes > g_data.bytes) {
     return errno = EINVAL, -1;
   }
-  const int failed = request->command == KILN_EXECUTOR_STEP ? keep(request, fd, reply) : launch(request, fd, reply);
-  const int why = errno;
-  unmap_buffers();
-  errno = why;
-  return failed;
+  return request->command == KILN_EXECUTOR_STEP ? keep(request, fd, reply) : launch(request, fd, reply);
 }
 
 static int obey(const struct kiln_executor_request* request, int fd, struct kiln_executor_reply* reply) {

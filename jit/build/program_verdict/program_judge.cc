@@ -49,6 +49,10 @@ std::span<Byte> element_in(std::span<Byte> bytes, const ValueLayout& layout, int
   return bytes.subspan(static_cast<size_t>(layout.place_of(element)) * size, size);
 }
 
+bool overlap(std::span<const uint8_t> a, std::span<const uint8_t> b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
 bool is_poisoned(DType dtype, std::span<const uint8_t> element) { return find_poison(dtype, element) == 0; }
 
 /// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
@@ -126,12 +130,24 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
   m_stands_in = can_stand_in(launch);
   m_running = {&launch.image, {launch.extents.begin(), launch.extents.end()}};
   m_task_step = m_stands_in ? 1 : affordable_task_step();
-  if (m_stands_in || m_task_step > 1) KILN_RETURN_IF_ERROR(stand_in());
-  if (!m_stands_in) poison_targets();
+  if (!m_stands_in) KILN_RETURN_IF_ERROR(lay_out());
   std::vector<uint64_t> bytes;
   for (const ScriptArgument& argument : step().arguments) bytes.push_back(argument.layout.bytes());
   m_began = std::chrono::steady_clock::now();
   return bytes;
+}
+
+/// What a launch that runs finds in its arguments. Some tasks leave most of an output as it was.
+Status ProgramJudge::lay_out() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (said.read) bytes_of(said.read->storage);
+    if (m_task_step == 1 || said.role == BufferRole::input || !is_read_later(said)) continue;
+    KILN_ASSIGN_OR_RETURN(const StandIn samples, stand_in(i));
+    samples.fill(m_arguments[i].bytes.first(said.layout.bytes()));
+  }
+  poison_targets();
+  return {};
 }
 
 /// Whether what the launch would compute is known to be right: it repeats one that was judged, with the same kernel.
@@ -155,24 +171,38 @@ bool ProgramJudge::is_read_later(const ScriptArgument& made) const {
   return made.written == k_none || m_script.storages[made.written].last_step != m_step;
 }
 
-/// Sample data, other for each value, where other launches read what this one makes. Not by std::ranges::copy, which GCC 12
-/// makes a loop over the bytes of spans.
-Status ProgramJudge::stand_in() {
-  for (size_t i = 0; i < m_arguments.size(); ++i) {
-    const ScriptArgument& said = step().arguments[i];
-    if (said.role == BufferRole::input || !is_read_later(said)) continue;
-    KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(said.layout.dtype, SamplePool::Kind::small));
-    const std::span<const uint8_t> from = pool->bytes();
-    const uint64_t size = size_of(said.layout.dtype);
-    size_t start = (m_step * 7'919 + i * 104'729) * 64 % from.size() / size * size;
-    for (std::span<uint8_t> to = m_arguments[i].bytes.first(said.layout.bytes()); !to.empty();) {
-      const size_t count = std::min(to.size(), from.size() - start);
-      std::copy_n(from.begin() + static_cast<ptrdiff_t>(start), count, to.begin());
-      to = to.subspan(count);
-      start = 0;
-    }
+/// Sample data, other for each value, where other launches read what this one makes.
+Expected<ProgramJudge::StandIn> ProgramJudge::stand_in(size_t argument) const {
+  const DType dtype = step().arguments[argument].layout.dtype;
+  KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(dtype, SamplePool::Kind::small));
+  const uint64_t size = size_of(dtype);
+  return StandIn{pool, (m_step * 7'919 + argument * 104'729) * 64 % pool->bytes().size() / size * size};
+}
+
+/// Not by std::ranges::copy, which GCC 12 makes a loop over the bytes of spans.
+void ProgramJudge::StandIn::fill(std::span<uint8_t> to) const {
+  for (size_t from = start; !to.empty(); from = 0) {
+    const size_t count = std::min(to.size(), pool->bytes().size() - from);
+    std::copy_n(pool->bytes().begin() + static_cast<ptrdiff_t>(from), count, to.begin());
+    to = to.subspan(count);
   }
-  return {};
+}
+
+void ProgramJudge::settle(Made& made) {
+  if (made.awaited) made.awaited->fill(made.bytes);
+  made.awaited.reset();
+}
+
+std::span<const uint8_t> ProgramJudge::settled(std::span<const uint8_t> bytes) {
+  for (Made& made : m_made) {
+    if (overlap(made.bytes, bytes)) settle(made);
+  }
+  return bytes;
+}
+
+std::span<const uint8_t> ProgramJudge::bytes_of(uint32_t storage) {
+  if (storage >= m_inputs.size()) settle(m_made[storage]);
+  return place_of(storage);
 }
 
 Status ProgramJudge::check_places(std::span<const Argument> arguments) {
@@ -221,9 +251,10 @@ Status ProgramJudge::check_reads() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
     if (!said.read || said.layout.elements() == 0) continue;
+    const bool is_there = place_of(said.read->storage).data() == m_arguments[i].bytes.data();
+    if (is_there && said.layout.lies_as(said.read->layout)) continue;
     const std::span<const uint8_t> made = bytes_of(said.read->storage);
-    if (made.data() == m_arguments[i].bytes.data() && said.layout.lies_as(said.read->layout)) continue;
-    const int64_t at = find_difference(said.layout, m_arguments[i].bytes, said.read->layout, made);
+    const int64_t at = find_difference(said.layout, settled(m_arguments[i].bytes), said.read->layout, made);
     if (at < 0) continue;
     const auto load = [&](const ValueLayout& layout, std::span<const uint8_t> bytes) {
       return load_element(layout.dtype, reinterpret_cast<const std::byte*>(bytes.data()), layout.place_of(at));
@@ -286,9 +317,8 @@ void ProgramJudge::remember_what_is_overwritten() {
     if (step().arguments[i].role == BufferRole::input) continue;
     const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
     for (Made& made : m_made) {
-      const bool is_apart = made.bytes.empty() || written.data() + written.size() <= made.bytes.data() ||
-                            made.bytes.data() + made.bytes.size() <= written.data();
-      if (is_apart || made.copy) continue;
+      if (made.copy || !overlap(made.bytes, written)) continue;
+      settle(made);
       made.copy.emplace(made.bytes.begin(), made.bytes.end());
     }
   }
@@ -340,7 +370,10 @@ Status ProgramJudge::note_what_was_made() {
     const ScriptArgument& said = step().arguments[i];
     if (said.written == k_none) continue;
     const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
-    m_made[said.written] = {bytes, {}};
+    m_made[said.written] = {bytes, {}, {}};
+    if (m_stands_in) {
+      KILN_ASSIGN_OR_RETURN(m_made[said.written].awaited, stand_in(i));
+    }
     if (!said.copied) continue;
     const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
     if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));
@@ -456,14 +489,15 @@ bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed,
   return true;
 }
 
-Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const {
+Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) {
   const ScriptCell& made = m_script.outputs[output];
   if (layout.elements() == 0) return {};
-  const std::span<const uint8_t> then = bytes_of(made.storage);
-  if (then.size() < made.layout.bytes())
+  const std::span<const uint8_t> place = place_of(made.storage);
+  if (place.size() < made.layout.bytes())
     return error(StatusCode::internal, "program: output {} is made by no launch", output);
-  if (then.data() == bytes.data() && layout.lies_as(made.layout)) return {};
-  const int64_t at = find_difference(layout, bytes, made.layout, then);
+  if (place.data() == bytes.data() && layout.lies_as(made.layout)) return {};
+  const std::span<const uint8_t> then = bytes_of(made.storage);
+  const int64_t at = find_difference(layout, settled(bytes), made.layout, then);
   if (at < 0) return {};
   const auto load = [&](const ValueLayout& lies, std::span<const uint8_t> from) {
     return load_element(lies.dtype, reinterpret_cast<const std::byte*>(from.data()), lies.place_of(at));

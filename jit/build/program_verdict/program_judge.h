@@ -40,21 +40,39 @@ class ProgramJudge final : public LaunchObserver {
   uint32_t task_step() const override { return m_task_step; }
   Status end(LaunchStatus reported) override;
   /// `layout` is the caller's; `bytes` what the caller reads.
-  Status check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) const;
+  Status check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes);
 
  private:
+  /// Sample data in place of what a launch that did not run would have made: of a pool, from a byte of it on.
+  struct StandIn {
+    const SamplePool* pool = nullptr;
+    uint64_t start = 0;
+    void fill(std::span<uint8_t> to) const;
+  };
+  /// Where the contents of a storage were made, and what they were before a launch wrote there again.
+  struct Made {
+    std::span<uint8_t> bytes;
+    std::optional<std::vector<uint8_t>> copy;
+    std::optional<StandIn> awaited;  // not there yet: most of it nobody looks at
+  };
   ScriptStep& step() { return m_script.steps[m_step]; }
   const ScriptStep& step() const { return m_script.steps[m_step]; }
-  std::span<const uint8_t> bytes_of(uint32_t storage) const {
+  /// The contents of a storage, which are put there now where they were awaited.
+  std::span<const uint8_t> bytes_of(uint32_t storage);
+  static void settle(Made& made);
+  /// The same bytes, with whatever is awaited there.
+  std::span<const uint8_t> settled(std::span<const uint8_t> bytes);
+  std::span<const uint8_t> place_of(uint32_t storage) const {
     if (storage < m_inputs.size()) return m_inputs[storage];
     const Made& made = m_made[storage];
-    return made.copy ? std::span<const uint8_t>(*made.copy) : made.bytes;
+    return made.copy ? std::span<const uint8_t>(*made.copy) : std::span<const uint8_t>(made.bytes);
   }
   Status wrong(std::string what) const;
   bool can_stand_in(const Launch& launch) const;
   bool is_replaceable() const;
   bool is_read_later(const ScriptArgument& made) const;
-  Status stand_in();
+  Status lay_out();
+  Expected<StandIn> stand_in(size_t argument) const;
   Status judge_what_was_made();
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
@@ -83,12 +101,7 @@ class ProgramJudge final : public LaunchObserver {
   std::map<uint32_t, DataFlow::Access> m_places;  // of inputs and outputs, by allocation
   InPlace m_in_place;
   std::set<uint32_t> m_replaced;  // storages: other numbers than those that were judged
-  /// Where the contents of a storage were made, and what they were before a launch wrote there again.
-  struct Made {
-    std::span<const uint8_t> bytes;
-    std::optional<std::vector<uint8_t>> copy;
-  };
-  std::vector<Made> m_made;  // by storage; empty before they are made and when nothing reads them any more
+  std::vector<Made> m_made;       // by storage; empty before they are made and when nothing reads them any more
   std::vector<std::vector<uint32_t>> m_released;  // storages, by the step that reads them last
   std::vector<Argument> m_arguments;              // of the launch that runs
   std::chrono::steady_clock::time_point m_began;

@@ -69,7 +69,7 @@ class ProgramTrial {
   Status allocate();
   void fill();
   Status check_in_place() const;
-  Status check_end() const;
+  Status check_end();
 
   ValueLayout input_layout(size_t i) const {
     const TensorType& type = m_origin.client.type(m_origin.client.inputs()[i]);
@@ -174,7 +174,7 @@ Status ProgramTrial::check_in_place() const {
   return {};
 }
 
-Status ProgramTrial::check_end() const {
+Status ProgramTrial::check_end() {
   if (m_judge.is_inconclusive()) return {};
   if (m_judge.steps_done() != m_script.steps.size()) {
     return error(StatusCode::internal, "program: launches {} kernels, its plans have {}", m_judge.steps_done(),
