@@ -36,6 +36,9 @@ function(kiln_test name)
   if(KILN_SANITIZE STREQUAL "thread")
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
       TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+  elseif(KILN_SANITIZE STREQUAL "address")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+      LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp)
   endif()
   if(KILN_SANITIZE)
     # Drivers that are on this host were not built for sanitizers, and some end a process that has one: a loader that
