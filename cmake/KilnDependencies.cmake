@@ -18,7 +18,9 @@ find_library(KILN_SECCOMP seccomp REQUIRED)
 find_library(KILN_HIREDIS hiredis REQUIRED)
 find_package(CURL REQUIRED)
 
-# kiln_flatbuffers(TARGET SCHEMA…): generates <folder>/<name>_generated.h into the build tree.
+# kiln_flatbuffers(TARGET SCHEMA…): generates <folder>/<name>_generated.h into the build tree. The target
+# generated_headers makes all of them, for who reads sources without a build (tools/tidy).
+add_custom_target(generated_headers)
 function(kiln_flatbuffers target)
   foreach(schema ${ARGN})
     get_filename_component(name ${schema} NAME_WE)
@@ -28,5 +30,7 @@ function(kiln_flatbuffers target)
       COMMAND ${KILN_FLATC} --cpp --scoped-enums --gen-object-api -o ${PROJECT_BINARY_DIR}/${folder} ${CMAKE_CURRENT_SOURCE_DIR}/${schema}
       DEPENDS ${schema})
     target_sources(${target} PRIVATE ${out})
+    add_custom_target(${target}_${name} DEPENDS ${out})
+    add_dependencies(generated_headers ${target}_${name})
   endforeach()
 endfunction()

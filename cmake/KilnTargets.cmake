@@ -21,9 +21,9 @@ endfunction()
 # A daemon that tunes when the machine is quiet would publish beside a test that counts: tests of that turn it on.
 set(KILN_TEST_ENVIRONMENT KILN_AUTOTUNE_MODE=off)
 
-# kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs
-# besides the plain build: `unit` (the default) under ASan and UBSan, `concurrent` under TSan; `e2e` and `faults` nowhere
-# else. The target <label>_tests builds all that carry the label.
+# kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs (and
+# kiln_labelled(), below): `unit` (the default) under ASan and UBSan, `concurrent` under TSan, `e2e` and `faults` in the
+# plain build.
 function(kiln_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -32,10 +32,13 @@ function(kiln_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")
   if(KILN_SANITIZE STREQUAL "thread")
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
       TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+  elseif(KILN_SANITIZE STREQUAL "address")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+      LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp)
   endif()
   if(KILN_SANITIZE)
     # Drivers that are on this host were not built for sanitizers, and some end a process that has one: a loader that
@@ -44,11 +47,23 @@ function(kiln_test name)
       "KILN_LIBRARIES_PATH=path_list_prepend:$<TARGET_FILE_DIR:fake_level_zero_loader>")
     add_dependencies(${name} fake_level_zero_loader)
   endif()
-  kiln_labelled(${name} ${ARG_LABELS})
+  kiln_labelled(${name} ${name} ${ARG_LABELS})
 endfunction()
 
-function(kiln_labelled target)
-  foreach(label ${ARGN})
+option(KILN_SANITIZED_TESTS "build with all else the tests that need run only under sanitizers" ON)
+
+# kiln_labelled(TARGET TEST LABEL…): TEST, which runs TARGET, carries the labels; the target <label>_tests builds all that
+# do. What has `unit` and neither `e2e` nor `faults` needs no plain run besides: it is labelled `sanitized`, too.
+function(kiln_labelled target test)
+  set(labels ${ARGN})
+  if("unit" IN_LIST labels AND NOT "e2e" IN_LIST labels AND NOT "faults" IN_LIST labels)
+    list(APPEND labels sanitized)
+    if(NOT KILN_SANITIZED_TESTS)
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    endif()
+  endif()
+  set_tests_properties(${test} PROPERTIES LABELS "${labels}")
+  foreach(label ${labels})
     if(NOT TARGET ${label}_tests)
       add_custom_target(${label}_tests)
     endif()
@@ -56,14 +71,16 @@ function(kiln_labelled target)
   endforeach()
 endfunction()
 
-# kiln_fuzzer(NAME SOURCES … DEPENDS … [SEEDS folder…]): a libFuzzer target, run for two seconds by CTest. GCC has no
-# libFuzzer: there tests/fuzz/driver.cc feeds it seeds and random mutations of them.
+# kiln_fuzzer(NAME SOURCES … DEPENDS … [SEEDS folder…]): a libFuzzer target, run for two seconds by CTest; the libraries
+# it names report what of them an input reaches. Without ASan tests/fuzz/driver.cc feeds it seeds and random mutations.
 function(kiln_fuzzer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;SEEDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS})
-  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  if(KILN_SANITIZE STREQUAL "address")
+    foreach(target ${name} ${ARG_DEPENDS})
+      target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+    endforeach()
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     set(found ${CMAKE_CURRENT_BINARY_DIR}/${name}_found)  # libFuzzer adds to the first folder
     file(MAKE_DIRECTORY ${found})
@@ -71,6 +88,6 @@ function(kiln_fuzzer name)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.cc)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${found} ${ARG_SEEDS} -max_total_time=2)
-  set_tests_properties(${name} PROPERTIES LABELS "unit;fuzz" TIMEOUT 120)
-  kiln_labelled(${name} unit fuzz)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+  kiln_labelled(${name} ${name} unit fuzz)
 endfunction()

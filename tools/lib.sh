@@ -72,7 +72,8 @@ build() {  # build PRESET [TARGET…]
   local preset=$1; shift
   ( cd "$ROOT" && cmake --preset "$preset" -DKILN_PYTHON="${PYTHON:-}" >"$ROOT/build/$preset.configure.log" 2>&1 ) ||
     { cat "$ROOT/build/$preset.configure.log" >&2; return 1; }
-  cmake --build "$ROOT/build/$preset" -j"$(nproc)" ${1:+--target "$@"} >"$ROOT/build/$preset.build.log" 2>&1 ||
+  # A file that ccache does not know is compiled without preprocessing it before.
+  CCACHE_DEPEND=1 cmake --build "$ROOT/build/$preset" -j"$(nproc)" ${1:+--target "$@"} >"$ROOT/build/$preset.build.log" 2>&1 ||
     { tail -60 "$ROOT/build/$preset.build.log" >&2; return 1; }
 }
 

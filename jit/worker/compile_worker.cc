@@ -22,7 +22,7 @@
 namespace kiln {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef KILN_IS_SANITIZED
 constexpr bool k_sanitized = true;  // shadow memory takes terabytes of address space
 #else
 constexpr bool k_sanitized = false;

@@ -136,7 +136,7 @@ TEST_F(DaemonTest, a_worker_that_hangs_is_killed_at_its_deadline_and_others_go_o
 }
 
 TEST_F(DaemonTest, a_worker_without_bounds_on_memory_ends_alone) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef KILN_IS_SANITIZED
   GTEST_SKIP() << "sanitizers need the address space that is bounded here";
 #endif
   EXPECT_EQ(build("oom").status().code(), StatusCode::resource_exhausted);

@@ -47,7 +47,8 @@ TEST(Sort, RowsOfFewElementsAndOfMany) {
 }
 
 TEST(Sort, NoNumberIsAboveAllAndZerosAreEqual) {
-  constexpr double k_infinity = std::numeric_limits<double>::infinity(), k_nan = std::nan("");
+  constexpr double k_infinity = std::numeric_limits<double>::infinity(),
+                   k_nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> numbers = {0.0,    k_nan, -0.0, k_infinity, 1,          -k_infinity,
                                        -k_nan, -1,    0.0,  -0.0,       k_infinity, k_nan};
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {

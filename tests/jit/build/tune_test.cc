@@ -120,7 +120,7 @@ Graph two_products() {
   return graph;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef KILN_IS_SANITIZED
 constexpr bool k_is_slowed = true;
 #else
 constexpr bool k_is_slowed = false;
