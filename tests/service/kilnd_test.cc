@@ -246,6 +246,23 @@ TEST_F(KilndTest, what_is_damaged_under_a_living_daemon_is_found_again_after_the
   EXPECT_EQ(ask({.verb = Verb::verify}).at("damaged").size(), 0U);
 }
 
+TEST_F(KilndTest, WhatIsThereByThenIsAnsweredWithoutAWorkerUnlessItsAskerNamesNoKeys) {
+  const auto built = build("ok");
+  ASSERT_TRUE(built.ok());
+  const auto found = build("ok");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->compilations, 0U);
+  ASSERT_EQ(found->heads.size(), 1U);
+  EXPECT_EQ(found->heads[0], built->heads[0]);
+  EXPECT_EQ(ask({.verb = Verb::stats})["counters"]["builds_found"], 1);
+  Connection connection(m_config);
+  const auto looked_at = connection.build({0, {'o', 'k'}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms));
+  ASSERT_TRUE(looked_at.ok());
+  EXPECT_EQ(looked_at->compilations, 3U) << "by a worker, which looks closer";
+  ask({.verb = Verb::clear});
+  EXPECT_EQ(build("ok")->compilations, 3U);
+}
+
 TEST_F(KilndTest, a_full_cache_makes_room_for_what_comes) {
   constexpr uint64_t k_mib = uint64_t{1} << 20;
   m_config.cache_size_max_bytes = 30 * k_mib;
