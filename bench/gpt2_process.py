@@ -48,8 +48,7 @@ def main():
         return time.perf_counter() - start, time.process_time() - start_cpu
 
     def loss(run):
-        with torch.no_grad():
-            return run(**batch).loss.item()
+        return run(**batch).loss.item()
 
     eager_loss = loss(model)
     eager = stepper(model)
