@@ -83,6 +83,11 @@ def forward_step(run, batch):
     return step
 
 
+def bench_program(name):
+    """A program of this folder, built beside the `kiln` in PATH."""
+    return str(pathlib.Path(shutil.which("kiln")).resolve().parents[1] / "bench" / name)
+
+
 class Cache:
     """A cache directory of its own for Kiln and for Inductor, with no daemon left behind."""
 
@@ -107,6 +112,10 @@ class Cache:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and pathlib.Path(f"/proc/{pid}").exists():
             time.sleep(0.01)
+
+    def kiln(self, *arguments):
+        """The command line over this cache."""
+        subprocess.run(["kiln", *map(str, arguments)], env=self.environment, check=True, capture_output=True)
 
     def run(self, script, *arguments, **environment):
         """A Python script of this folder in a process of its own; what it printed last, as JSON."""

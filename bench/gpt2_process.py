@@ -47,18 +47,23 @@ def main():
         function()
         return time.perf_counter() - start, time.process_time() - start_cpu
 
+    def loss(run):
+        return run(**batch).loss.item()
+
+    eager_loss = loss(model)
     eager = stepper(model)
     eager_times = [timed(eager) for _ in range(arguments.eager_steps)]
-    compiled = []
+    runs, compiled = [], []
 
     def compile_and_step():
-        compiled.append(stepper(gpt2.compiled(model, arguments.compiler)))
+        runs.append(gpt2.compiled(model, arguments.compiler))
+        compiled.append(stepper(runs[0]))
         compiled[0]()
 
     first = timed(compile_and_step)
     later = [timed(compiled[0]) for _ in range(arguments.steps)]
     result = {"compiler": arguments.compiler, "layers": arguments.layers, "mode": arguments.mode,
-              "threads": torch.get_num_threads()}
+              "threads": torch.get_num_threads(), "loss_error": abs(loss(runs[0]) - eager_loss)}
     for i, kind in enumerate(("s", "cpu_s")):
         result |= {f"first_{kind}": first[i], f"step_{kind}": statistics.median(t[i] for t in later)}
         if eager_times:

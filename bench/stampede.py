@@ -63,20 +63,25 @@ def client(file):
 
 
 def stampede(clients, file):
-    """Seconds from the barrier to the last program, and the sums of the clients' counters."""
+    """Seconds from the barrier to the last program of clients with one cache, and the sums of their counters."""
     with gpt2.Cache() as cache:
-        command = [sys.executable, __file__, "--client", str(file)]
-        processes = [subprocess.Popen(command, env=cache.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      text=True) for _ in range(clients)]
-        for process in processes:
-            assert process.stdout.readline().strip() == "ready"
-        barrier = time.monotonic()
-        for process in processes:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        results = [json.loads(process.stdout.readline()) for process in processes]
-        for process in processes:
-            process.wait()
+        return released([cache.environment] * clients, file)
+
+
+def released(environments, file):
+    """The same of clients with these environments."""
+    command = [sys.executable, str(gpt2.ROOT / "bench" / "stampede.py"), "--client", str(file)]
+    processes = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                 for environment in environments]
+    for process in processes:
+        assert process.stdout.readline().strip() == "ready"
+    barrier = time.monotonic()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    results = [json.loads(process.stdout.readline()) for process in processes]
+    for process in processes:
+        process.wait()
     counts = {name: sum(r["stats"].get(name, 0) for r in results)
               for name in ("compilations", "misses", "joined", "hits_daemon", "hits_mapped")}
     return max(r["end"] for r in results) - barrier, counts

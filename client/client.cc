@@ -243,22 +243,23 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
   }
   protocol::Build request = request_for(canonical, options);
   request.afresh = is_afresh;
-  auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
+  Resolver::Lookup lookup;
+  auto built = build_and_find(request, canonical.digest, options, lookup);
+  if (built.ok() && built->compilations == 0 && !lookup.program) {
+    request.keys
+        .clear();  // it is there, yet not for this process: a build looks closer, and makes anew what is damaged
+    built = build_and_find(request, canonical.digest, options, lookup);
+  }
   if (!built.ok()) {
     record.outcome = built.status().to_string();
     m_misses.add(std::move(record));
     return miss.is_deferred ? built.status().with_context(miss.detail) : built.status();
   }
-  m_stats.compilations += built->compilations;
   if (built->joined) ++m_stats.joined;
   const bool was_there = !built->joined && built->compilations == 0;
   const std::string how = built->joined ? "joined" : !was_there ? "built" : miss.is_deferred ? "checked" : "daemon hit";
   if (was_there && !miss.is_deferred) ++m_stats.hits_daemon;
 
-  const auto start = Clock::now();
-  KILN_RETURN_IF_ERROR(take_in(*built));
-  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
-  m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
   m_misses.add(std::move(record));
   if (!lookup.program) {
@@ -266,6 +267,19 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
                  lookup.detail);
   }
   return found(std::move(lookup), how);
+}
+
+/// Asks the daemon, and looks again into `lookup`.
+Expected<protocol::Built> Client::build_and_find(const protocol::Build& request, const Digest& graph,
+                                                 const CompileOptions& options, Resolver::Lookup& lookup) {
+  auto built = m_connection.build(request, deadline_of(options), options.progress);
+  if (!built.ok()) return built;
+  m_stats.compilations += built->compilations;
+  const auto start = Clock::now();
+  KILN_RETURN_IF_ERROR(take_in(*built));
+  lookup = m_resolver->find(graph);
+  m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
+  return built;
 }
 
 /// What is not kept came with the answer: it serves this process. Where the disk had no room for it one line says so.

@@ -91,6 +91,8 @@ class Client {
   protocol::Build request_for(const Canonical& canonical, const CompileOptions& options) const;
   Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss, const CompileOptions& options,
                                 bool is_afresh);
+  Expected<protocol::Built> build_and_find(const protocol::Build& request, const Digest& graph,
+                                           const CompileOptions& options, Resolver::Lookup& lookup);
   /// Whether the graph is to be compiled whatever the cache has; once for each.
   bool wants_afresh(const Digest& graph);
   Status take_in(protocol::Built& built);

@@ -20,6 +20,7 @@
 #include "service/guarded.h"
 #include "service/job_table.h"
 #include "service/listening_socket.h"
+#include "service/published_programs.h"
 #include "service/session.h"
 #include "service/status_json.h"
 #include "service/supplies.h"
@@ -84,6 +85,7 @@ class Server::Impl final : SessionHost {
   void on_partial(uint64_t session) override;
   void on_closed(uint64_t session, const Status& reason) override;
 
+  bool answer_found(uint64_t session, const protocol::Build& build);
   void start_jobs();
   void submit(const JobTable::Job& job);
   void publish(const Digest& key, std::shared_ptr<BuildResult> result);
@@ -125,6 +127,7 @@ class Server::Impl final : SessionHost {
   Counters m_counters;
   FlightRecorder m_events;
   UnkeptResults m_unkept;
+  PublishedPrograms m_programs{m_options.config.cache_directory};
   size_t m_commands_in_flight = 0;
   size_t m_command_bytes = 0;  // of those
   bool m_draining = false;
@@ -268,6 +271,7 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   if (leave_if_deserted()) return;
   if (m_draining) return;  // the end hangs up, and that sends the client to the next daemon
   m_counters.add(Counter::builds_asked);
+  if (answer_found(session, build)) return;
   m_tuner.interrupt();
   const uint32_t id = build.id;
   const Digest key = job_key(build);
@@ -282,6 +286,21 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   m_events.record(joins ? "joined" : "queued", "{} from pid {}", key.to_short(), peer->second.pid);
   if (joins) m_counters.add(Counter::builds_joined);
   start_jobs();
+}
+
+/// What was published between the client's look and its question is there for it now. One that asks again names no keys.
+bool Server::Impl::answer_found(uint64_t session, const protocol::Build& build) {
+  if (build.keys.empty() || build.keys.size() != build.targets.size()) return false;
+  if (build.again || build.unkept || build.afresh) return false;
+  auto heads = m_programs.find(build.keys, build.tune);
+  if (!heads) return false;
+  m_counters.add(Counter::builds_found);
+  m_events.record("found", "{}", build.keys.front().to_short());
+  protocol::Built built;
+  built.id = build.id;
+  built.heads = std::move(*heads);
+  answer(session, built);
+  return true;
 }
 
 void Server::Impl::start_jobs() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -17,6 +18,9 @@ namespace kiln {
 namespace {
 
 constexpr const char* k_not_judged = "not_judged";
+
+/// How often the fleet's store is asked for what another host makes.
+constexpr auto k_host_glance = std::chrono::milliseconds(50);
 
 BuiltArtifact built_artifact(const Digest& digest, Artifact artifact) {
   const LaunchData& launch = artifact.launch;
@@ -36,9 +40,10 @@ Artifact artifact_of(const BuiltArtifact& built) {
           built.payload};
 }
 
-std::vector<Digest> without(std::span<const Digest> keys, const CodeAnswer& answer) {
-  std::unordered_set<Digest> gone(answer.elsewhere.begin(), answer.elsewhere.end());
-  for (const SuppliedCode& each : answer.found) gone.insert(each.key);
+std::vector<Digest> without(std::span<const Digest> keys, std::span<const Digest> elsewhere,
+                            std::span<const SuppliedCode> found) {
+  std::unordered_set<Digest> gone(elsewhere.begin(), elsewhere.end());
+  for (const SuppliedCode& each : found) gone.insert(each.key);
   std::vector<Digest> rest;
   std::ranges::copy_if(keys, std::back_inserter(rest), [&](const Digest& key) { return !gone.contains(key); });
   return rest;
@@ -118,7 +123,10 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
   }
 }
 
-BuildSupply::~BuildSupply() { m_supplies.m_flights.end(m_build); }
+BuildSupply::~BuildSupply() {
+  m_supplies.m_flights.end(m_build);
+  if (m_supplies.m_fleet != nullptr) m_supplies.m_fleet->give_up(m_leased);
+}
 
 std::optional<BuildResult> BuildSupply::programs(std::span<const Digest> keys, bool is_tuned) {
   if (keys.empty() || m_supplies.m_fleet == nullptr) return std::nullopt;
@@ -139,14 +147,60 @@ CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, Deadline u
   if (waits) m_supplies.m_flights.wait(m_build, keys, until, is_over);
   CodeAnswer answer = m_supplies.m_flights.claim(m_build, keys);
   // What nobody makes is looked for once it is claimed: whoever made it before has published it.
-  std::vector<SuppliedCode> found = m_supplies.find(without(keys, answer), m_patience);
+  std::vector<SuppliedCode> found;
+  std::vector<Digest> on_hosts = look(without(keys, answer.elsewhere, answer.found), m_patience, found);
+  on_hosts = lease(std::move(on_hosts), m_patience, found);
+  if (waits) {
+    await_hosts(std::move(on_hosts), until, is_over, found);
+    answer.elsewhere.clear();
+  } else {
+    std::ranges::move(on_hosts, std::back_inserter(answer.elsewhere));
+  }
   m_supplies.m_flights.give(m_build, found);
   std::ranges::move(found, std::back_inserter(answer.found));
-  if (waits) answer.elsewhere.clear();
   m_supplied += answer.found.size();
   return answer;
 }
 
-void BuildSupply::give(std::vector<SuppliedCode> made) { m_supplies.m_flights.give(m_build, std::move(made)); }
+/// Adds what sources have of `keys` to `found`, and gives the rest.
+std::vector<Digest> BuildSupply::look(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found) {
+  std::ranges::move(m_supplies.find(keys, patience), std::back_inserter(found));
+  return without(keys, {}, found);
+}
+
+/// Which of `keys` other hosts make. The others are this host's, and looked for once more: who had them before has given
+/// them up after what it made was there.
+std::vector<Digest> BuildSupply::lease(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found) {
+  if (m_supplies.m_fleet == nullptr || keys.empty()) return {};
+  std::vector<Digest> elsewhere = m_supplies.m_fleet->lease(keys, patience);
+  std::vector<Digest> ours = without(keys, elsewhere, {});
+  std::ranges::copy(ours, std::back_inserter(m_leased));
+  look(std::move(ours), patience, found);
+  return elsewhere;
+}
+
+/// Waits for what other hosts make, until they have made it or given it up, or that takes too long.
+void BuildSupply::await_hosts(std::vector<Digest> keys, Deadline until, const std::function<bool()>& is_over,
+                              std::vector<SuppliedCode>& found) {
+  if (keys.empty()) return;
+  until = std::min(until, deadline_in(k_fleet_lease_wait_ms));
+  while (!keys.empty() && Clock::now() < until && !is_over()) {
+    std::this_thread::sleep_for(k_host_glance);
+    Patience patience{m_supplies.m_budget};
+    keys = lease(look(std::move(keys), patience, found), patience, found);
+  }
+  if (!is_over()) m_supplies.m_fleet->note_wait(keys.empty());
+}
+
+void BuildSupply::give(std::vector<SuppliedCode> made) {
+  if (m_supplies.m_fleet != nullptr) {
+    for (const SuppliedCode& each : made) {
+      if (each.key_parts.empty()) continue;
+      m_supplies.m_fleet->offer(
+          {each.key, each.generation, each.artifact.digest, artifact_of(each.artifact), {}, each.key_parts, {}});
+    }
+  }
+  m_supplies.m_flights.give(m_build, std::move(made));
+}
 
 }  // namespace kiln

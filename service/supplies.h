@@ -36,6 +36,7 @@ class BuildSupply {
   /// As of CodeSupply. A wait takes until `until` at most; then what others still make is the asker's, too. `is_over`: asked
   /// now and then whether the answer is wanted.
   CodeAnswer ask(std::span<const Digest> keys, bool waits, Deadline until, const std::function<bool()>& is_over);
+  /// Other builds get it at once, and so does the fleet.
   void give(std::vector<SuppliedCode> made);
 
   /// How many keys' code was found.
@@ -44,9 +45,15 @@ class BuildSupply {
   bool has_programs() const { return m_has_programs; }
 
  private:
+  std::vector<Digest> look(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found);
+  std::vector<Digest> lease(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found);
+  void await_hosts(std::vector<Digest> keys, Deadline until, const std::function<bool()>& is_over,
+                   std::vector<SuppliedCode>& found);
+
   Supplies& m_supplies;
   const uint64_t m_build;
   Patience m_patience;
+  std::vector<Digest> m_leased;  // what no other host makes meanwhile
   uint64_t m_supplied = 0;
   bool m_has_programs = false;
 };

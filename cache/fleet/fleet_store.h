@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,6 +32,13 @@ class FleetStore {
   /// Keeps `value` under `name` where nothing is there yet; where something is it stays, unless the value `replaces` it.
   /// Errors: as of get; resource_exhausted when the store is full.
   virtual Status put(const std::string& name, std::span<const uint8_t> value, bool replaces, Deadline until) = 0;
+
+  /// Takes each of `names` for `owner`, or keeps it, for `term` from now by the store's own clock; whether it could, in their
+  /// order: nobody else has it. A store that knows no leases gives them all. Errors: as of get.
+  virtual Expected<std::vector<bool>> lease(std::span<const std::string> names, const std::string& /*owner*/,
+                                            std::chrono::milliseconds /*term*/, Deadline /*until*/) {
+    return std::vector<bool>(names.size(), true);
+  }
 };
 
 /// Where a fleet's store is, and with what words it is entered.

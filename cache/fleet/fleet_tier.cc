@@ -1,6 +1,9 @@
 #include "cache/fleet/fleet_tier.h"
 
 #include <algorithm>
+#include <future>
+#include <iterator>
+#include <random>
 #include <utility>
 
 #include "base/limits.h"
@@ -11,6 +14,19 @@ namespace {
 
 /// The name under which a store keeps a key's entry. Another format of entries has another prefix.
 std::string name_of(const Digest& key) { return "kiln1:" + key.to_hex(); }
+std::string lease_of(const Digest& key) { return "kiln1:lease:" + key.to_hex(); }
+
+template <typename Keys>
+std::vector<std::string> names_of(const Keys& keys, std::string (*name)(const Digest&)) {
+  std::vector<std::string> names;
+  std::ranges::transform(keys, std::back_inserter(names), name);
+  return names;
+}
+
+std::string random_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
 
 size_t bytes_of(const SourceEntry& entry) {
   size_t bytes = entry.artifact.payload.size() + entry.canonical_key.size() + entry.provenance.size();
@@ -41,6 +57,7 @@ FleetTier::FleetTier(PackTrust trust, std::optional<SigningKey> key, std::unique
       m_reading(std::move(reading)),
       m_writing(std::move(writing)),
       m_say(std::move(say)),
+      m_name(random_name()),
       m_reader([this] { answer_questions(); }),
       m_writer([this] { write_offers(); }) {}
 
@@ -62,7 +79,9 @@ std::vector<SourceEntry> FleetTier::find(std::span<const Digest> keys, ArtifactK
   const Deadline start = Clock::now();
   if (keys.empty() || patience.left <= Patience::Duration::zero() || m_reading_breaker.is_open(start)) return found;
   m_counts.keys_asked += keys.size();
-  Values values = ask(keys, start + patience.left);
+  const Deadline until = start + patience.left;
+  auto values = ask<std::vector<std::optional<FleetStore::Bytes>>>(
+      [names = names_of(keys, name_of), until](FleetStore& store) { return store.get(names, until); }, until);
   if (values.ok()) {
     m_reading_breaker.succeed();
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -78,16 +97,19 @@ std::vector<SourceEntry> FleetTier::find(std::span<const Digest> keys, ArtifactK
   return found;
 }
 
-FleetTier::Values FleetTier::ask(std::span<const Digest> keys, Deadline until) {
-  Question question{{}, until, {}};
-  std::ranges::transform(keys, std::back_inserter(question.names), name_of);
-  std::future<Values> answer = question.answer.get_future();
+template <typename Answer>
+Expected<Answer> FleetTier::ask(std::function<Expected<Answer>(FleetStore&)> question, Deadline until) {
+  const auto promise = std::make_shared<std::promise<Expected<Answer>>>();
+  std::future<Expected<Answer>> answer = promise->get_future();
   {
     const std::scoped_lock lock(m_mutex);
     if (m_questions.size() >= limits::k_fleet_questions) {
       return error(StatusCode::resource_exhausted, "{} searches wait already", m_questions.size());
     }
-    m_questions.push_back(std::move(question));
+    // Who asked has gone on once its time is past.
+    m_questions.push_back([this, promise, question = std::move(question), until] {
+      if (Clock::now() < until) promise->set_value(question(*m_reading));
+    });
   }
   m_asked.notify_one();
   if (answer.wait_until(until) == std::future_status::ready) return answer.get();
@@ -112,15 +134,89 @@ std::optional<SourceEntry> FleetTier::believe(const Digest& key, ArtifactKind ki
 void FleetTier::answer_questions() {
   std::unique_lock lock(m_mutex);
   for (;;) {
-    m_asked.wait(lock, [this] { return m_is_stopping || !m_questions.empty(); });
+    const auto must_renew = [this] { return !m_leases.empty() && Clock::now() >= m_renewal; };
+    while (!m_is_stopping && m_questions.empty() && !must_renew()) {
+      if (m_leases.empty()) {
+        m_asked.wait(lock);
+      } else {
+        m_asked.wait_until(lock, m_renewal);
+      }
+    }
     if (m_is_stopping) return;
-    Question question = std::move(m_questions.front());
-    m_questions.pop_front();
-    lock.unlock();
-    // Who asked has gone on once its time is past.
-    if (Clock::now() < question.until) question.answer.set_value(m_reading->get(question.names, question.until));
-    lock.lock();
+    if (!m_questions.empty()) {
+      const std::function<void()> question = std::move(m_questions.front());
+      m_questions.pop_front();
+      lock.unlock();
+      question();
+      lock.lock();
+    }
+    if (must_renew()) renew_leases(lock);
   }
+}
+
+// ---- leases
+
+std::vector<Digest> FleetTier::lease(std::span<const Digest> keys, Patience& patience) {
+  std::vector<Digest> elsewhere;
+  const Deadline start = Clock::now();
+  if (!m_key || keys.empty() || patience.left <= Patience::Duration::zero()) return elsewhere;
+  if (m_reading_breaker.is_open(start) || m_lease_breaker.is_open(start)) return elsewhere;
+  const Deadline until = start + patience.left;
+  const auto taken =
+      ask<std::vector<bool>>([this, names = names_of(keys, lease_of), until](
+                                 FleetStore& store) { return store.lease(names, m_name, k_fleet_lease_term, until); },
+                             until);
+  patience.left -= std::chrono::duration_cast<Patience::Duration>(Clock::now() - start);
+  if (!taken.ok()) {
+    m_lease_breaker.fail(Clock::now());
+    m_say(fmt::format("the fleet's store gives no leases for a while: {}", taken.status().message()));
+    return elsewhere;
+  }
+  const std::scoped_lock lock(m_mutex);
+  if (m_leases.empty()) m_renewal = Clock::now() + k_fleet_lease_renewal;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if ((*taken)[i]) {
+      m_leases.insert(keys[i]);
+    } else {
+      elsewhere.push_back(keys[i]);
+    }
+  }
+  m_asked.notify_one();
+  return elsewhere;
+}
+
+void FleetTier::renew_leases(std::unique_lock<std::mutex>& lock) {
+  const auto names = names_of(m_leases, lease_of);
+  m_renewal = Clock::now() + k_fleet_lease_renewal;
+  lock.unlock();
+  // One that fails is tried again at the next turn; beyond its term the lease is anybody's.
+  static_cast<void>(m_reading->lease(names, m_name, k_fleet_lease_term, deadline_in(limits::k_fleet_write_ms)));
+  lock.lock();
+}
+
+void FleetTier::give_up(std::span<const Digest> keys) {
+  {
+    const std::scoped_lock lock(m_mutex);
+    for (const Digest& key : keys) {
+      if (m_leases.erase(key) > 0) m_given_up.push_back(key);
+    }
+  }
+  m_offered.notify_one();
+}
+
+/// A term that is over at once. Where the store cannot be told, their terms end by themselves.
+void FleetTier::write_given_up(std::unique_lock<std::mutex>& lock) {
+  const auto names = names_of(std::exchange(m_given_up, {}), lease_of);
+  lock.unlock();
+  static_cast<void>(
+      m_writing->lease(names, m_name, std::chrono::milliseconds(1), deadline_in(limits::k_fleet_write_ms)));
+  lock.lock();
+}
+
+void FleetTier::note_wait(bool was_worth_it) {
+  if (was_worth_it) return m_lease_breaker.succeed();
+  m_lease_breaker.fail(Clock::now());
+  m_say("another host took too long over what it makes; nobody is waited for for a while");
 }
 
 // ---- writing
@@ -164,8 +260,12 @@ bool FleetTier::is_writing() {
 void FleetTier::write_offers() {
   std::unique_lock lock(m_mutex);
   for (;;) {
-    m_offered.wait(lock, [this] { return m_is_stopping || !m_offers.empty(); });
+    m_offered.wait(lock, [this] { return m_is_stopping || !m_offers.empty() || !m_given_up.empty(); });
     if (m_is_stopping) return;
+    if (m_offers.empty()) {
+      write_given_up(lock);
+      continue;
+    }
     if (m_writing_breaker.is_open(Clock::now())) {
       m_offered.wait_for(lock, std::chrono::milliseconds(limits::k_fleet_rest_ms));
       continue;

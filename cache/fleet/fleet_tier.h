@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,6 +35,11 @@ struct FleetCounts {
       entries_dropped{0};
 };
 
+/// How long a host has what it makes for itself unless it says so again, and how long others wait for it.
+inline constexpr std::chrono::milliseconds k_fleet_lease_term{5'000};
+inline constexpr std::chrono::milliseconds k_fleet_lease_renewal{1'500};
+inline constexpr uint64_t k_fleet_lease_wait_ms = 20'000;
+
 /// A store that the hosts of a fleet share. Whoever asks waits no longer than it has patience, whatever the store does: all
 /// talk is on threads of its own, and what does not answer is left alone for a while. What is built is written behind, from
 /// a bounded queue.
@@ -57,22 +61,27 @@ class FleetTier final : public EntrySource {
   /// Whether something waits to be written, and the store is not left alone.
   bool is_writing();
 
+  /// Takes `keys` for this host to make, and gives those that another one makes at this moment. What this host has taken it
+  /// has until it gives it up, or ends. Nothing is elsewhere where leases are not to be had, or cannot be relied upon.
+  std::vector<Digest> lease(std::span<const Digest> keys, Patience& patience);
+  /// This host makes them no more; the store hears of it once it has what was offered before.
+  void give_up(std::span<const Digest> keys);
+  /// Whether what another host made came while it was waited for. Where it did not, nobody is waited for for a while.
+  void note_wait(bool was_worth_it);
+
   const FleetCounts& counts() const { return m_counts; }
 
  private:
-  using Values = Expected<std::vector<std::optional<FleetStore::Bytes>>>;
-  struct Question {
-    std::vector<std::string> names;
-    Deadline until;
-    std::promise<Values> answer;
-  };
-
   FleetTier(PackTrust trust, std::optional<SigningKey> key, std::unique_ptr<FleetStore> reading,
             std::unique_ptr<FleetStore> writing, Say say);
-  Values ask(std::span<const Digest> keys, Deadline until);
+  /// Has the reading thread ask; deadline_exceeded where it has no answer by then.
+  template <typename Answer>
+  Expected<Answer> ask(std::function<Expected<Answer>(FleetStore&)> question, Deadline until);
   std::optional<SourceEntry> believe(const Digest& key, ArtifactKind kind, FleetStore::Bytes value);
   void answer_questions();
+  void renew_leases(std::unique_lock<std::mutex>& lock);
   void write_offers();
+  void write_given_up(std::unique_lock<std::mutex>& lock);
   /// Whether the entry was dealt with, and so need not be tried again.
   bool write(const SourceEntry& entry);
   bool is_news(const Digest& key, uint32_t generation) const;
@@ -82,16 +91,20 @@ class FleetTier final : public EntrySource {
   const std::optional<SigningKey> m_key;
   const std::unique_ptr<FleetStore> m_reading, m_writing;  // a thread has each
   const Say m_say;
-  Breaker m_reading_breaker, m_writing_breaker;
+  const std::string m_name;  // of this host, among those that hold leases
+  Breaker m_reading_breaker, m_writing_breaker, m_lease_breaker;
   FleetCounts m_counts;
 
   std::mutex m_mutex;  // of all below
   std::condition_variable m_asked, m_offered;
-  std::deque<Question> m_questions;
+  std::deque<std::function<void()>> m_questions;
   std::deque<SourceEntry> m_offers;
   size_t m_offered_bytes = 0;
   std::unordered_map<Digest, uint32_t> m_known;  // generations that the store has, as far as this process saw
   std::unordered_set<Digest> m_refused;          // what is there under these keys is nothing to keep
+  std::unordered_set<Digest> m_leases;           // what this host has for itself
+  std::vector<Digest> m_given_up;                // what it has no more, though the store does not know yet
+  Deadline m_renewal{};                          // when the leases are to be renewed
   bool m_is_stopping = false;
 
   std::thread m_reader, m_writer;

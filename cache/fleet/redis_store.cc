@@ -9,6 +9,18 @@ namespace {
 
 constexpr uint16_t k_default_port = 6379;
 
+constexpr std::string_view k_lease_script = R"(
+local taken = {}
+for i, name in ipairs(KEYS) do
+  local owner = redis.call('GET', name)
+  taken[i] = 0
+  if not owner or owner == ARGV[1] then
+    redis.call('SET', name, ARGV[1], 'PX', ARGV[2])
+    taken[i] = 1
+  end
+end
+return taken)";
+
 /// What is left until then, at least a millisecond: zeros would be no limit at all.
 timeval time_until(Deadline until) {
   const auto left = std::max(std::chrono::duration_cast<std::chrono::microseconds>(until - Clock::now()),
@@ -138,6 +150,25 @@ Status RedisStore::put(const std::string& name, std::span<const uint8_t> value, 
   if (reply->type == REDIS_REPLY_STATUS || reply->type == REDIS_REPLY_NIL) return {};
   m_context.reset();
   return nonsense();
+}
+
+Expected<std::vector<bool>> RedisStore::lease(std::span<const std::string> names, const std::string& owner,
+                                              std::chrono::milliseconds term, Deadline until) {
+  KILN_RETURN_IF_ERROR(connect(until));
+  const std::string count = std::to_string(names.size()), term_ms = std::to_string(term.count());
+  std::vector<std::string_view> words = {"EVAL", k_lease_script, count};
+  words.insert(words.end(), names.begin(), names.end());
+  words.insert(words.end(), {owner, term_ms});
+  KILN_ASSIGN_OR_RETURN(const Reply reply, ask(words, until));
+  if (reply->type != REDIS_REPLY_ARRAY || reply->elements != names.size()) {
+    m_context.reset();
+    return nonsense();
+  }
+  std::vector<bool> taken;
+  for (const redisReply* each : std::span(reply->element, reply->elements)) {
+    taken.push_back(each->type == REDIS_REPLY_INTEGER && each->integer == 1);
+  }
+  return taken;
 }
 
 }  // namespace kiln

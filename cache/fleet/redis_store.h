@@ -12,7 +12,7 @@
 
 namespace kiln {
 
-/// Redis, or what speaks as it does: MGET, and SET with NX. hiredis' types are for this folder's sources alone.
+/// Redis, or what speaks as it does: MGET, SET with NX, and EVAL for leases. hiredis' types are for this folder's sources alone.
 class RedisStore final : public FleetStore {
  public:
   /// Errors: invalid_argument for a path that is no database's number.
@@ -20,6 +20,8 @@ class RedisStore final : public FleetStore {
 
   Expected<std::vector<std::optional<Bytes>>> get(std::span<const std::string> names, Deadline until) override;
   Status put(const std::string& name, std::span<const uint8_t> value, bool replaces, Deadline until) override;
+  Expected<std::vector<bool>> lease(std::span<const std::string> names, const std::string& owner,
+                                    std::chrono::milliseconds term, Deadline until) override;
 
  private:
   struct ContextFree {

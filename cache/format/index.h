@@ -11,10 +11,10 @@
  *
  * All integers little endian. One writer (the store), any number of readers in other processes.
  *
- * A slot is a seqlock: `sequence` is 0 while it was never used, odd while it is written, even when stable. The
- * writer writes odd, then the slot, then even; a reader that finds its key in a slot that is odd, or fails its
- * check, reads it again. A writer that died leaves an odd slot, which stays a miss. `check` covers the content,
- * so a slot that was read or reached the disk half is damaged, not wrong.
+ * A slot is written whole, by one write, so a writer that is stopped or killed leaves the old slot or the new one.
+ * `check` covers the content: a reader that finds its key in a slot that fails its check has read in the midst of a
+ * write, and reads again; a slot that reached the disk half is damaged, not wrong. `sequence` is 0 while the slot was
+ * never used, and grows by two with each write.
  *
  * A probe never passes KILN_INDEX_PROBES slots: the writer grows the index before it would need more (and at
  * 0.7 load), which also bounds what a damaged index can cost a reader.

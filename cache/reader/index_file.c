@@ -3,12 +3,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cache/format/checksum.h"
 
 enum {
-  k_torn_reads = 64,   /* a write takes microseconds; a slot that stays odd for longer belongs to a writer that died */
+  k_immediate_reads = 16,
+  k_torn_reads = 128, /* 20 ms at least in all: what is torn for longer is damaged */
+  k_pause_ns = 200000,
   k_slots_per_read = 8 /* at 0.7 load a probe rarely passes more */
 };
 
@@ -57,13 +60,14 @@ static enum kiln_miss read_slots(const struct index_file* index, const struct pu
   return kiln_published_read(file, slots, count * sizeof *slots, offset);
 }
 
-/* The seqlock of index.h, read from the file: a slot that is being written is odd, or fails its check, and is read
- * again. */
+/* A slot that was read while it was written fails its check (index.h), and is read again: at once, then with pauses,
+ * since the host may have stopped the writer in the midst of its write. */
 static enum kiln_miss settle(const struct index_file* index, const struct published_file* file, uint64_t place,
                              struct kiln_index_slot* slot) {
   for (int attempt = 0; attempt < k_torn_reads; ++attempt) {
-    const int is_removed = slot->slot_kind == KILN_SLOT_EMPTY;
-    if (!(slot->sequence & 1) && (is_removed || slot->check == kiln_index_slot_check(slot))) return KILN_HIT;
+    if (slot->slot_kind == KILN_SLOT_EMPTY || slot->check == kiln_index_slot_check(slot)) return KILN_HIT;
+    const struct timespec pause = {.tv_nsec = k_pause_ns};
+    if (attempt >= k_immediate_reads) nanosleep(&pause, NULL);
     const enum kiln_miss miss = read_slots(index, file, place, 1, slot);
     if (miss != KILN_HIT) return miss;
   }

@@ -319,7 +319,7 @@ enum kiln_miss kiln_reader_map_code(kiln_reader* reader, const kiln_view* view, 
   if (view->header.kind != KILN_ARTIFACT_CODE || size == 0) return KILN_MISS_CORRUPT;
   struct artifact_copy* copy =
       known_copy(__atomic_load_n(list_of(reader, view->header.digest), __ATOMIC_ACQUIRE), view->header.digest);
-  if (copy == NULL) return KILN_MISS_UNMAPPABLE;
+  if (copy == NULL) return KILN_MISS_ABSENT;
   *code = __atomic_load_n(&copy->code, __ATOMIC_ACQUIRE);
   if (*code != NULL) return KILN_HIT;
   const int in_place = mprotect(copy->payload, whole_pages(size), PROT_READ | PROT_EXEC) == 0;

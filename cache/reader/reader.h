@@ -54,8 +54,8 @@ enum kiln_miss kiln_reader_find_digest(kiln_reader* reader, const uint8_t digest
  * `header` needs kind, digest, payload_size and launch data; who calls has checked that they are the payload's. */
 enum kiln_miss kiln_reader_adopt(kiln_reader* reader, const struct kiln_artifact_header* header,
                                  const uint8_t* payload);
-/* Makes the payload of a code artifact, which this reader found, executable and no longer writable. W^X holds at
- * every moment. `code` is valid until close. */
+/* Makes the payload of a code artifact executable and no longer writable; what this reader has not found is absent. W^X
+ * holds at every moment. `code` is valid until close. */
 enum kiln_miss kiln_reader_map_code(kiln_reader* reader, const kiln_view* view, const uint8_t** code);
 
 const char* kiln_miss_name(enum kiln_miss miss);

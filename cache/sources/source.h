@@ -21,7 +21,7 @@ class Source {
   virtual kiln_miss find_key(const Digest& key, kiln_artifact_kind kind, kiln_view& view) = 0;
   /// An artifact by its own digest.
   virtual kiln_miss find_digest(const Digest& artifact, kiln_artifact_kind kind, kiln_view& view) = 0;
-  /// Makes a code artifact that was found here executable.
+  /// Makes a code artifact that was found here executable; one that was not is absent.
   virtual kiln_miss map_code(const kiln_view& view, const uint8_t*& code) = 0;
 };
 

@@ -29,8 +29,8 @@ kiln_miss Sources::find_digest(const Digest& artifact, kiln_artifact_kind kind, 
 }
 
 kiln_miss Sources::map_code(const kiln_view& view, const uint8_t*& code) {
-  const kiln_miss miss = m_directory.map_code(view, code);
-  return miss == KILN_HIT ? miss : m_shared.map_code(view, code);
+  const kiln_miss miss = m_directory.map_code(view, code);  // packs' artifacts lie there, too
+  return miss == KILN_MISS_ABSENT ? m_shared.map_code(view, code) : miss;
 }
 
 }  // namespace kiln

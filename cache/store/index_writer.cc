@@ -86,16 +86,13 @@ void IndexWriter::write_through(const void* first, size_t size) {
   m_is_whole = write_at(m_fd.get(), first, size, offset) && m_is_whole;
 }
 
-/// The writer's half of the seqlock. `from` carries a sequence of 0, which is not stored.
+/// One write: between two of them this process may be stopped for longer than readers wait. `from` carries a sequence of 0,
+/// which is not stored.
 void IndexWriter::write_slot(kiln_index_slot* slot, const kiln_index_slot& from) {
   const uint64_t sequence = slot->sequence;
-  slot->sequence = sequence + 1;
-  write_through(&slot->sequence, sizeof slot->sequence);
   *slot = from;
-  slot->sequence = sequence + 1;
-  write_through(slot, sizeof *slot);
   slot->sequence = sequence + 2;
-  write_through(&slot->sequence, sizeof slot->sequence);
+  write_through(slot, sizeof *slot);
 }
 
 std::optional<uint32_t> IndexWriter::add_file(const std::string& name, uint64_t size, uint64_t identity) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/digest.h"
@@ -14,6 +15,7 @@ struct SuppliedCode {
   Digest key;
   uint32_t generation = 0;
   BuiltArtifact artifact;
+  std::string key_parts = {};  // what the key is the digest of; empty where its asker knows them
 };
 
 struct CodeAnswer {

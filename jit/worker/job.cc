@@ -124,7 +124,9 @@ Offset<Supplies> write_supplies(FlatBufferBuilder& builder, const std::vector<Su
   std::vector<Offset<wire::SuppliedCode>> rows;
   for (const SuppliedCode& each : supplies) {
     const auto key = write_digest(builder, each.key);
-    rows.push_back(wire::CreateSuppliedCode(builder, key, each.generation, write_artifact(builder, each.artifact)));
+    const auto artifact = write_artifact(builder, each.artifact);
+    const auto parts = builder.CreateString(each.key_parts);
+    rows.push_back(wire::CreateSuppliedCode(builder, key, each.generation, artifact, parts));
   }
   return builder.CreateVector(rows);
 }
@@ -134,6 +136,7 @@ Status read_supplies(const Supplies* rows, std::vector<SuppliedCode>& supplies) 
     SuppliedCode& each = supplies.emplace_back();
     KILN_RETURN_IF_ERROR(read_digest(row->key(), each.key));
     each.generation = row->generation();
+    each.key_parts = read_text(row->key_parts());
     if (row->artifact() == nullptr) return invalid_argument("code of {} without an artifact", each.key.to_short());
     KILN_RETURN_IF_ERROR(read_artifact(*row->artifact(), each.artifact));
   }

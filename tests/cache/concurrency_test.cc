@@ -4,9 +4,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
+extern "C" {
+#include "cache/reader/index_file.h"
+}
+#include "cache/store/index_writer.h"
 #include "tests/cache/cache_testing.h"
 
 namespace kiln::testing {
@@ -100,6 +108,52 @@ TEST(concurrency, the_index_grows_under_its_readers) {
   }
   EXPECT_GT(store->stats().index_generation, first_index);
   for (uint64_t seed = 1; seed <= k_plans; ++seed) ASSERT_EQ(find_plan(reader.get(), seed, 10), KILN_HIT) << seed;
+}
+
+/// Puts one slot again and again into an index that is in force in `folder`.
+[[noreturn]] void rewrite_one_slot(const std::string& folder, const Digest& key) {
+  const auto index = IndexWriter::create(folder + "/index.1", 1, 64, 1);
+  kiln_index_slot slot{.slot_kind = KILN_SLOT_ARTIFACT, .artifact_kind = KILN_ARTIFACT_CODE};
+  std::memcpy(slot.key, key.bytes.data(), sizeof slot.key);
+  bool is_well = index.ok() && (*index)->put(slot) && (*index)->begin().ok();
+  std::ofstream(folder + "/" KILN_CURRENT_FILE) << "index.1\n";
+  for (; is_well; ++slot.offset) is_well = (*index)->put(slot);
+  _exit(1);
+}
+
+// A host that is short of processors stops a writer wherever it is, for longer than a reader may wait.
+TEST(concurrency, a_writer_that_is_stopped_anywhere_leaves_its_slot_readable) {
+  TemporaryDirectory directory;
+  const std::string folder = directory.path("cache/" KILN_PUBLISHED_FOLDER);
+  std::filesystem::create_directories(folder);
+  for (const std::string& each : {directory.path(), folder}) {
+    std::filesystem::permissions(each, std::filesystem::perms::owner_all);
+  }
+  const Digest key = key_of(1);
+  const pid_t writer = fork();
+  if (writer == 0) rewrite_one_slot(folder, key);
+  int opened = -1;
+  ASSERT_EQ(kiln_folder_open(directory.path().c_str(), &opened), KILN_HIT);
+  const UniqueFd top(opened);
+  index_file* index = nullptr;
+  while (kiln_index_load(top.get(), &index) != KILN_HIT) std::this_thread::yield();
+  published_file file;
+  ASSERT_EQ(kiln_index_open(top.get(), index, &file), KILN_HIT);
+  std::mt19937 random(1);
+  size_t missed = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+    ASSERT_EQ(kill(writer, SIGSTOP), 0);
+    ASSERT_EQ(waitpid(writer, nullptr, WUNTRACED), writer);
+    kiln_index_slot slot;
+    missed += kiln_index_probe(index, &file, KILN_SLOT_ARTIFACT, key.bytes.data(), &slot) != KILN_HIT;
+    ASSERT_EQ(kill(writer, SIGCONT), 0);
+  }
+  EXPECT_EQ(missed, 0U);
+  kill(writer, SIGKILL);
+  waitpid(writer, nullptr, 0);
+  close(file.fd);
+  free(index);
 }
 
 }  // namespace

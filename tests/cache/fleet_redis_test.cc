@@ -103,6 +103,65 @@ TEST_F(RedisFleetTest, TheFirstEntryOfAKeyStaysUntilALaterGenerationComes) {
   EXPECT_NE(redis.ask({"GET", name_of(1)}), first);
 }
 
+/// Which of the seeds' entries another host makes.
+std::vector<Digest> elsewhere(FleetTier& tier, std::vector<uint64_t> seeds) {
+  std::vector<Digest> keys;
+  for (const uint64_t seed : seeds) keys.push_back(entry_of(seed).key);
+  Patience patience{std::chrono::milliseconds(k_patience_ms)};
+  return tier.lease(keys, patience);
+}
+
+TEST_F(RedisFleetTest, OneHostMakesWhatSeveralWantUntilItGivesItUp) {
+  const RedisServer redis;
+  const auto first = host(redis.url()), second = host(redis.url()), reader = host(redis.url(), "ours", false);
+  const Digest one = entry_of(1).key, two = entry_of(2).key;
+  EXPECT_TRUE(elsewhere(*first, {1, 2}).empty());
+  EXPECT_TRUE(elsewhere(*first, {1, 2}).empty()) << "its own";
+  EXPECT_THAT(elsewhere(*second, {1, 2, 3}), ::testing::ElementsAre(one, two));
+  EXPECT_THAT(elsewhere(*first, {3}), ::testing::ElementsAre(entry_of(3).key));
+  EXPECT_TRUE(elsewhere(*reader, {1, 2, 3}).empty()) << "who gives nothing asks nobody to wait, and waits for nobody";
+
+  first->offer(entry_of(1));
+  first->give_up({{one, two}});
+  EXPECT_TRUE(wait_until([&] { return elsewhere(*second, {1, 2}).empty(); }));
+  EXPECT_TRUE(finds(*second, 1)) << "what was offered is there before others may make it";
+}
+
+TEST_F(RedisFleetTest, ALeaseIsRenewedWhileItsHostLivesAndTakenOverAfterwards) {
+  const RedisServer redis;
+  auto first = host(redis.url());
+  const auto second = host(redis.url());
+  EXPECT_TRUE(elsewhere(*first, {1}).empty());
+  const std::string name = "kiln1:lease:" + entry_of(1).key.to_hex();
+  const auto left_ms = [&] { return std::stoll(redis.ask({"PTTL", name})); };
+  EXPECT_LE(left_ms(), k_fleet_lease_term.count());  // the store's clock alone counts
+  redis.ask({"PEXPIRE", name, std::to_string(k_fleet_lease_renewal.count() + 1'000)});
+  EXPECT_TRUE(wait_until([&] { return left_ms() > k_fleet_lease_renewal.count() + 1'000; })) << "renewed";
+  first.reset();  // as one that dies: it says nothing
+  EXPECT_EQ(elsewhere(*second, {1}).size(), 1U);
+  redis.ask({"PEXPIRE", name, "1"});  // its term ends
+  EXPECT_TRUE(wait_until([&] { return elsewhere(*second, {1}).empty(); }));
+}
+
+TEST_F(RedisFleetTest, WhoWaitedInVainWaitsForNobodyForAWhile) {
+  const RedisServer redis;
+  const auto first = host(redis.url()), second = host(redis.url());
+  EXPECT_TRUE(elsewhere(*first, {1}).empty());
+  EXPECT_EQ(elsewhere(*second, {1}).size(), 1U);
+  second->note_wait(false);
+  EXPECT_TRUE(elsewhere(*second, {1}).empty());
+  EXPECT_TRUE(wait_until([&] { return elsewhere(*second, {1}).size() == 1; }));
+}
+
+TEST_F(RedisFleetTest, AStoreThatGivesNoLeasesLetsEverybodyMakeEverything) {
+  const RedisServer redis({"--rename-command", "EVAL", ""});
+  const auto first = host(redis.url()), second = host(redis.url());
+  EXPECT_TRUE(elsewhere(*first, {1}).empty());
+  EXPECT_TRUE(elsewhere(*second, {1}).empty());
+  write(*first, {entry_of(1)});
+  EXPECT_TRUE(finds(*second, 1));
+}
+
 TEST_F(RedisFleetTest, ASlowStoreIsLeftAloneAndAskedAgainLater) {
   const RedisServer redis;
   const auto tier = host(redis.url());

@@ -98,7 +98,8 @@ std::string RedisServer::ask(const std::vector<std::string>& words) const {
   auto* reply = static_cast<redisReply*>(
       redisCommandArgv(context.get(), static_cast<int>(words.size()), arguments.data(), lengths.data()));
   if (reply == nullptr) return "";
-  const std::string text = reply->str == nullptr ? "" : std::string(reply->str, reply->len);
+  std::string text = reply->str == nullptr ? "" : std::string(reply->str, reply->len);
+  if (reply->type == REDIS_REPLY_INTEGER) text = std::to_string(reply->integer);
   freeReplyObject(reply);
   return text;
 }

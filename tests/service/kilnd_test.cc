@@ -63,8 +63,9 @@ class KilndTest : public ::testing::Test {
     FAIL() << "the daemon did not end";
   }
 
-  Expected<protocol::Built> build(const std::string& text) {
-    Connection connection(m_config);
+  Expected<protocol::Built> build(const std::string& text) const { return build(text, m_config); }
+  static Expected<protocol::Built> build(const std::string& text, const Config& config) {
+    Connection connection(config);
     protocol::Build request{0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}};
     request.keys = {key_of(text)};
     return connection.build(std::move(request), deadline_in(k_patience_ms));
@@ -88,8 +89,12 @@ class KilndTest : public ::testing::Test {
     std::filesystem::remove_all(m_config.cache_directory);
   }
 
-  /// Builds the second graph once the first one's kernel is being made.
   std::array<Expected<protocol::Built>, 2> build_while_made(const std::string& first, const std::string& second) {
+    return build_while_made(first, second, m_config);
+  }
+  /// Builds the second graph, where that configuration says, once the first one's kernel is being made.
+  std::array<Expected<protocol::Built>, 2> build_while_made(const std::string& first, const std::string& second,
+                                                            const Config& config) {
     std::array<Expected<protocol::Built>, 2> built = {protocol::Built{}, protocol::Built{}};
     std::binary_semaphore is_made{0};
     std::thread maker([&] {
@@ -102,7 +107,7 @@ class KilndTest : public ::testing::Test {
                                   progress);
     });
     EXPECT_TRUE(is_made.try_acquire_for(std::chrono::milliseconds(k_patience_ms)));
-    built[1] = build(second);
+    built[1] = build(second, config);
     maker.join();
     return built;
   }
@@ -241,6 +246,23 @@ TEST_F(KilndTest, what_is_damaged_under_a_living_daemon_is_found_again_after_the
   EXPECT_EQ(ask({.verb = Verb::verify}).at("damaged").size(), 0U);
 }
 
+TEST_F(KilndTest, WhatIsThereByThenIsAnsweredWithoutAWorkerUnlessItsAskerNamesNoKeys) {
+  const auto built = build("ok");
+  ASSERT_TRUE(built.ok());
+  const auto found = build("ok");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->compilations, 0U);
+  ASSERT_EQ(found->heads.size(), 1U);
+  EXPECT_EQ(found->heads[0], built->heads[0]);
+  EXPECT_EQ(ask({.verb = Verb::stats})["counters"]["builds_found"], 1);
+  Connection connection(m_config);
+  const auto looked_at = connection.build({0, {'o', 'k'}, {{"cpu", "x86-64-v3"}}}, deadline_in(k_patience_ms));
+  ASSERT_TRUE(looked_at.ok());
+  EXPECT_EQ(looked_at->compilations, 3U) << "by a worker, which looks closer";
+  ask({.verb = Verb::clear});
+  EXPECT_EQ(build("ok")->compilations, 3U);
+}
+
 TEST_F(KilndTest, a_full_cache_makes_room_for_what_comes) {
   constexpr uint64_t k_mib = uint64_t{1} << 20;
   m_config.cache_size_max_bytes = 30 * k_mib;
@@ -346,6 +368,25 @@ TEST_F(KilndTest, AFreshCacheBesideAFilledStoreCompilesNothing) {
   EXPECT_EQ(status["counters"]["builds_supplied"], 1);
   EXPECT_EQ(status["counters"]["kernels_supplied"], 1);
   EXPECT_EQ(status["fleet"]["entries_found"], 2);
+}
+
+/// One that dies over it leaves it to the other.
+TEST_F(KilndTest, DaemonsBesideOneStoreCompileAKernelOnce) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  use_store(redis.url());
+  Config other = m_config;
+  other.cache_directory = m_directory + "/other";
+  for (const char* maker : {"layer a", "layer dead"}) {
+    const auto [made, waited] = build_while_made(maker, "layer of another", other);
+    EXPECT_EQ(made.ok(), maker == std::string_view("layer a"));
+    ASSERT_TRUE(waited.ok()) << waited.status().to_string();
+    EXPECT_EQ(waited->compilations, made.ok() ? 0U : 1U);
+    ask({.verb = Verb::clear});
+    EXPECT_TRUE(Connection(other).command({.verb = Verb::clear}, deadline_in(k_patience_ms)).ok());
+    redis.ask({"FLUSHALL"});
+  }
+  EXPECT_TRUE(Connection(other).command({.verb = Verb::shutdown}, deadline_in(k_patience_ms), false).ok());
 }
 
 TEST_F(KilndTest, WithAStoreThatIsGoneOrHangsBuildsGoOnAsWithoutOne) {

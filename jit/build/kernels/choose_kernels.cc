@@ -72,7 +72,7 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
     chosen.report.push_back(report_of(jobs[i], kernels[i]));
     chosen.compilations += kernels[i].compilations;
     chosen.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
-    if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact});
+    if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact, jobs[i].key_parts});
     chosen.artifacts.push_back(std::move(kernels[i].artifact));
   }
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));

@@ -178,7 +178,7 @@ Expected<BuildResult> build_on_layer(const std::string& graph, const BuildEnviro
     environment.progress("make", 0, 1, "the layer");
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     if (graph.starts_with("layer dead")) abort();
-    SuppliedCode made{key, 0, {.kind = 1, .payload = std::vector<uint8_t>(64, 0xc3)}};
+    SuppliedCode made{key, 0, {.kind = 1, .payload = std::vector<uint8_t>(64, 0xc3)}, std::string(parts)};
     made.artifact.digest = artifact_digest({ArtifactKind::code, {}, made.artifact.payload});
     answer.found = {made};
     result.compilations = 1;
