@@ -29,7 +29,8 @@ class AttentionWriter {
     write_score();
     m_text += "\n}  // namespace kiln\n";
     const bool has_tiles = m_schedule.kind == AttentionSchedule::Kind::mma;
-    return fmt::format("{}{}{}{}", m_text, attention_common_text, has_tiles ? attention_tiles_text : "",
+    return fmt::format("{}{}{}{}{}", m_text, attention_common_text, has_tiles ? attention_tiles_text : "",
+                       m_problem.backward != nullptr ? attention_backward_text : "",
                        *implementation_of(m_problem, m_schedule.kind)->text);
   }
 
@@ -55,6 +56,7 @@ class AttentionWriter {
     constant("i32", "k_causal_offset", std::clamp(a.causal_offset, -a.q_len, a.k_len));
     constant("bool", "k_has_score", a.score_value != k_no_expr);
     constant("bool", "k_leaves_out", leaves_out_scores(a.score, a.score_value));
+    constant("bool", "k_splits", m_problem.splits());
     constant("i32", "k_tile_rows", m_schedule.rows);
     constant("i32", "k_tile_columns", m_schedule.columns);
     constant("i32", "k_stages", m_schedule.stages);

@@ -10,6 +10,7 @@
 //                               k_width: extent of d; k_is_of_queries; k_is_copied: rows in steps of 16 bytes;
 //                               may_copy(args): aligned, too; k_has_pairs, may_pair(args): the same of pairs
 //   lse_at(args, b, h, q)
+//   k_splits                    whether gradients of keys and of values have blocks of their own
 //   k_tile_rows, k_tile_columns, k_stages, k_threads, k_shared_bytes
 //
 // A block has a tile of rows and passes over tiles of columns. In the forward pass rows are queries and columns are keys.

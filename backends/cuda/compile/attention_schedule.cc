@@ -29,6 +29,11 @@ constexpr std::array k_mma_rows{
     Row{{Kind::mma, 32, 64, 2}, 0.6},  Row{{Kind::mma, 16, 64, 3}, 0.4},
 };
 
+constexpr std::array k_backward_mma_rows{
+    Row{{Kind::mma, 128, 64, 2}, 1.0}, Row{{Kind::mma, 64, 64, 2}, 0.9}, Row{{Kind::mma, 64, 32, 2}, 0.8},
+    Row{{Kind::mma, 32, 32, 2}, 0.6},  Row{{Kind::mma, 16, 16, 3}, 0.2},
+};
+
 uint64_t across(int64_t extent, uint32_t tile) { return (static_cast<uint64_t>(extent) + tile - 1) / tile; }
 uint64_t flags_bytes(uint64_t tiles) { return (tiles + 15) / 16 * 16; }
 uint64_t odd(int64_t width) { return static_cast<uint64_t>(width) | 1; }
@@ -38,7 +43,7 @@ bool is_multiple(uint32_t value, uint32_t of) { return value > 0 && value % of =
 bool claims_simple(const AttentionProblem& problem) { return !problem.uses_tensor_cores(); }
 
 /// Each of 16 x 16 threads has rows and columns 16 apart.
-bool makes_simple(const AttentionSchedule& s) {
+bool makes_simple(const AttentionProblem&, const AttentionSchedule& s) {
   return is_multiple(s.rows, 16) && is_multiple(s.columns, 16) && s.rows <= 64 && s.columns <= 64 && s.stages == 1;
 }
 
@@ -52,7 +57,7 @@ uint64_t simple_bytes(const AttentionProblem& problem, const AttentionSchedule& 
 bool claims_mma(const AttentionProblem& problem) { return problem.uses_tensor_cores(); }
 
 /// A warp has 16 rows; products of 16 columns.
-bool makes_mma(const AttentionSchedule& s) {
+bool makes_mma(const AttentionProblem&, const AttentionSchedule& s) {
   return is_multiple(s.rows, 16) && is_multiple(s.columns, 16) && s.rows <= 256 && s.columns <= 128 && s.stages >= 2 &&
          s.stages <= 8;
 }
@@ -66,12 +71,40 @@ uint64_t mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) 
          flags_bytes(across(a.k_len, s.columns));
 }
 
+uint64_t backward_simple_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
+  const AttentionSpec& a = *problem.forward;
+  return ((s.rows + s.columns) * (odd(a.head_dim) + odd(a.value_dim)) + 2 * s.rows * (s.columns + 1) +
+          2 * std::max(s.rows, s.columns)) *
+             element_bytes(problem) +
+         flags_bytes(across(std::max(a.k_len, problem.queries()), s.columns));
+}
+
+/// A thread's gradients, scores and weights leave registers for addresses.
+bool makes_backward_mma(const AttentionProblem& problem, const AttentionSchedule& s) {
+  constexpr int64_t k_most_floats = 160;
+  const AttentionSpec& a = *problem.forward;
+  const int64_t depth = problem.splits() ? std::max(a.head_dim, a.value_dim) : a.head_dim + a.value_dim;
+  return makes_mma(problem, s) && depth / 2 + s.columns <= k_most_floats;
+}
+
+uint64_t backward_mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
+  const AttentionSpec& a = *problem.forward;
+  const uint64_t row = slabs(a.head_dim) + slabs(a.value_dim), statistics = (s.columns * 8 + 127) / 128 * 128;
+  return s.rows * (row + 8) + s.stages * (s.columns * row + statistics) +
+         flags_bytes(across(std::max(a.k_len, problem.queries()), s.columns));
+}
+
 // Both lists in the order of Kind: the last that claims a problem is best.
 constexpr std::array k_forward{
     AttentionImplementation{"simple", &attention_simple_text, claims_simple, makes_simple, simple_bytes, k_simple_rows},
     AttentionImplementation{"mma", &attention_mma_text, claims_mma, makes_mma, mma_bytes, k_mma_rows},
 };
-constexpr std::array<AttentionImplementation, 0> k_backward{};
+constexpr std::array k_backward{
+    AttentionImplementation{"simple", &attention_backward_simple_text, claims_simple, makes_simple,
+                            backward_simple_bytes, k_simple_rows},
+    AttentionImplementation{"mma", &attention_backward_mma_text, claims_mma, makes_backward_mma, backward_mma_bytes,
+                            k_backward_mma_rows},
+};
 
 std::span<const AttentionImplementation> implementations_of(const AttentionProblem& problem) {
   if (problem.backward != nullptr) return k_backward;
@@ -95,7 +128,10 @@ AttentionProblem attention_problem_of(const KernelSpec& spec) {
 uint32_t AttentionSchedule::threads() const { return kind == Kind::mma ? rows * 2 : 256; }
 
 uint64_t AttentionSchedule::blocks(const AttentionProblem& problem) const {
-  return static_cast<uint64_t>(problem.places()) * across(problem.queries(), rows);
+  uint64_t tiles = across(problem.queries(), rows);
+  if (problem.backward != nullptr)
+    tiles += across(problem.forward->k_len, rows) * (kind == Kind::mma && problem.splits() ? 2 : 1);
+  return static_cast<uint64_t>(problem.places()) * tiles;
 }
 
 uint64_t AttentionSchedule::shared_bytes(const AttentionProblem& problem) const {
@@ -122,7 +158,8 @@ std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem,
     std::vector<Row> sorted(each->rows.begin(), each->rows.end());
     std::ranges::stable_sort(sorted, {}, [&](const Row& row) { return cost(problem, machine, row); });
     for (const Row& row : sorted) {
-      if (row.schedule.shared_bytes(problem) <= target.shared_bytes) schedules.push_back(row.schedule);
+      const bool fits = row.schedule.shared_bytes(problem) <= target.shared_bytes;
+      if (fits && each->makes(problem, row.schedule)) schedules.push_back(row.schedule);
     }
   }
   return schedules;
@@ -146,7 +183,7 @@ Expected<AttentionSchedule> attention_schedule_of(std::span<const uint8_t> bytes
     return invalid_argument("cuda attention, {}: {}", schedule.describe(), why);
   };
   if (!row->claims(problem)) return refuse("not for this dtype");
-  if (!row->makes(schedule)) return refuse("the template makes no such tile");
+  if (!row->makes(problem, schedule)) return refuse("the template makes no such tile");
   if (schedule.shared_bytes(problem) > target.shared_bytes) return refuse("more shared memory than a block has");
   return schedule;
 }

@@ -18,6 +18,8 @@ struct AttentionProblem {
   int64_t places() const { return forward->batch * forward->kv_heads; }
   /// Of all heads that share keys.
   int64_t queries() const { return forward->heads / forward->kv_heads * forward->q_len; }
+  /// Whether gradients of keys and of values are more than the registers of one warp's rows hold.
+  bool splits() const { return backward != nullptr && forward->head_dim + forward->value_dim > 256; }
   bool uses_tensor_cores() const { return is_half(forward->dtype); }
 };
 
@@ -55,8 +57,8 @@ struct AttentionImplementation {
   std::string_view name;
   const std::string_view* text = nullptr;  // the template
   bool (*claims)(const AttentionProblem&) = nullptr;
-  /// Whether the template makes such tiles, whatever the problem.
-  bool (*makes)(const AttentionSchedule&) = nullptr;
+  /// Whether the template makes such tiles.
+  bool (*makes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
   uint64_t (*shared_bytes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
   std::span<const Row> rows;
 };

@@ -15,5 +15,8 @@ extern const std::string_view attention_common_text;
 extern const std::string_view attention_simple_text;
 extern const std::string_view attention_tiles_text;
 extern const std::string_view attention_mma_text;
+extern const std::string_view attention_backward_text;
+extern const std::string_view attention_backward_simple_text;
+extern const std::string_view attention_backward_mma_text;
 
 }  // namespace kiln::cuda

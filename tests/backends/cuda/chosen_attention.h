@@ -12,6 +12,7 @@ inline std::vector<NamedSpec> chosen_attention() {
   std::vector<NamedSpec> specs;
   const auto add = [&](const std::string& name, AttentionCase c) {
     specs.push_back({"attention_" + name, AttentionBuilder(c).forward()});
+    specs.push_back({"attention_backward_" + name, AttentionBuilder(c).backward()});
   };
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const std::string suffix = "_" + std::string(to_string(dtype));

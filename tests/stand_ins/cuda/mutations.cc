@@ -60,6 +60,12 @@ const std::vector<Mistake>& mistakes() {
       {"a stale sum of weights", R"(sum\[\w+\] \*= rescale;)", ""},
       {"a stale sum of weights", R"(sum\[i\] \* rescale)", "sum[i]"},
       {"results of stale weights", R"(\] \*= rescale;)", "] *= 1;"},
+      {"weights that miss what their gradients share", R"( - delta\[query\]\))", ")"},
+      {"weights of another query's logsumexp", R"(lse\[query\])", "lse[query ^ 1]"},
+      {"a query without keys taken for one that has some", R"(== nothing\(\) \? -nothing\(\) : of_row)",
+       "== nothing() ? of_row : of_row"},
+      {"a mask of the depth off by one", R"(d \+ j < k_value_dim)", "d + j <= k_value_dim"},
+      {"a gradient without its scale", R"(, k_scale(, lane)?\);)", ", 1$1);"},
       {"no score taken for the highest", R"(best == nothing\(\) \? 0 : best)", "best"},
       {"a combination that leaves lanes out", R"(mask = lanes / 2)", "mask = lanes / 4"},
   };

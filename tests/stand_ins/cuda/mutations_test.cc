@@ -105,6 +105,8 @@ std::vector<Subject> subjects() {
            {Kind::wgmma, 128, 128, 0, 0, 6, 2});
   const auto add_attention = [&](const char* name, const AttentionCase& c, const AttentionSchedule& schedule) {
     result.emplace_back(name, AttentionBuilder(c).forward(), to_schedule(schedule), "sm_90a");
+    result.emplace_back(std::string("gradients of ") + name, AttentionBuilder(c).backward(), to_schedule(schedule),
+                        "sm_90a");
   };
   constexpr auto k_simple = AttentionSchedule::Kind::simple, k_mma = AttentionSchedule::Kind::mma;
   // Queries of two heads in a tile; a tile that begins where the last of its queries ends; one that ends right after the
