@@ -12,6 +12,7 @@
 
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/compile/texts.h"
+#include "tests/backends/cuda/chosen_attention.h"
 #include "tests/backends/cuda/chosen_gemms.h"
 #include "tests/backends/cuda/chosen_loops.h"
 
@@ -48,6 +49,7 @@ Timed compile_timed(const cuda::CudaCompileBackend& backend, const KernelSpec& s
 std::vector<cuda::NamedSpec> chosen_set() {
   std::vector<cuda::NamedSpec> specs = cuda::chosen_loops();
   for (auto& gemm : cuda::chosen_gemms()) specs.push_back(std::move(gemm));
+  for (auto& attention : cuda::chosen_attention()) specs.push_back(std::move(attention));
   return specs;
 }
 

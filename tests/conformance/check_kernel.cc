@@ -191,6 +191,18 @@ LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, c
   return result;
 }
 
+/// Gradients of attention are of one forward pass: its results and sums, which the reference makes.
+void run_forward(const KernelSpec& spec, Buffers& inputs) {
+  const auto* backward = std::get_if<AttentionBackwardSpec>(&spec.kernel);
+  if (backward == nullptr) return;
+  KernelSpec forward{spec.buffers, backward->forward};
+  for (const Access& result : {backward->forward.out, backward->forward.lse}) {
+    forward.buffers[result.buffer].role = BufferRole::output;
+  }
+  const Status done = run_reference(forward, pointers(inputs));
+  EXPECT_TRUE(done.ok()) << done.to_string();
+}
+
 bool uses(const Body& body, DType dtype) {
   return std::ranges::any_of(body.exprs, [&](const ScalarNode& node) { return node.dtype == dtype; });
 }
@@ -233,6 +245,7 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
     if (spec.buffers[b].role == BufferRole::output) continue;
     fill(spec.buffers[b], *inputs[b], random, options, b < options.index_bounds.size() ? options.index_bounds[b] : 0);
   }
+  run_forward(spec, inputs);
   const auto copy = [&] {
     Buffers buffers = make_buffers(spec, options);
     for (size_t b = 0; b < buffers.size(); ++b) std::ranges::copy(inputs[b]->bytes(), buffers[b]->data());

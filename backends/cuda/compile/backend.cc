@@ -6,6 +6,7 @@
 #include <future>
 #include <vector>
 
+#include "backends/cuda/compile/attention.h"
 #include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/texts.h"
@@ -34,8 +35,8 @@ Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Sch
 constexpr std::array<KernelKind, 5> k_kinds{{
     {loops_claims, loops_candidates, loops_source},
     {gemm_claims, gemm_candidates, gemm_source},
-    {claims_nothing, no_candidates, no_sources},
-    {claims_nothing, no_candidates, no_sources},
+    {attention_claims, attention_candidates, attention_source},
+    {attention_claims, attention_candidates, attention_source},
     {claims_nothing, no_candidates, no_sources},
 }};
 static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);

@@ -104,6 +104,12 @@ KILN_DEVICE i64 multiply_add(i64 a, i64 b, i64 c) { return static_cast<i64>(stat
 /// At most 2 ulp.
 KILN_DEVICE f32 reciprocal_sqrt(f32 x) { return rsqrtf(x); }
 KILN_DEVICE f64 reciprocal_sqrt(f64 x) { return rsqrt(x); }
+/// 2^x, at most 2^-22 off relatively; 0 where that would be denormal.
+KILN_DEVICE f32 exp2_approximate(f32 x) {
+  f32 r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 
 // ---- global memory
 

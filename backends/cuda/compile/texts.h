@@ -11,5 +11,12 @@ extern const std::string_view gemm_common_text;
 extern const std::string_view gemm_simple_text;
 extern const std::string_view gemm_mma_text;
 extern const std::string_view gemm_wgmma_text;
+extern const std::string_view attention_common_text;
+extern const std::string_view attention_simple_text;
+extern const std::string_view attention_tiles_text;
+extern const std::string_view attention_mma_text;
+extern const std::string_view attention_backward_text;
+extern const std::string_view attention_backward_simple_text;
+extern const std::string_view attention_backward_mma_text;
 
 }  // namespace kiln::cuda

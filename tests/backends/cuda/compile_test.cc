@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cuda/compile/backend.h"
+#include "tests/backends/cuda/chosen_attention.h"
 #include "tests/backends/cuda/chosen_gemms.h"
 #include "tests/backends/cuda/chosen_loops.h"
 
@@ -47,6 +48,10 @@ TEST_P(CudaCompile, loops_of_the_chosen_set_do_not_spill) {
 
 TEST_P(CudaCompile, gemms_of_the_chosen_set_do_not_spill) {
   for (const NamedSpec& named : chosen_gemms()) compile_first(named);
+}
+
+TEST_P(CudaCompile, attention_of_the_chosen_set_does_not_spill) {
+  for (const NamedSpec& named : chosen_attention()) compile_first(named);
 }
 
 TEST_P(CudaCompile, elements_that_32_bits_do_not_count_are_reduced_and_multiplied_and_no_longer_grid_is_claimed) {

@@ -23,6 +23,7 @@ extern "C" {
   double name(double x, double y);
 KILN_UNARY(fabs)
 KILN_UNARY(exp)
+KILN_UNARY(exp2)
 KILN_UNARY(expm1)
 KILN_UNARY(log)
 KILN_UNARY(log1p)
@@ -89,6 +90,7 @@ KILN_DEVICE f64 multiply_add(f64 a, f64 b, f64 c) { return kiln_emulated_fma(a, 
 KILN_DEVICE i64 multiply_add(i64 a, i64 b, i64 c) { return static_cast<i64>(static_cast<u64>(a) * b + c); }
 KILN_DEVICE f32 reciprocal_sqrt(f32 x) { return 1 / sqrtf(x); }
 KILN_DEVICE f64 reciprocal_sqrt(f64 x) { return 1 / sqrt(x); }
+KILN_DEVICE f32 exp2_approximate(f32 x) { return exp2f(x); }
 
 KILN_DEVICE void set_status(u32* status, u32 bits) { kiln_emulated_atomic_or(status, bits); }
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "backends/cpu/compile/attention/left_out.h"
+#include "backends/attention_scores.h"
 #include "backends/cpu/compile/emit/split.h"
 
 namespace kiln::cpu {

@@ -1,9 +1,9 @@
-#include "backends/cpu/compile/attention/left_out.h"
+#include "backends/attention_scores.h"
 
 #include <limits>
 #include <vector>
 
-namespace kiln::cpu {
+namespace kiln {
 
 namespace {
 
@@ -63,4 +63,4 @@ bool leaves_out_scores(const Body& body, ExprId value) {
   return known[value].is_told && known[value].may_be_inf;
 }
 
-}  // namespace kiln::cpu
+}  // namespace kiln

@@ -1,0 +1,86 @@
+// Attention by the tensor cores of warps (sm_80): FlashAttention-2 (Dao, arXiv 2307.08691). Each warp has 16 queries, whose
+// scores, weights and results stay in its registers; tiles of keys and values go through a ring of k_stages stages.
+
+namespace kiln {
+
+constexpr u32 k_queries_bytes = tile_bytes(k_tile_rows, k_head_dim),
+              k_keys_bytes = tile_bytes(k_tile_columns, k_head_dim);
+constexpr u32 k_stage_bytes = k_keys_bytes + tile_bytes(k_tile_columns, k_value_dim);
+constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
+static_assert(k_queries_bytes + k_stages * k_stage_bytes + flags_bytes(k_key_tiles) <= k_shared_bytes);
+
+extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+  const Place at = place_of(block_index() / k_row_tiles);
+  // The last tiles have the most keys where attention is causal: they begin first.
+  const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;
+  u8* const memory = shared_memory();
+  u8* const ring = memory + k_queries_bytes;
+  u8* const live = ring + k_stages * k_stage_bytes;
+  const u32 queries = shared_address(memory), stages = shared_address(ring);
+  const u32 lane = thread_index() % 32, warp_row = thread_index() / 32 * 16;
+  const i32 row = first + static_cast<i32>(warp_row + lane / 4);  // and 8 further
+  const bool copies_k = K::may_copy(args), copies_v = V::may_copy(args);
+
+  fill<Q, k_tile_rows>(args, memory, at, first, Q::may_copy(args));
+  find_live<true>(args, at, first, k_key_tiles, live);
+  i32 next = next_live(live, 0, k_key_tiles), filled = 0;
+  const auto fill_stage = [&] {
+    if (next < k_key_tiles) {
+      u8* const stage = ring + static_cast<u32>(filled % k_stages) * k_stage_bytes;
+      fill<K, k_tile_columns>(args, stage, at, next * k_tile_columns, copies_k);
+      fill<V, k_tile_columns>(args, stage + k_keys_bytes, at, next * k_tile_columns, copies_v);
+      next = next_live(live, next + 1, k_key_tiles);
+      ++filled;
+    }
+    commit_copies();  // empty groups too: the wait below counts steps
+  };
+
+  f32 out[padded(k_value_dim) / 8][4], highest[2] = {nothing(), nothing()}, sum[2] = {0, 0};
+  clear(out);
+  KILN_UNROLL for (i32 i = 0; i < k_stages - 1; ++i) fill_stage();
+  i32 used = 0;
+  for (i32 step = next_live(live, 0, k_key_tiles); step < k_key_tiles; step = next_live(live, step + 1, k_key_tiles)) {
+    wait_copies<k_stages - 2>();
+    block_barrier();  // this step's stage is there for all, and all are done with the one before
+    fill_stage();
+    const u32 stage = stages + static_cast<u32>(used++ % k_stages) * k_stage_bytes;
+    const i32 key = step * k_tile_columns + static_cast<i32>(lane % 4) * 2;  // and the next, and so on by eights
+    f32 s[k_tile_columns / 8][4];
+    multiply_tiles<k_tile_rows, k_tile_columns, k_head_dim>(s, queries, warp_row, stage, lane);
+
+    to_scores<true>(args, at, s, tile_of_scores<true>(first, step * k_tile_columns), row, key);
+    KILN_UNROLL for (i32 half = 0; half < 2; ++half) {
+      f32 best = highest[half];
+      KILN_UNROLL for (i32 j = 0; j < k_tile_columns / 8; ++j) {
+        best = op_maximum(best, op_maximum(s[j][2 * half], s[j][2 * half + 1]));
+      }
+      best = combine_lanes<Maximum, 4>(best);
+      const f32 base = best == nothing() ? 0 : best, rescale = exp2_approximate(highest[half] - base);
+      highest[half] = best;
+      sum[half] *= rescale;
+      KILN_UNROLL for (i32 j = 0; j < k_tile_columns / 8; ++j) {
+        KILN_UNROLL for (i32 e = 0; e < 2; ++e) {
+          f32& x = s[j][2 * half + e];
+          x = exp2_approximate(x - base);
+          sum[half] += x;
+        }
+      }
+      KILN_UNROLL for (i32 j = 0; j < padded(k_value_dim) / 8; ++j) {
+        KILN_UNROLL for (i32 e = 0; e < 2; ++e) out[j][2 * half + e] *= rescale;
+      }
+    }
+    add_weighted<k_tile_columns, k_value_dim>(out, s, stage + k_keys_bytes, lane);
+  }
+  wait_copies<0>();  // where no key is live, nobody has waited for the queries
+  KILN_UNROLL for (i32 half = 0; half < 2; ++half) {
+    const f32 total = combine_lanes<Sum, 4>(sum[half]);
+    const bool is_empty = total == 0;
+    store_row<Out>(args, at, row + 8 * half, out, half, is_empty ? 0 : 1 / total, lane);
+    if (lane % 4 == 0 && row + 8 * half < k_queries) {
+      *lse_at(args, at.batch, head_of(at, row + 8 * half), query_of(row + 8 * half)) =
+          is_empty ? nothing() : highest[half] * k_log_2 + op_log(total);
+    }
+  }
+}
+
+}  // namespace kiln

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cuda/targets.h"
+
+namespace kiln::cuda {
+
+/// What attention kernels see of a spec: the forward pass, and of a gradient also the rest.
+struct AttentionProblem {
+  const KernelSpec* spec = nullptr;
+  const AttentionSpec* forward = nullptr;
+  const AttentionBackwardSpec* backward = nullptr;  // null: the forward pass
+
+  int64_t places() const { return forward->batch * forward->kv_heads; }
+  /// Of all heads that share keys.
+  int64_t queries() const { return forward->heads / forward->kv_heads * forward->q_len; }
+  /// Whether gradients of keys and of values are more than the registers of one warp's rows hold.
+  bool splits() const { return backward != nullptr && forward->head_dim + forward->value_dim > 256; }
+  bool uses_tensor_cores() const { return is_half(forward->dtype); }
+};
+
+AttentionProblem attention_problem_of(const KernelSpec& spec);
+
+/// A block's tile of rows, and the tiles of columns that it passes over. Forward: queries, and keys. Backward: keys and
+/// queries for the gradients of keys and values, and the other way around for that of queries.
+struct AttentionSchedule {
+  static constexpr uint32_t k_version = 1;
+  enum class Kind : uint8_t { simple = 0, mma = 1 };
+
+  Kind kind = Kind::simple;
+  uint32_t rows = 64, columns = 64;
+  uint32_t stages = 1;  // tiles of columns in shared memory
+
+  bool operator==(const AttentionSchedule&) const = default;
+  static auto fields(auto& s) { return std::tie(s.rows, s.columns, s.stages); }
+
+  uint32_t threads() const;
+  uint64_t blocks(const AttentionProblem& problem) const;
+  uint64_t shared_bytes(const AttentionProblem& problem) const;
+  /// "mma rows 64 columns 64 stages 2"
+  std::string describe() const;
+};
+
+/// A way to make attention's code: a row in the lists of attention_schedule.cc, one for each pass, best first. Its name is
+/// in schedules' bytes; the kind follows from it.
+struct AttentionImplementation {
+  /// A schedule, and how much of the peak its inner loop reaches where tiles are many: an estimate, to be replaced by
+  /// measuring.
+  struct Row {
+    AttentionSchedule schedule;
+    double efficiency;
+  };
+  std::string_view name;
+  const std::string_view* text = nullptr;  // the template
+  bool (*claims)(const AttentionProblem&) = nullptr;
+  /// Whether the template makes such tiles.
+  bool (*makes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
+  uint64_t (*shared_bytes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
+  std::span<const Row> rows;
+};
+/// Null where the pass has no such kind.
+const AttentionImplementation* implementation_of(const AttentionProblem& problem, AttentionSchedule::Kind kind);
+
+/// Best first, by waves of blocks over the machine's multiprocessors. Empty where none fits the target's shared memory.
+std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem, const CudaTarget& target,
+                                                const Machine& machine);
+
+Schedule to_schedule(const AttentionSchedule& schedule);
+/// Errors: invalid_argument for bytes that are none, or a schedule that no kernel of the problem can be made with.
+Expected<AttentionSchedule> attention_schedule_of(std::span<const uint8_t> bytes, const AttentionProblem& problem,
+                                                  const CudaTarget& target);
+
+}  // namespace kiln::cuda

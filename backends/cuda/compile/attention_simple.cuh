@@ -1,0 +1,104 @@
+// Attention without tensor cores, any tensors. 256 threads in 16 x 16: thread (y, x) has rows y, y + 16, … and columns
+// x, x + 16, … of each product. The softmax goes along with the keys: Milakov, Gimelshein, "Online normalizer calculation
+// for softmax", arXiv 1805.02867.
+
+namespace kiln {
+
+constexpr i32 k_rows = k_tile_rows / 16, k_columns = k_tile_columns / 16, k_values = (k_value_dim + 15) / 16;
+// Odd: neighbouring rows begin in different banks.
+constexpr i32 k_pitch_q = k_head_dim | 1, k_pitch_kv = (k_head_dim > k_value_dim ? k_head_dim : k_value_dim) | 1;
+constexpr i32 k_pitch_p = k_tile_columns + 1;
+constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
+static_assert((k_tile_rows * (k_pitch_q + k_pitch_p) + k_tile_columns * k_pitch_kv) * sizeof(Accumulator) +
+                  flags_bytes(k_key_tiles) <=
+              k_shared_bytes);
+
+/// Rows of a tensor into shared memory, zeros past the end.
+template <typename Tensor, i32 rows, i32 pitch>
+KILN_DEVICE void fill(const Arguments& args, Accumulator* to, Place at, i32 first) {
+  for (i32 i = static_cast<i32>(thread_index()); i < rows * Tensor::k_width; i += k_threads) {
+    const i32 row = i / Tensor::k_width, d = i % Tensor::k_width;
+    Accumulator x = 0;
+    if (first + row < count_of<Tensor>) x = from_memory(Accumulator{}, *element<Tensor>(args, at, first + row, d));
+    to[row * pitch + d] = x;
+  }
+}
+
+extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+  const Place at = place_of(block_index() / k_row_tiles);
+  // The last tiles have the most keys where attention is causal: they begin first.
+  const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;
+  Accumulator* const queries = reinterpret_cast<Accumulator*>(shared_memory());
+  Accumulator* const weights = queries + k_tile_rows * k_pitch_q;
+  Accumulator* const keys = weights + k_tile_rows * k_pitch_p;  // then values
+  u8* const live = reinterpret_cast<u8*>(keys + k_tile_columns * k_pitch_kv);
+  const i32 y = static_cast<i32>(thread_index()) / 16, x = static_cast<i32>(thread_index()) % 16;
+
+  Accumulator out[k_rows][k_values], highest[k_rows], sum[k_rows];
+  KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
+    highest[i] = nothing();
+    sum[i] = 0;
+    KILN_UNROLL for (i32 j = 0; j < k_values; ++j) out[i][j] = 0;
+  }
+  fill<Q, k_tile_rows, k_pitch_q>(args, queries, at, first);
+  find_live<true>(args, at, first, k_key_tiles, live);
+  for (i32 step = next_live(live, 0, k_key_tiles); step < k_key_tiles; step = next_live(live, step + 1, k_key_tiles)) {
+    const i32 key = step * k_tile_columns;
+    fill<K, k_tile_columns, k_pitch_kv>(args, keys, at, key);
+    block_barrier();
+    Accumulator s[k_rows][k_columns];
+    KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) { KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) s[i][j] = 0; }
+    for (i32 d = 0; d < k_head_dim; ++d) {
+      Accumulator of_keys[k_columns];
+      KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) of_keys[j] = keys[(x + 16 * j) * k_pitch_kv + d];
+      KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
+        const Accumulator of_query = queries[(y + 16 * i) * k_pitch_q + d];
+        KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) s[i][j] = multiply_add(of_query, of_keys[j], s[i][j]);
+      }
+    }
+    KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
+      const i32 row = y + 16 * i;
+      Accumulator best = highest[i];
+      KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) {
+        s[i][j] = score_of(args, at, first + row, key + x + 16 * j, s[i][j]);
+        best = op_maximum(best, s[i][j]);
+      }
+      best = combine_lanes<Maximum, 16>(best);
+      const Accumulator base = best == nothing() ? 0 : best, rescale = op_exp(highest[i] - base);
+      highest[i] = best;
+      Accumulator total = 0;
+      KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) {
+        const Accumulator weight = op_exp(s[i][j] - base);
+        weights[row * k_pitch_p + x + 16 * j] = weight;
+        total += weight;
+      }
+      sum[i] = sum[i] * rescale + combine_lanes<Sum, 16>(total);
+      KILN_UNROLL for (i32 j = 0; j < k_values; ++j) out[i][j] *= rescale;
+    }
+    block_barrier();  // the keys are done with
+    fill<V, k_tile_columns, k_pitch_kv>(args, keys, at, key);
+    block_barrier();
+    for (i32 k = 0; k < k_tile_columns; ++k) {
+      KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
+        const Accumulator weight = weights[(y + 16 * i) * k_pitch_p + k];
+        KILN_UNROLL for (i32 j = 0; j < k_values; ++j) {
+          if (x + 16 * j < k_value_dim) out[i][j] = multiply_add(weight, keys[k * k_pitch_kv + x + 16 * j], out[i][j]);
+        }
+      }
+    }
+    block_barrier();  // so are values and weights
+  }
+  KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
+    const i32 row = first + y + 16 * i;
+    if (row >= k_queries) continue;
+    const bool is_empty = sum[i] == 0;
+    KILN_UNROLL for (i32 j = 0; j < k_values; ++j) {
+      const i32 d = x + 16 * j;
+      if (d < k_value_dim) to_memory(*element<Out>(args, at, row, d), is_empty ? 0 : out[i][j] / sum[i]);
+    }
+    if (x == 0)
+      *lse_at(args, at.batch, head_of(at, row), query_of(row)) = is_empty ? nothing() : highest[i] + op_log(sum[i]);
+  }
+}
+
+}  // namespace kiln
