@@ -4,12 +4,14 @@ dropout, and AdamW compiled with the model. Kiln both ways against eager and Ind
 With --memory, instead: peak memory of a step, each compiler in processes of its own, in turn: the most that was resident during
 steady steps, less what was before the model existed.
 --models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16; --compilers kiln,backend,eager,inductor,autotune
-(Inductor's max-autotune); --rounds N."""
+(Inductor's max-autotune); --rounds N; --processor: seconds that all threads were on a processor, for a machine that does other
+work; with OMP_WAIT_POLICY=passive, or threads that wait for one another count."""
 import argparse
 import copy
 import json
 import pathlib
 import re
+import time
 
 import common
 import gpt2
@@ -43,13 +45,13 @@ def make_model(name, mode, dtype):
     return models.make(name, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype], DROPOUT if mode == "step" else 0.0)
 
 
-def measure(name, mode, dtype, compilers, rounds):
+def measure(name, mode, dtype, compilers, rounds, clock):
     import torch
 
     torch.compiler.reset()
     title, base, batch = make_model(name, mode, dtype)
     steps = {compiler: make_step(mode, copy.deepcopy(base), batch, compiler) for compiler in compilers}
-    return common.row(f"{title} {dtype} {mode}", common.interleave(steps, rounds, warmup=2))
+    return common.row(f"{title} {dtype} {mode}", common.interleave(steps, rounds, warmup=2, clock=clock))
 
 
 def resident_mib(field):
@@ -93,6 +95,7 @@ def main():
     parser.add_argument("--modes", default="forward,train,step")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--compilers", default="kiln,backend,eager,inductor")
+    parser.add_argument("--processor", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--memory-of", choices=[*gpt2.COMPILERS, "autotune"])
     parser.add_argument("--json")
@@ -107,14 +110,15 @@ def main():
     import torch
 
     torch.set_num_threads(2)
-    rows = [measure(*case, compilers, arguments.rounds or 11) for case in cases]
+    clock = time.process_time if arguments.processor else time.perf_counter
+    rows = [measure(*case, compilers, arguments.rounds or 11, clock) for case in cases]
     summary = {row["case"]: {"against_" + n: round(v / row["ours"], 3) for n, v in {**row["own"], **row["peers"]}.items()}
                for row in rows}
     if "inductor" in compilers:
         for mode in modes:
             ratios = [row["peers"]["inductor"] / row["ours"] for row in rows if row["case"].endswith(f" {mode}")]
             summary[f"{mode}: geometric mean against inductor"] = round(common.geometric_mean(ratios), 3)
-    common.report("model", rows, summary)
+    common.report("model, processor seconds" if arguments.processor else "model", rows, summary)
 
 
 if __name__ == "__main__":

@@ -50,15 +50,56 @@ def _bert(dropout):
     return BertForMaskedLM(config), gpt2.make_batch(4, 128, 30522)
 
 
-def _vit(dropout):
+def _images(batch):
     import torch
+
+    pixels = torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    return {"pixel_values": pixels, "labels": torch.arange(batch)}
+
+
+OF_CLASSES = {"num_labels": 1000, "problem_type": "single_label_classification"}
+
+
+def _vit(dropout):
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, num_labels=1000,
-                       problem_type="single_label_classification")
+    config = ViTConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **OF_CLASSES)
+    return ViTForImageClassification(config), _images(2)
+
+
+def _resnet(_):
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return ResNetForImageClassification(ResNetConfig(**OF_CLASSES)), _images(4)  # its defaults are ResNet-50's sizes
+
+
+def _convnext(_):
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    return ConvNextForImageClassification(ConvNextConfig(**OF_CLASSES)), _images(4)  # its defaults are ConvNeXt-T's sizes
+
+
+def _unet(_):
+    import torch
+    import unet
+
     generator = torch.Generator().manual_seed(1)
-    batch = {"pixel_values": torch.randn(2, 3, 224, 224, generator=generator), "labels": torch.tensor([1, 2])}
-    return ViTForImageClassification(config), batch
+    batch = {"x": torch.randn(1, 3, 256, 256, generator=generator), "labels": torch.randint(2, (1, 256, 256), generator=generator)}
+    return unet.UNet(), batch
+
+
+def _efficientnet(_):
+    from transformers import EfficientNetConfig, EfficientNetForImageClassification
+
+    config = EfficientNetConfig(width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280, image_size=224, dropout_rate=0.0,
+                                drop_connect_rate=0.0, **OF_CLASSES)
+    return EfficientNetForImageClassification(config), _images(4)
+
+
+def _mobilenet(_):
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    return MobileNetV2ForImageClassification(MobileNetV2Config(classifier_dropout_prob=0.0, **OF_CLASSES)), _images(4)
 
 
 def _t5(dropout):
@@ -77,7 +118,9 @@ def _encoder(dropout):
 
 MODELS = {"gpt2": ("GPT-2 124M", _gpt2), "gpt2loss": ("GPT-2 124M, 4 x 512, the loss alone", _gpt2_loss),
           "llama": ("Llama style, 12 x 768", _llama), "bert": ("BERT-base", _bert),
-          "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5), "encoder": ("nn.TransformerEncoder, 6 x 512", _encoder)}  # fmt: skip
+          "vit": ("ViT-B/16", _vit), "t5": ("T5-small", _t5), "encoder": ("nn.TransformerEncoder, 6 x 512", _encoder),
+          "resnet": ("ResNet-50", _resnet), "convnext": ("ConvNeXt-T", _convnext), "unet": ("U-Net, 31M, 256 x 256", _unet),
+          "efficientnet": ("EfficientNet-B0", _efficientnet), "mobilenet": ("MobileNetV2", _mobilenet)}  # fmt: skip
 
 
 def make(name, dtype, dropout=0.0):

@@ -82,9 +82,8 @@ constexpr std::array k_keys = {
               "torch,fast"},
     ConfigKey{
         "convolution", &Config::convolution, "",
-        "Who computes convolutions on the CPU: torch; kiln, whose kernels are as fast for many shapes and take long to "
-        "check where images are large.",
-        "torch,kiln"},
+        "Who computes convolutions on the CPU: kiln; torch; auto, Kiln those of f32 and f64 and torch those of halves.",
+        "auto,kiln,torch"},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

@@ -15,7 +15,7 @@ import kiln
 
 ENTRIES = {"backend": lambda model: torch.compile(model, backend="kiln"), "compile": kiln.compile}
 COMPILE = ENTRIES[os.environ.get("ZOO_ENTRY", "backend")]
-# The share of nodes that is Kiln's at least; the default configuration leaves the last one's convolutions to torch.
+# The share of nodes that is Kiln's at least.
 SHARES = {"decoders/grouped_query": 0.99, "decoders/partial_rotary": 0.99, "encoders/disentangled": 0.99,
           "state_space/selective_scan": 0.98}  # fmt: skip
 

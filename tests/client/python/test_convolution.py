@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def convolution(monkeypatch):
-    """Convolutions are torch's unless that is configured."""
+    """Those of halves are torch's unless that is configured."""
     monkeypatch.setenv("KILN_CONVOLUTION", "kiln")
 
 #        name: (x, weight, stride, padding, dilation, transposed, output_padding, groups)
@@ -146,12 +146,33 @@ def test_training():
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
-def test_convolutions_are_torchs_unless_configured(monkeypatch):
-    monkeypatch.delenv("KILN_CONVOLUTION")
-    x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    (got,), (expected,), stats = compiled(lambda x, weight: torch.relu(torch.conv2d(x, weight)) + 1, x, weight)
-    torch.testing.assert_close(got, expected)
-    assert "aten.convolution.default" in stats["fallback_ops"]
+def forward_and_gradients(dtype):
+    """What stays in torch of a convolution and its gradients."""
+    x, weight = torch.randn(1, 3, 8, 9, dtype=dtype), torch.randn(4, 3, 3, 3, dtype=dtype)
+    options = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+
+    def function(x, weight):
+        out = torch.relu(aten.convolution(x, weight, None, *options)) + 1
+        return out, *(2 * g for g in aten.convolution_backward(out, x, weight, None, *options, [True, True, False])[:2])
+
+    got, expected, stats = compiled(function, x, weight)
+    for g, e in zip(got, expected, strict=True):
+        is_near(g, e, dtype)
+    return {name for name in stats["fallback_ops"] if "convolution" in name}
+
+
+OF_TORCH = {"aten.convolution.default", "aten.convolution_backward.default"}
+
+
+@pytest.mark.parametrize("chosen, dtype, left", [
+    (None, torch.float32, set()), (None, torch.float64, set()), (None, torch.bfloat16, OF_TORCH), (None, torch.float16, OF_TORCH),
+    ("kiln", torch.bfloat16, set()), ("torch", torch.float32, OF_TORCH)], ids=str)  # fmt: skip
+def test_who_computes_them(monkeypatch, chosen, dtype, left):
+    if chosen is None:
+        monkeypatch.delenv("KILN_CONVOLUTION")
+    else:
+        monkeypatch.setenv("KILN_CONVOLUTION", chosen)
+    assert forward_and_gradients(dtype) == left
 
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")

@@ -89,7 +89,8 @@ def test_a_missing_daemon_is_no_nodes_fault(monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_graph_of_which_little_is_kilns_is_torchs_own():
+def test_a_graph_of_which_little_is_kilns_is_torchs_own(monkeypatch):
+    monkeypatch.setenv("KILN_CONVOLUTION", "torch")
     weight = torch.randn(64, 64, 3, 3)
 
     def convolutions(x):
@@ -131,6 +132,7 @@ def unreached(*_):
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 def test_an_entry_all_of_whose_graphs_are_torchs_is_called_as_without_kiln_in_the_next_process_too(monkeypatch):
+    monkeypatch.setenv("KILN_CONVOLUTION", "torch")
     x = torch.randn(2, 64, 16, 16)
     for is_known in (False, True):
         regional._captures.clear()  # as in a new process

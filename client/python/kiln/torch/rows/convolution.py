@@ -10,6 +10,9 @@ from ..builder import Builder, meta_of, type_of
 from ..text import FLOATING, Value
 from .table import Family, number, require, result_type
 
+# What `convolution: auto` gives to Kiln. Of halves oneDNN has kernels for AMX's registers, and Kiln has none for convolutions.
+WIDE = (torch.float32, torch.float64)
+
 FAMILY = Family()
 row = FAMILY.row
 
@@ -28,7 +31,9 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
 
 
 def check(tensor: torch.Tensor, attributes: dict) -> None:
-    require(_session.session().convolution == "kiln", "a convolution: the configuration leaves them to torch")
+    chosen = _session.session().convolution
+    require(chosen != "torch", "a convolution: the configuration leaves them to torch")
+    require(chosen == "kiln" or tensor.dtype in WIDE, "a convolution of halves: the configuration leaves these to torch")
     require(tensor.device.type == "cpu", "a convolution on another device than the CPU: its kernels are the CPU's")
     require(all(p >= 0 for p in attributes["padding"]), "a negative padding")
 
