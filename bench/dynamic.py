@@ -3,9 +3,13 @@
 
 train     --steps training steps of a small encoder, each of a batch and a length drawn at random: the steps after the first
           SETTLED of them, all steps, and how many compilations they cost
-generate  a small GPT's greedy decoding, whose keys and values grow by a token a step: --tokens tokens after a prompt of as many
+generate  GPT-2 124M's greedy generate(), whose keys and values grow by a token a step: --tokens tokens after a prompt of as many;
+          a first request, and the next, alike
+static    the same with transformers' static cache, whose keys and values have one size; eager has its own, growing one
+extents   one forward of GPT-2 124M and 512 tokens, captured with extents as symbols and with known ones: in one process, in turn
 
-Both entry points. Each sample is a process of its own with a cache of its own; rounds take turns with eager.
+Both entry points. Each sample but of extents is a process of its own with a cache of its own; rounds take turns with eager.
+KILN_CLIENT_WAIT says whether a step waits for programs of further sizes (without: first).
 
 --steps N; --tokens N; --rounds N
 """
@@ -21,12 +25,13 @@ import tempfile
 import time
 
 import common
+import gpt2
 
 SETTLED = 20
 LENGTHS, BATCHES = (8, 512), (1, 9)
 WIDTH, HEADS, LAYERS, WORDS = 64, 4, 2, 512
 ENTRIES = ("eager", "kiln", "backend")
-CASES = ("train", "generate")
+CASES = ("train", "generate", "static", "extents")
 
 
 def encoder(torch):
@@ -36,49 +41,15 @@ def encoder(torch):
     return torch.nn.Sequential(torch.nn.Embedding(WORDS, WIDTH), layers, torch.nn.Linear(WIDTH, WORDS))
 
 
-def decoder(torch):
-    """A GPT that is given the keys and values of the tokens before, and gives those of all."""
-    from torch import nn
-    from torch.nn import functional
-
-    class Layer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.attention, self.project = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.mlp = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-        def forward(self, x, past):
-            q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.attention(self.norm(x)).chunk(3, -1))
-            if past is not None:
-                k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=past is None)
-            x = x + self.project(mixed.transpose(1, 2).flatten(2))
-            return x + self.mlp(x), (k, v)
-
-    class Decoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(1024, WIDTH)
-            self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-            self.head = nn.Linear(WIDTH, WORDS)
-
-        def forward(self, tokens, places, past):
-            x, kept = self.words(tokens) + self.places(places), []
-            for layer, known in zip(self.layers, past):
-                x, now = layer(x, known)
-                kept.append(now)
-            return self.head(x[:, -1]), kept
-
-    return Decoder()
-
-
 def compiled(model, entry):
-    if entry == "eager":
-        return model
-    import kiln
-    import torch
+    """In place: generate() of what torch.compile gives would call what it was given."""
+    if entry == "kiln":
+        import kiln
 
-    return kiln.compile(model) if entry == "kiln" else torch.compile(model, backend="kiln")
+        return kiln.compile(model)
+    if entry == "backend":
+        model.compile(backend="kiln")
+    return model
 
 
 def train(torch, entry, steps):
@@ -93,17 +64,24 @@ def train(torch, entry, steps):
         yield time.perf_counter() - start
 
 
-def generate(torch, entry, tokens):
-    """Of each token; then all of it again, as the next request would."""
-    model = compiled(decoder(torch).eval(), entry)
-    with torch.no_grad():
-        for _ in range(2):
-            given, past, at = torch.randint(WORDS, (1, tokens)), [None] * LAYERS, torch.arange(tokens)
-            for step in range(tokens):
-                start = time.perf_counter()
-                scores, past = model(given, at, past)
-                given, at = scores.argmax(-1, keepdim=True), torch.tensor([tokens + step])
-                yield time.perf_counter() - start
+def generate(entry, tokens, is_static):
+    """Of each request."""
+    model, prompt = compiled(gpt2.make_model().eval(), entry), gpt2.tokens(sequence=tokens)
+    more = {"cache_implementation": "static"} if is_static and entry != "eager" else {}
+    for _ in range(2):
+        start = time.perf_counter()
+        model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, **more)
+        yield time.perf_counter() - start
+
+
+def extents(rounds):
+    """Of each form's calls, in turn."""
+    batch, forms = {"input_ids": gpt2.tokens()}, {}
+    for name, is_dynamic in (("symbols", True), ("known", False)):
+        model = gpt2.make_model().eval()
+        model.compile(backend="kiln", dynamic=is_dynamic)
+        forms[name] = gpt2.forward_step(model, batch)
+    return common.interleave(forms, rounds)
 
 
 def sample(case, entry, count):
@@ -111,7 +89,9 @@ def sample(case, entry, count):
     import torch
 
     torch.manual_seed(0)
-    seconds = list((train if case == "train" else generate)(torch, entry, count))
+    if case == "extents":
+        return print(json.dumps(extents(count)))
+    seconds = list(train(torch, entry, count) if case == "train" else generate(entry, count, case == "static"))
     stats = {}
     if entry != "eager":
         import kiln
@@ -134,13 +114,14 @@ def process(case, entry, count):
 
 def rows_of(case, samples, count):
     """samples: what process() gave, by entry."""
-    settled = SETTLED if case == "train" else count  # of generation: the second request
-    spans = {"after the first steps": slice(settled, None), "all steps": slice(None)}
+    spans = {"after the first steps": slice(SETTLED, None), "all steps": slice(None)}
+    if case != "train":
+        spans = {"first request": slice(1), "second request": slice(1, None), "both requests": slice(None)}
     for name, span in spans.items():
         times = {entry: [sum(each["seconds"][span]) for each in given] for entry, given in samples.items()}
         counts = {entry: {key: statistics.median(each[key] for each in given) for key in given[0] if key != "seconds"}
                   for entry, given in samples.items() if entry != "eager"}  # fmt: skip
-        yield common.row(f"{case}, {count} steps, {name}", times, own=("backend",), counts=counts)
+        yield common.row(f"{case}, {count} {'steps' if case == 'train' else 'tokens'}, {name}", times, own=("backend",), counts=counts)
 
 
 def main():
@@ -156,6 +137,10 @@ def main():
         return sample(options.sample[0], options.sample[1], int(options.sample[2]))
     rows = []
     for case in options.cases:
+        if case == "extents":
+            samples = process(case, "both", 3 * options.rounds)
+            rows.append(common.row("extents, GPT-2 124M, 512 tokens", samples, ours="symbols"))
+            continue
         count = options.steps if case == "train" else options.tokens
         samples = {entry: [] for entry in ENTRIES}
         for turn in range(options.rounds):

@@ -118,6 +118,22 @@ def test_shared_heads_other_widths_and_dtypes(name, kv_heads, features, dtype, r
     check(name, operands(kv_heads, features, dtype), torch_compile, rtol, enable_gqa=kv_heads < HEADS)
 
 
+def test_the_gradient_of_what_all_scores_read_is_a_sum_without_their_roundings():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    query, key, value, weights = (torch.randn(1, 1, 1000, FEATURES) for _ in range(4))
+    factor = torch.ones(1, requires_grad=True)
+    wide = factor.detach().double().requires_grad_()
+
+    def attention(query, key, value, factor):
+        return flex_attention(query, key, value, score_mod=lambda s, b, h, q, k: s * factor[h])
+
+    scores = query.double() @ key.double().transpose(-2, -1) / math.sqrt(FEATURES) * wide
+    pairs = (torch_compile(attention)(query, key, value, factor), factor), (scores.softmax(-1) @ value.double(), wide)
+    got, wanted = (torch.autograd.grad((out * weights).sum(), leaf)[0].item() for out, leaf in pairs)
+    assert got == pytest.approx(wanted, rel=3e-6)
+
+
 @pytest.mark.parametrize("name", ["window", "soft cap"])
 def test_the_logarithm_of_the_sums_is_returned_and_differentiated(name):
     torch._dynamo.reset()

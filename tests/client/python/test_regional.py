@@ -76,6 +76,18 @@ def test_a_deeper_model_needs_no_capture_of_its_blocks(cache):
     assert deeper["frames"] == 0 and deeper["stats"]["misses"] == 0 and deeper["error"] < TOLERANCE
 
 
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_each_of_many_blocks_may_hold_a_number_of_its_own():
+    depth = 4
+    compiled, model = compiled_pair(depth=depth)
+    for pair in (compiled.blocks, model.blocks):
+        for place, block in enumerate(pair):
+            block.scale = place - depth // 2
+    check(compiled, model)
+    entry = regional.entry_of(compiled.blocks[0]._compiled_call_impl)
+    assert entry.capture_counts()["kept"] == depth
+
+
 def test_whatever_changes_after_a_warm_load_is_captured_anew(cache):
     run(cache, "train", "gpt")
     changed = run(cache, "change")

@@ -225,7 +225,11 @@ class Capture:
         _number_names_apart()
         if saved is None or not self._install(situations.read(saved)):
             self._package = _Package(self._function)
-        self._compiled = optimize(self._backend, package=self._package, nopython=fullgraph, dynamic=dynamic)(self._function)
+        # Modules whose numbers differ, as a layer's place in a cache does, have situations of their own.
+        limit = torch._dynamo.config.recompile_limit * max(1, len(self._targets))
+        self._compiled = optimize(
+            self._backend, package=self._package, nopython=fullgraph, dynamic=dynamic, recompile_limit=limit
+        )(self._function)
 
     def __call__(self, module, arguments: tuple, keywords: dict):
         thread = situations.thread

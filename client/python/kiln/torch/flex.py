@@ -321,8 +321,9 @@ def _trace(graph: fx.Graph, function, operands: list[fx.Node]) -> list[fx.Node]:
 
 
 def _sums_at(shape, indices, values):
-    """By which torch says the gradient of what is read at indices."""
-    return values.new_zeros(shape).index_put(indices, values, accumulate=True)
+    """By which torch says the gradient of what is read at indices. Each sum is kept in one number, and may be of all scores: in f64."""
+    sums = values.new_zeros(shape, dtype=torch.float64).index_put(indices, values.double(), accumulate=True)
+    return sums.to(values.dtype)
 
 
 def _piece(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
