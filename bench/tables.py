@@ -23,7 +23,7 @@ TITLES = {
     "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16",
     "attention f32": "Attention, f32", "attention bf16": "Attention, bf16", "attention f16": "Attention, f16", "tune": "Tuning",
     "near_shapes": "Winners of near shapes", "background_cost": "What tuning in the background costs",
-    "quantized": "Products with bytes", "flex 1024": "FlexAttention, 1024 queries, f32",
+    "dynamic": "Sizes that change", "quantized": "Products with bytes", "flex 1024": "FlexAttention, 1024 queries, f32",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs", "graph_fuzz": "Random graphs", "conformance": "Other people's suites",
 }  # fmt: skip
