@@ -51,7 +51,7 @@ struct Config {
 
   bool deterministic = false;
   std::string random = "torch";
-  std::string convolution = "auto";
+  std::string convolution = "torch";
 
   std::string autotune_mode = "background";
 

@@ -83,7 +83,7 @@ class Session:
     @functools.cached_property
     def convolution(self) -> str:
         """Who computes convolutions: `convolution` of the configuration."""
-        return self._setting("convolution", "auto")
+        return self._setting("convolution", "torch")
 
     @functools.cached_property
     def cache_directory(self) -> str:
