@@ -118,7 +118,7 @@ std::vector<Subject> subjects() {
   add_attention("simple attention", causal, {k_simple, 32, 16, 1});
   causal.dtype = DType::bf16;
   add_attention("attention by mma", causal, {k_mma, 32, 16, 2});
-  AttentionCase all{.q_len = 40, .k_len = 70, .head_dim = 16, .value_dim = 17};
+  AttentionCase all{.q_len = 32, .k_len = 70, .head_dim = 16, .value_dim = 17, .bias = true};
   add_attention("simple attention", all, {k_simple, 16, 32, 1});
   all.dtype = DType::f16;
   add_attention("attention by mma", all, {k_mma, 32, 16, 3});
