@@ -43,6 +43,7 @@ function(kiln_python_package name folder library)
   target_link_libraries(${name} PRIVATE kiln_settings ${library} OpenMP::OpenMP_CXX)
   # CPython's macros fill structs by C's rules.
   target_compile_options(${name} PRIVATE -fvisibility=hidden -Wno-cast-function-type)
+  # Each of its files has a type, whose tables are named alike.
   set_target_properties(${name} PROPERTIES OUTPUT_NAME _kiln LIBRARY_OUTPUT_DIRECTORY ${package}
-    INSTALL_RPATH "$ORIGIN")
+    INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
 endfunction()
