@@ -246,8 +246,8 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
   Resolver::Lookup lookup;
   auto built = build_and_find(request, canonical.digest, options, lookup);
   if (built.ok() && built->compilations == 0 && !lookup.program) {
-    request.keys
-        .clear();  // it is there, yet not for this process: a build looks closer, and makes anew what is damaged
+    // It is there, yet not for this process: a build looks closer, and makes anew what is damaged.
+    request.keys.clear();
     built = build_and_find(request, canonical.digest, options, lookup);
   }
   if (!built.ok()) {

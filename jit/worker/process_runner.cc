@@ -128,11 +128,13 @@ Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const
   return spans;
 }
 
-/// A mapping that is large enough is used again: the next kernel's buffers need no fresh pages.
+/// A mapping that is large enough is used again: the next kernel's buffers need no fresh pages. Its size has three leading
+/// bits, so few are made, and none takes much more of the address space than is used.
 Status ProcessRunner::ensure_capacity() {
   if (m_used_bytes <= m_capacity_bytes) return {};
   unmap();
-  const uint64_t capacity = std::bit_ceil(m_used_bytes);
+  const uint64_t step = std::max<uint64_t>(std::bit_floor(m_used_bytes) / 4, k_red_zone_bytes);
+  const uint64_t capacity = (m_used_bytes + step - 1) / step * step;
   KILN_RETURN_IF_ERROR(ensure_memory(capacity));
   void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, data_fd(), 0);
   if (address == MAP_FAILED) return system_error("mapping buffers");
