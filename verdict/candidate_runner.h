@@ -37,6 +37,7 @@ struct CandidateBuffer {
 struct LaunchArgument {
   uint32_t buffer = 0;
   uint64_t offset = 0, bytes = 0;
+  SampleSource source = {};  // where there is one: these bytes instead, which the launch can only read
 };
 
 /// A kernel of several that are timed together, over prepared buffers. Refers to both.

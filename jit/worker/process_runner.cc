@@ -198,9 +198,11 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
     if (argument.offset > buffer.size_bytes || argument.bytes > buffer.size_bytes - argument.offset) {
       return invalid_argument("argument {} ends outside its buffer", i);
     }
-    const uint32_t pool = buffer.pool != nullptr ? pool_number(buffer.pool) : KILN_EXECUTOR_NO_POOL;
-    const uint64_t offset = buffer.offset + argument.offset;
-    request.buffers[i] = {buffer.pool != nullptr ? offset % SamplePool::k_bytes : offset, argument.bytes, pool, 0};
+    const bool is_elsewhere = argument.source.pool != nullptr;
+    const SamplePool* pool = is_elsewhere ? argument.source.pool : buffer.pool;
+    const uint64_t offset = is_elsewhere ? argument.source.start_bytes : buffer.offset + argument.offset;
+    request.buffers[i] = {pool != nullptr ? offset % SamplePool::k_bytes : offset, argument.bytes,
+                          pool != nullptr ? pool_number(pool) : KILN_EXECUTOR_NO_POOL, 0};
   }
   return request;
 }

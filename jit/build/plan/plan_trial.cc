@@ -40,7 +40,8 @@ Status PlanTrial::judge(const RegionClass& region, std::span<const Digest> codes
                                                             static_cast<uint32_t>(m_plan->specs[spec].buffers.size())};
                              }};
   const Plan* const plans[] = {m_plan};
-  ProgramVerdict verdict = judge_program({graph, graph, graph, alone, plans}, linked, *m_runner, memory_max_bytes);
+  ProgramVerdict verdict =
+      judge_program({graph, graph, graph, alone, plans}, linked, *m_runner, memory_max_bytes, StandIns::in_place);
   KILN_RETURN_IF_ERROR(verdict.status);
   if (!verdict.not_judged.empty()) return error(StatusCode::resource_exhausted, "{}", verdict.not_judged);
   m_arguments = std::move(verdict.arguments);

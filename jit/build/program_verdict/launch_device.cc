@@ -104,10 +104,13 @@ Status LaunchDevice::launch(const Image& image, std::span<void* const> pointers,
   for (const void* pointer : pointers) {
     KILN_ASSIGN_OR_RETURN(const Place place, find(pointer, 0));
     arguments.push_back({place.allocation, place.offset, m_spans[place.allocation].subspan(place.offset)});
-    places.push_back({place.allocation, place.offset, 0});
+    places.push_back({place.allocation, place.offset});
   }
-  KILN_ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, m_observer.begin({image, arguments, extents}));
-  for (size_t i = 0; i < places.size(); ++i) places[i].bytes = bytes[i];
+  KILN_ASSIGN_OR_RETURN(const auto given, m_observer.begin({image, arguments, extents}));
+  for (size_t i = 0; i < places.size(); ++i) {
+    places[i].bytes = given[i].bytes;
+    places[i].source = given[i].source;
+  }
   LaunchStatus reported = LaunchStatus::ok;
   if (!m_observer.stands_in()) {
     KILN_ASSIGN_OR_RETURN(const CandidateRun run,

@@ -28,9 +28,15 @@ class LaunchObserver {
     std::span<const int64_t> extents;
   };
 
+  /// What a kernel is given for an argument: so many bytes, of a source where they are not in the program's memory.
+  struct Given {
+    uint64_t bytes = 0;
+    SampleSource source = {};
+  };
+
   virtual ~LaunchObserver() = default;
-  /// Is called before the kernel runs; gives the bytes that each argument of it spans.
-  virtual Expected<std::vector<uint64_t>> begin(const Launch& launch) = 0;
+  /// Is called before the kernel runs.
+  virtual Expected<std::vector<Given>> begin(const Launch& launch) = 0;
   /// Whether the observer made up what the launch makes: then nothing runs.
   virtual bool stands_in() const = 0;
   virtual uint32_t timeout_ms() const = 0;

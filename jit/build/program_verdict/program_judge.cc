@@ -93,8 +93,10 @@ bool tame(DType dtype, std::span<uint8_t> bytes) {
 
 }  // namespace
 
-ProgramJudge::ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict)
+ProgramJudge::ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, StandIns stand_ins,
+                           ProgramVerdict& verdict)
     : m_script(script),
+      m_stand_ins(stand_ins),
       m_verdict(verdict),
       m_made(script.storages.size()),
       m_repeats(find_repeated_launches(script)),
@@ -116,7 +118,7 @@ Status ProgramJudge::wrong(std::string what) const {
                kernel_name(step.spec()), step.call, what);
 }
 
-Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
+Expected<std::vector<LaunchObserver::Given>> ProgramJudge::begin(const Launch& launch) {
   const std::span<const Argument> arguments = launch.arguments;
   if (m_step >= m_script.steps.size()) return wrong("launches more kernels than its plans have");
   if (arguments.size() != step().arguments.size()) {
@@ -130,24 +132,28 @@ Expected<std::vector<uint64_t>> ProgramJudge::begin(const Launch& launch) {
   m_stands_in = can_stand_in(launch);
   m_running = {&launch.image, {launch.extents.begin(), launch.extents.end()}};
   m_task_step = m_stands_in ? 1 : affordable_task_step();
-  if (!m_stands_in) KILN_RETURN_IF_ERROR(lay_out());
-  std::vector<uint64_t> bytes;
-  for (const ScriptArgument& argument : step().arguments) bytes.push_back(argument.layout.bytes());
+  std::vector<Given> given = give();
+  if (!m_stands_in) poison_targets();
   m_began = std::chrono::steady_clock::now();
-  return bytes;
+  return given;
 }
 
-/// What a launch that runs finds in its arguments. Some tasks leave most of an output as it was.
-Status ProgramJudge::lay_out() {
+/// What stands in for contents is read where it is; what is written to, too, has to have them in the memory.
+std::vector<LaunchObserver::Given> ProgramJudge::give() {
+  std::vector<Given> given;
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
-    if (said.read) bytes_of(said.read->storage);
-    if (m_task_step == 1 || said.role == BufferRole::input || !is_read_later(said)) continue;
-    KILN_ASSIGN_OR_RETURN(const StandIn samples, stand_in(i));
-    samples.fill(m_arguments[i].bytes.first(said.layout.bytes()));
+    Given& each = given.emplace_back(Given{said.layout.bytes()});
+    if (m_stands_in || !said.read || !is_at(said.read->storage, m_arguments[i].bytes)) continue;
+    Made& made = m_made[said.read->storage];
+    if (!made.stand_in) continue;
+    if (said.role == BufferRole::input) {
+      each.source = made.stand_in->source;
+    } else {
+      settle(made);
+    }
   }
-  poison_targets();
-  return {};
+  return given;
 }
 
 /// Whether what the launch would compute is known to be right: it repeats one that was judged, with the same kernel.
@@ -171,38 +177,39 @@ bool ProgramJudge::is_read_later(const ScriptArgument& made) const {
   return made.written == k_none || m_script.storages[made.written].last_step != m_step;
 }
 
-/// Sample data, other for each value, where other launches read what this one makes.
+/// Other sample data for each value.
 Expected<ProgramJudge::StandIn> ProgramJudge::stand_in(size_t argument) const {
-  const DType dtype = step().arguments[argument].layout.dtype;
-  KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(dtype, SamplePool::Kind::small));
-  const uint64_t size = size_of(dtype);
-  return StandIn{pool, (m_step * 7'919 + argument * 104'729) * 64 % pool->bytes().size() / size * size};
+  const ValueLayout& layout = step().arguments[argument].layout;
+  KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(layout.dtype, SamplePool::Kind::small));
+  const SampleSource source{pool, (m_step * 7'919 + argument * 104'729) * 64 % SamplePool::k_bytes};
+  KILN_ASSIGN_OR_RETURN(SampleMapping mapping, SampleMapping::create(source, layout.bytes()));
+  return StandIn{source, std::move(mapping)};
 }
 
 /// Not by std::ranges::copy, which GCC 12 makes a loop over the bytes of spans.
-void ProgramJudge::StandIn::fill(std::span<uint8_t> to) const {
-  for (size_t from = start; !to.empty(); from = 0) {
-    const size_t count = std::min(to.size(), pool->bytes().size() - from);
-    std::copy_n(pool->bytes().begin() + static_cast<ptrdiff_t>(from), count, to.begin());
-    to = to.subspan(count);
-  }
-}
-
 void ProgramJudge::settle(Made& made) {
-  if (made.awaited) made.awaited->fill(made.bytes);
-  made.awaited.reset();
+  if (!made.stand_in || made.is_overwritten) return;
+  const std::span<const uint8_t> contents = made.stand_in->mapping.bytes();
+  std::copy(contents.begin(), contents.end(), made.bytes.begin());
+  made.stand_in.reset();
 }
 
-std::span<const uint8_t> ProgramJudge::settled(std::span<const uint8_t> bytes) {
+void ProgramJudge::settle_at(std::span<const uint8_t> bytes) {
   for (Made& made : m_made) {
     if (overlap(made.bytes, bytes)) settle(made);
   }
-  return bytes;
 }
 
-std::span<const uint8_t> ProgramJudge::bytes_of(uint32_t storage) {
-  if (storage >= m_inputs.size()) settle(m_made[storage]);
-  return place_of(storage);
+std::span<const uint8_t> ProgramJudge::bytes_of(uint32_t storage) const {
+  if (storage < m_inputs.size()) return m_inputs[storage];
+  const Made& made = m_made[storage];
+  if (made.stand_in) return made.stand_in->mapping.bytes();
+  return made.copy ? std::span<const uint8_t>(*made.copy) : made.bytes;
+}
+
+bool ProgramJudge::is_at(uint32_t storage, std::span<const uint8_t> bytes) const {
+  if (storage < m_inputs.size()) return m_inputs[storage].data() == bytes.data();
+  return !m_made[storage].is_overwritten && m_made[storage].bytes.data() == bytes.data();
 }
 
 Status ProgramJudge::check_places(std::span<const Argument> arguments) {
@@ -251,10 +258,10 @@ Status ProgramJudge::check_reads() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     const ScriptArgument& said = step().arguments[i];
     if (!said.read || said.layout.elements() == 0) continue;
-    const bool is_there = place_of(said.read->storage).data() == m_arguments[i].bytes.data();
-    if (is_there && said.layout.lies_as(said.read->layout)) continue;
+    if (is_at(said.read->storage, m_arguments[i].bytes) && said.layout.lies_as(said.read->layout)) continue;
+    settle_at(m_arguments[i].bytes);
     const std::span<const uint8_t> made = bytes_of(said.read->storage);
-    const int64_t at = find_difference(said.layout, settled(m_arguments[i].bytes), said.read->layout, made);
+    const int64_t at = find_difference(said.layout, m_arguments[i].bytes, said.read->layout, made);
     if (at < 0) continue;
     const auto load = [&](const ValueLayout& layout, std::span<const uint8_t> bytes) {
       return load_element(layout.dtype, reinterpret_cast<const std::byte*>(bytes.data()), layout.place_of(at));
@@ -278,37 +285,24 @@ std::vector<int64_t> ProgramJudge::chosen_elements(const std::vector<int64_t>& d
   return chosen;
 }
 
-/// Calls `visit` with each element that will be compared, unless the launch reads it, too: its dtype and its bytes.
-template <typename Visit>
-void ProgramJudge::for_each_target(const Visit& visit) {
+/// The elements that will be compared hold nothing that was computed, unless the launch reads them, too: that every element
+/// is written is known from the kernel's own verdict, what may be wrong here is where. Integers get two bytes in turn: no
+/// value is poison each time.
+void ProgramJudge::poison_targets() {
+  const auto& said = step().arguments;
   for (const ScriptFragment& fragment : step().fragments) {
     for (const ScriptFragment::Target& target : fragment.targets) {
       const ValueLayout& layout = target.made.layout;
       if (layout.elements() == 0) continue;
-      const auto& said = step().arguments;
       const auto argument = std::ranges::find(said, target.made.storage, &ScriptArgument::written);
-      if (argument->role != BufferRole::output) continue;  // it is read, too
+      if (argument->role != BufferRole::output) continue;
+      const Poison which = is_floating(layout.dtype) || m_step % 2 == 0 ? Poison::first : Poison::second;
       const std::span<uint8_t> bytes = m_arguments[static_cast<size_t>(argument - said.begin())].bytes;
       for (const int64_t element : chosen_elements(layout.dims)) {
-        visit(layout.dtype, element_in(bytes, layout, element));
+        poison(layout.dtype, element_in(bytes, layout, element), which);
       }
     }
   }
-}
-
-/// The elements that will be compared hold nothing that was computed: that every element is written is known from the
-/// kernel's own verdict, what may be wrong here is where. Integers get two bytes in turn: no value is poison each time.
-void ProgramJudge::poison_targets() {
-  for_each_target([&](DType dtype, std::span<uint8_t> element) {
-    poison(dtype, element, is_floating(dtype) || m_step % 2 == 0 ? Poison::first : Poison::second);
-  });
-}
-
-/// Where no task came by, numbers for the launches that follow.
-void ProgramJudge::replace_poison() {
-  for_each_target([](DType dtype, std::span<uint8_t> element) {
-    if (is_poisoned(dtype, element)) store_element(dtype, std::as_writable_bytes(element).data(), 0, k_tame);
-  });
 }
 
 /// What was made stays where it was made until a launch writes there again.
@@ -317,9 +311,9 @@ void ProgramJudge::remember_what_is_overwritten() {
     if (step().arguments[i].role == BufferRole::input) continue;
     const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
     for (Made& made : m_made) {
-      if (made.copy || !overlap(made.bytes, written)) continue;
-      settle(made);
-      made.copy.emplace(made.bytes.begin(), made.bytes.end());
+      if (made.is_overwritten || !overlap(made.bytes, written)) continue;
+      made.is_overwritten = true;
+      if (!made.stand_in) made.copy.emplace(made.bytes.begin(), made.bytes.end());
     }
   }
 }
@@ -333,36 +327,45 @@ Status ProgramJudge::end(LaunchStatus reported) {
     m_verdict.not_judged = fmt::format("from launch {} on: the graph computes indices outside their tensor", m_step);
   }
   if (!m_inconclusive) KILN_RETURN_IF_ERROR(judge_what_was_made());
-  for (const uint32_t storage : m_released[m_step]) m_made[storage] = {};
+  for (const uint32_t storage : m_released[m_step]) release(m_made[storage]);
   ++m_step;
   return {};
+}
+
+/// Whoever still reads what was there before finds it overwritten.
+void ProgramJudge::release(Made& made) {
+  const auto was_there = [&](const Made& other) { return other.is_overwritten && overlap(other.bytes, made.bytes); };
+  if (made.stand_in && std::ranges::any_of(m_made, was_there)) settle(made);
+  made = {};
 }
 
 Status ProgramJudge::judge_what_was_made() {
   KILN_RETURN_IF_ERROR(note_what_was_made());
   if (m_stands_in) {
     ++m_verdict.stood_in;
-    note_replaced();
-    return {};
+    return replace_what_was_made();
   }
   const auto start = std::chrono::steady_clock::now();
   const uint64_t undetermined = m_verdict.undetermined;
   for (ScriptFragment& fragment : step().fragments) KILN_RETURN_IF_ERROR(check_fragment(fragment));
   m_verdict.reference_ms += milliseconds_since(start);
   if (m_verdict.undetermined == undetermined) m_judged[m_step] = m_running;
-  if (m_task_step > 1) {
-    replace_poison();
-    note_replaced();
-  }
+  if (m_task_step > 1) KILN_RETURN_IF_ERROR(replace_what_was_made());
   follow_what_was_replaced();
-  tame_what_was_made();
+  if (m_task_step == 1) tame_what_was_made();
   return {};
 }
 
-void ProgramJudge::note_replaced() {
-  for (const ScriptArgument& argument : step().arguments) {
-    if (argument.written != k_none) m_replaced.insert(argument.written);
+/// What no launch computed, or some tasks of one, is sample data for the launches that follow.
+Status ProgramJudge::replace_what_was_made() {
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (said.written == k_none) continue;
+    m_replaced.insert(said.written);
+    KILN_ASSIGN_OR_RETURN(m_made[said.written].stand_in, stand_in(i));
+    if (m_stand_ins == StandIns::in_place && is_read_later(said)) settle(m_made[said.written]);
   }
+  return {};
 }
 
 Status ProgramJudge::note_what_was_made() {
@@ -370,10 +373,7 @@ Status ProgramJudge::note_what_was_made() {
     const ScriptArgument& said = step().arguments[i];
     if (said.written == k_none) continue;
     const auto bytes = m_arguments[i].bytes.first(said.layout.bytes());
-    m_made[said.written] = {bytes, {}, {}};
-    if (m_stands_in) {
-      KILN_ASSIGN_OR_RETURN(m_made[said.written].awaited, stand_in(i));
-    }
+    m_made[said.written] = {bytes};
     if (!said.copied) continue;
     const int64_t at = find_difference(said.layout, bytes, said.copied->layout, bytes_of(said.copied->storage));
     if (at >= 0) return wrong(fmt::format("copies {} wrong from element {} on", said.name, at));
@@ -492,12 +492,12 @@ bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed,
 Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) {
   const ScriptCell& made = m_script.outputs[output];
   if (layout.elements() == 0) return {};
-  const std::span<const uint8_t> place = place_of(made.storage);
-  if (place.size() < made.layout.bytes())
+  if (bytes_of(made.storage).size() < made.layout.bytes())
     return error(StatusCode::internal, "program: output {} is made by no launch", output);
-  if (place.data() == bytes.data() && layout.lies_as(made.layout)) return {};
+  if (is_at(made.storage, bytes) && layout.lies_as(made.layout)) return {};
+  settle_at(bytes);
   const std::span<const uint8_t> then = bytes_of(made.storage);
-  const int64_t at = find_difference(layout, settled(bytes), made.layout, then);
+  const int64_t at = find_difference(layout, bytes, made.layout, then);
   if (at < 0) return {};
   const auto load = [&](const ValueLayout& lies, std::span<const uint8_t> from) {
     return load_element(lies.dtype, reinterpret_cast<const std::byte*>(from.data()), lies.place_of(at));

@@ -21,7 +21,7 @@ namespace kiln {
 /// Internal to the verdict over programs. Ownership: script and verdict outlive it; counts are added to the verdict.
 class ProgramJudge final : public LaunchObserver {
  public:
-  ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, ProgramVerdict& verdict);
+  ProgramJudge(const ProgramOrigin& origin, ProgramScript& script, StandIns stand_ins, ProgramVerdict& verdict);
 
   /// The memory of the client's inputs, in order.
   void set_inputs(std::vector<std::span<uint8_t>> inputs) { m_inputs = std::move(inputs); }
@@ -34,7 +34,7 @@ class ProgramJudge final : public LaunchObserver {
   size_t steps_done() const { return m_step; }
   bool is_inconclusive() const { return m_inconclusive; }
 
-  Expected<std::vector<uint64_t>> begin(const Launch& launch) override;
+  Expected<std::vector<Given>> begin(const Launch& launch) override;
   bool stands_in() const override { return m_stands_in; }
   uint32_t timeout_ms() const override { return run_timeout_ms(m_script.steps[m_step].spec()); }
   uint32_t task_step() const override { return m_task_step; }
@@ -43,36 +43,36 @@ class ProgramJudge final : public LaunchObserver {
   Status check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes);
 
  private:
-  /// Sample data in place of what a launch that did not run would have made: of a pool, from a byte of it on.
+  /// Sample data in place of what no launch computed.
   struct StandIn {
-    const SamplePool* pool = nullptr;
-    uint64_t start = 0;
-    void fill(std::span<uint8_t> to) const;
+    SampleSource source;
+    SampleMapping mapping;
   };
   /// Where the contents of a storage were made, and what they were before a launch wrote there again.
   struct Made {
     std::span<uint8_t> bytes;
-    std::optional<std::vector<uint8_t>> copy;
-    std::optional<StandIn> awaited;  // not there yet: most of it nobody looks at
+    bool is_overwritten = false;
+    std::optional<std::vector<uint8_t>> copy = {};
+    std::optional<StandIn> stand_in = {};  // the contents; they are not in the memory
   };
   ScriptStep& step() { return m_script.steps[m_step]; }
   const ScriptStep& step() const { return m_script.steps[m_step]; }
-  /// The contents of a storage, which are put there now where they were awaited.
-  std::span<const uint8_t> bytes_of(uint32_t storage);
+  /// The contents of a storage, until what stands in for them is put into the memory.
+  std::span<const uint8_t> bytes_of(uint32_t storage) const;
+  /// Whether the contents of a storage are said to be in the memory from `bytes` on.
+  bool is_at(uint32_t storage, std::span<const uint8_t> bytes) const;
+  /// Puts what stands in for the contents into the memory.
   static void settle(Made& made);
-  /// The same bytes, with whatever is awaited there.
-  std::span<const uint8_t> settled(std::span<const uint8_t> bytes);
-  std::span<const uint8_t> place_of(uint32_t storage) const {
-    if (storage < m_inputs.size()) return m_inputs[storage];
-    const Made& made = m_made[storage];
-    return made.copy ? std::span<const uint8_t>(*made.copy) : std::span<const uint8_t>(made.bytes);
-  }
+  /// The same for all contents that are said to be there.
+  void settle_at(std::span<const uint8_t> bytes);
+  void release(Made& made);
   Status wrong(std::string what) const;
   bool can_stand_in(const Launch& launch) const;
   bool is_replaceable() const;
   bool is_read_later(const ScriptArgument& made) const;
-  Status lay_out();
   Expected<StandIn> stand_in(size_t argument) const;
+  Status replace_what_was_made();
+  std::vector<Given> give();
   Status judge_what_was_made();
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
@@ -80,12 +80,8 @@ class ProgramJudge final : public LaunchObserver {
   void remember_what_is_overwritten();
   uint32_t affordable_task_step() const;
   std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
-  template <typename Visit>
-  void for_each_target(const Visit& visit);
   void poison_targets();
-  void replace_poison();
   Status note_what_was_made();
-  void note_replaced();
   void tame_what_was_made();
   bool begins_elsewhere(const ScriptFragment& fragment) const;
   void follow_what_was_replaced();
@@ -95,6 +91,7 @@ class ProgramJudge final : public LaunchObserver {
   bool agrees(DType dtype, double got, double exact, double allowed, const Uncertainty& uncertainty);
 
   ProgramScript& m_script;
+  const StandIns m_stand_ins;
   ProgramVerdict& m_verdict;
   std::vector<std::span<uint8_t>> m_inputs;
   std::set<uint32_t> m_writable;                  // allocations

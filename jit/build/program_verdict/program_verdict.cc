@@ -35,7 +35,8 @@ class LinkedSource final : public ArtifactSource {
 class ProgramTrial {
  public:
   ProgramTrial(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
-               uint64_t memory_max_bytes, ProgramScript& script, IndexWindow window, ProgramVerdict& verdict)
+               uint64_t memory_max_bytes, StandIns stand_ins, ProgramScript& script, IndexWindow window,
+               ProgramVerdict& verdict)
       : m_origin(origin),
         m_linked(linked),
         m_runner(runner),
@@ -43,7 +44,7 @@ class ProgramTrial {
         m_script(script),
         m_window(window),
         m_verdict(verdict),
-        m_judge(origin, script, verdict),
+        m_judge(origin, script, stand_ins, verdict),
         m_device(runner, m_judge) {}
 
   Status run() {
@@ -204,14 +205,14 @@ Status ProgramTrial::check_end() {
 }  // namespace
 
 ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
-                             uint64_t memory_max_bytes) {
+                             uint64_t memory_max_bytes, StandIns stand_ins) {
   ProgramVerdict verdict;
   for (const IndexWindow window : k_index_windows) {
     verdict = {};
     auto script = ProgramScript::write(origin);
     verdict.status = script.status();
     if (!script.ok()) return verdict;
-    verdict.status = ProgramTrial(origin, linked, runner, memory_max_bytes, *script, window, verdict).run();
+    verdict.status = ProgramTrial(origin, linked, runner, memory_max_bytes, stand_ins, *script, window, verdict).run();
     const bool has_window = std::ranges::any_of(script->index_bounds, [](int64_t bound) { return bound > 0; });
     if (!verdict.status.ok() || verdict.not_judged.empty() || !has_window) break;
   }

@@ -37,6 +37,10 @@ struct ProgramVerdict {
   std::vector<std::vector<LaunchArgument>> arguments;  // of each launch that ran, in the runner's prepared buffers
 };
 
+/// Where sample data lies in place of what no launch computed: in pools, which takes no memory, or in the program's own, for
+/// who times its launches afterwards.
+enum class StandIns : uint8_t { in_pools, in_place };
+
 /// Runs the linked program on sample data in the runner's worker, one launch at a time, and holds what each launch finds
 /// and leaves against the client's graph (docs/verdict.md):
 ///
@@ -51,6 +55,6 @@ struct ProgramVerdict {
 /// computes is judged. Errors are in the verdict.
 /// A program that needs more memory than `memory_max_bytes` is not judged.
 ProgramVerdict judge_program(const ProgramOrigin& origin, const LinkedProgram& linked, CandidateRunner& runner,
-                             uint64_t memory_max_bytes);
+                             uint64_t memory_max_bytes, StandIns stand_ins = StandIns::in_pools);
 
 }  // namespace kiln

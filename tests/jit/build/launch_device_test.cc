@@ -29,8 +29,8 @@ class RecordingRunner final : public CandidateRunner {
 
 class NoObserver final : public LaunchObserver {
  public:
-  Expected<std::vector<uint64_t>> begin(const Launch& launch) override {
-    return std::vector<uint64_t>(launch.arguments.size(), 4);
+  Expected<std::vector<Given>> begin(const Launch& launch) override {
+    return std::vector<Given>(launch.arguments.size(), {.bytes = 4});
   }
   bool stands_in() const override { return false; }
   uint32_t timeout_ms() const override { return 1'000; }
