@@ -98,8 +98,8 @@ def main():
     wanted = options.of.split(",")
     cases = SETS.get(options.set) or [case for cases in SETS.values() for case in cases]
     rows = common.until_interrupted(measure(case, which, options) for case in cases for which in wanted)
-    common.report(f"conv {options.dtype} batch {options.batch}", rows,
-                  {"all": common.ratios(rows), **{name: common.ratios(row for row in rows if row["of"] == name) for name in wanted}})
+    common.report(f"conv {options.dtype}", rows,
+                  {"images": options.batch, "all": common.ratios(rows), **{name: common.ratios(row for row in rows if row["of"] == name) for name in wanted}})
 
 
 if __name__ == "__main__":
