@@ -128,11 +128,11 @@ Expected<std::vector<LaunchObserver::Given>> ProgramJudge::begin(const Launch& l
   KILN_RETURN_IF_ERROR(check_places(arguments));
   if (!m_inconclusive) KILN_RETURN_IF_ERROR(check_reads());
   follow_places();
-  remember_what_is_overwritten();
   m_stands_in = can_stand_in(launch);
   m_running = {&launch.image, {launch.extents.begin(), launch.extents.end()}};
   m_task_step = m_stands_in ? 1 : affordable_task_step();
-  std::vector<Given> given = give();
+  std::vector<Given> given = give();  // while what is updated in place is not called overwritten
+  remember_what_is_overwritten();
   if (!m_stands_in) poison_targets();
   m_began = std::chrono::steady_clock::now();
   return given;
@@ -177,7 +177,7 @@ bool ProgramJudge::is_read_later(const ScriptArgument& made) const {
   return made.written == k_none || m_script.storages[made.written].last_step != m_step;
 }
 
-/// Other sample data for each value.
+/// Other sample data for each value. Where it begins every element is whole, whatever the dtype.
 Expected<ProgramJudge::StandIn> ProgramJudge::stand_in(size_t argument) const {
   const ValueLayout& layout = step().arguments[argument].layout;
   KILN_ASSIGN_OR_RETURN(const SamplePool* pool, SamplePool::of(layout.dtype, SamplePool::Kind::small));

@@ -47,6 +47,20 @@ Graph repeated_blocks() {
   return std::move(d.graph);
 }
 
+/// Four equal blocks, each of which adds rows to what it made, in place.
+Graph repeated_updates() {
+  Draft d;
+  ValueId x = d.in({24, 24});
+  const ValueId place = d.in({30}, DType::i64), rows = d.in({30, 24});
+  std::vector<ValueId> outputs;
+  for (int block = 0; block < 4; ++block) {
+    const ValueId made = d.b.exp(d.b.mul(d.mlp(x, 24), -0.25));
+    outputs.push_back(x = d.b.op("index_add", {made, place, rows}, {{"dim", int64_t{0}}}));
+  }
+  d.graph.set_outputs(outputs);
+  return std::move(d.graph);
+}
+
 /// Two blocks of attention over padded and transposed inputs, trained.
 Graph attention_training() {
   Draft d;
@@ -149,6 +163,7 @@ Graph large_products() {
 std::vector<std::unique_ptr<Linked>> subjects() {
   std::vector<std::unique_ptr<Linked>> all;
   all.push_back(std::make_unique<Linked>("repeated blocks", repeated_blocks()));
+  all.push_back(std::make_unique<Linked>("repeated updates", repeated_updates()));
   all.push_back(std::make_unique<Linked>("attention in training", attention_training()));
   all.push_back(std::make_unique<Linked>("scatters", scatters()));
   all.push_back(std::make_unique<Linked>("classifier in training", classifier_training()));
