@@ -28,8 +28,9 @@ class AttentionWriter {
     write_tensors();
     write_score();
     m_text += "\n}  // namespace kiln\n";
-    const bool has_tiles = m_schedule.kind == AttentionSchedule::Kind::mma;
-    return fmt::format("{}{}{}{}{}", m_text, attention_common_text, has_tiles ? attention_tiles_text : "",
+    const bool has_tensor_cores = m_schedule.kind == AttentionSchedule::Kind::mma;
+    return fmt::format("{}{}{}{}{}", m_text, attention_common_text,
+                       has_tensor_cores ? attention_tiles_text : attention_simple_tiles_text,
                        m_problem.backward != nullptr ? attention_backward_text : "",
                        *implementation_of(m_problem, m_schedule.kind)->text);
   }

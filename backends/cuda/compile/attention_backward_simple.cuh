@@ -1,9 +1,7 @@
-// Attention's gradients without tensor cores, any tensors. 256 threads in 16 x 16: thread (y, x) has rows y, y + 16, … and
-// columns x, x + 16, … of each product.
+// Attention's gradients without tensor cores, any tensors.
 
 namespace kiln {
 
-constexpr i32 k_rows = k_tile_rows / 16, k_columns = k_tile_columns / 16;
 // Odd: neighbouring rows begin in different banks.
 constexpr i32 k_pitch_1 = k_head_dim | 1, k_pitch_2 = k_value_dim | 1, k_pitch_weights = k_tile_columns + 1;
 constexpr i32 k_most_queries = k_tile_rows > k_tile_columns ? k_tile_rows : k_tile_columns;
@@ -12,34 +10,6 @@ static_assert(((k_tile_rows + k_tile_columns) * (k_pitch_1 + k_pitch_2) + 2 * k_
                       sizeof(Accumulator) +
                   flags_bytes(k_most_tiles) <=
               k_shared_bytes);
-
-/// Rows of a tensor into shared memory, zeros past the end.
-template <typename Tensor, i32 rows, i32 pitch>
-KILN_DEVICE void fill(const Arguments& args, Accumulator* to, Place at, i32 first) {
-  for (i32 i = static_cast<i32>(thread_index()); i < rows * Tensor::k_width; i += k_threads) {
-    const i32 row = i / Tensor::k_width, d = i % Tensor::k_width;
-    Accumulator x = 0;
-    if (first + row < count_of<Tensor>) x = from_memory(Accumulator{}, *element<Tensor>(args, at, first + row, d));
-    to[row * pitch + d] = x;
-  }
-}
-
-/// products = rows * columns^T over `depth`.
-template <i32 depth, i32 pitch>
-KILN_DEVICE void multiply(Accumulator (&products)[k_rows][k_columns], const Accumulator* rows,
-                          const Accumulator* columns, i32 y, i32 x) {
-  KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) { KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) products[i][j] = 0; }
-  for (i32 d = 0; d < depth; ++d) {
-    Accumulator of_columns[k_columns];
-    KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) of_columns[j] = columns[(x + 16 * j) * pitch + d];
-    KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
-      const Accumulator of_row = rows[(y + 16 * i) * pitch + d];
-      KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) {
-        products[i][j] = multiply_add(of_row, of_columns[j], products[i][j]);
-      }
-    }
-  }
-}
 
 /// A thread's part of a gradient of `depth` columns.
 template <i32 depth, i32 pitch>
@@ -103,8 +73,8 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
     if constexpr (!k_rows_are_queries) fill_statistics<k_tile_columns>(args, at, column, lse, delta);
     block_barrier();
     Accumulator weights[k_rows][k_columns], of_weights[k_rows][k_columns];
-    multiply<k_head_dim, k_pitch_1>(weights, rows_1, columns_1, y, x);
-    multiply<k_value_dim, k_pitch_2>(of_weights, rows_2, columns_2, y, x);
+    multiply<k_head_dim, k_pitch_1, k_pitch_1>(weights, rows_1, columns_1, y, x);
+    multiply<k_value_dim, k_pitch_2, k_pitch_2>(of_weights, rows_2, columns_2, y, x);
     KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
       KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) {
         const i32 r = y + 16 * i, c = x + 16 * j, query = k_rows_are_queries ? r : c;

@@ -1,10 +1,9 @@
-// Attention without tensor cores, any tensors. 256 threads in 16 x 16: thread (y, x) has rows y, y + 16, … and columns
-// x, x + 16, … of each product. The softmax goes along with the keys: Milakov, Gimelshein, "Online normalizer calculation
-// for softmax", arXiv 1805.02867.
+// Attention without tensor cores, any tensors. The softmax goes along with the keys: Milakov, Gimelshein, "Online normalizer
+// calculation for softmax", arXiv 1805.02867.
 
 namespace kiln {
 
-constexpr i32 k_rows = k_tile_rows / 16, k_columns = k_tile_columns / 16, k_values = (k_value_dim + 15) / 16;
+constexpr i32 k_values = (k_value_dim + 15) / 16;
 // Odd: neighbouring rows begin in different banks.
 constexpr i32 k_pitch_q = k_head_dim | 1, k_pitch_kv = (k_head_dim > k_value_dim ? k_head_dim : k_value_dim) | 1;
 constexpr i32 k_pitch_p = k_tile_columns + 1;
@@ -12,17 +11,6 @@ constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles =
 static_assert((k_tile_rows * (k_pitch_q + k_pitch_p) + k_tile_columns * k_pitch_kv) * sizeof(Accumulator) +
                   flags_bytes(k_key_tiles) <=
               k_shared_bytes);
-
-/// Rows of a tensor into shared memory, zeros past the end.
-template <typename Tensor, i32 rows, i32 pitch>
-KILN_DEVICE void fill(const Arguments& args, Accumulator* to, Place at, i32 first) {
-  for (i32 i = static_cast<i32>(thread_index()); i < rows * Tensor::k_width; i += k_threads) {
-    const i32 row = i / Tensor::k_width, d = i % Tensor::k_width;
-    Accumulator x = 0;
-    if (first + row < count_of<Tensor>) x = from_memory(Accumulator{}, *element<Tensor>(args, at, first + row, d));
-    to[row * pitch + d] = x;
-  }
-}
 
 extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
   const Place at = place_of(block_index() / k_row_tiles);
@@ -47,15 +35,7 @@ extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args)
     fill<K, k_tile_columns, k_pitch_kv>(args, keys, at, key);
     block_barrier();
     Accumulator s[k_rows][k_columns];
-    KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) { KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) s[i][j] = 0; }
-    for (i32 d = 0; d < k_head_dim; ++d) {
-      Accumulator of_keys[k_columns];
-      KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) of_keys[j] = keys[(x + 16 * j) * k_pitch_kv + d];
-      KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
-        const Accumulator of_query = queries[(y + 16 * i) * k_pitch_q + d];
-        KILN_UNROLL for (i32 j = 0; j < k_columns; ++j) s[i][j] = multiply_add(of_query, of_keys[j], s[i][j]);
-      }
-    }
+    multiply<k_head_dim, k_pitch_q, k_pitch_kv>(s, queries, keys, y, x);
     KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
       const i32 row = y + 16 * i;
       Accumulator best = highest[i];
