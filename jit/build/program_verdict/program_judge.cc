@@ -305,7 +305,8 @@ void ProgramJudge::poison_targets() {
   }
 }
 
-/// What was made stays where it was made until a launch writes there again.
+/// What was made stays where it was made until a launch writes there again. Copied by pointers: of a span's iterators GCC 12
+/// makes a loop over the bytes.
 void ProgramJudge::remember_what_is_overwritten() {
   for (size_t i = 0; i < m_arguments.size(); ++i) {
     if (step().arguments[i].role == BufferRole::input) continue;
@@ -313,7 +314,7 @@ void ProgramJudge::remember_what_is_overwritten() {
     for (Made& made : m_made) {
       if (made.is_overwritten || !overlap(made.bytes, written)) continue;
       made.is_overwritten = true;
-      if (!made.stand_in) made.copy.emplace(made.bytes.begin(), made.bytes.end());
+      if (!made.stand_in) made.copy.emplace(made.bytes.data(), made.bytes.data() + made.bytes.size());
     }
   }
 }
