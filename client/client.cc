@@ -25,6 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds k_explanation{5};  // that the daemon is asked about misses
+constexpr std::chrono::seconds k_capture_daemon{
+    2};  // that a daemon may take to start and answer, beside the fleet's budget
 
 /// An output that is an input has the input's layout, whatever was asked.
 Status check_outputs(const Graph& graph) {
@@ -325,6 +327,17 @@ std::string Client::explain_json() {
 std::optional<std::span<const uint8_t>> Client::find_capture(std::span<const uint8_t> key) {
   if (m_config.disable) return std::nullopt;
   return m_resolver->find_capture(capture_key(key));
+}
+
+std::optional<std::span<const uint8_t>> Client::fetch_capture(std::span<const uint8_t> key) {
+  const auto here = find_capture(key);
+  if (here || m_config.disable || m_config.cache_readonly || m_config.cache_remote.empty()) return here;
+  protocol::Command command;
+  command.verb = protocol::Verb::capture_find;
+  command.key = capture_key(key).digest();
+  const auto budget = std::chrono::milliseconds(m_config.remote_budget_ms);
+  const auto answer = m_connection.command(std::move(command), Clock::now() + k_capture_daemon + budget);
+  return answer.ok() ? find_capture(key) : std::nullopt;
 }
 
 Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data) {

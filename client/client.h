@@ -75,6 +75,8 @@ class Client {
 
   /// A framework's own bytes; nothing when absent.
   std::optional<std::span<const uint8_t>> find_capture(std::span<const uint8_t> key);
+  /// The same; what is absent here the daemon looks for in the fleet's store, where one is configured.
+  std::optional<std::span<const uint8_t>> fetch_capture(std::span<const uint8_t> key);
   Status put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data);
 
   std::string stats_json() const { return m_stats.to_json(); }

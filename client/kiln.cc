@@ -84,6 +84,12 @@ nlohmann::ordered_json describe_profile(const kiln::Program& program) {
   return launches;
 }
 
+kiln::Status give_capture(const std::optional<std::span<const uint8_t>>& found, kiln_bytes** out) {
+  if (!found) return kiln::error(kiln::StatusCode::not_found, "no such capture");
+  *out = new kiln_bytes{std::string(reinterpret_cast<const char*>(found->data()), found->size())};
+  return {};
+}
+
 }  // namespace
 
 extern "C" {
@@ -290,12 +296,11 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_
 }
 
 kiln_error* kiln_capture_get(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out) {
-  return guarded([&]() -> kiln::Status {
-    auto found = client->client->find_capture(bytes_of(key, key_size));
-    if (!found) return kiln::error(kiln::StatusCode::not_found, "no such capture");
-    *out = new kiln_bytes{std::string(reinterpret_cast<const char*>(found->data()), found->size())};
-    return {};
-  });
+  return guarded([&] { return give_capture(client->client->find_capture(bytes_of(key, key_size)), out); });
+}
+
+kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out) {
+  return guarded([&] { return give_capture(client->client->fetch_capture(bytes_of(key, key_size)), out); });
 }
 
 kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data, size_t size) {

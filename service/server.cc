@@ -22,6 +22,7 @@
 #include "service/listening_socket.h"
 #include "service/published_programs.h"
 #include "service/session.h"
+#include "service/shared_captures.h"
 #include "service/status_json.h"
 #include "service/supplies.h"
 #include "service/unkept_results.h"
@@ -471,7 +472,7 @@ void Server::Impl::on_command(uint64_t session, protocol::Command command) {
   ++m_commands_in_flight;
   m_command_bytes += bytes;
   asio::post(m_store_thread, [this, session, id, bytes, command = std::move(command)] {
-    auto json = guarded([&] { return m_store->command(command); });
+    auto json = guarded([&] { return run_on_captures(command, *m_store, m_supplies); });
     asio::post(m_io, [this, session, id, bytes, json = std::move(json)] {
       --m_commands_in_flight;
       m_command_bytes -= bytes;

@@ -358,7 +358,10 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
   const uint32_t generation = !newest ? 0 : decided ? newest->generation : newest->generation + 1;
   KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(command.key, digest, generation, command.text)}}));
   KILN_RETURN_IF_ERROR(m_store->keep_newest(command.key, limits::k_capture_generations));
-  return dump({{"schema_version", k_schema_version}, {"stored", !decided}, {"digest", digest.to_hex()}});
+  return dump({{"schema_version", k_schema_version},
+               {"stored", !decided},
+               {"digest", digest.to_hex()},
+               {"generation", generation}});
 }
 
 Expected<std::string> StoreEntries::install(const std::string& request) {

@@ -123,6 +123,22 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
   }
 }
 
+std::optional<BuildResult> Supplies::find_capture(const Digest& key) {
+  if (m_fleet == nullptr) return std::nullopt;
+  Patience patience{m_budget};
+  std::vector<SourceEntry> found = m_fleet->find(std::span(&key, 1), ArtifactKind::capture, patience);
+  if (found.empty()) return std::nullopt;
+  SourceEntry& entry = found.front();
+  BuildResult result;
+  result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key), {}});
+  result.artifacts.push_back(built_artifact(entry.digest, std::move(entry.artifact)));
+  return result;
+}
+
+void Supplies::offer_capture(SourceEntry&& capture) {
+  if (m_fleet != nullptr) m_fleet->offer(std::move(capture));
+}
+
 BuildSupply::~BuildSupply() {
   m_supplies.m_flights.end(m_build);
   if (m_supplies.m_fleet != nullptr) m_supplies.m_fleet->give_up(m_leased);

@@ -73,6 +73,10 @@ class Supplies {
   /// Gives what was built and published to the sources that take it. Blocks as the store does.
   void offer(const BuildResult& result, EntryStore& store);
 
+  /// A capture that the fleet's store has; blocks for the budget at most.
+  std::optional<BuildResult> find_capture(const Digest& key);
+  void offer_capture(SourceEntry&& capture);
+
   /// Whether something is still on its way to a source that can be reached. What is going to be offered counts as long as
   /// the announcement is kept.
   bool is_offering() const { return m_fleet != nullptr && (m_announced > 0 || m_fleet->is_writing()); }

@@ -165,6 +165,9 @@ KILN_API kiln_error* kiln_program_describe(const kiln_program* program, kiln_byt
 /* ---- captures: a framework's own bytes, kept in the cache under a key it computes */
 
 KILN_API kiln_error* kiln_capture_get(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out);
+/* As kiln_capture_get; a capture that is not on this machine the daemon looks for in the fleet's store, where there is one
+ * (cache.remote), which takes remote.budget_ms at most besides the daemon's start. */
+KILN_API kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out);
 KILN_API kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data,
                                       size_t size);
 

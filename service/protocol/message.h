@@ -55,22 +55,23 @@ struct Build {
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.
 enum class Verb : uint8_t {
-  status = 0,       // → JSON: process, queue, workers, counters
-  stats = 1,        // → JSON: counters
-  events = 2,       // → JSON: the flight recorder
-  list = 3,         // → JSON: entries
-  show = 4,         // key, or text with its first digits → JSON: one entry
-  verify = 5,       // → JSON: entries checked and damaged
-  gc = 6,           // text: how many bytes may stay, or "" for the configured size → JSON: sizes before and after
-  clear = 7,        // → JSON: sizes before and after
-  pin = 8,          // key, text "on" or "off"
-  capture_put = 9,  // key, data: publish a capture
-  shutdown = 10,    // drain and leave
-  graph = 11,       // key → JSON: the graph (wire form, in hexadecimal) of a program's key
-  pack_list = 12,   // text: targets with commas between, or "" → JSON: what a pack of them holds
-  install = 13,     // text: JSON that names a pack and who is trusted (service/pack_entries.h) → JSON: what was taken
+  status = 0,         // → JSON: process, queue, workers, counters
+  stats = 1,          // → JSON: counters
+  events = 2,         // → JSON: the flight recorder
+  list = 3,           // → JSON: entries
+  show = 4,           // key, or text with its first digits → JSON: one entry
+  verify = 5,         // → JSON: entries checked and damaged
+  gc = 6,             // text: how many bytes may stay, or "" for the configured size → JSON: sizes before and after
+  clear = 7,          // → JSON: sizes before and after
+  pin = 8,            // key, text "on" or "off"
+  capture_put = 9,    // key, data: publish a capture
+  shutdown = 10,      // drain and leave
+  graph = 11,         // key → JSON: the graph (wire form, in hexadecimal) of a program's key
+  pack_list = 12,     // text: targets with commas between, or "" → JSON: what a pack of them holds
+  install = 13,       // text: JSON that names a pack and who is trusted (service/pack_entries.h) → JSON: what was taken
+  capture_find = 14,  // key → JSON: whether the fleet's store has the capture, which is in the cache then
 };
-inline constexpr uint8_t k_verb_count = 14;
+inline constexpr uint8_t k_verb_count = 15;
 std::string_view to_string(Verb verb);
 
 struct Command {

@@ -389,6 +389,32 @@ TEST_F(KilndTest, DaemonsBesideOneStoreCompileAKernelOnce) {
   EXPECT_TRUE(Connection(other).command({.verb = Verb::shutdown}, deadline_in(k_patience_ms), false).ok());
 }
 
+/// Whoever signs captures that are believed runs code of theirs in Python: that takes a trust of its own.
+TEST_F(KilndTest, ACaptureOfTheFleetIsFoundWhereItsSignerIsTrustedForCaptures) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  use_store(redis.url());
+  const std::string parts = R"({"level":"capture"})";
+  const Digest key = digest_of(parts);
+  const auto put = [&](size_t bytes) {
+    ask({.verb = Verb::capture_put, .key = key, .text = parts, .data = std::vector<uint8_t>(bytes)});
+  };
+  put(50);
+  put(60);
+  start_afresh();
+  EXPECT_EQ(ask({.verb = Verb::capture_find, .key = key}).at("found"), false);
+  EXPECT_EQ(ask({.verb = Verb::status})["fleet"]["entries_refused"], 1);
+  start_afresh();
+  m_config.packs_trust_captures = m_config.packs_trust;
+  EXPECT_EQ(ask({.verb = Verb::capture_find, .key = key}).at("found"), true);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
+  EXPECT_EQ(ask({.verb = Verb::capture_find, .key = digest_of("another")}).at("found"), false);
+  put(70);  // what grows here takes the place of what was there
+  start_afresh();
+  EXPECT_EQ(ask({.verb = Verb::capture_find, .key = key}).at("found"), true);
+  EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 70U);
+}
+
 TEST_F(KilndTest, WithAStoreThatIsGoneOrHangsBuildsGoOnAsWithoutOne) {
   use_store("redis://127.0.0.1:" + std::to_string(testing::free_port()));
   EXPECT_EQ(build("ok gone")->compilations, 3U);

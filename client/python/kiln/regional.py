@@ -203,7 +203,8 @@ class Entry:
     def _stored(self) -> bytes | None:
         """Where nothing races and there is no capture, that of processes in which something did."""
         own = way(self._settings.mode)
-        kept = (_stored(self._kept_as(each)) for each in ((own, RACED) if own == BY_RULE else (own,)))
+        ways = (own, RACED) if own == BY_RULE else (own,)
+        kept = (_stored(self._kept_as(each), fetches) for fetches in (False, True) for each in ways)
         return next((data for data in kept if data is not None), None)
 
     def _note_loaded(self, capture) -> None:
@@ -368,10 +369,10 @@ def entry_of(value) -> Entry | None:
     return value.entry if isinstance(value, _Bound) else None
 
 
-def _stored(key: bytes) -> bytes | None:
+def _stored(key: bytes, fetches: bool = False) -> bytes | None:
     client = _session.session().client()
     try:
-        return client.capture_get(key) if client is not None else None
+        return client.capture_get(key, fetches) if client is not None else None
     except Exception:  # noqa: BLE001: Kiln never makes its caller fail
         return None
 

@@ -201,11 +201,13 @@ PyObject* setting(PyObject* self, PyObject* key) {
 
 PyObject* capture_get(PyObject* self, PyObject* arguments) {
   Py_buffer key;
-  if (!PyArg_ParseTuple(arguments, "y*", &key)) return nullptr;
+  int fetches = 0;
+  if (!PyArg_ParseTuple(arguments, "y*|p", &key, &fetches)) return nullptr;
   kiln_bytes* data = nullptr;
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error = kiln_capture_get(client_of(self), key.buf, static_cast<size_t>(key.len), &data);
+  error = (fetches != 0 ? kiln_capture_fetch : kiln_capture_get)(client_of(self), key.buf, static_cast<size_t>(key.len),
+                                                                 &data);
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&key);
   if (error != nullptr && kiln_error_code(error) == KILN_NOT_FOUND) {
@@ -251,7 +253,7 @@ PyMethodDef k_methods[] = {
     {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},
     {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
     {"setting", setting, METH_O, "setting(key) -> str: a value of the configuration."},
-    {"capture_get", capture_get, METH_VARARGS, "capture_get(key) -> bytes | None"},
+    {"capture_get", capture_get, METH_VARARGS, "capture_get(key, fetch=False) -> bytes | None"},
     {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data)"},
     {nullptr, nullptr, 0, nullptr},
 };

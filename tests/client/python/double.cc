@@ -155,6 +155,9 @@ kiln_error* kiln_capture_get(kiln_client* client, const void*, size_t, kiln_byte
   *out = new kiln_bytes{client->capture};
   return nullptr;
 }
+kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t size, kiln_bytes** out) {
+  return kiln_capture_get(client, key, size, out);
+}
 kiln_error* kiln_capture_put(kiln_client* client, const void*, size_t, const void* data, size_t size) {
   client->capture.assign(static_cast<const char*>(data), size);
   return nullptr;

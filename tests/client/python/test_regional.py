@@ -3,7 +3,11 @@
 import copy
 import json
 import os
+import pathlib
 import pickle
+import shutil
+import socket
+import subprocess
 import time
 
 import pytest
@@ -19,12 +23,29 @@ from kiln.torch.described import Describer
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 
+KILN = pathlib.Path(os.environ.get("KILN_DAEMON_PATH", "kilnd")).with_name("kiln")
 TOLERANCE = 5e-6  # f32, sums of at most 200 terms; relative to each tensor's largest element
 
 
 def run(cache, *arguments, **environment):
     """What one process of regional_process.py reports."""
     return report_of("regional_process.py", *arguments, KILN_CACHE_DIR=str(cache), **environment)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The environment of hosts that share a redis-server."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    keys = tmp_path / "keys"
+    subprocess.run([KILN, "key", "create", keys], check=True, capture_output=True)
+    with subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL) as server:
+        yield {"KILN_CACHE_REMOTE": f"redis://127.0.0.1:{port}", "KILN_REMOTE_SIGNING_KEY": str(keys / "kiln.key"),
+               "KILN_REMOTE_BUDGET_MS": "20000", "KILN_PACKS_TRUST": str(keys), "KILN_PACKS_TRUST_CAPTURES": str(keys)}  # fmt: skip
+        server.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -355,3 +376,13 @@ def test_repeated_blocks_are_found_by_class_and_parameters():
     assert blocks_of(make("perceptron")) == []
 
 
+def test_a_host_beside_a_filled_store_neither_captures_nor_compiles_nor_checks(store, tmp_path):
+    first = run(tmp_path / "one", "train", "perceptron", **store)
+    assert first["stats"]["compilations"] > 0 and first["stats"]["checked"] > 0
+    stop = {**os.environ, **store, "KILN_CACHE_DIR": str(tmp_path / "one")}
+    subprocess.run([KILN, "daemon", "stop"], env=stop, check=True, capture_output=True)  # it writes what waits
+    second = run(tmp_path / "two", "train", "perceptron", **store)
+    counts = {name: second["stats"][name] for name in ("compilations", "checked")}
+    assert counts == {"compilations": 0, "checked": 0}
+    assert second["stats"]["captures_loaded"] > 0 and second["frames"] == 0
+    assert second["digest"] == first["digest"]

@@ -76,7 +76,7 @@ class Record:
         client = _session.session().client()
         if not self.name or client is None:
             return UNKNOWN
-        state, _, plans = (client.capture_get(self.name.encode()) or b"").decode().partition(" ")
+        state, _, plans = (client.capture_get(self.name.encode(), True) or b"").decode().partition(" ")
         return state if state == WRONG or (state == AGREED and plans == self._plans) else UNKNOWN
 
     def write(self, state: str) -> None:

@@ -1,0 +1,39 @@
+#include "service/shared_captures.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace kiln {
+
+namespace {
+
+using nlohmann::json;
+using protocol::Verb;
+
+constexpr int k_schema_version = 1;
+
+Expected<std::string> find(const Digest& key, EntryStore& store, Supplies& supplies) {
+  const auto found = supplies.find_capture(key);
+  if (found) KILN_RETURN_IF_ERROR(store.publish(*found, {}, false));
+  return json{{"schema_version", k_schema_version}, {"found", found.has_value()}}.dump();
+}
+
+void offer(const protocol::Command& put, const std::string& answer, Supplies& supplies) {
+  const json said = json::parse(answer, nullptr, false);
+  if (!said.is_object() || !said.value("stored", false)) return;
+  Artifact capture{ArtifactKind::capture, {}, put.data};
+  const Digest digest = artifact_digest(capture);
+  supplies.offer_capture(
+      {put.key, said.value("generation", uint32_t{0}), digest, std::move(capture), {}, put.text, {}});
+}
+
+}  // namespace
+
+Expected<std::string> run_on_captures(const protocol::Command& command, EntryStore& store, Supplies& supplies) {
+  if (command.verb == Verb::capture_find) return find(command.key, store, supplies);
+  KILN_ASSIGN_OR_RETURN(std::string answer, store.command(command));
+  if (command.verb == Verb::capture_put) offer(command, answer, supplies);
+  return answer;
+}
+
+}  // namespace kiln
