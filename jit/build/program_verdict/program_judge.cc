@@ -132,6 +132,9 @@ Expected<std::vector<LaunchObserver::Given>> ProgramJudge::begin(const Launch& l
   m_running = {&launch.image, {launch.extents.begin(), launch.extents.end()}};
   m_task_step = m_stands_in ? 1 : affordable_task_step();
   std::vector<Given> given = give();  // while what is updated in place is not called overwritten
+  m_foreseen.clear();
+  if (!m_inconclusive && !m_stands_in && m_task_step == 1 && overwrites_what_it_reads())
+    KILN_RETURN_IF_ERROR(foresee());
   remember_what_is_overwritten();
   if (!m_stands_in) poison_targets();
   m_began = std::chrono::steady_clock::now();
@@ -305,17 +308,60 @@ void ProgramJudge::poison_targets() {
   }
 }
 
+bool ProgramJudge::is_written_over(const Made& made) const {
+  if (made.is_overwritten) return false;
+  for (size_t i = 0; i < m_arguments.size(); ++i) {
+    const ScriptArgument& said = step().arguments[i];
+    if (said.role == BufferRole::input) continue;
+    if (overlap(made.bytes, m_arguments[i].bytes.first(said.layout.bytes()))) return true;
+  }
+  return false;
+}
+
+/// Whether the launch writes over values that are needed for nothing but to know what it must make.
+bool ProgramJudge::overwrites_what_it_reads() const {
+  return std::ranges::any_of(step().fragments, [&](const ScriptFragment& fragment) {
+    return std::ranges::any_of(fragment.inputs, [&](uint32_t storage) {
+      return storage >= m_inputs.size() && !m_made[storage].stand_in && is_written_over(m_made[storage]);
+    });
+  });
+}
+
+/// Computes what the launch must make, and how far that may be off, while all that it reads is there.
+Status ProgramJudge::foresee() {
+  const auto start = std::chrono::steady_clock::now();
+  for (ScriptFragment& fragment : step().fragments) {
+    KILN_ASSIGN_OR_RETURN(const auto reference, reference_of(fragment));
+    std::vector<Expectation>& foreseen = m_foreseen.emplace_back();
+    for (size_t i = 0; i < fragment.targets.size(); ++i) {
+      const ScriptFragment::Target& target = fragment.targets[i];
+      Expectation& expected =
+          foreseen.emplace_back(expect(target, chosen_elements(target.made.layout.dims), *reference));
+      for (size_t e = 0; e < expected.values.size(); ++e)
+        expected.uncertainties.push_back(reference->uncertainty(i, expected.elements[e]));
+    }
+  }
+  m_verdict.reference_ms += milliseconds_since(start);
+  return {};
+}
+
+bool ProgramJudge::is_needed_later(uint32_t storage) const {
+  if (m_foreseen.empty() || m_script.storages[storage].last_step > m_step) return true;
+  if (std::ranges::find(m_script.outputs, storage, &ScriptCell::storage) != m_script.outputs.end()) return true;
+  return std::ranges::any_of(step().arguments, [&](const ScriptArgument& argument) {
+    return argument.copied && argument.copied->storage == storage;
+  });
+}
+
 /// What was made stays where it was made until a launch writes there again. Copied by pointers: of a span's iterators GCC 12
 /// makes a loop over the bytes.
 void ProgramJudge::remember_what_is_overwritten() {
-  for (size_t i = 0; i < m_arguments.size(); ++i) {
-    if (step().arguments[i].role == BufferRole::input) continue;
-    const std::span<const uint8_t> written = m_arguments[i].bytes.first(step().arguments[i].layout.bytes());
-    for (Made& made : m_made) {
-      if (made.is_overwritten || !overlap(made.bytes, written)) continue;
-      made.is_overwritten = true;
-      if (!made.stand_in) made.copy.emplace(made.bytes.data(), made.bytes.data() + made.bytes.size());
-    }
+  for (uint32_t storage = 0; storage < m_made.size(); ++storage) {
+    Made& made = m_made[storage];
+    if (!is_written_over(made)) continue;
+    made.is_overwritten = true;
+    if (made.stand_in || !is_needed_later(storage)) continue;
+    made.copy.emplace(made.bytes.data(), made.bytes.data() + made.bytes.size());
   }
 }
 
@@ -348,7 +394,7 @@ Status ProgramJudge::judge_what_was_made() {
   }
   const auto start = std::chrono::steady_clock::now();
   const uint64_t undetermined = m_verdict.undetermined;
-  for (ScriptFragment& fragment : step().fragments) KILN_RETURN_IF_ERROR(check_fragment(fragment));
+  for (size_t i = 0; i < step().fragments.size(); ++i) KILN_RETURN_IF_ERROR(check_fragment(i));
   m_verdict.reference_ms += milliseconds_since(start);
   if (m_verdict.undetermined == undetermined) m_judged[m_step] = m_running;
   if (m_task_step > 1) KILN_RETURN_IF_ERROR(replace_what_was_made());
@@ -424,51 +470,79 @@ void ProgramJudge::follow_what_was_replaced() {
   m_replaced.merge(made);
 }
 
-Status ProgramJudge::check_fragment(ScriptFragment& fragment) {
+/// Of values as they are now. Once: the fragment's graph goes into it.
+Expected<std::unique_ptr<FragmentReference>> ProgramJudge::reference_of(ScriptFragment& fragment) const {
   std::vector<std::span<const std::byte>> inputs;
   for (const uint32_t storage : fragment.inputs) inputs.push_back(std::as_bytes(bytes_of(storage)));
-  KILN_ASSIGN_OR_RETURN(const auto reference, FragmentReference::create(std::move(fragment.graph), std::move(inputs)));
-  for (size_t i = 0; i < fragment.targets.size(); ++i) KILN_RETURN_IF_ERROR(check_target(i, fragment, *reference));
+  return FragmentReference::create(std::move(fragment.graph), std::move(inputs));
+}
+
+/// A few elements at least, and more while that takes no time.
+ProgramJudge::Expectation ProgramJudge::expect(const ScriptFragment::Target& target, std::vector<int64_t> elements,
+                                               FragmentReference& reference) {
+  const double start = thread_seconds();
+  std::vector<double> values(std::min(elements.size(), k_least_elements));
+  reference.exact().many(target.value, std::span(elements).first(values.size()), values);
+  while (values.size() < elements.size() && thread_seconds() - start < k_seconds_per_value) {
+    values.push_back(reference.exact().at(target.value, elements[values.size()]));
+  }
+  return {std::move(elements), std::move(values), {}, !reference.status().ok()};
+}
+
+/// Those that are compared, of what ran: where some tasks did, those that they made.
+std::vector<int64_t> ProgramJudge::made_elements(const ScriptFragment::Target& target) const {
+  const ValueLayout& layout = target.made.layout;
+  std::vector<int64_t> elements = chosen_elements(layout.dims);
+  if (m_task_step == 1) return elements;
+  const std::span<const uint8_t> bytes = bytes_of(target.made.storage);
+  std::erase_if(elements, [&](int64_t each) { return is_poisoned(layout.dtype, element_in(bytes, layout, each)); });
+  return elements;
+}
+
+Status ProgramJudge::check_fragment(size_t index) {
+  ScriptFragment& fragment = step().fragments[index];
+  std::unique_ptr<FragmentReference> reference;
+  if (m_foreseen.empty()) {
+    KILN_ASSIGN_OR_RETURN(reference, reference_of(fragment));
+  }
+  for (size_t i = 0; i < fragment.targets.size(); ++i) {
+    const ScriptFragment::Target& target = fragment.targets[i];
+    if (target.made.layout.elements() == 0) continue;
+    const Expectation expected = reference ? expect(target, made_elements(target), *reference) : m_foreseen[index][i];
+    if (expected.elements.empty()) return wrong(fmt::format("makes {}: nothing was written to it", target.name));
+    if (expected.is_unknown && step().computes_indices) continue;
+    const auto uncertainty = [&](size_t element) {
+      return reference ? reference->uncertainty(i, expected.elements[element]) : expected.uncertainties[element];
+    };
+    KILN_RETURN_IF_ERROR(compare(fragment, target, expected, uncertainty));
+  }
   return {};
 }
 
-Status ProgramJudge::check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference) {
-  const ScriptFragment::Target& target = fragment.targets[index];
+template <typename Uncertainty>
+Status ProgramJudge::compare(const ScriptFragment& fragment, const ScriptFragment::Target& target,
+                             const Expectation& expected, const Uncertainty& uncertainty) {
   const ValueLayout& layout = target.made.layout;
   const auto* made = reinterpret_cast<const std::byte*>(bytes_of(target.made.storage).data());
-  if (layout.elements() == 0) return {};
-  std::vector<int64_t> elements = chosen_elements(layout.dims);
-  if (m_task_step > 1) {
-    const std::span<const uint8_t> bytes = bytes_of(target.made.storage);
-    std::erase_if(elements, [&](int64_t each) { return is_poisoned(layout.dtype, element_in(bytes, layout, each)); });
-    if (elements.empty()) return wrong(fmt::format("makes {}: nothing was written to it", target.name));
-  }
-  const double start = thread_seconds();
-  std::vector<double> expected(std::min(elements.size(), k_least_elements));
-  reference.exact().many(target.value, std::span(elements).first(expected.size()), expected);
-  while (expected.size() < elements.size() && thread_seconds() - start < k_seconds_per_value) {
-    expected.push_back(reference.exact().at(target.value, elements[expected.size()]));
-  }
   double squares = 0;
   size_t finite = 0;
-  for (const double each : expected) {
+  for (const double each : expected.values) {
     if (std::isfinite(each)) squares += each * each, ++finite;
   }
-  if (!reference.status().ok() && step().computes_indices) return {};
   ++m_verdict.values;
   const double scale = finite ? std::sqrt(squares / static_cast<double>(finite)) : 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double got = load_element(layout.dtype, made, layout.place_of(elements[i]));
-    const double want = beyond_range(layout.dtype, expected[i]);
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    const int64_t element = expected.elements[i];
+    const double got = load_element(layout.dtype, made, layout.place_of(element));
+    const double want = beyond_range(layout.dtype, expected.values[i]);
     ++m_verdict.elements;
-    const auto uncertainty = [&] { return reference.uncertainty(index, elements[i]); };
     const double allowed = allowed_error(layout.dtype, fragment, want, scale);
-    if (agrees(layout.dtype, got, expected[i], allowed, uncertainty)) continue;
+    if (agrees(layout.dtype, got, expected.values[i], allowed, [&] { return uncertainty(i); })) continue;
     if (begins_elsewhere(fragment)) {
       ++m_verdict.undetermined;
       continue;
     }
-    return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, elements[i], got, want));
+    return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, element, got, want));
   }
   return {};
 }

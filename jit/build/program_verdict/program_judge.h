@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -55,6 +56,13 @@ class ProgramJudge final : public LaunchObserver {
     std::optional<std::vector<uint8_t>> copy = {};
     std::optional<StandIn> stand_in = {};  // the contents; they are not in the memory
   };
+  /// What a launch must make of a value, in some of its elements.
+  struct Expectation {
+    std::vector<int64_t> elements;
+    std::vector<double> values;         // of the first of them
+    std::vector<double> uncertainties;  // of those; empty: computed when one is asked for
+    bool is_unknown = false;            // of some it is not known what they must be
+  };
   ScriptStep& step() { return m_script.steps[m_step]; }
   const ScriptStep& step() const { return m_script.steps[m_step]; }
   /// The contents of a storage, until what stands in for them is put into the memory.
@@ -77,6 +85,10 @@ class ProgramJudge final : public LaunchObserver {
   Status check_places(std::span<const Argument> arguments);
   Status check_reads();
   void follow_places();
+  bool is_written_over(const Made& made) const;
+  bool overwrites_what_it_reads() const;
+  Status foresee();
+  bool is_needed_later(uint32_t storage) const;
   void remember_what_is_overwritten();
   uint32_t affordable_task_step() const;
   std::vector<int64_t> chosen_elements(const std::vector<int64_t>& dims) const;
@@ -85,8 +97,14 @@ class ProgramJudge final : public LaunchObserver {
   void tame_what_was_made();
   bool begins_elsewhere(const ScriptFragment& fragment) const;
   void follow_what_was_replaced();
-  Status check_fragment(ScriptFragment& fragment);
-  Status check_target(size_t index, const ScriptFragment& fragment, FragmentReference& reference);
+  Expected<std::unique_ptr<FragmentReference>> reference_of(ScriptFragment& fragment) const;
+  static Expectation expect(const ScriptFragment::Target& target, std::vector<int64_t> elements,
+                            FragmentReference& reference);
+  std::vector<int64_t> made_elements(const ScriptFragment::Target& target) const;
+  Status check_fragment(size_t index);
+  template <typename Uncertainty>
+  Status compare(const ScriptFragment& fragment, const ScriptFragment::Target& target, const Expectation& expected,
+                 const Uncertainty& uncertainty);
   template <typename Uncertainty>
   bool agrees(DType dtype, double got, double exact, double allowed, const Uncertainty& uncertainty);
 
@@ -103,7 +121,8 @@ class ProgramJudge final : public LaunchObserver {
   std::vector<Argument> m_arguments;              // of the launch that runs
   std::chrono::steady_clock::time_point m_began;
   size_t m_step = 0;
-  uint32_t m_task_step = 1;  // of the launch that runs
+  uint32_t m_task_step = 1;                          // of the launch that runs
+  std::vector<std::vector<Expectation>> m_foreseen;  // of its fragments' targets; empty: computed once it has run
   /// What ran and agreed with its reference, by step.
   struct Judged {
     const Image* image = nullptr;
