@@ -13,6 +13,8 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 namespace kiln::testing {
@@ -49,6 +51,21 @@ std::vector<std::string> redis_arguments(std::vector<std::string> settings, uint
                                         std::to_string(port), "--loglevel", "warning"};
   arguments.insert(arguments.end(), settings.begin(), settings.end());
   return arguments;
+}
+
+/// Writes nginx' configuration, and gives its arguments.
+std::vector<std::string> nginx_arguments(const std::string& folder, const std::string& settings,
+                                         const std::string& listening, uint16_t port) {
+  std::filesystem::create_directories(folder + "/files");
+  std::ofstream file(folder + "/nginx.conf");
+  file << "daemon off; master_process off; pid " << folder << "/pid; error_log " << folder
+       << "/log;\nevents {}\nhttp { access_log off; client_max_body_size 8m;\n";
+  for (const char* what : {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"}) {
+    file << what << "_temp_path " << folder << "/" << what << ";\n";
+  }
+  file << "server { listen 127.0.0.1:" << port << listening << "; root " << folder
+       << "/files; location / { dav_methods PUT; " << settings << " } } }\n";
+  return {"nginx", "-p", folder, "-c", folder + "/nginx.conf", "-e", folder + "/log"};
 }
 
 }  // namespace
@@ -103,6 +120,15 @@ std::string RedisServer::ask(const std::vector<std::string>& words) const {
   freeReplyObject(reply);
   return text;
 }
+
+Nginx::Nginx(const std::string& folder, const std::string& settings, const std::string& listening)
+    : m_folder(folder), m_port(free_port()), m_process(nginx_arguments(folder, settings, listening, m_port), m_port) {}
+
+S3Server::S3Server(const std::string& key_file)
+    : m_process({"env", "PYTHONPATH=" KILN_MOTO, KILN_PYTHON, KILN_S3_SERVER, std::to_string(m_port), key_file},
+                m_port) {}
+
+bool S3Server::can_run() { return std::filesystem::exists(KILN_MOTO "/moto"); }
 
 Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port)) {
   EXPECT_EQ(listen(m_listener.get(), 16), 0);

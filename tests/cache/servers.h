@@ -51,6 +51,38 @@ class RedisServer {
   ServerProcess m_process;
 };
 
+/// nginx with a folder that it serves, and that others may write to.
+class Nginx {
+ public:
+  /// `settings` are of the folder, `listening` of the server: " ssl" and its certificates.
+  explicit Nginx(const std::string& folder, const std::string& settings = "", const std::string& listening = "");
+
+  uint16_t port() const { return m_port; }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(m_port); }
+  std::string file(const std::string& name) const { return m_folder + "/files/" + name; }
+  void kill() { m_process.kill(); }
+
+ private:
+  std::string m_folder;
+  uint16_t m_port;
+  ServerProcess m_process;
+};
+
+/// moto's S3 server, which checks signatures, with a bucket "kiln" and a file with a key for it.
+class S3Server {
+ public:
+  explicit S3Server(const std::string& key_file);
+
+  /// Whether moto is installed where the tests' tools install it.
+  static bool can_run();
+  std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(m_port); }
+  void kill() { m_process.kill(); }
+
+ private:
+  uint16_t m_port = free_port();
+  ServerProcess m_process;
+};
+
 /// Accepts connections, one after the other, and does with each what a test says. What it does ends when the peer hangs up.
 class Peer {
  public:
