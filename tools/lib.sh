@@ -83,7 +83,6 @@ prepare() {  # packages, python, the dev build
   ensure_python
   vendor_package nvidia-cuda-nvrtc==13.0.88 nvidia/cu13/lib/libnvrtc.so.13
   vendor_prefix opencl lib/libintelocl.so intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0
-  vendor_prefix s3 bin/moto_server 'moto[s3]==5.2.5' flask flask-cors  # a server of S3 for tests
   say "building (log: build/$PRESET.build.log)"
   build "$PRESET"
 }

@@ -121,6 +121,45 @@ std::string RedisServer::ask(const std::vector<std::string>& words) const {
   return text;
 }
 
+namespace {
+
+constexpr size_t k_slots = 16'384;
+
+/// The first slot of a server's third, or what is beyond the last one's.
+size_t first_slot(size_t server) { return server * k_slots / RedisClusterServers::k_count; }
+
+}  // namespace
+
+RedisClusterServers::RedisClusterServers(const std::string& folder) {
+  for (size_t i = 0; i < k_count; ++i) {
+    const std::string own = folder + "/" + std::to_string(i);
+    std::filesystem::create_directories(own);
+    uint16_t port = free_port();
+    while (port > 55'000) port = free_port();  // the cluster's own port is 10,000 beyond
+    m_servers.push_back(std::make_unique<RedisServer>(
+        std::vector<std::string>{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", own},
+        port));
+    m_servers[i]->ask({"CLUSTER", "SET-CONFIG-EPOCH", std::to_string(i + 1)});
+    m_servers[i]->ask(
+        {"CLUSTER", "ADDSLOTSRANGE", std::to_string(first_slot(i)), std::to_string(first_slot(i + 1) - 1)});
+    m_servers[i]->ask({"CLUSTER", "MEET", "127.0.0.1", std::to_string(m_servers[0]->port())});
+  }
+  for (const auto& server : m_servers) {
+    const auto knows_all = [&] {
+      const std::string info = server->ask({"CLUSTER", "INFO"});
+      return info.find("cluster_state:ok") != std::string::npos &&
+             info.find("cluster_slots_ok:16384") != std::string::npos;
+    };
+    for (int i = 0; i < k_starts && !knows_all(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+size_t RedisClusterServers::owner_of(uint16_t slot) const {
+  size_t owner = 0;
+  while (slot >= first_slot(owner + 1)) ++owner;
+  return owner;
+}
+
 Nginx::Nginx(const std::string& folder, const std::string& settings, const std::string& listening)
     : m_folder(folder), m_port(free_port()), m_process(nginx_arguments(folder, settings, listening, m_port), m_port) {}
 
@@ -137,7 +176,9 @@ Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port))
       pollfd ready{m_listener.get(), POLLIN, 0};
       if (poll(&ready, 1, 20) <= 0) continue;
       const UniqueFd socket(accept4(m_listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (socket) serve(socket.get());
+      if (!socket) continue;
+      m_was_asked = true;
+      serve(socket.get());
     }
   });
 }
@@ -145,6 +186,7 @@ Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port))
 Peer::~Peer() {
   m_is_over = true;
   m_thread.join();
+  EXPECT_TRUE(m_was_asked);
 }
 
 }  // namespace kiln::testing

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +52,21 @@ class RedisServer {
   ServerProcess m_process;
 };
 
+/// Three masters of a cluster of Redis, each with a third of the slots.
+class RedisClusterServers {
+ public:
+  /// `folder`: for what they remember.
+  explicit RedisClusterServers(const std::string& folder);
+
+  RedisServer& at(size_t index) { return *m_servers[index]; }
+  /// Whose slot it is, as it was at the start.
+  size_t owner_of(uint16_t slot) const;
+  static constexpr size_t k_count = 3;
+
+ private:
+  std::vector<std::unique_ptr<RedisServer>> m_servers;
+};
+
 /// nginx with a folder that it serves, and that others may write to.
 class Nginx {
  public:
@@ -84,6 +100,7 @@ class S3Server {
 };
 
 /// Accepts connections, one after the other, and does with each what a test says. What it does ends when the peer hangs up.
+/// One that nobody asked proves nothing, and fails the test.
 class Peer {
  public:
   explicit Peer(std::function<void(int socket)> serve);
@@ -94,9 +111,9 @@ class Peer {
   uint16_t port() const { return m_port; }
 
  private:
+  uint16_t m_port = 0;  // set by what makes the listener, so it is before that
   UniqueFd m_listener;
-  uint16_t m_port = 0;
-  std::atomic<bool> m_is_over = false;
+  std::atomic<bool> m_is_over = false, m_was_asked = false;
   std::thread m_thread;
 };
 
