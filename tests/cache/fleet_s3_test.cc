@@ -127,7 +127,7 @@ TEST_F(S3FleetTest, OfAServerThatIsGoneOrSlowOrFullNothingIsFound) {
 TEST_F(S3FleetTest, TheKeyMayBeInTheEnvironment) {
   std::string key;
   std::getline(std::ifstream(m_password_file), key);
-  const std::string file = std::exchange(m_password_file, "");
+  m_password_file.clear();
   EXPECT_EQ(open_fleet_store({url(), ""}).status().code(), StatusCode::not_found);
   setenv("AWS_ACCESS_KEY_ID", key.substr(0, key.find(':')).c_str(), 1);
   setenv("AWS_SECRET_ACCESS_KEY", key.substr(key.find(':') + 1).c_str(), 1);
