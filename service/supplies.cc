@@ -61,6 +61,12 @@ bool is_whole(const SourceEntry& program) {
   return std::ranges::all_of(needed, [&](const Digest& digest) { return there.contains(digest); });
 }
 
+/// Whether others may have use for it: a plan that has not raced anybody makes in no time.
+bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
+  return kind == ArtifactKind::program || kind == ArtifactKind::code ||
+         (kind == ArtifactKind::plan && is_raced_plan(payload));
+}
+
 void add_program(SourceEntry entry, BuildResult& result) {
   const auto known = nlohmann::json::parse(entry.provenance, nullptr, false);
   result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key),
@@ -93,13 +99,25 @@ void Supplies::open_fleet(const Config& config) {
   m_sources.push_back(std::move(*fleet));
 }
 
-std::vector<SuppliedCode> Supplies::find(std::vector<Digest> keys, Patience& patience) {
+std::vector<SuppliedCode> Supplies::find_code(std::vector<Digest> keys, Patience& patience) {
   std::vector<SuppliedCode> found;
+  for (SourceEntry& entry :
+       find(std::move(keys), ArtifactKind::code, patience, [](const SourceEntry&) { return true; })) {
+    found.push_back({entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact))});
+  }
+  return found;
+}
+
+/// Of each key what the first source has that is wanted.
+std::vector<SourceEntry> Supplies::find(std::vector<Digest> keys, ArtifactKind kind, Patience& patience,
+                                        bool (*is_wanted)(const SourceEntry&)) {
+  std::vector<SourceEntry> found;
   for (const auto& source : m_sources) {
     if (keys.empty()) break;
-    for (SourceEntry& entry : source->find(keys, ArtifactKind::code, patience)) {
+    for (SourceEntry& entry : source->find(keys, kind, patience)) {
+      if (!is_wanted(entry)) continue;
       std::erase(keys, entry.key);
-      found.push_back({entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact))});
+      found.push_back(std::move(entry));
     }
   }
   return found;
@@ -112,7 +130,7 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
     const auto built = std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
     if (built == result.artifacts.end()) continue;
     const auto kind = static_cast<ArtifactKind>(built->kind);
-    if (kind != ArtifactKind::program && kind != ArtifactKind::code) continue;
+    if (!is_shared(kind, built->payload)) continue;
     SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
     if (!head.not_judged.empty()) entry.provenance = nlohmann::json{{k_not_judged, head.not_judged}}.dump();
     if (kind == ArtifactKind::program) {
@@ -180,7 +198,7 @@ CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, Deadline u
 
 /// Adds what sources have of `keys` to `found`, and gives the rest.
 std::vector<Digest> BuildSupply::look(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found) {
-  std::ranges::move(m_supplies.find(keys, patience), std::back_inserter(found));
+  std::ranges::move(m_supplies.find_code(keys, patience), std::back_inserter(found));
   return without(keys, {}, found);
 }
 
@@ -206,6 +224,15 @@ void BuildSupply::await_hosts(std::vector<Digest> keys, Deadline until, const st
     keys = lease(look(std::move(keys), patience, found), patience, found);
   }
   if (!is_over()) m_supplies.m_fleet->note_wait(keys.empty());
+}
+
+std::vector<SuppliedPlan> BuildSupply::raced_plans(std::span<const Digest> keys) {
+  std::vector<SuppliedPlan> plans;
+  const auto has_raced = [](const SourceEntry& entry) { return is_raced_plan(entry.artifact.payload); };
+  for (SourceEntry& entry : m_supplies.find({keys.begin(), keys.end()}, ArtifactKind::plan, m_patience, has_raced)) {
+    plans.push_back({entry.key, std::move(entry.artifact.payload)});
+  }
+  return plans;
 }
 
 void BuildSupply::give(std::vector<SuppliedCode> made) {

@@ -36,6 +36,8 @@ class BuildSupply {
   /// As of CodeSupply. A wait takes until `until` at most; then what others still make is the asker's, too. `is_over`: asked
   /// now and then whether the answer is wanted.
   CodeAnswer ask(std::span<const Digest> keys, bool waits, Deadline until, const std::function<bool()>& is_over);
+  /// As of CodeSupply.
+  std::vector<SuppliedPlan> raced_plans(std::span<const Digest> keys);
   /// Other builds get it at once, and so does the fleet.
   void give(std::vector<SuppliedCode> made);
 
@@ -91,7 +93,9 @@ class Supplies {
  private:
   friend class BuildSupply;
   void open_fleet(const Config& config);
-  std::vector<SuppliedCode> find(std::vector<Digest> keys, Patience& patience);
+  std::vector<SuppliedCode> find_code(std::vector<Digest> keys, Patience& patience);
+  std::vector<SourceEntry> find(std::vector<Digest> keys, ArtifactKind kind, Patience& patience,
+                                bool (*is_wanted)(const SourceEntry&));
 
   const Patience::Duration m_budget;
   std::vector<std::unique_ptr<EntrySource>> m_sources;

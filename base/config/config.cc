@@ -33,12 +33,14 @@ constexpr std::array k_keys = {
     ConfigKey{"cache.shared", &Config::cache_shared, "",
               "A cache directory of this user or root that is only read, for what neither the cache nor a pack has."},
     ConfigKey{"cache.remote", &Config::cache_remote, "",
-              "A store that the hosts of a fleet share: redis://host[:port][/database], http[s]://host[:port]/folder. "
-              "Empty: none."},
+              "A store that the hosts of a fleet share: redis://host[:port][/database], http[s]://host[:port]/folder, "
+              "s3://bucket[/prefix][?region=…&endpoint=…]. Empty: none."},
     ConfigKey{"remote.budget_ms", &Config::remote_budget_ms, "ms",
               "How long a build waits for the fleet's store, all its questions together."},
-    ConfigKey{"remote.password_file", &Config::remote_password_file, "",
-              "The file with the store's password, which nobody else may read. Empty: there is none."},
+    ConfigKey{
+        "remote.password_file", &Config::remote_password_file, "",
+        "The file with the store's password, which nobody else may read; name:password over HTTP, the access key's id "
+        "and its secret so for S3. Empty: there is none, or it is AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."},
     ConfigKey{
         "remote.signing_key", &Config::remote_signing_key, "",
         "The key (kiln key create) that signs what is given to the store. Empty: entries are taken from it only."},

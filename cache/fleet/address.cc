@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -40,8 +41,21 @@ Expected<UrlParts> parse_url(const std::string& url) {
                  part_of(parsed.get(), CURLUPART_PATH)};
   const std::string port = part_of(parsed.get(), CURLUPART_PORT);
   std::from_chars(port.data(), port.data() + port.size(), parts.port);
+  parts.query = part_of(parsed.get(), CURLUPART_QUERY);
   if (parts.host.empty()) return invalid_argument("'{}' names no host", url.substr(0, 128));
   return parts;
+}
+
+std::string query_value(const UrlParts& url, std::string_view name) {
+  std::string_view rest = url.query;
+  while (!rest.empty()) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
+    if (pair.size() > name.size() && pair.starts_with(name) && pair[name.size()] == '=') {
+      return std::string(pair.substr(name.size() + 1));
+    }
+  }
+  return "";
 }
 
 Expected<std::string> read_password(const std::string& path) {

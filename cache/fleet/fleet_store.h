@@ -43,8 +43,10 @@ class FleetStore {
 
 /// Where a fleet's store is, and with what words it is entered.
 struct FleetAddress {
-  std::string url;            // redis://host[:port][/database], http[s]://host[:port]/folder
-  std::string password_file;  // which nobody else may read; empty: none. Over HTTP it has name:password
+  std::string
+      url;  // redis://host[:port][/database], http[s]://host[:port]/folder, s3://bucket[/prefix][?region=…&endpoint=…]
+  // Which nobody else may read; empty: none. Over HTTP it has name:password, for S3 the access key's id and its secret so.
+  std::string password_file;
 };
 
 /// A row a protocol. Errors: invalid_argument for a URL that no row is for; what reading the password said.

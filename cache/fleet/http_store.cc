@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdlib>
 #include <utility>
 
+#include "base/hex.h"
 #include "base/limits.h"
+#include "cache/pack/sha256.h"
 
 namespace kiln {
 namespace {
@@ -13,21 +15,26 @@ namespace {
 constexpr long k_connections = 8;
 constexpr int k_longest_poll_ms = 100;
 
-struct HeadersFree {
-  void operator()(curl_slist* headers) const { curl_slist_free_all(headers); }
-};
+/// As the command curl has it.
+std::string authorities() {
+  for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return value;
+  }
+  return "";
+}
 
 }  // namespace
 
-Expected<std::unique_ptr<FleetStore>> HttpStore::create(std::string url, std::string password) {
+Expected<std::unique_ptr<FleetStore>> HttpStore::create(std::string url, HttpIdentity identity) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   if (ready != CURLE_OK) return error(StatusCode::unavailable, "libcurl: {}", curl_easy_strerror(ready));
   if (!url.ends_with('/')) url += '/';
-  return std::unique_ptr<FleetStore>(new HttpStore(std::move(url), std::move(password)));
+  return std::unique_ptr<FleetStore>(new HttpStore(std::move(url), std::move(identity)));
 }
 
-HttpStore::HttpStore(std::string url, std::string password)
-    : m_url(std::move(url)), m_password(std::move(password)), m_multi(curl_multi_init()) {
+HttpStore::HttpStore(std::string url, HttpIdentity identity)
+    : m_url(std::move(url)), m_identity(std::move(identity)), m_authorities(authorities()), m_multi(curl_multi_init()) {
   curl_multi_setopt(m_multi.get(), CURLMOPT_MAX_TOTAL_CONNECTIONS, k_connections);
 }
 
@@ -39,25 +46,32 @@ size_t HttpStore::receive(char* bytes, size_t size, size_t count, void* transfer
   return size * count;
 }
 
-size_t HttpStore::send(char* bytes, size_t size, size_t count, void* transfer) {
-  std::span<const uint8_t>& sent = static_cast<Transfer*>(transfer)->sent;
-  const size_t some = std::min(size * count, sent.size());
-  std::memcpy(bytes, sent.data(), some);
-  sent = sent.subspan(some);
-  return some;
-}
-
-std::unique_ptr<HttpStore::Transfer> HttpStore::transfer(const std::string& name) const {
+std::unique_ptr<HttpStore::Transfer> HttpStore::transfer(const std::string& name, std::vector<std::string> headers,
+                                                         std::span<const uint8_t> body) const {
   auto made = std::make_unique<Transfer>();
   made->easy.reset(curl_easy_init());
-  made->url = m_url + name;
   CURL* easy = made->easy.get();
-  curl_easy_setopt(easy, CURLOPT_URL, made->url.c_str());
+  const std::unique_ptr<char, decltype(&curl_free)> escaped(
+      curl_easy_escape(easy, name.data(), static_cast<int>(name.size())), curl_free);
+  curl_easy_setopt(easy, CURLOPT_URL, (m_url + escaped.get()).c_str());
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpStore::receive);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, made.get());
-  if (!m_password.empty()) curl_easy_setopt(easy, CURLOPT_USERPWD, m_password.c_str());
+  if (!m_authorities.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, m_authorities.c_str());
+  if (!m_identity.name_and_password.empty()) {
+    curl_easy_setopt(easy, CURLOPT_USERPWD, m_identity.name_and_password.c_str());
+  }
+  if (!m_identity.signature.empty()) {
+    curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, m_identity.signature.c_str());
+    // Servers ask for it, and not every libcurl adds it.
+    headers.push_back("X-Amz-Content-Sha256: " + to_hex(sha256_of(body)));
+  }
+  if (!m_identity.session.empty()) headers.push_back("X-Amz-Security-Token: " + m_identity.session);
+  for (const std::string& header : headers) {
+    made->headers.reset(curl_slist_append(made->headers.release(), header.c_str()));
+  }
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, made->headers.get());
   return made;
 }
 
@@ -129,19 +143,16 @@ Status HttpStore::put(const std::string& name, std::span<const uint8_t> value, b
     KILN_ASSIGN_OR_RETURN(const bool found, is_there(*look));
     if (found) return {};
   }
-  const auto write = transfer(name);
-  write->sent = value;
-  std::unique_ptr<curl_slist, HeadersFree> headers(
-      curl_slist_append(nullptr, "Expect:"));  // nobody waits for a "go on"
-  if (!replaces) curl_slist_append(headers.get(), "If-None-Match: *");
+  std::vector<std::string> headers = {"Content-Type: application/octet-stream"};
+  if (!replaces) headers.emplace_back("If-None-Match: *");
+  const auto write = transfer(name, std::move(headers), value);
   CURL* easy = write->easy.get();
-  curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-  curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(value.size()));
-  curl_easy_setopt(easy, CURLOPT_READFUNCTION, &HttpStore::send);
-  curl_easy_setopt(easy, CURLOPT_READDATA, write.get());
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers.get());
+  curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "PUT");
+  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, value.data());
+  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(value.size()));
+  curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // nobody waits for a "go on"
   run({&write, 1}, until);
-  if (write->is_over && write->status == 412) return {};  // somebody else was faster
+  if (write->is_over && (write->status == 409 || write->status == 412)) return {};  // somebody else was faster
   KILN_ASSIGN_OR_RETURN(const bool is_kept, is_there(*write));
   return is_kept ? Status() : error(StatusCode::unavailable, "{}: it cannot be written there", m_url);
 }

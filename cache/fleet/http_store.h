@@ -10,11 +10,18 @@
 
 namespace kiln {
 
+/// Whose requests are, and how they say so.
+struct HttpIdentity {
+  std::string name_and_password;  // "name:password"; empty: nobody's
+  std::string signature = {};     // how requests are signed with it (CURLOPT_AWS_SIGV4); empty: it is sent
+  std::string session = {};       // the token of a session; empty: there is none
+};
+
 /// A folder of a web server: GET, HEAD and PUT of one file a name. libcurl's types are for this folder's sources alone.
 class HttpStore final : public FleetStore {
  public:
-  /// `url`: the folder. `password`: "name:password", or empty.
-  static Expected<std::unique_ptr<FleetStore>> create(std::string url, std::string password);
+  /// `url`: the folder.
+  static Expected<std::unique_ptr<FleetStore>> create(std::string url, HttpIdentity identity);
 
   /// All at once, over a few connections.
   Expected<std::vector<std::optional<Bytes>>> get(std::span<const std::string> names, Deadline until) override;
@@ -28,26 +35,30 @@ class HttpStore final : public FleetStore {
   struct MultiFree {
     void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
   };
+  struct HeadersFree {
+    void operator()(curl_slist* headers) const { curl_slist_free_all(headers); }
+  };
   struct Transfer {
     std::unique_ptr<CURL, EasyFree> easy;
-    std::string url;
+    std::unique_ptr<curl_slist, HeadersFree> headers;
     Bytes received;
-    std::span<const uint8_t> sent;
     bool is_over = false;
     CURLcode outcome = CURLE_OK;
     long status = 0;
   };
 
-  HttpStore(std::string url, std::string password);
+  HttpStore(std::string url, HttpIdentity identity);
   static size_t receive(char* bytes, size_t size, size_t count, void* transfer);
-  static size_t send(char* bytes, size_t size, size_t count, void* transfer);
   /// It does not move: libcurl knows its place.
-  std::unique_ptr<Transfer> transfer(const std::string& name) const;
+  std::unique_ptr<Transfer> transfer(const std::string& name, std::vector<std::string> headers = {},
+                                     std::span<const uint8_t> body = {}) const;
   void run(std::span<const std::unique_ptr<Transfer>> transfers, Deadline until);
   /// Whether something is there. Errors: all but yes and no.
   Expected<bool> is_there(const Transfer& transfer) const;
 
-  const std::string m_url, m_password;
+  const std::string m_url;
+  const HttpIdentity m_identity;
+  const std::string m_authorities;  // the file with those who vouch for servers; empty: the system's
   const std::unique_ptr<CURLM, MultiFree> m_multi;
 };
 

@@ -59,7 +59,7 @@ class ProgramBuild {
     const Graph settled = settle_layouts(sink_views(m_canonical.graph));
     const RegionPartition partition = find_regions(settled);
     m_clock.finish("regions");
-    KILN_ASSIGN_OR_RETURN(m_regions, plan_regions(partition, m_target, m_published, m_environment.progress));
+    KILN_ASSIGN_OR_RETURN(m_regions, plan_regions(partition, m_target, m_published, m_environment));
     m_clock.finish("fuse");
     KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment));
     m_clock.finish("kernels");

@@ -23,8 +23,14 @@ struct CodeAnswer {
   std::vector<Digest> elsewhere;  // keys whose code another build makes at this moment
 };
 
+/// A plan whose choices have won a race, as its artifact has it.
+struct SuppliedPlan {
+  Digest key;
+  std::vector<uint8_t> bytes;
+};
+
 /// Code that a build need not make though the mapped cache does not have it: other sources have it, or another build makes
-/// it. Threading: one thread.
+/// it. Also plans that won races elsewhere. Threading: one thread.
 class CodeSupply {
  public:
   CodeSupply() = default;
@@ -36,6 +42,9 @@ class CodeSupply {
   /// is made before anything is waited for. `waits`: until other builds have made what they make, or given it up; nothing is
   /// elsewhere then.
   virtual Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits) = 0;
+
+  /// The plans under these keys whose choices have raced, as far as other sources have them.
+  virtual Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) = 0;
 
   /// Hands over what the asker made.
   virtual Status give(std::vector<SuppliedCode> made) = 0;

@@ -25,14 +25,27 @@ Image image_in(const kiln_view& view) {
           header.features};
 }
 
+/// Null for bytes that are no plan.
+const fb::Plan* plan_in(std::span<const uint8_t> bytes) {
+  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
+  return verifier.VerifyBuffer<fb::Plan>(nullptr) ? flatbuffers::GetRoot<fb::Plan>(bytes.data()) : nullptr;
+}
+
 /// The plan that the key leads to; null where there is none. `view` has its bytes.
 const fb::Plan* find_plan(kiln_reader* reader, const Digest& key, kiln_view& view) {
   if (kiln_reader_find_key(reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return nullptr;
-  flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
-  return verifier.VerifyBuffer<fb::Plan>(nullptr) ? flatbuffers::GetRoot<fb::Plan>(view.payload) : nullptr;
+  return plan_in({view.payload, view.header.payload_size});
+}
+
+std::optional<PublishedChoices> choices_of(const fb::Plan* plan) {
+  if (plan == nullptr || plan->choices() == nullptr) return std::nullopt;
+  const auto choices = parse_choices<FuseChoices>({plan->choices()->data(), plan->choices()->size()});
+  return choices.ok() ? std::optional(PublishedChoices{*choices, plan->choice_generation()}) : std::nullopt;
 }
 
 }  // namespace
+
+std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan) { return choices_of(plan_in(plan)); }
 
 Published::Published(const std::string& cache_directory) : m_reader(kiln_reader_open(cache_directory.c_str())) {}
 Published::~Published() { kiln_reader_close(m_reader); }
@@ -63,10 +76,7 @@ std::optional<PublishedRecord> Published::record(const Digest& key) {
 
 std::optional<PublishedChoices> Published::choices(const Digest& key) {
   kiln_view view;
-  const fb::Plan* plan = find_plan(m_reader, key, view);
-  if (plan == nullptr || plan->choices() == nullptr) return std::nullopt;
-  const auto choices = parse_choices<FuseChoices>({plan->choices()->data(), plan->choices()->size()});
-  return choices.ok() ? std::optional(PublishedChoices{*choices, plan->choice_generation()}) : std::nullopt;
+  return choices_of(find_plan(m_reader, key, view));
 }
 
 bool Published::has_plan(const Digest& key, const Digest& artifact) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ struct PublishedChoices {
   FuseChoices choices;
   uint32_t generation = 0;
 };
+
+/// The choices in a plan's bytes; none where they never raced, or are of another version.
+std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan);
 
 /// A record's JSON, and the generation of the head that led to it.
 struct PublishedRecord {

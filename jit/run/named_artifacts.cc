@@ -29,6 +29,12 @@ std::vector<Digest> plans_named_by(std::span<const uint8_t> program) {
 
 std::vector<Digest> codes_named_by(std::span<const uint8_t> plan) { return named_by<fb::Plan>(plan, &fb::Plan::codes); }
 
+bool is_raced_plan(std::span<const uint8_t> plan) {
+  flatbuffers::Verifier verifier(plan.data(), plan.size());
+  return verifier.VerifyBuffer<fb::Plan>(nullptr) &&
+         flatbuffers::GetRoot<fb::Plan>(plan.data())->choice_generation() > 0;
+}
+
 bool is_tuned_program(std::span<const uint8_t> program) {
   flatbuffers::Verifier verifier(program.data(), program.size());
   return !verifier.VerifyBuffer<fb::Program>(nullptr) || flatbuffers::GetRoot<fb::Program>(program.data())->is_tuned();

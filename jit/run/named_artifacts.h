@@ -13,6 +13,9 @@ namespace kiln {
 std::vector<Digest> plans_named_by(std::span<const uint8_t> program);
 std::vector<Digest> codes_named_by(std::span<const uint8_t> plan);
 
+/// Whether the plan's choices have won a race. False for bytes that are no plan.
+bool is_raced_plan(std::span<const uint8_t> plan);
+
 /// Whether each kernel of the program that may race has (docs/tuning.md). True for bytes that are no program.
 bool is_tuned_program(std::span<const uint8_t> program);
 

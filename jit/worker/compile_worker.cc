@@ -114,6 +114,11 @@ class DaemonSupply final : public CodeSupply {
     m_daemon.send(job::CodeQuestion{{keys.begin(), keys.end()}, waits});
     return m_daemon.receive<CodeAnswer>();
   }
+  Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) override {
+    m_daemon.send(job::PlanQuestion{{keys.begin(), keys.end()}});
+    KILN_ASSIGN_OR_RETURN(job::PlanAnswer answer, m_daemon.receive<job::PlanAnswer>());
+    return std::move(answer.plans);
+  }
   Status give(std::vector<SuppliedCode> made) override {
     m_daemon.send(job::MadeCode{std::move(made)});
     return {};

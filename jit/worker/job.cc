@@ -165,6 +165,31 @@ Offset<void> write(FlatBufferBuilder& builder, const MadeCode& made) {
 }
 Status read(const wire::MadeCode& table, MadeCode& made) { return read_supplies(table.made(), made.made); }
 
+Offset<void> write(FlatBufferBuilder& builder, const PlanQuestion& question) {
+  return wire::CreatePlanQuestion(builder, write_digests(builder, question.keys)).Union();
+}
+Status read(const wire::PlanQuestion& table, PlanQuestion& question) {
+  return read_digests(table.keys(), question.keys);
+}
+
+Offset<void> write(FlatBufferBuilder& builder, const PlanAnswer& answer) {
+  std::vector<Offset<wire::SuppliedPlan>> rows;
+  for (const SuppliedPlan& plan : answer.plans) {
+    const auto key = write_digest(builder, plan.key);
+    rows.push_back(wire::CreateSuppliedPlan(builder, key, builder.CreateVector(plan.bytes)));
+  }
+  return wire::CreatePlanAnswer(builder, builder.CreateVector(rows)).Union();
+}
+Status read(const wire::PlanAnswer& table, PlanAnswer& answer) {
+  if (table.plans() == nullptr) return {};
+  for (const wire::SuppliedPlan* row : *table.plans()) {
+    SuppliedPlan& plan = answer.plans.emplace_back();
+    KILN_RETURN_IF_ERROR(read_digest(row->key(), plan.key));
+    plan.bytes = read_bytes(row->bytes());
+  }
+  return {};
+}
+
 template <typename Table, typename Struct>
 Expected<JobMessage> decode_as(const Frame& frame) {
   flatbuffers::Verifier verifier(frame.payload.data(), frame.payload.size(), 8, 1'000'000);
@@ -199,6 +224,10 @@ Expected<JobMessage> decode(const Frame& frame) {
       return decode_as<wire::CodeAnswer, CodeAnswer>(frame);
     case 6:
       return decode_as<wire::MadeCode, MadeCode>(frame);
+    case 7:
+      return decode_as<wire::PlanQuestion, PlanQuestion>(frame);
+    case 8:
+      return decode_as<wire::PlanAnswer, PlanAnswer>(frame);
     default:
       return invalid_argument("job message of unknown kind {}", frame.kind);
   }

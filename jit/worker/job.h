@@ -34,8 +34,17 @@ struct MadeCode {
   std::vector<SuppliedCode> made;
 };
 
+/// CodeSupply::raced_plans and its answer.
+struct PlanQuestion {
+  std::vector<Digest> keys;
+};
+struct PlanAnswer {
+  std::vector<SuppliedPlan> plans;
+};
+
 /// The order is the frame's kind.
-using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure, CodeQuestion, CodeAnswer, MadeCode>;
+using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure, CodeQuestion, CodeAnswer, MadeCode,
+                                PlanQuestion, PlanAnswer>;
 
 std::vector<uint8_t> encode(const JobMessage& message);
 /// Errors: invalid_argument; a worker that sends such a thing is treated as crashed.

@@ -11,38 +11,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A folder that nginx serves, and lets others write to.
-class Nginx {
- public:
-  explicit Nginx(const std::string& folder, const std::string& settings = "") : m_folder(folder), m_port(free_port()) {
-    std::filesystem::create_directories(folder + "/files");
-    std::ofstream(folder + "/nginx.conf")
-        << "daemon off; master_process off; pid " << folder << "/pid; error_log " << folder
-        << "/log;\nevents {}\nhttp { access_log off; client_max_body_size 8m;\n"
-        << temporary_folders() << "server { listen 127.0.0.1:" << m_port << "; root " << folder
-        << "/files; location / { dav_methods PUT; " << settings << " } } }\n";
-    m_process = std::make_unique<ServerProcess>(
-        std::vector<std::string>{"nginx", "-p", folder, "-c", folder + "/nginx.conf", "-e", folder + "/log"}, m_port);
-  }
-
-  std::string url() const { return "http://127.0.0.1:" + std::to_string(m_port); }
-  std::string file(uint64_t seed) const { return m_folder + "/files/" + name_of(seed); }
-  void kill() { m_process->kill(); }
-
- private:
-  std::string temporary_folders() const {
-    std::string text;
-    for (const char* what : {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"}) {
-      text += std::string(what) + "_temp_path " + m_folder + "/" + what + ";\n";
-    }
-    return text;
-  }
-
-  std::string m_folder;
-  uint16_t m_port;
-  std::unique_ptr<ServerProcess> m_process;
-};
-
 std::string bytes_in(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -73,25 +41,26 @@ TEST_F(HttpFleetTest, WhatOneHostBuiltAnotherOneFinds) {
 TEST_F(HttpFleetTest, TheFirstEntryOfAKeyStaysUntilALaterGenerationComes) {
   const Nginx nginx(m_directory.path("nginx"));
   write(*host(nginx.url()), {entry_of(1, 300)});
-  const std::string first = bytes_in(nginx.file(1));
+  const std::string first = bytes_in(nginx.file(name_of(1)));
   EXPECT_FALSE(first.empty());
   write(*host(nginx.url()), {entry_of(1, 500)});
-  EXPECT_EQ(bytes_in(nginx.file(1)), first);
+  EXPECT_EQ(bytes_in(nginx.file(name_of(1))), first);
   write(*host(nginx.url()), {entry_of(1, 500, 1)});
-  EXPECT_NE(bytes_in(nginx.file(1)), first);
+  EXPECT_NE(bytes_in(nginx.file(name_of(1))), first);
 }
 
 TEST_F(HttpFleetTest, AServerThatLiesIsNotBelievedAndWhatItHasIsReplaced) {
   const Nginx nginx(m_directory.path("nginx"));
   const auto tier = host(nginx.url());
   write(*tier, {entry_of(1), entry_of(2)});
-  const std::string good = bytes_in(nginx.file(1));
-  for (const std::string& lie : {good.substr(0, good.size() / 2), std::string(100, 'x'), bytes_in(nginx.file(2))}) {
-    std::ofstream(nginx.file(1), std::ios::binary) << lie;
+  const std::string good = bytes_in(nginx.file(name_of(1)));
+  for (const std::string& lie :
+       {good.substr(0, good.size() / 2), std::string(100, 'x'), bytes_in(nginx.file(name_of(2)))}) {
+    std::ofstream(nginx.file(name_of(1)), std::ios::binary) << lie;
     EXPECT_FALSE(finds(*tier, 1));
   }
   write(*tier, {entry_of(1)});
-  EXPECT_EQ(bytes_in(nginx.file(1)), good);
+  EXPECT_EQ(bytes_in(nginx.file(name_of(1))), good);
 }
 
 TEST_F(HttpFleetTest, AServerThatTakesNothingIsReadOn) {
@@ -141,6 +110,27 @@ TEST_F(HttpFleetTest, OfAServerThatIsGoneHangsOrTalksNonsenseNothingIsFound) {
   Patience patience{std::chrono::milliseconds(50)};
   EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
   EXPECT_EQ(tier->counts().searches_failed, 1U);
+}
+
+TEST_F(HttpFleetTest, OverTlsAServerIsAskedForACertificateOfSomebodyWhoIsKnown) {
+  if (!has_program("openssl")) GTEST_SKIP() << "there is no openssl";
+  const std::string certificate = m_directory.path("certificate"), key = m_directory.path("key");
+  ASSERT_EQ(
+      std::system(("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=kiln -days 2 "
+                   "-addext subjectAltName=IP:127.0.0.1 -out " +
+                   certificate + " -keyout " + key + " 2> /dev/null")
+                      .c_str()),
+      0);
+  const Nginx nginx(m_directory.path("nginx"), "",
+                    " ssl; ssl_certificate " + certificate + "; ssl_certificate_key " + key);
+  const std::string url = "https://127.0.0.1:" + std::to_string(nginx.port());
+  EXPECT_FALSE(finds(*host(url), 1));
+  EXPECT_THAT(m_said.at(0), HasSubstr("SSL"));
+  setenv("CURL_CA_BUNDLE", certificate.c_str(), 1);
+  const auto tier = host(url);
+  unsetenv("CURL_CA_BUNDLE");
+  write(*tier, {entry_of(1)});
+  EXPECT_TRUE(finds(*tier, 1));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class FleetTest : public ::testing::Test {
     EXPECT_TRUE(wait_until([&] { return tier.counts().entries_written == before + count; }));
   }
 
-  static std::vector<SourceEntry> find(FleetTier& tier, std::vector<uint64_t> seeds) {
+  static std::vector<SourceEntry> find(FleetTier& tier, const std::vector<uint64_t>& seeds) {
     std::vector<Digest> keys;
     for (const uint64_t seed : seeds) keys.push_back(entry_of(seed).key);
     Patience patience{std::chrono::milliseconds(k_patience_ms)};

@@ -13,6 +13,8 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 namespace kiln::testing {
@@ -49,6 +51,21 @@ std::vector<std::string> redis_arguments(std::vector<std::string> settings, uint
                                         std::to_string(port), "--loglevel", "warning"};
   arguments.insert(arguments.end(), settings.begin(), settings.end());
   return arguments;
+}
+
+/// Writes nginx' configuration, and gives its arguments.
+std::vector<std::string> nginx_arguments(const std::string& folder, const std::string& settings,
+                                         const std::string& listening, uint16_t port) {
+  std::filesystem::create_directories(folder + "/files");
+  std::ofstream file(folder + "/nginx.conf");
+  file << "daemon off; master_process off; pid " << folder << "/pid; error_log " << folder
+       << "/log;\nevents {}\nhttp { access_log off; client_max_body_size 8m;\n";
+  for (const char* what : {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"}) {
+    file << what << "_temp_path " << folder << "/" << what << ";\n";
+  }
+  file << "server { listen 127.0.0.1:" << port << listening << "; root " << folder
+       << "/files; location / { dav_methods PUT; " << settings << " } } }\n";
+  return {"nginx", "-p", folder, "-c", folder + "/nginx.conf", "-e", folder + "/log"};
 }
 
 }  // namespace
@@ -104,6 +121,54 @@ std::string RedisServer::ask(const std::vector<std::string>& words) const {
   return text;
 }
 
+namespace {
+
+constexpr size_t k_slots = 16'384;
+
+/// The first slot of a server's third, or what is beyond the last one's.
+size_t first_slot(size_t server) { return server * k_slots / RedisClusterServers::k_count; }
+
+}  // namespace
+
+RedisClusterServers::RedisClusterServers(const std::string& folder) {
+  for (size_t i = 0; i < k_count; ++i) {
+    const std::string own = folder + "/" + std::to_string(i);
+    std::filesystem::create_directories(own);
+    uint16_t port = free_port();
+    while (port > 55'000) port = free_port();  // the cluster's own port is 10,000 beyond
+    m_servers.push_back(std::make_unique<RedisServer>(
+        std::vector<std::string>{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", own},
+        port));
+    m_servers[i]->ask({"CLUSTER", "SET-CONFIG-EPOCH", std::to_string(i + 1)});
+    m_servers[i]->ask(
+        {"CLUSTER", "ADDSLOTSRANGE", std::to_string(first_slot(i)), std::to_string(first_slot(i + 1) - 1)});
+    m_servers[i]->ask({"CLUSTER", "MEET", "127.0.0.1", std::to_string(m_servers[0]->port())});
+  }
+  for (const auto& server : m_servers) {
+    const auto knows_all = [&] {
+      const std::string info = server->ask({"CLUSTER", "INFO"});
+      return info.find("cluster_state:ok") != std::string::npos &&
+             info.find("cluster_slots_ok:16384") != std::string::npos;
+    };
+    for (int i = 0; i < k_starts && !knows_all(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+size_t RedisClusterServers::owner_of(uint16_t slot) const {
+  size_t owner = 0;
+  while (slot >= first_slot(owner + 1)) ++owner;
+  return owner;
+}
+
+Nginx::Nginx(const std::string& folder, const std::string& settings, const std::string& listening)
+    : m_folder(folder), m_port(free_port()), m_process(nginx_arguments(folder, settings, listening, m_port), m_port) {}
+
+S3Server::S3Server(const std::string& key_file)
+    : m_process({"env", "PYTHONPATH=" KILN_MOTO, KILN_PYTHON, KILN_S3_SERVER, std::to_string(m_port), key_file},
+                m_port) {}
+
+bool S3Server::can_run() { return std::filesystem::exists(KILN_MOTO "/moto"); }
+
 Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port)) {
   EXPECT_EQ(listen(m_listener.get(), 16), 0);
   m_thread = std::thread([this, serve = std::move(serve)] {
@@ -111,7 +176,9 @@ Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port))
       pollfd ready{m_listener.get(), POLLIN, 0};
       if (poll(&ready, 1, 20) <= 0) continue;
       const UniqueFd socket(accept4(m_listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (socket) serve(socket.get());
+      if (!socket) continue;
+      m_was_asked = true;
+      serve(socket.get());
     }
   });
 }
@@ -119,6 +186,7 @@ Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port))
 Peer::~Peer() {
   m_is_over = true;
   m_thread.join();
+  EXPECT_TRUE(m_was_asked);
 }
 
 }  // namespace kiln::testing

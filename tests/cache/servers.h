@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,7 +52,55 @@ class RedisServer {
   ServerProcess m_process;
 };
 
+/// Three masters of a cluster of Redis, each with a third of the slots.
+class RedisClusterServers {
+ public:
+  /// `folder`: for what they remember.
+  explicit RedisClusterServers(const std::string& folder);
+
+  RedisServer& at(size_t index) { return *m_servers[index]; }
+  /// Whose slot it is, as it was at the start.
+  size_t owner_of(uint16_t slot) const;
+  static constexpr size_t k_count = 3;
+
+ private:
+  std::vector<std::unique_ptr<RedisServer>> m_servers;
+};
+
+/// nginx with a folder that it serves, and that others may write to.
+class Nginx {
+ public:
+  /// `settings` are of the folder, `listening` of the server: " ssl" and its certificates.
+  explicit Nginx(const std::string& folder, const std::string& settings = "", const std::string& listening = "");
+
+  uint16_t port() const { return m_port; }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(m_port); }
+  std::string file(const std::string& name) const { return m_folder + "/files/" + name; }
+  void kill() { m_process.kill(); }
+
+ private:
+  std::string m_folder;
+  uint16_t m_port;
+  ServerProcess m_process;
+};
+
+/// moto's S3 server, which checks signatures, with a bucket "kiln" and a file with a key for it.
+class S3Server {
+ public:
+  explicit S3Server(const std::string& key_file);
+
+  /// Whether moto is installed where the tests' tools install it.
+  static bool can_run();
+  std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(m_port); }
+  void kill() { m_process.kill(); }
+
+ private:
+  uint16_t m_port = free_port();
+  ServerProcess m_process;
+};
+
 /// Accepts connections, one after the other, and does with each what a test says. What it does ends when the peer hangs up.
+/// One that nobody asked proves nothing, and fails the test.
 class Peer {
  public:
   explicit Peer(std::function<void(int socket)> serve);
@@ -62,9 +111,9 @@ class Peer {
   uint16_t port() const { return m_port; }
 
  private:
+  uint16_t m_port = 0;  // set by what makes the listener, so it is before that
   UniqueFd m_listener;
-  uint16_t m_port = 0;
-  std::atomic<bool> m_is_over = false;
+  std::atomic<bool> m_is_over = false, m_was_asked = false;
   std::thread m_thread;
 };
 

@@ -370,6 +370,15 @@ TEST_F(KilndTest, AFreshCacheBesideAFilledStoreCompilesNothing) {
   EXPECT_EQ(status["fleet"]["entries_found"], 2);
 }
 
+TEST_F(KilndTest, APlanThatHasRacedIsTakenFromTheStoreByOtherPrograms) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  use_store(redis.url());
+  EXPECT_EQ(build("raced a")->compilations, 1U);
+  start_afresh();
+  EXPECT_EQ(build("raced b")->compilations, 0U);
+}
+
 /// One that dies over it leaves it to the other.
 TEST_F(KilndTest, DaemonsBesideOneStoreCompileAKernelOnce) {
   if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";

@@ -2,25 +2,59 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
+#include <utility>
 
 #include "jit/build/plan/missing_op.h"
 #include "jit/resolve/key.h"
 
 namespace kiln {
 
+namespace {
+
+using KnownChoices = std::unordered_map<Digest, PublishedChoices>;
+
+Digest key_of(const RegionClass& region_class, const BuildTarget& target) {
+  return plan_key(region_class.digest, target.target, target.proof).digest();
+}
+
+/// By the plans' keys: what the cache knows, and of the rest what the supply has.
+Expected<KnownChoices> known_choices(const RegionPartition& partition, const BuildTarget& target, Published& published,
+                                     CodeSupply* supply) {
+  KnownChoices known;
+  std::vector<Digest> unknown;
+  for (const RegionClass& region_class : partition.classes) {
+    const Digest key = key_of(region_class, target);
+    if (const auto choices = published.choices(key)) {
+      known.emplace(key, *choices);
+    } else {
+      unknown.push_back(key);
+    }
+  }
+  // Whose results are to be the same each time races nothing.
+  if (supply == nullptr || unknown.empty() || target.target.is_deterministic) return known;
+  KILN_ASSIGN_OR_RETURN(const auto plans, supply->raced_plans(unknown));
+  for (const SuppliedPlan& plan : plans) {
+    if (const auto choices = choices_in(plan.bytes)) known.emplace(plan.key, *choices);
+  }
+  return known;
+}
+
+}  // namespace
+
 Expected<RegionPlans> plan_regions(const RegionPartition& partition, const BuildTarget& target, Published& published,
-                                   const ProgressFunction& progress) {
+                                   const BuildEnvironment& environment) {
+  KILN_ASSIGN_OR_RETURN(KnownChoices known, known_choices(partition, target, published, environment.supply));
   RegionPlans regions;
   for (const RegionClass& region_class : partition.classes) {
-    const Key key = plan_key(region_class.digest, target.target, target.proof);
-    const PublishedChoices chosen = published.choices(key.digest()).value_or(PublishedChoices{});
+    const PublishedChoices chosen = known[key_of(region_class, target)];
     auto plan = fuse(region_class.graph, chosen.choices);
     if (!plan.ok()) return plan.status().with_op(missing_op(region_class.graph, target.backend, target.target));
     const bool may_race = !target.target.is_deterministic && chosen.generation == 0;
     regions.others.push_back(may_race ? other_plans(*plan) : std::vector<Plan>{});
     regions.generations.push_back(chosen.generation);
     regions.plans.push_back(std::move(plan).value());
-    progress("fuse", regions.plans.size(), partition.classes.size(), {});
+    environment.progress("fuse", regions.plans.size(), partition.classes.size(), {});
   }
   return regions;
 }

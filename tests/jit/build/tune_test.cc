@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 
 #include "autotune/record.h"
@@ -165,17 +167,57 @@ Graph product_and_gelu() {
   return graph;
 }
 
+/// Another cache's code and plans, as builds have left them.
+class KeptSupply final : public CodeSupply {
+ public:
+  void keep(const BuildResult& result) {
+    std::ranges::copy(result.heads, std::back_inserter(m_heads));
+    std::ranges::copy(result.artifacts, std::back_inserter(m_artifacts));
+  }
+
+  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool /*waits*/) override {
+    CodeAnswer answer;
+    for (const Digest& key : keys) {
+      find(key, [&](const BuiltHead& head, const BuiltArtifact& code) {
+        answer.found.push_back({key, head.generation, code, {}});
+      });
+    }
+    return answer;
+  }
+  Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) override {
+    std::vector<SuppliedPlan> plans;
+    for (const Digest& key : keys) {
+      find(key, [&](const BuiltHead&, const BuiltArtifact& plan) { plans.push_back({key, plan.payload}); });
+    }
+    return plans;
+  }
+  Status give(std::vector<SuppliedCode> /*made*/) override { return {}; }
+
+ private:
+  void find(const Digest& key, const std::function<void(const BuiltHead&, const BuiltArtifact&)>& take) const {
+    const BuiltHead* newest = nullptr;
+    for (const BuiltHead& head : m_heads) {
+      if (head.key == key && (newest == nullptr || newest->generation < head.generation)) newest = &head;
+    }
+    if (newest != nullptr) take(*newest, *std::ranges::find(m_artifacts, newest->artifact, &BuiltArtifact::digest));
+  }
+
+  std::vector<BuiltHead> m_heads;
+  std::vector<BuiltArtifact> m_artifacts;
+};
+
 class TuneTest : public ::testing::Test {
  protected:
   Expected<BuildResult> build_it(Tuning tuning, const Graph& graph = product_and_loop(),
                                  const BackendFinder& find_backend = only_the_host) {
     Target target = open_device({}).value().targets.front();
     target.is_deterministic = m_is_deterministic;
-    return build({to_wire(graph), {target}, m_directory.path(), tuning}, find_backend, environment());
+    return build({to_wire(graph), {target}, m_cache, tuning}, find_backend, environment());
   }
   BuildEnvironment environment() const {
     return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); },
-            .program_verdict_max_bytes = m_program_verdict_max_bytes};
+            .program_verdict_max_bytes = m_program_verdict_max_bytes,
+            .supply = m_supply};
   }
   void publish(const BuildResult& result) {
     ASSERT_TRUE(m_store->publish(batch_of(result)).ok());
@@ -232,6 +274,8 @@ class TuneTest : public ::testing::Test {
 
   bool m_is_deterministic = false;
   testing::TemporaryDirectory m_directory;
+  std::string m_cache = m_directory.path();  // which builds read
+  CodeSupply* m_supply = nullptr;
   uint64_t m_program_verdict_max_bytes = limits::k_program_verdict_bytes;
   std::unique_ptr<CacheStore> m_store = std::move(CacheStore::open({.directory = m_directory.path()})).value();
 };
@@ -347,7 +391,7 @@ TEST_F(TuneTest, no_race_but_the_first_begins_late) {
   const BuildEnvironment environment = this->environment();
   Published published(m_directory.path());
   const RegionPartition partition = find_regions(settle_layouts(canonicalise(graph).graph));
-  const auto regions = plan_regions(partition, asked, published, environment.progress);
+  const auto regions = plan_regions(partition, asked, published, environment);
   ASSERT_TRUE(regions.ok()) << regions.status().to_string();
   const std::vector<Plan>& plans = regions->plans;
   auto chosen = choose_kernels(plans, asked, published, environment);
@@ -399,6 +443,32 @@ TEST_F(TuneTest, a_region_takes_the_plan_that_wins_and_keeps_it) {
     EXPECT_EQ(again->compilations, 0);
     EXPECT_EQ(heads_of(*again, "program").front().artifact, heads_of(*tuned, "program").front().artifact);
   }
+}
+
+TEST_F(TuneTest, what_won_a_race_elsewhere_is_used_here) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
+  KeptSupply elsewhere;
+  const Graph graph = product_and_gelu();
+  for (const Tuning tuning : {Tuning::off, Tuning::all}) {
+    const auto built = build_it(tuning, graph, slow_when_fused);
+    ASSERT_TRUE(built.ok()) << built.status().to_string();
+    elsewhere.keep(*built);
+    publish(*built);
+  }
+  const Digest program = heads_of(*build_it(Tuning::off, graph, slow_when_fused), "program").front().artifact;
+
+  m_cache = m_directory.path("fresh");
+  std::filesystem::create_directories(m_cache);
+  m_supply = &elsewhere;
+  const auto here = build_it(Tuning::off, graph, slow_when_fused);
+  ASSERT_TRUE(here.ok()) << here.status().to_string();
+  EXPECT_EQ(here->compilations, 0);
+  EXPECT_TRUE(is_tuned(*here));
+  EXPECT_EQ(heads_of(*here, "program").front().artifact, program);
+  m_is_deterministic = true;
+  const auto same = build_it(Tuning::all, graph, slow_when_fused);
+  ASSERT_TRUE(same.ok()) << same.status().to_string();
+  EXPECT_EQ(heads_of(*same, "code").size(), 1) << "it is as the model has it";
 }
 
 TEST_F(TuneTest, plans_of_the_same_kernels_do_not_race) {
