@@ -106,6 +106,7 @@ std::string RedisServer::ask(const std::vector<std::string>& words) const {
 
 Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port)) {
   EXPECT_EQ(listen(m_listener.get(), 16), 0);
+  EXPECT_NE(m_port, 0);
   m_thread = std::thread([this, serve = std::move(serve)] {
     while (!m_is_over) {
       pollfd ready{m_listener.get(), POLLIN, 0};

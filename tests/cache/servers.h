@@ -62,8 +62,8 @@ class Peer {
   uint16_t port() const { return m_port; }
 
  private:
+  uint16_t m_port = 0;  // before the listener, which says what it is
   UniqueFd m_listener;
-  uint16_t m_port = 0;
   std::atomic<bool> m_is_over = false;
   std::thread m_thread;
 };
