@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Sixteen clients, one cold graph: is it compiled once? The graphs of a GPT-2 124M training step are captured
+"""Many clients, one cold graph: is it compiled once? The graphs of a GPT-2 124M training step are captured
 beforehand. Then N processes, each with the captured graphs and libkiln loaded, wait at a barrier, submit all of them to
 an empty cache without a daemon, and map the programs. Time: barrier to the last program mapped, N against one.
 
-    python stampede.py [--clients 16] [--rounds N] [--json FILE]
+    python stampede.py [--clients 64] [--rounds N] [--json FILE]
     python stampede.py --capture FILE COMPILER      the graphs of a training step, to FILE
-    python stampede.py --client FILE                one client: says it is ready, waits for a line, compiles
+    python stampede.py --release FILE               clients, one for each environment of the list on stdin
 """
 import argparse
 import json
+import os
 import pathlib
 import pickle
 import statistics
@@ -46,60 +47,78 @@ def capture(file, compiler):
     print(json.dumps({"graphs": len(asked)}))
 
 
-def client(file):
-    import torch
+def client(asked, barrier):
+    """One client: what it saw once whoever holds the barrier has let go of it."""
     from kiln import _kiln
-    from kiln.torch.tensors import relayout
 
-    asked = pickle.loads(pathlib.Path(file).read_bytes())
-    _kiln.attach(torch.Tensor, relayout)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    os.read(barrier, 1)
     start = time.monotonic()
     kiln_client = _kiln.Client()
     programs = [kiln_client.compile(text, inputs, outputs, **keywords) for text, inputs, outputs, keywords in asked]
     end = time.monotonic()
-    print(json.dumps({"start": start, "end": end, "programs": len(programs), "stats": json.loads(kiln_client.stats())}))
+    return {"start": start, "end": end, "programs": len(programs), "stats": json.loads(kiln_client.stats())}
 
 
-def stampede(clients, file):
+def clients(file):
+    """As many clients as environments on stdin, forked once torch and the graphs are loaded: 64 take no more memory for those
+    than one. Prints when the barrier fell, and what each saw."""
+    import torch
+    from kiln import _kiln
+    from kiln.torch.tensors import relayout
+
+    environments = json.load(sys.stdin)
+    asked = pickle.loads(pathlib.Path(file).read_bytes())
+    _kiln.attach(torch.Tensor, relayout)
+    barrier, hold = os.pipe()
+    answers = []
+    for environment in environments:
+        answer, say = os.pipe()
+        if os.fork() == 0:
+            try:
+                os.close(hold)
+                os.environ.update(environment)
+                os.write(say, b"ready\n")
+                os.write(say, json.dumps(client(asked, barrier)).encode())
+            finally:
+                os._exit(0)
+        os.close(say)
+        answers.append(os.fdopen(answer))
+    for answer in answers:
+        assert answer.readline() == "ready\n"
+    fell = time.monotonic()
+    os.close(hold)
+    print(json.dumps({"fell": fell, "clients": [json.load(answer) for answer in answers]}))
+
+
+def stampede(number, file):
     """Seconds from the barrier to the last program of clients with one cache, and the sums of their counters."""
     with gpt2.Cache() as cache:
-        return released([cache.environment] * clients, file)
+        return released([cache.environment] * number, file)
 
 
 def released(environments, file):
     """The same of clients with these environments."""
-    command = [sys.executable, str(gpt2.ROOT / "bench" / "stampede.py"), "--client", str(file)]
-    processes = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                 for environment in environments]
-    for process in processes:
-        assert process.stdout.readline().strip() == "ready"
-    barrier = time.monotonic()
-    for process in processes:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    results = [json.loads(process.stdout.readline()) for process in processes]
-    for process in processes:
-        process.wait()
-    counts = {name: sum(r["stats"].get(name, 0) for r in results)
+    process = subprocess.run([sys.executable, str(gpt2.ROOT / "bench" / "stampede.py"), "--release", str(file)],
+                             input=json.dumps(environments), stdout=subprocess.PIPE, text=True, check=True)
+    seen = json.loads(process.stdout)
+    counts = {name: sum(each["stats"].get(name, 0) for each in seen["clients"])
               for name in ("compilations", "misses", "joined", "hits_daemon", "hits_mapped")}
-    return max(r["end"] for r in results) - barrier, counts
+    return max(each["end"] for each in seen["clients"]) - seen["fell"], counts
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default="kiln,backend")
     parser.add_argument("--capture", nargs=2)
-    parser.add_argument("--client")
+    parser.add_argument("--release")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.capture:
         return capture(*arguments.capture)
-    if arguments.client:
-        return client(arguments.client)
+    if arguments.release:
+        return clients(arguments.release)
     rows, summary = [], {}
     for way in arguments.ways.split(","):
         with gpt2.Cache() as cache:

@@ -171,6 +171,7 @@ bool S3Server::can_run() { return std::filesystem::exists(KILN_MOTO "/moto"); }
 
 Peer::Peer(std::function<void(int socket)> serve) : m_listener(listener(m_port)) {
   EXPECT_EQ(listen(m_listener.get(), 16), 0);
+  EXPECT_NE(m_port, 0);
   m_thread = std::thread([this, serve = std::move(serve)] {
     while (!m_is_over) {
       pollfd ready{m_listener.get(), POLLIN, 0};

@@ -1,13 +1,18 @@
 #include "jit/resolve/job_heads.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "base/fd.h"
 #include "tests/cache/cache_testing.h"
 
 namespace kiln {
@@ -77,6 +82,23 @@ TEST_F(JobHeadsTest, RanksThatComeAtOnceAgree) {
   for (int i = 0; i < k_keys; ++i) {
     EXPECT_EQ(open("job").find(digest_of("key " + std::to_string(i))), decided.front()[i]);
   }
+}
+
+/// However long that one takes over it.
+TEST_F(JobHeadsTest, WhoRecordsWaitsForTheRankThatIsAboutTo) {
+  const auto heads = open("job");
+  heads.record(digest_of("another key"), m_old, {});
+  const UniqueFd other(::open(file().c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+  Digest decided;
+  std::thread rank([&] { decided = heads.record(m_key, m_new, {}); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Digest record[] = {m_key, m_old};
+  ASSERT_EQ(pwrite(other.get(), record, sizeof record, sizeof record), static_cast<ssize_t>(sizeof record));
+  ASSERT_EQ(flock(other.get(), LOCK_UN), 0);
+  rank.join();
+  EXPECT_EQ(decided, m_old);
+  EXPECT_EQ(heads.find(m_key), m_old);
 }
 
 TEST_F(JobHeadsTest, OldJobsAreForgotten) {
