@@ -66,6 +66,49 @@ TEST(Loops, schedules_of_no_list_are_as_good) {
   }
 }
 
+/// [a, b, c] from [a, c, b], and the sum of two such planes.
+KernelSpec transposed(int64_t a, int64_t b, int64_t c) {
+  LoopsBuilder builder({a, b, c, 2}, 3);
+  const uint32_t sum = builder.reduce(Combiner::sum, builder.input(DType::f32, {b * c, 1, b, a * b * c}));
+  builder.next_stage();
+  builder.output(builder.reduced(sum), {b * c, c, 1, 0});
+  return builder.build(true);
+}
+
+TEST(Loops, lanes_that_lie_apart_stand_outside_of_neighbours_between_them) {
+  const LoopsSchedule along_c{.lane_dim = 2, .lanes = 4, .unroll = 2}, along_b{.lane_dim = 1, .lanes = 4, .unroll = 2};
+  const auto dims_of = [](const KernelSpec& spec, const LoopsSchedule& schedule) {
+    std::vector<int> dims;
+    for (const auto& loop : loops_grid(std::get<LoopsSpec>(spec.kernel), schedule).order) dims.push_back(loop.dim);
+    return dims;
+  };
+  EXPECT_EQ(dims_of(transposed(3, 37, 150), along_c), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(dims_of(transposed(3, 37, 150), along_b), (std::vector<int>{0, 1, 2}));  // of lines to store to
+  EXPECT_EQ(dims_of(transposed(3, 37, 8), along_c), (std::vector<int>{0, 1, 2}));    // no more than are in flight
+  // Tasks are rounds of a, of blocks of lanes, of what is inside of these.
+  for (const auto& [a, b, c] : {std::tuple(70, 37, 19), std::tuple(3, 37, 150), std::tuple(2, 600, 21)}) {
+    for (const CpuTarget* target : runnable_targets()) {
+      const KernelSpec spec = transposed(a, b, c);
+      for (const LoopsSchedule& schedule : {along_b, along_c}) {
+        check_schedule_on(spec, make_buffers(spec, 7), *target, 1e-6, encoded(schedule));
+      }
+    }
+  }
+}
+
+TEST(Loops, what_is_put_in_turn_is_stored_between_its_neighbours) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i8}) {
+    for (const int64_t count : {2, 3, 4, 5}) {
+      LoopsBuilder b({75, count}, 2);
+      b.output(b.input(dtype, {1, 75}), {count, 1});
+      const KernelSpec spec = b.build(true);
+      for (const CpuTarget* target : runnable_targets()) {
+        check_schedule_on(spec, make_buffers(spec, 7), *target, 0, encoded({.lane_dim = 0, .lanes = 4, .unroll = 2}));
+      }
+    }
+  }
+}
+
 TEST(Loops, schedules_that_the_loops_cannot_be_laid_by_are_refused) {
   const KernelSpec spec = sums({48, 70}, {70, 1});
   for (const CpuTarget* target : runnable_targets()) {

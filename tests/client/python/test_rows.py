@@ -182,6 +182,8 @@ CASES = {
                       aten.avg_pool2d(x, [3, 3], [1, 1], [1, 1], False, True, 4), aten.avg_pool3d(x, [2, 3, 3], [1, 2, 2], [0, 1, 1])), lambda: [f32(2, 3, 9, 8)]),
     "average pools' gradients": (lambda g, h, i, x: (aten.avg_pool2d_backward(g, x, [2, 2], [], [0, 0], False, True, None), aten.avg_pool2d_backward(h, x, [3, 2], [2, 1], [1, 0], False, False, None),
                                  aten.avg_pool2d_backward(i, x, [3, 3], [2, 2], [1, 1], True, False, None), aten.avg_pool2d_backward(h, x, [3, 2], [2, 1], [1, 0], False, True, 5)), lambda: [f32(2, 3, 4, 4), f32(2, 3, 5, 7), f32(2, 3, 5, 5), f32(2, 3, 9, 8)]),
+    "pools of kernels far larger than planes": (lambda x, g: (aten.avg_pool2d(x, [40000], [], [0], True), aten.avg_pool2d(x, [40000, 4], [40000, 3], [0, 1], True, False), aten.max_pool2d_with_indices(x, [20001, 3], [1, 2], [10000, 1])[0][:, :, :9],
+                                                              aten.avg_pool2d_backward(g, x, [40000], [], [0], True, True, None), aten.avg_pool2d_backward(g, x, [40000], [], [3], True, False, None)), lambda: [f32(2, 3, 7, 6), f32(2, 3, 1, 1)]),
     "adaptive averages": (lambda x, g: (aten._adaptive_avg_pool2d(x, [3, 2]), aten._adaptive_avg_pool2d(x, [1, 8]), aten._adaptive_avg_pool2d_backward(g, x)), lambda: [f32(2, 3, 9, 8), f32(2, 3, 3, 4)]),
     "adaptive averages of uneven parts": (lambda x, g, h: (aten._adaptive_avg_pool3d(x, [3, 2, 5]), aten._adaptive_avg_pool2d(x, [5, 3]), aten._adaptive_avg_pool2d(x, [8, 4]), aten._adaptive_avg_pool2d(x, [14, 9]),
                                           aten._adaptive_avg_pool3d_backward(g, x), aten._adaptive_avg_pool2d_backward(h, x)), lambda: [f32(2, 3, 4, 7, 9)[0], f32(3, 3, 2, 5), f32(3, 4, 5, 18)]),

@@ -9,8 +9,8 @@
 // The address of an access is the sum of a part that all lanes share and a part of each lane. The shared part
 // (base, strides of the other dims, indirect indices that do not vary over the lanes) is a pointer, kept in
 // the scope that knows its dims. The lanes' part is nothing (a broadcast), a stride of one element (a vector
-// load), of a few elements (several loads, shuffled), or a vector of offsets (a gather). A lane touches memory only if it
-// is active: it exists, its predicate holds, and its indirect indices are in range.
+// load), of a few elements (several loads, shuffled; several stores), or a vector of offsets (a gather, a scatter). A lane
+// touches memory only if it is active: it exists, its predicate holds, and its indirect indices are in range.
 namespace kiln::cpu {
 
 struct BodyEmitter::Address {
@@ -230,7 +230,9 @@ void BodyEmitter::store_lanes(Scope& scope, const Store& store, const Address& a
     value = m_scalars.apply(ScalarOp::add, dtype, m_scalars.from_memory(dtype, old), value, nullptr);
   }
   value = stored_pattern(store, value);
-  if (address.offsets != nullptr) {
+  if (e.target().interleaves(address.stride, static_cast<int64_t>(size_of(dtype)))) {
+    e.interleaved_store(value, address.pointer, address.stride, active);
+  } else if (address.offsets != nullptr) {
     if (active == nullptr) active = Emitter::integer(Emitter::vector(e.i1(), scope.lanes), 1);
     e.ir.CreateMaskedScatter(value, e.advance(address.pointer, address.offsets), llvm::Align(size_of(dtype)), active);
   } else if (active != nullptr) {

@@ -237,6 +237,24 @@ llvm::Value* Emitter::interleaved_load(llvm::Type* type, llvm::Value* pointer, i
   return joined;
 }
 
+/// As many stores as the stride says, each of the lanes that lie in a vector's length of memory.
+void Emitter::interleaved_store(llvm::Value* value, llvm::Value* pointer, int64_t stride, llvm::Value* mask) {
+  const int lanes = lanes_of(value);
+  if (mask == nullptr) mask = integer(vector(i1(), lanes), 1);
+  for (int64_t first = 0; first < stride * lanes; first += lanes) {
+    std::vector<int> lane_of, masked_by;  // of each element; `lanes` is one that does not exist
+    for (int64_t element = first; element < first + lanes; ++element) {
+      const bool is_between = element % stride != 0;
+      lane_of.push_back(is_between ? -1 : static_cast<int>(element / stride));
+      masked_by.push_back(is_between ? lanes : lane_of.back());
+    }
+    llvm::Value* none = llvm::Constant::getNullValue(mask->getType());
+    masked_store(ir.CreateShuffleVector(value, lane_of),
+                 advance(pointer, first * static_cast<int64_t>(natural_alignment(value->getType()))),
+                 ir.CreateShuffleVector(mask, none, masked_by));
+  }
+}
+
 llvm::Value* Emitter::prefix_mask(llvm::Value* count, int lanes) {
   if (const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count); known != nullptr && lanes > 1) {
     std::vector<llvm::Constant*> bits;

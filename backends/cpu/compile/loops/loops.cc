@@ -78,45 +78,59 @@ class LoopsEmitter {
 
   // Parallel dims.
 
-  /// The bounds of the dim at `position` for a task; `task` numbers the split dim and those outside of it.
-  std::pair<llvm::Value*, llvm::Value*> bounds(int position, llvm::Value* task) {
-    const int64_t end = extent(m_grid.order[static_cast<size_t>(position)]);
-    if (task == nullptr || position > m_grid.split) return {e.index(0), e.index(end)};
+  using Range = std::pair<llvm::Value*, llvm::Value*>;
+
+  /// What a round of the loop takes from `index` on.
+  Range round_at(const LoopsGrid::Loop& loop, llvm::Value* index, llvm::Value* end) {
+    llvm::Value* next = e.ir.CreateAdd(index, e.index(loop.step));
+    return {index, loop.step == 1 ? next : e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, next, end)};
+  }
+
+  /// The bounds of the dim at `position` for a task; `task` numbers the rounds of the split dim and of those outside of it.
+  Range bounds(size_t position, llvm::Value* task) {
+    const auto split = static_cast<size_t>(m_grid.split);
+    const LoopsGrid::Loop& loop = m_grid.order[position];
+    const int64_t end = extent(loop.dim);
+    if (task == nullptr || position > split) return {e.index(0), e.index(end)};
     int64_t inner = m_grid.chunks;
-    for (int p = m_grid.split - 1; p > position; --p) inner *= extent(m_grid.order[static_cast<size_t>(p)]);
+    for (size_t p = position + 1; p < split; ++p) inner *= m_grid.order[p].rounds;
     const auto quotient = [&](llvm::Value* value, int64_t divisor) {
       return divisor == 1 ? value : e.ir.CreateUDiv(value, e.index(divisor));
     };
     const auto rest = [&](llvm::Value* value, int64_t divisor) {
       return divisor == 1 ? e.index(0) : e.ir.CreateURem(value, e.index(divisor));
     };
-    if (position < m_grid.split) {
-      llvm::Value* index = rest(quotient(task, inner), end);
-      return {index, e.ir.CreateAdd(index, e.index(1))};
+    if (position < split) {
+      llvm::Value* round = rest(quotient(task, inner), loop.rounds);
+      return round_at(loop, e.ir.CreateMul(round, e.index(loop.step)), e.index(end));
     }
     llvm::Value* first = e.ir.CreateMul(rest(task, m_grid.chunks), e.index(m_grid.chunk));
     llvm::Value* last = e.ir.CreateAdd(first, e.index(m_grid.chunk));
     return {first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, last, e.index(end))};
   }
 
-  void parallel(size_t position, Scope& scope, llvm::Value* task) {
-    if (position == m_grid.order.size()) return row(scope);
-    const auto [begin, end] = bounds(static_cast<int>(position), task);
-    const int dim = m_grid.order[position];
-    if (dim == m_schedule.lane_dim) {
-      over_lanes(scope, begin, end, {}, [&](Scope& block, Scopes& lanes, const Values&) {
-        stages_over_rows(block, lanes);
-        return Values{};
-      });
-      return;
-    }
+  /// The loops from `position` on; `rows`: those that the lanes run through, once their dim has its place.
+  void parallel(size_t position, Scope& scope, llvm::Value* task, const std::optional<Range>& rows = {}) {
+    if (position == m_grid.order.size()) return lanes_are_rows() ? over_rows(scope, *rows) : row(scope);
+    const LoopsGrid::Loop& loop = m_grid.order[position];
+    const bool is_of_lanes = loop.dim == m_schedule.lane_dim, is_last = position + 1 == m_grid.order.size();
+    const Range range = bounds(position, task);
+    if (is_of_lanes && is_last) return over_rows(scope, range);
     const auto inside_of = [&](llvm::Value* index) {
-      const auto inside = m_body->bind(scope, dim, index);
+      const auto inside = is_of_lanes ? m_body->nest(scope) : m_body->bind(scope, loop.dim, index);
       m_body->prepare(*inside, m_all_roots, m_all_stores);
-      parallel(position + 1, *inside, task);
+      parallel(position + 1, *inside, task, is_of_lanes ? round_at(loop, index, range.second) : rows);
     };
-    // A dim outside of the split one has a single index per task: no loop.
-    task != nullptr&& static_cast<int>(position) < m_grid.split ? inside_of(begin) : e.loop(begin, end, 1, inside_of);
+    // A dim outside of the split one has a single round per task: no loop.
+    const bool is_single = task != nullptr && position < static_cast<size_t>(m_grid.split);
+    is_single ? inside_of(range.first) : e.loop(range.first, range.second, loop.step, inside_of);
+  }
+
+  void over_rows(Scope& scope, const Range& rows) {
+    over_lanes(scope, rows.first, rows.second, {}, [&](Scope& block, Scopes& lanes, const Values&) {
+      stages_over_rows(block, lanes);
+      return Values{};
+    });
   }
 
   /// for lanes [begin, end) of the lane dim: `unroll` vectors a round, then masked ones. `reduced`: whose stage carries

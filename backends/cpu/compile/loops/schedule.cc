@@ -11,6 +11,36 @@ namespace {
 constexpr int k_largest_unroll = 8;
 constexpr int k_least_lane_bytes = 4;  // of the vectors that the widest dtype of the lanes makes
 
+constexpr int64_t k_line = 16;  // elements
+
+bool is_far(int64_t stride) { return std::abs(stride) >= k_line; }
+
+/// Parallel dims without the lanes' one, outermost first.
+std::vector<int> dims_beside(const LoopsSpec& loops, int lane_dim) {
+  std::vector<int> dims;
+  for (int dim = 0; dim < static_cast<int>(loops.parallel_rank); ++dim) {
+    if (dim != lane_dim) dims.push_back(dim);
+  }
+  return dims;
+}
+
+/// Where a parallel lane dim stands among the others: last, unless lanes lie apart and neighbours along another dim between
+/// them, as where something is transposed or put in turn. Then it stands outside of that, so that the neighbours are wanted
+/// while their lines are in the nearest cache.
+size_t place_of_lanes(const LoopsSpec& loops, int lane_dim, const std::vector<int>& others) {
+  size_t place = others.size();
+  for (const Access& access : loops.body.accesses) {
+    const int64_t apart = std::abs(access.strides[static_cast<size_t>(lane_dim)]);
+    const auto is_between = [&](int dim) {
+      const int64_t stride = std::abs(access.strides[static_cast<size_t>(dim)]);
+      return stride != 0 && stride < std::min(apart, k_line);
+    };
+    if (!access.indirect.empty()) continue;
+    place = std::min(place, static_cast<size_t>(std::ranges::find_if(others, is_between) - others.begin()));
+  }
+  return place;
+}
+
 /// What loops allow, and what the choice among it looks at.
 class LoopsModel {
  public:
@@ -103,18 +133,19 @@ class LoopsModel {
 
   /// Lower is better: vectors of memory traffic that are not plain loads, then short trips.
   double cost_of(size_t dim) const {
-    const auto price = [&](const Access& access, int64_t most_interleaved, double gather) {
+    const auto price = [&](const Access& access, double near, double far) {
       const int64_t stride = access.strides[dim];
-      if (is_gathered(access, dim) || stride < 0 || stride > most_interleaved) return gather;
-      return stride == 0 ? 0.25 : static_cast<double>(stride);
+      if (is_gathered(access, dim) || is_far(stride)) return far;
+      if (stride == 0) return 0.25;
+      return stride == 1 || m_target.interleaves(stride, 4) ? static_cast<double>(stride) : near;
     };
     double cost = 0;
     for (const ScalarNode& node : m_loops.body.exprs) {
-      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], k_most_interleaved, 8);
+      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], 7, 8);
     }
     for (const Stage& stage : m_loops.stages) {
       for (const Store& store : stage.stores) {
-        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 1, 12);
+        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 12, 16);
       }
     }
     const auto extent = static_cast<double>(m_loops.extents[dim]);
@@ -142,8 +173,21 @@ class LoopsModel {
     for (const ScalarNode& node : m_loops.body.exprs) cost += op_cost(node.op);
     const bool in_columns = static_cast<uint32_t>(dim) < m_loops.parallel_rank && !m_loops.reductions.empty();
     int unroll = cost <= 16 ? (in_columns ? 8 : 4) : cost <= 48 ? 2 : 1;
-    while (unroll > 1 && int64_t{unroll} * lanes() > m_loops.extents[static_cast<size_t>(dim)]) unroll /= 2;
+    const int64_t most = std::min(m_loops.extents[static_cast<size_t>(dim)], lanes_in_cache(static_cast<size_t>(dim)));
+    while (unroll > 1 && int64_t{unroll} * lanes() > most) unroll /= 2;
     return unroll;
+  }
+
+  /// How many lanes find room in the nearest cache for the lines that they reach: of a stride that is a power of two, few.
+  int64_t lanes_in_cache(size_t dim) const {
+    constexpr int64_t k_line_bytes = 64, k_page = 4096, k_ways = 8;  // lines a page apart are of one set
+    int64_t most = INT64_MAX;
+    for (const Access& access : m_loops.body.accesses) {
+      const int64_t stride_bytes = access.strides[dim] * 4;
+      if (is_far(access.strides[dim]))
+        most = std::min(most, k_ways * k_page / std::max(k_line_bytes, std::gcd(stride_bytes, k_page)));
+    }
+    return most;
   }
 
   static int op_cost(ScalarOp op) {
@@ -206,11 +250,17 @@ LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
   constexpr int64_t k_max_tasks = 64;
 
   LoopsGrid grid;
-  for (int dim = 0; dim < static_cast<int>(loops.parallel_rank); ++dim) {
-    if (dim != schedule.lane_dim) grid.order.push_back(dim);
+  std::vector<int> dims = dims_beside(loops, schedule.lane_dim);
+  if (schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank)) {
+    const bool is_round =
+        loops.extents[static_cast<size_t>(schedule.lane_dim)] <= int64_t{schedule.lanes} * schedule.unroll;
+    const size_t place = is_round ? dims.size() : place_of_lanes(loops, schedule.lane_dim, dims);
+    dims.insert(dims.begin() + static_cast<ptrdiff_t>(place), schedule.lane_dim);
   }
-  const bool parallel_lanes = schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank);
-  if (parallel_lanes) grid.order.push_back(schedule.lane_dim);
+  for (const int dim : dims) {
+    const int64_t step = dim == schedule.lane_dim ? int64_t{schedule.lanes} * schedule.unroll : 1;
+    grid.order.push_back({dim, step, (loops.extents[static_cast<size_t>(dim)] + step - 1) / step});
+  }
 
   const auto points =
       static_cast<double>(std::accumulate(loops.extents.begin(), loops.extents.end(), int64_t{1}, std::multiplies<>()));
@@ -220,14 +270,13 @@ LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
 
   int64_t outer = 1;
   for (size_t position = 0; position < grid.order.size(); ++position) {
-    const int dim = grid.order[position];
-    const int64_t extent = loops.extents[static_cast<size_t>(dim)];
+    const auto [dim, step, rounds] = grid.order[position];
     const bool last = position + 1 == grid.order.size();
-    if (outer * extent < wanted && !last) {
-      outer *= extent;
+    if (outer * rounds < wanted && !last) {
+      outer *= rounds;
       continue;
     }
-    const int64_t step = dim == schedule.lane_dim ? int64_t{schedule.lanes} * schedule.unroll : 1;
+    const int64_t extent = loops.extents[static_cast<size_t>(dim)];
     const int64_t pieces = std::max<int64_t>(1, (wanted + outer - 1) / outer);
     const int64_t size = (extent + pieces - 1) / pieces;
     grid.split = static_cast<int>(position);

@@ -13,7 +13,7 @@ namespace kiln::cpu {
 /// along a reduced dim: one row at a time, its accumulators' lanes folded at its end.
 struct LoopsSchedule {
   static constexpr std::string_view k_implementation = "vector_loops";
-  static constexpr uint32_t k_version = 1;
+  static constexpr uint32_t k_version = 2;
 
   int8_t lane_dim = -1;  // -1: no dims at all
   uint8_t lanes = 1;
@@ -31,11 +31,16 @@ struct LoopsSchedule {
 std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTarget& target);
 
 /// The grid: dims before `split` and chunks of `split` are tasks; the rest runs inside a task. Dims in loop
-/// order.
+/// order. A parallel lane dim is last, or stands outside of others: these run through it a few vectors at a time.
 struct LoopsGrid {
-  std::vector<int> order;  // parallel dims, outermost first; a parallel lane dim is last
-  int split = -1;          // position in `order`; -1: one task
-  int64_t chunk = 0;       // of the split dim's extent
+  struct Loop {
+    int dim;
+    int64_t step,
+        rounds;  // elements of a round: all lanes in flight, or 1 of another dim; and how many rounds there are
+  };
+  std::vector<Loop> order;  // parallel dims, outermost first
+  int split = -1;           // position in `order`; -1: one task
+  int64_t chunk = 0;        // of the split dim's extent
   int64_t chunks = 1;
   int64_t tasks = 1;
 };

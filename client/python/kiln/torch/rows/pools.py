@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -52,15 +52,27 @@ class Windows:
     def rank(self) -> int:
         return len(self.kernel)
 
+    @property
+    def dims(self):
+        return zip(self.extents, self.kernel, self.stride, self.padding, self.dilation, self.positions)
+
+    def clipped(self) -> Windows:
+        """Without the kernel's first and last places that see no element from any position: a kernel may be far larger than
+        what it slides over."""
+        kernel, padding = [], []
+        for e, k, s, p, d, o in self.dims:
+            first, last = max(0, p - (o - 1) * s) // d, min(k - 1, (e - 1 + p) // d)
+            kernel.append(last - first + 1)
+            padding.append(p - first * d)
+        return replace(self, kernel=tuple(kernel), padding=tuple(padding))
+
     def over(self, b: Builder, x: Value, outside: float) -> Value:
-        """[outer…, kernel…, positions…]: what each window sees, and `outside` where that is no element."""
-        outer = x.shape[: len(x.shape) - self.rank]
-        high = []
-        for e, k, s, p, d, o in zip(self.extents, self.kernel, self.stride, self.padding, self.dilation, self.positions):
-            high.append(max(0, (o - 1) * s + d * (k - 1) + 1 - e - p))
-        x = padded(b, x, self.padding, high, outside)
-        attributes = {"kernel": self.kernel, "stride": self.stride, "dilation": self.dilation}
-        return b.view("window", x, (*outer, *self.kernel, *self.positions), **attributes)
+        """[outer…, kernel…, positions…] of the clipped windows: what each sees, and `outside` where that is no element."""
+        w, outer = self.clipped(), x.shape[: len(x.shape) - self.rank]
+        high = [max(0, (o - 1) * s + d * (k - 1) + 1 - e - p) for e, k, s, p, d, o in w.dims]
+        x = padded(b, x, w.padding, high, outside)
+        attributes = {"kernel": w.kernel, "stride": w.stride, "dilation": w.dilation}
+        return b.view("window", x, (*outer, *w.kernel, *w.positions), **attributes)
 
     def reduce(self, b: Builder, name: str, seen: Value) -> Value:
         first = len(seen.shape) - 2 * self.rank
@@ -119,9 +131,9 @@ def average_backward(b, node):
 
 def spread(b: Builder, w: Windows, shares: Value) -> Value:
     """Each element's sum of the shares of the windows that see it: windows of stride 1 over the shares, apart by the stride."""
-    outer = len(shares.shape) - w.rank
+    w, outer = w.clipped(), len(shares.shape) - w.rank
     low, high = [], []
-    for d, (e, k, s, p, o) in enumerate(zip(w.extents, w.kernel, w.stride, w.padding, w.positions)):
+    for d, (e, k, s, p, _, o) in enumerate(w.dims):
         reach = (o - 1) * s + 1
         if s > 1 and o > 1:
             shape = (*shares.shape[: outer + d], reach, *shares.shape[outer + d + 1 :])
