@@ -212,7 +212,7 @@ void print_kernels(const Output& out, const Json& kernels) {
   out.print_table(table);
 }
 
-ExitCode run(Session& session, bool is_quick) {
+ExitCode run_bench(Session& session, bool is_quick) {
   LoadedConfig config = session.loaded();
   config.values.deterministic = false;
   KILN_CLI_ASSIGN(session, const auto client, Client::create(config));
@@ -249,7 +249,7 @@ ExitCode run(Session& session, bool is_quick) {
 Action add_bench(CommandLine& line) {
   auto is_quick = std::make_shared<bool>(false);
   line.flag("--quick", *is_quick, "A small product of each dtype only");
-  return [is_quick](Session& session) { return run(session, *is_quick); };
+  return [is_quick](Session& session) { return run_bench(session, *is_quick); };
 }
 
 }  // namespace kiln::cli

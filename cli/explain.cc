@@ -19,7 +19,7 @@ namespace {
 /// Of what graphs have otherwise, for people; --json has all.
 constexpr size_t k_lines = 12;
 
-struct Options {
+struct ExplainOptions {
   std::string first, second;
   std::vector<std::string> symbols;
 };
@@ -31,7 +31,7 @@ struct Subject {
   std::string miss;  // why a graph's key was not found in the mapped cache; empty when it was
 };
 
-Expected<Subject> subject_of_graph(const Session& session, const Options& options) {
+Expected<Subject> subject_of_graph(const Session& session, const ExplainOptions& options) {
   KILN_ASSIGN_OR_RETURN(const Graph graph, read_graph(options.first));
   KILN_ASSIGN_OR_RETURN(const auto symbols, parse_symbols(options.symbols));
   KILN_ASSIGN_OR_RETURN(const auto extents, symbol_values(graph, symbols));
@@ -59,7 +59,7 @@ Expected<KnownKey> key_called(Session& session, const std::string& name, const s
 }
 
 /// A graph's file, a key, or else the newest program.
-Expected<Subject> first_subject(Session& session, const Options& options, const std::vector<KnownKey>& all) {
+Expected<Subject> first_subject(Session& session, const ExplainOptions& options, const std::vector<KnownKey>& all) {
   std::error_code failure;
   if (std::filesystem::exists(options.first, failure)) return subject_of_graph(session, options);
   if (!options.first.empty()) {
@@ -108,7 +108,7 @@ void print(const Output& out, const Subject& subject, const std::optional<Differ
   for (const std::string& each : first_of(nearest->in_graphs, k_lines)) out.line(each);
 }
 
-ExitCode explain(Session& session, const Options& options) {
+ExitCode explain(Session& session, const ExplainOptions& options) {
   const auto ask = [&](protocol::Command command) { return session.ask(std::move(command)); };
   KILN_CLI_ASSIGN(session, KnownKeys keys, KnownKeys::list(ask));
   KILN_CLI_ASSIGN(session, const Subject subject, first_subject(session, options, keys.all()));
@@ -126,7 +126,7 @@ ExitCode explain(Session& session, const Options& options) {
 }  // namespace
 
 Action add_explain(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainOptions>();
   line.option("KEY", options->first,
               "First digits of a key or digest, or a graph's file; the newest program if not given");
   line.option("OTHER", options->second, "The key to compare with; the nearest if not given", {.check = entry_name()});

@@ -11,13 +11,13 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct ExportOptions {
   std::string source, output;
   std::vector<std::string> targets;
 };
 
 /// Runs the configured Python on kiln.exporter (client/python/kiln/exporter.py), whose stderr is this program's.
-Expected<Json> export_module(const Session& session, const Options& options) {
+Expected<Json> export_module(const Session& session, const ExportOptions& options) {
   KILN_RETURN_IF_ERROR(check_module_function(options.source));
   KILN_ASSIGN_OR_RETURN(const std::string python, find_python(session.config()));
   std::vector<std::string> arguments = {python, "-m", "kiln.exporter", options.source, "--output", options.output};
@@ -32,7 +32,7 @@ Expected<Json> export_module(const Session& session, const Options& options) {
                result.exit_status);
 }
 
-ExitCode run_export(Session& session, const Options& options) {
+ExitCode run_export(Session& session, const ExportOptions& options) {
   auto exported = export_module(session, options);
   if (exported.status().code() == StatusCode::invalid_argument) {
     session.out().error(exported.status(), "kiln export --help says what there is");
@@ -55,7 +55,7 @@ ExitCode run_export(Session& session, const Options& options) {
 }  // namespace
 
 Action add_export(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportOptions>();
   line.option("MODULE", options->source,
               "module:function, a Python function that returns a torch module and its example inputs: a tuple, a dict, "
               "or a list of these",

@@ -7,13 +7,13 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct ListOptions {
   std::string kind, target;
   size_t limit = 0;
 };
 
 /// The entries that pass, newest first; `matched` is how many would without the limit.
-std::vector<Json> select(Json entries, const Options& options, size_t& matched) {
+std::vector<Json> select(Json entries, const ListOptions& options, size_t& matched) {
   std::vector<Json> kept;
   for (Json& entry : entries) {
     if (!options.kind.empty() && entry.value("kind", "") != options.kind) continue;
@@ -38,7 +38,7 @@ std::string flags_of(const Json& entry) {
   return flags;
 }
 
-ExitCode list(Session& session, const Options& options) {
+ExitCode list(Session& session, const ListOptions& options) {
   KILN_CLI_ASSIGN(session, Json answer, session.ask({.verb = protocol::Verb::list}));
   size_t matched = 0;
   const std::vector<Json> entries = select(std::move(answer["entries"]), options, matched);
@@ -63,7 +63,7 @@ ExitCode list(Session& session, const Options& options) {
 }  // namespace
 
 Action add_ls(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ListOptions>();
   line.option(
       "--kind", options->kind, "Only this kind",
       {.name = "code|plan|program|capture|record", .check = one_of({"code", "plan", "program", "capture", "record"})});

@@ -17,7 +17,7 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct ReduceOptions {
   std::string file, out;
   std::vector<std::string> symbols;
   uint32_t seconds = 240;
@@ -25,14 +25,14 @@ struct Options {
 };
 
 /// What becomes of a graph: right, wrong, or an error.
-struct Finding {
+struct Fate {
   StatusCode code = StatusCode::ok;
   bool is_wrong = false;
   std::string what = "right";
-  bool operator==(const Finding& other) const { return code == other.code && is_wrong == other.is_wrong; }
+  bool operator==(const Fate& other) const { return code == other.code && is_wrong == other.is_wrong; }
 };
 
-Expected<Finding> run_and_compare(const Graph& graph, const Program& program, uint64_t seed) {
+Expected<Fate> run_and_compare(const Graph& graph, const Program& program, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Buffer> inputs, outputs;
   std::vector<const void*> sources;
@@ -43,24 +43,24 @@ Expected<Finding> run_and_compare(const Graph& graph, const Program& program, ui
   for (Buffer& buffer : outputs) targets.push_back(buffer.data());
   KILN_RETURN_IF_ERROR(program.run(sources, targets, 1));
   KILN_ASSIGN_OR_RETURN(const auto comparisons, compare_outputs(graph, program, inputs, outputs, seed));
-  Finding finding;
+  Fate fate;
   for (size_t i = 0; i < comparisons.size(); ++i) {
     if (comparisons[i].good) continue;
-    finding.is_wrong = true;
-    finding.what = fmt::format("output {} is wrong: an error of {:.2e}, {:.0e} is allowed", i, comparisons[i].max_error,
-                               comparisons[i].tolerance);
+    fate.is_wrong = true;
+    fate.what = fmt::format("output {} is wrong: an error of {:.2e}, {:.0e} is allowed", i, comparisons[i].max_error,
+                            comparisons[i].tolerance);
   }
-  return finding;
+  return fate;
 }
 
-Finding look_at(Client& client, const Graph& graph, uint64_t seed) {
+Fate look_at(Client& client, const Graph& graph, uint64_t seed) {
   const auto compiled = client.compile(graph, {});
   if (!compiled.ok()) return {compiled.status().code(), false, compiled.status().to_string()};
-  const auto finding = run_and_compare(graph, *compiled->program, seed);
-  return finding.ok() ? *finding : Finding{finding.status().code(), false, finding.status().to_string()};
+  const auto fate = run_and_compare(graph, *compiled->program, seed);
+  return fate.ok() ? *fate : Fate{fate.status().code(), false, fate.status().to_string()};
 }
 
-ExitCode run(Session& session, const Options& options) {
+ExitCode run_reduce(Session& session, const ReduceOptions& options) {
   using Clock = std::chrono::steady_clock;
   KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
   KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
@@ -68,8 +68,8 @@ ExitCode run(Session& session, const Options& options) {
   KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
   KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
 
-  const Finding wanted = look_at(*client, graph, options.seed);
-  if (wanted == Finding{}) {
+  const Fate wanted = look_at(*client, graph, options.seed);
+  if (wanted == Fate{}) {
     return session.fail(
         error(StatusCode::failed_precondition, "{} comes out right: there is nothing to reduce", options.file));
   }
@@ -93,14 +93,14 @@ ExitCode run(Session& session, const Options& options) {
 }  // namespace
 
 Action add_reduce(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReduceOptions>();
   line.option("FILE", options->file, "A graph that comes out wrong, as text or in wire form", {.is_required = true});
   line.option("--out", options->out, "Where the smaller graph is written; printed if not given", {.name = "FILE"});
   line.option("--symbols", options->symbols, "Extents of symbolic dimensions", {.name = "s0=N,…"});
   line.option("--seconds", options->seconds, "Tries for that long at most",
               {.name = "N", .check = in_range(1, 86'400)});
   line.option("--seed", options->seed, "Of the random inputs", {.name = "N"});
-  return [options](Session& session) { return run(session, *options); };
+  return [options](Session& session) { return run_reduce(session, *options); };
 }
 
 }  // namespace kiln::cli

@@ -15,7 +15,7 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct ReproOptions {
   std::string bundle;
   uint32_t threads = 1;
   bool lift = false;
@@ -99,7 +99,7 @@ ExitCode print(const Session& session, const Bundle& bundle, const std::vector<R
   return good ? ExitCode::ok : ExitCode::failure;
 }
 
-ExitCode repro(Session& session, const Options& options) {
+ExitCode repro(Session& session, const ReproOptions& options) {
   KILN_CLI_ASSIGN(session, const Bundle bundle, read_bundle(options.bundle));
   KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.bundle + "/graph.kiln"));
   KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, bundle.symbols));
@@ -148,7 +148,7 @@ ExitCode repro(Session& session, const Options& options) {
 }  // namespace
 
 Action add_repro(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReproOptions>();
   line.option("BUNDLE", options->bundle, "The folder that was named when a program did not agree with torch",
               {.is_required = true});
   line.option("--threads", options->threads, "Threads to run on", {.name = "N", .check = in_range(1, 1'024)});

@@ -71,7 +71,7 @@ void add_rows(Table& table, const KnownKey& program, const Json& kernels) {
   }
 }
 
-ExitCode run(Session& session, const std::vector<std::string>& names) {
+ExitCode run_retune(Session& session, const std::vector<std::string>& names) {
   KILN_CLI_ASSIGN(session, KnownKeys known,
                   KnownKeys::list([&](protocol::Command command) { return session.ask(std::move(command)); }));
   KILN_CLI_ASSIGN(session, const auto programs, subjects(session, names, known));
@@ -109,7 +109,7 @@ ExitCode run(Session& session, const std::vector<std::string>& names) {
 Action add_retune(CommandLine& line) {
   auto names = std::make_shared<std::vector<std::string>>();
   line.option("KEY", *names, "First digits of programs' keys; all programs if none is given", {.check = entry_name()});
-  return [names](Session& session) { return run(session, *names); };
+  return [names](Session& session) { return run_retune(session, *names); };
 }
 
 }  // namespace kiln::cli

@@ -17,7 +17,7 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct RunOptions {
   std::string file;
   std::vector<std::string> inputs, symbols;
   uint32_t threads = 1, repeat = 1;
@@ -48,7 +48,7 @@ Expected<std::vector<std::string>> input_sources(const Graph& graph, const std::
   return sources;
 }
 
-Expected<std::vector<Buffer>> make_inputs(const Graph& graph, const Program& program, const Options& options) {
+Expected<std::vector<Buffer>> make_inputs(const Graph& graph, const Program& program, const RunOptions& options) {
   KILN_ASSIGN_OR_RETURN(const auto sources, input_sources(graph, options.inputs));
   std::mt19937_64 random(options.seed);
   std::vector<Buffer> buffers;
@@ -127,7 +127,7 @@ ExitCode print_report(const Session& session, const Graph& graph, const Program&
   return ExitCode::failure;
 }
 
-ExitCode run(Session& session, const Options& options) {
+ExitCode run(Session& session, const RunOptions& options) {
   using Milliseconds = std::chrono::duration<double, std::milli>;
   KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
   KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
@@ -164,7 +164,7 @@ ExitCode run(Session& session, const Options& options) {
 }  // namespace
 
 Action add_run(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunOptions>();
   line.option("FILE", options->file, "A graph, as text or in wire form", {.is_required = true});
   line.option("--input", options->inputs, "NAME=random, zeros or a file of raw elements; random if not given",
               {.name = "NAME=HOW"});

@@ -127,12 +127,12 @@ Expected<std::string> assembly_of(const Session& session, const Json& entry) {
                result.exit_status, words.empty() ? "it says nothing" : words.back());
 }
 
-struct Options {
+struct ShowOptions {
   std::string name;
   bool assembly = false, record = false;
 };
 
-ExitCode show(Session& session, const Options& options) {
+ExitCode show(Session& session, const ShowOptions& options) {
   KILN_CLI_ASSIGN(session, const Json entry, session.find_entry(options.name));
   Json answer = {{"entry", entry}};
   if (options.record) {
@@ -156,7 +156,7 @@ ExitCode show(Session& session, const Options& options) {
 }  // namespace
 
 Action add_show(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowOptions>();
   line.option("KEY", options->name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
   line.flag("--asm", options->assembly, "A kernel's machine code as assembly; its hot loop is marked");
   line.flag("--record", options->record,

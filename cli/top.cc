@@ -44,7 +44,7 @@ void print(const Session& session, const Json& status) {
   if (table.rows() > 0) session.out().print_table(table);
 }
 
-ExitCode run(Session& session, bool once) {
+ExitCode run_top(Session& session, bool once) {
   const bool redraws = !once && !session.out().json && isatty(STDOUT_FILENO) == 1;
   for (;;) {
     KILN_CLI_ASSIGN(session, Json status, session.ask({.verb = protocol::Verb::status}, Session::Start::never));
@@ -65,7 +65,7 @@ ExitCode run(Session& session, bool once) {
 Action add_top(CommandLine& line) {
   auto once = std::make_shared<bool>(false);
   line.flag("--once", *once, "Print what is now, and leave");
-  return [once](Session& session) { return run(session, *once); };
+  return [once](Session& session) { return run_top(session, *once); };
 }
 
 }  // namespace kiln::cli

@@ -17,7 +17,7 @@
 namespace kiln::cli {
 namespace {
 
-struct Options {
+struct WarmOptions {
   std::vector<std::string> files, targets, symbols;
   bool tune = false;
   WarmTorch torch;
@@ -176,7 +176,7 @@ ExitCode warm_all(Session& session, const Manifest& work) {
   return sums.warmed + sums.in_part > 0 ? ExitCode::partial : exit_code_of(last);
 }
 
-Expected<Manifest> work_of(const Options& options) {
+Expected<Manifest> work_of(const WarmOptions& options) {
   Manifest work;
   KILN_ASSIGN_OR_RETURN(const auto symbols, parse_symbols(options.symbols));
   for (const std::string& file : options.files) {
@@ -195,7 +195,7 @@ Expected<Manifest> work_of(const Options& options) {
   return work;
 }
 
-ExitCode warm_torch_of(Session& session, const Options& options, const std::vector<std::string>& targets) {
+ExitCode warm_torch_of(Session& session, const WarmOptions& options, const std::vector<std::string>& targets) {
   WarmTorch torch = options.torch;
   torch.targets = targets;
   return warm_torch(session, torch);
@@ -211,7 +211,7 @@ ExitCode pack(Session& session, PackCreation creation, const std::vector<std::st
   return ExitCode::ok;
 }
 
-ExitCode warm(Session& session, const Options& options) {
+ExitCode warm(Session& session, const WarmOptions& options) {
   if (options.files.empty() == options.torch.source.empty()) {
     session.out().error(invalid_argument("either files or --torch module:function is needed"),
                         "kiln warm --help says what there is");
@@ -228,7 +228,7 @@ ExitCode warm(Session& session, const Options& options) {
 }  // namespace
 
 Action add_warm(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WarmOptions>();
   line.option("FILE", options->files, "Graphs, as text or in wire form; or manifests of graphs and models (*.yaml)");
   line.option("--target", options->targets,
               "Targets to build for, of this host or not; the best of this host if not given",

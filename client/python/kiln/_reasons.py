@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-# Of kiln.Error.code_name: what is of Kiln's service, and keeps all graphs from it alike.
-CAUSES = ("deadline_exceeded", "permission_denied", "resource_exhausted", "failed_precondition", "unavailable")
+# Of kiln.Error.code_name: there is no daemon to ask, or no device.
+UNAVAILABLE = "unavailable"
+# What is of Kiln's service, and keeps all graphs from it alike.
+CAUSES = ("deadline_exceeded", "permission_denied", "resource_exhausted", "failed_precondition", UNAVAILABLE)
 # A program that is not there, where hits are required.
 NOT_FOUND = "not_found"
 DOCTOR = "see `kiln doctor`"
@@ -52,4 +54,4 @@ class ExportError(Exception):
     """A model cannot be exported, with why."""
 
 
-__all__ = ["CAUSES", "DOCTOR", "ExportError", "MissingProgram", "NOT_FOUND", "Reason"]
+__all__ = ["CAUSES", "DOCTOR", "ExportError", "MissingProgram", "NOT_FOUND", "Reason", "UNAVAILABLE"]

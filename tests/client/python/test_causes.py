@@ -59,6 +59,17 @@ def test_without_a_daemon_the_reason_is_that_and_no_op(run):
     assert len(said) == 1 and "the daemon is turned off" in said[0]
 
 
+def test_a_processor_that_has_less_than_all_kernels_need_is_said_once(run):
+    out, said = lines(run(KILN_CPU_FEATURES="none"))
+    assert out == "ran 0"
+    assert said == ["kiln: not available: cpu: the processor runs no target; kernels need SSE4.2; models run in torch"]
+
+
+def test_a_processor_without_avx2_runs_kernels_for_it(run):
+    out, said = lines(run(KILN_CPU_FEATURES="x86-64-v2"))
+    assert out != "ran 0" and said == []
+
+
 @pytest.mark.parametrize("variables", [{"KILN_TEAM": "x"}, {"KILN_DISABLE": "false"}, {"KILN_DISABLE": "NO"}])
 def test_foreign_variables_and_words_for_no_turn_nothing_off(run, variables):
     out, said = lines(run(**variables))

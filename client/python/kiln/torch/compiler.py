@@ -8,7 +8,7 @@ from typing import Callable
 from torch import fx
 
 from .. import _session
-from .._reasons import NOT_FOUND, Reason
+from .._reasons import NOT_FOUND, UNAVAILABLE, Reason
 from . import compat
 from .flex import separate_flex_attention
 from .graphs import WHAT_IS_SAVED, CompiledGraph
@@ -22,9 +22,6 @@ from .split import UNIMPLEMENTED, split
 from .subgraphs import EagerSubgraph, FrozenSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .text import Unsupported
 from .write_back import own_memory, write_back
-
-# Of kiln.Error.code_name: there is no daemon to ask.
-UNAVAILABLE = "unavailable"
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:

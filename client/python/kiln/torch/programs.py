@@ -9,7 +9,7 @@ import threading
 import torch
 
 from .. import _session
-from .._reasons import DOCTOR, NOT_FOUND, MissingProgram, Reason
+from .._reasons import DOCTOR, NOT_FOUND, UNAVAILABLE, MissingProgram, Reason
 from .place import Place
 from .scoped import set_within
 from .tally import note_disturbance
@@ -73,7 +73,7 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
         return program
     client = _session.session().client(place.name)
     if client is None:
-        raise RuntimeError(Reason(f"no client for {place.device}", advice=DOCTOR))
+        raise RuntimeError(Reason(f"no client for {place.device}", code=UNAVAILABLE, advice=DOCTOR))
     _attach()
     note_disturbance()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory,
