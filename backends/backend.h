@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "backends/device.h"
 #include "backends/machine.h"
+#include "base/digest.h"
 #include "base/expected.h"
 #include "frontend/kernel/kernel_spec.h"
 
@@ -25,6 +27,13 @@ struct Schedule {
   /// stored (loops: extents; gemm: batch…, m, n; attention: batch, heads, queries, features). The verdict looks into each
   /// such piece. Empty: not said, and taken to be small.
   std::vector<int64_t> tile = {};
+};
+
+/// A spec as one of those that one code serves: they differ in nothing but numbers that the code takes from its launch.
+struct SizedSpec {
+  Digest form;                   // equal for all of them
+  std::vector<int64_t> extents;  // what a launch of this one carries, none negative; at most limits::k_launch_extents
+  std::vector<Schedule> candidates;  // best first, at least one; equal for all of them
 };
 
 /// Compiled code with its launch data: the payload of an artifact of kind `code` (cache/format/artifact.h).
@@ -61,6 +70,11 @@ class CompileBackend {
   /// Best first by the analytic model of `machine`; 1 to 16. The first one is generation 0.
   virtual std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
                                            const Machine& machine) const = 0;
+  /// How code can serve the spec at other sizes, too; none where each size has code of its own.
+  virtual std::optional<SizedSpec> sized([[maybe_unused]] const KernelSpec& spec,
+                                         [[maybe_unused]] const Target& target) const {
+    return std::nullopt;
+  }
   /// With a driver in `target`: native code for it, and the portable form beside. Without: what can be made without.
   /// Errors: invalid_argument for bytes that are no schedule, of another version, or none that fits the spec;
   /// resource_exhausted when registers spill in a hot loop; internal when the compiler fails.

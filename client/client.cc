@@ -179,6 +179,7 @@ protocol::Build Client::request_for(const Canonical& canonical, const CompileOpt
   request.tune = wants_tuning(options);
   request.again = options.again;
   request.unkept = m_config.cache_readonly;
+  request.sizes_vary = !options.symbol_values.empty();
   return request;
 }
 

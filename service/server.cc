@@ -324,6 +324,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
   request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
+  request.sizes_vary = job.build.sizes_vary;
   if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
   // Both callbacks come on the pool's threads; only what is posted touches the server.
   m_pool->submit(

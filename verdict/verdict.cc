@@ -104,7 +104,7 @@ void CandidateTrial::set_demanded(const std::vector<OutputCheck>& checks) {
 }
 
 Expected<CandidateRun> CandidateTrial::run(const Image& image, uint32_t timeout_ms, uint32_t task_step) {
-  auto run = m_runner->run(image, timeout_ms, 1, task_step);
+  auto run = m_runner->run(image, timeout_ms, 1, task_step, m_extents);
   const Status inputs = restore_inputs();
   KILN_RETURN_IF_ERROR(run.status());
   if (!run->red_zones_intact) return error(StatusCode::internal, "candidate wrote outside its buffers");
@@ -167,7 +167,7 @@ Status CandidateTrial::run_over(std::span<const Overwrite> pairs, const Image& i
     std::copy(m_buffers[pair.input].begin(), m_buffers[pair.input].end(), m_buffers[pair.output].begin());
     arguments[pair.input].buffer = pair.output;
   }
-  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, m_runner->launch(image, arguments, {}, timeout_ms));
+  KILN_ASSIGN_OR_RETURN(const CandidateRun ran, m_runner->launch(image, arguments, m_extents, timeout_ms));
   KILN_RETURN_IF_ERROR(restore_inputs());
   if (!m_runner->red_zones_intact()) return error(StatusCode::internal, "candidate wrote outside its buffers");
   if (ran.status == LaunchStatus::ok) return {};

@@ -76,6 +76,9 @@ class CandidateTrial {
   /// Whether the inputs would be others in another window.
   bool has_window() const { return m_data.has_window(); }
 
+  /// What launches of the candidates carry (Image): none unless this was called.
+  void set_extents(std::vector<int64_t> extents) { m_extents = std::move(extents); }
+
   /// May be called for one candidate after another. With a `task_step` above 1 only one of so many tasks is run (where the
   /// host's grid is cut into tasks), and what was left as it was is not compared.
   Verdict judge(const Image& image, const std::vector<OutputReference>& outputs, uint32_t timeout_ms,
@@ -107,6 +110,7 @@ class CandidateTrial {
   const KernelSpec* m_spec;
   CandidateRunner* m_runner;
   Situation m_situation;
+  std::vector<int64_t> m_extents;
   SampleData m_data;
   std::vector<std::span<uint8_t>> m_buffers;
   std::vector<uint64_t> m_input_checksums;      // of the inputs that were filled, which a candidate could change

@@ -45,13 +45,15 @@ class ProgramBuild {
  public:
   /// `client` is the graph as it was asked for, `canonical` its canonical form. Without a `runner` verdicts are deferred.
   ProgramBuild(const Graph& client, const Canonical& canonical, const BuildTarget& target, Published& published,
-               CandidateRunner* runner, Tuning tuning, const BuildEnvironment& environment, BuildResult& result)
+               CandidateRunner* runner, Tuning tuning, bool sizes_vary, const BuildEnvironment& environment,
+               BuildResult& result)
       : m_client(client),
         m_canonical(canonical),
         m_target(target),
         m_published(published),
         m_runner(runner),
         m_tuning(tuning),
+        m_sizes_vary(sizes_vary),
         m_environment(environment),
         m_result(result) {}
 
@@ -61,7 +63,7 @@ class ProgramBuild {
     m_clock.finish("regions");
     KILN_ASSIGN_OR_RETURN(m_regions, plan_regions(partition, m_target, m_published, m_environment));
     m_clock.finish("fuse");
-    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment));
+    KILN_RETURN_IF_ERROR(choose());
     m_clock.finish("kernels");
     if (m_tuning != Tuning::off) {
       const Deadline deadline =
@@ -95,6 +97,19 @@ class ProgramBuild {
   }
 
  private:
+  /// Kernels that are for one size race with others of that size, so none that is to race takes sizes from its launches.
+  Status choose() {
+    if (m_sizes_vary && m_tuning == Tuning::off) {
+      auto kernels = choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true);
+      if (kernels.ok()) {
+        m_kernels = std::move(*kernels);
+        return {};
+      }
+    }
+    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment));
+    return {};
+  }
+
   /// The program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
   Expected<Json> judge(const Graph& settled, const RegionPartition& partition) {
     m_environment.progress("verify", 0, 1, "program");
@@ -156,6 +171,7 @@ class ProgramBuild {
   Published& m_published;
   CandidateRunner* const m_runner;
   const Tuning m_tuning;
+  const bool m_sizes_vary;
   const BuildEnvironment& m_environment;
   BuildResult& m_result;
   RegionPlans m_regions;
@@ -179,7 +195,8 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
     KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target));
     const BuildTarget asked{*backend, target, runner ? Proof::verified : Proof::deferred};
-    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, environment, result);
+    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, request.sizes_vary,
+                         environment, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
   }

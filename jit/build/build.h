@@ -27,6 +27,8 @@ struct BuildRequest {
   Tuning tuning = Tuning::off;
   /// The programs', one for each target, or none: for whoever looks for them elsewhere before he has them built.
   std::vector<Digest> program_keys = {};
+  /// Other sizes of the graph are likely to be asked for, too: kernels that can take sizes from their launches do.
+  bool sizes_vary = false;
 };
 
 /// Everything to publish, in one batch.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/digest.h"
 
@@ -10,6 +11,7 @@ namespace kiln {
 struct KernelChoice {
   Digest code;
   uint32_t generation = 0;
+  std::vector<int64_t> extents = {};  // of the spec, where the code takes sizes from its launch
 };
 
 }  // namespace kiln

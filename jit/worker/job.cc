@@ -21,7 +21,7 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
   return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory),
-                         static_cast<uint8_t>(request.tuning))
+                         static_cast<uint8_t>(request.tuning), request.sizes_vary)
       .Union();
 }
 Status read(const wire::Job& table, BuildRequest& request) {
@@ -29,6 +29,7 @@ Status read(const wire::Job& table, BuildRequest& request) {
   request.cache_directory = read_text(table.cache_directory());
   if (table.tuning() > static_cast<uint8_t>(Tuning::again)) return invalid_argument("tuning {}", table.tuning());
   request.tuning = static_cast<Tuning>(table.tuning());
+  request.sizes_vary = table.sizes_vary();
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),

@@ -42,7 +42,8 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
   return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority), build.tune,
-                           build.again, build.unkept, build.afresh, write_digests(builder, build.keys))
+                           build.again, build.unkept, build.afresh, write_digests(builder, build.keys),
+                           build.sizes_vary)
       .Union();
 }
 Status read(const wire::Build& table, Build& build) {
@@ -56,6 +57,7 @@ Status read(const wire::Build& table, Build& build) {
   build.again = table.again();
   build.unkept = table.unkept();
   build.afresh = table.afresh();
+  build.sizes_vary = table.sizes_vary();
   if (table.targets() == nullptr || table.targets()->size() == 0) {
     return invalid_argument("build {}: no target", table.id());
   }

@@ -51,6 +51,7 @@ struct Build {
   bool afresh = false;  // build also what is there, and put it in its place
   /// The programs', one for each target, or none: what leads to them elsewhere need not be built.
   std::vector<Digest> keys = {};
+  bool sizes_vary = false;  // other sizes of the graph are likely to be asked for, too
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

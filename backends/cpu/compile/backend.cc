@@ -100,6 +100,16 @@ std::vector<Schedule> CpuCompileBackend::schedules(const KernelSpec& spec, const
   return in_turn(of_rows);
 }
 
+std::optional<SizedSpec> CpuCompileBackend::sized(const KernelSpec& spec, const Target& target) const {
+  const auto cpu = resolve(target);
+  if (!cpu.ok() || target.is_deterministic) return std::nullopt;
+  for (const Implementation& implementation : implementations_of(spec)) {
+    if (implementation.sized == nullptr || !implementation.claims(spec, **cpu).ok()) continue;
+    if (auto sized = implementation.sized(spec, **cpu)) return sized;
+  }
+  return std::nullopt;
+}
+
 Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
                                            const Target& target) const {
   return compile(spec, schedule, target, nullptr);

@@ -23,6 +23,13 @@ std::optional<KernelChoice> known_code(const Digest& key, Published& published, 
   return KernelChoice{head->artifact, head->generation};
 }
 
+/// The code of a spec of a plan.
+struct Wanted {
+  Digest key;
+  std::vector<int64_t> extents;  // of its launches
+  bool is_settled = false;
+};
+
 nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel) {
   return {{"name", kernel_name(job.spec())},
           {"key", job.key.to_hex()},
@@ -90,21 +97,33 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 }
 
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                                       const BuildEnvironment& environment, const ChosenKernels& made) {
+                                       const BuildEnvironment& environment, const ChosenKernels& made,
+                                       bool sizes_vary) {
   // Specs are shared across regions, and with everything published before: each is looked for once.
-  std::vector<std::vector<Digest>> keys(plans.size());
+  std::vector<std::vector<Wanted>> wanted(plans.size());
   std::unordered_map<Digest, KernelChoice> choices;
   std::vector<KernelJob> jobs;
   for (size_t p = 0; p < plans.size(); ++p) {
-    keys[p].resize(plans[p].specs.size());
+    wanted[p].resize(plans[p].specs.size());
     for (const Launch& launch : plans[p].launches) {
-      const Digest& spec = plans[p].digests[launch.spec];
-      const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
-      const Digest digest = keys[p][launch.spec] = key.digest();
-      if (choices.contains(digest)) continue;
-      const auto known = known_code(digest, published, made);
-      choices[digest] = known.value_or(KernelChoice{});
-      if (!known) jobs.push_back({digest, key.to_json(), &plans[p], &launch, deferred_code(spec, target, published)});
+      Wanted& code = wanted[p][launch.spec];
+      if (code.is_settled) continue;
+      code.is_settled = true;
+      Digest content = plans[p].digests[launch.spec];
+      Key key = code_key(content, target.target, target.backend.toolchain(), target.proof);
+      auto known = known_code(key.digest(), published, made);
+      std::optional<SizedSpec> sized;
+      if (sizes_vary && !known) sized = target.backend.sized(plans[p].specs[launch.spec], target.target);
+      if (sized) {
+        content = sized->form;
+        key = code_key(content, target.target, target.backend.toolchain(), target.proof);
+        known = known_code(key.digest(), published, made);
+        code.extents = sized->extents;
+      }
+      code.key = key.digest();
+      if (!choices.try_emplace(code.key, known.value_or(KernelChoice{})).second || known) continue;
+      jobs.push_back(
+          {code.key, key.to_json(), &plans[p], &launch, deferred_code(content, target, published), std::move(sized)});
     }
   }
 
@@ -114,9 +133,12 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
   KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none, take_supplied(environment.supply, true, elsewhere, chosen));
   KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
   for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
-  for (const std::vector<Digest>& of_plan : keys) {
+  for (std::vector<Wanted>& of_plan : wanted) {
     auto& codes = chosen.of_plans.emplace_back();
-    for (const Digest& key : of_plan) codes.push_back(choices.at(key));
+    for (Wanted& code : of_plan) {
+      codes.push_back(choices.at(code.key));
+      codes.back().extents = std::move(code.extents);
+    }
   }
   return chosen;
 }

@@ -26,9 +26,11 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 
 /// Finds code for each distinct spec: what its key leads to in the cache or in what was `made` before, else what others
 /// supply (BuildEnvironment::supply), else the first candidate that passes its verdict.
+/// With `sizes_vary` a spec without code gets code that takes sizes from its launches, where the backend has such.
 /// Without a device of the target verdicts are deferred (BuildTarget::proof).
 /// Errors: unimplemented, internal (compiler or verdict, with the kernel); both name the op (Status::op).
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                                       const BuildEnvironment& environment, const ChosenKernels& made = {});
+                                       const BuildEnvironment& environment, const ChosenKernels& made = {},
+                                       bool sizes_vary = false);
 
 }  // namespace kiln

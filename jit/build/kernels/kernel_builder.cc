@@ -173,6 +173,7 @@ class KernelBuild {
     m_situation = situation;
     KILN_ASSIGN_OR_RETURN(m_trial,
                           CandidateTrial::prepare(m_job.spec(), *m_runner, situation, k_index_windows[m_window]));
+    if (m_job.sized) m_trial->set_extents(m_job.sized->extents);
     KILN_ASSIGN_OR_RETURN(m_reference, LaunchReference::create(*m_job.plan, *m_job.launch, *m_trial));
     return {};
   }
@@ -207,6 +208,7 @@ uint32_t task_step_within(const KernelSpec& spec, double operations) {
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner) {
+  if (job.sized) return build_kernel(job, backend, target, runner, job.sized->candidates);
   return build_kernel(job, backend, target, runner,
                       backend.candidates(job.spec(), target, machine_for(backend, target, runner)));
 }

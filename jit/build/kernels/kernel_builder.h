@@ -28,6 +28,7 @@ struct KernelJob {
   const Plan* plan = nullptr;
   const Launch* launch = nullptr;
   std::optional<Image> made_before = std::nullopt;  // code whose verdict was deferred: tried before any is compiled
+  std::optional<SizedSpec> sized = std::nullopt;    // of code that takes sizes from its launches
 
   const KernelSpec& spec() const { return plan->specs[launch->spec]; }
 };

@@ -151,9 +151,9 @@ std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBuffe
 
 }  // namespace
 
-BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes,
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<const KernelChoice> kernels,
                             uint32_t choice_generation) {
-  assert(codes.size() == plan.specs.size());
+  assert(kernels.size() == plan.specs.size());
   flatbuffers::FlatBufferBuilder builder;
   const MemoryPlan scratch = plan_scratch(plan);
 
@@ -188,8 +188,8 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
 
   std::vector<fb::ArtifactDigest> stored_codes;
   std::vector<flatbuffers::Offset<flatbuffers::String>> names;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    stored_codes.push_back(to_stored(codes[i]));
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    stored_codes.push_back(to_stored(kernels[i].code));
     names.push_back(builder.CreateString(kernel_name(plan.specs[i])));
   }
   std::vector<flatbuffers::Offset<fb::Launch>> launches;
@@ -202,8 +202,10 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::v
     }
     const auto stored_pairs = builder.CreateVector(pairs);
     const auto stored_buffers = builder.CreateVector(launch.buffers);
-    launches.push_back(
-        fb::CreateLaunch(builder, launch.spec, stored_buffers, builder.CreateVector(roles), 0, stored_pairs));
+    const std::vector<int64_t>& extents = kernels[launch.spec].extents;
+    const auto stored_extents = extents.empty() ? 0 : builder.CreateVector(extents);
+    launches.push_back(fb::CreateLaunch(builder, launch.spec, stored_buffers, builder.CreateVector(roles),
+                                        stored_extents, stored_pairs));
   }
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);

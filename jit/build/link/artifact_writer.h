@@ -1,18 +1,20 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/digest.h"
 #include "frontend/fuse/plan.h"
 #include "jit/build/artifact.h"
+#include "jit/build/kernel_choice.h"
 
 namespace kiln {
 
-/// Lays the plan's temporaries out in scratch. `codes[i]` is the artifact of plan.specs[i]. Inputs and
+/// Lays the plan's temporaries out in scratch. `kernels[i]` is what plan.specs[i] runs as. Inputs and
 /// outputs are stored as argument numbers of a call: the region's `input_count` inputs, then its outputs. The plan's choices
 /// are kept when their generation is not 0.
-BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, const std::vector<Digest>& codes,
+BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<const KernelChoice> kernels,
                             uint32_t choice_generation = 0);
 
 /// A region call of a program: which plan, and the graph's values its inputs and outputs are.

@@ -9,9 +9,7 @@ namespace kiln {
 namespace {
 
 BuiltArtifact link_plan(const Plan& plan, uint32_t choice_generation, std::span<const KernelChoice> kernels) {
-  std::vector<Digest> codes;
-  for (const KernelChoice& kernel : kernels) codes.push_back(kernel.code);
-  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), codes, choice_generation);
+  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), kernels, choice_generation);
 }
 
 /// Whether each kernel that may race has.

@@ -27,8 +27,9 @@ Status PlanTrial::judge(const RegionClass& region, std::span<const Digest> codes
   whole.inputs = graph.inputs();
   whole.outputs = graph.outputs();
   alone.classes.push_back(region);
-  const BuiltArtifact plan =
-      plan_artifact(*m_plan, static_cast<uint32_t>(whole.inputs.size()), {codes.begin(), codes.end()});
+  std::vector<KernelChoice> kernels;
+  for (const Digest& code : codes) kernels.push_back({code});
+  const BuiltArtifact plan = plan_artifact(*m_plan, static_cast<uint32_t>(whole.inputs.size()), kernels);
   const BuiltArtifact program =
       program_artifact({graph, {plan.digest}, {{0, whole.inputs, whole.outputs}}, target.target.name});
   const LinkedProgram linked{program.payload, [&](const Digest&) { return std::span<const uint8_t>(plan.payload); },

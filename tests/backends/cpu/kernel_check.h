@@ -125,7 +125,8 @@ inline std::vector<void*> pointers(std::vector<GuardedBuffer>& buffers) {
 }
 
 /// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each.
-inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>& buffers, uint64_t ranges) {
+inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>& buffers, uint64_t ranges,
+                          std::span<const int64_t> extents = {}) {
   std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64);
   void* aligned = workspace.data();
   size_t space = workspace.size();
@@ -133,7 +134,8 @@ inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>
   for (uint64_t i = ranges; i-- > 0;) {
     std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
     auto status = LaunchStatus::ok;
-    kernel.run(buffers.data(), aligned, &status, kernel.tasks() * i / ranges, kernel.tasks() * (i + 1) / ranges, {});
+    kernel.run(buffers.data(), aligned, &status, kernel.tasks() * i / ranges, kernel.tasks() * (i + 1) / ranges,
+               extents);
     EXPECT_EQ(status, LaunchStatus::ok);
   }
 }

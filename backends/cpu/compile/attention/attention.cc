@@ -170,8 +170,18 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
   return schedules;
 }
 
+/// Never candidates beside others: asked for where sizes vary.
+std::vector<Schedule> no_schedules(const KernelSpec&, const CpuTarget&, const Machine&) { return {}; }
+
+std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget& target) {
+  if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return std::nullopt;
+  return sized_decode_attention(spec, target);
+}
+
 constexpr std::array k_forward{
     Implementation{DecodeSchedule::k_implementation, decode_claims, decode_schedules, emit_decode_attention},
+    Implementation{SizedDecodeSchedule::k_implementation, decode_claims, no_schedules, emit_sized_decode_attention,
+                   sized_decode},
     Implementation{AmxAttentionSchedule::k_implementation, tiles_claims, tiles_schedules,
                    emit_attention<AmxAttentionSchedule>},
     Implementation{Bf16AttentionSchedule::k_implementation, pairs_claims, pairs_schedules,

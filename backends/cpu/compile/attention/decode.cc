@@ -4,6 +4,7 @@
 
 #include "backends/cpu/compile/attention/attention.h"
 #include "backends/cpu/compile/attention/emission.h"
+#include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/cpu/compile/emit/split.h"
 #include "backends/schedule_bytes.h"
 
@@ -25,14 +26,35 @@ namespace {
 
 using llvm::Value;
 
+/// Attention whose numbers of keys were opened.
+struct SizedDecode {
+  struct Heads {
+    LaunchNumbers::Place batch = 0, head = 0;  // strides
+  };
+  AttentionSpec form;
+  LaunchNumbers launch;
+  LaunchNumbers::Place count = 0;
+  Heads keys, values;
+
+  static SizedDecode open(const AttentionSpec& attention) {
+    SizedDecode sized{attention, {}, 0, {}, {}};
+    sized.count = sized.launch.open(sized.form.k_len);
+    sized.keys = {sized.launch.open(sized.form.k.strides[0]), sized.launch.open(sized.form.k.strides[1])};
+    sized.values = {sized.launch.open(sized.form.v.strides[0]), sized.launch.open(sized.form.v.strides[1])};
+    return sized;
+  }
+};
+
 class AttentionDecode {
  public:
+  /// `sized`: the numbers that the launch carries; without any opened, none.
   AttentionDecode(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                  const DecodeSchedule& schedule)
+                  const DecodeSchedule& schedule, SizedDecode sized = {})
       : m_blocks{.query_vectors = 1, .key_block = schedule.key_block, .tile_rows = 1},
         m_a(emitter, spec, attention, m_blocks, AttentionStep::element),
         e(emitter),
-        m_attention(attention) {}
+        m_attention(attention),
+        m_sized(std::move(sized)) {}
 
   LaunchShape emit();
 
@@ -49,6 +71,9 @@ class AttentionDecode {
   llvm::Function* softmax();
   void weighted_sum(const AttentionEmission::Operand& values, Value* count);
 
+  /// The address of a head's keys or values.
+  Value* tensor_of(const Access& access, const SizedDecode::Heads& opened, const AttentionPlace& place, Value* head);
+
   int64_t row_count() const { return m_a.group() * m_attention.q_len; }
   int64_t lanes() const { return e.lanes(); }
   int64_t query_bytes() const { return m_a.rows.padded_bytes(m_attention.head_dim); }
@@ -63,6 +88,7 @@ class AttentionDecode {
   AttentionEmission m_a;
   Emitter& e;
   const AttentionSpec& m_attention;
+  SizedDecode m_sized;
   int64_t m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_keys = 0, m_values = 0;
   llvm::Function *m_score_function = nullptr, *m_softmax = nullptr;
 };
@@ -81,8 +107,22 @@ void AttentionDecode::plan_workspace() {
 
 LaunchShape AttentionDecode::emit() {
   plan_workspace();
-  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads,
-                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
+  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads, [&](const Emitter::Entry& entry, Value* task) {
+    m_sized.launch.load(e, entry.extents);
+    emit_task(entry, task);
+  });
+}
+
+Value* AttentionDecode::tensor_of(const Access& access, const SizedDecode::Heads& opened, const AttentionPlace& place,
+                                  Value* head) {
+  const auto bytes = static_cast<int64_t>(size_of(m_a.dtype_of(access)));
+  const auto distance = [&](Value* index, LaunchNumbers::Place number, int64_t constant) {
+    return e.ir.CreateMul(index, e.ir.CreateMul(m_sized.launch.value(e, number, constant), e.index(bytes)));
+  };
+  Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
+  pointer = e.advance(pointer, access.offset * bytes);
+  pointer = e.advance(pointer, distance(place.batch, opened.batch, access.strides[0]));
+  return e.advance(pointer, distance(head, opened.head, access.strides[1]));
 }
 
 void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
@@ -102,8 +142,9 @@ void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
   if (m_attention.causal) {
     end = std::clamp<int64_t>(m_attention.q_len + m_attention.causal_offset, 0, m_attention.k_len);
   }
-  e.loop(e.index(0), e.index(end), m_blocks.key_block, [&](Value* first) {
-    Value* rest = e.ir.CreateSub(e.index(end), first);
+  Value* last = m_sized.launch.value(e, m_sized.count, end);
+  e.loop(e.index(0), last, m_blocks.key_block, [&](Value* first) {
+    Value* rest = e.ir.CreateSub(last, first);
     emit_keys(place, kv_head, first,
               e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(m_blocks.key_block)));
   });
@@ -128,7 +169,7 @@ AttentionEmission::Operand AttentionDecode::rows_of(const Access& access, int64_
 }
 
 void AttentionDecode::emit_keys(const AttentionPlace& place, Value* kv_head, Value* first, Value* count) {
-  Value* k = m_a.base(m_attention.k, place, kv_head);
+  Value* k = tensor_of(m_attention.k, m_sized.keys, place, kv_head);
   const auto keys = rows_of(m_attention.k, m_attention.head_dim, k, first, count, at(m_keys));
   e.loop(e.index(0), e.index(row_count()), 1, [&](Value* row) {
     Value* in_row = row_of(at(m_scores), row, score_bytes());
@@ -139,7 +180,7 @@ void AttentionDecode::emit_keys(const AttentionPlace& place, Value* kv_head, Val
                                 row_of(at(m_maximum), row, m_a.vector_bytes()),
                                 row_of(at(m_sum), row, m_a.vector_bytes()), row_of(at(m_output), row, value_bytes())});
   });
-  Value* v = m_a.base(m_attention.v, place, kv_head);
+  Value* v = tensor_of(m_attention.v, m_sized.values, place, kv_head);
   weighted_sum(rows_of(m_attention.v, m_attention.value_dim, v, first, count, at(m_values)), count);
 }
 
@@ -317,6 +358,27 @@ Expected<LaunchShape> emit_decode_attention(Emitter& emitter, const KernelSpec& 
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<DecodeSchedule>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
   return AttentionDecode(emitter, spec, std::get<AttentionSpec>(spec.kernel), schedule).emit();
+}
+
+Expected<LaunchShape> emit_sized_decode_attention(Emitter& emitter, const KernelSpec& spec,
+                                                  std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedDecodeSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
+  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+  return AttentionDecode(emitter, spec, attention, schedule, SizedDecode::open(attention)).emit();
+}
+
+std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const CpuTarget&) {
+  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+  if (attention.causal || attention.score_value != k_no_expr) return std::nullopt;
+  SizedDecode sized = SizedDecode::open(attention);
+  if (sized.count == 0) return std::nullopt;
+  const SizedDecodeSchedule schedule;
+  SizedSpec result;
+  result.candidates = {{encode_choices(schedule), "sized, " + schedule.describe()}};
+  result.extents = sized.launch.carried();
+  result.form = form_of(spec, std::move(sized.form), result.candidates[0]);
+  return result;
 }
 
 }  // namespace kiln::cpu

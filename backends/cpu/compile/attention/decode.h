@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <tuple>
 
+#include "backends/backend.h"
 #include "backends/cpu/features.h"
 #include "base/expected.h"
 
@@ -22,5 +24,13 @@ struct DecodeSchedule {
   /// "decode keys 128"
   std::string describe() const;
 };
+
+/// The same for code that takes from its launch how many keys there are, and where a head's begin.
+struct SizedDecodeSchedule : DecodeSchedule {
+  static constexpr std::string_view k_implementation = "sized_decode_attention";
+};
+
+/// None where queries see a part of the keys, or there is a score expression: its addresses may depend on how many keys there are.
+std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const CpuTarget& target);
 
 }  // namespace kiln::cpu

@@ -199,7 +199,8 @@ llvm::Value* BodyEmitter::compute(Scope& scope, ExprId id) {
   const ScalarNode& node = m_body.exprs[id];
   switch (node.op) {
     case ScalarOp::constant:
-      return m_scalars.constant(node);
+      if (m_numbers == nullptr || m_numbers->constants[id] == 0) return m_scalars.constant(node);
+      return number(m_numbers->constants[id], node.immediate_int);
     case ScalarOp::index: {
       const int dim = static_cast<int>(node.slot);
       if (dim != scope.lane_dim) return index_of(scope, dim);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/cpu/compile/emit/scalar_emitter.h"
 #include "frontend/kernel/kernel_spec.h"
 
@@ -69,6 +70,8 @@ class BodyEmitter {
 
   /// The dim that lanes run along in every scope of this body; -1 for none. To be said before prepare().
   void set_lane_dim(int dim) { m_lane_dim = dim; }
+  /// Numbers of the body that are the launch's; they must outlive this. To be said before prepare().
+  void set_numbers(const BodyNumbers& numbers) { m_numbers = &numbers; }
   /// Loads of these buffers see the body's own stores: evaluated where they stand, forgotten between stages.
   void set_changing_buffers(const std::vector<bool>& changing);
   void forget_changing(Scope& scope);
@@ -105,9 +108,14 @@ class BodyEmitter {
   llvm::Value* both(llvm::Value* a, llvm::Value* b);
   void report(llvm::Value* valid, llvm::Value* active);
 
+  llvm::Value* number(LaunchNumbers::Place place, int64_t constant);
+  llvm::Value* offset_of(uint32_t access);
+  llvm::Value* stride_of(uint32_t access, size_t dim);
+
   Emitter& e;
   const KernelSpec& m_spec;
   const Body& m_body;
+  const BodyNumbers* m_numbers = nullptr;
   Values m_buffers;
   llvm::Value* m_status;
   ScalarEmitter m_scalars;

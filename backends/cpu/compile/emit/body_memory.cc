@@ -46,6 +46,21 @@ uint64_t BodyEmitter::common_dims(const Access& access) const {
   return dims & ~lane_bit();
 }
 
+// Numbers that the spec says, or the launch.
+
+llvm::Value* BodyEmitter::number(LaunchNumbers::Place place, int64_t constant) {
+  return place == 0 ? e.index(constant) : m_numbers->launch->value(e, place, constant);
+}
+
+llvm::Value* BodyEmitter::offset_of(uint32_t access) {
+  return number(m_numbers == nullptr ? 0 : m_numbers->accesses[access].offset, m_body.accesses[access].offset);
+}
+
+llvm::Value* BodyEmitter::stride_of(uint32_t access, size_t dim) {
+  return number(m_numbers == nullptr ? 0 : m_numbers->accesses[access].strides[dim],
+                m_body.accesses[access].strides[dim]);
+}
+
 /// What all lanes share: base, dims that have a scalar index, indirect indices that do not vary over the
 /// lanes.
 Scope::Place BodyEmitter::common_place(Scope& scope, uint32_t number) {
@@ -65,11 +80,13 @@ Scope::Place BodyEmitter::common_place(Scope& scope, uint32_t number) {
   }
 
   const int64_t size = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
-  Scope::Place place{e.advance(m_buffers[access.buffer], access.offset * size), nullptr};
+  const auto bytes = [&](llvm::Value* elements) { return e.ir.CreateMul(elements, e.index(size)); };
+  Scope::Place place{m_buffers[access.buffer], nullptr};
+  if (access.offset != 0) place.pointer = e.advance(place.pointer, bytes(offset_of(number)));
   for (size_t d = 0; d < access.strides.size(); ++d) {
     if ((dims >> d & 1) == 0 || access.strides[d] == 0) continue;
     llvm::Value* index = index_of(scope, static_cast<int>(d));
-    place.pointer = e.advance(place.pointer, e.ir.CreateMul(index, e.index(access.strides[d] * size)));
+    place.pointer = e.advance(place.pointer, e.ir.CreateMul(index, bytes(stride_of(number, d))));
   }
   for (const IndirectTerm& term : access.indirect) {
     if ((m_dims[term.index] & lane_bit()) != 0) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,8 @@ struct Implementation {
   /// Writes the function `entry` (runtime/entry.h) into the emitter's module, for any schedule that fits the spec.
   /// Errors: invalid_argument for bytes that are no schedule of this row, or one that does not fit.
   Expected<LaunchShape> (*emit)(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> schedule);
+  /// Of a row whose code takes sizes from its launch: how it serves the spec (CompileBackend::sized). Null for other rows.
+  std::optional<SizedSpec> (*sized)(const KernelSpec& spec, const CpuTarget& target) = nullptr;
 };
 
 }  // namespace kiln::cpu

@@ -5,6 +5,7 @@
 
 #include "backends/cpu/compile/emit/body_emitter.h"
 #include "backends/cpu/compile/loops/schedule.h"
+#include "backends/cpu/compile/loops/sized.h"
 #include "backends/loops_stages.h"
 #include "backends/schedule_bytes.h"
 
@@ -25,8 +26,16 @@ using Scopes = std::vector<std::unique_ptr<Scope>>;
 
 class LoopsEmitter {
  public:
-  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule)
-      : e(emitter), m_spec(spec), m_loops(loops), m_schedule(schedule), m_grid(loops_grid(loops, schedule)) {
+  /// `sized`: the numbers that the launch carries, of a grid of `sized_tasks`; null: none.
+  LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule,
+               SizedLoops* sized = nullptr, int64_t sized_tasks = 1)
+      : e(emitter),
+        m_spec(spec),
+        m_loops(loops),
+        m_schedule(schedule),
+        m_grid(loops_grid(loops, schedule)),
+        m_sized(sized),
+        m_sized_tasks(sized_tasks) {
     for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(m_loops, stage));
     for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
     for (const Stage& stage : loops.stages) {
@@ -48,9 +57,17 @@ class LoopsEmitter {
     body.set_lane_dim(m_schedule.lane_dim);
     body.set_changing_buffers(changing_buffers());
 
+    if (m_sized != nullptr) {
+      m_sized->launch.load(e, entry.extents);
+      m_sized->body.launch = &m_sized->launch;
+      body.set_numbers(m_sized->body);
+    }
+
     const auto root = body.root();
     body.prepare(*root, m_all_roots, m_all_stores);
-    if (m_grid.tasks == 1) {
+    if (m_sized != nullptr) {
+      share(*root, entry);
+    } else if (m_grid.tasks == 1) {
       parallel(0, *root, nullptr);
     } else {
       e.loop(entry.first_task, entry.last_task, 1, [&](llvm::Value* task) {
@@ -60,7 +77,7 @@ class LoopsEmitter {
     }
     e.ir.CreateRetVoid();
     // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): nobody uses this object after its run
-    return {static_cast<uint64_t>(m_grid.tasks), 0};
+    return {static_cast<uint64_t>(m_sized != nullptr ? m_sized_tasks : m_grid.tasks), 0};
   }
 
  private:
@@ -163,6 +180,72 @@ class LoopsEmitter {
       lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, 0, m_schedule.lanes, mask));
       return body(*block, lanes, values);
     });
+  }
+
+  // Extents that the launch carries: points of the dims without lanes, row-major, are shared evenly by the tasks; where the
+  // lane dim is the only one, its elements are, in whole rounds.
+
+  llvm::Value* sized_extent(int dim) {
+    return m_sized->launch.value(e, m_sized->extents[static_cast<size_t>(dim)], extent(dim));
+  }
+
+  void share(Scope& root, const Emitter::Entry& entry) {
+    std::vector<int> dims;
+    for (const LoopsGrid::Loop& loop : m_grid.order) {
+      if (!lanes_are_rows() || loop.dim != m_schedule.lane_dim) dims.push_back(loop.dim);
+    }
+    if (dims.empty()) return share_lanes(root, entry);
+    Values extents;
+    for (const int dim : dims) extents.push_back(sized_extent(dim));
+    llvm::Value* points = extents[0];
+    for (size_t i = 1; i < extents.size(); ++i) points = e.ir.CreateMul(points, extents[i]);
+    const auto share_of = [&](llvm::Value* task) {
+      return e.ir.CreateUDiv(e.ir.CreateMul(points, task), e.index(m_sized_tasks));
+    };
+    llvm::Value* first = share_of(entry.first_task);
+    Values indices(dims.size());
+    llvm::Value* rest = first;
+    for (size_t i = dims.size(); i-- > 0;) {
+      indices[i] = e.ir.CreateURem(rest, extents[i]);
+      rest = e.ir.CreateUDiv(rest, extents[i]);
+    }
+    e.loop(first, share_of(entry.last_task), 1, indices, [&](llvm::Value*, const Values& at) {
+      at_point(root, dims, at, 0);
+      return next_point(at, extents);
+    });
+  }
+
+  void at_point(Scope& scope, const std::vector<int>& dims, const Values& indices, size_t position) {
+    if (position == dims.size()) {
+      if (!lanes_are_rows()) return row(scope);
+      return over_rows(scope, {e.index(0), e.index(extent(m_schedule.lane_dim))});
+    }
+    const auto inside = m_body->bind(scope, dims[position], indices[position]);
+    m_body->prepare(*inside, m_all_roots, m_all_stores);
+    at_point(*inside, dims, indices, position + 1);
+  }
+
+  Values next_point(const Values& indices, const Values& extents) {
+    Values next(indices.size());
+    llvm::Value* carry = e.index(1);
+    for (size_t i = indices.size(); i-- > 0;) {
+      llvm::Value* moved = e.ir.CreateAdd(indices[i], carry);
+      llvm::Value* wraps = e.ir.CreateICmpEQ(moved, extents[i]);
+      next[i] = e.ir.CreateSelect(wraps, e.index(0), moved);
+      carry = e.ir.CreateZExt(wraps, e.i64());
+    }
+    return next;
+  }
+
+  void share_lanes(Scope& root, const Emitter::Entry& entry) {
+    llvm::Value* end = sized_extent(m_schedule.lane_dim);
+    const int64_t unit = lane_step() * m_sized_tasks;
+    llvm::Value* rounds = e.ir.CreateUDiv(e.ir.CreateAdd(end, e.index(unit - 1)), e.index(unit));
+    llvm::Value* chunk = e.ir.CreateMul(rounds, e.index(lane_step()));
+    const auto bound = [&](llvm::Value* task) {
+      return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateMul(task, chunk), end);
+    };
+    over_rows(root, {bound(entry.first_task), bound(entry.last_task)});
   }
 
   // Lanes are rows: all stages for a few vectors of rows.
@@ -361,6 +444,8 @@ class LoopsEmitter {
   const LoopsSpec& m_loops;
   const LoopsSchedule m_schedule;
   const LoopsGrid m_grid;
+  SizedLoops* const m_sized;
+  const int64_t m_sized_tasks;
   std::vector<std::vector<ExprId>> m_roots;  // by stage
   std::vector<ExprId> m_all_roots;
   std::vector<Store> m_all_stores;
@@ -398,8 +483,20 @@ Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, std::
   return LoopsEmitter(emitter, spec, loops, schedule).run();
 }
 
+/// Never a candidate beside others: it is asked for where sizes vary.
+std::vector<Schedule> no_schedules(const KernelSpec&, const CpuTarget&, const Machine&) { return {}; }
+
+Expected<LaunchShape> emit_sized_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedLoopsSchedule>(bytes));
+  const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
+  KILN_RETURN_IF_ERROR(schedule.validate(loops, emitter.target()));
+  SizedLoops sized = SizedLoops::open(loops, schedule);
+  return LoopsEmitter(emitter, spec, loops, schedule, &sized, int64_t{1} << schedule.tasks_log2).run();
+}
+
 constexpr std::array k_implementations{
     Implementation{LoopsSchedule::k_implementation, loops_claims, loops_schedules, emit_loops},
+    Implementation{SizedLoopsSchedule::k_implementation, loops_claims, no_schedules, emit_sized_loops, sized_loops},
 };
 
 }  // namespace

@@ -44,10 +44,10 @@ Linked::Linked(std::string name, Graph client) : m_name(std::move(name)), m_clie
     auto plan = fuse(region_class.graph);
     EXPECT_TRUE(plan.ok()) << m_name << ": " << plan.status().to_string();
     m_plans.push_back(std::move(plan).value());
-    std::vector<Digest> codes;
-    for (const KernelSpec& spec : m_plans.back().specs) codes.push_back(compile(spec));
+    std::vector<KernelChoice> kernels;
+    for (const KernelSpec& spec : m_plans.back().specs) kernels.push_back({compile(spec)});
     m_plan_artifacts.push_back(
-        plan_artifact(m_plans.back(), static_cast<uint32_t>(region_class.graph.inputs().size()), codes));
+        plan_artifact(m_plans.back(), static_cast<uint32_t>(region_class.graph.inputs().size()), kernels));
     description.plans.push_back(m_plan_artifacts.back().digest);
   }
   for (const Region& region : m_partition.regions) {
@@ -68,9 +68,9 @@ Digest Linked::compile(const KernelSpec& spec) {
 }
 
 fb::PlanT Linked::link(const Plan& plan, size_t inputs) {
-  std::vector<Digest> codes;
-  for (const KernelSpec& spec : plan.specs) codes.push_back(compile(spec));
-  const BuiltArtifact artifact = plan_artifact(plan, static_cast<uint32_t>(inputs), codes);
+  std::vector<KernelChoice> kernels;
+  for (const KernelSpec& spec : plan.specs) kernels.push_back({compile(spec)});
+  const BuiltArtifact artifact = plan_artifact(plan, static_cast<uint32_t>(inputs), kernels);
   fb::PlanT parts;
   flatbuffers::GetRoot<fb::Plan>(artifact.payload.data())->UnPackTo(&parts);
   return parts;

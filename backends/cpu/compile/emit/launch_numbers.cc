@@ -1,0 +1,66 @@
+#include "backends/cpu/compile/emit/launch_numbers.h"
+
+#include <cassert>
+#include <cstdlib>
+#include <utility>
+
+#include "base/limits.h"
+
+namespace kiln::cpu {
+
+namespace {
+
+constexpr int64_t k_opened = INT64_MIN;  // no spec has it
+
+bool is_carried(int64_t number) { return number > 1 && number <= int64_t{limits::k_tensor_elements}; }
+
+}  // namespace
+
+LaunchNumbers::Place LaunchNumbers::open(int64_t& number) {
+  const bool is_negative = number < 0;
+  const int64_t carried = number == INT64_MIN ? 0 : std::abs(number);
+  if (!is_carried(carried)) return 0;
+  m_carried.push_back(carried);
+  number = is_negative ? k_opened + 1 : k_opened;
+  const auto place = static_cast<Place>(m_carried.size());
+  return is_negative ? -place : place;
+}
+
+llvm::Value* LaunchNumbers::value(Emitter& e, Place place, int64_t constant) const {
+  if (place == 0) return e.index(constant);
+  assert(m_loaded.size() == m_carried.size());
+  llvm::Value* carried = m_loaded[static_cast<size_t>(std::abs(place)) - 1];
+  return place < 0 ? e.ir.CreateNeg(carried) : carried;
+}
+
+void LaunchNumbers::load(Emitter& e, llvm::Value* extents) {
+  for (size_t i = 0; i < m_carried.size(); ++i) {
+    m_loaded.push_back(e.load(e.i64(), e.advance(extents, static_cast<int64_t>(i) * 8)));
+  }
+}
+
+Digest form_of(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const Schedule& schedule) {
+  KernelSpec form{spec.buffers, std::move(opened)};
+  for (BufferSpec& buffer : form.buffers) buffer.elements = 0;
+  std::vector<uint8_t> bytes = canonical_bytes(form);
+  bytes.insert(bytes.end(), schedule.bytes.begin(), schedule.bytes.end());
+  return digest_of(bytes);
+}
+
+BodyNumbers BodyNumbers::open(Body& body, uint64_t dims, LaunchNumbers& launch) {
+  BodyNumbers numbers{&launch, {}, {}};
+  for (Access& access : body.accesses) {
+    OfAccess& of_access = numbers.accesses.emplace_back();
+    of_access.offset = launch.open(access.offset);
+    for (size_t d = 0; d < access.strides.size(); ++d) {
+      of_access.strides.push_back((dims >> d & 1) != 0 ? launch.open(access.strides[d]) : 0);
+    }
+  }
+  for (ScalarNode& node : body.exprs) {
+    const bool is_number = node.op == ScalarOp::constant && node.dtype == DType::i64;
+    numbers.constants.push_back(is_number ? launch.open(node.immediate_int) : 0);
+  }
+  return numbers;
+}
+
+}  // namespace kiln::cpu

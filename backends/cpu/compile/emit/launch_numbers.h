@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cpu/compile/emit/emitter.h"
+#include "base/digest.h"
+#include "frontend/kernel/kernel_spec.h"
+
+namespace kiln::cpu {
+
+/// Numbers of a spec that code takes from its launch, in the order in which they were opened.
+class LaunchNumbers {
+ public:
+  /// One of them: which, counted from 1, less than 0 where what is carried is to be negated. 0: no number of a launch.
+  using Place = int32_t;
+
+  /// Opens a number: the spec no longer says it, but that it is one, and which sign it has. What is 0 or 1 stays, since code
+  /// may be another for it, as does what no tensor reaches.
+  Place open(int64_t& number);
+  /// The number at `place`, or else `constant`.
+  llvm::Value* value(Emitter& e, Place place, int64_t constant) const;
+  /// Loads what the launch carries; to be called in the kernel's entry.
+  void load(Emitter& e, llvm::Value* extents);
+
+  const std::vector<int64_t>& carried() const { return m_carried; }
+
+ private:
+  std::vector<int64_t> m_carried;
+  Values m_loaded;
+};
+
+/// SizedSpec::form of a spec whose kernel has opened numbers, and of what makes its code.
+Digest form_of(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const Schedule& schedule);
+
+/// Which numbers of a body its launch carries.
+struct BodyNumbers {
+  LaunchNumbers* launch = nullptr;
+  struct OfAccess {
+    LaunchNumbers::Place offset = 0;
+    std::vector<LaunchNumbers::Place> strides;
+  };
+  std::vector<OfAccess> accesses;
+  std::vector<LaunchNumbers::Place> constants;  // by expression
+
+  /// Opens offsets, integer constants, and strides of the dims whose bits are set.
+  static BodyNumbers open(Body& body, uint64_t dims, LaunchNumbers& launch);
+};
+
+}  // namespace kiln::cpu

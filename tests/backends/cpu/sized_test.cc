@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include "tests/backends/cpu/kernel_check.h"
+#include "tests/conformance/attention_case.h"
+#include "tests/conformance/loops_builder.h"
+
+/// Kernels that take sizes from their launches: code that was made for one size runs all others of its form.
+namespace kiln::cpu {
+namespace {
+
+using conformance::AttentionBuilder;
+using conformance::LoopsBuilder;
+
+Target named(const CpuTarget& target) { return {"cpu", std::string(target.name)}; }
+
+/// Runs what was compiled for `made_of` on each of `specs` that has its form; gives how many have.
+size_t check_by_code_of(const KernelSpec& made_of, const std::vector<KernelSpec>& specs, const CpuTarget& target,
+                        double tolerance) {
+  const CpuCompileBackend backend;
+  const auto own = backend.sized(made_of, named(target));
+  if (!own) return 0;
+  const auto image = backend.compile(made_of, own->candidates.front(), named(target));
+  EXPECT_TRUE(image.ok()) << image.status().to_string();
+  if (!image.ok()) return 0;
+  const LoadedImage loaded(*image);
+  size_t served = 0;
+  for (const KernelSpec& spec : specs) {
+    EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+    const auto sized = backend.sized(spec, named(target));
+    if (!sized || sized->form != own->form) continue;
+    ++served;
+    std::vector<GuardedBuffer> ours = make_buffers(spec, 11);
+    const std::vector<GuardedBuffer> reference = reference_of(spec, ours);
+    run_in_ranges(loaded.executable(), pointers(ours), std::min<uint64_t>(3, image->tasks), sized->extents);
+    for (size_t b = 0; b < ours.size(); ++b) {
+      EXPECT_TRUE(ours[b].zones_are_whole()) << kernel_name(spec) << ": buffer " << b << " was written beyond its end";
+      for (int64_t i = 0; i < ours[b].elements(); ++i) {
+        const double expected = reference[b].at(i), got = ours[b].at(i);
+        if (std::abs(got - expected) <= tolerance * (1 + std::abs(expected))) continue;
+        ADD_FAILURE() << kernel_name(spec) << " on " << target.name << " by the code of " << kernel_name(made_of)
+                      << ": buffer " << b << " element " << i << " is " << got << ", expected " << expected;
+        return served;
+      }
+    }
+  }
+  return served;
+}
+
+/// One more row behind `length` rows, in each of `heads`: a cache of keys that grows.
+KernelSpec grown(int64_t heads, int64_t length, int64_t columns) {
+  LoopsBuilder b({heads, length + 1, columns}, 3);
+  const auto input = [&](int64_t rows, int64_t offset) {
+    return b.access(b.buffer(DType::f32, heads * rows * columns, BufferRole::input), {rows * columns, columns, 1},
+                    offset);
+  };
+  const uint32_t old_rows = input(length, 0), new_row = input(1, -length * columns);
+  const ExprId row = b.index(1), end = b.integer(DType::i64, length);
+  const ExprId is_old = b.op(ScalarOp::lt, row, end), is_new = b.op(ScalarOp::ge, row, end);
+  b.output(b.op(ScalarOp::select, is_old, b.load(old_rows, is_old), b.load(new_row, is_new)),
+           {(length + 1) * columns, columns, 1});
+  return b.build();
+}
+
+/// Each row divided by the sum of its squares.
+KernelSpec normed(int64_t rows, int64_t columns) {
+  LoopsBuilder b({rows, columns}, 1);
+  const ExprId x = b.input(DType::f32, {columns, 1});
+  const uint32_t sum = b.reduce(Combiner::sum, b.op(ScalarOp::mul, x, x));
+  b.next_stage();
+  b.output(b.op(ScalarOp::div, x, b.reduced(sum)), {columns, 1});
+  return b.build();
+}
+
+KernelSpec squared(int64_t elements) {
+  LoopsBuilder b({elements}, 1);
+  const ExprId x = b.input(DType::f32, {1});
+  b.output(b.op(ScalarOp::mul, x, x), {1});
+  return b.build();
+}
+
+KernelSpec decoded(int64_t keys, bool is_interleaved) {
+  return AttentionBuilder(
+             {.batch = 2, .heads = 4, .kv_heads = 2, .k_len = keys, .head_dim = 48, .interleaved = is_interleaved})
+      .forward();
+}
+
+template <typename Make>
+void expect_one_code(const std::vector<int64_t>& sizes, size_t at_least, double tolerance, const Make& make) {
+  std::vector<KernelSpec> specs;
+  for (const int64_t size : sizes) specs.push_back(make(size));
+  for (const CpuTarget* target : runnable_targets()) {
+    for (const int64_t size : {sizes.front(), sizes.back()}) {
+      EXPECT_GE(check_by_code_of(make(size), specs, *target, tolerance), at_least) << size << " on " << target->name;
+    }
+  }
+}
+
+TEST(Sized, one_code_grows_a_cache_by_a_row) {
+  expect_one_code({64, 65, 71, 100, 127}, 5, 0, [](int64_t length) { return grown(4, length, 64); });
+  expect_one_code({2, 3, 30, 41}, 4, 0, [](int64_t length) { return grown(3, length, 7); });
+}
+
+TEST(Sized, one_code_takes_any_number_of_rows) {
+  expect_one_code({33, 40, 57, 64}, 4, 1e-6, [](int64_t rows) { return normed(rows, 200); });
+  expect_one_code({3, 5, 18}, 3, 1e-6, [](int64_t rows) { return normed(rows, 37); });
+}
+
+TEST(Sized, one_code_takes_any_number_of_elements) { expect_one_code({9000, 12345, 16001}, 3, 0, squared); }
+
+TEST(Sized, one_code_sees_any_number_of_keys) {
+  for (const bool is_interleaved : {false, true}) {
+    expect_one_code({2, 17, 64, 128, 129, 300, 1000}, 7, 1e-5,
+                    [&](int64_t keys) { return decoded(keys, is_interleaved); });
+  }
+}
+
+TEST(Sized, what_code_depends_on_is_in_the_form) {
+  const CpuCompileBackend backend;
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto form = [&](const KernelSpec& spec) { return backend.sized(spec, named(*target))->form; };
+    EXPECT_NE(form(grown(4, 64, 64)), form(grown(4, 64, 48)));
+    EXPECT_NE(form(normed(40, 200)), form(normed(40, 201)));
+    EXPECT_NE(form(squared(10'000)), form(squared(1'000'000)));
+    EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
+  }
+}
+
+TEST(Sized, a_launch_carries_no_more_than_it_can) {
+  LoopsBuilder b({50, 60}, 2);
+  ExprId sum = b.input(DType::f32, {60, 1});
+  for (int64_t i = 0; i < 40; ++i) sum = b.op(ScalarOp::add, sum, b.input(DType::f32, {60 + i, 1}));
+  b.output(sum, {60, 1});
+  const KernelSpec few = b.build();
+  LoopsBuilder c({50, 60}, 2);
+  sum = c.input(DType::f32, {60, 1});
+  for (int64_t i = 0; i < 80; ++i) sum = c.op(ScalarOp::add, sum, c.input(DType::f32, {60 + i, 1}));
+  c.output(sum, {60, 1});
+  const KernelSpec many = c.build();
+  for (const CpuTarget* target : runnable_targets()) {
+    EXPECT_TRUE(CpuCompileBackend().sized(few, named(*target)));
+    EXPECT_FALSE(CpuCompileBackend().sized(many, named(*target)));
+  }
+}
+
+}  // namespace
+}  // namespace kiln::cpu
