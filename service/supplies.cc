@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/limits.h"
 #include "cache/sources/directory_entries.h"
 #include "cache/sources/trusted_packs.h"
 #include "jit/run/named_artifacts.h"
@@ -206,7 +207,7 @@ void BuildSupply::await_hosts(std::vector<Digest> keys, Deadline until, const st
   if (keys.empty()) return;
   const Deadline start = Clock::now();
   Deadline lease_glance = start + k_host_lease_glance;
-  until = std::min(until, deadline_in(k_fleet_lease_wait_ms));
+  until = std::min(until, deadline_in(limits::k_fleet_lease_wait_ms));
   while (!keys.empty() && Clock::now() < until && !is_over()) {
     std::this_thread::sleep_for(
         std::clamp<Clock::duration>((Clock::now() - start) / 8, k_host_glance, k_host_longest_glance));

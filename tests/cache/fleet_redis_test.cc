@@ -134,9 +134,9 @@ TEST_F(RedisFleetTest, ALeaseIsRenewedWhileItsHostLivesAndTakenOverAfterwards) {
   EXPECT_TRUE(elsewhere(*first, {1}).empty());
   const std::string name = "kiln1:lease:" + entry_of(1).key.to_hex();
   const auto left_ms = [&] { return std::stoll(redis.ask({"PTTL", name})); };
-  EXPECT_LE(left_ms(), k_fleet_lease_term.count());  // the store's clock alone counts
-  redis.ask({"PEXPIRE", name, std::to_string(k_fleet_lease_renewal.count() + 1'000)});
-  EXPECT_TRUE(wait_until([&] { return left_ms() > k_fleet_lease_renewal.count() + 1'000; })) << "renewed";
+  EXPECT_LE(left_ms(), int64_t{limits::k_fleet_lease_ms});  // the store's clock alone counts
+  redis.ask({"PEXPIRE", name, std::to_string(limits::k_fleet_lease_renewal_ms + 1'000)});
+  EXPECT_TRUE(wait_until([&] { return left_ms() > int64_t{limits::k_fleet_lease_renewal_ms} + 1'000; })) << "renewed";
   first.reset();  // as one that dies: it says nothing
   EXPECT_EQ(elsewhere(*second, {1}).size(), 1U);
   redis.ask({"PEXPIRE", name, "1"});  // its term ends
