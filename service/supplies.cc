@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/limits.h"
 #include "cache/sources/directory_entries.h"
 #include "cache/sources/trusted_packs.h"
 #include "jit/run/named_artifacts.h"
@@ -19,8 +20,11 @@ namespace {
 
 constexpr const char* k_not_judged = "not_judged";
 
-/// How often the fleet's store is asked for what another host makes.
-constexpr auto k_host_glance = std::chrono::milliseconds(50);
+/// How soon the fleet's store is asked again for what another host makes: the longer that takes, the more rarely, so that who
+/// waits loses an eighth of the time at most, and ten thousand who wait ask little.
+constexpr auto k_host_glance = std::chrono::milliseconds(50), k_host_longest_glance = std::chrono::milliseconds(500);
+/// How often whether that host still makes it.
+constexpr auto k_host_lease_glance = std::chrono::milliseconds(500);
 
 BuiltArtifact built_artifact(const Digest& digest, Artifact artifact) {
   const LaunchData& launch = artifact.launch;
@@ -217,11 +221,17 @@ std::vector<Digest> BuildSupply::lease(std::vector<Digest> keys, Patience& patie
 void BuildSupply::await_hosts(std::vector<Digest> keys, Deadline until, const std::function<bool()>& is_over,
                               std::vector<SuppliedCode>& found) {
   if (keys.empty()) return;
-  until = std::min(until, deadline_in(k_fleet_lease_wait_ms));
+  const Deadline start = Clock::now();
+  Deadline lease_glance = start + k_host_lease_glance;
+  until = std::min(until, deadline_in(limits::k_fleet_lease_wait_ms));
   while (!keys.empty() && Clock::now() < until && !is_over()) {
-    std::this_thread::sleep_for(k_host_glance);
+    std::this_thread::sleep_for(
+        std::clamp<Clock::duration>((Clock::now() - start) / 8, k_host_glance, k_host_longest_glance));
     Patience patience{m_supplies.m_budget};
-    keys = lease(look(std::move(keys), patience, found), patience, found);
+    keys = look(std::move(keys), patience, found);
+    if (keys.empty() || Clock::now() < lease_glance) continue;
+    lease_glance = Clock::now() + k_host_lease_glance;
+    keys = lease(std::move(keys), patience, found);
   }
   if (!is_over()) m_supplies.m_fleet->note_wait(keys.empty());
 }

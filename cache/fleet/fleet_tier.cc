@@ -23,6 +23,8 @@ std::vector<std::string> names_of(const Keys& keys, std::string (*name)(const Di
   return names;
 }
 
+constexpr std::chrono::milliseconds k_lease_term{limits::k_fleet_lease_ms};
+
 std::string random_name() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -163,8 +165,8 @@ std::vector<Digest> FleetTier::lease(std::span<const Digest> keys, Patience& pat
   if (m_reading_breaker.is_open(start) || m_lease_breaker.is_open(start)) return elsewhere;
   const Deadline until = start + patience.left;
   const auto taken =
-      ask<std::vector<bool>>([this, names = names_of(keys, lease_of), until](
-                                 FleetStore& store) { return store.lease(names, m_name, k_fleet_lease_term, until); },
+      ask<std::vector<bool>>([this, names = names_of(keys, lease_of),
+                              until](FleetStore& store) { return store.lease(names, m_name, k_lease_term, until); },
                              until);
   patience.left -= std::chrono::duration_cast<Patience::Duration>(Clock::now() - start);
   if (!taken.ok()) {
@@ -173,7 +175,7 @@ std::vector<Digest> FleetTier::lease(std::span<const Digest> keys, Patience& pat
     return elsewhere;
   }
   const std::scoped_lock lock(m_mutex);
-  if (m_leases.empty()) m_renewal = Clock::now() + k_fleet_lease_renewal;
+  if (m_leases.empty()) m_renewal = deadline_in(limits::k_fleet_lease_renewal_ms);
   for (size_t i = 0; i < keys.size(); ++i) {
     if ((*taken)[i]) {
       m_leases.insert(keys[i]);
@@ -187,10 +189,10 @@ std::vector<Digest> FleetTier::lease(std::span<const Digest> keys, Patience& pat
 
 void FleetTier::renew_leases(std::unique_lock<std::mutex>& lock) {
   const auto names = names_of(m_leases, lease_of);
-  m_renewal = Clock::now() + k_fleet_lease_renewal;
+  m_renewal = deadline_in(limits::k_fleet_lease_renewal_ms);
   lock.unlock();
   // One that fails is tried again at the next turn; beyond its term the lease is anybody's.
-  static_cast<void>(m_reading->lease(names, m_name, k_fleet_lease_term, deadline_in(limits::k_fleet_write_ms)));
+  static_cast<void>(m_reading->lease(names, m_name, k_lease_term, deadline_in(limits::k_fleet_write_ms)));
   lock.lock();
 }
 

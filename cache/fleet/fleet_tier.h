@@ -35,11 +35,6 @@ struct FleetCounts {
       entries_dropped{0};
 };
 
-/// How long a host has what it makes for itself unless it says so again, and how long others wait for it.
-inline constexpr std::chrono::milliseconds k_fleet_lease_term{5'000};
-inline constexpr std::chrono::milliseconds k_fleet_lease_renewal{1'500};
-inline constexpr uint64_t k_fleet_lease_wait_ms = 20'000;
-
 /// A store that the hosts of a fleet share. Whoever asks waits no longer than it has patience, whatever the store does: all
 /// talk is on threads of its own, and what does not answer is left alone for a while. What is built is written behind, from
 /// a bounded queue.

@@ -44,11 +44,19 @@ void RedisCluster::close() {
   for (const auto& server : m_servers) server->close();
 }
 
+std::vector<std::vector<size_t>> RedisCluster::groups_of(std::span<const std::string> names) const {
+  std::map<uint16_t, std::vector<size_t>> groups;
+  for (size_t i = 0; i < names.size(); ++i) groups[is_cluster() ? redis_slot(names[i]) : 0].push_back(i);
+  std::vector<std::vector<size_t>> listed;
+  for (auto& [slot, group] : groups) listed.push_back(std::move(group));
+  return listed;
+}
+
 Expected<std::vector<RedisReply>> RedisCluster::ask(std::span<const Command> commands, Deadline until) {
   std::vector<Errand> errands(commands.size());
   std::vector<Errand*> open;
   for (size_t i = 0; i < commands.size(); ++i) {
-    const uint16_t known = m_server_of_slot.empty() ? k_nobody : m_server_of_slot[redis_slot(commands[i].name)];
+    const uint16_t known = is_cluster() ? m_server_of_slot[redis_slot(commands[i].name)] : k_nobody;
     errands[i].command = &commands[i];
     errands[i].server = known == k_nobody ? m_first : known;
     open.push_back(&errands[i]);
@@ -58,7 +66,7 @@ Expected<std::vector<RedisReply>> RedisCluster::ask(std::span<const Command> com
     KILN_RETURN_IF_ERROR(run(open, until));
     std::vector<Errand*> sent_on;
     for (Errand* errand : open) {
-      KILN_ASSIGN_OR_RETURN(const bool goes_on, is_sent_on(*errand));
+      KILN_ASSIGN_OR_RETURN(const bool goes_on, is_sent_on(*errand, until));
       if (goes_on) sent_on.push_back(errand);
     }
     open = std::move(sent_on);
@@ -97,10 +105,11 @@ Status RedisCluster::run(std::vector<Errand*> errands, Deadline until) {
   return status;
 }
 
-Expected<bool> RedisCluster::is_sent_on(Errand& errand) {
+Expected<bool> RedisCluster::is_sent_on(Errand& errand, Deadline until) {
   if (errand.reply->type != REDIS_REPLY_ERROR) return false;
   // MOVED or ASK, a slot, host:port
   const std::string_view text = text_in(*errand.reply);
+  if (text.starts_with("CROSSSLOT")) KILN_RETURN_IF_ERROR(learn_slots(errand.server, until));
   const bool has_moved = text.starts_with("MOVED ");
   if (!has_moved && !text.starts_with("ASK ")) return redis_refusal(*errand.reply);
   KILN_ASSIGN_OR_RETURN(errand.server, server_at(text.substr(text.rfind(' ') + 1), errand.server));

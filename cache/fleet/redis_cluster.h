@@ -23,13 +23,18 @@ class RedisCluster {
   /// `first`: who is asked first.
   explicit RedisCluster(RedisServerAddress first);
 
-  /// A command about one name, which is one of its words.
+  bool is_cluster() const { return !m_server_of_slot.empty(); }
+  /// Indices of names that one command may have: all of them, or those of one slot in a cluster.
+  std::vector<std::vector<size_t>> groups_of(std::span<const std::string> names) const;
+
+  /// A command about names of one group, of which this is one.
   struct Command {
     std::string_view name;
     RedisConnection::Words words;
   };
   /// The reply to each of `commands`, in their order: all that one server has is sent together, and servers work side by
-  /// side. Whoever is sent on follows, a few times. Errors: as of RedisConnection; what a server refuses is one, too.
+  /// side. Whoever is sent on follows, a few times. Errors: as of RedisConnection; what a server refuses is one, too, such as
+  /// names of several slots by one that says by this that it is of a cluster: is_cluster() from then on.
   Expected<std::vector<RedisReply>> ask(std::span<const Command> commands, Deadline until);
   /// Who was asked has talked nonsense.
   void close();
@@ -44,7 +49,7 @@ class RedisCluster {
   };
   Status run(std::vector<Errand*> errands, Deadline until);
   /// Whether it is to be sent on, and to whom. Errors: a refusal; more servers than a cluster may have.
-  Expected<bool> is_sent_on(Errand& errand);
+  Expected<bool> is_sent_on(Errand& errand, Deadline until);
   Expected<size_t> server_at(std::string_view host_and_port, size_t who_says_so);
   Expected<size_t> server_of(const RedisServerAddress& address);
   /// Asks a server of a cluster who has which slots.

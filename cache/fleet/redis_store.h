@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace kiln {
 
-/// Redis, or what speaks as it does, one server or a cluster: GET, SET with NX, and EVAL for leases.
+/// Redis, or what speaks as it does, one server or a cluster: MGET, EXISTS and SET with NX, and EVAL for leases.
 class RedisStore final : public FleetStore {
  public:
   /// Errors: invalid_argument for a path that is no database's number.
@@ -22,6 +23,10 @@ class RedisStore final : public FleetStore {
                                     std::chrono::milliseconds term, Deadline until) override;
 
  private:
+  using Words = RedisConnection::Words;
+  /// Asks `command` about each group of names, and has `take` look at the answer to each name; false: it makes no sense.
+  Status ask(std::span<const std::string> names, const std::function<Words(const Words& group)>& command,
+             const std::function<bool(size_t index, const redisReply& answer)>& take, Deadline until);
   explicit RedisStore(RedisServerAddress address) : m_servers(std::move(address)) {}
   /// Nobody reads on after nonsense.
   Status nonsense();
