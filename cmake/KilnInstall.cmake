@@ -8,6 +8,9 @@ foreach(component kiln libkiln libkiln-dev)
     RENAME copyright)
 endforeach()
 
+# What somebody who uses Kiln needs, without its tests and benchmarks: programs, libkiln, the Python package.
+add_custom_target(product)
+
 # kiln_program(TARGET [COMMAND]): an executable of the product. A COMMAND is for people; the others are looked for beside one
 # another, and by commands and libkiln in KILN_LIBEXECDIR.
 function(kiln_program target)
@@ -17,6 +20,7 @@ function(kiln_program target)
     set(folder ${CMAKE_INSTALL_BINDIR})
   endif()
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  add_dependencies(product ${target})
   install(TARGETS ${target} RUNTIME DESTINATION ${folder} COMPONENT kiln)
   install(TARGETS ${target} RUNTIME DESTINATION kiln/bin COMPONENT python EXCLUDE_FROM_ALL)
   if(SKBUILD)
@@ -33,6 +37,7 @@ endif()
 
 # kiln_public_library(TARGET HEADERS…): a library that other projects find, as Kiln::TARGET by CMake and as TARGET by pkg-config.
 function(kiln_public_library target)
+  add_dependencies(product ${target})
   target_include_directories(${target} PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   install(TARGETS ${target} EXPORT kiln_targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libkiln NAMELINK_COMPONENT libkiln-dev)
