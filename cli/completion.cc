@@ -16,7 +16,7 @@ std::string joined(const std::vector<NextWord>& words) {
 }
 
 /// A function that follows the words so far to the command that they name, and offers what may come next. Paths and words
-/// are names from the command table: nothing in them needs quoting.
+/// are names from the command table: nothing in them needs quoting. zsh reads it too, and has a variable `path` of its own.
 std::string bash_script(const std::vector<CommandWords>& commands) {
   std::string paths, offers;
   for (const CommandWords& command : commands) {
@@ -25,13 +25,13 @@ std::string bash_script(const std::vector<CommandWords>& commands) {
                           joined(command.options));
   }
   return fmt::format(R"(_kiln() {{
-  local path={0} word words options current=${{COMP_WORDS[COMP_CWORD]}}
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case "$path $word" in
-      {1}) path="$path $word" ;;
+  local command={0} word words options current=${{COMP_WORDS[COMP_CWORD]}}
+  for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
+    case "$command $word" in
+      {1}) command="$command $word" ;;
     esac
   done
-  case $path in
+  case $command in
 {2}  esac
   case $current in
     -*) words="$options {3}" ;;

@@ -1,29 +1,32 @@
 # Sourced by the other tools: where things are, and how they come to be there. Debian 12 with root, apt and pip.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PRESET=${KILN_PRESET:-dev}
-BUILD=$ROOT/build/$PRESET
+choose_preset() {  # choose_preset PRESET
+  PRESET=$1
+  BUILD=$ROOT/build/$PRESET
+}
+choose_preset "${KILN_PRESET:-dev}"
 
-PACKAGES=(g++ cmake ninja-build ccache lld-19 llvm-19-dev clang-19 libomp-19-dev clang-format-19
-  clang-tidy-19 flatbuffers-compiler
-  libflatbuffers-dev librocksdb-dev libboost-dev libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev
-  libcli11-dev nlohmann-json3-dev libseccomp-dev libssl-dev libhiredis-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev
-  pkgconf spirv-headers spirv-tools libze-dev opencl-c-headers
-  python3-dev python3-venv util-linux)
-OPTIONAL_PACKAGES=(libze1 intel-opencl-icd redis-server nginx-light)  # tests that need one of these skip without it
+# What the product is built with, and what its tests and tools take besides.
+PRODUCT_PACKAGES=(g++ cmake ninja-build lld-19 llvm-19-dev flatbuffers-compiler libflatbuffers-dev librocksdb-dev libboost-dev
+  libyaml-cpp-dev libxxhash-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libseccomp-dev libssl-dev libhiredis-dev
+  libcurl4-openssl-dev libgtest-dev libgmock-dev spirv-headers spirv-tools libze-dev python3-dev python3-venv)
+PACKAGES=("${PRODUCT_PACKAGES[@]}" ccache clang-19 libomp-19-dev clang-format-19 clang-tidy-19 libbenchmark-dev pkgconf
+  opencl-c-headers util-linux)
+OPTIONAL_PACKAGES=(libze1 intel-opencl-icd redis-server nginx-light zsh)  # tests that need one of these skip without it
 
 say() { printf '== %s\n' "$*" >&2; }
 
-install_missing() {  # install_missing PACKAGE…
-  local missing=()
-  local package
+install_missing() {  # install_missing [--no-install-recommends] PACKAGE…
+  local options=() missing=() package
+  if [ "$1" = --no-install-recommends ]; then options=("$1"); shift; fi
   for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing ${missing[*]}"
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${options[@]}" "${missing[@]}" >/dev/null
 }
 
 install_packages() {
@@ -68,16 +71,27 @@ vendor_prefix() {  # vendor_prefix FOLDER FILE NAME==VERSION…: FILE is in the 
     say "no ${*:3}: tests that need it will skip"
 }
 
+# Reads what ninja says, and says at each tenth how far it is.
+progress() {
+  local line tenth=0
+  while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] && ((10 * BASH_REMATCH[1] / BASH_REMATCH[2] > tenth)) || continue
+    tenth=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2]))
+    say "built ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+  done
+}
+
 build() {  # build PRESET [TARGET…]
   local preset=$1; shift
   ( cd "$ROOT" && cmake --preset "$preset" -DKILN_PYTHON="${PYTHON:-}" >"$ROOT/build/$preset.configure.log" 2>&1 ) ||
     { cat "$ROOT/build/$preset.configure.log" >&2; return 1; }
   # A file that ccache does not know is compiled without preprocessing it before.
-  CCACHE_DEPEND=1 cmake --build "$ROOT/build/$preset" -j"$(nproc)" ${1:+--target "$@"} >"$ROOT/build/$preset.build.log" 2>&1 ||
+  CCACHE_DEPEND=1 cmake --build "$ROOT/build/$preset" -j"$(nproc)" ${1:+--target "$@"} 2>&1 |
+    tee "$ROOT/build/$preset.build.log" | progress ||
     { tail -60 "$ROOT/build/$preset.build.log" >&2; return 1; }
 }
 
-prepare() {  # packages, python, the dev build
+prepare() {  # packages, python, and all that the preset builds
   mkdir -p "$ROOT/build"
   install_packages
   ensure_python
@@ -85,6 +99,14 @@ prepare() {  # packages, python, the dev build
   vendor_prefix opencl lib/libintelocl.so intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0
   say "building (log: build/$PRESET.build.log)"
   build "$PRESET"
+}
+
+prepare_product() {  # packages, python and programs that somebody who trains needs
+  mkdir -p "$ROOT/build"
+  install_missing --no-install-recommends "${PRODUCT_PACKAGES[@]}"
+  ensure_python
+  say "building (log: build/$PRESET.build.log)"
+  build "$PRESET" product
 }
 
 # The environment in which python has torch and kiln, and kiln and kilnd are on the path.

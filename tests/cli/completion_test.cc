@@ -1,9 +1,10 @@
-// What bash offers, by the script that kiln prints for it.
+// What bash and zsh offer, by the scripts that kiln prints for them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli_fixture.h"
 
@@ -12,16 +13,34 @@ namespace {
 
 using testing::HasSubstr;
 
+/// What a command of the shell's prints.
+std::string printed_by(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text += static_cast<char>(c);
+  EXPECT_EQ(pclose(pipe), 0);
+  return text;
+}
+
 /// What bash offers for the last of the words after `kiln`.
 std::string offered_by(const std::string& script, const std::string& words, int last) {
-  const std::string command = "bash -c 'source " + script + "; COMP_WORDS=(kiln " + words +
-                              "); COMP_CWORD=" + std::to_string(last) + "; _kiln; echo -n ${COMPREPLY[@]}'";
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string offered;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) offered += static_cast<char>(c);
-  EXPECT_EQ(pclose(pipe), 0);
-  return offered;
+  return printed_by("bash -c 'source " + script + "; COMP_WORDS=(kiln " + words +
+                    "); COMP_CWORD=" + std::to_string(last) + "; _kiln; echo -n ${COMPREPLY[@]}'");
 }
+
+/// Types its second argument and a tab into a zsh that has read the first, and prints what the line is then. Completion runs in
+/// the line editor alone, which needs a terminal.
+constexpr const char* k_typist = R"(
+zmodload zsh/zpty
+zpty shell "TERM=dumb zsh -f -i"
+zpty -w shell 'PS1=; unsetopt prompt_sp; autoload -Uz compinit; compinit -u -D; bindkey -e; source '$1'; print rea""dy'
+zpty -r -m shell out '*ready*'
+zpty -w -n shell "$2"$'\t'
+zpty -w -n shell $'\C-aprint -r -- "<\C-e>" end\n'
+zpty -r -m shell out '*> end*'
+print -rn -- "${${out##*\<}%%\>*}"
+zpty -d shell
+)";
 
 TEST_F(Cli, BashCompletesCommandsAndOptions) {
   const std::string script = m_world.write("completion", kiln({"completion", "bash"}).out);
@@ -31,6 +50,19 @@ TEST_F(Cli, BashCompletesCommandsAndOptions) {
   EXPECT_EQ(offered_by(script, "show --as", 2), "--asm");
   EXPECT_THAT(offered_by(script, "ls --", 2), HasSubstr("--json"));
   EXPECT_EQ(offered_by(script, "nothing x", 2), "");
+}
+
+TEST_F(Cli, ZshCompletesCommandsAndOptions) {
+  if (std::system("command -v zsh >/dev/null") != 0) GTEST_SKIP() << "there is no zsh";
+  const std::string script = m_world.write("completion", kiln({"completion", "zsh"}).out);
+  const std::string typist = m_world.write("typist", k_typist);
+  const auto line_after = [&](const std::string& words) {
+    return printed_by("timeout 60 zsh -f " + typist + " " + script + " '" + words + "'");
+  };
+  EXPECT_EQ(line_after("kiln pac"), "kiln pack");
+  EXPECT_EQ(line_after("kiln --json pack cr"), "kiln --json pack create");
+  EXPECT_EQ(line_after("kiln pack create file --si"), "kiln pack create file --sign");
+  EXPECT_EQ(line_after("kiln nothing x"), "kiln nothing x");
 }
 
 }  // namespace
