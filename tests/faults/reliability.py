@@ -33,7 +33,7 @@ HEAD = """# Faults, and what becomes of them
 What can go wrong, what Kiln does then, and the test that shows it. A fault without a test has no row.
 
 Tests can be wrong, too. So for the faults with a name, what guards against them was taken out of the code, and a test seen to
-fail: {shown} of {named}. `tests/faults/reliability.py` does that, and writes this page from `tests/faults/faults.toml`.
+fail, or hang: {shown} of {named}. `tests/faults/reliability.py` does that, and writes this page from `tests/faults/faults.toml`.
 """
 
 

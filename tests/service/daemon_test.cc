@@ -1,5 +1,6 @@
 // What becomes of builds, workers, daemons and clients.
 
+#include "base/usable_processors.h"
 #include "tests/service/daemon_testing.h"
 
 namespace kiln {
@@ -164,7 +165,7 @@ TEST_F(DaemonTest, a_worker_runs_candidates_in_an_execution_worker) {
 
 TEST_F(DaemonTest, builds_share_the_processors_evenly_and_one_alone_has_them_all) {
   m_config.worker_deadline_ms = 1'500;
-  const size_t all = std::max<size_t>(m_config.worker_count, std::thread::hardware_concurrency());
+  const size_t all = std::max<size_t>(m_config.worker_count, usable_processors());
   const auto share = [&](int number) {
     const auto built = build(fmt::format("share {}", number));
     EXPECT_TRUE(built.ok()) << built.status().to_string();
