@@ -42,9 +42,10 @@ size_t usable_processors(const std::string& root) {
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto hierarchy = folder_of(std::string_view(line).substr(first + 1, second - first - 1));
     if (!hierarchy) continue;
+    const std::string top = root + *hierarchy;
     // A container sees its own group as the top, whatever its path is outside.
     for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
-      if (const auto own = share_in(root + *hierarchy + path)) share = std::min(share, *own);
+      if (const auto own = share_in(top + path)) share = std::min(share, *own);
       if (path.find('/') == std::string::npos) break;
     }
   }
