@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/usable_processors.h"
 #include "jit/worker/job.h"
 
 namespace kiln {
@@ -19,7 +20,7 @@ std::shared_ptr<BuildResult> result_of(JobOutcome outcome) {
 }
 
 WorkerPool::Options WorkerPool::options_of(const Config& config, std::string program) {
-  const size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  const size_t processors = usable_processors();
   const size_t count = config.worker_count == 0 ? processors : std::min<size_t>(config.worker_count, 1'024);
   // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
   const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * processors * 2;

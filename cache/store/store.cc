@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <rocksdb/write_batch.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,11 +54,15 @@ class OpeningMark {
 };
 
 /// Whether a process that opens the database and reads all of it dies: an assertion of RocksDB's ends it where a damaged
-/// file no longer says how its blocks can be checked. Tried in a process of its own.
+/// file no longer says how its blocks can be checked. Tried in a process of its own, which ends with this one: it has the
+/// locks of the cache.
 bool kills_whoever_opens_it(const StoreOptions& options, const std::string& directory) {
+  const pid_t self = getpid();
   const pid_t child = fork();
   if (child < 0) return false;
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != self) _exit(0);
     if (auto rocks = Rocks::open(options, directory, [] {}); rocks.ok()) (*rocks)->read_all();
     _exit(0);
   }

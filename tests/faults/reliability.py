@@ -33,7 +33,7 @@ HEAD = """# Faults, and what becomes of them
 What can go wrong, what Kiln does then, and the test that shows it. A fault without a test has no row.
 
 Tests can be wrong, too. So for the faults with a name, what guards against them was taken out of the code, and a test seen to
-fail: {shown} of {named}. `tests/faults/reliability.py` does that, and writes this page from `tests/faults/faults.toml`.
+fail, or hang: {shown} of {named}. `tests/faults/reliability.py` does that, and writes this page from `tests/faults/faults.toml`.
 """
 
 
@@ -82,7 +82,7 @@ def build(folder, binary):
 
 def passes(folder, row):
     """Whether the row's test does. One that hangs does not."""
-    environment = {**os.environ, "KILN_AUTOTUNE_MODE": "off", **row.get("environment", {})}
+    environment = {**os.environ, "KILN_AUTOTUNE_MODE": "off"}
     command = [str(folder / row["binary"]), f"--gtest_filter={row['filter']}"]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, start_new_session=True)
@@ -98,47 +98,36 @@ def passes(folder, row):
     return process.returncode == 0, (failures or [f"it ends with {process.returncode}"])[0]
 
 
-def show(rows, folder):
-    """Takes out each row's guard, of rows of one test program. Gives what was seen of each: ("", line) where all is well."""
-    binary = rows[0]["binary"]
-    if problem := build(folder, binary):
-        raise SystemExit(f"{binary} does not build:\n{problem}")
-    seen = {}
-    try:
-        for row in rows:
-            passed, line = passes(folder, row)
-            if not passed:
-                seen[row["id"]] = (f"the test does not pass with the guard: {line}", line)
-                continue
-            with WithoutGuard(row):
-                problem = build(folder, binary)
-                passed, line = passes(folder, row) if not problem else (None, problem)
-            if passed is None:
-                seen[row["id"]] = (f"it cannot be built, or run, without the guard: {line}", line)
-            else:
-                seen[row["id"]] = ("the test passes without the guard", line) if passed else ("", line)
-    finally:
-        build(folder, binary)
-    return seen
+def show(row, folder):
+    """Takes out the row's guard: (what is wrong, or "" where the test fails as it must; the line that the test says)."""
+    problem = build(folder, row["binary"])
+    if problem:
+        raise SystemExit(f"{row['binary']} does not build:\n{problem}")
+    passed, line = passes(folder, row)
+    if not passed:
+        return "the test does not pass with the guard", line
+    with WithoutGuard(row):
+        problem = build(folder, row["binary"])
+        passed, line = passes(folder, row) if not problem else (None, problem)
+    if passed is None:
+        return "it cannot be built, or run, without the guard", line
+    return ("the test passes without the guard" if passed else ""), line
 
 
-def show_all(names, rows, folder):
-    shown = read_shown()
-    binaries = {}
-    for name in names:
-        if "guard" in rows[name]:
-            binaries.setdefault(rows[name]["binary"], []).append(rows[name])
-    failed = 0
-    for group in binaries.values():
-        for row in group:
-            start = time.monotonic()
-            problem, line = show([row], folder)[row["id"]]
-            print(f"{row['id']:4} {'NOT SHOWN: ' + problem if problem else line} ({time.monotonic() - start:.0f} s)", flush=True)
-            failed += bool(problem)
-            shown.pop(row["id"], None)
-            if not problem:
-                shown[row["id"]] = {"of": fingerprint(row), "on": time.strftime("%Y-%m-%d")}
-            SHOWN.write_text(json.dumps(dict(sorted(shown.items())), indent=1) + "\n")
+def show_all(rows, folder):
+    """How many could not be shown; rows of one test program come one after another, so that little is linked anew."""
+    shown, failed = read_shown(), 0
+    for row in sorted(rows, key=lambda row: row["binary"]):
+        start = time.monotonic()
+        problem, line = show(row, folder)
+        print(f"{row['id']:4} {f'NOT SHOWN: {problem}: {line}' if problem else line} ({time.monotonic() - start:.0f} s)", flush=True)
+        failed += bool(problem)
+        shown.pop(row["id"], None)
+        if not problem:
+            shown[row["id"]] = {"of": fingerprint(row), "on": time.strftime("%Y-%m-%d")}
+        SHOWN.write_text(json.dumps(dict(sorted(shown.items())), indent=1) + "\n")
+    for binary in {row["binary"] for row in rows}:
+        build(folder, binary)  # with all guards
     return failed
 
 
@@ -203,12 +192,13 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "dev")
     arguments = parser.parse_args()
     sections, rows = read_rows()
-    names = arguments.row
-    if arguments.all:
-        shown = read_shown()
-        names = [name for name, row in rows.items() if "guard" in row and not is_shown(row, shown)]
+    unknown = [name for name in arguments.row if "guard" not in rows.get(name, {})]
+    if unknown:
+        parser.error(f"no guard is known of {', '.join(unknown)}")
+    shown = read_shown()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that guards are put back
-    failed = show_all(names, rows, arguments.build)
+    failed = show_all([row for name, row in rows.items() if "guard" in row and
+                       (name in arguments.row or (arguments.all and not is_shown(row, shown)))], arguments.build)
     if arguments.page:
         PAGE.write_text(page(sections, rows))
     if arguments.check:

@@ -1,5 +1,6 @@
 // What becomes of builds, workers, daemons and clients.
 
+#include "base/usable_processors.h"
 #include "tests/service/daemon_testing.h"
 
 namespace kiln {
@@ -164,7 +165,7 @@ TEST_F(DaemonTest, a_worker_runs_candidates_in_an_execution_worker) {
 
 TEST_F(DaemonTest, builds_share_the_processors_evenly_and_one_alone_has_them_all) {
   m_config.worker_deadline_ms = 1'500;
-  const size_t all = std::max<size_t>(m_config.worker_count, std::thread::hardware_concurrency());
+  const size_t all = std::max<size_t>(m_config.worker_count, usable_processors());
   const auto share = [&](int number) {
     const auto built = build(fmt::format("share {}", number));
     EXPECT_TRUE(built.ok()) << built.status().to_string();
@@ -362,8 +363,13 @@ TEST_F(DaemonTest, clients_that_start_while_an_idle_daemon_leaves_get_the_next_o
   std::ofstream(m_directory + "/cache/close_ms") << 100;  // it holds the cache for so long when nobody listens any more
   std::mutex mutex;
   std::set<int64_t> pids;
+  constexpr size_t k_daemons = 4;  // that have to be met; on a busy machine few are idle for long enough
+  const auto has_met_enough = [&] {
+    const std::scoped_lock lock(mutex);
+    return pids.size() >= k_daemons;
+  };
   const auto ask = [&](int phase) {
-    for (int i = 0; i < 24; ++i) {
+    for (int i = 0; i < 24 || (i < 240 && !has_met_enough()); ++i) {
       Connection connection(m_config);  // a process that has asked for nothing yet
       const auto built = connection.build(graph("ok"), deadline_in(k_patience_ms));
       EXPECT_TRUE(built.ok()) << i << ": " << built.status().to_string();
@@ -380,7 +386,7 @@ TEST_F(DaemonTest, clients_that_start_while_an_idle_daemon_leaves_get_the_next_o
   std::jthread other([&] { ask(60); });
   ask(0);
   other.join();
-  EXPECT_GT(pids.size(), 3U);
+  EXPECT_GE(pids.size(), k_daemons);
   EXPECT_TRUE(wait_until([&] { return !daemon_runs(); }));
 }
 
