@@ -111,6 +111,7 @@ class BodyEmitter {
   llvm::Value* number(LaunchNumbers::Place place, int64_t constant);
   llvm::Value* offset_of(uint32_t access);
   llvm::Value* stride_of(uint32_t access, size_t dim);
+  bool is_launched(uint32_t access, size_t dim) const;  // the stride
 
   Emitter& e;
   const KernelSpec& m_spec;

@@ -56,6 +56,10 @@ llvm::Value* BodyEmitter::offset_of(uint32_t access) {
   return number(m_numbers == nullptr ? 0 : m_numbers->accesses[access].offset, m_body.accesses[access].offset);
 }
 
+bool BodyEmitter::is_launched(uint32_t access, size_t dim) const {
+  return m_numbers != nullptr && m_numbers->accesses[access].strides[dim] != 0;
+}
+
 llvm::Value* BodyEmitter::stride_of(uint32_t access, size_t dim) {
   return number(m_numbers == nullptr ? 0 : m_numbers->accesses[access].strides[dim],
                 m_body.accesses[access].strides[dim]);
@@ -106,7 +110,13 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
 
   const int64_t size = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
   const int64_t stride = access.strides[static_cast<size_t>(scope.lane_dim)] * size;
-  if (stride != 0) {
+  if (const auto lane = static_cast<size_t>(scope.lane_dim); is_launched(number, lane)) {
+    address.varies = true;
+    llvm::Value* step = e.ir.CreateMul(stride_of(number, lane), e.index(size));
+    llvm::Value* first = e.ir.CreateAdd(scope.lane_index, e.index(scope.lane_offset));
+    address.pointer = e.advance(address.pointer, e.ir.CreateMul(first, step));
+    address.offsets = e.ir.CreateMul(Emitter::iota(e.i64(), scope.lanes), e.splat(step, scope.lanes));
+  } else if (stride != 0) {
     address.varies = true;
     address.pointer = e.advance(address.pointer, e.ir.CreateMul(scope.lane_index, e.index(stride)));
     address.pointer = e.advance(address.pointer, scope.lane_offset * stride);

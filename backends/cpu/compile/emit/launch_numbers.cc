@@ -47,13 +47,14 @@ Digest form_of(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, cons
   return digest_of(bytes);
 }
 
-BodyNumbers BodyNumbers::open(Body& body, uint64_t dims, LaunchNumbers& launch) {
+BodyNumbers BodyNumbers::open(Body& body, int lane_dim, LaunchNumbers& launch) {
   BodyNumbers numbers{&launch, {}, {}};
   for (Access& access : body.accesses) {
     OfAccess& of_access = numbers.accesses.emplace_back();
     of_access.offset = launch.open(access.offset);
     for (size_t d = 0; d < access.strides.size(); ++d) {
-      of_access.strides.push_back((dims >> d & 1) != 0 ? launch.open(access.strides[d]) : 0);
+      const bool is_known = static_cast<int>(d) == lane_dim && access.strides[d] <= k_most_interleaved;
+      of_access.strides.push_back(is_known ? 0 : launch.open(access.strides[d]));
     }
   }
   for (ScalarNode& node : body.exprs) {

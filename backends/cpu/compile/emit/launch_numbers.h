@@ -44,8 +44,8 @@ struct BodyNumbers {
   std::vector<OfAccess> accesses;
   std::vector<LaunchNumbers::Place> constants;  // by expression
 
-  /// Opens offsets, integer constants, and strides of the dims whose bits are set.
-  static BodyNumbers open(Body& body, uint64_t dims, LaunchNumbers& launch);
+  /// Opens offsets, integer constants and strides; of strides along the lanes those that are gathered by whatever they are.
+  static BodyNumbers open(Body& body, int lane_dim, LaunchNumbers& launch);
 };
 
 }  // namespace kiln::cpu

@@ -218,7 +218,7 @@ class LoopsEmitter {
   void at_point(Scope& scope, const std::vector<int>& dims, const Values& indices, size_t position) {
     if (position == dims.size()) {
       if (!lanes_are_rows()) return row(scope);
-      return over_rows(scope, {e.index(0), e.index(extent(m_schedule.lane_dim))});
+      return over_rows(scope, {e.index(0), sized_extent(m_schedule.lane_dim)});
     }
     const auto inside = m_body->bind(scope, dims[position], indices[position]);
     m_body->prepare(*inside, m_all_roots, m_all_stores);

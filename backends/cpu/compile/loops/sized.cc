@@ -22,14 +22,10 @@ Status SizedLoopsSchedule::validate(const LoopsSpec& loops, const CpuTarget& tar
 
 SizedLoops SizedLoops::open(const LoopsSpec& loops, const LoopsSchedule& schedule) {
   SizedLoops sized{loops, {}, {}, std::vector<LaunchNumbers::Place>(loops.extents.size(), 0)};
-  uint64_t dims = 0;  // along which strides are opened
-  for (int dim = 0; dim < static_cast<int>(loops.parallel_rank); ++dim) {
-    const bool is_lane = dim == schedule.lane_dim;
-    if (is_lane && loops.parallel_rank > 1) continue;
-    sized.extents[static_cast<size_t>(dim)] = sized.launch.open(sized.form.extents[static_cast<size_t>(dim)]);
-    if (!is_lane) dims |= uint64_t{1} << dim;
+  for (size_t dim = 0; dim < loops.parallel_rank; ++dim) {
+    sized.extents[dim] = sized.launch.open(sized.form.extents[dim]);
   }
-  sized.body = BodyNumbers::open(sized.form.body, dims, sized.launch);
+  sized.body = BodyNumbers::open(sized.form.body, schedule.lane_dim, sized.launch);
   return sized;
 }
 
