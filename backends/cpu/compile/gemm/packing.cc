@@ -74,10 +74,12 @@ Value* GemmPacking::element_count(const Call& call) const {
                                     e.ir.CreateSub(e.index(m_g.problem.gemm->k), call.k));
 }
 
+bool GemmPacking::has_whole_vectors() const {
+  return m_g.problem.steps() <= m_g.blocking.k_block || m_g.blocking.k_block % m_g.sum_lanes() == 0;
+}
+
 bool GemmPacking::has_short_vector() const {
-  const int64_t lanes = m_g.sum_lanes();
-  const bool has_whole_blocks = m_g.problem.steps() <= m_g.blocking.k_block || m_g.blocking.k_block % lanes == 0;
-  return m_g.problem.gemm->k % (lanes * m_g.k_group()) != 0 || !has_whole_blocks;
+  return m_g.problem.gemm->k % (m_g.sum_lanes() * m_g.k_group()) != 0 || !has_whole_vectors();
 }
 
 int64_t GemmPacking::missing_elements() const { return m_g.problem.steps() * m_g.k_group() - m_g.problem.gemm->k; }

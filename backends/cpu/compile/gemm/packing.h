@@ -77,6 +77,8 @@ class GemmPacking {
   llvm::Type* loaded_vector(int64_t lanes) const;
   /// How many elements along k the call packs.
   llvm::Value* element_count(const Call& call) const;
+  /// Whether every block of k but the last is whole vectors: then each begins at a multiple of its lanes.
+  bool has_whole_vectors() const;
   /// Whether some block's elements do not fill the last vector along k.
   bool has_short_vector() const;
   /// Of the whole steps of k, how many elements there are not, and whether the element `i` of some step is such a one.

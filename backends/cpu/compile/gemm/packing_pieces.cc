@@ -82,7 +82,8 @@ void GemmPacking::emit_pieced_rows(const Call& call) {
   Value* count = element_count(call);
   const PieceCounter along_rows(e, pieced.tile, element_bytes);
   const auto vector_at = [&](Value* element, Value* mask) {
-    const PieceLanes vector(e, pieced.k, element_bytes, e.ir.CreateAdd(call.k, element), m_g.lanes(), mask, false);
+    const PieceLanes vector(e, pieced.k, element_bytes, e.ir.CreateAdd(call.k, element), m_g.lanes(), mask,
+                            has_whole_vectors());
     Values carried = along_rows.begin(call.first);
     carried.push_back(e.advance(call.target, e.ir.CreateMul(element, e.index(bytes))));
     e.loop(e.index(0), call.count, 1, carried, [&](Value*, const Values& now) {
