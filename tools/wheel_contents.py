@@ -9,7 +9,7 @@ import sys
 PROGRAMS = ("kiln", "kilnd", "kiln-worker", "kiln-executor", "kiln-device-executor")
 # What manylinux wheels may expect of a host, as torch does; the runtime of OpenMP comes with torch.
 HOST = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "ld-linux-x86-64.so.2", "libstdc++.so.6",
-        "libgcc_s.so.1", "libz.so.1"}
+        "libgcc_s.so.1", "libz.so.1", "libresolv.so.2"}
 WITH_TORCH = {"libgomp.so.1"}
 
 
