@@ -24,9 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds k_explanation{5};  // that the daemon is asked about misses
-constexpr std::chrono::seconds k_capture_daemon{
-    2};  // that a daemon may take to start and answer, beside the fleet's budget
+constexpr std::chrono::seconds k_explanation{5};     // that the daemon is asked about misses
+constexpr std::chrono::seconds k_capture_daemon{2};  // that it may take to start and answer, beside the fleet's budget
 
 /// An output that is an input has the input's layout, whatever was asked.
 Status check_outputs(const Graph& graph) {

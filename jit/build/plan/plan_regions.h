@@ -18,8 +18,8 @@ struct RegionPlans {
   std::vector<std::vector<Plan>> others;  // of each class whose plans may race and never have: see other_plans
 };
 
-/// Plans with the choices that the cache or the supply (BuildEnvironment::supply) knows a class by, else with the model's. A region whose plan is in the cache is
-/// planned too: the verdict over the program holds each launch against it.
+/// Plans with the choices that the cache or the supply (BuildEnvironment::supply) knows a class by, else with the model's. A
+/// region whose plan is in the cache is planned too: the verdict over the program holds each launch against it.
 /// Errors: unimplemented, with the op that has no kernel (Status::op).
 Expected<RegionPlans> plan_regions(const RegionPartition& partition, const BuildTarget& target, Published& published,
                                    const BuildEnvironment& environment);

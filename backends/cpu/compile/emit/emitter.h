@@ -90,8 +90,8 @@ class Emitter {
   /// Lanes whose mask is false are zero and touch no memory.
   llvm::Value* masked_load(llvm::Type* type, llvm::Value* pointer, llvm::Value* mask);
   void masked_store(llvm::Value* value, llvm::Value* pointer, llvm::Value* mask);
-  /// How to load what the target interleaves() when it is not gathered: lane l is element l * stride from the pointer on, or zero where the mask (null: all lanes exist) is false. No memory
-  /// behind the last lane's element is touched.
+  /// How to load what the target interleaves() when it is not gathered: lane l is element l * stride from the pointer on, or
+  /// zero where the mask (null: all lanes exist) is false. No memory behind the last lane's element is touched.
   llvm::Value* interleaved_load(llvm::Type* type, llvm::Value* pointer, int64_t stride, llvm::Value* mask);
   /// The same way back. What lies between the lanes is not touched.
   void interleaved_store(llvm::Value* value, llvm::Value* pointer, int64_t stride, llvm::Value* mask);

@@ -8,8 +8,8 @@
 
 namespace kiln::cpu {
 
-/// As LoopsSchedule, for code that takes from its launch what grows with the parallel dims: their extents, strides, offsets, and integer constants, which say where one tensor ends and the next begins. What is reduced has one
-/// extent.
+/// As LoopsSchedule, for code that takes from its launch what grows with the parallel dims: their extents, strides, offsets, and
+/// integer constants, which say where one tensor ends and the next begins. What is reduced has one extent.
 struct SizedLoopsSchedule : LoopsSchedule {
   static constexpr std::string_view k_implementation = "sized_loops";
   static constexpr uint32_t k_version = 1;
