@@ -21,10 +21,7 @@ Expected<std::string> find(const Digest& key, EntryStore& store, Supplies& suppl
 void offer(const protocol::Command& put, const std::string& answer, Supplies& supplies) {
   const json said = json::parse(answer, nullptr, false);
   if (!said.is_object() || !said.value("stored", false)) return;
-  Artifact capture{ArtifactKind::capture, {}, put.data};
-  const Digest digest = artifact_digest(capture);
-  supplies.offer_capture(
-      {put.key, said.value("generation", uint32_t{0}), digest, std::move(capture), {}, put.text, {}});
+  supplies.offer_capture(put.key, said.value("generation", uint32_t{0}), put.text, put.data);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
          (kind == ArtifactKind::plan && is_raced_plan(payload));
 }
 
-void add_program(SourceEntry entry, BuildResult& result) {
+void add_entry(SourceEntry entry, BuildResult& result) {
   const auto known = nlohmann::json::parse(entry.provenance, nullptr, false);
   result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key),
                           known.is_object() ? known.value(k_not_judged, "") : ""});
@@ -150,15 +150,17 @@ std::optional<BuildResult> Supplies::find_capture(const Digest& key) {
   Patience patience{m_budget};
   std::vector<SourceEntry> found = m_fleet->find(std::span(&key, 1), ArtifactKind::capture, patience);
   if (found.empty()) return std::nullopt;
-  SourceEntry& entry = found.front();
   BuildResult result;
-  result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key), {}});
-  result.artifacts.push_back(built_artifact(entry.digest, std::move(entry.artifact)));
+  add_entry(std::move(found.front()), result);
   return result;
 }
 
-void Supplies::offer_capture(SourceEntry&& capture) {
-  if (m_fleet != nullptr) m_fleet->offer(std::move(capture));
+void Supplies::offer_capture(const Digest& key, uint32_t generation, const std::string& parts,
+                             const std::vector<uint8_t>& data) {
+  if (m_fleet == nullptr || !m_fleet->takes(key, generation)) return;
+  Artifact capture{ArtifactKind::capture, {}, data};
+  const Digest digest = artifact_digest(capture);
+  m_fleet->offer({key, generation, digest, std::move(capture), {}, parts, {}});
 }
 
 BuildSupply::~BuildSupply() {
@@ -174,7 +176,7 @@ std::optional<BuildResult> BuildSupply::programs(std::span<const Digest> keys, b
                          });
   if (!is_enough) return std::nullopt;
   BuildResult result;
-  for (SourceEntry& entry : found) add_program(std::move(entry), result);
+  for (SourceEntry& entry : found) add_entry(std::move(entry), result);
   result.report = nlohmann::json{{"found", "fleet"}, {"programs", nlohmann::json::array()}}.dump();
   m_has_programs = true;
   return result;

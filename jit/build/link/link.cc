@@ -8,10 +8,6 @@ namespace kiln {
 
 namespace {
 
-BuiltArtifact link_plan(const Plan& plan, uint32_t choice_generation, std::span<const KernelChoice> kernels) {
-  return plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), kernels, choice_generation);
-}
-
 /// Whether each kernel that may race has.
 bool is_tuned(const Plan& plan, std::span<const KernelChoice> kernels, const Target& target) {
   for (size_t i = 0; i < plan.specs.size(); ++i) {
@@ -34,7 +30,8 @@ LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const Reg
   ProgramDescription description{settled, {}, {}, target.target.name, 0, true};
   for (size_t i = 0; i < regions.plans.size(); ++i) {
     const Plan& plan = regions.plans[i];
-    BuiltArtifact artifact = link_plan(plan, regions.generations[i], kernels.of_plans[i]);
+    BuiltArtifact artifact = plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()),
+                                           kernels.of_plans[i], regions.generations[i]);
     const uint32_t generation = regions.generations[i] + generation_of(kernels.of_plans[i]);
     const Key key = plan_key(partition.classes[i].digest, target.target, target.proof);
     linked.plan_heads.push_back({key.digest(), artifact.digest, generation, key.to_json()});

@@ -170,9 +170,6 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
   return schedules;
 }
 
-/// Never candidates beside others: asked for where sizes vary.
-std::vector<Schedule> no_schedules(const KernelSpec&, const CpuTarget&, const Machine&) { return {}; }
-
 std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget& target) {
   if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return std::nullopt;
   return sized_decode_attention(spec, target);

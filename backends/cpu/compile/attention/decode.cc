@@ -115,14 +115,8 @@ LaunchShape AttentionDecode::emit() {
 
 Value* AttentionDecode::tensor_of(const Access& access, const SizedDecode::Heads& opened, const AttentionPlace& place,
                                   Value* head) {
-  const auto bytes = static_cast<int64_t>(size_of(m_a.dtype_of(access)));
-  const auto distance = [&](Value* index, LaunchNumbers::Place number, int64_t constant) {
-    return e.ir.CreateMul(index, e.ir.CreateMul(m_sized.launch.value(e, number, constant), e.index(bytes)));
-  };
-  Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
-  pointer = e.advance(pointer, access.offset * bytes);
-  pointer = e.advance(pointer, distance(place.batch, opened.batch, access.strides[0]));
-  return e.advance(pointer, distance(head, opened.head, access.strides[1]));
+  return m_a.base(access, place, head, m_sized.launch.value(e, opened.batch, access.strides[0]),
+                  m_sized.launch.value(e, opened.head, access.strides[1]));
 }
 
 void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
@@ -374,11 +368,8 @@ std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const Cp
   SizedDecode sized = SizedDecode::open(attention);
   if (sized.count == 0) return std::nullopt;
   const SizedDecodeSchedule schedule;
-  SizedSpec result;
-  result.candidates = {{encode_choices(schedule), "sized, " + schedule.describe()}};
-  result.extents = sized.launch.carried();
-  result.form = form_of(spec, std::move(sized.form), result.candidates[0]);
-  return result;
+  return sized_spec(spec, std::move(sized.form), sized.launch,
+                    {encode_choices(schedule), "sized, " + schedule.describe()});
 }
 
 }  // namespace kiln::cpu

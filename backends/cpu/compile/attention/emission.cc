@@ -58,11 +58,19 @@ Value* AttentionEmission::from_query(const Access& access, const AttentionPlace&
 }
 
 Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head) {
+  return base(access, place, head, e.index(access.strides[0]), e.index(access.strides[1]));
+}
+
+Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head, Value* batch_stride,
+                               Value* head_stride) {
   const auto bytes = static_cast<int64_t>(size_of(dtype_of(access)));
+  const auto distance = [&](Value* index, Value* stride) {
+    return e.ir.CreateMul(index, e.ir.CreateMul(stride, e.index(bytes)));
+  };
   Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
   pointer = e.advance(pointer, access.offset * bytes);
-  pointer = e.advance(pointer, e.ir.CreateMul(place.batch, e.index(access.strides[0] * bytes)));
-  return e.advance(pointer, e.ir.CreateMul(head, e.index(access.strides[1] * bytes)));
+  pointer = e.advance(pointer, distance(place.batch, batch_stride));
+  return e.advance(pointer, distance(head, head_stride));
 }
 
 int64_t AttentionEmission::row_bytes(const Access& access) const {

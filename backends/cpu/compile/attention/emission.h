@@ -83,6 +83,9 @@ class AttentionEmission {
 
   /// The address of (batch, head, 0, 0); `head` counts the access's own heads.
   llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head);
+  /// The same where batches and heads lie so many elements apart.
+  llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head, llvm::Value* batch_stride,
+                    llvm::Value* head_stride);
   /// The address of (batch, head, first_query, 0) of a tensor with as many heads as the queries.
   llvm::Value* from_query(const Access& access, const AttentionPlace& place, llvm::Value* first_query);
   /// Bytes from one row (query or key) of a tensor to the next.

@@ -33,4 +33,7 @@ struct Implementation {
   std::optional<SizedSpec> (*sized)(const KernelSpec& spec, const CpuTarget& target) = nullptr;
 };
 
+/// Implementation::schedules of a row whose code is asked for where sizes vary, and never stands beside others.
+inline std::vector<Schedule> no_schedules(const KernelSpec&, const CpuTarget&, const Machine&) { return {}; }
+
 }  // namespace kiln::cpu

@@ -39,12 +39,13 @@ void LaunchNumbers::load(Emitter& e, llvm::Value* extents) {
   }
 }
 
-Digest form_of(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const Schedule& schedule) {
+SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const LaunchNumbers& launch,
+                     Schedule schedule) {
   KernelSpec form{spec.buffers, std::move(opened)};
   for (BufferSpec& buffer : form.buffers) buffer.elements = 0;
   std::vector<uint8_t> bytes = canonical_bytes(form);
   bytes.insert(bytes.end(), schedule.bytes.begin(), schedule.bytes.end());
-  return digest_of(bytes);
+  return {digest_of(bytes), launch.carried(), {std::move(schedule)}};
 }
 
 BodyNumbers BodyNumbers::open(Body& body, int lane_dim, LaunchNumbers& launch) {

@@ -31,8 +31,9 @@ class LaunchNumbers {
   Values m_loaded;
 };
 
-/// SizedSpec::form of a spec whose kernel has opened numbers, and of what makes its code.
-Digest form_of(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const Schedule& schedule);
+/// A spec as one of those that the schedule's code serves: `opened` is its kernel once `launch` has numbers of it.
+SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const LaunchNumbers& launch,
+                     Schedule schedule);
 
 /// Which numbers of a body its launch carries.
 struct BodyNumbers {

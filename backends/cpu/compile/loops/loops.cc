@@ -483,9 +483,6 @@ Expected<LaunchShape> emit_loops(Emitter& emitter, const KernelSpec& spec, std::
   return LoopsEmitter(emitter, spec, loops, schedule).run();
 }
 
-/// Never a candidate beside others: it is asked for where sizes vary.
-std::vector<Schedule> no_schedules(const KernelSpec&, const CpuTarget&, const Machine&) { return {}; }
-
 Expected<LaunchShape> emit_sized_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedLoopsSchedule>(bytes));
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));

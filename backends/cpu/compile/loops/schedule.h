@@ -35,8 +35,8 @@ std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTar
 struct LoopsGrid {
   struct Loop {
     int dim;
-    int64_t step,
-        rounds;  // elements of a round: all lanes in flight, or 1 of another dim; and how many rounds there are
+    int64_t step;    // elements of a round: all lanes in flight, or 1 of another dim
+    int64_t rounds;  // how many there are
   };
   std::vector<Loop> order;  // parallel dims, outermost first
   int split = -1;           // position in `order`; -1: one task

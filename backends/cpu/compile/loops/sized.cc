@@ -39,12 +39,8 @@ std::optional<SizedSpec> sized_loops(const KernelSpec& spec, const CpuTarget& ta
   const auto is_open = [](LaunchNumbers::Place place) { return place != 0; };
   if (std::ranges::none_of(sized.extents, is_open)) return std::nullopt;
   if (sized.launch.carried().size() > limits::k_launch_extents) return std::nullopt;
-
-  SizedSpec result;
-  result.candidates = {{encode_choices(schedule), "sized, " + schedule.describe()}};
-  result.extents = sized.launch.carried();
-  result.form = form_of(spec, std::move(sized.form), result.candidates[0]);
-  return result;
+  return sized_spec(spec, std::move(sized.form), sized.launch,
+                    {encode_choices(schedule), "sized, " + schedule.describe()});
 }
 
 }  // namespace kiln::cpu
