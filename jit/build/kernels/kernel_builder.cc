@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -32,7 +33,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Scalar operations, roughly: for ordering jobs.
+/// Scalar operations, roughly.
 double cost_of(const KernelSpec& spec) {
   struct Visitor {
     double operator()(const LoopsSpec& loops) const {
@@ -49,6 +50,17 @@ double cost_of(const KernelSpec& spec) {
     double operator()(const SortSpec& sort) const { return 32 * static_cast<double>(product(sort.extents)); }
   };
   return std::visit(Visitor{}, spec.kernel);
+}
+
+/// What it costs to judge a kernel, in scalar operations, roughly: it runs, and what it writes is poisoned, made and read in
+/// fresh memory.
+double judging_cost_of(const KernelSpec& spec) {
+  constexpr double k_operations_per_byte = 3;
+  double bytes = 0;
+  for (const BufferSpec& buffer : spec.buffers) {
+    if (buffer.role != BufferRole::input) bytes += static_cast<double>(buffer.elements) * static_cast<double>(size_of(buffer.dtype));
+  }
+  return cost_of(spec) + k_operations_per_byte * bytes;
 }
 
 /// First failure of several threads.
@@ -222,8 +234,7 @@ Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs
                                                  const BuildEnvironment& environment) {
   std::vector<size_t> order(jobs.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return cost_of(jobs[a].spec()) > cost_of(jobs[b].spec()); });
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return judging_cost_of(jobs[i].spec()); });
 
   std::vector<BuiltKernel> kernels(jobs.size());
   std::atomic<size_t> done{0};

@@ -25,7 +25,7 @@ constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond
 // Elements to choose from: corners, edges and a lattice, from another place on at each launch.
 constexpr size_t k_candidate_elements = 600;
 // Of a launch that costs more scalar operations, some tasks are run.
-constexpr double k_most_operations = 1e8;
+constexpr double k_most_operations = 2e7;
 constexpr double k_tame = 0.5;  // in place of a number that is too large, and of one that no task made
 
 double thread_seconds() {
@@ -345,12 +345,17 @@ Status ProgramJudge::foresee() {
   return {};
 }
 
+/// Whether contents are compared with, or computed from, once the launch has run.
 bool ProgramJudge::is_needed_later(uint32_t storage) const {
-  if (m_foreseen.empty() || m_script.storages[storage].last_step > m_step) return true;
+  if (m_script.storages[storage].last_step > m_step) return true;
   if (std::ranges::find(m_script.outputs, storage, &ScriptCell::storage) != m_script.outputs.end()) return true;
-  return std::ranges::any_of(step().arguments, [&](const ScriptArgument& argument) {
+  const bool is_copied = std::ranges::any_of(step().arguments, [&](const ScriptArgument& argument) {
     return argument.copied && argument.copied->storage == storage;
   });
+  const bool has_references = !m_stands_in && m_foreseen.empty();  // that are computed after the launch
+  return is_copied || (has_references && std::ranges::any_of(step().fragments, [&](const ScriptFragment& fragment) {
+                         return std::ranges::find(fragment.inputs, storage) != fragment.inputs.end();
+                       }));
 }
 
 /// What was made stays where it was made until a launch writes there again. Copied by pointers: of a span's iterators GCC 12

@@ -8,6 +8,7 @@ from .. import _session
 from .._reasons import Reason
 from . import compat
 from .again import Again
+from .collector import collector_paused
 from .compiler import compile_graph
 from .graphs import CompiledGraph
 from .joint import partition_joint
@@ -33,7 +34,7 @@ def backend(gm: fx.GraphModule, example_inputs, *, mode=None, options=None):
     """
     if _session.disabled():
         return gm.forward
-    with owned_by(compat.adapter().compiled_callable()):
+    with owned_by(compat.adapter().compiled_callable()), collector_paused():
         return _compile(gm, example_inputs, mode, options)
 
 
@@ -95,7 +96,8 @@ def compile_or_eager(gm: fx.GraphModule, example_inputs):
     """The compiler that AOTAutograd calls: the compiled graph, or the graph in torch. Raises Unfit."""
     _refuse_unfit(gm.graph)
     try:
-        return compile_graph(gm, example_inputs)
+        with collector_paused():
+            return compile_graph(gm, example_inputs)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         _note_eager("compile", error, gm.graph)
         gm.recompile()  # what was rewritten so far means the same
