@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/limits.h"
 #include "frontend/canonical/canonical.h"
@@ -63,7 +64,7 @@ class ProgramBuild {
     m_clock.finish("regions");
     KILN_ASSIGN_OR_RETURN(m_regions, plan_regions(partition, m_target, m_published, m_environment));
     m_clock.finish("fuse");
-    KILN_RETURN_IF_ERROR(choose());
+    KILN_RETURN_IF_ERROR(choose(settled, partition));
     m_clock.finish("kernels");
     if (m_tuning != Tuning::off) {
       const Deadline deadline =
@@ -81,7 +82,9 @@ class ProgramBuild {
     m_clock.finish("link");
     Json judged = nullptr;
     if (m_runner != nullptr) {
-      KILN_ASSIGN_OR_RETURN(judged, judge(settled, partition));
+      KILN_ASSIGN_OR_RETURN(const ProgramVerdict verdict, verdict_over(settled, partition));
+      m_linked.program_head.not_judged = verdict.not_judged;
+      judged = report_of(verdict);
       m_clock.finish("program_verdict");
     }
     Json report{{"target", m_target.target.name},
@@ -98,30 +101,50 @@ class ProgramBuild {
 
  private:
   /// Kernels that are for one size race with others of that size, so none that is to race takes sizes from its launches.
-  Status choose() {
+  Status choose(const Graph& settled, const RegionPartition& partition) {
+    WithFirstCandidates judge_early;
+    if (m_runner != nullptr && m_tuning == Tuning::off) {
+      judge_early = [&](const ChosenKernels& kernels) {
+        const LinkedArtifacts linked = link(m_canonical, settled, partition, m_regions, kernels, m_target);
+        auto verdict = judge(settled, partition, kernels, linked);
+        if (verdict.ok()) m_early = {linked.program.digest, std::move(*verdict)};
+      };
+    }
     if (m_sizes_vary && m_tuning == Tuning::off) {
-      auto kernels = choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true);
+      auto kernels =
+          choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true, judge_early);
       if (kernels.ok()) {
         m_kernels = std::move(*kernels);
         return {};
       }
     }
-    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment));
+    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, false,
+                                                    judge_early));
     return {};
   }
 
-  /// The program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
-  Expected<Json> judge(const Graph& settled, const RegionPartition& partition) {
+  /// That over the program as it is linked: the early one where that was of the same bytes.
+  Expected<ProgramVerdict> verdict_over(const Graph& settled, const RegionPartition& partition) const {
+    if (m_early && m_early->program == m_linked.program.digest) return m_early->verdict;
+    return judge(settled, partition, m_kernels, m_linked);
+  }
+
+  /// A program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
+  Expected<ProgramVerdict> judge(const Graph& settled, const RegionPartition& partition, const ChosenKernels& kernels,
+                                 const LinkedArtifacts& linked) const {
     m_environment.progress("verify", 0, 1, "program");
     std::vector<const Plan*> plans;
     for (const Plan& plan : m_regions.plans) plans.push_back(&plan);
-    const LinkedProgram linked{m_linked.program.payload, [&](const Digest& digest) { return plan_named(digest); },
-                               [&](const Digest& digest) { return kernel_named(digest); }};
-    const ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, linked,
-                                                 *m_runner, m_environment.program_verdict_max_bytes);
+    const LinkedProgram program{linked.program.payload, [&](const Digest& plan) { return plan_named(plan, linked); },
+                                [&](const Digest& code) { return kernel_named(code, kernels); }};
+    ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, program,
+                                           *m_runner, m_environment.program_verdict_max_bytes);
     KILN_RETURN_IF_ERROR(verdict.status);
-    m_linked.program_head.not_judged = verdict.not_judged;
     m_environment.progress("verify", 1, 1, "program");
+    return verdict;
+  }
+
+  static Json report_of(const ProgramVerdict& verdict) {
     return Json{{"not_judged", verdict.not_judged}, {"launches", verdict.launches},
                 {"stood_in", verdict.stood_in},     {"values", verdict.values},
                 {"elements", verdict.elements},     {"undetermined", verdict.undetermined},
@@ -129,25 +152,26 @@ class ProgramBuild {
                 {"run_ms", verdict.run_ms},         {"reference_ms", verdict.reference_ms}};
   }
 
-  Expected<std::span<const uint8_t>> plan_named(const Digest& digest) const {
-    const auto found = std::ranges::find(m_linked.plans, digest, &BuiltArtifact::digest);
-    if (found != m_linked.plans.end()) return std::span<const uint8_t>(found->payload);
+  static Expected<std::span<const uint8_t>> plan_named(const Digest& digest, const LinkedArtifacts& linked) {
+    const auto found = std::ranges::find(linked.plans, digest, &BuiltArtifact::digest);
+    if (found != linked.plans.end()) return std::span<const uint8_t>(found->payload);
     return error(StatusCode::internal, "the program names plan {} that it was not linked with", digest.to_short());
   }
 
-  Expected<LinkedProgram::Kernel> kernel_named(const Digest& digest) const {
-    const KernelSpec* spec = spec_of(digest);
+  Expected<LinkedProgram::Kernel> kernel_named(const Digest& digest, const ChosenKernels& kernels) const {
+    const KernelSpec* spec = spec_of(digest, kernels);
     if (spec == nullptr)
       return error(StatusCode::internal, "the program names code {} that its plans do not", digest.to_short());
     const auto buffers = static_cast<uint32_t>(spec->buffers.size());
-    KILN_ASSIGN_OR_RETURN(Image image, image_of(digest, m_kernels, m_published));
+    KILN_ASSIGN_OR_RETURN(Image image, image_of(digest, kernels, m_published));
     return LinkedProgram::Kernel{std::move(image), buffers};
   }
 
-  const KernelSpec* spec_of(const Digest& code) const {
+  const KernelSpec* spec_of(const Digest& code, const ChosenKernels& kernels) const {
     for (size_t p = 0; p < m_regions.plans.size(); ++p) {
-      const auto found = std::ranges::find(m_kernels.of_plans[p], code, &KernelChoice::code);
-      if (found != m_kernels.of_plans[p].end()) return &m_regions.plans[p].specs[found - m_kernels.of_plans[p].begin()];
+      const std::vector<KernelChoice>& codes = kernels.of_plans[p];
+      const auto found = std::ranges::find(codes, code, &KernelChoice::code);
+      if (found != codes.end()) return &m_regions.plans[p].specs[found - codes.begin()];
     }
     return nullptr;
   }
@@ -165,6 +189,12 @@ class ProgramBuild {
     m_result.heads.push_back(std::move(m_linked.program_head));
   }
 
+  /// The verdict over a program of first candidates, made while they were judged.
+  struct EarlyVerdict {
+    Digest program;
+    ProgramVerdict verdict;
+  };
+
   const Graph& m_client;
   const Canonical& m_canonical;
   const BuildTarget& m_target;
@@ -177,6 +207,7 @@ class ProgramBuild {
   RegionPlans m_regions;
   ChosenKernels m_kernels;
   LinkedArtifacts m_linked;
+  std::optional<EarlyVerdict> m_early;
   StageClock m_clock;
 };
 

@@ -71,9 +71,9 @@ Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, s
 
 /// Compiles the jobs' kernels, and hands them to who waits for them.
 Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, const BuildEnvironment& environment,
-                    ChosenKernels& chosen) {
+                    ChosenKernels& chosen, const Beside& beside = {}) {
   if (jobs.empty()) return {};
-  KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment));
+  KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment, beside));
   std::vector<SuppliedCode> made;
   for (size_t i = 0; i < jobs.size(); ++i) {
     chosen.report.push_back(report_of(jobs[i], kernels[i]));
@@ -83,6 +83,30 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
     chosen.artifacts.push_back(std::move(kernels[i].artifact));
   }
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
+}
+
+/// Which code each plan's specs run as, now that all of it is known.
+void settle(std::unordered_map<Digest, KernelChoice> choices, std::span<const std::vector<Wanted>> wanted,
+            ChosenKernels& chosen) {
+  for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
+  for (const std::vector<Wanted>& of_plan : wanted) {
+    auto& codes = chosen.of_plans.emplace_back();
+    for (const Wanted& code : of_plan) {
+      codes.push_back(choices.at(code.key));
+      codes.back().extents = code.extents;
+    }
+  }
+}
+
+/// What will have been chosen where every first candidate passes.
+ChosenKernels foreseen(const ChosenKernels& known, std::span<const KernelJob> jobs,
+                       std::span<const BuiltArtifact> first) {
+  ChosenKernels chosen = known;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    chosen.heads.push_back({jobs[i].key, first[i].digest, 0, jobs[i].key_parts});
+    chosen.artifacts.push_back(first[i]);
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -98,7 +122,7 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
                                        const BuildEnvironment& environment, const ChosenKernels& made,
-                                       bool sizes_vary) {
+                                       bool sizes_vary, const WithFirstCandidates& beside) {
   // Specs are shared across regions, and with everything published before: each is looked for once.
   std::vector<std::vector<Wanted>> wanted(plans.size());
   std::unordered_map<Digest, KernelChoice> choices;
@@ -129,17 +153,18 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
 
   ChosenKernels chosen;
   KILN_ASSIGN_OR_RETURN(auto elsewhere, take_supplied(environment.supply, false, jobs, chosen));
-  KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen));
+  Beside ahead;
+  if (beside && target.proof == Proof::verified && elsewhere.empty()) {
+    ahead = [&](std::span<const BuiltArtifact> first) {
+      ChosenKernels all = foreseen(chosen, jobs, first);
+      settle(choices, wanted, all);
+      beside(all);
+    };
+  }
+  KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen, ahead));
   KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none, take_supplied(environment.supply, true, elsewhere, chosen));
   KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
-  for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
-  for (std::vector<Wanted>& of_plan : wanted) {
-    auto& codes = chosen.of_plans.emplace_back();
-    for (Wanted& code : of_plan) {
-      codes.push_back(choices.at(code.key));
-      codes.back().extents = std::move(code.extents);
-    }
-  }
+  settle(std::move(choices), wanted, chosen);
   return chosen;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
@@ -24,13 +25,17 @@ struct ChosenKernels {
 /// The code of this digest: what was just made, else what the cache has. Errors: not_found.
 Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published);
 
+/// What is done while kernels get their verdicts, with what will be chosen if every first candidate passes.
+using WithFirstCandidates = std::function<void(const ChosenKernels& foreseen)>;
+
 /// Finds code for each distinct spec: what its key leads to in the cache or in what was `made` before, else what others
 /// supply (BuildEnvironment::supply), else the first candidate that passes its verdict.
 /// With `sizes_vary` a spec without code gets code that takes sizes from its launches, where the backend has such.
-/// Without a device of the target verdicts are deferred (BuildTarget::proof).
+/// Without a device of the target verdicts are deferred (BuildTarget::proof). `beside` is called at most once, by any thread,
+/// where code is compiled and none of it is waited for.
 /// Errors: unimplemented, internal (compiler or verdict, with the kernel); both name the op (Status::op).
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
                                        const BuildEnvironment& environment, const ChosenKernels& made = {},
-                                       bool sizes_vary = false);
+                                       bool sizes_vary = false, const WithFirstCandidates& beside = {});
 
 }  // namespace kiln

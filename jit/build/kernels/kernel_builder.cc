@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "autotune/machine_lock.h"
 #include "frontend/kernel/affine.h"
@@ -80,15 +81,22 @@ class FirstFailure {
 /// One kernel on its way from candidates to the first that passes.
 class KernelBuild {
  public:
-  KernelBuild(const KernelJob& job, const CompileBackend& backend, const Target& target, CandidateRunner* runner,
+  KernelBuild(const KernelJob& job, const CompileBackend& backend, const Target& target,
               std::span<const Schedule> candidates)
-      : m_job(job),
-        m_backend(backend),
-        m_target(target),
-        m_runner(runner),
-        m_schedules(candidates.begin(), candidates.end()) {}
+      : m_job(job), m_backend(backend), m_target(target), m_schedules(candidates.begin(), candidates.end()) {}
 
-  Expected<BuiltKernel> run() {
+  /// The code of the first candidate, which has no verdict yet. Errors: it has none, or does not compile; run() goes on.
+  Expected<BuiltArtifact> compile_first() {
+    KILN_RETURN_IF_ERROR(m_backend.claims(m_job.spec(), m_target));
+    if (m_job.made_before) return error(StatusCode::failed_precondition, "there is code of another build");
+    if (m_schedules.empty()) return error(StatusCode::internal, "no candidates");
+    m_first = compile(m_schedules.front());
+    KILN_RETURN_IF_ERROR(m_first->status());
+    return code_artifact(**m_first, m_target.backend);
+  }
+
+  Expected<BuiltKernel> run(CandidateRunner* runner) {
+    m_runner = runner;
     const std::string name = kernel_name(m_job.spec());
     if (const Status claimed = m_backend.claims(m_job.spec(), m_target); !claimed.ok()) {
       const Status failure = claimed.with_context(name);
@@ -100,10 +108,7 @@ class KernelBuild {
       if (passed) return std::move(m_built);
     }
     for (const Schedule& schedule : m_schedules) {
-      const auto start = std::chrono::steady_clock::now();
-      auto image = m_backend.compile(m_job.spec(), schedule, m_target);
-      m_built.compile_ms += milliseconds_since(start);
-      ++m_built.compilations;
+      auto image = m_first ? *std::exchange(m_first, std::nullopt) : compile(schedule);
       KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description, {&schedule, 1}));
       if (passed) return std::move(m_built);
     }
@@ -111,6 +116,14 @@ class KernelBuild {
   }
 
  private:
+  Expected<Image> compile(const Schedule& schedule) {
+    const auto start = std::chrono::steady_clock::now();
+    auto image = m_backend.compile(m_job.spec(), schedule, m_target);
+    m_built.compile_ms += milliseconds_since(start);
+    ++m_built.compilations;
+    return image;
+  }
+
   Status of_an_op(const Status& status) const {
     return status.with_op(missing_op(reference_graph(*m_job.plan, *m_job.launch), m_backend, m_target));
   }
@@ -193,8 +206,9 @@ class KernelBuild {
   const KernelJob& m_job;
   const CompileBackend& m_backend;
   const Target& m_target;
-  CandidateRunner* const m_runner;
   const std::vector<Schedule> m_schedules;
+  std::optional<Expected<Image>> m_first;  // the first of them, compiled
+  CandidateRunner* m_runner = nullptr;
   BuiltKernel m_built;
   Situation m_situation = Situation::plain;  // of the trial and its reference
   size_t m_window = 0;                       // likewise: of k_index_windows
@@ -202,6 +216,12 @@ class KernelBuild {
   std::optional<LaunchReference> m_reference;
   std::string m_failures;
 };
+
+std::vector<Schedule> candidates_of(const KernelJob& job, const CompileBackend& backend, const Target& target,
+                                    const CandidateRunner* runner) {
+  if (job.sized) return job.sized->candidates;
+  return backend.candidates(job.spec(), target, machine_for(backend, target, runner));
+}
 
 }  // namespace
 
@@ -220,43 +240,98 @@ uint32_t task_step_within(const KernelSpec& spec, double operations) {
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner) {
-  if (job.sized) return build_kernel(job, backend, target, runner, job.sized->candidates);
-  return build_kernel(job, backend, target, runner,
-                      backend.candidates(job.spec(), target, machine_for(backend, target, runner)));
+  return build_kernel(job, backend, target, runner, candidates_of(job, backend, target, runner));
 }
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner, std::span<const Schedule> candidates) {
-  return KernelBuild(job, backend, target, runner, candidates).run();
+  return KernelBuild(job, backend, target, candidates).run(runner);
 }
 
-Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
-                                                 const BuildEnvironment& environment) {
-  std::vector<size_t> order(jobs.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return judging_cost_of(jobs[i].spec()); });
+namespace {
 
-  std::vector<BuiltKernel> kernels(jobs.size());
-  std::atomic<size_t> done{0};
-  FirstFailure failure;
-  const auto build_some = [&](size_t item, WorkItems& items) -> Status {
-    KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target.target));
-    for (std::optional<size_t> i = item; i; i = items.next()) {
-      const auto undisturbing = MachineLock::shared();
-      const KernelJob& job = jobs[order[*i]];
-      KILN_ASSIGN_OR_RETURN(kernels[order[*i]], build_kernel(job, target.backend, target.target, runner.get()));
-      environment.progress("compile", done.fetch_add(1) + 1, jobs.size(), kernel_name(job.spec()));
-    }
-    return {};
-  };
-  WorkItems(jobs.size(), environment.threads).run([&](size_t item, WorkItems& items) {
-    if (Status status = build_some(item, items); !status.ok()) {
-      failure.set(std::move(status));
-      items.stop();
-    }
-  });
-  KILN_RETURN_IF_ERROR(failure.status());
-  return kernels;
+/// All the builds of some jobs, the one that costs most first.
+class KernelBuilds {
+ public:
+  KernelBuilds(std::span<const KernelJob> jobs, const BuildTarget& target, const BuildEnvironment& environment)
+      : m_jobs(jobs), m_target(target), m_environment(environment), m_order(jobs.size()), m_builds(jobs.size()) {
+    std::iota(m_order.begin(), m_order.end(), 0);
+    std::ranges::stable_sort(m_order, std::greater(), [&](size_t i) { return judging_cost_of(jobs[i].spec()); });
+  }
+
+  /// In the order of the jobs: their first candidates' code. Errors: of one that has none.
+  Expected<std::vector<BuiltArtifact>> compile_first() {
+    std::vector<BuiltArtifact> artifacts(m_jobs.size());
+    KILN_RETURN_IF_ERROR(for_each(m_jobs.size(), [&](size_t item, CandidateRunner* runner) -> Status {
+      KILN_ASSIGN_OR_RETURN(artifacts[m_order[item]], build_of(m_order[item], runner).compile_first());
+      return {};
+    }));
+    return artifacts;
+  }
+
+  /// Errors: the first job's that fails. `beside` is called in between, early.
+  Expected<std::vector<BuiltKernel>> run(const std::function<void()>& beside) {
+    const size_t others = beside ? 1 : 0;
+    std::vector<BuiltKernel> kernels(m_jobs.size());
+    std::atomic<size_t> done{0};
+    KILN_RETURN_IF_ERROR(for_each(m_jobs.size() + others, [&](size_t item, CandidateRunner* runner) -> Status {
+      if (item < others) return beside(), Status();
+      const size_t job = m_order[item - others];
+      KILN_ASSIGN_OR_RETURN(kernels[job], build_of(job, runner).run(runner));
+      m_environment.progress("compile", done.fetch_add(1) + 1, m_jobs.size(), kernel_name(m_jobs[job].spec()));
+      return {};
+    }));
+    return kernels;
+  }
+
+ private:
+  using Work = std::function<Status(size_t item, CandidateRunner* runner)>;
+
+  /// On the threads that the build may have, each with a runner of its own.
+  Status for_each(size_t count, const Work& work) {
+    FirstFailure failure;
+    const auto do_some = [&](size_t item, WorkItems& items) -> Status {
+      KILN_ASSIGN_OR_RETURN(const auto runner, m_environment.make_runner(m_target.target));
+      for (std::optional<size_t> i = item; i; i = items.next()) {
+        const auto undisturbing = MachineLock::shared();
+        KILN_RETURN_IF_ERROR(work(*i, runner.get()));
+      }
+      return {};
+    };
+    WorkItems(count, m_environment.threads).run([&](size_t item, WorkItems& items) {
+      if (Status status = do_some(item, items); !status.ok()) {
+        failure.set(std::move(status));
+        items.stop();
+      }
+    });
+    return failure.status();
+  }
+
+  KernelBuild& build_of(size_t job, const CandidateRunner* runner) {
+    if (!m_builds[job]) m_builds[job].emplace(m_jobs[job], m_target.backend, m_target.target, candidates(job, runner));
+    return *m_builds[job];
+  }
+
+  std::vector<Schedule> candidates(size_t job, const CandidateRunner* runner) const {
+    return candidates_of(m_jobs[job], m_target.backend, m_target.target, runner);
+  }
+
+  const std::span<const KernelJob> m_jobs;
+  const BuildTarget& m_target;
+  const BuildEnvironment& m_environment;
+  std::vector<size_t> m_order;
+  std::vector<std::optional<KernelBuild>> m_builds;
+};
+
+}  // namespace
+
+Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
+                                                 const BuildEnvironment& environment, const Beside& beside) {
+  KernelBuilds builds(jobs, target, environment);
+  if (!beside) return builds.run({});
+  const auto first = builds.compile_first();
+  if (!first.ok()) return builds.run({});
+  return builds.run([&] { beside(*first); });
 }
 
 }  // namespace kiln

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,8 +54,12 @@ Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& b
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner, std::span<const Schedule> candidates);
 
-/// All jobs on the threads that the build may have, most expensive first. One runner per thread.
+/// What is done with the first candidates' code, job by job, while they get their verdicts. Most become the kernels.
+using Beside = std::function<void(std::span<const BuiltArtifact> first)>;
+
+/// All jobs on the threads that the build may have, most expensive first. One runner per thread. `beside` is called once by
+/// one of the threads, before most jobs are done; not at all where a first candidate does not compile.
 Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs, const BuildTarget& target,
-                                                 const BuildEnvironment& environment);
+                                                 const BuildEnvironment& environment, const Beside& beside = {});
 
 }  // namespace kiln

@@ -1,16 +1,25 @@
 #include "jit/build/kernels/work_items.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace kiln {
+
+namespace {
+
+constexpr std::chrono::milliseconds k_look_after(10);
+
+}  // namespace
 
 void WorkItems::run(const Work& work) {
   if (m_count == 0) return;
   m_work = &work;
   m_caller = std::this_thread::get_id();
   m_running = 1;
+  std::jthread looking([this](const std::stop_token& stop) { look_again(stop); });
   if (const auto first = next()) work(*first, *this);
   stop();  // nobody begins a thread any more
+  looking = {};
   for (std::jthread& thread : m_begun) thread.join();
 }
 
@@ -29,6 +38,15 @@ std::optional<size_t> WorkItems::next() {
 void WorkItems::stop() {
   const std::scoped_lock lock(m_mutex);
   m_next = m_count;
+}
+
+/// Until there is nothing left to begin a thread for.
+void WorkItems::look_again(const std::stop_token& stop) {
+  std::unique_lock lock(m_mutex);
+  while (m_next < m_count && !stop.stop_requested()) {
+    m_stopped.wait_for(lock, stop, k_look_after, [this] { return m_next == m_count; });
+    begin_threads();
+  }
 }
 
 /// With the mutex held.

@@ -1,17 +1,20 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace kiln {
 
-/// Items 0 … count - 1, each done once, on as many threads at once as the build may have: that is asked whenever a thread
-/// goes on to its next item. Where it is more by then, threads begin; where it is less, threads end.
+/// Items 0 … count - 1, each done once, on as many threads at once as the build may have: that is asked again and again, as
+/// other builds end while an item takes long. Where it is more by then, threads begin; where it is less, a thread ends when its
+/// item is done.
 ///
 ///   WorkItems(count, threads).run([&](size_t item, WorkItems& items) {
 ///     for (std::optional<size_t> i = item; i; i = items.next()) …
@@ -32,6 +35,7 @@ class WorkItems {
 
  private:
   void begin_threads();
+  void look_again(const std::stop_token& stop);
 
   const size_t m_count;
   const std::function<size_t()> m_threads;
@@ -40,6 +44,7 @@ class WorkItems {
   std::mutex m_mutex;
   size_t m_next = 0;
   size_t m_running = 0;
+  std::condition_variable_any m_stopped;
   std::vector<std::jthread> m_begun;  // first to be destroyed: they use all the rest
 };
 

@@ -278,5 +278,29 @@ TEST_F(KernelBuilderTest, ARightKernelWithAPlantedNeighbourIsStillTheOnlyOneBuil
   EXPECT_EQ(none.status().code(), StatusCode::internal);
 }
 
+TEST_F(KernelBuilderTest, WhatIsDoneBesideTheVerdictsIsGivenTheFirstCandidatesThatCompile) {
+  const std::vector<KernelJob> jobs(3, {{}, "{}", &m_plan, &m_plan.launches.front()});
+  const BuildEnvironment environment{
+      .make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
+  const Target target = host_target();
+  const auto is_foreseen = [&](const std::vector<Plant>& plants) -> std::optional<bool> {
+    std::vector<Digest> first, made;
+    const PlantedBackend backend(plants);
+    const auto built = build_kernels(jobs, {backend, target, Proof::verified}, environment,
+                                     [&](std::span<const BuiltArtifact> each) {
+                                       EXPECT_EQ(each.size(), jobs.size());
+                                       for (const BuiltArtifact& artifact : each) first.push_back(artifact.digest);
+                                     });
+    EXPECT_TRUE(built.ok()) << built.status().to_string();
+    if (!built.ok() || first.empty()) return std::nullopt;
+    for (const BuiltKernel& kernel : *built) made.push_back(kernel.artifact.digest);
+    for (const BuiltKernel& kernel : *built) EXPECT_EQ(kernel.schedule, "right");
+    return first == made;
+  };
+  EXPECT_EQ(is_foreseen({right()}), true);
+  EXPECT_EQ(is_foreseen({wrong(), right()}), false);
+  EXPECT_EQ(is_foreseen({bad_plants()[0], right()}), std::nullopt);
+}
+
 }  // namespace
 }  // namespace kiln

@@ -69,6 +69,18 @@ TEST(WorkItems, fewer_items_than_threads_begin_no_more_threads_than_items) {
   watched.run(0, [] { return 8; }, [](size_t, auto&) { FAIL() << "there is no item"; });
 }
 
+TEST(WorkItems, where_the_share_grows_in_the_middle_of_an_item_others_are_begun_beside_it) {
+  Watched watched;
+  std::atomic<size_t> share = 1;
+  watched.run(
+      2, [&] { return share.load(); },
+      [&](size_t, auto& lock) {
+        share = 2;
+        EXPECT_TRUE(watched.await(2, lock));
+      });
+  watched.expect_each_once(2);
+}
+
 TEST(WorkItems, where_the_share_shrinks_threads_end_at_their_next_item_and_the_caller_does_the_rest) {
   Watched watched;
   std::atomic<size_t> share = 3;
