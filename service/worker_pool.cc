@@ -137,8 +137,11 @@ JobOutcome WorkerPool::run_once(const Job& job, BuildSupply& supply) {
     m_zygote.abandon(*worker);
     return {error(StatusCode::cancelled, "not wanted any more"), 0, false};
   }
+  if (result.ok()) {
+    m_zygote.leave(*worker);
+    return {std::move(result), 0, false};
+  }
   const int status = m_zygote.finish(*worker);
-  if (result.ok()) return {std::move(result), 0, false};
   switch (result.status().code()) {
     case StatusCode::deadline_exceeded:
       return {error(StatusCode::deadline_exceeded, "the build took longer than {} ms", m_options.deadline_ms), SIGKILL,

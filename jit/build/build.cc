@@ -224,12 +224,13 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
   for (const Target& target : request.targets) {
     const CompileBackend* backend = find_backend(target.backend);
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
-    KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target));
+    KILN_ASSIGN_OR_RETURN(auto runner, environment.make_runner(target));
     const BuildTarget asked{*backend, target, runner ? Proof::verified : Proof::deferred};
     ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, request.sizes_vary,
                          environment, result);
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
+    environment.done_with(target, std::move(runner));
   }
   result.report = Json{{"nodes", canonical.graph.nodes().size()}, {"programs", std::move(programs)}}.dump();
   return result;

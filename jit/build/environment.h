@@ -20,6 +20,9 @@ using BackendFinder = std::function<const CompileBackend*(std::string_view)>;
 /// Makes one runner per thread that verifies; null when no device of the target is there.
 using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>(const Target&)>;
 
+/// Is given a runner that its thread needs no more, from any thread.
+using RunnerTaker = std::function<void(const Target&, std::unique_ptr<CandidateRunner>)>;
+
 /// Called from any thread: stage ("fuse", "compile", "verify"), how many are done, of how many, and what.
 using ProgressFunction =
     std::function<void(std::string_view stage, uint64_t done, uint64_t total, std::string_view item)>;
@@ -27,6 +30,7 @@ using ProgressFunction =
 /// What a build is given by the process that it runs in.
 struct BuildEnvironment {
   RunnerFactory make_runner;
+  RunnerTaker done_with = [](const Target&, std::unique_ptr<CandidateRunner>) {};
   ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
   /// How many threads the build may have at this moment; fewer than before when others build too.
   std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };

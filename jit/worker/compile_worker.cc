@@ -52,7 +52,8 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
     [[maybe_unused]] const ssize_t wrote = write(score.get(), "500", 3);
   }
   // A build asks for the same megabytes again and again: they stay with the process instead of being mapped anew.
-  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
+  constexpr int k_most_unmapped_bytes = 32 << 20;  // glibc refuses more
+  mallopt(M_MMAP_THRESHOLD, k_most_unmapped_bytes);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   enter_sandbox();
 }
@@ -151,8 +152,34 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
   return may_be_absent ? std::unique_ptr<CandidateRunner>() : std::move(runner);
 }
 
+/// Runners that nobody uses right now. To end one takes as long as to unmap all that candidates ran on: who waits for the
+/// build does not wait for that. Threading: any thread.
+class IdleRunners {
+ public:
+  std::unique_ptr<CandidateRunner> take(const Target& target) {
+    const std::scoped_lock lock(m_mutex);
+    const auto found = std::ranges::find(m_idle, target, &Idle::target);
+    if (found == m_idle.end()) return nullptr;
+    auto runner = std::move(found->runner);
+    m_idle.erase(found);
+    return runner;
+  }
+  void give(const Target& target, std::unique_ptr<CandidateRunner> runner) {
+    const std::scoped_lock lock(m_mutex);
+    m_idle.push_back({target, std::move(runner)});
+  }
+
+ private:
+  struct Idle {
+    Target target;
+    std::unique_ptr<CandidateRunner> runner;
+  };
+  std::mutex m_mutex;
+  std::vector<Idle> m_idle;
+};
+
 Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits, const BufferArenas& arenas,
-                                const ThreadBudget& threads, const BuildFunction& build) {
+                                const ThreadBudget& threads, const BuildFunction& build, IdleRunners& idle) {
   KILN_ASSIGN_OR_RETURN(const auto request, daemon.receive<BuildRequest>());
   if (request.tuning == Tuning::background) give_way();
   if (std::ranges::all_of(request.targets, is_of_host)) forbid_writing();
@@ -160,9 +187,13 @@ Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits
     daemon.send(job::JobProgress{std::string(stage), std::string(item), done, total});
   };
   DaemonSupply supply(daemon);
-  const RunnerFactory make_runner = [&](const Target& target) { return runner_for(target, limits, arenas); };
+  const RunnerFactory make_runner = [&](const Target& target) -> Expected<std::unique_ptr<CandidateRunner>> {
+    if (auto known = idle.take(target)) return known;
+    return runner_for(target, limits, arenas);
+  };
   try {
     return build(request, {.make_runner = make_runner,
+                           .done_with = [&idle](const Target& target, auto runner) { idle.give(target, std::move(runner)); },
                            .progress = progress,
                            .threads = [&threads] { return threads.share(); },
                            .supply = &supply});
@@ -181,10 +212,14 @@ void run_compile_worker(UniqueFd socket, pid_t parent, const WorkerLimits& limit
   const BufferArenas own_arenas = arenas.reopened();
   bound_process(parent, limits);
   Conversation daemon(socket.get());
-  Expected<BuildResult> result = build_job(daemon, limits, own_arenas, threads, build);
-  const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
-  const bool sent = send_all(socket.get(), bytes, k_no_deadline).ok();
-  _exit(sent ? 0 : 1);
+  bool is_sent = false;
+  {
+    IdleRunners idle;
+    Expected<BuildResult> result = build_job(daemon, limits, own_arenas, threads, build, idle);
+    const auto bytes = result ? job::encode(std::move(*result)) : job::encode(job::JobFailure{result.status()});
+    is_sent = send_all(socket.get(), bytes, k_no_deadline).ok();
+  }
+  _exit(is_sent ? 0 : 1);
 }
 
 }  // namespace kiln

@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <cstdio>
 #include <span>
 #include <string_view>
@@ -12,13 +10,6 @@
 #include "jit/worker/zygote.h"
 
 namespace {
-
-/// Memory that was freed is used again, not given back: fresh pages are what references spend most of their time on.
-void keep_freed_memory() {
-  constexpr int k_mapped_bytes = 32 << 20, k_trimmed_bytes = 1 << 30;  // the first is the most that glibc takes
-  mallopt(M_MMAP_THRESHOLD, k_mapped_bytes);
-  mallopt(M_TRIM_THRESHOLD, k_trimmed_bytes);
-}
 
 /// A cold compiler is slower, not wrong: the worker goes on.
 void warm_up() {
@@ -37,6 +28,5 @@ kiln::Expected<kiln::BuildResult> build(const kiln::BuildRequest& request, const
 int main(int argc, char** argv) {
   const std::span<const char* const> arguments(argv, static_cast<size_t>(argc));
   if (argc > 1 && std::string_view(argv[1]) == "--disassemble") return kiln::disassemble_main(arguments.subspan(2));
-  keep_freed_memory();
   return kiln::zygote_main(argc, argv, warm_up, build);
 }

@@ -20,13 +20,14 @@ extern char** environ;
 
 namespace kiln {
 
-enum class ZygoteOrder : uint32_t { fork = 1, finish = 2, abandon = 3 };
+enum class ZygoteOrder : uint32_t { fork = 1, finish = 2, abandon = 3, leave = 4 };
 
 namespace {
 
 constexpr int k_zygote_socket = 3;
 constexpr uint64_t k_answer_timeout_ms = 30'000;  // the first answer waits for the warm-up
 constexpr int k_idle_ms = 5'000;                  // after which memory that nobody holds is given back
+constexpr size_t k_most_leavers = 16;
 
 struct Request {
   ZygoteOrder order = ZygoteOrder::fork;
@@ -58,18 +59,38 @@ bool receive_request(Request& request, UniqueFd& fd) {
   return got == sizeof request;
 }
 
-/// Until there is a request, or the daemon is gone.
-void wait_for_request(const BufferArenas& arenas) {
-  pollfd socket{k_zygote_socket, POLLIN, 0};
-  if (poll(&socket, 1, k_idle_ms) != 0) return;
-  arenas.release();
-  poll(&socket, 1, -1);
-}
-
 /// The group goes before its leader is reaped: until then its number cannot be another's.
 void kill_worker(pid_t pid) {
   kill(-pid, SIGKILL);
   kill(pid, SIGKILL);  // it may not have made its group yet
+}
+
+/// Workers that nobody waits for: they were killed, or have given their answer and tidy up.
+class Leavers {
+ public:
+  void add(pid_t pid) {
+    m_pids.push_back(pid);
+    if (m_pids.size() > k_most_leavers) kill_worker(m_pids[m_pids.size() - 1 - k_most_leavers]);
+  }
+  void reap() {
+    std::erase_if(m_pids, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+  }
+  void kill_all() const {
+    for (const pid_t pid : m_pids) kill_worker(pid);
+  }
+
+ private:
+  std::vector<pid_t> m_pids;  // not reaped yet
+};
+
+/// Until there is a request, or the daemon is gone.
+void wait_for_request(const BufferArenas& arenas, Leavers& leavers) {
+  pollfd socket{k_zygote_socket, POLLIN, 0};
+  if (poll(&socket, 1, k_idle_ms) != 0) return;
+  leavers.reap();
+  leavers.kill_all();
+  arenas.release();
+  poll(&socket, 1, -1);
 }
 
 Reply finish_worker(pid_t pid) {
@@ -111,17 +132,17 @@ int zygote_main(int argc, char** argv, const std::function<void()>& warm_up, con
   const pid_t self = getpid();
   Request request;
   UniqueFd job_socket;
-  std::vector<pid_t> abandoned;  // and not reaped yet
-  while (wait_for_request(arenas), receive_request(request, job_socket)) {
+  Leavers leavers;
+  while (wait_for_request(arenas, leavers), receive_request(request, job_socket)) {
     Reply reply;
-    std::erase_if(abandoned, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+    leavers.reap();
     if (request.order == ZygoteOrder::finish) {
       reply = finish_worker(request.pid);
       threads.end_build();
-    } else if (request.order == ZygoteOrder::abandon) {
-      kill_worker(request.pid);
+    } else if (request.order == ZygoteOrder::abandon || request.order == ZygoteOrder::leave) {
+      if (request.order == ZygoteOrder::abandon) kill_worker(request.pid);
       threads.end_build();
-      abandoned.push_back(request.pid);
+      leavers.add(request.pid);
     } else if (!job_socket) {
       reply.pid = -EINVAL;
     } else {
@@ -180,6 +201,8 @@ Expected<Zygote::Worker> Zygote::fork_worker() {
 int Zygote::finish(const Worker& worker) { return end(worker, ZygoteOrder::finish); }
 
 void Zygote::abandon(const Worker& worker) { end(worker, ZygoteOrder::abandon); }
+
+void Zygote::leave(const Worker& worker) { end(worker, ZygoteOrder::leave); }
 
 int Zygote::end(const Worker& worker, ZygoteOrder order) {
   const std::scoped_lock lock(m_mutex);

@@ -47,6 +47,9 @@ class Zygote {
   int finish(const Worker& worker);
   /// Kills the worker's whole group without waiting for its end, which may take a while where it ran as a guest.
   void abandon(const Worker& worker);
+  /// Has a worker that gave its answer end by itself: it may still unmap what its candidates ran on. It is killed where it
+  /// does not, some seconds later, or when many others do the same.
+  void leave(const Worker& worker);
   /// Kills the zygote and with it every worker, for good: from here on nothing is started.
   void kill_all();
 
