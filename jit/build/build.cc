@@ -111,15 +111,14 @@ class ProgramBuild {
       };
     }
     if (m_sizes_vary && m_tuning == Tuning::off) {
-      auto kernels =
-          choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true, judge_early);
+      auto kernels = choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true, judge_early);
       if (kernels.ok()) {
         m_kernels = std::move(*kernels);
         return {};
       }
     }
-    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, false,
-                                                    judge_early));
+    KILN_ASSIGN_OR_RETURN(
+        m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, false, judge_early));
     return {};
   }
 
@@ -137,8 +136,8 @@ class ProgramBuild {
     for (const Plan& plan : m_regions.plans) plans.push_back(&plan);
     const LinkedProgram program{linked.program.payload, [&](const Digest& plan) { return plan_named(plan, linked); },
                                 [&](const Digest& code) { return kernel_named(code, kernels); }};
-    ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, program,
-                                           *m_runner, m_environment.program_verdict_max_bytes);
+    ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, program, *m_runner,
+                                           m_environment.program_verdict_max_bytes);
     KILN_RETURN_IF_ERROR(verdict.status);
     m_environment.progress("verify", 1, 1, "program");
     return verdict;

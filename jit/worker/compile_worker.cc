@@ -192,11 +192,12 @@ Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits
     return runner_for(target, limits, arenas);
   };
   try {
-    return build(request, {.make_runner = make_runner,
-                           .done_with = [&idle](const Target& target, auto runner) { idle.give(target, std::move(runner)); },
-                           .progress = progress,
-                           .threads = [&threads] { return threads.share(); },
-                           .supply = &supply});
+    return build(request,
+                 {.make_runner = make_runner,
+                  .done_with = [&idle](const Target& target, auto runner) { idle.give(target, std::move(runner)); },
+                  .progress = progress,
+                  .threads = [&threads] { return threads.share(); },
+                  .supply = &supply});
   } catch (const std::bad_alloc&) {
     return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",
                  limits.memory_max_bytes);

@@ -121,8 +121,8 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 }
 
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
-                                       const BuildEnvironment& environment, const ChosenKernels& made,
-                                       bool sizes_vary, const WithFirstCandidates& beside) {
+                                       const BuildEnvironment& environment, const ChosenKernels& made, bool sizes_vary,
+                                       const WithFirstCandidates& beside) {
   // Specs are shared across regions, and with everything published before: each is looked for once.
   std::vector<std::vector<Wanted>> wanted(plans.size());
   std::unordered_map<Digest, KernelChoice> choices;

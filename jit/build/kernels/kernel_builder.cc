@@ -59,7 +59,8 @@ double judging_cost_of(const KernelSpec& spec) {
   constexpr double k_operations_per_byte = 3;
   double bytes = 0;
   for (const BufferSpec& buffer : spec.buffers) {
-    if (buffer.role != BufferRole::input) bytes += static_cast<double>(buffer.elements) * static_cast<double>(size_of(buffer.dtype));
+    if (buffer.role != BufferRole::input)
+      bytes += static_cast<double>(buffer.elements) * static_cast<double>(size_of(buffer.dtype));
   }
   return cost_of(spec) + k_operations_per_byte * bytes;
 }

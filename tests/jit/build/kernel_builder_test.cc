@@ -24,7 +24,7 @@ struct Plant {
 
 /// The convention (backends/cpu/runtime/entry.h): rdi buffers, rsi workspace, rdx status, rcx first task, r8 last task,
 /// r9 extents.
-Plant code(std::string name, std::vector<uint8_t> bytes, std::string complaint) {
+Plant code(std::string name, const std::vector<uint8_t>& bytes, std::string complaint) {
   return {std::move(name), [bytes](const KernelSpec&) { return Image{.code = bytes, .tasks = 1}; },
           std::move(complaint)};
 }
@@ -86,7 +86,7 @@ class PlantedBackend : public CompileBackend {
   Status claims(const KernelSpec&, const Target&) const override { return {}; }
   std::vector<Schedule> candidates(const KernelSpec&, const Target&, const Machine&) const override {
     std::vector<Schedule> list;
-    for (uint8_t i = 0; i < m_plants.size(); ++i) list.push_back({{i}, m_plants[i].name});
+    for (size_t i = 0; i < m_plants.size(); ++i) list.push_back({{static_cast<uint8_t>(i)}, m_plants[i].name});
     return list;
   }
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target&) const override {
@@ -286,11 +286,11 @@ TEST_F(KernelBuilderTest, WhatIsDoneBesideTheVerdictsIsGivenTheFirstCandidatesTh
   const auto is_foreseen = [&](const std::vector<Plant>& plants) -> std::optional<bool> {
     std::vector<Digest> first, made;
     const PlantedBackend backend(plants);
-    const auto built = build_kernels(jobs, {backend, target, Proof::verified}, environment,
-                                     [&](std::span<const BuiltArtifact> each) {
-                                       EXPECT_EQ(each.size(), jobs.size());
-                                       for (const BuiltArtifact& artifact : each) first.push_back(artifact.digest);
-                                     });
+    const auto built =
+        build_kernels(jobs, {backend, target, Proof::verified}, environment, [&](std::span<const BuiltArtifact> each) {
+          EXPECT_EQ(each.size(), jobs.size());
+          for (const BuiltArtifact& artifact : each) first.push_back(artifact.digest);
+        });
     EXPECT_TRUE(built.ok()) << built.status().to_string();
     if (!built.ok() || first.empty()) return std::nullopt;
     for (const BuiltKernel& kernel : *built) made.push_back(kernel.artifact.digest);
