@@ -279,6 +279,7 @@ class KernelBuilds {
       if (item < others) return beside(), Status();
       const size_t job = m_order[item - others];
       KILN_ASSIGN_OR_RETURN(kernels[job], build_of(job, runner).run(runner));
+      m_builds[job].reset();  // with its samples and reference
       m_environment.progress("compile", done.fetch_add(1) + 1, m_jobs.size(), kernel_name(m_jobs[job].spec()));
       return {};
     }));
