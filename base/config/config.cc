@@ -86,6 +86,11 @@ constexpr std::array k_keys = {
         "convolution", &Config::convolution, "",
         "Who computes convolutions on the CPU: kiln; torch; auto, Kiln those of f32 and f64 and torch those of halves.",
         "auto,kiln,torch"},
+    ConfigKey{
+        "attention", &Config::attention, "",
+        "Who computes scaled_dot_product_attention of CUDA tensors: torch, by its flash, memory-efficient or cuDNN "
+        "attention; kiln, but for dropout and gradients of masks.",
+        "kiln,torch"},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

@@ -86,6 +86,11 @@ class Session:
         return self._setting("convolution", "torch")
 
     @functools.cached_property
+    def attention(self) -> str:
+        """Who computes attention of CUDA tensors: `attention` of the configuration."""
+        return self._setting("attention", "torch")
+
+    @functools.cached_property
     def cache_directory(self) -> str:
         return self._setting("cache.directory", "")
 

@@ -143,7 +143,8 @@ class Entry:
         else:
             said = [name_of(first), describer.lenient(first).hex()]
         session = _session.session()
-        said += [repr(self._settings.dynamic), repr(self._settings.freezing), session.random, session.convolution]
+        said += [repr(self._settings.dynamic), repr(self._settings.freezing)]
+        said += [session.random, session.convolution, session.attention]
         return "\0".join([self.role, *said, torch.__version__, sys.version, _importer()]).encode()
 
     def start(self, packages) -> None:

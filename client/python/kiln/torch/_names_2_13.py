@@ -11,6 +11,7 @@ _NAMES = {
     "functools": "partial",
     "kiln._reasons": "Reason",
     "kiln.torch.attend": "attend attend_backward",
+    "kiln.torch.fused_attention": "fused_attention fused_attention_backward",
     "kiln.torch.dropout": "draw_mask draw_seed keep_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",

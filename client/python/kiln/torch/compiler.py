@@ -11,6 +11,7 @@ from .. import _session
 from .._reasons import NOT_FOUND, UNAVAILABLE, Reason
 from . import compat
 from .flex import separate_flex_attention
+from .fused_attention import separate_fused_attention
 from .graphs import WHAT_IS_SAVED, CompiledGraph
 from .linear_loss import compute_in_rows
 from .panels import panels_of
@@ -27,6 +28,7 @@ from .write_back import own_memory, write_back
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
     separate_flex_attention(gm.graph)
+    separate_fused_attention(gm.graph)
     compute_in_rows(gm, make_alone)
     place = prepare(gm.graph)
     for target in _session.session().targets:

@@ -9,6 +9,7 @@ from torch import fx
 
 from ..._reasons import Reason
 from ..attend import attend, attend_backward
+from ..fused_attention import fused_attention, fused_attention_backward
 from ..builder import Builder, meta_of, type_of
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
@@ -104,6 +105,18 @@ def flex_attention(b, node):
 @row(attend_backward)
 def flex_attention_backward(b, node):
     *operands, scale, causal = node.args
+    return b.ops("attention_backward", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
+
+
+@row(fused_attention)
+def fused_attention_of_torch(b, node):
+    _, *operands, scale, causal = node.args
+    return b.ops("attention", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
+
+
+@row(fused_attention_backward)
+def fused_attention_of_torch_backward(b, node):
+    _, *operands, scale, causal = node.args
     return b.ops("attention_backward", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
 
 
