@@ -60,8 +60,8 @@ class CandidateRunner {
   virtual Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) = 0;
 
   /// Runs every task of `image` `repetitions` times over the prepared buffers, on as many threads as the runner has; or
-  /// one task in `task_step` and the last, where the host's grid is cut into tasks; the last alone where the step is longer
-  /// than the grid. `extents` are those that a launch of the kernel carries, at most limits::k_launch_extents.
+  /// one task in `task_step` and the last, where the host's grid is cut into tasks; the last alone where the step is as
+  /// long as the grid. `extents` are those that a launch of the kernel carries, at most limits::k_launch_extents.
   /// `timeout_ms` is of processor time where the host runs it: a busy machine is no hang.
   /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal); the next run works.
   virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,

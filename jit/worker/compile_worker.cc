@@ -52,8 +52,7 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
     [[maybe_unused]] const ssize_t wrote = write(score.get(), "500", 3);
   }
   // A build asks for the same megabytes again and again: they stay with the process instead of being mapped anew.
-  constexpr int k_most_unmapped_bytes = 32 << 20;  // glibc refuses more
-  mallopt(M_MMAP_THRESHOLD, k_most_unmapped_bytes);
+  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   enter_sandbox();
 }

@@ -395,8 +395,8 @@ static int map_launch(const struct kiln_executor_request* request, int fd) {
   memcpy(launch->extents, request->extents, sizeof launch->extents);
   launch->step = request->task_step;
   launch->last_task = request->tasks - 1;
-  launch->tasks = request->tasks == 0 ? 0 : (request->tasks - 1 + launch->step - 1) / launch->step + 1;
-  if (launch->step > 1 && launch->tasks == 2) launch->tasks = 1; /* a few large ones: the last stands for all */
+  const bool is_last_alone = launch->step >= request->tasks; /* of no tasks or one, too */
+  launch->tasks = is_last_alone ? request->tasks != 0 : (request->tasks - 1 + launch->step - 1) / launch->step + 1;
   launch->chunk = 1 + launch->tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
   return 0;
 }

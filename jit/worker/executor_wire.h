@@ -42,8 +42,7 @@ struct kiln_executor_request {
   /* POOL */
   uint32_t pool;
   /* RUN */
-  uint32_t
-      task_step; /* every so many tasks one is run, and the last; beyond their number the last alone; of the host */
+  uint32_t task_step;  /* every so many tasks one is run, and the last; from their number on it alone; of the host */
   uint64_t used_bytes; /* of the data, from its begin on: what the launch may touch; 0: its buffers only */
   uint64_t entry;
   uint64_t tasks;
