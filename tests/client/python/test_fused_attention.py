@@ -127,7 +127,7 @@ def test_in_torch_each_is_the_op_that_it_was(kind):
     """As far as this host can tell: the ops are given what they take, and give what is expected of them."""
     with FakeTensorMode():
         grad, q, k, v = (torch.empty(2, 3, 37, 16, device="cuda", dtype=torch.float16) for _ in range(4))
-        out, lse = fused_attention(kind, q, k, v, None, 0.25, True)
+        out, lse = fused_attention(q, k, v, None, 0.25, True, kind)
         assert (out.shape, lse.shape, lse.dtype) == (q.shape, q.shape[:3], torch.float32)
-        grads = fused_attention_backward(kind, grad, q, k, v, out, lse, None, 0.25, True)
+        grads = fused_attention_backward(grad, q, k, v, out, lse, None, 0.25, True, kind)
         assert [g.shape for g in grads] == [q.shape] * 3

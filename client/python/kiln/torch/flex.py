@@ -21,6 +21,7 @@ from torch import fx
 from . import compat
 from .attend import as_many_heads, attend, attend_backward, gradient_of_scores, gradients, normalised, scores_of, wide
 from .expansion import table_of_pieces
+from .nodes import node_of, piece_of
 from .tensors import relayout, tensors_in
 
 aten = torch.ops.aten
@@ -135,9 +136,9 @@ def _forward(graph: fx.Graph, call: _Call):
     count = len(_nodes(call.score_captures))
     if call.has_bias:
         bias, causal = _bias(graph, call)
-        made = graph.call_function(attend, (query, key, value, bias, call.scale, causal))
-        made.meta["val"] = (query.meta["val"].new_empty(out.shape), lse)
-        results = [_piece(graph, made, i) for i in (0, 1)]
+        values = query.meta["val"].new_empty(out.shape), lse
+        made = node_of(graph, attend, (query, key, value, bias, call.scale, causal), values)
+        results = [piece_of(graph, made, i) for i in (0, 1)]
     else:
         def dense(query, key, value, *captures):
             attended, lse = normalised(_all_scores(call, query, key, captures, count), as_many_heads(wide(value), query))
@@ -160,9 +161,9 @@ def _backward(graph: fx.Graph, call: _Call):
     lse = _trace(graph, lambda lse: lse * LN_2, [call.lse])[0]
     if is_plain and call.has_bias and not any(isinstance(g, torch.Tensor) for g in of_captures):
         bias, causal = _bias(graph, call)
-        made = graph.call_function(attend_backward, (*operands, lse, bias, call.scale, causal))
-        made.meta["val"] = tuple(g.new_empty(g.shape) for g in expected)
-        results = [_piece(graph, made, i) for i in range(3)]
+        values = tuple(g.new_empty(g.shape) for g in expected)
+        made = node_of(graph, attend_backward, (*operands, lse, bias, call.scale, causal), values)
+        results = [piece_of(graph, made, i) for i in range(3)]
         captured = [None] * len(of_captures)
     else:
         results = _trace(graph, _dense_backward(call, of_captures, is_plain),
@@ -326,19 +327,11 @@ def _sums_at(shape, indices, values):
     return sums.to(values.dtype)
 
 
-def _piece(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
-    piece = graph.call_function(operator.getitem, (node, index))
-    piece.meta["val"] = node.meta["val"][index]
-    return piece
-
-
 def _laid_out(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node:
     """In the strides that the op gives."""
     if node.meta["val"].stride() == value.stride():
         return node
-    laid_out = graph.call_function(relayout, (node, value.stride()))
-    laid_out.meta["val"] = value
-    return laid_out
+    return node_of(graph, relayout, (node, value.stride()), value)
 
 
 def _is_zero(node: fx.Node) -> bool:

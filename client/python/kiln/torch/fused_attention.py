@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from .. import _session
+from .nodes import applied, node_of, piece_of
 
 aten = torch.ops.aten
 
@@ -59,12 +60,12 @@ class _Kind(NamedTuple):
     run_backward: Callable
 
 
-def fused_attention(kind: str, query, key, value, bias, scale: float, causal: bool):
+def fused_attention(query, key, value, bias, scale: float, causal: bool, kind: str):
     """(out, lse), lse as [batch, heads, rows]."""
     return KINDS[kind].run(query, key, value, bias, scale, causal)
 
 
-def fused_attention_backward(kind: str, grad, query, key, value, out, lse, bias, scale: float, causal: bool):
+def fused_attention_backward(grad, query, key, value, out, lse, bias, scale: float, causal: bool, kind: str):
     """Gradients of query, key and value."""
     return KINDS[kind].run_backward(grad, query, key, value, out, lse, bias, scale, causal)
 
@@ -125,9 +126,8 @@ _BACKWARDS = {kind.backward: name for name, kind in KINDS.items()}
 def separate_fused_attention(graph: fx.Graph) -> None:
     """Puts these functions in the place of torch's ops, where they do the same and `attention` of the configuration is Kiln's;
     others stay as they are. Backwards first: what of a forward only they have read is read by nobody then."""
-    if not any(node.target in _FORWARDS or node.target in _BACKWARDS for node in graph.nodes):
-        return
-    if _session.session().attention == "torch":
+    is_there = any(node.target in _FORWARDS or node.target in _BACKWARDS for node in graph.nodes)
+    if not is_there or _session.session().attention == "torch":
         return
     for node in list(graph.nodes):
         if node.target in _BACKWARDS and (call := _Call.of(node)).is_plain:
@@ -144,8 +144,8 @@ def _separate_backward(graph: fx.Graph, call: _Call, kind: str) -> None:
     grad = call.arguments["grad_out_"] if grad is None else grad
     with graph.inserting_before(call.node):
         plain = _plain_lse(graph, lse, query.meta["val"].shape[2])
-        arguments = (kind, grad, query, key, value, out, plain, bias, call.scale, call.arguments["is_causal"])
-        made = _node(graph, fused_attention_backward, arguments, call.node.meta["val"][:3])
+        arguments = grad, query, key, value, out, plain, bias, call.scale, call.arguments["is_causal"], kind
+        made = node_of(graph, fused_attention_backward, arguments, call.node.meta["val"][:3])
     _replace(graph, call.node, made)
 
 
@@ -154,10 +154,10 @@ def _separate_forward(graph: fx.Graph, call: _Call, kind: str) -> None:
     out, lse = call.node.meta["val"][:2]
     with graph.inserting_before(call.node):
         plain = query.meta["val"].new_empty(query.meta["val"].shape[:3], dtype=torch.float32)
-        arguments = kind, query, key, value, bias, call.scale, call.arguments["is_causal"]
-        made = _node(graph, fused_attention, arguments, (out, plain))
+        arguments = query, key, value, bias, call.scale, call.arguments["is_causal"], kind
+        made = node_of(graph, fused_attention, arguments, (out, plain))
         readers = [u for u in call.node.users if u.args[1] == 1]
-        whole = _torchs_lse(graph, _piece(graph, made, 1), lse) if readers else None
+        whole = _torchs_lse(graph, piece_of(graph, made, 1), lse) if readers else None
     for reader in readers:
         reader.replace_all_uses_with(whole)
         graph.erase_node(reader)
@@ -167,29 +167,15 @@ def _separate_forward(graph: fx.Graph, call: _Call, kind: str) -> None:
 def _plain_lse(graph: fx.Graph, lse: fx.Node, rows: int) -> fx.Node:
     """[batch, heads, rows] of what torch's op gave."""
     if lse.meta["val"].dim() == 4:
-        return _op(graph, aten.squeeze.dim, lse, -1)
-    return lse if lse.meta["val"].shape[2] == rows else _op(graph, aten.slice.Tensor, lse, 2, 0, rows)
+        return applied(graph, aten.squeeze.dim, lse, -1)
+    return lse if lse.meta["val"].shape[2] == rows else applied(graph, aten.slice.Tensor, lse, 2, 0, rows)
 
 
 def _torchs_lse(graph: fx.Graph, lse: fx.Node, like: torch.Tensor) -> fx.Node:
     if like.dim() == 4:
-        return _op(graph, aten.unsqueeze.default, lse, -1)
+        return applied(graph, aten.unsqueeze.default, lse, -1)
     missing = like.shape[2] - lse.meta["val"].shape[2]
-    return lse if missing <= 0 else _op(graph, aten.constant_pad_nd.default, lse, [0, missing], math.inf)
-
-
-def _op(graph: fx.Graph, target, operand: fx.Node, *options) -> fx.Node:
-    return _node(graph, target, (operand, *options), target(operand.meta["val"], *options))
-
-
-def _node(graph: fx.Graph, target, arguments: tuple, value) -> fx.Node:
-    made = graph.call_function(target, arguments)
-    made.meta["val"] = value
-    return made
-
-
-def _piece(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
-    return _node(graph, operator.getitem, (node, index), node.meta["val"][index])
+    return lse if missing <= 0 else applied(graph, aten.constant_pad_nd.default, lse, [0, missing], math.inf)
 
 
 def _replace(graph: fx.Graph, node: fx.Node, made: fx.Node) -> None:

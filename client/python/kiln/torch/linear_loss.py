@@ -16,6 +16,7 @@ from torch import fx
 
 from . import compat
 from .loss_in_rows import LinearLoss, LossInRows, Step, run_loss, scaled
+from .nodes import applied, node_of, piece_of
 from .partition import is_free, partition
 from .place import Place
 from .subgraphs import EagerSubgraph
@@ -256,16 +257,16 @@ def _replace(gm: fx.GraphModule, found: _Found, made: LossInRows) -> None:
         of_parameters = [n.meta["val"].new_empty(n.meta["val"].shape)
                          for n, is_wanted in zip((found.weight, found.bias), loss.wanted[1:]) if is_wanted]  # fmt: skip
         run.meta["val"] = (found.loss.meta["val"][0], *of_rows, *of_parameters)
-        parts = [_call(graph, operator.getitem, (run, i), value) for i, value in enumerate(run.meta["val"])]
+        parts = [piece_of(graph, run, i) for i in range(len(run.meta["val"]))]
     for user in [n for n in found.loss.users if n.args[1] == 0]:
         user.replace_all_uses_with(parts[0])
     for node, part in zip(wanted, parts[1:]):
         with graph.inserting_before(node):
-            gradient = _call(graph, scaled, (part, found.incoming), part.meta["val"])
+            gradient = node_of(graph, scaled, (part, found.incoming), part.meta["val"])
             if node is found.gradients[0]:
                 gradient = _put_back(graph, found, gradient)
             elif node is found.gradients[2]:
-                gradient = _call(graph, aten.view.default, (gradient, list(_shape(node))), node.meta["val"])
+                gradient = node_of(graph, aten.view.default, (gradient, list(_shape(node))), node.meta["val"])
         node.replace_all_uses_with(gradient)
     for node in reversed(list(graph.nodes)):
         if node in found.inside and not node.users:
@@ -273,18 +274,8 @@ def _replace(gm: fx.GraphModule, found: _Found, made: LossInRows) -> None:
     gm.recompile()
 
 
-def _call(graph: fx.Graph, target: Callable, arguments: tuple, value) -> fx.Node:
-    node = graph.call_function(target, arguments)
-    node.meta["val"] = value
-    return node
-
-
-def _apply(graph: fx.Graph, target: Callable, node: fx.Node, *arguments) -> fx.Node:
-    return _call(graph, target, (node, *arguments), target(node.meta["val"], *arguments))
-
-
 def _view(graph: fx.Graph, node: fx.Node, shape: tuple) -> fx.Node:
-    return node if _shape(node) == shape else _apply(graph, aten.view.default, node, list(shape))
+    return node if _shape(node) == shape else applied(graph, aten.view.default, node, list(shape))
 
 
 def _cut(graph: fx.Graph, found: _Found) -> fx.Node:
@@ -292,8 +283,8 @@ def _cut(graph: fx.Graph, found: _Found) -> fx.Node:
     node, width = found.x, _shape(found.x)[1]
     for cut in reversed(found.slices):
         node = _view(graph, node, (*_shape(cut.args[0])[:-1], width))
-        node = _apply(graph, aten.slice.Tensor, node, *cut.args[1:])
-        node = _apply(graph, aten.clone.default, node)
+        node = applied(graph, aten.slice.Tensor, node, *cut.args[1:])
+        node = applied(graph, aten.clone.default, node)
     return _view(graph, node, (found.rows, width))
 
 
@@ -302,7 +293,7 @@ def _put_back(graph: fx.Graph, found: _Found, gradient: fx.Node) -> fx.Node:
     width = _shape(found.x)[1]
     for back in found.back:
         gradient = _view(graph, gradient, (*_shape(back.args[0])[:-1], width))
-        gradient = _apply(graph, aten.slice_backward.default, gradient, [*back.args[1][:-1], width], *back.args[2:])
+        gradient = applied(graph, aten.slice_backward.default, gradient, [*back.args[1][:-1], width], *back.args[2:])
     return _view(graph, gradient, _shape(found.x))
 
 

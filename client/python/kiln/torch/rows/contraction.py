@@ -96,28 +96,16 @@ def attention_backward(b, node):
     return b.ops("attention_backward", operands, result_types(node), **attributes)
 
 
-@row(attend)
-def flex_attention(b, node):
-    *operands, scale, causal = node.args
-    return b.ops("attention", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
+@row(attend, fused_attention)
+def attention_of_a_function(b, node):
+    scale, causal = node.args[4:6]
+    return b.ops("attention", list(map(b.optional, node.args[:4])), result_types(node), causal=causal, scale=scale)
 
 
-@row(attend_backward)
-def flex_attention_backward(b, node):
-    *operands, scale, causal = node.args
-    return b.ops("attention_backward", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
-
-
-@row(fused_attention)
-def fused_attention_of_torch(b, node):
-    _, *operands, scale, causal = node.args
-    return b.ops("attention", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
-
-
-@row(fused_attention_backward)
-def fused_attention_of_torch_backward(b, node):
-    _, *operands, scale, causal = node.args
-    return b.ops("attention_backward", list(map(b.optional, operands)), result_types(node), causal=causal, scale=scale)
+@row(attend_backward, fused_attention_backward)
+def attention_backward_of_a_function(b, node):
+    scale, causal = node.args[7:9]
+    return b.ops("attention_backward", list(map(b.optional, node.args[:7])), result_types(node), causal=causal, scale=scale)
 
 
 @row("_trilinear.default")

@@ -1,0 +1,26 @@
+"""Nodes put into a graph with what their values are."""
+
+from __future__ import annotations
+
+import operator
+from typing import Callable
+
+from torch import fx
+
+
+def node_of(graph: fx.Graph, target: Callable, arguments: tuple, value) -> fx.Node:
+    node = graph.call_function(target, arguments)
+    node.meta["val"] = value
+    return node
+
+
+def applied(graph: fx.Graph, target: Callable, node: fx.Node, *arguments) -> fx.Node:
+    """What the target makes of the node's value."""
+    return node_of(graph, target, (node, *arguments), target(node.meta["val"], *arguments))
+
+
+def piece_of(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
+    return node_of(graph, operator.getitem, (node, index), node.meta["val"][index])
+
+
+__all__ = ["applied", "node_of", "piece_of"]
