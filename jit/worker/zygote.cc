@@ -27,7 +27,7 @@ namespace {
 constexpr int k_zygote_socket = 3;
 constexpr uint64_t k_answer_timeout_ms = 30'000;  // the first answer waits for the warm-up
 constexpr int k_idle_ms = 5'000;                  // after which memory that nobody holds is given back
-constexpr size_t k_most_leavers = 16;
+constexpr size_t k_most_leavers = 16;             // before the oldest is killed
 
 struct Request {
   ZygoteOrder order = ZygoteOrder::fork;

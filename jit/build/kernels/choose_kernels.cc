@@ -30,6 +30,11 @@ struct Wanted {
   bool is_settled = false;
 };
 
+void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen) {
+  chosen.heads.push_back({job.key, artifact.digest, generation, job.key_parts});
+  chosen.artifacts.push_back(std::move(artifact));
+}
+
 nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel) {
   return {{"name", kernel_name(job.spec())},
           {"key", job.key.to_hex()},
@@ -58,8 +63,7 @@ Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, s
   for (KernelJob& job : jobs) {
     const auto found = std::ranges::find(answer.found, job.key, &SuppliedCode::key);
     if (found != answer.found.end()) {
-      chosen.heads.push_back({job.key, found->artifact.digest, found->generation, job.key_parts});
-      chosen.artifacts.push_back(std::move(found->artifact));
+      add_code(job, found->generation, std::move(found->artifact), chosen);
     } else {
       const bool is_elsewhere = std::ranges::find(answer.elsewhere, job.key) != answer.elsewhere.end();
       (is_elsewhere ? elsewhere : rest).push_back(std::move(job));
@@ -78,9 +82,8 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
   for (size_t i = 0; i < jobs.size(); ++i) {
     chosen.report.push_back(report_of(jobs[i], kernels[i]));
     chosen.compilations += kernels[i].compilations;
-    chosen.heads.push_back({jobs[i].key, kernels[i].artifact.digest, 0, jobs[i].key_parts});
     if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact, jobs[i].key_parts});
-    chosen.artifacts.push_back(std::move(kernels[i].artifact));
+    add_code(jobs[i], 0, std::move(kernels[i].artifact), chosen);
   }
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
 }
@@ -102,10 +105,7 @@ void settle(std::unordered_map<Digest, KernelChoice> choices, std::span<const st
 ChosenKernels foreseen(const ChosenKernels& known, std::span<const KernelJob> jobs,
                        std::span<const BuiltArtifact> first) {
   ChosenKernels chosen = known;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    chosen.heads.push_back({jobs[i].key, first[i].digest, 0, jobs[i].key_parts});
-    chosen.artifacts.push_back(first[i]);
-  }
+  for (size_t i = 0; i < jobs.size(); ++i) add_code(jobs[i], 0, first[i], chosen);
   return chosen;
 }
 

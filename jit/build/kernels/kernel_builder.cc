@@ -311,12 +311,10 @@ class KernelBuilds {
   }
 
   KernelBuild& build_of(size_t job, const CandidateRunner* runner) {
-    if (!m_builds[job]) m_builds[job].emplace(m_jobs[job], m_target.backend, m_target.target, candidates(job, runner));
-    return *m_builds[job];
-  }
-
-  std::vector<Schedule> candidates(size_t job, const CandidateRunner* runner) const {
-    return candidates_of(m_jobs[job], m_target.backend, m_target.target, runner);
+    const auto& [backend, target, proof] = m_target;
+    std::optional<KernelBuild>& build = m_builds[job];
+    if (!build) build.emplace(m_jobs[job], backend, target, candidates_of(m_jobs[job], backend, target, runner));
+    return *build;
   }
 
   const std::span<const KernelJob> m_jobs;

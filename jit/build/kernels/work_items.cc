@@ -44,7 +44,7 @@ void WorkItems::stop() {
 void WorkItems::look_again(const std::stop_token& stop) {
   std::unique_lock lock(m_mutex);
   while (m_next < m_count && !stop.stop_requested()) {
-    m_stopped.wait_for(lock, stop, k_look_after, [this] { return m_next == m_count; });
+    m_stopped.wait_for(lock, stop, k_look_after, [] { return false; });
     begin_threads();
   }
 }
