@@ -1,10 +1,14 @@
 """Kernels of Kiln beside torch's on a device: what gemms.py and gpt2.py share. Loads libkiln_device_bench.so."""
+import concurrent.futures
 import ctypes
 import os
 import pathlib
+import statistics
+import sys
 
 import torch
 
+MOST_CANDIDATES = 16
 DTYPES = {torch.float16: 5, torch.bfloat16: 6, torch.float32: 7}
 
 
@@ -43,6 +47,9 @@ class Library:
         self.c.kiln_device_linear.restype = self.c.kiln_device_layer_norm.restype = ctypes.c_void_p
         self.c.kiln_device_linear.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3 + [ctypes.c_int] * 6
         self.c.kiln_device_layer_norm.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        self.c.kiln_device_attention.restype = ctypes.c_void_p
+        self.c.kiln_device_attention.argtypes = ([ctypes.c_int] + [ctypes.c_int64] * 6 + [ctypes.c_int, ctypes.c_int64] +
+                                                 [ctypes.c_int] * 2)
         self.c.kiln_device_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         if self.c.kiln_device_open(0):
             raise DeviceError(self.c)
@@ -54,6 +61,35 @@ class Library:
 
     def layer_norm(self, dtype, rows, columns):
         return Kernel(self.c, self.c.kiln_device_layer_norm(DTYPES[dtype], rows, columns))
+
+    def attention(self, dtype, shape, causal=False, window=0, backward=False, candidate=0):
+        """`shape`: batch, heads, heads of keys, queries, keys, depth."""
+        return Kernel(self.c, self.c.kiln_device_attention(DTYPES[dtype], *shape, causal, window, backward, candidate))
+
+
+def candidates(make):
+    """What make(candidate=0, 1, ...) gives, compiled on all processors, with what was refused left out."""
+    def one(index):
+        try:
+            return make(candidate=index)
+        except DeviceError as failure:
+            if failure.code_name != "out_of_range":
+                print(f"candidate {index}: {failure}", file=sys.stderr)
+            return None
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [kernel for kernel in pool.map(one, range(MOST_CANDIDATES)) if kernel is not None]
+
+
+def race(functions, repetitions, rounds=9):
+    """Median milliseconds of a call of each, all taking turns."""
+    for function in functions.values():
+        milliseconds(function, 2)
+    samples = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            samples[name].append(milliseconds(function, repetitions))
+    return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def milliseconds(function, repetitions):

@@ -10,6 +10,7 @@
 #include "backends/cuda/runtime/runtime.h"
 #include "bench/cuda/linear_spec.h"
 #include "tests/backends/cuda/chosen_loops.h"
+#include "tests/conformance/attention_case.h"
 
 namespace {
 
@@ -88,6 +89,24 @@ KILN_EXPORT void* kiln_device_linear(int dtype, int64_t m, int64_t n, int64_t k,
 /// Pointers of the launch: x, weight, bias, y, means (f32).
 KILN_EXPORT void* kiln_device_layer_norm(int dtype, int64_t rows, int64_t columns) {
   return released(make_kernel(cuda::layer_norm(static_cast<DType>(dtype), rows, columns), 0));
+}
+
+/// Tensors [batch, heads, length, depth]; causal: the last query sees all keys; window 0: none. Pointers of the launch:
+/// q, k, v, out, lse (f32), and of the gradients also grad_out, grad_q, grad_k, grad_v.
+KILN_EXPORT void* kiln_device_attention(int dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
+                                        int64_t k_len, int64_t depth, int causal, int64_t window, int backward,
+                                        int candidate) {
+  conformance::AttentionBuilder builder({.batch = batch,
+                                         .heads = heads,
+                                         .kv_heads = kv_heads,
+                                         .q_len = q_len,
+                                         .k_len = k_len,
+                                         .head_dim = depth,
+                                         .causal = causal != 0,
+                                         .causal_offset = k_len - q_len,
+                                         .dtype = static_cast<DType>(dtype),
+                                         .window = window});
+  return released(make_kernel(backward != 0 ? builder.backward() : builder.forward(), candidate));
 }
 
 KILN_EXPORT const char* kiln_device_description(void* kernel) {

@@ -11,14 +11,13 @@ import time
 
 import torch
 
-from device import DeviceError, Library, milliseconds
+from device import Library, candidates, race
 
 # m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
 SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
           (2048, 2304, 768, "nn"), (2048, 768, 3072, "nn"), (2048, 50304, 768, "nt"), (16384, 3072, 768, "nn"),
           (128, 4096, 4096, "nt"), (64, 8192, 8192, "nt"), (1000, 1032, 520, "nt"), (4096, 11008, 4096, "nt")]
-BUDGET_S = 150
-ROUNDS = 9
+BUDGET_S = 90
 
 
 def operand(rows, columns, transposed):
@@ -34,25 +33,15 @@ def is_right(got, exact, k):
     return bool(((got.float() - exact).abs() <= tolerance).all())
 
 
-def candidates(library, shape):
-    m, n, k, layout = shape
-    for index in range(16):
-        try:
-            yield library.linear(torch.bfloat16, m, n, k, layout[0] == "t", layout[1] == "t", candidate=index)
-        except DeviceError as failure:
-            if failure.code_name == "out_of_range":
-                return
-            print(f"{shape} candidate {index}: {failure}", file=sys.stderr)
-
-
-def measure(library, shape, deadline):
+def measure(library, shape):
     m, n, k, layout = shape
     stored_x, x = operand(m, k, layout[0] == "t")
     stored_w, w = operand(k, n, layout[1] == "t")
     exact = torch.matmul(x.float(), w.float())
     ours, theirs = (torch.empty((m, n), device="cuda", dtype=torch.bfloat16) for _ in range(2))
     functions, wrong = {"cublas": lambda: torch.matmul(x, w, out=theirs)}, []
-    for kernel in candidates(library, shape):
+    for kernel in candidates(lambda candidate: library.linear(torch.bfloat16, m, n, k, layout[0] == "t", layout[1] == "t",
+                                                              candidate=candidate)):
         ours.fill_(float("nan"))
         kernel(stored_x, stored_w, ours)
         torch.cuda.synchronize()
@@ -60,16 +49,7 @@ def measure(library, shape, deadline):
             functions[kernel.description] = lambda kernel=kernel: kernel(stored_x, stored_w, ours)
         else:
             wrong.append(kernel.description)
-        if time.monotonic() > deadline:
-            break
-    repetitions = max(1, min(100, int(2e12 / (m * n * k))))
-    for function in functions.values():
-        milliseconds(function, 2)
-    samples = {name: [] for name in functions}
-    for _ in range(ROUNDS):
-        for name, function in functions.items():
-            samples[name].append(milliseconds(function, repetitions))
-    times = {name: statistics.median(values) for name, values in samples.items()}
+    times = race(functions, max(1, min(100, int(2e11 / (m * n * k)))))
     own = {name: value for name, value in times.items() if name != "cublas"}
     best = min(own, key=own.get) if own else None
     first = next(iter(own), None)
@@ -87,7 +67,7 @@ def main():
     for shape in SHAPES:
         if time.monotonic() > deadline:
             break
-        rows.append(measure(library, shape, deadline))
+        rows.append(measure(library, shape))
     ratios = [row["ratio_of_best"] for row in rows if row["ratio_of_best"]]
     summary = {"shapes": len(rows), "of": len(SHAPES), "wrong": sum(len(row["wrong"]) for row in rows),
                "geometric_mean": statistics.geometric_mean(ratios) if ratios else None}

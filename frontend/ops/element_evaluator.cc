@@ -156,7 +156,7 @@ int64_t ElementEvaluator::address_of(const State& state, int64_t index) {
 
 double ElementEvaluator::load_at(const State& state, int64_t address) const {
   const double element = load_element(state.dtype, state.data, address);
-  if (m_view.rounding_seed == 0 || m_view.rounds_halves) return element;
+  if (!perturbs_inputs()) return element;
   const bool up = coin(m_view.rounding_seed, static_cast<uint64_t>(address));
   return is_floating(state.dtype) ? next_in(accumulator_of(state.dtype), element, up) : known_integer(element, up);
 }
@@ -267,7 +267,7 @@ void ElementEvaluator::read_line(const Line& wanted, std::span<double> out) {
   elements.nest.for_each_run([&](int64_t first, int64_t step, int64_t count) {
     const std::span<double> run(next, static_cast<size_t>(count));
     next += count;
-    if (addressed && m_view.rounding_seed == 0) return load_elements(state.dtype, state.data, first, step, run);
+    if (addressed && !perturbs_inputs()) return load_elements(state.dtype, state.data, first, step, run);
     for (double& element : run) {
       element = addressed ? load_at(state, first) : at(elements.value, first);
       first += step;
@@ -309,7 +309,7 @@ bool ElementEvaluator::gather_lines(std::span<const Line> lines, double* out) co
     if (i > 0 && (step != common_step || state.data != data)) return false;
     common_step = step, data = state.data, dtype = state.dtype;
   }
-  if (common_step == 1 || m_view.rounding_seed != 0) return false;  // each by itself is as good
+  if (common_step == 1 || perturbs_inputs()) return false;  // each by itself is as good
   const int64_t count = lines.front().count;
   const bool is_f32 = dtype == DType::f32;  // the dtype of most, without the switch
   for (int64_t k = 0; k < count; ++k) {

@@ -132,6 +132,8 @@ class ElementEvaluator {
   std::optional<int64_t> checked_index(NodeId node, double value, int64_t extent);
 
  private:
+  bool perturbs_inputs() const { return m_view.rounding_seed != 0 && !m_view.rounds_halves; }
+
   // Few elements are demanded of large values: most pages hold one, and most chapters of pages are not there.
   static constexpr size_t k_page_elements = 16;
   static constexpr size_t k_chapter_elements = 256 * k_page_elements;

@@ -181,7 +181,7 @@ Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits
                                 const ThreadBudget& threads, const BuildFunction& build, IdleRunners& idle) {
   KILN_ASSIGN_OR_RETURN(const auto request, daemon.receive<BuildRequest>());
   if (request.tuning == Tuning::background) give_way();
-  if (std::ranges::all_of(request.targets, is_of_host)) forbid_writing();
+  if (std::ranges::all_of(request.targets, is_of_host)) forbid_what_drivers_need();
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
     daemon.send(job::JobProgress{std::string(stage), std::string(item), done, total});
   };

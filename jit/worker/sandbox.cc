@@ -4,6 +4,7 @@
 #include <seccomp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,17 +22,17 @@ namespace {
 // it: clone, execve and open sockets start execution workers and talk to them; ftruncate, fallocate and write fill memory
 // files.
 constexpr int k_denied[] = {
-    // the network
-    SCMP_SYS(socket), SCMP_SYS(connect), SCMP_SYS(bind), SCMP_SYS(listen), SCMP_SYS(accept), SCMP_SYS(accept4),
+    // the network, with socket() of other families than AF_UNIX
+    SCMP_SYS(connect), SCMP_SYS(accept), SCMP_SYS(accept4),
     // other processes
     SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(process_madvise),
     SCMP_SYS(kcmp), SCMP_SYS(tkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo), SCMP_SYS(pidfd_open),
     SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal), SCMP_SYS(shmget), SCMP_SYS(shmat), SCMP_SYS(shmctl),
     SCMP_SYS(msgget), SCMP_SYS(msgctl), SCMP_SYS(semget), SCMP_SYS(semctl),
     // names in the file system
-    SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(rmdir), SCMP_SYS(rename), SCMP_SYS(renameat), SCMP_SYS(renameat2),
-    SCMP_SYS(link), SCMP_SYS(linkat), SCMP_SYS(symlink), SCMP_SYS(symlinkat), SCMP_SYS(truncate), SCMP_SYS(mknod),
-    SCMP_SYS(mknodat), SCMP_SYS(open_by_handle_at),
+    SCMP_SYS(rmdir), SCMP_SYS(rename), SCMP_SYS(renameat), SCMP_SYS(renameat2), SCMP_SYS(link), SCMP_SYS(linkat),
+    SCMP_SYS(symlink), SCMP_SYS(symlinkat), SCMP_SYS(truncate), SCMP_SYS(mknod), SCMP_SYS(mknodat),
+    SCMP_SYS(open_by_handle_at),
     // ways around a filter: calls in calls, programs without a name, arguments that it cannot see
     SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register), SCMP_SYS(execveat),
     SCMP_SYS(openat2),
@@ -45,23 +46,28 @@ constexpr int k_denied[] = {
     SCMP_SYS(adjtimex), SCMP_SYS(clock_adjtime), SCMP_SYS(sethostname), SCMP_SYS(setdomainname), SCMP_SYS(iopl),
     SCMP_SYS(ioperm), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key)};
 
-constexpr int k_writing[] = {
-    SCMP_SYS(creat),     SCMP_SYS(mkdir),     SCMP_SYS(mkdirat),     SCMP_SYS(chmod),        SCMP_SYS(fchmod),
-    SCMP_SYS(fchmodat),  SCMP_SYS(chown),     SCMP_SYS(fchown),      SCMP_SYS(lchown),       SCMP_SYS(fchownat),
-    SCMP_SYS(utime),     SCMP_SYS(utimes),    SCMP_SYS(futimesat),   SCMP_SYS(utimensat),    SCMP_SYS(setxattr),
-    SCMP_SYS(lsetxattr), SCMP_SYS(fsetxattr), SCMP_SYS(removexattr), SCMP_SYS(lremovexattr), SCMP_SYS(fremovexattr)};
+// CUDA's driver makes sure that a name is free before it begins, and gives up where it may not.
+constexpr int k_removing[] = {SCMP_SYS(unlink), SCMP_SYS(unlinkat)};
 
-/// Calls that fail with EPERM, once load() was called.
+// CUDA's driver listens on a socket of this host from its start on, whoever may connect.
+constexpr int k_of_drivers[] = {
+    SCMP_SYS(socket),      SCMP_SYS(bind),         SCMP_SYS(listen),      SCMP_SYS(creat),     SCMP_SYS(mkdir),
+    SCMP_SYS(mkdirat),     SCMP_SYS(chmod),        SCMP_SYS(fchmod),      SCMP_SYS(fchmodat),  SCMP_SYS(chown),
+    SCMP_SYS(fchown),      SCMP_SYS(lchown),       SCMP_SYS(fchownat),    SCMP_SYS(utime),     SCMP_SYS(utimes),
+    SCMP_SYS(futimesat),   SCMP_SYS(utimensat),    SCMP_SYS(setxattr),    SCMP_SYS(lsetxattr), SCMP_SYS(fsetxattr),
+    SCMP_SYS(removexattr), SCMP_SYS(lremovexattr), SCMP_SYS(fremovexattr)};
+
+/// Calls that fail, once load() was called.
 class Filter {
  public:
-  void deny(std::span<const int> calls) {
-    for (const int call : calls) deny(call, {});
+  void deny(std::span<const int> calls, int reason = EPERM) {
+    for (const int call : calls) deny(call, {}, reason);
   }
   /// Where all of the conditions hold.
-  void deny(int call, std::initializer_list<scmp_arg_cmp> conditions) {
+  void deny(int call, std::initializer_list<scmp_arg_cmp> conditions, int reason = EPERM) {
     if (m_filter == nullptr) return;
-    seccomp_rule_add_array(m_filter.get(), SCMP_ACT_ERRNO(EPERM), call, static_cast<unsigned>(conditions.size()),
-                           conditions.begin());
+    seccomp_rule_add_array(m_filter.get(), SCMP_ACT_ERRNO(static_cast<unsigned>(reason)), call,
+                           static_cast<unsigned>(conditions.size()), conditions.begin());
   }
   void load() {
     if (m_filter != nullptr) seccomp_load(m_filter.get());
@@ -83,6 +89,8 @@ scmp_arg_cmp has_bits(unsigned argument, uint32_t mask, uint32_t bits) {
 void enter_sandbox() {
   Filter filter;
   filter.deny(k_denied);
+  filter.deny(k_removing, ENOENT);
+  filter.deny(SCMP_SYS(socket), {differs(0, AF_UNIX)});
   // Execution workers that hang are killed: one by one, and nobody is sent anything else.
   filter.deny(SCMP_SYS(kill), {differs(1, SIGKILL)});
   filter.deny(SCMP_SYS(kill), {has_bits(0, 0x8000'0000U, 0x8000'0000U)});
@@ -96,9 +104,9 @@ void enter_sandbox() {
   filter.load();
 }
 
-void forbid_writing() {
+void forbid_what_drivers_need() {
   Filter filter;
-  filter.deny(k_writing);
+  filter.deny(k_of_drivers);
   for (const uint32_t flag : std::initializer_list<uint32_t>{O_WRONLY, O_RDWR, O_CREAT, O_TRUNC}) {
     filter.deny(SCMP_SYS(open), {has_bits(1, flag, flag)});
     filter.deny(SCMP_SYS(openat), {has_bits(2, flag, flag)});

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 // The vendor's C interface, as far as it is used; it has been so since 11.1 (nvrtc.h).
 using Result = int;
 using Program = void*;
+using Options = std::vector<std::string>;
 constexpr Result k_success = 0;
 constexpr Result k_invalid_option = 5;
 constexpr Result k_cancelled = 16;
@@ -24,11 +25,16 @@ constexpr Result k_cancelled = 16;
 // A little longer than it was asked: the library answers a flow callback within some milliseconds.
 constexpr auto k_grace = std::chrono::milliseconds(500);
 
+constexpr int k_first_with_cache = 129;  // 12.9; NVRTC's documentation, "Caching"
+
 /// -fmad: a product and a sum are one operation only where the source says so. -w: the prelude has more than one kernel
-/// uses. -v: registers and spills, read from the log. All the same always: options are recorded in the cubin.
-std::vector<std::string> options_for(std::string_view architecture) {
-  return {fmt::format("--gpu-architecture={}", architecture), "--std=c++17", "--fmad=false", "-w",
-          "--ptxas-options=-v"};
+/// uses. -v: registers and spills, read from the log. --no-cache: what comes out of the driver's cache has no log. All the
+/// same always: options are recorded in the cubin.
+Options options_for(std::string_view architecture, int version) {
+  Options options{fmt::format("--gpu-architecture={}", architecture), "--std=c++17", "--fmad=false", "-w",
+                  "--ptxas-options=-v"};
+  if (version >= k_first_with_cache) options.emplace_back("--no-cache");
+  return options;
 }
 
 }  // namespace
@@ -68,31 +74,30 @@ struct Nvrtc::Functions {
     return text;
   }
 
-  Expected<Compiled> run(const std::string& source, std::string_view architecture, Clock::time_point deadline) const {
+  Expected<Compiled> run(const std::string& source, const Options& options, Clock::time_point deadline) const {
     Program program = nullptr;
     if (const Result result = create(&program, source.c_str(), "kernel.cu", 0, nullptr, nullptr); result != k_success) {
       return error(StatusCode::internal, "nvrtc: {}", error_string(result));
     }
-    auto compiled = finish(program, architecture, deadline);
+    auto compiled = finish(program, options, deadline);
     destroy(&program);
     return compiled;
   }
 
-  Expected<Compiled> finish(Program program, std::string_view architecture, Clock::time_point deadline) const {
+  Expected<Compiled> finish(Program program, const Options& options, Clock::time_point deadline) const {
     if (set_flow_callback != nullptr) {
       const auto is_late = [](void* when, void*) -> int {
         return Clock::now() > *static_cast<Clock::time_point*>(when);
       };
       set_flow_callback(program, is_late, &deadline);
     }
-    const std::vector<std::string> options = options_for(architecture);
     std::vector<const char*> texts;
     for (const std::string& option : options) texts.push_back(option.c_str());
     const Result result = compile(program, static_cast<int>(texts.size()), texts.data());
     const std::string text = log_of(program);
     if (result == k_cancelled) return error(StatusCode::deadline_exceeded, "nvrtc: stopped at its deadline");
     if (result == k_invalid_option) {
-      return error(StatusCode::unimplemented, "nvrtc: {}: {}", architecture,
+      return error(StatusCode::unimplemented, "nvrtc: {}: {}", options.front(),
                    text.empty() ? error_string(result) : text);
     }
     if (result != k_success) return error(StatusCode::internal, "nvrtc: {}: {}", error_string(result), text);
@@ -148,8 +153,8 @@ Expected<Compiled> Nvrtc::compile(const std::string& source, std::string_view ar
   };
   const auto job = std::make_shared<Job>();
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(deadline_ms);
-  std::thread([job, functions = m_functions, source, name = std::string(architecture), deadline] {
-    auto result = functions->run(source, name, deadline);
+  std::thread([job, functions = m_functions, source, options = options_for(architecture, m_version), deadline] {
+    auto result = functions->run(source, options, deadline);
     const std::lock_guard lock(job->mutex);
     job->result = std::move(result);
     job->changed.notify_all();

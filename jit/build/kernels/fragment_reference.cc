@@ -69,21 +69,36 @@ Status FragmentReference::perturb() {
   return {};
 }
 
-double FragmentReference::uncertainty(size_t output, int64_t flat) {
+double FragmentReference::uncertainty(size_t output, int64_t flat, const IsEnough& is_enough) {
   if (m_perturbed.empty() && !perturb().ok()) return 0;
-  return k_sensitivity_factor * largest_change(m_perturbed, output, flat) +
-         k_half_roundings * largest_change(m_rounded, output, flat);
+  double known = 0;
+  // The cheaper ones first.
+  for (const auto& [evaluators, factor] :
+       {std::pair(&m_rounded, k_half_roundings), std::pair(&m_perturbed, k_sensitivity_factor)}) {
+    double largest = 0;
+    for (ElementEvaluator& evaluator : *evaluators) {
+      if (is_enough(known + largest)) return known + largest;
+      largest = std::max(largest, factor * change(evaluator, output, flat));
+    }
+    known += largest;
+  }
+  return known;
 }
 
-double FragmentReference::largest_change(std::vector<ElementEvaluator>& perturbed, size_t output, int64_t flat) {
-  const double exact = m_exact->at(m_graph->outputs()[output], flat);
-  double largest = 0;
-  for (ElementEvaluator& evaluator : perturbed) {
-    const double other = evaluator.at(m_apart->outputs()[output], flat);
-    if (!is_same_kind(exact, other)) return HUGE_VAL;
-    if (std::isfinite(exact)) largest = std::max(largest, std::abs(other - exact));
+void FragmentReference::ask_together(size_t output, std::span<const int64_t> flats) {
+  m_together.resize(m_graph->outputs().size());
+  m_together[output].assign(flats.begin(), flats.end());
+}
+
+double FragmentReference::change(ElementEvaluator& perturbed, size_t output, int64_t flat) {
+  const ValueId value = m_apart->outputs()[output];
+  if (output < m_together.size()) {
+    const std::vector<int64_t>& all = m_together[output];
+    perturbed.prepare(value, static_cast<int64_t>(all.size()), [&](int64_t i) { return all[static_cast<size_t>(i)]; });
   }
-  return largest;
+  const double exact = m_exact->at(m_graph->outputs()[output], flat), other = perturbed.at(value, flat);
+  if (!is_same_kind(exact, other)) return HUGE_VAL;
+  return std::isfinite(exact) ? std::abs(other - exact) : 0;
 }
 
 double FragmentReference::within_range(size_t output, int64_t flat) {

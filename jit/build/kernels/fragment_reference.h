@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,7 +30,14 @@ class FragmentReference {
   /// for itself: many times its largest change when inputs and all that is computed on the way are a rounding off at random,
   /// of the dtypes that they are computed in; and twice that when what is f16 or bf16 on the way is rounded to it and one
   /// more off. Infinite where that decides whether it is finite. Integers that f64 does not hold are unknown: any of theirs.
-  double uncertainty(size_t output, int64_t flat);
+  /// What is known of it is the answer once `is_enough` says so of that: to know more may take long.
+  using IsEnough = std::function<bool(double known)>;
+  double uncertainty(size_t output, int64_t flat, const IsEnough& is_enough);
+  double uncertainty(size_t output, int64_t flat) {
+    return uncertainty(output, flat, [](double) { return false; });
+  }
+  /// Some of these elements of an output are about to be asked for: what one takes is computed for all of them at once.
+  void ask_together(size_t output, std::span<const int64_t> flats);
   /// The output's element where intermediate values are kept in range.
   double within_range(size_t output, int64_t flat);
 
@@ -37,12 +45,13 @@ class FragmentReference {
   FragmentReference() = default;
   Status take_apart();
   Status perturb();
-  double largest_change(std::vector<ElementEvaluator>& perturbed, size_t output, int64_t flat);
+  double change(ElementEvaluator& perturbed, size_t output, int64_t flat);
 
   std::vector<std::span<const std::byte>> m_inputs;
   std::unique_ptr<const Graph> m_graph, m_apart;  // as given, and with its uses apart
   std::optional<ElementEvaluator> m_exact, m_within_range;
   std::vector<ElementEvaluator> m_perturbed, m_rounded;  // in the dtypes of computing, and of halves
+  std::vector<std::vector<int64_t>> m_together;          // by output
 };
 
 }  // namespace kiln

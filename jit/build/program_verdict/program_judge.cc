@@ -22,6 +22,10 @@ namespace {
 constexpr size_t k_elements_per_value = 48;
 constexpr size_t k_least_elements = 8;
 constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond the least
+// CPU time for how far rounding may take elements that miss the tolerance. Once it is spent, only those are looked into
+// that miss it by so many times: as a wrong operand does, and rounding seldom.
+constexpr double k_most_seconds_of_doubt = 1;
+constexpr double k_plainly_wrong = 16;
 // Elements to choose from: corners, edges and a lattice, from another place on at each launch.
 constexpr size_t k_candidate_elements = 600;
 // Of a launch that costs more scalar operations, some tasks are run.
@@ -40,6 +44,16 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 double allowed_error(DType dtype, const ScriptFragment& fragment, double want, double scale) {
   return tolerance(is_floating(dtype) ? fragment.coarsest : dtype, fragment.reduction_length, want, scale);
+}
+
+/// The root mean square of what is finite.
+double typical_of(std::span<const double> values) {
+  double squares = 0;
+  size_t finite = 0;
+  for (const double each : values) {
+    if (std::isfinite(each)) squares += each * each, ++finite;
+  }
+  return finite ? std::sqrt(squares / static_cast<double>(finite)) : 0;
 }
 
 /// The bytes of one element of a value.
@@ -516,57 +530,66 @@ Status ProgramJudge::check_fragment(size_t index) {
     const Expectation expected = reference ? expect(target, made_elements(target), *reference) : m_foreseen[index][i];
     if (expected.elements.empty()) return wrong(fmt::format("makes {}: nothing was written to it", target.name));
     if (expected.is_unknown && step().computes_indices) continue;
-    const auto uncertainty = [&](size_t element) {
-      return reference ? reference->uncertainty(i, expected.elements[element]) : expected.uncertainties[element];
-    };
-    KILN_RETURN_IF_ERROR(compare(fragment, target, expected, uncertainty));
+    KILN_RETURN_IF_ERROR(compare(fragment, i, expected, reference.get()));
   }
   return {};
 }
 
-template <typename Uncertainty>
-Status ProgramJudge::compare(const ScriptFragment& fragment, const ScriptFragment::Target& target,
-                             const Expectation& expected, const Uncertainty& uncertainty) {
+/// Where rounding decides whether an element is finite, or a step on the way leaves its dtype's range, no kernel is to
+/// blame. `reference`: null where uncertainties are with what is expected.
+Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const Expectation& expected,
+                             FragmentReference* reference) {
+  const ScriptFragment::Target& target = fragment.targets[index];
   const ValueLayout& layout = target.made.layout;
   const auto* made = reinterpret_cast<const std::byte*>(bytes_of(target.made.storage).data());
-  double squares = 0;
-  size_t finite = 0;
-  for (const double each : expected.values) {
-    if (std::isfinite(each)) squares += each * each, ++finite;
-  }
+  const auto element_made = [&](int64_t element) { return load_element(layout.dtype, made, layout.place_of(element)); };
+  const double scale = typical_of(expected.values);
+  const auto allowed_for = [&](double want) {
+    return allowed_error(layout.dtype, fragment, beyond_range(layout.dtype, want), scale);
+  };
   ++m_verdict.values;
-  const double scale = finite ? std::sqrt(squares / static_cast<double>(finite)) : 0;
+  m_verdict.elements += expected.values.size();
+  std::vector<size_t> doubtful;
+  std::vector<int64_t> elements;
   for (size_t i = 0; i < expected.values.size(); ++i) {
-    const int64_t element = expected.elements[i];
-    const double got = load_element(layout.dtype, made, layout.place_of(element));
-    const double want = beyond_range(layout.dtype, expected.values[i]);
-    ++m_verdict.elements;
-    const double allowed = allowed_error(layout.dtype, fragment, want, scale);
-    if (agrees(layout.dtype, got, expected.values[i], allowed, [&] { return uncertainty(i); })) continue;
-    if (begins_elsewhere(fragment)) {
-      ++m_verdict.undetermined;
-      continue;
+    const double got = element_made(expected.elements[i]), want = expected.values[i], allowed = allowed_for(want);
+    if (is_within(layout.dtype, got, want, allowed)) {
+      note_error(std::abs(got - want), allowed);
+    } else {
+      doubtful.push_back(i);
+      elements.push_back(expected.elements[i]);
     }
-    return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, element, got, want));
+  }
+  if (reference != nullptr) reference->ask_together(index, elements);
+  for (const size_t i : doubtful) {
+    const double got = element_made(expected.elements[i]), want = expected.values[i], difference = std::abs(got - want);
+    const double missed = allowed_for(want), start = thread_seconds();
+    const auto is_late = [&] {
+      return m_seconds_of_doubt + thread_seconds() - start > k_most_seconds_of_doubt &&
+             difference <= k_plainly_wrong * missed;
+    };
+    const auto is_enough = [&](double known) { return difference <= missed + known || is_late(); };
+    const double uncertain = reference != nullptr ? reference->uncertainty(index, expected.elements[i], is_enough)
+                                                  : expected.uncertainties[i];
+    const bool is_known = reference == nullptr || !is_late();
+    m_seconds_of_doubt += thread_seconds() - start;
+    const double allowed = missed + uncertain;
+    if (std::isfinite(uncertain) && is_within(layout.dtype, got, want, allowed)) {
+      note_error(difference, allowed);
+    } else if (std::isinf(uncertain) || !is_known || begins_elsewhere(fragment)) {
+      ++m_verdict.undetermined;
+    } else {
+      return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, expected.elements[i],
+                               got, beyond_range(layout.dtype, want)));
+    }
   }
   return {};
 }
 
-/// Where rounding decides whether the element is finite, or a step on the way leaves its dtype's range, no kernel is to
-/// blame.
-template <typename Uncertainty>
-bool ProgramJudge::agrees(DType dtype, double got, double exact, double allowed, const Uncertainty& uncertainty) {
-  if (!is_within(dtype, got, exact, allowed)) {
-    const double uncertain = uncertainty();
-    if (std::isinf(uncertain)) return ++m_verdict.undetermined, true;
-    allowed += uncertain;
-    if (!is_within(dtype, got, exact, allowed)) return false;
-  }
-  const double difference = std::abs(got - exact);
+void ProgramJudge::note_error(double difference, double allowed) {
   if (allowed > 0 && std::isfinite(difference)) {
     m_verdict.max_error = std::max(m_verdict.max_error, difference / allowed);
   }
-  return true;
 }
 
 Status ProgramJudge::check_output(uint32_t output, const ValueLayout& layout, std::span<const uint8_t> bytes) {

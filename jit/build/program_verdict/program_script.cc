@@ -49,7 +49,8 @@ class FragmentWriter {
     }
     for (const ValueId value : m_read) {
       const ScriptCell& cell = m_known.at(value);
-      mapped[value] = fragment.graph.add_input(cell.layout.type(), m_graph.value(value).name);
+      const ValueId input = fragment.graph.add_input(cell.layout.type(), m_graph.value(value).name);
+      mapped[value] = in_dtype(m_graph.type(value).dtype, input, fragment.graph);
       fragment.inputs.push_back(cell.storage);
     }
     std::map<ValueId, ValueId> made;  // apart: a target may be known already, from another launch
@@ -83,6 +84,15 @@ class FragmentWriter {
     for (const ValueId operand : m_graph.node(producer).operands) {
       if (operand != k_none) m_pending.push_back(operand);
     }
+  }
+
+  /// A value as it is known where it was stored before it was rounded.
+  static ValueId in_dtype(DType dtype, ValueId value, Graph& graph) {
+    TensorType type = graph.type(value);
+    if (type.dtype == dtype) return value;
+    type.dtype = dtype;
+    type.strides = {};
+    return graph.node(graph.add_node(find_op("cast"), {value}, {{"dtype", dtype}}, {std::move(type)})).results[0];
   }
 
   void copy(const Node& node, const std::map<ValueId, ValueId>& known, std::map<ValueId, ValueId>& made,
@@ -355,12 +365,26 @@ class ScriptWriter {
   void keep(Call& call, Made& made) {
     call.contents[{made.buffer, made.value}] = made.cell;
     call.made[made.value] = made.cell;
-    if (const auto names = call.names.find(made.value); names != call.names.end()) {
-      for (const ValueId name : names->second) know(name, made.cell);
+    for (const ValueId name : names_of(call, made.value)) know(name, made.cell);
+    for (const ValueId name : names_of(call, rounded_of(call.plan.graph, made.value))) {
+      if (!m_client.contains(name)) know(name, made.cell);
     }
     if (!made.output) return;
     m_settled[made.output->first] = made.output->second;
     if (m_client_of[made.output->first] != k_none) know(m_client_of[made.output->first], made.output->second);
+  }
+
+  /// What `value` was widened from, though it was never rounded to that: a kernel keeps it as it computed it.
+  static ValueId rounded_of(const Graph& graph, ValueId value) {
+    const NodeId producer = graph.value(value).producer;
+    if (producer == k_none || graph.node(producer).op->name != "cast") return k_none;
+    const ValueId operand = graph.node(producer).operands[0];
+    return is_half(graph.type(operand).dtype) && is_floating(graph.type(value).dtype) ? operand : k_none;
+  }
+
+  static std::span<const ValueId> names_of(const Call& call, ValueId value) {
+    const auto names = call.names.find(value);
+    return names == call.names.end() ? std::span<const ValueId>() : names->second;
   }
 
   /// What the client has computed several times is made once, and all of these are known then.
