@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "verdict/doubts.h"
 #include "verdict/verdict.h"
 
 namespace kiln {
@@ -34,8 +35,10 @@ class OutputCheck {
 
  private:
   std::vector<std::vector<double>> expected_blocks() const;
-  Status compare_element(int64_t flat, double got, double exact, double scale, Verdict& verdict) const;
-  bool agrees(double got, double exact, double scale, double uncertain, Verdict& verdict) const;
+  Status look_into(std::vector<Doubt> doubts, Verdict& verdict) const;
+  bool is_excused_by_rounding(const Doubt& doubt, Verdict& verdict) const;
+  double allowed(double exact, double scale) const;
+  bool agrees(double got, double exact, double allowed, Verdict& verdict) const;
 
   const OutputReference& m_output;
   const DType m_dtype;

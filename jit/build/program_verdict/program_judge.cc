@@ -1,13 +1,12 @@
 #include "jit/build/program_verdict/program_judge.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "frontend/kernel/overwrites.h"
 #include "frontend/ops/tensor.h"
 #include "jit/build/program_verdict/repeated_launches.h"
+#include "jit/build/program_verdict/tame.h"
 #include "verdict/demanded_elements.h"
 #include "verdict/sample_data.h"
 #include "verdict/sample_pool.h"
@@ -22,21 +21,10 @@ namespace {
 constexpr size_t k_elements_per_value = 48;
 constexpr size_t k_least_elements = 8;
 constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond the least
-// CPU time for how far rounding may take elements that miss the tolerance. Once it is spent, only those are looked into
-// that miss it by so many times: as a wrong operand does, and rounding seldom.
-constexpr double k_most_seconds_of_doubt = 1;
-constexpr double k_plainly_wrong = 16;
 // Elements to choose from: corners, edges and a lattice, from another place on at each launch.
 constexpr size_t k_candidate_elements = 600;
 // Of a launch that costs more scalar operations, some tasks are run.
 constexpr double k_most_operations = 2e7;
-constexpr double k_tame = 0.5;  // in place of a number that is too large, and of one that no task made
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -68,42 +56,6 @@ bool overlap(std::span<const uint8_t> a, std::span<const uint8_t> b) {
 }
 
 bool is_poisoned(DType dtype, std::span<const uint8_t> element) { return find_poison(dtype, element) == 0; }
-
-/// Replaces numbers that are not finite, or so large that products of them are not. True when there were any.
-template <typename Word>
-bool tame(DType dtype, std::span<uint8_t> bytes, Word exponent, Word limit) {
-  const std::span words(reinterpret_cast<Word*>(bytes.data()), bytes.size() / sizeof(Word));
-  constexpr size_t k_block = 2'048;  // blocks of constant length without an early exit: the compiler makes vector code
-  Word found = 0;
-  size_t begin = 0;
-  for (; words.size() - begin >= k_block; begin += k_block) {
-    for (size_t i = 0; i < k_block; ++i) found |= static_cast<Word>((words[begin + i] & exponent) >= limit);
-  }
-  for (const Word word : words.subspan(begin)) found |= static_cast<Word>((word & exponent) >= limit);
-  if (found == 0) return false;
-  Word replacement = 0;
-  store_element(dtype, reinterpret_cast<std::byte*>(&replacement), 0, k_tame);
-  for (Word& word : words) {
-    if ((word & exponent) >= limit) word = replacement;
-  }
-  return true;
-}
-
-/// What is beyond 2^40 (in f16: infinite) becomes k_tame.
-bool tame(DType dtype, std::span<uint8_t> bytes) {
-  switch (dtype) {
-    case DType::f16:
-      return tame<uint16_t>(dtype, bytes, 0x7c00, 0x7c00);
-    case DType::bf16:
-      return tame<uint16_t>(dtype, bytes, 0x7f80, (127 + 40) << 7);
-    case DType::f32:
-      return tame<uint32_t>(dtype, bytes, 0x7f800000, (127 + 40) << 23);
-    case DType::f64:
-      return tame<uint64_t>(dtype, bytes, 0x7ff0000000000000, uint64_t{1023 + 40} << 52);
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 
@@ -549,41 +501,52 @@ Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const
   };
   ++m_verdict.values;
   m_verdict.elements += expected.values.size();
-  std::vector<size_t> doubtful;
+  std::vector<Doubt> doubts;
   std::vector<int64_t> elements;
   for (size_t i = 0; i < expected.values.size(); ++i) {
-    const double got = element_made(expected.elements[i]), want = expected.values[i], allowed = allowed_for(want);
-    if (is_within(layout.dtype, got, want, allowed)) {
-      note_error(std::abs(got - want), allowed);
+    const double want = expected.values[i];
+    const Doubt element{i, element_made(expected.elements[i]), want, allowed_for(want)};
+    if (is_within(layout.dtype, element.got, element.exact, element.allowed)) {
+      note_error(element.difference(), element.allowed);
     } else {
-      doubtful.push_back(i);
+      doubts.push_back(element);
       elements.push_back(expected.elements[i]);
     }
   }
+  sort_worst_first(doubts);
   if (reference != nullptr) reference->ask_together(index, elements);
-  for (const size_t i : doubtful) {
-    const double got = element_made(expected.elements[i]), want = expected.values[i], difference = std::abs(got - want);
-    const double missed = allowed_for(want), start = thread_seconds();
-    const auto is_late = [&] {
-      return m_seconds_of_doubt + thread_seconds() - start > k_most_seconds_of_doubt &&
-             difference <= k_plainly_wrong * missed;
-    };
-    const auto is_enough = [&](double known) { return difference <= missed + known || is_late(); };
-    const double uncertain = reference != nullptr ? reference->uncertainty(index, expected.elements[i], is_enough)
-                                                  : expected.uncertainties[i];
-    const bool is_known = reference == nullptr || !is_late();
-    m_seconds_of_doubt += thread_seconds() - start;
-    const double allowed = missed + uncertain;
-    if (std::isfinite(uncertain) && is_within(layout.dtype, got, want, allowed)) {
-      note_error(difference, allowed);
-    } else if (std::isinf(uncertain) || !is_known || begins_elsewhere(fragment)) {
+  for (const Doubt& doubt : doubts) {
+    const bool is_worst = &doubt == doubts.data();
+    const std::optional<double> uncertain = reference == nullptr
+                                                ? expected.uncertainties[doubt.index]
+                                                : uncertainty(doubt, is_worst, [&](const auto& is_enough) {
+                                                    const int64_t element = expected.elements[doubt.index];
+                                                    return reference->uncertainty(index, element, is_enough);
+                                                  });
+    if (!uncertain || std::isinf(*uncertain)) {
+      ++m_verdict.undetermined;
+    } else if (is_within(layout.dtype, doubt.got, doubt.exact, doubt.allowed + *uncertain)) {
+      note_error(doubt.difference(), doubt.allowed + *uncertain);
+    } else if (begins_elsewhere(fragment)) {
       ++m_verdict.undetermined;
     } else {
-      return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, expected.elements[i],
-                               got, beyond_range(layout.dtype, want)));
+      return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name,
+                               expected.elements[doubt.index], doubt.got, beyond_range(layout.dtype, doubt.exact)));
     }
   }
   return {};
+}
+
+/// How far rounding may take an element, as `ask` says; nothing where there is no time to find out.
+template <typename Ask>
+std::optional<double> ProgramJudge::uncertainty(const Doubt& doubt, bool is_worst, const Ask& ask) {
+  if (!m_doubt_time.allows(doubt, is_worst)) return std::nullopt;
+  const double start = thread_seconds();
+  const auto excuses = [&](double known) { return doubt.difference() <= doubt.allowed + known; };
+  const double known = ask([&](double so_far) { return excuses(so_far) || m_doubt_time.is_over(doubt, start); });
+  const bool is_over = m_doubt_time.is_over(doubt, start);
+  m_doubt_time.spend(start);
+  return is_over && !excuses(known) ? std::nullopt : std::optional(known);
 }
 
 void ProgramJudge::note_error(double difference, double allowed) {

@@ -15,6 +15,7 @@
 #include "jit/build/program_verdict/program_script.h"
 #include "jit/build/program_verdict/program_verdict.h"
 #include "jit/run/in_place.h"
+#include "verdict/doubts.h"
 
 namespace kiln {
 
@@ -104,6 +105,8 @@ class ProgramJudge final : public LaunchObserver {
   Status check_fragment(size_t index);
   Status compare(const ScriptFragment& fragment, size_t target, const Expectation& expected,
                  FragmentReference* reference);
+  template <typename Ask>
+  std::optional<double> uncertainty(const Doubt& doubt, bool is_worst, const Ask& ask);
   void note_error(double difference, double allowed);
 
   ProgramScript& m_script;
@@ -120,7 +123,7 @@ class ProgramJudge final : public LaunchObserver {
   std::chrono::steady_clock::time_point m_began;
   size_t m_step = 0;
   uint32_t m_task_step = 1;  // of the launch that runs
-  double m_seconds_of_doubt = 0;
+  DoubtTime m_doubt_time;
   std::vector<std::vector<Expectation>> m_foreseen;  // of its fragments' targets; empty: computed once it has run
   /// What ran and agreed with its reference, by step.
   struct Judged {

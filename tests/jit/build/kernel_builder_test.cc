@@ -56,7 +56,7 @@ Plant wrong() {
             }
             return real_image(spec);
           },
-          "element 0 is "};
+          "element "};
 }
 
 std::vector<Plant> bad_plants() {
