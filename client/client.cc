@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <ranges>
 
 #include "backends/devices.h"
@@ -38,6 +39,17 @@ Status check_outputs(const Graph& graph) {
     }
   }
   return {};
+}
+
+/// Of a build's report: why its programs could not be checked, behind a colon.
+std::string why_not_judged(const std::string& report) {
+  std::string why;
+  const auto parsed = nlohmann::json::parse(report, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("programs")) return why;
+  for (const auto& program : parsed["programs"]) {
+    if (const auto said = program.value("not_judged", ""); !said.empty()) why += ": " + said;
+  }
+  return why;
 }
 
 protocol::TargetName named(const Target& target) {
@@ -265,8 +277,8 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
   record.outcome = lookup.program ? how : fmt::format("published, yet {}", lookup.detail);
   m_misses.add(std::move(record));
   if (!lookup.program) {
-    return error(StatusCode::unavailable, "the daemon published the program, yet this process cannot use it: {}",
-                 lookup.detail);
+    return error(StatusCode::unavailable, "the daemon published the program, yet this process cannot use it: {}{}",
+                 lookup.detail, why_not_judged(built->report));
   }
   return found(std::move(lookup), how);
 }

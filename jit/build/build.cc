@@ -58,6 +58,9 @@ class ProgramBuild {
         m_environment(environment),
         m_result(result) {}
 
+  /// Why there is no device to judge on.
+  void note_not_judged(std::string why) { m_not_judged = std::move(why); }
+
   Expected<Json> run() {
     const Graph settled = settle_layouts(sink_views(m_canonical.graph));
     const RegionPartition partition = find_regions(settled);
@@ -83,13 +86,15 @@ class ProgramBuild {
     Json judged = nullptr;
     if (m_runner != nullptr) {
       KILN_ASSIGN_OR_RETURN(const ProgramVerdict verdict, verdict_over(settled, partition));
-      m_linked.program_head.not_judged = verdict.not_judged;
+      m_not_judged = verdict.not_judged;
       judged = report_of(verdict);
       m_clock.finish("program_verdict");
     }
+    m_linked.program_head.not_judged = m_not_judged;
     Json report{{"target", m_target.target.name},
                 {"driver", m_target.target.driver},
                 {"verified", m_target.proof == Proof::verified},
+                {"not_judged", m_not_judged},
                 {"stages_ms", m_clock.json()},
                 {"regions", m_regions.plans.size()},
                 {"calls", partition.regions.size()},
@@ -207,6 +212,7 @@ class ProgramBuild {
   ChosenKernels m_kernels;
   LinkedArtifacts m_linked;
   std::optional<EarlyVerdict> m_early;
+  std::string m_not_judged;  // why the program has no verdict of its own, or from where on; empty: it has
   StageClock m_clock;
 };
 
@@ -223,13 +229,17 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
   for (const Target& target : request.targets) {
     const CompileBackend* backend = find_backend(target.backend);
     if (!backend) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
-    KILN_ASSIGN_OR_RETURN(auto runner, environment.make_runner(target));
-    const BuildTarget asked{*backend, target, runner ? Proof::verified : Proof::deferred};
+    auto made = environment.make_runner(target);
+    const bool is_absent = made.status().code() == StatusCode::not_found;
+    if (!is_absent) KILN_RETURN_IF_ERROR(made.status());
+    std::unique_ptr<CandidateRunner> runner = is_absent ? nullptr : std::move(*made);
+    const BuildTarget asked{*backend, target, is_absent ? Proof::deferred : Proof::verified};
     ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, request.sizes_vary,
                          environment, result);
+    if (is_absent) program.note_not_judged(made.status().message());
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));
-    environment.done_with(target, std::move(runner));
+    if (runner) environment.done_with(target, std::move(runner));
   }
   result.report = Json{{"nodes", canonical.graph.nodes().size()}, {"programs", std::move(programs)}}.dump();
   return result;

@@ -17,7 +17,7 @@ namespace kiln {
 /// Finds a compile backend by its name; null when this build has none of that name.
 using BackendFinder = std::function<const CompileBackend*(std::string_view)>;
 
-/// Makes one runner per thread that verifies; null when no device of the target is there.
+/// Makes one runner per thread that verifies. Errors: not_found, with the reason, when no device of the target is there.
 using RunnerFactory = std::function<Expected<std::unique_ptr<CandidateRunner>>(const Target&)>;
 
 /// Is given a runner that its thread needs no more, from any thread.
@@ -44,5 +44,12 @@ struct BuildTarget {
   const Target& target;
   Proof proof;
 };
+
+/// Null where verdicts are deferred.
+inline Expected<std::unique_ptr<CandidateRunner>> make_runner(const BuildEnvironment& environment,
+                                                              const BuildTarget& target) {
+  if (target.proof == Proof::deferred) return std::unique_ptr<CandidateRunner>();
+  return environment.make_runner(target.target);
+}
 
 }  // namespace kiln

@@ -130,15 +130,15 @@ class DaemonSupply final : public CodeSupply {
 
 bool is_of_host(const Target& target) { return find_runtime_backend(target.backend) == &host_backend(); }
 
-/// Null when this host has no device of the target. Only the host's own processor is asked here: drivers are opened in
-/// execution workers.
+/// Errors: not_found when this host has no device of the target. Only the host's own processor is asked here: drivers are
+/// opened in execution workers.
 Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits,
                                                       const BufferArenas& arenas) {
   const RuntimeBackend* backend = find_runtime_backend(target.backend);
   if (backend == nullptr) return error(StatusCode::unimplemented, "this build has no backend {}", target.backend);
   if (backend == &host_backend()) {
     const auto index = device_for(*backend, target);
-    if (!index) return std::unique_ptr<CandidateRunner>();
+    if (!index) return error(StatusCode::not_found, "this host's processor does not run {}", to_string(target));
     const DeviceDescription& host = backend->discover().devices[*index];
     ProcessRunner::Options options{.memory_max_bytes = limits.memory_max_bytes, .arenas = &arenas};
     // Code for a lesser target than the best is made for other processors.
@@ -147,8 +147,9 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
   }
   auto runner = ProcessRunner::create({.target = target, .arenas = &arenas});
   // A driver in the target says that the asker has such a device: then it has to be there for us too.
-  const bool may_be_absent = target.driver.empty() && runner.status().code() == StatusCode::not_found;
-  return may_be_absent ? std::unique_ptr<CandidateRunner>() : std::move(runner);
+  const bool is_absent = runner.status().code() == StatusCode::not_found;
+  if (is_absent && !target.driver.empty()) return error(StatusCode::unavailable, "{}", runner.status().message());
+  return runner;
 }
 
 /// Runners that nobody uses right now. To end one takes as long as to unmap all that candidates ran on: who waits for the

@@ -293,12 +293,12 @@ class KernelBuilds {
   Status for_each(size_t count, const Work& work) {
     FirstFailure failure;
     const auto do_some = [&](size_t item, WorkItems& items) -> Status {
-      KILN_ASSIGN_OR_RETURN(auto runner, m_environment.make_runner(m_target.target));
+      KILN_ASSIGN_OR_RETURN(auto runner, make_runner(m_environment, m_target));
       for (std::optional<size_t> i = item; i; i = items.next()) {
         const auto undisturbing = MachineLock::shared();
         KILN_RETURN_IF_ERROR(work(*i, runner.get()));
       }
-      m_environment.done_with(m_target.target, std::move(runner));
+      if (runner) m_environment.done_with(m_target.target, std::move(runner));
       return {};
     };
     WorkItems(count, m_environment.threads).run([&](size_t item, WorkItems& items) {

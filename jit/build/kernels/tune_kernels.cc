@@ -259,7 +259,7 @@ bool is_tunable(const KernelSpec& spec, const Target& target) {
 
 Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
                                 const BuildEnvironment& environment, const RaceOrder& order, ChosenKernels& chosen) {
-  KILN_ASSIGN_OR_RETURN(const auto runner, environment.make_runner(target.target));
+  KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(environment, target));
   if (runner == nullptr) return 0;  // no such device here: nothing can be timed
   const std::string machine = to_string(machine_for(target.backend, target.target, runner.get()));
   const std::vector<TuningJob> jobs = jobs_of(plans, target, machine, order.is_again, published, chosen);

@@ -11,7 +11,7 @@ namespace kiln {
 Expected<PlanTrial> PlanTrial::judge(const RegionClass& region, const Plan& plan, std::span<const Digest> codes,
                                      std::vector<Image> images, const BuildTarget& target,
                                      const BuildEnvironment& environment) {
-  KILN_ASSIGN_OR_RETURN(auto runner, environment.make_runner(target.target));
+  KILN_ASSIGN_OR_RETURN(auto runner, make_runner(environment, target));
   const uint64_t swept_bytes = machine_for(target.backend, target.target, runner.get()).second_level_bytes;
   PlanTrial trial(plan, std::move(images), std::move(runner), swept_bytes);
   KILN_RETURN_IF_ERROR(trial.judge(region, codes, target, environment.program_verdict_max_bytes));

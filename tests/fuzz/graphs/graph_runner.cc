@@ -151,7 +151,7 @@ Outcome check_interpreted(const Graph& graph) {
   forget_interpreted();
   const BuildRequest request{to_wire(graph), {InterpreterBackend::target()}, "/nonexistent"};
   const RunnerFactory no_runner = [](const Target&) -> Expected<std::unique_ptr<CandidateRunner>> {
-    return std::unique_ptr<CandidateRunner>();
+    return error(StatusCode::not_found, "the interpreter is no device");
   };
   const auto result = build(request, find_backend, {.make_runner = no_runner});
   if (!result.ok()) return {result.status()};

@@ -4,7 +4,11 @@
 // it, fresh memory is poison, every pointer a kernel follows must lie in memory of the device, what the machine finds wrong
 // loses the device, and functions that need a context refuse a thread that has pushed none.
 #include <elf.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "backends/cuda/compile/kernel_source.h"
+#include "base/fd.h"
 #include "tests/stand_ins/cuda/host_module.h"
 #include "tests/stand_ins/cuda/machine.h"
 #include "tests/stand_ins/cuda/tensor_map.h"
@@ -34,6 +39,7 @@ enum Result : int {
   k_out_of_memory = 2,
   k_invalid_image = 200,
   k_invalid_context = 201,
+  k_operating_system = 304,
   k_not_found = 500,
   k_launch_out_of_resources = 701,
   k_launch_failed = 719,
@@ -153,7 +159,18 @@ using namespace kiln::cuda_emulator;
 
 // The driver and its device.
 
-KILN_EXPORT int cuInit(unsigned) { return k_success; }
+/// Needs of the system what the vendor's driver 580 needs: it listens on a socket of this host from its start on, and makes
+/// sure that a name is free.
+KILN_EXPORT int cuInit(unsigned) {
+  const kiln::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;  // without a name the kernel chooses one
+  const bool listens =
+      listener && bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address.sun_family) == 0 &&
+      listen(listener.get(), 1) == 0;
+  const bool is_free = unlink("/nonexistent") == 0 || errno == ENOENT;
+  return listens && is_free ? k_success : k_operating_system;
+}
 KILN_EXPORT int cuDriverGetVersion(int* version) {
   *version = 13000;
   return k_success;

@@ -61,6 +61,15 @@ TEST_F(CudaPrograms, what_was_made_without_the_device_is_not_compiled_again_wher
   expect_checked_then_mapped("cuda", parse(k_product_and_softmax));
 }
 
+TEST_F(CudaPrograms, a_daemon_that_finds_no_device_says_why_nothing_was_checked) {
+  ASSERT_EQ(run_without_device("daemon start"), 0);
+  const auto compiled = client_of("cuda")->compile(parse(k_product_and_softmax), {});
+  EXPECT_EQ(compiled.status().code(), StatusCode::unavailable);
+  EXPECT_NE(compiled.status().message().find("not checked on one yet: no device of cuda:sm_90a: cuda: no driver"),
+            std::string::npos)
+      << compiled.status().message();
+}
+
 TEST_F(CudaPrograms, an_index_out_of_range_is_told_by_the_queue_and_the_device_goes_on) {
   const Graph graph = parse(k_lookup);
   const auto client = client_of("cuda");
