@@ -1,8 +1,9 @@
-"""What only a device can show, in at most nine minutes: conformance of every kernel, graphs through libkiln on torch's
-stream and memory, gemms beside cuBLAS, a GPT-2 forward, GPT-2 training through torch.compile.
+"""What only a device can show, in at most nine minutes: graphs through libkiln on torch's stream and memory, GPT-2 training
+through torch.compile beside Inductor, conformance of every kernel, gemms beside cuBLAS, attention beside cuDNN and
+FlashAttention, a GPT-2 forward.
 
-python3 gpu_check.py [--output FILE]. Needs a device, its driver, Python with torch for CUDA, and nothing from the network.
-Every step has its own limit. Exit status: 0 all steps passed, 1 some failed, 3 there is no device (nothing was run, and
+python3 gpu_check.py [--output FILE] [--only STEP,STEP]. Needs a device, its driver, Python with torch for CUDA, and nothing
+from the network. Every step has its own limit; the output is written anew after each. Exit status: 0 all steps passed, 1 some failed, 3 there is no device (nothing was run, and
 the result says why). Programs, libraries and the Python package are beside this file (a bundle), or where GPU_CHECK_BIN,
 GPU_CHECK_LIBRARIES and GPU_CHECK_PYTHON say.
 """
@@ -19,7 +20,8 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-SHARDS = min(8, os.cpu_count() or 1)
+CONFORMANCE = ("cuda_device_loops", "cuda_device_gemm", "cuda_device_attention")
+SHARDS = min(32, os.cpu_count() or 1)  # of each
 
 
 def environment():
@@ -61,82 +63,103 @@ def device(limit_s, env, _):
     return status, facts
 
 
-def conformance(name):
-    def step(limit_s, env, folder):
-        program, children = f"{env['GPU_CHECK_BIN']}/{name}", []
+def conformance(limit_s, env, folder):
+    """All shards of all programs at once: what takes long is the reference, on the host's processors."""
+    children = []
+    for name in CONFORMANCE:
         for shard in range(SHARDS):
             report = folder / f"{name}.{shard}.json"
             own = dict(env, GTEST_TOTAL_SHARDS=str(SHARDS), GTEST_SHARD_INDEX=str(shard))
-            children.append((report, subprocess.Popen([program, f"--gtest_output=json:{report}"], env=own,
-                                                      stdout=open(f"{report}.log", "w", encoding="utf-8"),
-                                                      stderr=subprocess.STDOUT)))
-        deadline, statuses = time.monotonic() + limit_s, []
-        for _, child in children:
-            try:
-                statuses.append(child.wait(max(0.1, deadline - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                statuses.append(124)
-        counts = {"tests": 0, "failed": 0, "skipped": 0, "failures": []}
-        for report, _ in children:
-            if not report.exists():
-                continue
-            for suite in json.loads(report.read_text())["testsuites"]:
-                for test in suite["testsuite"]:
-                    counts["tests"] += 1
-                    counts["skipped"] += test.get("result") == "SKIPPED"
-                    if test.get("failures"):
-                        counts["failed"] += 1
-                        counts["failures"].append([f"{suite['name']}.{test['name']}", test["failures"][0]["failure"][:500]])
-        ran = counts["tests"] - counts["skipped"]
-        return max(statuses, default=1) or int(ran == 0 or counts["failed"] > 0), counts
-    return step
+            with open(f"{report}.log", "w", encoding="utf-8") as log:
+                children.append((name, report, subprocess.Popen(
+                    [f"{env['GPU_CHECK_BIN']}/{name}", f"--gtest_output=json:{report}"], env=own, stdout=log,
+                    stderr=subprocess.STDOUT)))  # fmt: skip
+    deadline, statuses = time.monotonic() + limit_s, []
+    for _, _, child in children:
+        try:
+            statuses.append(child.wait(max(0.1, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            statuses.append(124)
+    counts = {name: {"tests": 0, "failed": 0, "skipped": 0, "failures": []} for name in CONFORMANCE}
+    for name, report, _ in children:
+        if report.exists():
+            add_report(counts[name], json.loads(report.read_text()))
+    is_good = all(count["tests"] > count["skipped"] and not count["failed"] for count in counts.values())
+    return max(statuses) or int(not is_good), counts
 
 
-def script(name):
+def add_report(counts, report):
+    for suite in report["testsuites"]:
+        for test in suite["testsuite"]:
+            counts["tests"] += 1
+            counts["skipped"] += test.get("result") == "SKIPPED"
+            if test.get("failures"):
+                counts["failed"] += 1
+                counts["failures"].append([f"{suite['name']}.{test['name']}", test["failures"][0]["failure"][:500]])
+
+
+def script(name, *arguments):
     def step(limit_s, env, folder):
-        out = folder / f"{name}.json"
-        status, output = run([sys.executable, str(HERE / f"{name}.py"), str(out)], limit_s, env)
+        out = folder / f"{'-'.join((name, *arguments))}.json"
+        status, output = run([sys.executable, str(HERE / f"{name}.py"), str(out), *arguments], limit_s, env)
         result = json.loads(out.read_text()) if out.exists() else {"output": output[-4000:]}
         return status, result
     return step
 
 
-# Name, limit in seconds, what runs. Together nine minutes.
-STEPS = [("device", 30, device), ("conformance_loops", 100, conformance("cuda_device_loops")),
-         ("conformance_gemm", 50, conformance("cuda_device_gemm")),
-         ("conformance_attention", 50, conformance("cuda_device_attention")), ("graphs", 50, script("graphs")),
-         ("gemms", 110, script("gemms")), ("gpt2", 50, script("gpt2")), ("training", 100, script("training"))]
+# Name: limit in seconds, what runs. Together nine minutes; what the product's users see comes first.
+STEPS = {"device": (30, device), "graphs": (40, script("graphs")),
+         "training_bfloat16": (90, script("training", "--dtype", "bfloat16")),
+         "training_float32": (80, script("training", "--dtype", "float32")), "conformance": (110, conformance),
+         "gemms": (80, script("gemms")), "attentions": (80, script("attentions")), "gpt2": (30, script("gpt2"))}
 SKIPPED = 77
+PEERS = ("cublas", "cudnn", "flash", "flex")
+
+
+def rows_of(steps):
+    """The tables of gemms and attentions, in the form of the other results: the ratio is the best peer's time over ours."""
+    for step in steps:
+        for row in step["found"].get("rows", []) if isinstance(step["found"], dict) else ():
+            if row["best"] is not None:
+                peers = {name: value for name, value in row["ms"].items() if name in PEERS}
+                yield {"case": row["case"], "unit": "ms", "ours": row["ms"][row["best"]], "peers": peers,
+                       "ratio": row["ratio_of_best"]}
+
+
+def result_of(steps):
+    has_failed = any(s["status"] not in (0, SKIPPED) for s in steps)
+    verdict = "no device" if steps[0]["status"] else "failed" if has_failed else "passed"
+    facts = steps[0]["found"]
+    host = {"date": datetime.date.today().isoformat(), "cpu": facts["devices"], "versions": {"driver": facts["driver"]}}
+    return {"bench": "gpu_check", "host": host, "verdict": verdict, "rows": list(rows_of(steps)), "steps": steps}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default="gpu_check.json")
-    output = pathlib.Path(parser.parse_args().output)
+    parser.add_argument("--only", help=f"of {', '.join(STEPS)}; the first is always run")
+    options = parser.parse_args()
+    wanted = ["device", *options.only.split(",")] if options.only else STEPS
+    if unknown := [name for name in wanted if name not in STEPS]:
+        parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(STEPS)}")
     env, steps = environment(), []
     with tempfile.TemporaryDirectory() as folder:
-        for name, limit_s, step in STEPS:
+        for name, (limit_s, step) in STEPS.items():
+            if name not in wanted:
+                continue
             start = time.monotonic()
             status, found = step(limit_s, env, pathlib.Path(folder))
             steps.append({"step": name, "status": status, "seconds": round(time.monotonic() - start, 1), "limit_s": limit_s,
                           "found": found})
             word = {0: "passed", SKIPPED: "skipped"}.get(status, f"status {status}")
             print(f"{name}: {word} in {steps[-1]['seconds']} s", flush=True)
+            result = result_of(steps)
+            pathlib.Path(options.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             if name == "device" and status != 0:
                 break
-    has_device = steps[0]["status"] == 0
-    has_failed = any(s["status"] not in (0, SKIPPED) for s in steps)
-    verdict = "no device" if not has_device else "failed" if has_failed else "passed"
-    # The rows are the gemm table's, in the form of the other results: the ratio is cuBLAS's time over our best one's.
-    gemms = next((s["found"].get("rows", []) for s in steps if s["step"] == "gemms"), [])
-    rows = [{"case": row["case"], "unit": "ms", "ours": row["ms"].get(row["best"]), "peers": {"cublas": row["ms"]["cublas"]},
-             "ratio": row["ratio_of_best"]} for row in gemms if row["best"]]
-    facts = steps[0]["found"]
-    host = {"date": datetime.date.today().isoformat(), "cpu": facts["devices"], "versions": {"driver": facts["driver"]}}
-    output.write_text(json.dumps({"bench": "gpu_check", "host": host, "verdict": verdict, "rows": rows, "steps": steps},
-                                 indent=1) + "\n", encoding="utf-8")
-    print(f"{verdict}: {steps[0]['found']['output']}" if not has_device else verdict)
+    verdict = result["verdict"]
+    print(f"{verdict}: {steps[0]['found']['output']}" if verdict == "no device" else verdict)
     sys.exit({"passed": 0, "failed": 1, "no device": 3}[verdict])
 
 

@@ -1,8 +1,8 @@
-"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels for
-all but attention. Loss and gradients are compared with torch's in f64, steps timed beside torch's own; a second process
-without a daemon finds everything compiled and computes the same bits.
+"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels, with
+attention by torch and by Kiln. Loss and gradients are compared with torch's in f64; steps, the first one too, are timed
+beside torch's own and Inductor's; a second process without a daemon finds everything compiled and computes the same bits.
 
-python training.py OUT.json [--device cpu] [--layers N --width N --vocabulary N --length N]. The package kiln is where
+python training.py OUT.json [--dtype D] [--device cpu] [--layers N --width N --vocabulary N --batch N --length N]. The package kiln is where
 GPU_CHECK_PYTHON says; its extension is built there for this Python when it is for another one (c++ and Python.h are needed).
 """
 import argparse
@@ -89,31 +89,35 @@ def measure(options, dtype):
     torch.manual_seed(0)
     device = torch.device(options.device)
     exact_model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype).double()
-    tokens = torch.randint(options.vocabulary, (1, options.length), device=device)
+    tokens = torch.randint(options.vocabulary, (options.batch, options.length), device=device)
     model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype)
     model.load_state_dict(exact_model.state_dict())
     eager_first = seconds_of(model, model, tokens)
     exact = step(exact_model, exact_model, tokens)
     errors = {"torch": error(step(model, model, tokens), exact)}
-    run = torch.compile(model, backend=backend)
-    first = seconds_of(model, run, tokens)
-    got = step(model, run, tokens)
+    ways = {"torch": model, "kiln": torch.compile(model, backend=backend)}
+    firsts = {"torch": eager_first, "kiln": seconds_of(model, ways["kiln"], tokens)}
+    got = step(model, ways["kiln"], tokens)
     errors["kiln"] = error(got, exact)
-    samples = {"torch": [], "kiln": []}
-    for _ in range(7):
-        samples["torch"].append(seconds_of(model, model, tokens))
-        samples["kiln"].append(seconds_of(model, run, tokens))
     stats = kiln.stats()
-    return {"errors": errors, "first_step_s": {"torch": eager_first, "kiln": first},
+    del exact, exact_model
+    if options.with_inductor:
+        ways["inductor"] = torch.compile(model)
+        firsts["inductor"] = seconds_of(model, ways["inductor"], tokens)
+    samples = {name: [] for name in ways}
+    for _ in range(9):
+        for name, run in ways.items():
+            samples[name].append(seconds_of(model, run, tokens))
+    return {"errors": errors, "first_step_s": firsts,
             "step_ms": {name: 1e3 * statistics.median(values) for name, values in samples.items()},
             "loss": got[0].item().hex(), "stats": {name: value for name, value in stats.items() if not isinstance(value, float)},
             "reasons": sorted({entry["reason"] for entry in kiln.explain() if "node" in entry})}
 
 
-def in_process(options, dtype, **variables):
-    """measure() in a process of its own: (its answer, or its last words)."""
-    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--measure", dtype], env={**os.environ, **variables},
-                          capture_output=True, text=True, check=False)
+def in_process(options, *arguments, **variables):
+    """measure() in a process of its own: its answer, or its last words."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--measure", options.dtype, *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return {"output": (done.stdout + done.stderr)[-3000:]}
     return json.loads(done.stdout.splitlines()[-1])
@@ -142,7 +146,9 @@ def arguments():
     parser.add_argument("output")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--measure", help="one dtype, in this process")
-    for name, default in (("layers", 4), ("width", 768), ("vocabulary", 50257), ("length", 512)):
+    parser.add_argument("--with-inductor", action="store_true", help="beside Inductor, too")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    for name, default in (("layers", 12), ("width", 768), ("vocabulary", 50257), ("batch", 8), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
 
@@ -166,19 +172,22 @@ def main():
     if reason := why_no_extension(folder):
         print(reason)
         sys.exit(SKIPPED)
-    result = {"what": f"GPT-2 training step, {options.layers} layers, width {options.width}, {options.length} tokens",
-              "device": options.device, "dtypes": {}}
+    result = {"what": f"GPT-2 training step, {options.layers} layers, width {options.width}, {options.batch} x "
+                      f"{options.length} tokens", "device": options.device, "dtype": options.dtype, "attention": {}}  # fmt: skip
     os.environ["KILN_DAEMON_PATH"] = os.path.join(os.environ["GPU_CHECK_BIN"], "kilnd")
     with tempfile.TemporaryDirectory() as cache:
-        os.environ.update(KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache, KILN_DAEMON_IDLE_EXIT_MS="2000")
-        for dtype in ("float32", "bfloat16") if options.device != "cpu" else ("float32",):
-            cold = in_process(options, dtype)
-            warm = in_process(options, dtype, KILN_NO_DAEMON="1")
-            result["dtypes"][dtype] = {"cold": cold, "warm": warm, "is_right": is_right(cold, warm)}
+        os.environ.update(KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache, KILN_DAEMON_IDLE_EXIT_MS="2000",
+                          TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")
+        for attention in ("torch", "kiln") if options.device != "cpu" else ("torch",):
+            os.environ["KILN_ATTENTION"] = attention
+            is_first = attention == "torch" and options.device != "cpu"
+            cold = in_process(options, *(["--with-inductor"] if is_first else []))
+            warm = in_process(options, KILN_NO_DAEMON="1")
+            result["attention"][attention] = {"cold": cold, "warm": warm, "is_right": is_right(cold, warm)}
+            with open(options.output, "w", encoding="utf-8") as file:
+                json.dump(result, file, indent=1)
     print(json.dumps(result))
-    with open(options.output, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
-    sys.exit(0 if all(each["is_right"] for each in result["dtypes"].values()) else 1)
+    sys.exit(0 if all(each["is_right"] for each in result["attention"].values()) else 1)
 
 
 if __name__ == "__main__":

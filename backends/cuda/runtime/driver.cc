@@ -57,7 +57,7 @@ Status status_of_init(const Driver& driver, Result result) {
     return unavailable(fmt::format("no device is visible: CUDA_VISIBLE_DEVICES is \"{}\"", visible));
   }
   if (result == k_no_device) return unavailable("the driver finds no device");
-  return unavailable(driver.status_of(result, "cuInit").message());
+  return {StatusCode::unavailable, driver.status_of(result, "cuInit").message()};
 }
 
 StatusCode code_of(Result result) {
@@ -89,7 +89,7 @@ Expected<Driver> Driver::open(const SearchPath& search) {
     return unavailable(resolved.message());
   if (const Result result = driver.m_api.init(0); result != 0) return status_of_init(driver, result);
   if (const Result result = driver.m_api.driver_version(&driver.m_version); result != 0) {
-    return unavailable(driver.status_of(result, "cuDriverGetVersion").message());
+    return Status(StatusCode::unavailable, driver.status_of(result, "cuDriverGetVersion").message());
   }
   return driver;
 }
