@@ -34,8 +34,9 @@ inline void sort_worst_first(std::vector<Doubt>& doubts) {
 /// it misses by as much as a wrong operand makes it, and rounding seldom.
 class DoubtTime {
  public:
-  bool allows(const Doubt& doubt, bool is_worst) const {
-    return m_spent < k_most_seconds || (is_worst && is_plainly_wrong(doubt));
+  /// `seconds`: what it takes at least to look into it.
+  bool allows(const Doubt& doubt, bool is_worst, double seconds = 0) const {
+    return m_spent + seconds < k_most_seconds || (is_worst && is_plainly_wrong(doubt));
   }
   /// Whether to leave a doubt that has been looked into since thread_seconds() was `start`.
   bool is_over(const Doubt& doubt, double start) const {

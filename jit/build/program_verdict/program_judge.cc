@@ -21,6 +21,8 @@ namespace {
 constexpr size_t k_elements_per_value = 48;
 constexpr size_t k_least_elements = 8;
 constexpr double k_seconds_per_value = 0.0015;  // CPU time, for elements beyond the least
+// How much longer elements take when all that they are made of is rounded otherwise.
+constexpr double k_slower_perturbed = 4;
 // Elements to choose from: corners, edges and a lattice, from another place on at each launch.
 constexpr size_t k_candidate_elements = 600;
 // Of a launch that costs more scalar operations, some tasks are run.
@@ -457,7 +459,7 @@ ProgramJudge::Expectation ProgramJudge::expect(const ScriptFragment::Target& tar
   while (values.size() < elements.size() && thread_seconds() - start < k_seconds_per_value) {
     values.push_back(reference.exact().at(target.value, elements[values.size()]));
   }
-  return {std::move(elements), std::move(values), {}, !reference.status().ok()};
+  return {std::move(elements), std::move(values), {}, !reference.status().ok(), thread_seconds() - start};
 }
 
 /// Those that are compared, of what ran: where some tasks did, those that they made.
@@ -513,22 +515,25 @@ Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const
       elements.push_back(expected.elements[i]);
     }
   }
+  if (begins_elsewhere(fragment)) {
+    m_verdict.undetermined += doubts.size();
+    return {};
+  }
   sort_worst_first(doubts);
   if (reference != nullptr) reference->ask_together(index, elements);
   for (const Doubt& doubt : doubts) {
-    const bool is_worst = &doubt == doubts.data();
-    const std::optional<double> uncertain = reference == nullptr
-                                                ? expected.uncertainties[doubt.index]
-                                                : uncertainty(doubt, is_worst, [&](const auto& is_enough) {
-                                                    const int64_t element = expected.elements[doubt.index];
-                                                    return reference->uncertainty(index, element, is_enough);
-                                                  });
+    std::optional<double> uncertain;  // nothing: there is no time to find out
+    if (reference == nullptr) {
+      uncertain = expected.uncertainties[doubt.index];
+    } else if (m_doubt_time.allows(doubt, &doubt == doubts.data(), k_slower_perturbed * expected.seconds)) {
+      uncertain = uncertainty(doubt, [&](const FragmentReference::IsEnough& is_enough) {
+        return reference->uncertainty(index, expected.elements[doubt.index], is_enough);
+      });
+    }
     if (!uncertain || std::isinf(*uncertain)) {
       ++m_verdict.undetermined;
     } else if (is_within(layout.dtype, doubt.got, doubt.exact, doubt.allowed + *uncertain)) {
       note_error(doubt.difference(), doubt.allowed + *uncertain);
-    } else if (begins_elsewhere(fragment)) {
-      ++m_verdict.undetermined;
     } else {
       return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name,
                                expected.elements[doubt.index], doubt.got, beyond_range(layout.dtype, doubt.exact)));
@@ -537,10 +542,9 @@ Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const
   return {};
 }
 
-/// How far rounding may take an element, as `ask` says; nothing where there is no time to find out.
+/// How far rounding may take an element, as `ask` says; nothing where that takes too long.
 template <typename Ask>
-std::optional<double> ProgramJudge::uncertainty(const Doubt& doubt, bool is_worst, const Ask& ask) {
-  if (!m_doubt_time.allows(doubt, is_worst)) return std::nullopt;
+std::optional<double> ProgramJudge::uncertainty(const Doubt& doubt, const Ask& ask) {
   const double start = thread_seconds();
   const auto excuses = [&](double known) { return doubt.difference() <= doubt.allowed + known; };
   const double known = ask([&](double so_far) { return excuses(so_far) || m_doubt_time.is_over(doubt, start); });

@@ -63,6 +63,7 @@ class ProgramJudge final : public LaunchObserver {
     std::vector<double> values;         // of the first of them
     std::vector<double> uncertainties;  // of those; empty: computed when one is asked for
     bool is_unknown = false;            // of some it is not known what they must be
+    double seconds = 0;                 // CPU time that the values took
   };
   ScriptStep& step() { return m_script.steps[m_step]; }
   const ScriptStep& step() const { return m_script.steps[m_step]; }
@@ -106,7 +107,7 @@ class ProgramJudge final : public LaunchObserver {
   Status compare(const ScriptFragment& fragment, size_t target, const Expectation& expected,
                  FragmentReference* reference);
   template <typename Ask>
-  std::optional<double> uncertainty(const Doubt& doubt, bool is_worst, const Ask& ask);
+  std::optional<double> uncertainty(const Doubt& doubt, const Ask& ask);
   void note_error(double difference, double allowed);
 
   ProgramScript& m_script;
