@@ -149,7 +149,7 @@ TEST_F(DaemonTest, a_worker_reaches_nothing_beyond_its_build) {
   EXPECT_TRUE(built.ok()) << built.status().to_string();
 }
 
-TEST_F(DaemonTest, only_a_build_for_a_device_opens_files_for_writing) {
+TEST_F(DaemonTest, only_a_build_for_a_device_does_what_drivers_need) {
   EXPECT_EQ(build("driver for the host").status().code(), StatusCode::internal);
   Connection connection(m_config);
   Build for_device = graph("driver");

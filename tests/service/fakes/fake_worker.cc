@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -119,7 +120,6 @@ Status escape(const std::string& directory) {
       {"enter a namespace", SYS_setns, -1, 0},
       {"leave a namespace", SYS_unshare, 0},
       {"type into a terminal", SYS_ioctl, -1, TIOCSTI},
-      {"remove a file", SYS_unlink, text(absent)},
       {"rename a file", SYS_rename, text(absent), text(absent)},
       {"link a file", SYS_link, text(absent), text(absent)},
       {"link by name", SYS_symlink, text(absent), text(mark)},
@@ -141,14 +141,26 @@ Status escape(const std::string& directory) {
       return error(StatusCode::internal, "could {}: {}", each.what, std::strerror(errno));
     }
   }
+  if (unlink("/proc/self/status") != -1 || errno != ENOENT) {  // is there, and stays
+    return error(StatusCode::internal, "could remove a file: {}", std::strerror(errno));
+  }
   const UniqueFd file(open(existing.c_str(), O_RDONLY | O_CLOEXEC));
   return file ? Status() : error(StatusCode::internal, "could not read a file: {}", std::strerror(errno));
 }
 
-/// Drivers of devices open these for writing.
+/// Drivers of devices open these for writing, and listen on a socket of this host. The network is not theirs either.
 Status open_as_a_driver_does() {
   const UniqueFd device(open("/dev/null", O_RDWR | O_CLOEXEC));
-  return device ? Status() : error(StatusCode::internal, "could not open a device: {}", std::strerror(errno));
+  if (!device) return error(StatusCode::internal, "could not open a device: {}", std::strerror(errno));
+  const UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;  // without a name the kernel chooses one
+  const bool listens =
+      listener && bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address.sun_family) == 0 &&
+      listen(listener.get(), 1) == 0;
+  if (!listens) return error(StatusCode::internal, "could not listen: {}", std::strerror(errno));
+  const UniqueFd network(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return network ? error(StatusCode::internal, "could open a socket of the network") : Status();
 }
 
 /// A build in the background, of a graph that has three kernels: each build races one. "vain…" never does, "long…" takes
