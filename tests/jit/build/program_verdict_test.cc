@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <set>
 
+#include "frontend/ops/op.h"
+#include "jit/build/program_verdict/program_script.h"
 #include "jit/worker/process_runner.h"
 #include "tests/jit/build/planted/faults.h"
 #include "tests/jit/build/planted/linked.h"
@@ -69,6 +71,27 @@ TEST_F(ProgramVerdictTest, WhatNeedsMoreMemoryThanThereIsIsNotJudged) {
     EXPECT_EQ(verdict.launches, 0U) << subject->name();
     EXPECT_EQ(subject->judge(subject->parts(), *m_runner, needed).not_judged, "") << subject->name();
   }
+}
+
+TEST_F(ProgramVerdictTest, WhatAKernelKeepsUnroundedIsNotComputedAgain) {
+  const Linked linked("product and norm", product_and_norm_gradients());
+  const ProgramVerdict verdict = linked.judge(linked.parts(), *m_runner);
+  EXPECT_TRUE(verdict.status.ok()) << verdict.status.to_string();
+  const auto script = ProgramScript::write(linked.origin());
+  ASSERT_TRUE(script.ok()) << script.status().to_string();
+  size_t with_gradients = 0;
+  for (const ScriptStep& step : script->steps) {
+    for (const ScriptFragment& fragment : step.fragments) {
+      const auto has = [&](std::string_view op) {
+        return std::ranges::any_of(fragment.graph.nodes(), [&](const Node& node) { return node.op->name == op; });
+      };
+      if (!has("layer_norm_backward")) continue;
+      ++with_gradients;
+      EXPECT_FALSE(has("matmul"));
+      EXPECT_TRUE(has("cast")) << "the product was stored as it was computed";
+    }
+  }
+  EXPECT_GT(with_gradients, 0U);
 }
 
 TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {

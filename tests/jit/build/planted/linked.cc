@@ -54,6 +54,7 @@ Linked::Linked(std::string name, Graph client) : m_name(std::move(name)), m_clie
     description.calls.push_back({region.class_index, region.inputs, region.outputs});
   }
   m_program = program_artifact(description);
+  for (const Plan& plan : m_plans) m_said.push_back(&plan);
 }
 
 Digest Linked::compile(const KernelSpec& spec) {
@@ -93,15 +94,17 @@ ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner, uint64
     std::ranges::copy(*parts.program.plans[i].bytes(), digest.bytes.begin());
     plans[digest] = packed<fb::Plan>(parts.plans[i]);
   }
-  std::vector<const Plan*> said;
-  for (const Plan& plan : m_plans) said.push_back(&plan);
   const LinkedProgram linked{
       program,
       [&](const Digest& digest) -> Expected<std::span<const uint8_t>> {
         return std::span<const uint8_t>(plans.at(digest));
       },
       [&](const Digest& digest) -> Expected<LinkedProgram::Kernel> { return m_kernels.at(digest); }};
-  return judge_program({m_client, m_canonical, m_settled, m_partition, said}, linked, runner, memory_max_bytes);
+  return judge_program(origin(), linked, runner, memory_max_bytes);
+}
+
+ProgramOrigin Linked::origin() const {
+  return {m_client, m_canonical, m_settled, m_partition, m_said};
 }
 
 }  // namespace kiln::planted

@@ -28,6 +28,8 @@ class Linked {
   const Graph& settled() const { return m_settled; }
   const RegionPartition& partition() const { return m_partition; }
   const Plan& plan(uint32_t region_class) const { return m_plans[region_class]; }
+  /// Lives as long as this does.
+  ProgramOrigin origin() const;
 
   /// A fresh copy.
   Parts parts() const;
@@ -44,6 +46,7 @@ class Linked {
   Graph m_client, m_canonical, m_settled;
   RegionPartition m_partition;
   std::vector<Plan> m_plans;
+  std::vector<const Plan*> m_said;  // those, as a program's origin names them
   std::map<Digest, LinkedProgram::Kernel> m_kernels;
   std::map<std::vector<uint8_t>, Digest> m_compiled;  // by canonical bytes of the spec
   std::vector<BuiltArtifact> m_plan_artifacts;
@@ -53,5 +56,8 @@ class Linked {
 /// Realistic programs: repeated blocks, strided and repeated outputs, scatters, attention with its gradients, views and
 /// inputs that are returned.
 std::vector<std::unique_ptr<Linked>> subjects();
+
+/// A product in bf16, and the gradients of the layer norm before it: a kernel keeps the product in f32.
+Graph product_and_norm_gradients();
 
 }  // namespace kiln::planted

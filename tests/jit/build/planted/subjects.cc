@@ -160,6 +160,15 @@ Graph large_products() {
 
 }  // namespace
 
+Graph product_and_norm_gradients() {
+  Draft d;
+  const ValueId gradient = d.b.matmul(d.in({24, 40}, DType::bf16), d.in({40, 64}, DType::bf16));
+  const ValueId x = d.in({24, 64}, DType::bf16), mean = d.in({24, 1}), reciprocal = d.in({24, 1});
+  const std::vector<ValueId> operands{gradient, x, mean, reciprocal, d.in({64}, DType::bf16)};
+  d.graph.set_outputs(d.b.ops("layer_norm_backward", operands, {{"normalized_rank", int64_t{1}}}));
+  return std::move(d.graph);
+}
+
 std::vector<std::unique_ptr<Linked>> subjects() {
   std::vector<std::unique_ptr<Linked>> all;
   all.push_back(std::make_unique<Linked>("repeated blocks", repeated_blocks()));
