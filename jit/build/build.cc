@@ -233,7 +233,8 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
     const bool is_absent = made.status().code() == StatusCode::not_found;
     if (!is_absent) KILN_RETURN_IF_ERROR(made.status());
     std::unique_ptr<CandidateRunner> runner = is_absent ? nullptr : std::move(*made);
-    const BuildTarget asked{*backend, target, is_absent ? Proof::deferred : Proof::verified};
+    const BuildTarget asked{*backend, target, is_absent ? Proof::deferred : Proof::verified,
+                            runner ? runner->machine() : nullptr};
     ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, request.sizes_vary,
                          environment, result);
     if (is_absent) program.note_not_judged(made.status().message());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -34,6 +35,8 @@ struct BuildEnvironment {
   ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
   /// How many threads the build may have at this moment; fewer than before when others build too.
   std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };
+  /// How many runners of a target the build may have at once.
+  std::function<size_t(const Target&)> most_runners = [](const Target&) { return std::numeric_limits<size_t>::max(); };
   uint64_t program_verdict_max_bytes = limits::k_program_verdict_bytes;  // of memory
   CodeSupply* supply = nullptr;                                          // null: there is the mapped cache alone
 };
@@ -43,6 +46,8 @@ struct BuildTarget {
   const CompileBackend& backend;
   const Target& target;
   Proof proof;
+  const Machine* machine =
+      nullptr;  // of the device that is there; null: asked of a runner, or as the target's row states it
 };
 
 /// Null where verdicts are deferred.

@@ -197,6 +197,10 @@ Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits
                   .done_with = [&idle](const Target& target, auto runner) { idle.give(target, std::move(runner)); },
                   .progress = progress,
                   .threads = [&threads] { return threads.share(); },
+                  .most_runners =
+                      [](const Target& target) {
+                        return is_of_host(target) ? std::numeric_limits<size_t>::max() : limits::k_device_runners;
+                      },
                   .supply = &supply});
   } catch (const std::bad_alloc&) {
     return error(StatusCode::resource_exhausted, "the build needs more than {} bytes of memory",

@@ -219,16 +219,19 @@ class KernelBuild {
 };
 
 std::vector<Schedule> candidates_of(const KernelJob& job, const CompileBackend& backend, const Target& target,
-                                    const CandidateRunner* runner) {
+                                    const Machine* machine) {
   if (job.sized) return job.sized->candidates;
-  return backend.candidates(job.spec(), target, machine_for(backend, target, runner));
+  return backend.candidates(job.spec(), target, machine_for(backend, target, machine));
 }
 
 }  // namespace
 
+Machine machine_for(const CompileBackend& backend, const Target& target, const Machine* machine) {
+  return machine == nullptr || target.is_deterministic ? backend.default_machine(target) : *machine;
+}
+
 Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner) {
-  const Machine* machine = runner == nullptr || target.is_deterministic ? nullptr : runner->machine();
-  return machine == nullptr ? backend.default_machine(target) : *machine;
+  return machine_for(backend, target, runner == nullptr ? nullptr : runner->machine());
 }
 
 uint32_t run_timeout_ms(const KernelSpec& spec) {
@@ -241,7 +244,8 @@ uint32_t task_step_within(const KernelSpec& spec, double operations) {
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
                                    CandidateRunner* runner) {
-  return build_kernel(job, backend, target, runner, candidates_of(job, backend, target, runner));
+  const Machine* machine = runner == nullptr ? nullptr : runner->machine();
+  return build_kernel(job, backend, target, runner, candidates_of(job, backend, target, machine));
 }
 
 Expected<BuiltKernel> build_kernel(const KernelJob& job, const CompileBackend& backend, const Target& target,
@@ -263,10 +267,11 @@ class KernelBuilds {
   /// In the order of the jobs: their first candidates' code. Errors: of one that has none.
   Expected<std::vector<BuiltArtifact>> compile_first() {
     std::vector<BuiltArtifact> artifacts(m_jobs.size());
-    KILN_RETURN_IF_ERROR(for_each(m_jobs.size(), [&](size_t item, CandidateRunner* runner) -> Status {
+    const auto compile = [&](size_t item, CandidateRunner* runner) -> Status {
       KILN_ASSIGN_OR_RETURN(artifacts[m_order[item]], build_of(m_order[item], runner).compile_first());
       return {};
-    }));
+    };
+    KILN_RETURN_IF_ERROR(for_each(m_jobs.size(), m_target.machine == nullptr, compile));
     return artifacts;
   }
 
@@ -275,25 +280,33 @@ class KernelBuilds {
     const size_t others = beside ? 1 : 0;
     std::vector<BuiltKernel> kernels(m_jobs.size());
     std::atomic<size_t> done{0};
-    KILN_RETURN_IF_ERROR(for_each(m_jobs.size() + others, [&](size_t item, CandidateRunner* runner) -> Status {
+    const auto build = [&](size_t item, CandidateRunner* runner) -> Status {
       if (item < others) return beside(), Status();
       const size_t job = m_order[item - others];
       KILN_ASSIGN_OR_RETURN(kernels[job], build_of(job, runner).run(runner));
       m_builds[job].reset();  // with its samples and reference
       m_environment.progress("compile", done.fetch_add(1) + 1, m_jobs.size(), kernel_name(m_jobs[job].spec()));
       return {};
-    }));
+    };
+    KILN_RETURN_IF_ERROR(for_each(m_jobs.size() + others, true, build));
     return kernels;
   }
 
  private:
   using Work = std::function<Status(size_t item, CandidateRunner* runner)>;
 
-  /// On the threads that the build may have, each with a runner of its own.
-  Status for_each(size_t count, const Work& work) {
+  /// On the threads that the build may have, each with a runner of its own where it needs one.
+  Status for_each(size_t count, bool needs_runner, const Work& work) {
     FirstFailure failure;
+    const auto threads = [&] {
+      const size_t all = m_environment.threads();
+      return needs_runner ? std::min(all, m_environment.most_runners(m_target.target)) : all;
+    };
     const auto do_some = [&](size_t item, WorkItems& items) -> Status {
-      KILN_ASSIGN_OR_RETURN(auto runner, make_runner(m_environment, m_target));
+      std::unique_ptr<CandidateRunner> runner;
+      if (needs_runner) {
+        KILN_ASSIGN_OR_RETURN(runner, make_runner(m_environment, m_target));
+      }
       for (std::optional<size_t> i = item; i; i = items.next()) {
         const auto undisturbing = MachineLock::shared();
         KILN_RETURN_IF_ERROR(work(*i, runner.get()));
@@ -301,7 +314,7 @@ class KernelBuilds {
       if (runner) m_environment.done_with(m_target.target, std::move(runner));
       return {};
     };
-    WorkItems(count, m_environment.threads).run([&](size_t item, WorkItems& items) {
+    WorkItems(count, threads).run([&](size_t item, WorkItems& items) {
       if (Status status = do_some(item, items); !status.ok()) {
         failure.set(std::move(status));
         items.stop();
@@ -311,9 +324,10 @@ class KernelBuilds {
   }
 
   KernelBuild& build_of(size_t job, const CandidateRunner* runner) {
-    const auto& [backend, target, proof] = m_target;
+    const auto& [backend, target, proof, machine] = m_target;
     std::optional<KernelBuild>& build = m_builds[job];
-    if (!build) build.emplace(m_jobs[job], backend, target, candidates_of(m_jobs[job], backend, target, runner));
+    const Machine* there = machine == nullptr && runner != nullptr ? runner->machine() : machine;
+    if (!build) build.emplace(m_jobs[job], backend, target, candidates_of(m_jobs[job], backend, target, there));
     return *build;
   }
 

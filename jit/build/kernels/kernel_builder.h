@@ -18,7 +18,9 @@ uint32_t task_step_within(const KernelSpec& spec, double operations);
 /// How long a launch may take before it is held to hang.
 uint32_t run_timeout_ms(const KernelSpec& spec);
 
-/// The machine that schedules are for: the one that candidates run on, where the runner says so and bits may depend on it.
+/// The machine that schedules are for: the one that is known, or that the runner says candidates run on, where bits may
+/// depend on it.
+Machine machine_for(const CompileBackend& backend, const Target& target, const Machine* known);
 Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner);
 
 /// One distinct kernel spec that has no code yet, with the launch that first needs it: its fragment of the
