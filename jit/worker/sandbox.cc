@@ -46,10 +46,10 @@ constexpr int k_denied[] = {
     SCMP_SYS(adjtimex), SCMP_SYS(clock_adjtime), SCMP_SYS(sethostname), SCMP_SYS(setdomainname), SCMP_SYS(iopl),
     SCMP_SYS(ioperm), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key)};
 
-// CUDA's driver makes sure that a name is free before it begins, and gives up where it may not.
+// A device's driver makes sure that a name is free before it begins, and gives up where it may not.
 constexpr int k_removing[] = {SCMP_SYS(unlink), SCMP_SYS(unlinkat)};
 
-// CUDA's driver listens on a socket of this host from its start on, whoever may connect.
+// It listens on a socket of this host from its start on, whoever may connect.
 constexpr int k_of_drivers[] = {
     SCMP_SYS(socket),      SCMP_SYS(bind),         SCMP_SYS(listen),      SCMP_SYS(creat),     SCMP_SYS(mkdir),
     SCMP_SYS(mkdirat),     SCMP_SYS(chmod),        SCMP_SYS(fchmod),      SCMP_SYS(fchmodat),  SCMP_SYS(chown),
