@@ -1,6 +1,8 @@
 // A library with NVRTC's names that does what the test asks for through the macro it is compiled with: FAKE_HANGS never
-// answers, FAKE_LACKS has no nvrtcCompileProgram, FAKE_OLD is of version 11, otherwise it fails every source with a log.
+// answers, FAKE_LACKS has no nvrtcCompileProgram, FAKE_OLD is of version 11, otherwise it fails every source, with a log
+// where it may not use its cache.
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -25,9 +27,11 @@ EXPORT int nvrtcDestroyProgram(void** program) {
   *program = NULL;
   return 0;
 }
+static int s_has_log;
 #ifndef FAKE_LACKS
 EXPORT int nvrtcCompileProgram(void* program, int count, const char* const* options) {
-  (void)program, (void)count, (void)options;
+  (void)program;
+  for (int i = 0; i < count; ++i) s_has_log = s_has_log || strcmp(options[i], "--no-cache") == 0;
 #ifdef FAKE_HANGS
   for (;;) pause();
 #endif
@@ -46,11 +50,12 @@ EXPORT int nvrtcGetCUBIN(void* program, char* bytes) {
 static const char k_log[] = "kernel.cu(7): error: expected a semicolon";
 EXPORT int nvrtcGetProgramLogSize(void* program, size_t* bytes) {
   (void)program;
-  *bytes = sizeof k_log;
+  *bytes = s_has_log ? sizeof k_log : 1;
   return 0;
 }
 EXPORT int nvrtcGetProgramLog(void* program, char* text) {
   (void)program;
-  for (size_t i = 0; i < sizeof k_log; ++i) text[i] = k_log[i];
+  memcpy(text, k_log, s_has_log ? sizeof k_log : 1);
+  if (!s_has_log) *text = 0;
   return 0;
 }
