@@ -25,7 +25,9 @@ class BuildTest : public ::testing::Test {
  protected:
   Expected<BuildResult> build_again(const Graph& graph) {
     const Target target{"cpu", std::string(cpu::ladder().front().name), {}};
-    const BuildEnvironment environment{.make_runner = [](const Target&) { return Expected<std::unique_ptr<CandidateRunner>>(error(StatusCode::not_found, "none")); }};
+    const BuildEnvironment environment{.make_runner = [](const Target&) {
+      return Expected<std::unique_ptr<CandidateRunner>>(error(StatusCode::not_found, "none"));
+    }};
     return build({to_wire(graph), {target}, m_directory.path()}, only_the_host, environment);
   }
   void publish(const PublishBatch& batch) {

@@ -103,8 +103,6 @@ ProgramVerdict Linked::judge(const Parts& parts, CandidateRunner& runner, uint64
   return judge_program(origin(), linked, runner, memory_max_bytes);
 }
 
-ProgramOrigin Linked::origin() const {
-  return {m_client, m_canonical, m_settled, m_partition, m_said};
-}
+ProgramOrigin Linked::origin() const { return {m_client, m_canonical, m_settled, m_partition, m_said}; }
 
 }  // namespace kiln::planted
