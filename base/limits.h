@@ -66,8 +66,8 @@ inline constexpr uint64_t k_background_tuning_ms = 10'000;
 inline constexpr uint32_t k_machine_lock_ms = 2'000;        // a sample takes a few hundredths of a second
 inline constexpr uint64_t k_tuning_linger_ms = 86'400'000;  // a machine that is busy for longer is not waited for
 
-// Candidates. Each runner of a device has a context of its driver there, which takes memory from a model that trains.
-inline constexpr size_t k_device_runners = 4;
+// Candidates.
+inline constexpr size_t k_device_runners = 4;  // each has a context there, which takes memory from a model that trains
 inline constexpr size_t k_candidate_repetitions = 256;
 inline constexpr size_t k_timed_launches = 64;  // of a plan, that another one does not have
 

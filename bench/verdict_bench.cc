@@ -1,8 +1,6 @@
 // What does a verdict cost beyond the kernel's own run? Prints one line per kernel: milliseconds of this thread's CPU
 // for preparing and for judging, of the run's wall time, and how many elements were compared.
 
-#include <time.h>
-
 #include <cstdio>
 
 #include "backends/cpu/compile/backend.h"
@@ -10,15 +8,10 @@
 #include "frontend/infer/builder.h"
 #include "jit/build/kernels/launch_reference.h"
 #include "jit/worker/process_runner.h"
+#include "verdict/doubts.h"
 
 namespace kiln {
 namespace {
-
-double cpu_ms() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
-}
 
 void measure(const Graph& graph, const Target& target, CandidateRunner& runner) {
   const cpu::CpuCompileBackend backend;
@@ -28,14 +21,14 @@ void measure(const Graph& graph, const Target& target, CandidateRunner& runner) 
     const std::vector<Schedule> schedules = default_candidates(backend, spec, target);
     const Image image = backend.compile(spec, schedules.front(), target).value();
     for (const Situation situation : {Situation::plain, Situation::harsh}) {
-      double start = cpu_ms();
+      double start = thread_seconds();
       auto trial = CandidateTrial::prepare(spec, runner, situation).value();
       auto reference = LaunchReference::create(plan, launch, trial).value();
       reference.aim_at({schedules.data(), 1});
-      const double prepare_ms = cpu_ms() - start;
-      start = cpu_ms();
+      const double prepare_ms = 1e3 * (thread_seconds() - start);
+      start = thread_seconds();
       const Verdict verdict = trial.judge(image, reference.outputs(), 60'000);
-      const double judge_ms = cpu_ms() - start;
+      const double judge_ms = 1e3 * (thread_seconds() - start);
       std::printf("%-36s %s: prepare %6.1f, judge %6.1f, run %6.1f, %6zu elements, %6zu of %6zu tiles, %s\n",
                   kernel_name(spec).c_str(), situation == Situation::plain ? "plain" : "harsh", prepare_ms, judge_ms,
                   verdict.seconds * 1e3, static_cast<size_t>(verdict.checked), static_cast<size_t>(verdict.tiles_met),

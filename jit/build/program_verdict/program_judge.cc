@@ -522,35 +522,34 @@ Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const
   sort_worst_first(doubts);
   if (reference != nullptr) reference->ask_together(index, elements);
   for (const Doubt& doubt : doubts) {
-    std::optional<double> uncertain;  // nothing: there is no time to find out
-    if (reference == nullptr) {
-      uncertain = expected.uncertainties[doubt.index];
-    } else if (m_doubt_time.allows(doubt, &doubt == doubts.data(), k_slower_perturbed * expected.seconds)) {
-      uncertain = uncertainty(doubt, [&](const FragmentReference::IsEnough& is_enough) {
-        return reference->uncertainty(index, expected.elements[doubt.index], is_enough);
-      });
-    }
+    const int64_t element = expected.elements[doubt.index];
+    const bool is_allowed = m_doubt_time.allows(doubt, &doubt == doubts.data(), k_slower_perturbed * expected.seconds);
+    const std::optional<double> uncertain = reference == nullptr ? expected.uncertainties[doubt.index]
+                                            : is_allowed         ? uncertainty(doubt, *reference, index, element)
+                                                                 : std::nullopt;
     if (!uncertain || std::isinf(*uncertain)) {
       ++m_verdict.undetermined;
     } else if (is_within(layout.dtype, doubt.got, doubt.exact, doubt.allowed + *uncertain)) {
       note_error(doubt.difference(), doubt.allowed + *uncertain);
     } else {
-      return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name,
-                               expected.elements[doubt.index], doubt.got, beyond_range(layout.dtype, doubt.exact)));
+      return wrong(fmt::format("makes {}: element {} is {:.9g}, expected {:.9g}", target.name, element, doubt.got,
+                               beyond_range(layout.dtype, doubt.exact)));
     }
   }
   return {};
 }
 
-/// How far rounding may take an element, as `ask` says; nothing where that takes too long.
-template <typename Ask>
-std::optional<double> ProgramJudge::uncertainty(const Doubt& doubt, const Ask& ask) {
+/// How far rounding may take an element; nothing where that takes too long.
+std::optional<double> ProgramJudge::uncertainty(const Doubt& doubt, FragmentReference& reference, size_t target,
+                                                int64_t element) {
   const double start = thread_seconds();
   const auto excuses = [&](double known) { return doubt.difference() <= doubt.allowed + known; };
-  const double known = ask([&](double so_far) { return excuses(so_far) || m_doubt_time.is_over(doubt, start); });
-  const bool is_over = m_doubt_time.is_over(doubt, start);
+  const auto is_over = [&] { return m_doubt_time.is_over(doubt, start); };
+  const double known =
+      reference.uncertainty(target, element, [&](double so_far) { return excuses(so_far) || is_over(); });
+  const bool is_known = excuses(known) || !is_over();
   m_doubt_time.spend(start);
-  return is_over && !excuses(known) ? std::nullopt : std::optional(known);
+  return is_known ? std::optional(known) : std::nullopt;
 }
 
 void ProgramJudge::note_error(double difference, double allowed) {

@@ -106,8 +106,7 @@ class ProgramJudge final : public LaunchObserver {
   Status check_fragment(size_t index);
   Status compare(const ScriptFragment& fragment, size_t target, const Expectation& expected,
                  FragmentReference* reference);
-  template <typename Ask>
-  std::optional<double> uncertainty(const Doubt& doubt, const Ask& ask);
+  std::optional<double> uncertainty(const Doubt& doubt, FragmentReference& reference, size_t target, int64_t element);
   void note_error(double difference, double allowed);
 
   ProgramScript& m_script;

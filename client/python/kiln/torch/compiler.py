@@ -25,10 +25,15 @@ from .text import Unsupported
 from .write_back import own_memory, write_back
 
 
+def separate_attention(graph: fx.Graph) -> None:
+    """Puts functions of what attention is of in the place of all torch's ops of it that have such."""
+    separate_flex_attention(graph)
+    separate_fused_attention(graph)
+
+
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
-    separate_flex_attention(gm.graph)
-    separate_fused_attention(gm.graph)
+    separate_attention(gm.graph)
     compute_in_rows(gm, make_alone)
     place = prepare(gm.graph)
     for target in _session.session().targets:
@@ -176,4 +181,4 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     return reason
 
 
-__all__ = ["build_elsewhere", "compile_graph", "make_alone"]
+__all__ = ["build_elsewhere", "compile_graph", "make_alone", "separate_attention"]

@@ -28,10 +28,8 @@ from torch import fx
 
 from . import ahead, compat, saving
 from .builder import tensor_operands
-from .compiler import make_alone
+from .compiler import make_alone, separate_attention
 from .dropout import separate_masks
-from .flex import separate_flex_attention
-from .fused_attention import separate_fused_attention
 from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
 from .partition import is_view
@@ -154,8 +152,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     """(forward, backward) of a joint graph. Symbolic shapes, and other torch versions, take torch's own partition."""
     adapter = compat.adapter()
     try:
-        separate_flex_attention(joint.graph)
-        separate_fused_attention(joint.graph)
+        separate_attention(joint.graph)
         if _is_static(joint):
             separate_masks(joint.graph)
             compute_in_rows(joint, make_alone)
