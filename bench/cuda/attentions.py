@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from device import Library, candidates, race
+from device import Library, candidates, race, row_of
 
 # batch, heads, heads of keys, queries, keys, depth; causal; window.
 SHAPES = [((4, 12, 12, 1024, 1024, 64), True, 0), ((4, 16, 16, 2048, 2048, 128), True, 0),
@@ -116,18 +116,9 @@ def measure(library, shape, causal, window):
         theirs = {name: pair[number] for name, pair in others.items()}
         products = 4 * batch * heads * q_len * min(k_len, window or k_len) * depth * (2.5 if number else 1)
         times = race({**theirs, **functions}, max(1, min(50, int(2e12 / products))))
-        name = min(functions, key=times.get) if functions else None
-        peer = min(theirs, key=times.get) if theirs else None
-        both = name and peer
-        first = next(iter(functions), None)
         words = f"{'x'.join(map(str, shape))}{' causal' if causal else ''}{f' window {window}' if window else ''}"
-        rows.append({"case": f"{words} {'backward' if number else 'forward'}", "ms": times, "wrong": wrong, "best": name,
-                     "peer": peer, "ratio_of_best": times[peer] / times[name] if both else None,
-                     "ratio_of_first": times[peer] / times[first] if both else None,
-                     "tflops": {each: 1e-9 * products / (2 if causal and not window else 1) / value
-                                for each, value in times.items()}})
-        print(json.dumps({key: rows[-1][key] for key in ("case", "best", "peer", "ratio_of_best", "ratio_of_first", "wrong")}),
-              flush=True)
+        rows.append(row_of(f"{words} {'backward' if number else 'forward'}", times, list(theirs), wrong,
+                           products / (2 if causal and not window else 1)))
     return rows
 
 

@@ -1,6 +1,7 @@
 """Kernels of Kiln beside torch's on a device: what gemms.py and gpt2.py share. Loads libkiln_device_bench.so."""
 import concurrent.futures
 import ctypes
+import json
 import os
 import pathlib
 import statistics
@@ -90,6 +91,19 @@ def race(functions, repetitions, rounds=9):
         for name, function in functions.items():
             samples[name].append(milliseconds(function, repetitions))
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def row_of(case, times, peers, wrong, operations):
+    """A line of a table, printed in short. `times`: milliseconds of a call by name, of ours the analytic pick first; `peers`:
+    which names are others'; `operations`: multiplications and additions of a call."""
+    own = {name: value for name, value in times.items() if name not in peers}
+    best, first, peer = min(own, key=own.get, default=None), next(iter(own), None), min(peers, key=times.get, default=None)
+    ratio = lambda name: times[peer] / own[name] if peer and name else None
+    row = {"case": case, "ms": times, "peers": list(peers), "wrong": wrong, "best": best, "peer": peer,
+           "ratio_of_best": ratio(best), "ratio_of_first": ratio(first),
+           "tflops": {name: 1e-9 * operations / value for name, value in times.items()}}  # fmt: skip
+    print(json.dumps({key: row[key] for key in ("case", "best", "peer", "ratio_of_best", "ratio_of_first", "wrong")}), flush=True)
+    return row
 
 
 def milliseconds(function, repetitions):

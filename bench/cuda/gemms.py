@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from device import Library, candidates, race
+from device import Library, candidates, race, row_of
 
 # m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
 SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
@@ -50,15 +50,7 @@ def measure(library, shape):
         else:
             wrong.append(kernel.description)
     times = race(functions, max(1, min(100, int(2e11 / (m * n * k)))))
-    own = {name: value for name, value in times.items() if name != "cublas"}
-    best = min(own, key=own.get) if own else None
-    first = next(iter(own), None)
-    row = {"case": f"{m}x{n}x{k} {layout}", "ms": times, "wrong": wrong, "best": best,
-           "tflops": {name: 2e-9 * m * n * k / value for name, value in times.items()},
-           "ratio_of_best": times["cublas"] / own[best] if own else None,
-           "ratio_of_first": times["cublas"] / own[first] if own else None}
-    print(json.dumps({key: row[key] for key in ("case", "best", "ratio_of_best", "ratio_of_first", "wrong")}), flush=True)
-    return row
+    return row_of(f"{m}x{n}x{k} {layout}", times, ["cublas"], wrong, 2 * m * n * k)
 
 
 def main():

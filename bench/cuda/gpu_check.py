@@ -114,7 +114,6 @@ STEPS = {"device": (30, device), "graphs": (40, script("graphs")),
          "training_float32": (80, script("training", "--dtype", "float32")), "conformance": (110, conformance),
          "gemms": (80, script("gemms")), "attentions": (80, script("attentions")), "gpt2": (30, script("gpt2"))}
 SKIPPED = 77
-PEERS = ("cublas", "cudnn", "flash", "flex")
 
 
 def rows_of(steps):
@@ -122,7 +121,7 @@ def rows_of(steps):
     for step in steps:
         for row in step["found"].get("rows", []) if isinstance(step["found"], dict) else ():
             if row["best"] is not None:
-                peers = {name: value for name, value in row["ms"].items() if name in PEERS}
+                peers = {name: row["ms"][name] for name in row["peers"]}
                 yield {"case": row["case"], "unit": "ms", "ours": row["ms"][row["best"]], "peers": peers,
                        "ratio": row["ratio_of_best"]}
 
