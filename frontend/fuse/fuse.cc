@@ -8,6 +8,7 @@
 #include "frontend/fuse/copy_points.h"
 #include "frontend/fuse/groups.h"
 #include "frontend/fuse/homes.h"
+#include "frontend/fuse/merge_products.h"
 #include "frontend/fuse/plan.h"
 #include "frontend/fuse/split_reductions.h"
 #include "frontend/kernel/affine.h"
@@ -120,7 +121,8 @@ Expected<Plan> fuse(const Graph& region, const FuseChoices& choices) {
   Plan plan;
   plan.region = region;
   plan.choices = choices;
-  KILN_ASSIGN_OR_RETURN(const Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
+  KILN_ASSIGN_OR_RETURN(Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
+  if (choices.products_merged) primitives = merge_products(primitives, plan.values);
   KILN_ASSIGN_OR_RETURN(const GraphFacts before, gather_facts(primitives));
   plan.graph = place_copy_points(split_reductions(primitives, before, plan.values), plan.values);
   KILN_ASSIGN_OR_RETURN(GraphFacts facts, gather_facts(plan.graph));

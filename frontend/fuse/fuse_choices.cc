@@ -1,16 +1,20 @@
 #include "frontend/fuse/fuse_choices.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "frontend/fuse/merge_products.h"
 #include "frontend/kernel/expensive.h"
 #include "frontend/ops/op.h"
 
 namespace kiln {
 
 std::string to_string(const FuseChoices& choices) {
-  std::string text = choices.heavy_epilogues_apart ? "heavy epilogues apart" : "";
-  if (choices.widening_apart) text += text.empty() ? "widening apart" : ", widening apart";
-  return text.empty() ? "all fused" : text;
+  std::vector<std::string_view> made;
+  if (choices.heavy_epilogues_apart) made.push_back("heavy epilogues apart");
+  if (choices.widening_apart) made.push_back("widening apart");
+  if (choices.products_merged) made.push_back("products merged");
+  return made.empty() ? "all fused" : fmt::format("{}", fmt::join(made, ", "));
 }
 
 std::vector<FuseChoices> fuse_choices(const Graph& primitives) {
@@ -20,11 +24,18 @@ std::vector<FuseChoices> fuse_choices(const Graph& primitives) {
     has_heavy |= node.op->kind == OpKind::pointwise && is_expensive(node.op->scalar);
     has_widening |= is_widening(primitives, node);
   }
-  std::vector<FuseChoices> choices{{}};
-  if (has_product && has_heavy) choices.push_back({.heavy_epilogues_apart = true});
-  if (has_product && has_widening) choices.push_back({.widening_apart = true});
-  if (choices.size() == 3) choices.push_back({.heavy_epilogues_apart = true, .widening_apart = true});
-  return choices;
+  std::vector<FuseChoices> all{{}};
+  const auto add = [&](bool FuseChoices::* choice, bool may_matter) {
+    if (!may_matter) return;
+    for (size_t i = 0, count = all.size(); i < count; ++i) {
+      all.push_back(all[i]);
+      all.back().*choice = true;
+    }
+  };
+  add(&FuseChoices::heavy_epilogues_apart, has_product && has_heavy);
+  add(&FuseChoices::widening_apart, has_product && has_widening);
+  add(&FuseChoices::products_merged, has_products_to_merge(primitives));
+  return all;
 }
 
 bool is_widening(const Graph& graph, const Node& node) {

@@ -14,17 +14,21 @@ namespace kiln {
 /// members are what backends/schedule_bytes.h asks of choices, so a record keeps it as it keeps a schedule.
 struct FuseChoices {
   static constexpr std::string_view k_implementation = "fuse";
-  static constexpr uint32_t k_version = 1;
-  static auto fields(auto& choices) { return std::tie(choices.heavy_epilogues_apart, choices.widening_apart); }
+  static constexpr uint32_t k_version = 2;
+  static auto fields(auto& choices) {
+    return std::tie(choices.heavy_epilogues_apart, choices.widening_apart, choices.products_merged);
+  }
 
   /// A product does not take along what costs more than a few cycles an element (is_expensive), nor what follows it.
   bool heavy_epilogues_apart = false;
   /// A product reads what its operand was widened to, instead of what is narrower in memory.
   bool widening_apart = false;
+  /// Products that share an operand are one (merge_products.h).
+  bool products_merged = false;
   bool operator==(const FuseChoices&) const = default;
 };
 
-/// "all fused", "heavy epilogues apart, widening apart".
+/// "all fused", "heavy epilogues apart, products merged".
 std::string to_string(const FuseChoices& choices);
 
 /// The choices that may make a difference to the plan of a graph, the defaults first. `primitives`: Plan::graph.

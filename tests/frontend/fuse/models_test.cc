@@ -1,7 +1,9 @@
 // Which ops share a kernel, in the shapes of real models, and that the kernels are right.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -303,6 +305,39 @@ TEST_F(FusedModel, AWidenedOperandMayBeApart) {
   const auto apart = fuse(graph, {.widening_apart = true});
   ASSERT_TRUE(apart.ok()) << apart.status().to_string();
   EXPECT_EQ(apart->launches.size(), 2U) << kernels_of(*apart);
+}
+
+TEST_F(FusedModel, ProductsThatShareAnOperandMayBeOne) {
+  const ValueId x = input({7, 5}), flat = b.reshape(input({7, 5, 1}), {7, 5});
+  const std::vector<ValueId> of_one_left{linear(x, 5, 9), b.matmul(x, b.transpose(input({2, 5}))), linear(x, 5, 4)};
+  const ValueId weight = input({5, 6});
+  const std::vector<ValueId> of_one_right{b.matmul(flat, weight), b.op("relu", {b.matmul(input({3, 5}), weight)})};
+  std::vector<ValueId> all = of_one_left;
+  all.insert(all.end(), of_one_right.begin(), of_one_right.end());
+  EXPECT_EQ(fused(all).launches.size(), 5U);
+  const auto merged = fuse(graph, {.products_merged = true});
+  ASSERT_TRUE(merged.ok()) << merged.status().to_string();
+  std::vector<std::string> products;
+  for (const Launch& launch : merged->launches) {
+    const KernelSpec& spec = merged->specs[launch.spec];
+    if (std::holds_alternative<GemmSpec>(spec.kernel)) products.push_back(kernel_name(spec).substr(0, 15));
+  }
+  EXPECT_THAT(products, testing::UnorderedElementsAre("gemm_f32_7x15x5", "gemm_f32_10x6x5"));
+}
+
+TEST_F(FusedModel, ProductsThatNeedOneAnotherStayApart) {
+  const ValueId x = input({5, 5}), first = b.matmul(x, input({5, 5})), second = b.matmul(x, first);
+  const ValueId y = input({5, 5}), third = b.matmul(y, second);
+  const Plan plan = fused({third, b.matmul(y, first)});
+  const auto merged = fuse(graph, {.products_merged = true});
+  ASSERT_TRUE(merged.ok()) << merged.status().to_string();
+  EXPECT_EQ(plan.launches.size(), 4U) << kernels_of(plan);
+  EXPECT_EQ(std::ranges::count_if(merged->launches,
+                                  [&](const Launch& launch) {
+                                    return std::holds_alternative<GemmSpec>(merged->specs[launch.spec].kernel);
+                                  }),
+            3)
+      << kernels_of(*merged);
 }
 
 TEST_F(FusedModel, EqualGraphsGiveEqualPlans) {

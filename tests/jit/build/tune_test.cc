@@ -97,6 +97,16 @@ const CompileBackend* slow_when_fused(std::string_view name) {
   return name == backend.name() ? &backend : nullptr;
 }
 
+/// One schedule for each product, a slow one for those of 40 columns.
+const CompileBackend* slow_when_narrow(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
+    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
+    schedules.resize(1);
+    if (gemm.n == 40) schedules = {{encode_choices(slow), "planted"}};
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
 Graph product_of(int64_t m, int64_t n, int64_t k) {
   Graph graph;
   GraphBuilder builder(graph);
@@ -443,6 +453,24 @@ TEST_F(TuneTest, a_region_takes_the_plan_that_wins_and_keeps_it) {
     EXPECT_EQ(again->compilations, 0);
     EXPECT_EQ(heads_of(*again, "program").front().artifact, heads_of(*tuned, "program").front().artifact);
   }
+}
+
+TEST_F(TuneTest, products_that_share_an_operand_become_one_where_that_is_faster) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId x = graph.add_input({DType::f32, {Dim(400), Dim(500)}, {}});
+  std::vector<ValueId> products;
+  for (int i = 0; i < 3; ++i) {
+    products.push_back(builder.matmul(x, graph.add_input({DType::f32, {Dim(500), Dim(40)}, {}})));
+  }
+  graph.set_outputs(std::move(products));
+  const auto tuned = build_it(Tuning::all, graph, slow_when_narrow);
+  ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+  const TuningRecord record = records_in(*tuned).front();
+  ASSERT_EQ(record.candidates.size(), 2);
+  EXPECT_EQ(record.candidates[record.winner].description, "products merged");
+  EXPECT_EQ(heads_of(*tuned, "program").front().not_judged, "") << "it was held against the reference";
 }
 
 TEST_F(TuneTest, what_won_a_race_elsewhere_is_used_here) {

@@ -1,0 +1,209 @@
+/// x a, x b and x c are x [a b c], which reads x once and is one launch; a c, b c and d c are [a; b; d] c.
+///
+/// One set of products is merged after another. A set's products come where its first was, and whatever they read comes
+/// before: so none of them may need the result of another.
+#include "frontend/fuse/merge_products.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+
+#include "frontend/infer/builder.h"
+#include "frontend/ops/attributes.h"
+#include "frontend/ops/op.h"
+
+namespace kiln {
+
+namespace {
+
+/// Products of one graph, ascending, and which of their two operands they share.
+struct Siblings {
+  std::vector<NodeId> products;
+  size_t shared = 0;
+};
+
+class SiblingFinder {
+ public:
+  explicit SiblingFinder(const Graph& graph) : m_graph(graph) {}
+
+  /// The first product that has any, with all of its siblings.
+  std::optional<Siblings> find() const {
+    std::vector<NodeId> products;
+    for (NodeId id = 0; id < m_graph.nodes().size(); ++id) {
+      if (m_graph.node(id).op->kind == OpKind::contraction) products.push_back(id);
+    }
+    for (size_t first = 0; first < products.size(); ++first) {
+      for (const size_t shared : {0, 1}) {
+        Siblings found{{products[first]}, shared};
+        for (size_t other = first + 1; other < products.size(); ++other) {
+          if (fits(found, products[other])) found.products.push_back(products[other]);
+        }
+        if (found.products.size() > 1) return found;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  bool fits(const Siblings& siblings, NodeId product) const {
+    const Node &first = m_graph.node(siblings.products[0]), &other = m_graph.node(product);
+    const size_t apart = 1 - siblings.shared;
+    return is_same(first.operands[siblings.shared], other.operands[siblings.shared]) &&
+           lie_side_by_side(first.operands[apart], other.operands[apart], apart) && !needs(product, siblings.products);
+  }
+
+  /// Whether both are the same value, or the same views of it.
+  bool is_same(ValueId a, ValueId b) const {
+    while (a != b) {
+      if (m_graph.value(a).producer == k_none || m_graph.value(b).producer == k_none) return false;
+      const Node &of_a = m_graph.node(m_graph.value(a).producer), &of_b = m_graph.node(m_graph.value(b).producer);
+      if (of_a.op != of_b.op || of_a.op->kind != OpKind::view || of_a.attributes != of_b.attributes) return false;
+      a = of_a.operands[0];
+      b = of_b.operands[0];
+    }
+    return true;
+  }
+
+  /// Whether they differ in nothing but rows, as left operands, or columns.
+  bool lie_side_by_side(ValueId a, ValueId b, size_t side) const {
+    Shape of_a = m_graph.type(a).shape, of_b = m_graph.type(b).shape;
+    if (of_a.size() != of_b.size()) return false;
+    const size_t dim = of_a.size() - 2 + side;
+    of_b[dim] = of_a[dim];
+    return of_a == of_b;
+  }
+
+  bool needs(NodeId node, const std::vector<NodeId>& others) const {
+    std::vector<bool> is_seen(node + 1, false);
+    std::vector<NodeId> pending{node};
+    while (!pending.empty()) {
+      const NodeId now = pending.back();
+      pending.pop_back();
+      for (const ValueId operand : m_graph.node(now).operands) {
+        const NodeId producer = operand == k_none ? k_none : m_graph.value(operand).producer;
+        if (producer == k_none || is_seen[producer]) continue;
+        if (std::ranges::find(others, producer) != others.end()) return true;
+        is_seen[producer] = true;
+        pending.push_back(producer);
+      }
+    }
+    return false;
+  }
+
+  const Graph& m_graph;
+};
+
+/// Writes the graph anew with one set of siblings merged.
+class Merger {
+ public:
+  Merger(const Graph& graph, const Siblings& siblings)
+      : m_graph(graph), m_siblings(siblings), m_builder(m_result), m_mapped(graph.values().size(), k_none) {}
+
+  Graph run(std::vector<ValueId>& values) {
+    for (const ValueId input : m_graph.inputs()) {
+      m_mapped[input] = m_result.add_input(m_graph.type(input), m_graph.value(input).name);
+    }
+    for (NodeId id = 0; id < m_graph.nodes().size(); ++id) write(id);
+    for (ValueId& value : values) value = value == k_none ? k_none : m_mapped[value];
+    std::vector<ValueId> outputs;
+    for (const ValueId output : m_graph.outputs()) outputs.push_back(m_mapped[output]);
+    m_result.set_outputs(std::move(outputs));
+    for (size_t i = 0; i < m_graph.output_strides().size(); ++i) {
+      m_result.set_output_strides(i, m_graph.output_strides()[i]);
+    }
+    return std::move(m_result);
+  }
+
+ private:
+  bool is_written(NodeId id) const { return m_mapped[m_graph.node(id).results[0]] != k_none; }
+  bool is_sibling(NodeId id) const { return std::ranges::find(m_siblings.products, id) != m_siblings.products.end(); }
+
+  /// The node, after what it reads.
+  void write(NodeId id) {
+    std::vector<NodeId> pending{id};
+    while (!pending.empty()) {
+      const NodeId now = pending.back();
+      const size_t before = pending.size();
+      if (!is_written(now)) add_missing(now, pending);
+      if (pending.size() > before) continue;
+      pending.pop_back();
+      if (!is_written(now)) is_sibling(now) ? write_merged() : write_alone(m_graph.node(now));
+    }
+  }
+
+  /// What has to be written before the node.
+  void add_missing(NodeId id, std::vector<NodeId>& pending) const {
+    for (const NodeId product : is_sibling(id) ? m_siblings.products : std::vector<NodeId>{id}) {
+      for (const ValueId operand : m_graph.node(product).operands) {
+        if (operand != k_none && m_mapped[operand] == k_none) pending.push_back(m_graph.value(operand).producer);
+      }
+    }
+  }
+
+  void write_alone(const Node& node) {
+    std::vector<ValueId> operands;
+    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : m_mapped[operand]);
+    std::vector<TensorType> types;
+    for (const ValueId value : node.results) types.push_back(m_graph.type(value));
+    const NodeId added = m_result.add_node(node.op, std::move(operands), node.attributes, std::move(types));
+    for (size_t i = 0; i < node.results.size(); ++i) m_mapped[node.results[i]] = m_result.node(added).results[i];
+  }
+
+  void write_merged() {
+    const size_t side = 1 - m_siblings.shared;
+    const Node& first = m_graph.node(m_siblings.products[0]);
+    const ValueId shared = m_mapped[first.operands[m_siblings.shared]];
+    std::vector<ValueId> parts;
+    for (const NodeId product : m_siblings.products) parts.push_back(m_mapped[m_graph.node(product).operands[side]]);
+    const size_t dim = m_builder.shape(parts[0]).size() - 2 + side;
+    const ValueId whole = joined(parts, dim);
+    const ValueId product = side == 1 ? m_builder.matmul(shared, whole) : m_builder.matmul(whole, shared);
+    int64_t at = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t end = at + m_builder.shape(parts[i])[dim].constant();
+      const size_t dim_of_result = m_builder.shape(product).size() - 2 + side;
+      const ValueId result = m_builder.slice(product, dim_of_result, Dim(at), Dim(end));
+      m_mapped[m_graph.node(m_siblings.products[i]).results[0]] = result;
+      at = end;
+    }
+    assert(m_builder.status().ok() && "products that fit one another make a product");
+  }
+
+  /// The parts side by side. Where all are permuted alike that comes after, so that they are copied as they lie.
+  ValueId joined(const std::vector<ValueId>& parts, size_t dim) {
+    std::vector<const Node*> makers;
+    for (const ValueId part : parts) {
+      const NodeId producer = m_result.value(part).producer;
+      if (producer != k_none) makers.push_back(&m_result.node(producer));
+    }
+    const bool are_permuted_alike =
+        makers.size() == parts.size() && std::ranges::all_of(makers, [&](const Node* maker) {
+          return maker->op->name == "permute" && maker->attributes == makers[0]->attributes;
+        });
+    if (!are_permuted_alike) return m_builder.ops("concat", parts, {{"dim", static_cast<int64_t>(dim)}}).front();
+    std::vector<ValueId> permuted;
+    for (const Node* maker : makers) permuted.push_back(maker->operands[0]);
+    const std::vector<int64_t> dims = integers_of(makers[0]->attributes, "dims");
+    return m_builder.permute(joined(permuted, static_cast<size_t>(dims[dim])), dims);
+  }
+
+  const Graph& m_graph;
+  const Siblings& m_siblings;
+  Graph m_result;
+  GraphBuilder m_builder;
+  std::vector<ValueId> m_mapped;  // of m_graph, in m_result
+};
+
+}  // namespace
+
+bool has_products_to_merge(const Graph& graph) { return SiblingFinder(graph).find().has_value(); }
+
+Graph merge_products(const Graph& graph, std::vector<ValueId>& values) {
+  Graph result = graph;
+  while (const std::optional<Siblings> siblings = SiblingFinder(result).find()) {
+    result = Merger(result, *siblings).run(values);
+  }
+  return result;
+}
+
+}  // namespace kiln
