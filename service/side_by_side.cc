@@ -39,11 +39,18 @@ Status put_code_on_top(const CacheStore& store, const std::string& spec, Publish
   return {};
 }
 
+/// The record as the batch brings it, else as it is kept; nothing where it is damaged or gone.
+Expected<std::optional<TuningRecord>> record_in(const CacheStore& store, const PublishBatch& batch,
+                                                const Digest& digest) {
+  const auto brought = std::ranges::find(batch.artifacts, digest, artifact_digest);
+  if (brought != batch.artifacts.end()) return parse(*brought);
+  KILN_ASSIGN_OR_RETURN(const auto kept, store.find(digest));
+  return kept ? parse(*kept) : std::nullopt;
+}
+
 Status merge_record(const CacheStore& store, const Head& head, const Head& kept, PublishBatch& batch) {
-  KILN_ASSIGN_OR_RETURN(const auto known, store.find(kept.artifact));
-  const auto brought = std::ranges::find(batch.artifacts, head.artifact, artifact_digest);
-  const auto mine = brought == batch.artifacts.end() ? std::nullopt : parse(*brought);
-  const auto others = known ? parse(*known) : std::nullopt;
+  KILN_ASSIGN_OR_RETURN(const auto mine, record_in(store, batch, head.artifact));
+  KILN_ASSIGN_OR_RETURN(const auto others, record_in(store, batch, kept.artifact));
   if (!mine || !others) return {};
   const TuningRecord both = TuningRecord::merged(*mine, *others);
   const auto schedule_of = [](const TuningRecord& record) { return record.candidates[record.winner].schedule; };
@@ -51,8 +58,9 @@ Status merge_record(const CacheStore& store, const Head& head, const Head& kept,
   if (is_mine) KILN_RETURN_IF_ERROR(put_code_on_top(store, part_of(head, "spec"), batch));
 
   const std::string text = both.to_json();
-  brought->payload.assign(text.begin(), text.end());
-  const Digest merged = artifact_digest(*brought);
+  std::erase_if(batch.artifacts, [&](const Artifact& each) { return artifact_digest(each) == head.artifact; });
+  batch.artifacts.push_back({ArtifactKind::record, {}, {text.begin(), text.end()}});
+  const Digest merged = artifact_digest(batch.artifacts.back());
   for (Head& each : batch.heads) {
     if (each.artifact == head.artifact) each.artifact = merged;  // of the neighbourhood, too
     if (each.key == head.key) each.generation = kept.generation + (merged == kept.artifact ? 0 : 1);

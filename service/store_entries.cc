@@ -366,7 +366,10 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
 
 Expected<std::string> StoreEntries::install(const std::string& request) {
   KILN_ASSIGN_OR_RETURN(const PackInstallation installation, PackInstallation::open(request));
-  KILN_RETURN_IF_ERROR(installation.give([this](PublishBatch batch) { return put_readable(std::move(batch)); }));
+  KILN_RETURN_IF_ERROR(installation.give([this](PublishBatch batch) -> Status {
+    KILN_RETURN_IF_ERROR(merge_records(*m_store, batch));
+    return put_readable(std::move(batch));
+  }));
   json taken = installation.to_json();
   taken["schema_version"] = k_schema_version;
   return dump(taken);

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "autotune/record.h"
+#include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
 #include "tests/cache/cache_testing.h"
 
@@ -36,6 +39,33 @@ class StoreEntriesTest : public ::testing::Test {
     const Status status = m_store->publish(result, {}, false);
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
+  /// Has the store install a pack with what the build made, as another daemon's.
+  void install(const BuildResult& result) {
+    const std::string trust = m_packs.path("trust"), path = m_packs.path("a.kpack");
+    const auto key = SigningKey::create();
+    std::filesystem::remove_all(trust);
+    std::filesystem::create_directory(trust);
+    ASSERT_TRUE(key.ok() && key->write(m_packs.path("kiln.key"), trust + "/kiln.pub").ok());
+    std::filesystem::remove(m_packs.path("kiln.key"));
+    std::map<Digest, Artifact> artifacts;
+    for (const BuiltArtifact& built : result.artifacts) {
+      artifacts[built.digest] = {static_cast<ArtifactKind>(built.kind),
+                                 {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
+                                 built.payload};
+    }
+    std::map<Digest, const BuiltHead*> heads;
+    for (const BuiltHead& head : result.heads) heads[head.key] = &head;
+    auto pack = PackWriter::create(path, artifacts.size(), heads.size());
+    ASSERT_TRUE(pack.ok()) << pack.status().to_string();
+    for (const auto& [digest, artifact] : artifacts) ASSERT_TRUE(pack->add(artifact).ok());
+    for (const auto& [digest, head] : heads) {
+      ASSERT_TRUE(pack->add(digest, head->artifact, head->generation, {head->key_parts, "{}", {}}).ok());
+    }
+    ASSERT_TRUE(pack->finish(&*key).ok());
+    const nlohmann::json asked{{"path", path}, {"trust", trust}};
+    const auto done = m_store->command({.verb = protocol::Verb::install, .text = asked.dump()});
+    ASSERT_TRUE(done.ok()) << done.status().to_string();
+  }
   TuningRecord record() {
     const auto reader = testing::open_reader(m_directory.path());
     kiln_view view;
@@ -50,7 +80,7 @@ class StoreEntriesTest : public ::testing::Test {
     return view.header.payload_size - 100;
   }
 
-  testing::TemporaryDirectory m_directory;
+  testing::TemporaryDirectory m_directory, m_packs;
   std::unique_ptr<EntryStore> m_store = open_entry_store({.cache_directory = m_directory.path()}).value();
 };
 
@@ -65,6 +95,16 @@ TEST_F(StoreEntriesTest, records_of_races_side_by_side_are_merged_and_the_better
   const std::string before = record().to_json();
   publish(raced(1, 1.5));
   EXPECT_EQ(record().to_json(), before) << "it was known";
+}
+
+TEST_F(StoreEntriesTest, records_of_two_daemons_are_merged_and_the_better_winner_runs) {
+  publish(raced(1, 1.5));
+  install(raced(2, 1.0));
+  EXPECT_EQ(record().candidates.size(), 3);
+  EXPECT_EQ(winner_in_force(), 2);
+  install(raced(3, 1.2));
+  EXPECT_EQ(record().candidates.size(), 4);
+  EXPECT_EQ(winner_in_force(), 2);
 }
 
 TEST_F(StoreEntriesTest, a_damaged_record_leaves_the_one_that_came_first) {
