@@ -77,7 +77,7 @@ class CompileBackend {
   }
   /// With a driver in `target`: native code for it, and the portable form beside. Without: what can be made without.
   /// Errors: invalid_argument for bytes that are no schedule, of another version, or none that fits the spec;
-  /// resource_exhausted when registers spill in a hot loop; internal when the compiler fails.
+  /// resource_exhausted for too much workspace or, where a backend minds, spills; internal when the compiler fails.
   virtual Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const = 0;
   /// Code that was compiled without target.driver, made native for it where that saves loading time. No code
   /// generation of ours: the driver finishes the portable form.

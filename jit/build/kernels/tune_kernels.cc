@@ -254,7 +254,9 @@ bool has_record(const Key& key, Published& published) {
 }
 
 bool is_tunable(const KernelSpec& spec, const Target& target) {
-  return !target.is_deterministic && !std::holds_alternative<LoopsSpec>(spec.kernel);
+  const bool has_choices =
+      !std::holds_alternative<LoopsSpec>(spec.kernel) && !std::holds_alternative<SortSpec>(spec.kernel);
+  return has_choices && !target.is_deterministic;
 }
 
 Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,

@@ -9,8 +9,8 @@
 
 namespace kiln {
 
-/// Whether kernels of the spec race for the target: products and attention, unless bits may not depend on it. What else there
-/// is waits for memory.
+/// Whether kernels of the spec race for the target: products and attention, unless bits may not depend on it. Loops wait for
+/// memory, and of sorts there is one candidate.
 bool is_tunable(const KernelSpec& spec, const Target& target);
 
 /// Which kernels race.

@@ -28,7 +28,7 @@ ON_THE_CPU = {"attention", "attention_backward", "argsort", "convolution", "conv
 # What no row says and torch runs as ever, with the reason.
 LEFT = (
     ("rand, randn, randint, uniform, normal, bernoulli, multinomial, randperm", "numbers drawn in torch's order from its generator; a "
-     "dropout's mask is drawn by its kernel where `dropout.rng` says so"),
+     "dropout's mask is drawn by its kernel where `random` says so"),
     ("nonzero, _unique, unique_consecutive, masked_select, bincount, repeat_interleave of a tensor", "the size of the result is in the data"),
     ("_fft_r2c, _fft_c2r, _fft_c2c, view_as_complex, all of complex numbers", "Kiln has no complex numbers"),
     ("linalg factorisations and solves: cholesky, lu, qr, svd, eigh, solve, det, inverse", "LAPACK's"),
