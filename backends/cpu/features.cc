@@ -4,11 +4,11 @@
 #define _Bool bool  // NOLINT(bugprone-reserved-identifier)
 #endif
 #include <sys/platform/x86.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
+
+#include "backends/host_process.h"
 
 namespace kiln::cpu {
 namespace {
@@ -29,13 +29,6 @@ constexpr std::array<CpuTarget, 6> k_ladder{{
     {"x86-64-v3", k_v3, 32, "x86-64-v3", 512 << 10},
     {"x86-64-v2", k_v2, 16, "x86-64-v2", 512 << 10},
 }};
-
-/// Tiles are 8 KiB of state that the system saves for each thread: it wants to be asked, once in a process. It refuses
-/// where a thread has a signal stack without room for them.
-bool ask_for_tiles() {
-  constexpr long k_request_permission = 0x1023, k_tile_data = 18;
-  return syscall(SYS_arch_prctl, k_request_permission, k_tile_data) == 0;
-}
 
 /// What CPUID and XCR0 say.
 uint64_t active_features() {
@@ -85,7 +78,7 @@ Machine default_machine(const CpuTarget& target) {
 }
 
 uint64_t host_features() {
-  static const uint64_t features = permitted(masked(active_features()), ask_for_tiles);
+  static const uint64_t features = permitted(masked(active_features()), kiln_ask_for_kernel_state);
   return features;
 }
 

@@ -12,6 +12,7 @@
 
 #define _GNU_SOURCE
 #include "backends/cpu/runtime/entry.h"
+#include "backends/host_process.h"
 #include "jit/worker/executor_wire.h"
 #include "verdict/repeated_mapping.h"
 
@@ -29,7 +30,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -462,9 +462,7 @@ int main(int argc, char** argv) {
   limit(RLIMIT_NOFILE, 16 + KILN_EXECUTOR_POOLS);
   const rlim_t address_space = strtoull(argv[2], NULL, 10);
   if (address_space) limit(RLIMIT_AS, address_space);
-#if defined(__x86_64__)
-  syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* AMX tile data; refused where there is none */);
-#endif
+  kiln_ask_for_kernel_state(); /* refused: the parent has no candidates that need it */
   start_threads();
   now_ns(); /* binds the vdso before the door closes */
   if (enter_sandbox() != 0) return 3;

@@ -16,8 +16,7 @@ FOREIGN = ("client/python/third_party/",)
 NEUTRAL = ("frontend/", "verdict/", "autotune/", "jit/", "cache/", "service/", "client/", "cli/")
 VENDORS = re.compile(r"\b(nvidia|cuda\w*|nvrtc\w*|cudnn\w*|cublas\w*|cubin|ptx|sm_\d+a?|wgmma|h100|h200|intel|ocloc|level[ _]?zero|"
                      r"spir-?v|(?-i:ze[A-Z])\w+|pvc|dg2|opencl|amd|rocm|hip|avx\w*|amx\w*)\b", re.IGNORECASE)
-# torch names its devices so; the sandbox asks for what candidates may need before its door closes.
-VENDORS_ALLOWED = ("client/python/", "jit/worker/executor.c")
+VENDORS_ALLOWED = ("client/python/",)  # torch names its devices so
 # Clocks that may be set. Durations and deadlines are by others; these say when something was, for people and for what goes first
 # when the cache is full.
 WALL_CLOCKS = re.compile(r"\b(system_clock|high_resolution_clock|CLOCK_REALTIME|gettimeofday|time\((NULL|nullptr)\)|time\.time\(\))")
