@@ -57,6 +57,7 @@ class Race {
     for (uint32_t retries = 0;; ++retries) {
       auto sample = m_take_sample(index, m_expected[index]);
       if (!sample.ok()) return sample;
+      sample->was_disturbed = sample->was_disturbed || sample->spread > m_rules.wide_spread;
       const bool is_in_vain = sample->was_disturbed && retries >= m_patience;
       if (is_in_vain && m_patience > 0) --m_patience;
       if (!sample->was_disturbed && m_patience < m_rules.retries) ++m_patience;

@@ -13,7 +13,7 @@ namespace kiln {
 struct Entrant {
   std::string description;
   std::vector<double> seconds;  // of each sample that counts, in the order of the turns
-  uint32_t disturbed = 0;       // samples that were taken again
+  uint32_t disturbed = 0;       // samples that were taken again: disturbed, or uneven
   Status status;                // why it dropped out: it crashed or hung
   bool is_finalist = false;
 
@@ -35,6 +35,7 @@ struct RaceRules {
   int losing_lead = 4;  // turns without least_gain, less the others: then the incumbent stays, unless it is far slower
   uint32_t most_final_turns = 25;
   double most_final_seconds = 2;  // after which who leads by `losing_lead` has won
+  double wide_spread = 0.25;      // of a sample's repetitions: with more it counts as disturbed
   uint32_t retries = 3;           // of a disturbed sample, at most
 };
 

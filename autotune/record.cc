@@ -1,7 +1,5 @@
 #include "autotune/record.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -16,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint32_t k_version = 2;
+constexpr uint32_t k_version = 3;
 
 Json write(const TuningRecord::Candidate& candidate) {
   return {
@@ -29,6 +27,20 @@ TuningRecord::Candidate read(const Json& json) {
   return {json.at("description"), json.at("origin"),  from_hex(json.at("schedule").get<std::string>()).value(),
           json.at("seconds"),     json.at("median"),  json.at("spread"),
           json.at("disturbed"),   json.at("dropped"), json.at("is_finalist")};
+}
+
+Json write(const HostState& host) {
+  return {{"load", host.load}, {"processors", host.processors}, {"threads", host.threads}, {"stolen", host.stolen}};
+}
+
+HostState read_host(const Json& json) {
+  return {json.at("load"), json.at("processors"), json.at("threads"), json.at("stolen")};
+}
+
+/// The least favourable of both.
+HostState worse(const HostState& one, const HostState& other) {
+  return {std::max(one.load, other.load), std::min(one.processors, other.processors),
+          std::min(one.threads, other.threads), std::max(one.stolen, other.stolen)};
 }
 
 using Candidate = TuningRecord::Candidate;
@@ -91,7 +103,7 @@ bool comes_first(const TuningRecord& one, const TuningRecord& other) {
 TuningRecord TuningRecord::merged(const TuningRecord& one, const TuningRecord& other) {
   if (!comes_first(one, other)) return merged(other, one);
   TuningRecord both = one;
-  both.load = std::max(one.load, other.load);
+  both.host = worse(one.host, other.host);
   for (Candidate& each : both.candidates) add_samples(Candidate(each), each);
   for (const Candidate& candidate : other.candidates) {
     const uint32_t place = place_of(candidate, both.candidates);
@@ -113,7 +125,7 @@ std::string TuningRecord::to_json() const {
   Json list = Json::array();
   for (const Candidate& candidate : candidates) list.push_back(write(candidate));
   return Json{{"version", k_version}, {"kernel", kernel}, {"machine", machine},
-              {"load", load},         {"winner", winner}, {"candidates", std::move(list)}}
+              {"host", write(host)},  {"winner", winner}, {"candidates", std::move(list)}}
       .dump();
 }
 
@@ -124,7 +136,7 @@ Expected<TuningRecord> TuningRecord::parse(std::string_view text) {
       return error(StatusCode::unimplemented, "a tuning record of version {}, this build reads {}",
                    json.at("version").dump(), k_version);
     }
-    TuningRecord record{json.at("kernel"), json.at("machine"), json.at("load"), json.at("winner"), {}};
+    TuningRecord record{json.at("kernel"), json.at("machine"), read_host(json.at("host")), json.at("winner"), {}};
     for (const Json& candidate : json.at("candidates")) record.candidates.push_back(read(candidate));
     if (record.winner >= record.candidates.size())
       return error(StatusCode::data_loss, "a tuning record without winner");
@@ -132,11 +144,6 @@ Expected<TuningRecord> TuningRecord::parse(std::string_view text) {
   } catch (const std::exception& problem) {  // nlohmann's, and that of a schedule that is no hexadecimal
     return error(StatusCode::data_loss, "a damaged tuning record: {}", problem.what());
   }
-}
-
-double load_average() {
-  double load = 0;
-  return getloadavg(&load, 1) == 1 ? load : 0;
 }
 
 }  // namespace kiln

@@ -12,6 +12,14 @@ namespace kiln {
 
 struct Entrant;
 
+/// The machine while something raced on it.
+struct HostState {
+  double load = 0;          // when the race began: the load average of a minute
+  uint32_t processors = 0;  // that the process could keep busy then
+  uint32_t threads = 0;     // that candidates ran on
+  double stolen = 0;        // share of the processors' time that the host took away meanwhile
+};
+
 /// What a race said about one kernel, or the plans of one region, on one machine: every candidate with every sample, not
 /// the winner alone, so that a later race begins with what is known and a person sees why.
 struct TuningRecord {
@@ -31,7 +39,7 @@ struct TuningRecord {
 
   std::string kernel;   // kernel_name of the spec; of a region "plan with" that of its first kernel that others lack
   std::string machine;  // what it was measured on
-  double load = 0;      // of the machine when the race began: the load average of a minute
+  HostState host;       // and how that was meanwhile; of several races the least favourable of each
   uint32_t winner = 0;  // of `candidates`; the first is the analytic pick
   std::vector<Candidate> candidates;
 
@@ -48,8 +56,5 @@ struct TuningRecord {
   /// the kernel.
   static Expected<TuningRecord> parse(std::string_view json);
 };
-
-/// The machine's load average of the last minute.
-double load_average();
 
 }  // namespace kiln

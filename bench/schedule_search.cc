@@ -118,7 +118,7 @@ void add_once(std::vector<Contender*>& finalists, Contender* contender) {
 class Search {
  public:
   Search(const KernelSpec& spec, const Target& target, CandidateRunner& runner)
-      : m_spec(spec), m_target(target), m_stopwatch(runner, machine(target).second_level_bytes) {
+      : m_spec(spec), m_target(target), m_stopwatch(runner, {machine(target).second_level_bytes}) {
     for (const Schedule& schedule : backend().schedules(spec, target, machine(target))) {
       ++m_schedules;
       auto image = backend().compile(spec, schedule, target);

@@ -32,10 +32,19 @@ void print_entry(const Output& out, const Json& entry) {
   }
 }
 
+/// "load 1.25, on 2 threads of 2 processors, 0.3 % of their time stolen"
+std::string state_of(const Json& host) {
+  return fmt::format("load {:.2f}, on {} threads of {} processors, {:.1f} % of their time stolen",
+                     host.value("load", 0.0), host.value("threads", 0), host.value("processors", 0),
+                     host.value("stolen", 0.0) * 100);
+}
+
 /// What was measured of a kernel's candidates, as they raced.
 void print_record(const Output& out, const Json& record) {
   out.line("");
-  out.print_pairs({{"kernel", record.value("kernel", "")}, {"machine", record.value("machine", "")}});
+  out.print_pairs({{"kernel", record.value("kernel", "")},
+                   {"machine", record.value("machine", "")},
+                   {"meanwhile", state_of(record.value("host", Json::object()))}});
   const auto winner = record.value("winner", size_t{0});
   Table table({"", "MEDIAN", "SPREAD", "SAMPLES", "CANDIDATE"});
   const Json candidates = record.value("candidates", Json::array());

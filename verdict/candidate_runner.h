@@ -21,6 +21,7 @@ struct CandidateRun {
 struct CandidateTimes {
   std::vector<double> seconds;
   std::vector<bool> was_disturbed;  // one of its threads lost its processor meanwhile
+  uint32_t threads = 0;             // that it ran on
 };
 
 /// Memory for one buffer of a kernel.

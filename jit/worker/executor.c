@@ -279,10 +279,18 @@ static void sweep(int thread) {
   for (uint64_t i = 0; i < g_swept_bytes; i += 64) ++*(volatile uint8_t*)(g_swept[thread].address + i);
 }
 
-/* How often a thread of this process had to wait for a processor. */
-static long lost_processor(void) {
+/* How often a thread of this process had to wait for a processor, and for how long its threads had one. */
+struct turns {
+  uint64_t lost;
+  uint64_t ran_ns;
+};
+
+static struct turns turns_so_far(void) {
   struct rusage usage;
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return (struct turns){0, 0};
+  const uint64_t us = (uint64_t)usage.ru_utime.tv_usec + (uint64_t)usage.ru_stime.tv_usec;
+  const uint64_t s = (uint64_t)usage.ru_utime.tv_sec + (uint64_t)usage.ru_stime.tv_sec;
+  return (struct turns){(uint64_t)usage.ru_nivcsw, s * 1000000000u + us * 1000u};
 }
 
 static void do_tasks(int thread) {
@@ -368,17 +376,20 @@ static void repeat(const struct kiln_executor_request* request, uint32_t launche
   for (uint32_t i = 0; i < launches; ++i) g_launches[i].status = &reply->launch_status;
   for (uint32_t i = 0; i < request->repetitions; ++i) {
     if (request->swept_bytes) sweep_all();
-    const long lost = lost_processor();
+    const struct turns before = turns_so_far();
     const uint64_t begin = now_ns();
     for (uint32_t l = 0; l < launches; ++l) {
       g_launch = &g_launches[l];
       do_all_tasks();
     }
     reply->nanoseconds[i] = now_ns() - begin;
-    /* One turn of another process in so long does not matter. */
-    reply->was_disturbed[i] = (uint64_t)(lost_processor() - lost) > reply->nanoseconds[i] / 20000000u;
+    /* One turn of another process in so much of its own time does not matter. Of the time that passed it would: the
+     * more processes wait for a processor, the fewer turns are lost in it. */
+    const struct turns after = turns_so_far();
+    reply->was_disturbed[i] = after.lost - before.lost > (after.ran_ns - before.ran_ns) / 20000000u;
   }
   reply->repetitions = request->repetitions;
+  reply->threads = (uint32_t)g_threads;
 }
 
 static void forget_launches(void) {

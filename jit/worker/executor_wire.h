@@ -71,7 +71,7 @@ struct kiln_executor_reply {
   uint32_t error_number;  /* errno, when refused */
   uint32_t launch_status; /* kiln::LaunchStatus */
   uint32_t repetitions;
-  uint32_t reserved;
+  uint32_t threads; /* TIME, STEP: that the tasks were shared among */
   uint64_t nanoseconds[KILN_EXECUTOR_REPETITIONS];
   uint8_t was_disturbed[KILN_EXECUTOR_REPETITIONS]; /* TIME, STEP: a thread lost its processor meanwhile */
   char message

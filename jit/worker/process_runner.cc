@@ -82,7 +82,7 @@ CandidateRun run_in(const kiln_executor_reply& reply) {
 }
 
 CandidateTimes times_in(const kiln_executor_reply& reply) {
-  CandidateTimes times{run_in(reply).seconds, {}};
+  CandidateTimes times{run_in(reply).seconds, {}, reply.threads};
   times.was_disturbed.assign(reply.was_disturbed, reply.was_disturbed + reply.repetitions);
   return times;
 }

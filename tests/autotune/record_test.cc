@@ -10,7 +10,7 @@ namespace {
 TuningRecord some_record() {
   return {"gemm_f32_64x64x64_nn",
           "a processor, 2 cores",
-          0.5,
+          {0.5, 2, 2, 0.01},
           1,
           {{"tile 8x48", "", {1, 0xff, 0}, {2.0, 2.2, 2.1}, 2.1, 0.05, 1, "", true},
            {"tile 14x32", "gemm_f32_64x96x64_nn", {2, 0xfe}, {1.0, 1.1, 1.05}, 1.05, 0.04, 0, "", true},
@@ -41,13 +41,13 @@ TEST(TuningRecord, a_damaged_one_is_refused) {
 
 TEST(TuningRecord, one_of_another_version_is_told_apart) {
   std::string other = some_record().to_json();
-  other.replace(other.find("\"version\":2"), 11, "\"version\":7");
+  other.replace(other.find("\"version\":3"), 11, "\"version\":7");
   EXPECT_EQ(TuningRecord::parse(other).status().code(), StatusCode::unimplemented);
 }
 
 /// A record of these schedules, in the order of the race, with the samples of each; the winner is the first of them.
 TuningRecord record_of(std::vector<std::pair<uint8_t, std::vector<double>>> samples, uint32_t winner = 0) {
-  TuningRecord record{"gemm_f32_64x64x64_nn", "a processor, 2 cores", 0, winner, {}};
+  TuningRecord record{"gemm_f32_64x64x64_nn", "a processor, 2 cores", {}, winner, {}};
   for (auto& [schedule, seconds] : samples) {
     record.candidates.push_back(
         {.description = fmt::format("schedule {}", schedule), .schedule = {schedule}, .seconds = std::move(seconds)});
@@ -71,6 +71,18 @@ TEST(TuningRecord, two_that_are_merged_say_what_both_measured_in_either_order) {
   EXPECT_EQ(shared.disturbed, 2);
   EXPECT_EQ(shared.dropped, "") << "in one of them it ran to an end";
   EXPECT_EQ(pick_of(both), 3);
+}
+
+TEST(TuningRecord, of_two_states_of_the_machine_the_worse_is_kept) {
+  TuningRecord one = record_of({{1, {2.0}}}), other = record_of({{1, {2.1}}});
+  one.host = {.load = 3, .processors = 4, .threads = 1, .stolen = 0};
+  other.host = {.load = 1, .processors = 2, .threads = 2, .stolen = 0.25};
+  for (const TuningRecord& both : {TuningRecord::merged(one, other), TuningRecord::merged(other, one)}) {
+    EXPECT_EQ(both.host.load, 3);
+    EXPECT_EQ(both.host.processors, 2);
+    EXPECT_EQ(both.host.threads, 1);
+    EXPECT_EQ(both.host.stolen, 0.25);
+  }
 }
 
 TEST(TuningRecord, what_is_merged_again_adds_nothing) {

@@ -101,9 +101,12 @@ TEST_F(Cli, ARecordIsFoundByTheKeyOfItsKernelOrPlan) {
     }
     ++raced;
     EXPECT_THAT(shown.out, HasSubstr("MEDIAN"));
+    EXPECT_THAT(shown.out, HasSubstr("of their time stolen"));
     const auto records = kiln({"show", key, "--record", "--json"}).json()["records"];
     ASSERT_EQ(records.size(), 1);
     EXPECT_THAT(records[0]["kernel"].get<std::string>(), HasSubstr("gemm"));
+    EXPECT_GT(records[0]["host"]["threads"], 0);
+    EXPECT_GT(records[0]["host"]["processors"], 0);
   }
   EXPECT_GT(raced, 0);
   EXPECT_EQ(raced + 1, kiln({"ls", "--kind", "record", "--json"}).json()["matched"]);

@@ -23,7 +23,7 @@ class StoreEntriesTest : public ::testing::Test {
  protected:
   /// A race of schedule 0, which all know, and schedule `winner`, which wins with such a time; the winner's code is so large.
   static BuildResult raced(uint8_t winner, double seconds) {
-    TuningRecord record{"gemm_f32_8x8x8_nn", "a processor", 0, 1, {}};
+    TuningRecord record{"gemm_f32_8x8x8_nn", "a processor", {}, 1, {}};
     record.candidates.push_back({.description = "0", .schedule = {0}, .seconds = {2}});
     record.candidates.push_back({.description = "w", .schedule = {winner}, .seconds = {seconds}});
     const std::string json = record.to_json();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "autotune/host_watch.h"
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "autotune/record.h"
@@ -85,7 +86,7 @@ class KernelTuning {
 
   TuningRecord record() const {
     TuningRecord record{
-        kernel_name(m_job.kernel.spec()), to_string(m_machine), m_load, static_cast<uint32_t>(m_winner), {}};
+        kernel_name(m_job.kernel.spec()), to_string(m_machine), m_host, static_cast<uint32_t>(m_winner), {}};
     for (const Candidate& candidate : m_candidates) {
       const NearSchedule made_by = candidate.made_by ? *candidate.made_by : NearSchedule{};
       record.candidates.push_back(
@@ -148,16 +149,18 @@ class KernelTuning {
       numbers.push_back(i);
       entrants.push_back({m_candidates[i].entrant.description, {}, 0, {}, false});
     }
-    m_load = load_average();
+    HostWatch host;
     KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(m_job.kernel.spec(), m_runner));
-    Stopwatch stopwatch(m_runner, m_machine.second_level_bytes);
+    Stopwatch stopwatch(m_runner, {m_machine.second_level_bytes});
     const TakeSample take_sample = [&](size_t index, double expected_seconds) {
       const auto alone = MachineLock::exclusive();
       auto sample = stopwatch.sample(m_candidates[numbers[index]].image, expected_seconds);
+      if (sample.ok()) host.note(*sample);
       if (sample.ok() && sample->seconds < m_best) m_note_best(m_best = sample->seconds);
       return sample;
     };
     const Expected<size_t> winner = race(entrants, take_sample);
+    m_host = host.state();
     for (size_t i = 0; i < numbers.size(); ++i) m_candidates[numbers[i]].entrant = std::move(entrants[i]);
     KILN_RETURN_IF_ERROR(winner.status());
     return numbers[*winner];
@@ -174,7 +177,7 @@ class KernelTuning {
   size_t m_winner = 0;
   BuiltKernel m_built;
   uint64_t m_compilations = 0;
-  double m_load = 0;
+  HostState m_host;
   double m_best = HUGE_VAL;
 };
 

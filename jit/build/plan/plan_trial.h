@@ -31,7 +31,10 @@ class PlanTrial {
 
  private:
   PlanTrial(const Plan& plan, std::vector<Image> images, std::unique_ptr<CandidateRunner> runner, uint64_t swept_bytes)
-      : m_plan(&plan), m_images(std::move(images)), m_runner(std::move(runner)), m_stopwatch(*m_runner, swept_bytes) {}
+      : m_plan(&plan),
+        m_images(std::move(images)),
+        m_runner(std::move(runner)),
+        m_stopwatch(*m_runner, {swept_bytes}) {}
   Status judge(const RegionClass& region, std::span<const Digest> codes, const BuildTarget& target,
                uint64_t memory_max_bytes);
 

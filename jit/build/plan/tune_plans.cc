@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "autotune/host_watch.h"
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "backends/schedule_bytes.h"
@@ -65,20 +66,22 @@ class PlanRace {
       numbers.push_back(i);
       entrants.push_back(m_entrants[i]);
     }
-    m_load = load_average();
+    HostWatch host;
     double best = HUGE_VAL;
     const auto winner = race(entrants, [&](size_t index, double expected_seconds) {
       const auto alone = MachineLock::exclusive();
       auto sample = m_trials[numbers[index]]->sample(expected_seconds);
+      if (sample.ok()) host.note(*sample);
       if (sample.ok() && sample->seconds < best) note_best(best = sample->seconds);
       return sample;
     });
+    m_host = host.state();
     for (size_t i = 0; i < numbers.size(); ++i) m_entrants[numbers[i]] = std::move(entrants[i]);
     return winner.ok() ? numbers[*winner] : 0;
   }
 
   TuningRecord record(std::string name, std::string machine, size_t winner) const {
-    TuningRecord record{std::move(name), std::move(machine), m_load, static_cast<uint32_t>(winner), {}};
+    TuningRecord record{std::move(name), std::move(machine), m_host, static_cast<uint32_t>(winner), {}};
     for (size_t i = 0; i < m_plans.size(); ++i) {
       record.candidates.push_back(TuningRecord::Candidate::of(m_entrants[i], encode_choices(m_plans[i]->choices)));
     }
@@ -119,7 +122,7 @@ class PlanRace {
   std::vector<std::vector<KernelChoice>> m_kernels;  // of each
   std::vector<std::optional<PlanTrial>> m_trials;    // of each; none where the plan is wrong
   std::vector<Entrant> m_entrants;
-  double m_load = 0;
+  HostState m_host;
 };
 
 /// Adds what was made, and gives the kernels of its plans.
