@@ -59,6 +59,52 @@ void take_processors_away(pid_t process) {
   for (const pid_t child : children_of(process)) take_processors_away(child);
 }
 
+/// A control group with a fifth of one processor's time; none where this process may not make it.
+class Quota {
+ public:
+  Quota() {
+    for (const std::filesystem::path top : {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"}) {
+      m_group = top / ("kiln-test-" + std::to_string(getpid()));
+      std::error_code refused;
+      if (!std::filesystem::create_directory(m_group, refused)) continue;
+      m_is_made = write(m_group / "cpu.cfs_quota_us", "20000") || write(m_group / "cpu.max", "20000 100000");
+      if (m_is_made) return;
+      std::filesystem::remove(m_group, refused);
+    }
+  }
+  ~Quota() {
+    if (!m_is_made) return;
+    std::ifstream members(m_group / "cgroup.procs");
+    for (std::string process; members >> process;) write(m_group.parent_path() / "cgroup.procs", process);
+    EXPECT_TRUE(std::filesystem::remove(m_group));
+  }
+  Quota(const Quota&) = delete;
+  Quota& operator=(const Quota&) = delete;
+
+  bool is_made() const { return m_is_made; }
+  void put_on(pid_t process) const {
+    EXPECT_TRUE(write(m_group / "cgroup.procs", std::to_string(process)));
+    for (const pid_t child : children_of(process)) put_on(child);
+  }
+  /// How often its processes had to wait because of it.
+  uint64_t waits() const {
+    std::ifstream stat(m_group / "cpu.stat");
+    uint64_t count = 0;
+    for (std::string name; stat >> name >> count && name != "nr_throttled";) {
+    }
+    return count;
+  }
+
+ private:
+  static bool write(const std::filesystem::path& path, const std::string& text) {
+    std::ofstream file(path, std::ios::in);  // does not make one
+    return bool(file << text << std::flush);
+  }
+
+  std::filesystem::path m_group;
+  bool m_is_made = false;
+};
+
 /// What may happen to a race: a daemon and its worker.
 using Fault = std::function<void(pid_t daemon, pid_t worker)>;
 
@@ -113,6 +159,14 @@ TEST_F(RaceFaults, ADaemonThatIsKilledAtAnyPointLosesNothing) {
 
 TEST_F(RaceFaults, ARaceGoesOnWhereProcessorsAreTakenAwayMeanwhile) {
   EXPECT_EQ(race_with([](pid_t, pid_t worker) { take_processors_away(worker); }), 0);
+  expect_tuned();
+}
+
+TEST_F(RaceFaults, ARaceGoesOnUnderAQuotaThatIsPutOnMeanwhile) {
+  const Quota quota;
+  if (!quota.is_made()) GTEST_SKIP() << "this process may make no control group with a share of processors";
+  EXPECT_EQ(race_with([&](pid_t, pid_t worker) { quota.put_on(worker); }), 0);
+  EXPECT_GT(quota.waits(), 0);
   expect_tuned();
 }
 

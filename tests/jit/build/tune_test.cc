@@ -1,10 +1,6 @@
 // A build that races: winners, kernels and plans, are verified, recorded and linked, and what has raced does not race again.
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -27,6 +23,7 @@
 #include "jit/build/plan/plan_regions.h"
 #include "jit/run/program_generated.h"
 #include "jit/worker/process_runner.h"
+#include "tests/autotune/neighbour.h"
 #include "tests/cache/cache_testing.h"
 #include "tests/jit/build/publish.h"
 
@@ -39,7 +36,7 @@ const CompileBackend* only_the_host(std::string_view name) {
 }
 
 /// The host's backend with other candidates for products.
-class OtherCandidates final : public CompileBackend {
+class OtherCandidates : public CompileBackend {
  public:
   using Edit = std::function<void(const GemmSpec&, std::vector<Schedule>&)>;
   explicit OtherCandidates(Edit edit) : m_edit(std::move(edit)) {}
@@ -69,6 +66,36 @@ const CompileBackend* badly_ordered(std::string_view name) {
   static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
     const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
     schedules.insert(schedules.begin(), {encode_choices(slow), "planted"});
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// Its second candidate does nothing at all: the fastest, and wrong.
+class IdleCandidate final : public OtherCandidates {
+ public:
+  IdleCandidate()
+      : OtherCandidates([](const GemmSpec&, std::vector<Schedule>& schedules) {
+          schedules.insert(schedules.begin() + 1, {schedules.front().bytes, "idle"});
+        }) {}
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
+    KILN_ASSIGN_OR_RETURN(Image image, OtherCandidates::compile(spec, schedule, target));
+    if (schedule.description == "idle") image.code.assign(image.code.size(), 0xc3);  // ret
+    return image;
+  }
+};
+
+const CompileBackend* idle_as_second(std::string_view name) {
+  static const IdleCandidate backend;
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// The model's first schedule behind two that are far slower.
+const CompileBackend* far_apart(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
+    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
+    cpu::OuterProductSchedule slower = slow;
+    slower.k_block = 4;
+    schedules = {{encode_choices(slow), "slow"}, {encode_choices(slower), "slower"}, schedules.front()};
   });
   return name == backend.name() ? &backend : nullptr;
 }
@@ -137,23 +164,6 @@ constexpr bool k_is_slowed = true;
 #else
 constexpr bool k_is_slowed = false;
 #endif
-
-/// Keeps a processor busy.
-class Neighbour {
- public:
-  Neighbour() : m_child(fork()) {
-    if (m_child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (volatile bool forever = true; m_child == 0 && forever;) {
-    }
-  }
-  ~Neighbour() {
-    kill(m_child, SIGKILL);
-    waitpid(m_child, nullptr, 0);
-  }
-
- private:
-  pid_t m_child;
-};
 
 /// A product whose candidates differ, and a loop that does not race.
 Graph product_and_loop() {
@@ -568,14 +578,33 @@ TEST_F(TuneTest, a_neighbourhood_leads_to_its_latest_race) {
   EXPECT_EQ(heads_of(*again, "near").front().generation, 1);
 }
 
-TEST_F(TuneTest, a_bad_order_is_recovered_from_beside_a_neighbour) {
-  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
-  const Neighbour neighbour;
-  const auto tuned = build_it(Tuning::all, product(), badly_ordered);
+TEST_F(TuneTest, a_wrong_candidate_that_wins_a_race_drops_out_and_the_others_race_again) {
+  const auto tuned = build_it(Tuning::all, product_and_loop(), idle_as_second);
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
   const auto record = record_in(*tuned);
   ASSERT_TRUE(record.ok()) << record.status().to_string();
-  EXPECT_NE(record->winner, 0);
+  const auto& all = record->candidates;
+  const auto idle = std::ranges::find(all, "idle", &TuningRecord::Candidate::description);
+  ASSERT_NE(idle, all.end());
+  EXPECT_NE(idle->dropped, "") << "its verdict";
+  EXPECT_TRUE(idle->is_finalist) << "it won a race";
+  EXPECT_NE(&all[record->winner], &*idle);
+  EXPECT_FALSE(all[record->winner].seconds.empty());
+}
+
+TEST_F(TuneTest, a_bad_order_is_recovered_from_beside_a_neighbour_with_the_same_pick) {
+  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
+  std::vector<std::string> picks;
+  for (const bool is_alone : {true, false}) {
+    const auto neighbour = is_alone ? nullptr : std::make_unique<testing::Neighbour>();
+    const auto tuned = build_it(Tuning::all, product(), far_apart);
+    ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
+    const auto record = record_in(*tuned);
+    ASSERT_TRUE(record.ok()) << record.status().to_string();
+    EXPECT_NE(record->winner, 0);
+    picks.push_back(record->candidates[record->winner].description);
+  }
+  EXPECT_EQ(picks[0], picks[1]);
 }
 
 }  // namespace
