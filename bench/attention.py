@@ -59,6 +59,17 @@ class Attention(NamedTuple):
         return window if window < self.keys else 0
 
     @property
+    def kind(self):
+        """full, causal, or masked by anything else."""
+        if self.variant in ("causal", "causal-offset") or (self.is_causal and not self.window):
+            return "causal"
+        return "full" if self.variant == "none" else "masked"
+
+    @property
+    def is_long(self):
+        return min(self.queries, self.keys) >= 1024
+
+    @property
     def cap(self):
         return float(self.variant.split()[-1]) if "softcap" in self.variant else 0.0
 
@@ -147,6 +158,8 @@ class Attention(NamedTuple):
                 "%scores = mul(%bent, %cap)", "%shares = softmax(%scores) {dim = 3}", f"%narrow = cast(%shares) {{dtype = {dtype}}}",
                 "%mixed = matmul(%narrow, %v)", f"%out = reshape(%mixed) {{shape = {back}}}"]
 
+
+KINDS = ("forward full", "forward causal", "forward masked", "backward")
 
 # Attention of a small GPT-2, and longer or odder ones.
 CASES = [Attention(1, 12, 12, 512, 512, 64, 64, "causal"), Attention(1, 12, 12, 512, 512, 64, 64),
@@ -267,7 +280,8 @@ def forward(case, operands, options):
     results = [torch.empty(reference[0].shape, dtype=dtype), torch.empty(case.batch, case.heads, case.queries)]
     mine, facts = kernels.ours(case.text(options.dtype), [each for each in operands if each is not None],
                                results[:len(reference)], reference, allowed, options)
-    return kernels.race(f"forward {case}", mine, peers, case.work(), options, **facts), results
+    return kernels.race(f"forward {case}", mine, peers, case.work(), options, of=f"forward {case.kind}",
+                        is_long=case.is_long, **facts), results
 
 
 def backward_forms(case, q, k, v, extra, grad):
@@ -299,7 +313,8 @@ def backward(case, operands, results, options):
     inputs = [grad, q, k, v, *results, *([] if extra is None else [extra])]
     mine, facts = kernels.ours(case.text(options.dtype, backward=True), inputs, [torch.empty_like(each) for each in (q, k, v)],
                                reference, 2 * allowed, options)
-    return kernels.race(f"backward {case}", mine, peers, 2.5 * case.work(), options, **facts)
+    return kernels.race(f"backward {case}", mine, peers, 2.5 * case.work(), options, of="backward",
+                        is_long=case.is_long, **facts)
 
 
 def measure(case, options):
@@ -329,8 +344,11 @@ def main():
         *numbers, variant = options.case.split(",")
         cases = [Attention(*map(int, numbers), variant)]
     rows = common.until_interrupted(row for case in cases for row in measure(case, options))
+    groups = {name: [row for row in rows if row["of"] == name] for name in KINDS}
     common.report(f"attention {options.dtype}", rows, {
-        name: common.ratios(row for row in rows if row["case"].startswith(name)) for name in ("forward", "backward")})
+        **{name: common.ratios(group) for name, group in groups.items()},
+        "share of the roof, 1024 queries and keys or more": {
+            name: common.share_of_roof(row for row in group if row["is_long"]) for name, group in groups.items()}})
 
 
 if __name__ == "__main__":

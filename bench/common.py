@@ -1,7 +1,8 @@
 """What every benchmark shares: facts of the host, interleaved timing, rows, and the JSON that tools/bench writes.
 
 A row is {"case", "unit", "ours", "peers": {name: value}, "own": {name: value}, "ratio", "best", "spread": {name: share}}: `own`
-are other ways of Kiln, listed but no peers; a ratio above 1 says that ours is faster than the best peer."""
+are other ways of Kiln, listed but no peers; a ratio above 1 says that ours is faster than the best peer. Kernels also have
+"roof", what the machine's multiply-adds alone would reach, and "of_roof", our share of it."""
 import argparse
 import collections
 import datetime
@@ -32,11 +33,17 @@ def host():
 
 
 def spread(samples):
-    """Interquartile range over the median."""
-    if len(samples) < 4:
-        return 0.0
-    first, _, third = statistics.quantiles(samples, n=4)
-    return (third - first) / statistics.median(samples)
+    """Interquartile range over the median; of fewer than four samples, all of their range; of one, none."""
+    if len(samples) < 2:
+        return None
+    quartiles = statistics.quantiles(samples, n=4) if len(samples) >= 4 else sorted(samples)
+    return round((quartiles[-1] - quartiles[0]) / abs(statistics.median(samples)), 3)
+
+
+def spreads(samples):
+    """Of each name that has several samples."""
+    found = {name: spread(values) for name, values in samples.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _timed(function, calls, clock=time.perf_counter):
@@ -96,7 +103,7 @@ def row(case, samples, ours="kiln", own=("backend",), unit="s", scale=1.0, work=
                  "own": {name: values[name] for name in samples if name != ours and name in own},
                  "ratio": min(medians[name] for name in peers) / medians[ours] if peers and medians[ours] > 0 else None,
                  "best": {name: work / min(each) if work else min(each) * scale for name, each in samples.items()},
-                 "spread": {name: round(spread(each), 3) for name, each in samples.items()}, **more})
+                 "spread": spreads(samples), **more})
 
 
 def until_interrupted(rows):
@@ -122,6 +129,12 @@ def ratios(rows):
     worst = min(rows, key=lambda row: row["ratio"])
     return {"cases": len(rows), "geometric mean": round(geometric_mean(row["ratio"] for row in rows), 3),
             "worst": round(worst["ratio"], 3), "worst case": worst["case"], "below 1": sum(row["ratio"] < 1 for row in rows)}
+
+
+def share_of_roof(rows):
+    """The geometric mean of their shares."""
+    shares = [row["of_roof"] for row in rows if row.get("of_roof")]
+    return {"cases": len(shares), **({"geometric mean": round(geometric_mean(shares), 3), "least": round(min(shares), 3)} if shares else {})}
 
 
 def report(bench, rows, summary):

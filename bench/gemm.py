@@ -31,6 +31,11 @@ class Gemm(NamedTuple):
         return self.n // 2 if "swiglu" in self.epilogue else self.n
 
     @property
+    def is_large(self):
+        """No extent is short: arithmetic alone is the limit."""
+        return min(self.m, self.n, self.k) >= 512
+
+    @property
     def is_small(self):
         return min(self.m, self.n, self.k) <= 64 or any(extent % 16 for extent in (self.m, self.n, self.k))
 
@@ -142,7 +147,8 @@ def measure(case, options):
         kernels.require_right(f"{case} {name}", [peer()], [exact], kernels.OF_PEERS * allowed)
     inputs, output = [operand for operand in operands if operand is not None], torch.empty(exact.shape, dtype=dtype)
     mine, facts = kernels.ours(case.text(options.dtype), inputs, [output], [exact], allowed, options)
-    return kernels.race(str(case), mine, peers, 2.0 * case.m * case.n * case.k, options, is_small=case.is_small, **facts)
+    return kernels.race(str(case), mine, peers, 2.0 * case.m * case.n * case.k, options, is_small=case.is_small,
+                        is_large=case.is_large, **facts)
 
 
 def set_openblas_threads(count):
@@ -176,7 +182,9 @@ def main():
     rows = common.until_interrupted(measure(case, options) for case in cases_of(options))
     common.report(f"gemm {options.dtype}", rows, {"all": common.ratios(rows),
                                                   "small, skinny or odd": common.ratios(row for row in rows if row["is_small"]),
-                                                  "the rest": common.ratios(row for row in rows if not row["is_small"])})
+                                                  "the rest": common.ratios(row for row in rows if not row["is_small"]),
+                                                  "share of the roof, extents of 512 and more": common.share_of_roof(
+                                                      row for row in rows if row["is_large"])})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backends/cpu/runtime/runtime.h"
+#include "backends/host_rate.h"
 #include "base/limits.h"
 #include "bench/schedule_search.h"
 #include "frontend/canonical/canonical.h"
@@ -166,9 +167,11 @@ Expected<int> count_candidates(const char* text, const Target& target) {
   return static_cast<int>(most);
 }
 
-Expected<std::string> search(const char* text, const Target& target, uint32_t rounds) {
+using SearchPlan = Expected<std::string> (*)(const Plan&, const Target&, uint32_t rounds);
+
+Expected<std::string> search(const char* text, const Target& target, uint32_t rounds, SearchPlan of_plan) {
   KILN_ASSIGN_OR_RETURN(const Plan plan, plan_of(text));
-  return bench::search(plan, target, rounds);
+  return of_plan(plan, target, rounds);
 }
 
 Expected<std::string> search_near(std::span<const char* const> texts, const Target& target, uint32_t rounds,
@@ -209,7 +212,14 @@ KILN_BENCH int kiln_bench_candidates(const char* text, const char* target) {
 
 /// Has the tuner pick, and looks for something better among all schedules (schedule_search.h): JSON, until the next call.
 KILN_BENCH const char* kiln_bench_search(const char* text, const char* target, int rounds) {
-  s_result = value_or_error(search(text, target_named(target), static_cast<uint32_t>(rounds)));
+  s_result = value_or_error(search(text, target_named(target), static_cast<uint32_t>(rounds), bench::search));
+  return s_result.empty() ? nullptr : s_result.c_str();
+}
+
+/// What a busy neighbour and a bad order of candidates do to its pick (search_with_faults of schedule_search.h).
+KILN_BENCH const char* kiln_bench_search_with_faults(const char* text, const char* target, int rounds) {
+  s_result =
+      value_or_error(search(text, target_named(target), static_cast<uint32_t>(rounds), bench::search_with_faults));
   return s_result.empty() ? nullptr : s_result.c_str();
 }
 
@@ -219,6 +229,14 @@ KILN_BENCH const char* kiln_bench_search_near(const char* const* texts, int coun
       value_or_error(search_near({texts, static_cast<size_t>(count)}, target_named(""), static_cast<uint32_t>(rounds),
                                  static_cast<uint32_t>(guesses), static_cast<uint32_t>(seed)));
   return s_result.empty() ? nullptr : s_result.c_str();
+}
+
+/// Floating-point operations a second that so many threads reach with the dtype in registers; 0 where the host has no
+/// instruction that multiplies it.
+KILN_BENCH double kiln_bench_roof(const char* dtype, int threads) {
+  const std::vector<HostLoop> loops = host_loops();
+  const auto loop = std::ranges::find(loops, std::string_view(dtype), &HostLoop::dtype);
+  return loop == loops.end() ? 0 : best_rate(static_cast<uint32_t>(threads), *loop);
 }
 
 KILN_BENCH void kiln_bench_destroy(void* kernel) { delete static_cast<BenchKernel*>(kernel); }

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import statistics
 import time
 
 import common
@@ -29,7 +30,8 @@ def library():
             ("candidates", ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p]), ("description", ctypes.c_char_p, [ctypes.c_void_p]),
             ("compile_ms", ctypes.c_double, [ctypes.c_void_p]), ("destroy", None, [ctypes.c_void_p]),
             ("run", None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]),
-            ("search", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
+            ("roof", ctypes.c_double, [ctypes.c_char_p, ctypes.c_int]),
+            *[(name, ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]) for name in ("search", "search_with_faults")],
             ("search_near", ctypes.c_char_p, [ctypes.POINTER(ctypes.c_char_p), *[ctypes.c_int] * 4])):
         function = getattr(c, f"kiln_bench_{name}")
         function.restype, function.argtypes = result, arguments
@@ -105,9 +107,13 @@ def fastest(functions, options, margin=1.0):
 
 
 def race(case, mine, peers, work, options, **more):
-    """The row of a case; peers that are far from the best one take no part."""
+    """The row of a case; peers that are far from the best one take no part. The roof is measured beside the case, since a
+    machine's clock changes."""
     near = fastest(peers, options, margin=1.3)
     samples = sampled({**mine, **{name: peers[name] for name in near}}, options, options.rounds, options.seconds)
+    roof = library().kiln_bench_roof(options.dtype.encode(), options.threads) / 1e9
+    if roof:
+        more |= {"roof": roof, "of_roof": work / 1e9 / statistics.median(samples["kiln"]) / roof}
     return common.row(case, samples, own=("analytic",), unit="GF/s", work=work / 1e9, **more)
 
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "autotune/machine_lock.h"
 #include "autotune/measure.h"
@@ -64,10 +66,12 @@ Expected<Tuned> tune(std::span<const Plan> plans, const Target& target, const Co
 
 const TuningRecord::Candidate& winner_of(const TuningRecord& record) { return record.candidates[record.winner]; }
 
-/// The host's backend with a model that knows nothing: some of all schedules, in an order of chance.
-class Guesses final : public CompileBackend {
+using ListSchedules = std::function<std::vector<Schedule>(const KernelSpec&, const Target&, const Machine&)>;
+
+/// The host's backend with other candidates than its own.
+class OtherCandidates final : public CompileBackend {
  public:
-  Guesses(size_t count, uint32_t seed) : m_count(count), m_seed(seed) {}
+  explicit OtherCandidates(ListSchedules list) : m_list(std::move(list)) {}
 
   std::string_view name() const override { return backend().name(); }
   std::vector<Target> targets() const override { return backend().targets(); }
@@ -76,20 +80,35 @@ class Guesses final : public CompileBackend {
   Status claims(const KernelSpec& spec, const Target& target) const override { return backend().claims(spec, target); }
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
                                    const Machine& machine) const override {
-    std::vector<Schedule> schedules = backend().schedules(spec, target, machine);
-    std::seed_seq seeds{m_seed, static_cast<uint32_t>(std::hash<std::string>()(kernel_name(spec)))};
-    std::ranges::shuffle(schedules, std::mt19937(seeds));
-    schedules.resize(std::min(schedules.size(), m_count));
-    return schedules;
+    return m_list(spec, target, machine);
   }
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
     return backend().compile(spec, schedule, target);
   }
 
  private:
-  const size_t m_count;
-  const uint32_t m_seed;
+  const ListSchedules m_list;
 };
+
+/// Those of a model that knows nothing: `count` of all schedules, in an order of chance.
+OtherCandidates guesses(size_t count, uint32_t seed) {
+  return OtherCandidates([=](const KernelSpec& spec, const Target& target, const Machine& machine) {
+    std::vector<Schedule> schedules = backend().schedules(spec, target, machine);
+    std::seed_seq seeds{seed, static_cast<uint32_t>(std::hash<std::string>()(kernel_name(spec)))};
+    std::ranges::shuffle(schedules, std::mt19937(seeds));
+    schedules.resize(std::min(schedules.size(), count));
+    return schedules;
+  });
+}
+
+/// Those of a model that has them the wrong way round.
+OtherCandidates worst_first() {
+  return OtherCandidates([](const KernelSpec& spec, const Target& target, const Machine& machine) {
+    std::vector<Schedule> schedules = backend().candidates(spec, target, machine);
+    std::ranges::reverse(schedules);
+    return schedules;
+  });
+}
 
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
@@ -117,10 +136,9 @@ void add_once(std::vector<Contender*>& finalists, Contender* contender) {
 
 class Search {
  public:
-  Search(const KernelSpec& spec, const Target& target, CandidateRunner& runner)
+  Search(const KernelSpec& spec, const Target& target, CandidateRunner& runner, std::span<const Schedule> schedules)
       : m_spec(spec), m_target(target), m_stopwatch(runner, {machine(target).second_level_bytes}) {
-    for (const Schedule& schedule : backend().schedules(spec, target, machine(target))) {
-      ++m_schedules;
+    for (const Schedule& schedule : schedules) {
       auto image = backend().compile(spec, schedule, target);
       if (!image.ok()) continue;
       const bool is_known =
@@ -164,7 +182,6 @@ class Search {
     if (image.ok()) m_contenders.push_back({schedule, std::move(*image), {}});
   }
   std::vector<Contender>& contenders() { return m_contenders; }
-  size_t schedules() const { return m_schedules; }
   uint64_t samples() const { return m_samples; }
 
  private:
@@ -190,12 +207,12 @@ class Search {
   const Target& m_target;
   Stopwatch m_stopwatch;
   std::vector<Contender> m_contenders;
-  size_t m_schedules = 0;
   uint64_t m_samples = 0;
 };
 
 Json described(const Contender& contender) {
-  return {{"schedule", contender.schedule.description}, {"seconds", contender.median()}};
+  return {
+      {"schedule", contender.schedule.description}, {"seconds", contender.median()}, {"samples", contender.seconds}};
 }
 
 Expected<const KernelSpec*> racing_spec(const Plan& plan, const Target& target) {
@@ -228,7 +245,8 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
   KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(*spec, *runner));
-  Search search(*spec, target, *runner);
+  const std::vector<Schedule> schedules = backend().schedules(*spec, target, machine(target));
+  Search search(*spec, target, *runner, schedules);
   search.run();
   const double seconds = seconds_since(start);
 
@@ -247,7 +265,7 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
   const Contender& best =
       **std::ranges::min_element(finalists, {}, [&](const Contender* each) { return each->share_of(*pick); });
   return Json{{"kernel", kernel_name(*spec)},
-              {"schedules", search.schedules()},
+              {"schedules", schedules.size()},
               {"distinct", search.contenders().size()},
               {"candidates", candidates.size()},
               {"pick", described(*pick)},
@@ -268,7 +286,7 @@ Expected<Json> compare(const Plan& plan, const Target& target, const TuningRecor
   KILN_ASSIGN_OR_RETURN(const KernelSpec* spec, racing_spec(plan, target));
   KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
   KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(*spec, *runner));
-  Search search(*spec, target, *runner);
+  Search search(*spec, target, *runner, backend().schedules(*spec, target, machine(target)));
   const auto &first = alone.candidates.front(), &one = winner_of(alone), &other = winner_of(among);
   for (const auto* each : {&first, &one, &other}) search.add(*each);
   search.run();
@@ -300,7 +318,7 @@ Expected<Json> compare(const Plan& plan, const Target& target, const TuningRecor
 
 Expected<std::string> search_near(std::span<const Plan> plans, const Target& target, uint32_t rounds, uint32_t guesses,
                                   uint32_t seed) {
-  const Guesses by(guesses, seed);
+  const OtherCandidates by = bench::guesses(guesses, seed);
   std::vector<TuningRecord> alone;
   uint64_t samples = 0;
   for (const Plan& plan : plans) {
@@ -315,6 +333,38 @@ Expected<std::string> search_near(std::span<const Plan> plans, const Target& tar
     rows.push_back(std::move(row));
   }
   return Json{{"rows", std::move(rows)}, {"samples", {{"alone", samples}, {"among", among.samples}}}}.dump();
+}
+
+Expected<std::string> search_with_faults(const Plan& plan, const Target& target, uint32_t rounds) {
+  KILN_ASSIGN_OR_RETURN(const KernelSpec* spec, racing_spec(plan, target));
+  const std::span<const Plan> plans(&plan, 1);
+  KILN_ASSIGN_OR_RETURN(const Tuned alone, tune(plans, target));
+  Expected<Tuned> beside = [&] {
+    const std::jthread neighbour([](const std::stop_token& stop) { while (!stop.stop_requested()); });
+    return tune(plans, target);
+  }();
+  KILN_RETURN_IF_ERROR(beside.status());
+  KILN_ASSIGN_OR_RETURN(const Tuned planted, tune(plans, target, worst_first()));
+
+  KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(target));
+  KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(*spec, *runner));
+  const std::pair<std::string, const TuningRecord::Candidate&> meeting[] = {
+      {"alone", winner_of(alone.records.front())},
+      {"beside a busy loop", winner_of(beside->records.front())},
+      {"worst first", winner_of(planted.records.front())},
+      {"the last", planted.records.front().candidates.front()}};
+  Search search(*spec, target, *runner, {});
+  for (const auto& [name, candidate] : meeting) search.add(candidate);
+  std::vector<Contender*> finalists;
+  for (Contender& each : search.contenders()) finalists.push_back(&each);
+  search.run_final(finalists, rounds);
+  Json found{{"kernel", kernel_name(*spec)}};
+  for (const auto& [name, candidate] : meeting) {
+    const Contender& one = *search.find(candidate.schedule);
+    found[name] = described(one);
+    found[name]["alone_to_it"] = search.find(meeting[0].second.schedule)->share_of(one);
+  }
+  return found.dump();
 }
 
 }  // namespace kiln::bench

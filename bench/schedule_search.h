@@ -25,4 +25,10 @@ Expected<std::string> search(const Plan& plan, const Target& target, uint32_t ro
 Expected<std::string> search_near(std::span<const Plan> plans, const Target& target, uint32_t rounds, uint32_t guesses,
                                   uint32_t seed);
 
+/// What faults do to the tuner's pick: the plan's one product or attention is tuned from an empty cache alone, beside a thread
+/// that never rests, and from candidates that come worst first. The three picks and the last candidate then meet, in turn for
+/// `rounds` rounds. Gives a JSON object: each one's time, and the share of it that the pick made alone takes. Errors: as of
+/// search().
+Expected<std::string> search_with_faults(const Plan& plan, const Target& target, uint32_t rounds);
+
 }  // namespace kiln::bench

@@ -13,7 +13,8 @@ HEAD = """# Benchmarks
 
 What was measured, on which machine, and how: each file of `bench/results/` as one table, written by
 `bench/tables.py`. `ratio` is the best peer's time over ours: above 1 Kiln is faster. `spread` is the interquartile
-range over the median. Samples of one table are interleaved.
+range over the median; of fewer than four samples, their whole range. Samples of one table are interleaved. `of roof` is what
+ours reaches of the multiply-adds that as many threads do in registers, measured beside each case (`kiln bench`).
 """
 TITLES = {
     "model": "Step time", "warm_start": "Second process", "second_process": "Second processes of several models",
@@ -52,14 +53,16 @@ def table(rows):
     own = list(dict.fromkeys(name for row in rows for name in row.get("own", {})))
     peers = list(dict.fromkeys(name for row in rows for name in row.get("peers", {})))
     with_ratio = any(row.get("ratio") is not None for row in rows)
-    with_spread = any(spread_of(row) for row in rows)
-    heads = ["case", "unit", "ours", *own, *peers, *(["ratio"] if with_ratio else []), *(["spread"] if with_spread else [])]
+    with_roof, with_spread = any(row.get("of_roof") for row in rows), any(spread_of(row) for row in rows)
+    heads = ["case", "unit", "ours", *own, *peers, *(["ratio"] if with_ratio else []),
+             *(["of roof"] if with_roof else []), *(["spread"] if with_spread else [])]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in rows:
         cells = [row["case"], row.get("unit", ""), number(row["ours"])]
         cells += [number(row.get("own", {}).get(name)) for name in own]
         cells += [number(row.get("peers", {}).get(name)) for name in peers]
         cells += [number(row.get("ratio"))] if with_ratio else []
+        cells += [number(row.get("of_roof"))] if with_roof else []
         cells += [number(spread_of(row))] if with_spread else []
         lines.append("| " + " | ".join(cells) + " |")
     return lines

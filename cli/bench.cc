@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <random>
 #include <thread>
 
 #include "backends/devices.h"
 #include "backends/host_loops.h"
+#include "backends/host_rate.h"
 #include "cli/check_graph.h"
 #include "cli/command.h"
 #include "client/client.h"
@@ -22,34 +21,13 @@
 namespace kiln::cli {
 namespace {
 
-constexpr uint64_t k_rounds = 2'000'000;  // of a loop of multiply-adds: some milliseconds
 constexpr uint64_t k_team_calls = 1'000;
 constexpr uint64_t k_least_read_bytes = uint64_t{64} << 20, k_most_read_bytes = uint64_t{1} << 30;
-constexpr int k_repeats = 25;
+constexpr int k_repeats = 25;             // of the calls of a team
 constexpr double k_sample_seconds = 0.3;  // of a kernel
 constexpr size_t k_most_runs = 1'000;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// The most work a second that so many threads did, each making `call`, which does `work`, at the same time.
-double best_rate(uint32_t threads, double work, const std::function<void(uint32_t)>& call) {
-  double best = 0;
-  for (int i = 0; i < k_repeats; ++i) {
-    Clock::time_point start;
-    std::barrier begin(threads, [&]() noexcept { start = Clock::now(); });
-    {
-      std::vector<std::jthread> team;
-      for (uint32_t t = 0; t < threads; ++t) {
-        team.emplace_back([&, t] {
-          begin.arrive_and_wait();
-          call(t);
-        });
-      }
-    }
-    best = std::max(best, threads * work / seconds_since(start));
-  }
-  return best;
-}
 
 /// What so many threads can do at best.
 struct Roof {
@@ -82,10 +60,7 @@ double team_seconds(uint32_t threads) {
 
 Roof measure_roof(uint32_t threads) {
   Roof roof{.threads = threads};
-  for (const HostLoop& loop : host_loops()) {
-    const double work = loop.operations * static_cast<double>(k_rounds);
-    roof.operations.emplace_back(loop.dtype, best_rate(threads, work, [&](uint32_t) { loop.run(k_rounds); }));
-  }
+  for (const HostLoop& loop : host_loops()) roof.operations.emplace_back(loop.dtype, best_rate(threads, loop));
   roof.read_bytes = read_rate(threads);
   roof.team_seconds = team_seconds(threads);
   return roof;

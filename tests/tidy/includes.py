@@ -52,8 +52,8 @@ TABLE = {
     "service": ["service/protocol", "jit", "autotune/record.h", "cache", "frontend/wire", "frontend/ir", "backends/backend.h", "base"],
     "client": ["jit/exported", "jit/resolve", "jit/run", "frontend", "service/protocol", "cache/sources", "cache/reader", "cache/format",
                "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/libraries.h", "base"],
-    "cli": ["client", "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/host_loops.h", "backends/libraries.h",
-            "frontend", "cache/format", "cache/reader", "cache/pack", "cache/sources", "service/protocol", "base"],
+    "cli": ["client", "backends/backend.h", "backends/device.h", "backends/devices.h", "backends/host_loops.h", "backends/host_rate.h",
+            "backends/libraries.h", "frontend", "cache/format", "cache/reader", "cache/pack", "cache/sources", "service/protocol", "base"],
     "examples": ["client"],
 }
 ANYTHING = ("tests", "bench", "build")
