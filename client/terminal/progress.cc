@@ -22,7 +22,7 @@ size_t terminal_width() {
 }
 
 std::string bar(uint64_t done, uint64_t total) {
-  constexpr uint64_t k_cells = 20;
+  constexpr uint64_t k_cells = 10;  // a terminal of 80 columns has room for the best time of a race, too
   const uint64_t full = total == 0 ? 0 : std::min(done, total) * k_cells / total;
   return "[" + std::string(full, '#') + std::string(k_cells - full, '-') + "] ";
 }
