@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <thread>
 
@@ -90,6 +91,7 @@ void BackgroundTuner::run() {
   const Digest key = m_next->key;
   m_around.events.record("tuning", "{}", key.to_short());
   BuildRequest request{m_next->graph, {m_next->target}, m_around.cache_directory, Tuning::background};
+  m_kept_races = 0;
   m_job = m_around.pool.submit(
       std::move(request),
       [this](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
@@ -97,6 +99,10 @@ void BackgroundTuner::run() {
                    [this, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
                      if (m_job != 0) m_progress = progress;
                    });
+      },
+      [this](std::shared_ptr<const BuildResult> found) {
+        asio::post(m_around.io, [this, raced = found->raced] { count(raced); });
+        asio::post(m_around.store_thread, [this, found] { m_around.supplies.keep(*found, m_around.store); });
       },
       [this, key, graph = std::move(m_next->graph)](JobOutcome outcome) {
         asio::post(m_around.io, [this, key, graph, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
@@ -139,11 +145,16 @@ void BackgroundTuner::on_published(const Digest& key, const BuildResult& result,
     spdlog::warn("what tuning {} gave is not kept: {}", key.to_short(), status.message());
     return give_up(key);
   }
-  m_around.counters.add(Counter::kernels_tuned, result.raced);
+  count(result.raced - std::min(result.raced, m_kept_races));
   m_around.events.record("tuned", "{}: {} kernels raced{}", key.to_short(), result.raced,
                          result.is_tuned ? "" : ", more are left");
   spdlog::debug("tuning {}: {}", key.to_short(), result.report);
   if (result.raced == 0 && !result.is_tuned) give_up(key);
+}
+
+void BackgroundTuner::count(uint32_t races) {
+  m_kept_races += races;
+  m_around.counters.add(Counter::kernels_tuned, races);
 }
 
 /// Until the next daemon. At the bound all have another chance.

@@ -63,6 +63,7 @@ class BackgroundTuner {
   void run();
   void on_done(const Digest& key, const std::vector<uint8_t>& graph, JobOutcome outcome);
   void on_published(const Digest& key, const BuildResult& result, const Status& status);
+  void count(uint32_t races);
   void give_up(const Digest& key);
 
   Surroundings m_around;
@@ -73,7 +74,8 @@ class BackgroundTuner {
   bool m_is_asking = false;  // the store
   bool m_may_have_work = true;
   std::optional<UntunedProgram> m_next;
-  uint64_t m_job = 0;  // the pool's number of it; 0: none
+  uint64_t m_job = 0;         // the pool's number of it; 0: none
+  uint32_t m_kept_races = 0;  // of the job
   protocol::Progress m_progress;
   std::unordered_set<Digest> m_given_up;  // programs whose races fail
 };

@@ -326,7 +326,11 @@ void Server::Impl::submit(const JobTable::Job& job) {
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
   request.sizes_vary = job.build.sizes_vary;
   if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
-  // Both callbacks come on the pool's threads; only what is posted touches the server.
+  WorkerPool::Keep keep = [this](std::shared_ptr<const BuildResult> found) {
+    asio::post(m_store_thread, [this, found] { m_supplies.keep(*found, *m_store); });
+  };
+  if (job.build.unkept || job.build.afresh) keep = nullptr;
+  // The callbacks come on the pool's threads; only what is posted touches the server.
   m_pool->submit(
       std::move(request),
       [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
@@ -335,6 +339,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
                      on_progress(key, progress);
                    });
       },
+      std::move(keep),
       [this, key](JobOutcome outcome) {
         asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
           on_built(key, std::move(*outcome));

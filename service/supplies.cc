@@ -13,6 +13,7 @@
 #include "cache/sources/directory_entries.h"
 #include "cache/sources/trusted_packs.h"
 #include "jit/run/named_artifacts.h"
+#include "service/guarded.h"
 
 namespace kiln {
 
@@ -143,6 +144,12 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
     }
     m_fleet->offer(std::move(entry));
   }
+}
+
+void Supplies::keep(const BuildResult& found, EntryStore& store) {
+  const Status status = guarded([&] { return store.publish(found, {}, /*replaces=*/false); });
+  if (status.ok()) return offer(found, store);
+  spdlog::warn("what races have found is not kept yet: {}", status.message());
 }
 
 std::optional<BuildResult> Supplies::find_capture(const Digest& key) {

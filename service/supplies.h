@@ -75,6 +75,9 @@ class Supplies {
   /// Gives what was built and published to the sources that take it. Blocks as the store does.
   void offer(const BuildResult& result, EntryStore& store);
 
+  /// Publishes what races have found while their build goes on, and offers it. Where that fails, the build brings it again.
+  void keep(const BuildResult& found, EntryStore& store);
+
   /// A capture that the fleet's store has; blocks for the budget at most.
   std::optional<BuildResult> find_capture(const Digest& key);
   /// Gives it a capture that was kept here, under its key's `parts`.

@@ -45,12 +45,12 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : m_threads) thread.join();
 }
 
-uint64_t WorkerPool::submit(BuildRequest request, ProgressFunction progress, Done done) {
+uint64_t WorkerPool::submit(BuildRequest request, ProgressFunction progress, Keep keep, Done done) {
   uint64_t number = 0;
   {
     const std::scoped_lock lock(m_mutex);
     m_lives[number = ++m_numbers] = {};
-    m_jobs.push_back({number, std::move(request), std::move(progress), std::move(done)});
+    m_jobs.push_back({number, std::move(request), std::move(progress), std::move(keep), std::move(done)});
   }
   m_changed.notify_one();
   return number;
@@ -195,6 +195,8 @@ Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, BuildSupp
         KILN_RETURN_IF_ERROR(send_all(socket, job::encode(std::move(answered)), deadline));
       } else if (auto* code = std::get_if<job::MadeCode>(&message)) {
         supply.give(std::move(code->made));
+      } else if (auto* found = std::get_if<job::Found>(&message)) {
+        if (job.keep) job.keep(std::make_shared<const BuildResult>(std::move(found->result)));
       } else if (auto* result = std::get_if<BuildResult>(&message)) {
         return std::move(*result);
       } else if (const auto* failure = std::get_if<job::JobFailure>(&message)) {

@@ -34,7 +34,7 @@ std::shared_ptr<BuildResult> result_of(JobOutcome outcome);
 /// holds it to its deadline and puts it away. A worker that crashes is tried once more; one that hangs is
 /// not, since that would hang as long again.
 ///
-/// Threading: any thread. `progress` and `done` are called on the pool's threads.
+/// Threading: any thread. `progress`, `keep` and `done` are called on the pool's threads.
 class WorkerPool {
  public:
   struct Options {
@@ -47,6 +47,8 @@ class WorkerPool {
   static Options options_of(const Config& config, std::string program);
 
   using Done = std::function<void(JobOutcome)>;
+  /// Is given what races have found while their build goes on.
+  using Keep = std::function<void(std::shared_ptr<const BuildResult>)>;
 
   /// `supplies` outlives it.
   WorkerPool(Options options, Supplies& supplies);
@@ -55,8 +57,8 @@ class WorkerPool {
 
   size_t size() const { return m_options.count; }
 
-  /// Gives the job's number.
-  uint64_t submit(BuildRequest request, ProgressFunction progress, Done done);
+  /// Gives the job's number. Without `keep` nothing is kept before the job is done.
+  uint64_t submit(BuildRequest request, ProgressFunction progress, Keep keep, Done done);
 
   /// Ends a job with cancelled; nothing when it is over. Its worker dies by itself, which is not waited for.
   void cancel(uint64_t number);
@@ -69,6 +71,7 @@ class WorkerPool {
     uint64_t number = 0;
     BuildRequest request;
     ProgressFunction progress;
+    Keep keep;
     Done done;
   };
 

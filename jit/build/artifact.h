@@ -28,6 +28,16 @@ struct BuiltHead {
   std::string not_judged = {};  // of a program: why its own verdict is missing, or from where on
 };
 
+/// Everything to publish, in one batch.
+struct BuildResult {
+  std::vector<BuiltArtifact> artifacts;
+  std::vector<BuiltHead> heads;
+  uint64_t compilations = 0;  // code generations done
+  uint32_t raced = 0;         // kernels whose candidates raced, and regions whose plans did
+  bool is_tuned = true;       // every kernel and region of the programs that may race has
+  std::string report;         // JSON: stages with milliseconds, kernels with schedule, error and time
+};
+
 /// The artifact, named by its content.
 BuiltArtifact named_artifact(ArtifactKind kind, const LaunchData& launch, std::vector<uint8_t> payload);
 

@@ -31,16 +31,6 @@ struct BuildRequest {
   bool sizes_vary = false;
 };
 
-/// Everything to publish, in one batch.
-struct BuildResult {
-  std::vector<BuiltArtifact> artifacts;
-  std::vector<BuiltHead> heads;
-  uint64_t compilations = 0;  // code generations done
-  uint32_t raced = 0;         // kernels whose candidates raced, and regions whose plans did
-  bool is_tuned = true;       // every kernel and region of the programs that may race has
-  std::string report;         // JSON: stages with milliseconds, kernels with schedule, error and time
-};
-
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →
 /// verdict → artifacts. Uses as many threads as `environment` gives it. Nothing is returned that the verdict has not
 /// passed, except under keys that say so: where no device of a target is there, code for it is compiled and its verdict

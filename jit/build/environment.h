@@ -9,6 +9,7 @@
 #include "backends/backend.h"
 #include "base/expected.h"
 #include "base/limits.h"
+#include "jit/build/artifact.h"
 #include "jit/build/code_supply.h"
 #include "jit/resolve/key.h"
 #include "verdict/candidate_runner.h"
@@ -28,11 +29,16 @@ using RunnerTaker = std::function<void(const Target&, std::unique_ptr<CandidateR
 using ProgressFunction =
     std::function<void(std::string_view stage, uint64_t done, uint64_t total, std::string_view item)>;
 
+/// Publishes what races have found while the build goes on: a build that is ended loses one race at most. It brings the same
+/// again with its end.
+using ResultKeeper = std::function<void(BuildResult found)>;
+
 /// What a build is given by the process that it runs in.
 struct BuildEnvironment {
   RunnerFactory make_runner;
   RunnerTaker done_with = [](const Target&, std::unique_ptr<CandidateRunner>) {};
   ProgressFunction progress = [](std::string_view, uint64_t, uint64_t, std::string_view) {};
+  ResultKeeper keep = [](const BuildResult&) {};
   /// How many threads the build may have at this moment; fewer than before when others build too.
   std::function<size_t()> threads = [] { return size_t{std::thread::hardware_concurrency()}; };
   /// How many runners of a target the build may have at once.

@@ -196,6 +196,7 @@ Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits
                  {.make_runner = make_runner,
                   .done_with = [&idle](const Target& target, auto runner) { idle.give(target, std::move(runner)); },
                   .progress = progress,
+                  .keep = [&daemon](BuildResult found) { daemon.send(job::Found{std::move(found)}); },
                   .threads = [&threads] { return threads.share(); },
                   .most_runners =
                       [](const Target& target) {

@@ -107,6 +107,9 @@ Status read(const wire::JobResult& table, BuildResult& result) {
   return {};
 }
 
+Offset<void> write(FlatBufferBuilder& builder, const Found& found) { return write(builder, found.result); }
+Status read(const wire::JobResult& table, Found& found) { return read(table, found.result); }
+
 Offset<void> write(FlatBufferBuilder& builder, const JobFailure& failure) {
   const auto message = builder.CreateString(failure.status.message());
   const auto op = builder.CreateString(failure.status.op());
@@ -229,6 +232,8 @@ Expected<JobMessage> decode(const Frame& frame) {
       return decode_as<wire::PlanQuestion, PlanQuestion>(frame);
     case 8:
       return decode_as<wire::PlanAnswer, PlanAnswer>(frame);
+    case 9:
+      return decode_as<wire::JobResult, Found>(frame);
     default:
       return invalid_argument("job message of unknown kind {}", frame.kind);
   }

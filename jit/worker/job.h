@@ -34,6 +34,11 @@ struct MadeCode {
   std::vector<SuppliedCode> made;
 };
 
+/// BuildEnvironment::keep.
+struct Found {
+  BuildResult result;
+};
+
 /// CodeSupply::raced_plans and its answer.
 struct PlanQuestion {
   std::vector<Digest> keys;
@@ -44,7 +49,7 @@ struct PlanAnswer {
 
 /// The order is the frame's kind.
 using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure, CodeQuestion, CodeAnswer, MadeCode,
-                                PlanQuestion, PlanAnswer>;
+                                PlanQuestion, PlanAnswer, Found>;
 
 std::vector<uint8_t> encode(const JobMessage& message);
 /// Errors: invalid_argument; a worker that sends such a thing is treated as crashed.

@@ -15,14 +15,19 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "cli_fixture.h"
 
 namespace kiln {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::StartsWith;
 
 std::vector<pid_t> children_of(pid_t process) {
@@ -130,6 +135,16 @@ class RaceFaults : public Cli {
     return status;
   }
 
+  /// Heads of records: a key, its generation, and what was measured.
+  std::set<std::tuple<std::string, int, std::string>> records() const {
+    std::set<std::tuple<std::string, int, std::string>> heads;
+    const auto listed = kiln({"ls", "--kind", "record", "--json"}).json();
+    for (const auto& entry : listed["entries"]) {
+      for (const auto& head : entry["heads"]) heads.emplace(head["key"], head["generation"], entry["digest"]);
+    }
+    return heads;
+  }
+
   /// What raced serves, and does not race again.
   void expect_tuned() {
     const auto run = kiln({"run", graph(33), "--check", "--json"}).json();
@@ -155,6 +170,31 @@ TEST_F(RaceFaults, ADaemonThatIsKilledAtAnyPointLosesNothing) {
     expect_tuned();
     ASSERT_EQ(kiln({"clear"}).exit_status, 0);
   }
+}
+
+TEST_F(RaceFaults, WhatRacedBeforeADaemonIsKilledDoesNotRaceAgain) {
+  const pid_t warming = m_world.start({"warm", graph(33), "--tune"}, m_world.directory() / "out", "/dev/null");
+  while (records().empty()) {
+    ASSERT_EQ(waitpid(warming, nullptr, WNOHANG), 0) << "nothing was kept before the end";
+  }
+  ASSERT_EQ(kill(kiln({"status", "--json"}).json()["pid"].get<pid_t>(), SIGKILL), 0);
+  const auto before = records();  // of the next daemon
+  int status = 0;
+  waitpid(warming, &status, 0);
+  EXPECT_EQ(status, 0) << "the next daemon went on";
+  const auto after = records();
+  EXPECT_THAT(after, IsSupersetOf(before));
+  EXPECT_GT(after.size(), before.size()) << "nothing was left to race";
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--json"}).json()["graphs"][0]["result"], "mapped hit");
+}
+
+TEST_F(RaceFaults, TopShowsWhatRaces) {
+  const pid_t warming = m_world.start({"warm", graph(33), "--tune"}, m_world.directory() / "out", "/dev/null");
+  std::string shown;
+  const auto is_shown = [&] { return shown.find(" best ") != std::string::npos; };
+  while (!is_shown() && waitpid(warming, nullptr, WNOHANG) == 0) shown = kiln({"top"}).out;
+  EXPECT_THAT(shown, ContainsRegex("running +1 +tune [0-9]+/[1-9][0-9]*  best [0-9.]+ ms  [^\n]*gemm_"));
+  waitpid(warming, nullptr, 0);
 }
 
 TEST_F(RaceFaults, ARaceGoesOnWhereProcessorsAreTakenAwayMeanwhile) {
@@ -217,7 +257,8 @@ TEST_F(Cli, RacesOnATerminalShowHowFarTheyAreAndLeaveNothingBehind) {
   ASSERT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
   const std::string sent = retune_on_terminal(m_world);
   EXPECT_THAT(sent, StartsWith("\r["));
-  EXPECT_THAT(sent, HasSubstr("gemm"));
+  EXPECT_THAT(sent, ContainsRegex("\\] [0-9]+/[1-9][0-9]*  [0-9.]+/s  ETA [0-9][^\r]*  best [0-9.]+ ms  "));
+  EXPECT_THAT(sent, HasSubstr("gemm_"));
   const std::string erased = "\r\x1b[K";
   const size_t last_bar = sent.rfind("\r[");
   ASSERT_NE(last_bar, std::string::npos);

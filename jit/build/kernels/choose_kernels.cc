@@ -111,6 +111,15 @@ ChosenKernels foreseen(const ChosenKernels& known, std::span<const KernelJob> jo
 
 }  // namespace
 
+BuildResult ChosenKernels::news() {
+  BuildResult found;
+  std::ranges::copy(std::span(artifacts).subspan(m_told_artifacts), std::back_inserter(found.artifacts));
+  std::ranges::copy(std::span(heads).subspan(m_told_heads), std::back_inserter(found.heads));
+  m_told_artifacts = artifacts.size();
+  m_told_heads = heads.size();
+  return found;
+}
+
 Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published) {
   const auto made = std::ranges::find(chosen.artifacts, code, &BuiltArtifact::digest);
   if (made != chosen.artifacts.end()) {

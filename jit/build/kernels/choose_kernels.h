@@ -20,6 +20,12 @@ struct ChosenKernels {
   std::vector<BuiltHead> heads;                     // that lead to it
   uint64_t compilations = 0;
   nlohmann::ordered_json report = nlohmann::ordered_json::array();  // what was compiled, kernel by kernel
+
+  /// A copy of the artifacts and heads that have been added since it was last asked for.
+  BuildResult news();
+
+ private:
+  size_t m_told_artifacts = 0, m_told_heads = 0;
 };
 
 /// The code of this digest: what was just made, else what the cache has. Errors: not_found.

@@ -1,6 +1,7 @@
 #include "jit/build/kernels/near_records.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "autotune/record.h"
 #include "jit/resolve/key.h"
@@ -31,7 +32,6 @@ void NearRecords::add(const KernelSpec& spec, const Digest& record) {
   const Digest digest = key.digest();
   const auto before = find(digest);
   const uint32_t generation = before ? before->generation + 1 : 0;
-  std::erase_if(m_chosen.heads, [&](const BuiltHead& head) { return head.key == digest; });
   m_chosen.heads.push_back({digest, record, generation, key.to_json()});
 }
 
@@ -40,8 +40,9 @@ Key NearRecords::key_of(const Neighbourhood& place) const {
 }
 
 std::optional<PublishedRecord> NearRecords::find(const Digest& key) const {
-  const auto head = std::ranges::find(m_chosen.heads, key, &BuiltHead::key);
-  if (head == m_chosen.heads.end()) return m_published.record(key);
+  const auto newest_first = m_chosen.heads | std::views::reverse;
+  const auto head = std::ranges::find(newest_first, key, &BuiltHead::key);
+  if (head == newest_first.end()) return m_published.record(key);
   const auto record = std::ranges::find(m_chosen.artifacts, head->artifact, &BuiltArtifact::digest);
   if (record == m_chosen.artifacts.end()) return std::nullopt;
   return PublishedRecord{{reinterpret_cast<const char*>(record->payload.data()), record->payload.size()},

@@ -251,6 +251,11 @@ Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generati
   return digest;
 }
 
+void keep_race(const BuildEnvironment& environment, BuildResult found) {
+  found.raced = 1;
+  environment.keep(std::move(found));
+}
+
 bool has_record(const Key& key, Published& published) {
   const auto kept = published.record(key.digest());
   return kept && TuningRecord::parse(kept->json).ok();
@@ -274,12 +279,16 @@ Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& 
     const std::string name = kernel_name(jobs[next].kernel.spec());
     environment.progress("tune", next, jobs.size(), name);
     const BestSoFar note_best = [&](double seconds) {
-      environment.progress("tune", next, jobs.size(), fmt::format("{}  best {:.3f} ms", name, seconds * 1e3));
+      environment.progress("tune", next, jobs.size(), fmt::format("best {:.3f} ms  {}", seconds * 1e3, name));
     };
     const Status status =
         tune(jobs[next], plans, target, published, machine, *runner, environment.threads, note_best, chosen);
-    raced += status.ok() ? 1 : 0;
-    if (!status.ok()) chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
+    if (!status.ok()) {
+      chosen.report.push_back({{"name", name}, {"tuned", false}, {"why", status.message()}});
+      continue;
+    }
+    ++raced;
+    keep_race(environment, chosen.news());
   }
   environment.progress("tune", next, jobs.size(), {});
   return raced;

@@ -24,6 +24,9 @@ struct RaceOrder {
 Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generation, Clock::time_point start,
                    ChosenKernels& chosen);
 
+/// Has kept what one race has found.
+void keep_race(const BuildEnvironment& environment, BuildResult found);
+
 /// Whether the key leads to a record that this build can read: any other is none.
 bool has_record(const Key& key, Published& published);
 

@@ -24,22 +24,29 @@ uint32_t generation_of(std::span<const KernelChoice> kernels) {
   return sum;
 }
 
+LinkedPlan link_plan(const Plan& plan, const Digest& region_class, uint32_t generation,
+                     std::span<const KernelChoice> kernels, const BuildTarget& target) {
+  LinkedPlan linked;
+  linked.artifact = plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), kernels, generation);
+  const Key key = plan_key(region_class, target.target, target.proof);
+  linked.head = {key.digest(), linked.artifact.digest, generation + generation_of(kernels), key.to_json()};
+  return linked;
+}
+
 LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const RegionPartition& partition,
                      const RegionPlans& regions, const ChosenKernels& kernels, const BuildTarget& target) {
   LinkedArtifacts linked;
   ProgramDescription description{settled, {}, {}, target.target.name, 0, true};
   for (size_t i = 0; i < regions.plans.size(); ++i) {
     const Plan& plan = regions.plans[i];
-    BuiltArtifact artifact = plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()),
-                                           kernels.of_plans[i], regions.generations[i]);
-    const uint32_t generation = regions.generations[i] + generation_of(kernels.of_plans[i]);
-    const Key key = plan_key(partition.classes[i].digest, target.target, target.proof);
-    linked.plan_heads.push_back({key.digest(), artifact.digest, generation, key.to_json()});
+    auto [artifact, head] =
+        link_plan(plan, partition.classes[i].digest, regions.generations[i], kernels.of_plans[i], target);
     description.plans.push_back(artifact.digest);
-    description.generation += generation;
+    description.generation += head.generation;
     description.is_tuned =
         description.is_tuned && regions.others[i].empty() && is_tuned(plan, kernels.of_plans[i], target.target);
     linked.plans.push_back(std::move(artifact));
+    linked.plan_heads.push_back(std::move(head));
   }
   for (const Region& region : partition.regions) {
     description.calls.push_back({region.class_index, region.inputs, region.outputs});

@@ -21,6 +21,16 @@ struct LinkedArtifacts {
   bool is_tuned = false;  // every kernel and every region that may race has
 };
 
+/// A plan with the code chosen for each of its specs written into it, and the head that leads to it.
+struct LinkedPlan {
+  BuiltArtifact artifact;
+  BuiltHead head;
+};
+
+/// `region_class` and `generation`: the class's digest, and that of the plan's choices.
+LinkedPlan link_plan(const Plan& plan, const Digest& region_class, uint32_t generation,
+                     std::span<const KernelChoice> kernels, const BuildTarget& target);
+
 /// Links plans with the kernels chosen for them. The generation of a plan is that of its choices and its kernels' added up,
 /// that of a program the sum of its plans': whoever links the same kernels gives the same number, and a kernel that is
 /// replaced by a later one raises all that call it. `canonical` is what the program's key is of, `settled` the graph that was cut.

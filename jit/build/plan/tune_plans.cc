@@ -168,7 +168,7 @@ class PlanTuning {
     const std::string name = name_of(plan, common_specs(field));
     say(name);
     const size_t winner =
-        race.run([&](double seconds) { say(fmt::format("{}  best {:.3f} ms", name, seconds * 1e3)); });
+        race.run([&](double seconds) { say(fmt::format("best {:.3f} ms  {}", seconds * 1e3, name)); });
     // More than the plan had with its kernels: whatever those of the winner have, its plan is a later one.
     const uint32_t generation = m_regions.generations[index] + generation_of(m_chosen.of_plans[index]) + 1;
     keep_record(race.record(name, m_machine, winner), key_of(index), generation - 1, start, m_chosen);
@@ -178,9 +178,20 @@ class PlanTuning {
       m_chosen.of_plans[index] = std::move(kernels[winner - 1]);
       plan = std::move(rivals[winner - 1]);
     }
+    keep(index);
   }
 
  private:
+  /// With the plan, which says what was chosen.
+  void keep(size_t index) {
+    BuildResult found = m_chosen.news();
+    LinkedPlan linked = link_plan(m_regions.plans[index], m_partition.classes[index].digest,
+                                  m_regions.generations[index], m_chosen.of_plans[index], m_target);
+    found.artifacts.push_back(std::move(linked.artifact));
+    found.heads.push_back(std::move(linked.head));
+    keep_race(m_environment, std::move(found));
+  }
+
   /// Where they cannot be made there are no rivals, and the report says why.
   std::vector<std::vector<KernelChoice>> kernels_of(std::vector<Plan>& rivals) {
     auto made = choose_kernels(rivals, m_target, m_published, m_environment, m_chosen);

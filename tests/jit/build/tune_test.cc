@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "autotune/record.h"
 #include "backends/cpu/compile/backend.h"
@@ -25,6 +26,7 @@
 #include "jit/worker/process_runner.h"
 #include "tests/autotune/neighbour.h"
 #include "tests/cache/cache_testing.h"
+#include "tests/jit/build/other_candidates.h"
 #include "tests/jit/build/publish.h"
 
 namespace kiln {
@@ -32,41 +34,6 @@ namespace {
 
 const CompileBackend* only_the_host(std::string_view name) {
   static const cpu::CpuCompileBackend backend;
-  return name == backend.name() ? &backend : nullptr;
-}
-
-/// The host's backend with other candidates for products.
-class OtherCandidates : public CompileBackend {
- public:
-  using Edit = std::function<void(const GemmSpec&, std::vector<Schedule>&)>;
-  explicit OtherCandidates(Edit edit) : m_edit(std::move(edit)) {}
-
-  std::string_view name() const override { return m_backend.name(); }
-  std::vector<Target> targets() const override { return m_backend.targets(); }
-  Machine default_machine(const Target& target) const override { return m_backend.default_machine(target); }
-  std::string toolchain() const override { return m_backend.toolchain(); }
-  Status claims(const KernelSpec& spec, const Target& target) const override { return m_backend.claims(spec, target); }
-  std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
-                                   const Machine& machine) const override {
-    std::vector<Schedule> schedules = m_backend.candidates(spec, target, machine);
-    if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) m_edit(*gemm, schedules);
-    return schedules;
-  }
-  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
-    return m_backend.compile(spec, schedule, target);
-  }
-
- private:
-  const Edit m_edit;
-  cpu::CpuCompileBackend m_backend;
-};
-
-/// Puts a schedule first that the model would never list: one row by one vector at a time, several times slower than any.
-const CompileBackend* badly_ordered(std::string_view name) {
-  static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
-    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
-    schedules.insert(schedules.begin(), {encode_choices(slow), "planted"});
-  });
   return name == backend.name() ? &backend : nullptr;
 }
 
@@ -236,6 +203,7 @@ class TuneTest : public ::testing::Test {
   }
   BuildEnvironment environment() const {
     return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); },
+            .keep = m_keep,
             .program_verdict_max_bytes = m_program_verdict_max_bytes,
             .supply = m_supply};
   }
@@ -296,6 +264,7 @@ class TuneTest : public ::testing::Test {
   testing::TemporaryDirectory m_directory;
   std::string m_cache = m_directory.path();  // which builds read
   CodeSupply* m_supply = nullptr;
+  ResultKeeper m_keep = [](const BuildResult&) {};
   uint64_t m_program_verdict_max_bytes = limits::k_program_verdict_bytes;
   std::unique_ptr<CacheStore> m_store = std::move(CacheStore::open({.directory = m_directory.path()})).value();
 };
@@ -402,6 +371,39 @@ TEST_F(TuneTest, a_build_in_the_background_leaves_nothing_when_it_has_time) {
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
   EXPECT_EQ(tuned->raced, 1);
   EXPECT_TRUE(tuned->is_tuned);
+}
+
+TEST_F(TuneTest, the_next_build_goes_on_where_one_was_ended) {
+  for (const Graph& graph : {two_products(), product_and_gelu()}) {
+    bool is_ended = false;  // after its first race
+    m_keep = [&](const BuildResult& found) {
+      if (!std::exchange(is_ended, true)) publish(found);
+    };
+    const auto ended = build_it(Tuning::all, graph);
+    ASSERT_TRUE(ended.ok()) << ended.status().to_string();
+    ASSERT_GE(ended->raced, 2);
+    const auto next = build_it(Tuning::all, graph);
+    ASSERT_TRUE(next.ok()) << next.status().to_string();
+    EXPECT_EQ(next->raced, ended->raced - 1);
+    EXPECT_TRUE(is_tuned(*next));
+  }
+}
+
+TEST_F(TuneTest, all_that_races_find_is_kept_before_the_end) {
+  BuildResult kept;
+  m_keep = [&](const BuildResult& found) {
+    kept.raced += found.raced;
+    publish(found);
+  };
+  const auto whole = build_it(Tuning::all, two_products());
+  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+  EXPECT_EQ(kept.raced, whole->raced);
+  m_keep = [](const BuildResult&) {};
+  const auto next = build_it(Tuning::all, two_products());
+  ASSERT_TRUE(next.ok()) << next.status().to_string();
+  EXPECT_EQ(next->raced, 0);
+  EXPECT_EQ(next->compilations, 0);
+  EXPECT_TRUE(is_tuned(*next));
 }
 
 TEST_F(TuneTest, no_race_but_the_first_begins_late) {
