@@ -176,6 +176,7 @@ Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lo
   auto built = m_connection.build(request_for(canonical, options), deadline_of(options), options.progress);
   if (!built.ok() || !take_in(*built).ok()) return found(std::move(untuned), "mapped hit");
   m_stats.compilations += built->compilations;
+  m_resolver->let_go(untuned.key);
   Resolver::Lookup lookup = m_resolver->find(canonical.digest);
   return lookup.program ? found(std::move(lookup), "tuned") : found(std::move(untuned), "mapped hit");
 }

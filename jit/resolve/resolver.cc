@@ -2,11 +2,15 @@
 
 #include <cstring>
 
+#include "base/process_mutex.h"
 #include "jit/run/named_artifacts.h"
 
 namespace kiln {
 
 namespace {
+
+/// More programs than a process has. What it meets beyond them may be of a later generation the next time.
+constexpr size_t k_most_in_use = 65'536;
 
 Digest digest_of_artifact(const kiln_view& view) {
   Digest digest;
@@ -60,10 +64,10 @@ Status Resolver::adopt(const std::vector<CarriedArtifact>& artifacts, const std:
 Resolver::Lookup Resolver::look_up(const Key& key) {
   Lookup lookup{nullptr, key.digest(), key.to_json(), KILN_HIT, {}};
   kiln_view view;
-  if (const auto recorded = m_job ? m_job->find(lookup.key) : std::nullopt) {
-    Lookup of_job = look_up_recorded(lookup, *recorded);
-    if (of_job.program) return of_job;
-    lookup.lost = recorded;
+  if (const auto known = recorded(lookup.key)) {
+    Lookup as_before = look_up_recorded(lookup, *known);
+    if (as_before.program) return as_before;
+    lookup.lost = known;
   }
   lookup.miss = m_sources.find_key(lookup.key, KILN_ARTIFACT_PROGRAM, view);
   if (lookup.miss != KILN_HIT) {
@@ -74,19 +78,40 @@ Resolver::Lookup Resolver::look_up(const Key& key) {
 }
 
 Resolver::Lookup Resolver::look_up_recorded(Lookup asked, const Digest& artifact) {
-  asked.is_of_job = true;
+  asked.is_of_job = m_job.has_value();
   asked.program = nullptr;
   kiln_view view;
   asked.miss = m_sources.find_digest(artifact, KILN_ARTIFACT_PROGRAM, view);
   return asked.miss == KILN_HIT ? load(std::move(asked), view) : asked;
 }
 
+std::optional<Digest> Resolver::recorded(const Digest& key) const {
+  if (m_job) return m_job->find(key);
+  const std::scoped_lock lock(process_mutex());
+  const auto found = m_in_use.find(key);
+  return found == m_in_use.end() ? std::nullopt : std::optional(found->second);
+}
+
+Digest Resolver::record(const Digest& key, const Digest& artifact, const std::optional<Digest>& missing) {
+  if (m_job) return m_job->record(key, artifact, missing);
+  const std::scoped_lock lock(process_mutex());
+  const auto found = m_in_use.find(key);
+  if (found != m_in_use.end()) return found->second == missing ? found->second = artifact : found->second;
+  if (m_in_use.size() < k_most_in_use) m_in_use.emplace(key, artifact);
+  return artifact;
+}
+
+void Resolver::let_go(const Digest& key) {
+  const std::scoped_lock lock(process_mutex());
+  m_in_use.erase(key);
+}
+
 Resolver::Lookup Resolver::agree(Lookup hit) {
-  if (!m_job || hit.is_of_job) return hit;
-  const Digest in_force = m_job->record(hit.key, hit.artifact, hit.lost);
+  if (hit.is_of_job) return hit;
+  const Digest in_force = record(hit.key, hit.artifact, hit.lost);
   if (in_force == hit.artifact) return hit;
-  Lookup of_job = look_up_recorded(hit, in_force);
-  return of_job.program ? of_job : hit;
+  Lookup as_recorded = look_up_recorded(hit, in_force);
+  return as_recorded.program ? as_recorded : hit;
 }
 
 Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "backends/devices.h"
@@ -34,7 +36,7 @@ class Resolver {
     std::string detail;          // why, for people; empty on a hit
     Digest artifact;             // the program's, on a hit
     bool is_of_job = false;      // what a rank of the job has recorded, not what is newest
-    std::optional<Digest> lost;  // what a rank has recorded and the cache does not have any more
+    std::optional<Digest> lost;  // what was recorded and the cache does not have any more
     /// A miss, yet built: where there was no such device. What is there need not be compiled, only checked.
     bool is_deferred = false;
   };
@@ -42,8 +44,12 @@ class Resolver {
   /// `graph` is Canonical::digest of the graph with every symbol bound. Walks the device's targets, best first.
   Lookup find(const Digest& graph);
 
-  /// Makes a hit that is to run what the job runs; gives it, or what another rank has recorded meanwhile.
+  /// Makes a hit that is to run what its key leads to from now on, whatever becomes the key's head: for this process, or for
+  /// all ranks of its job. Gives it, or what another thread or rank has recorded meanwhile.
   Lookup agree(Lookup hit);
+
+  /// The next look for the key takes what is newest; a job's ranks keep what they have.
+  void let_go(const Digest& key);
 
   /// The artifacts of a graph's program for one target: the program first, then the plans and kernels it names.
   /// Errors: not_found.
@@ -67,13 +73,17 @@ class Resolver {
 
   /// Finds what `key` leads to and loads it; sets why not otherwise.
   Lookup look_up(const Key& key);
-  /// What a rank of the job has recorded for the key of `asked`.
+  /// What the process runs for the key, or its job does; nothing where it has run nothing yet.
+  std::optional<Digest> recorded(const Digest& key) const;
+  /// Records that, unless something else is recorded than what is `missing`: gives what is in force then.
+  Digest record(const Digest& key, const Digest& artifact, const std::optional<Digest>& missing);
   Lookup look_up_recorded(Lookup asked, const Digest& artifact);
   Lookup load(Lookup lookup, const kiln_view& view);
 
   const OpenDevice m_device;
   const std::unique_ptr<DeviceStream> m_stream;  // null: the host
   const std::optional<JobHeads> m_job;
+  std::unordered_map<Digest, Digest> m_in_use;  // of each key, without a job; process_mutex() guards it
   Sources m_sources;
   SourcedKernels m_kernels;
 };

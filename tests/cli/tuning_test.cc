@@ -46,6 +46,19 @@ TEST_F(Cli, RanksOfAJobRunWhatItsFirstRankFound) {
   EXPECT_EQ(generation("first"), 0) << "what the cache lost is built anew";
 }
 
+TEST_F(Cli, RanksThatTorchelasticStartedAreAJobToo) {
+  const auto generation = [&](const std::string& run_id) {
+    m_world.set("TORCHELASTIC_RUN_ID", run_id);
+    return kiln({"run", graph(33), "--json"}).json()["generation"].get<int>();
+  };
+  EXPECT_EQ(generation("first"), 0);
+  EXPECT_EQ(generation("none"), 0);
+  EXPECT_EQ(kiln({"warm", graph(33), "--tune", "--set", "job=another"}).exit_status, 0);
+  EXPECT_EQ(generation("first"), 0) << "the run has begun with it";
+  EXPECT_GT(generation("second"), 0);
+  EXPECT_GT(generation("none"), 0) << "what torchelastic calls a run without a name is no job";
+}
+
 TEST_F(Cli, WhatIsDeterministicHasAProgramOfItsOwnThatNeverRaces) {
   EXPECT_EQ(kiln({"warm", graph(33), "--tune"}).exit_status, 0);
   const auto run = [&](const std::string& deterministic) {
