@@ -100,7 +100,7 @@ void BackgroundTuner::run() {
                      if (m_job != 0) m_progress = progress;
                    });
       },
-      [this](std::shared_ptr<const BuildResult> found) {
+      [this](const std::shared_ptr<const BuildResult>& found) {
         asio::post(m_around.io, [this, raced = found->raced] { count(raced); });
         asio::post(m_around.store_thread, [this, found] { m_around.supplies.keep(*found, m_around.store); });
       },

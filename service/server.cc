@@ -326,7 +326,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
   request.sizes_vary = job.build.sizes_vary;
   if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
-  WorkerPool::Keep keep = [this](std::shared_ptr<const BuildResult> found) {
+  WorkerPool::Keep keep = [this](const std::shared_ptr<const BuildResult>& found) {
     asio::post(m_store_thread, [this, found] { m_supplies.keep(*found, *m_store); });
   };
   if (job.build.unkept || job.build.afresh) keep = nullptr;
