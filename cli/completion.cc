@@ -50,7 +50,11 @@ Action add_completion(CommandLine& line) {
   line.option("SHELL", *shell, "bash or zsh", {.check = one_of({"bash", "zsh"}), .is_required = true});
   return [line, shell](Session& session) {
     std::string script = bash_script(line.all_words());
-    if (*shell == "zsh") script.insert(0, "autoload -U +X bashcompinit && bashcompinit\n");
+    if (*shell == "zsh") {
+      script.insert(0, "#compdef kiln\nautoload -U +X bashcompinit && bashcompinit\n");
+      // As a file of zsh's own, which the first tab loads: that tab is answered, too.
+      script += "[[ ${funcstack[1]} != _kiln ]] || _bash_complete -o default -F _kiln\n";
+    }
     if (session.out().json) {
       session.out().print_json({{"shell", *shell}, {"script", script}});
     } else {

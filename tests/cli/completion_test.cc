@@ -28,12 +28,12 @@ std::string offered_by(const std::string& script, const std::string& words, int 
                     "); COMP_CWORD=" + std::to_string(last) + "; _kiln; echo -n ${COMPREPLY[@]}'");
 }
 
-/// Types its second argument and a tab into a zsh that has read the first, and prints what the line is then. Completion runs in
+/// Types its second argument and a tab into a zsh that has run the first once it can complete, and prints what the line is then. Completion runs in
 /// the line editor alone, which needs a terminal.
 constexpr const char* k_typist = R"(
 zmodload zsh/zpty
 zpty shell "TERM=dumb zsh -f -i"
-zpty -w shell 'PS1=; unsetopt prompt_sp; autoload -Uz compinit; compinit -u -D; bindkey -e; source '$1'; print rea""dy'
+zpty -w shell 'PS1=; unsetopt prompt_sp; '$1'; bindkey -e; print rea""dy'
 zpty -r -m shell out '*ready*'
 zpty -w -n shell "$2"$'\t'
 zpty -w -n shell $'\C-aprint -r -- "<\C-e>" end\n'
@@ -52,17 +52,22 @@ TEST_F(Cli, BashCompletesCommandsAndOptions) {
   EXPECT_EQ(offered_by(script, "nothing x", 2), "");
 }
 
+/// Read by who wants it, or found where zsh looks for completions.
 TEST_F(Cli, ZshCompletesCommandsAndOptions) {
   if (std::system("command -v zsh >/dev/null") != 0) GTEST_SKIP() << "there is no zsh";
-  const std::string script = m_world.write("completion", kiln({"completion", "zsh"}).out);
+  const std::string script = m_world.write("_kiln", kiln({"completion", "zsh"}).out);
   const std::string typist = m_world.write("typist", k_typist);
-  const auto line_after = [&](const std::string& words) {
-    return printed_by("timeout 60 zsh -f " + typist + " " + script + " '" + words + "'");
-  };
-  EXPECT_EQ(line_after("kiln pac"), "kiln pack");
-  EXPECT_EQ(line_after("kiln --json pack cr"), "kiln --json pack create");
-  EXPECT_EQ(line_after("kiln pack create file --si"), "kiln pack create file --sign");
-  EXPECT_EQ(line_after("kiln nothing x"), "kiln nothing x");
+  const std::string start = "autoload -Uz compinit; compinit -u -D";
+  for (const std::string& entering :
+       {start + "; source " + script, "fpath=(" + m_world.directory().string() + " $fpath); " + start}) {
+    const auto line_after = [&](const std::string& words) {
+      return printed_by("timeout 60 zsh -f " + typist + " '" + entering + "' '" + words + "'");
+    };
+    EXPECT_EQ(line_after("kiln pac"), "kiln pack") << entering;
+    EXPECT_EQ(line_after("kiln --json pack cr"), "kiln --json pack create") << entering;
+    EXPECT_EQ(line_after("kiln pack create file --si"), "kiln pack create file --sign") << entering;
+    EXPECT_EQ(line_after("kiln nothing x"), "kiln nothing x") << entering;
+  }
 }
 
 }  // namespace

@@ -56,10 +56,11 @@ class Install(unittest.TestCase):
         said = self.kiln.try_to_run([self.kiln.prefix / "bin/kiln", "doctor"]).stdout  # it may find fault with this host
         self.assertIn("libexec/kiln/kilnd", said)
 
-    def test_the_manual_and_completion_are_where_man_and_bash_look(self):
+    def test_the_manual_and_completion_are_where_man_and_shells_look(self):
         share = self.kiln.prefix / "share"
         self.assertTrue((share / "man/man1/kiln-pack-create.1").is_file())
         self.assertIn("complete -o default -F _kiln kiln", (share / "bash-completion/completions/kiln").read_text())
+        self.assertTrue((share / "zsh/site-functions/_kiln").read_text().startswith("#compdef kiln\n"))
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")
     def test_systemd_understands_its_units(self):
