@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "tests/cache/servers.h"
@@ -53,6 +54,12 @@ class Mlp : public ::testing::Test {
 
   static int kiln(const std::string& arguments) { return std::system((KILN_CLI " -q " + arguments).c_str()); }
 
+  static std::string bytes_of(const std::string& path) {
+    std::ostringstream bytes;
+    bytes << std::ifstream(path, std::ios::binary).rdbuf();
+    return bytes.str();
+  }
+
   static void stop_daemon() {
     // The daemon names its process in its lock's file only to people; asking it by name is enough here.
     [[maybe_unused]] const int ignored =
@@ -85,6 +92,9 @@ TEST_F(Mlp, AFreshCacheBesideATrustedPackCompilesNothing) {
   fs::create_directory(m_directory / "packs");
   const std::string pack = (m_directory / "packs/mlp.kpack").string();
   ASSERT_EQ(kiln("pack create " + pack + " --sign " + (m_directory / "key/kiln.key").string()), 0);
+  const std::string again = (m_directory / "again.kpack").string();
+  ASSERT_EQ(kiln("pack create " + again + " --sign " + (m_directory / "key/kiln.key").string()), 0);
+  EXPECT_TRUE(bytes_of(again) == bytes_of(pack)) << "what is in a pack decides its bytes";
   stop_daemon();
 
   setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
