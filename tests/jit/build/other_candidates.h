@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "backends/cpu/compile/backend.h"
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "backends/schedule_bytes.h"
+#include "frontend/kernel/expensive.h"
 
 namespace kiln {
 
@@ -38,11 +40,63 @@ class OtherCandidates : public CompileBackend {
   cpu::CpuCompileBackend m_backend;
 };
 
-/// Puts a schedule first that the model would never list: one row by one vector at a time, several times slower than any.
+/// One row by one vector at a time: several times slower than any schedule that the model lists.
+inline cpu::OuterProductSchedule slow_schedule() {
+  return {.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
+}
+
+/// Puts a schedule first that the model would never list.
 inline const CompileBackend* badly_ordered(std::string_view name) {
   static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
-    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
-    schedules.insert(schedules.begin(), {encode_choices(slow), "planted"});
+    schedules.insert(schedules.begin(), {encode_choices(slow_schedule()), "planted"});
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// Its second candidate does nothing at all: the fastest, and wrong.
+class IdleCandidate final : public OtherCandidates {
+ public:
+  IdleCandidate()
+      : OtherCandidates([](const GemmSpec&, std::vector<Schedule>& schedules) {
+          schedules.insert(schedules.begin() + 1, {schedules.front().bytes, "idle"});
+        }) {}
+  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
+    KILN_ASSIGN_OR_RETURN(Image image, OtherCandidates::compile(spec, schedule, target));
+    if (schedule.description == "idle") image.code.assign(image.code.size(), 0xc3);  // ret
+    return image;
+  }
+};
+
+inline const CompileBackend* idle_as_second(std::string_view name) {
+  static const IdleCandidate backend;
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// The model's first schedule behind two that are far slower.
+inline const CompileBackend* far_apart(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
+    cpu::OuterProductSchedule slower = slow_schedule();
+    slower.k_block = 4;
+    schedules = {{encode_choices(slow_schedule()), "slow"}, {encode_choices(slower), "slower"}, schedules.front()};
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// One schedule for each product, a slow one where functions are computed behind it.
+inline const CompileBackend* slow_when_fused(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
+    const bool is_heavy = std::ranges::any_of(gemm.epilogue.exprs, is_expensive, &ScalarNode::op);
+    schedules.resize(1);
+    if (is_heavy) schedules = {{encode_choices(slow_schedule()), "planted"}};
+  });
+  return name == backend.name() ? &backend : nullptr;
+}
+
+/// One schedule for each product, a slow one for those of 40 columns.
+inline const CompileBackend* slow_when_narrow(std::string_view name) {
+  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
+    schedules.resize(1);
+    if (gemm.n == 40) schedules = {{encode_choices(slow_schedule()), "planted"}};
   });
   return name == backend.name() ? &backend : nullptr;
 }

@@ -17,7 +17,6 @@
 #include "base/hex.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/builder.h"
-#include "frontend/kernel/expensive.h"
 #include "frontend/wire/wire.h"
 #include "jit/build/build.h"
 #include "jit/build/kernels/tune_kernels.h"
@@ -37,36 +36,6 @@ const CompileBackend* only_the_host(std::string_view name) {
   return name == backend.name() ? &backend : nullptr;
 }
 
-/// Its second candidate does nothing at all: the fastest, and wrong.
-class IdleCandidate final : public OtherCandidates {
- public:
-  IdleCandidate()
-      : OtherCandidates([](const GemmSpec&, std::vector<Schedule>& schedules) {
-          schedules.insert(schedules.begin() + 1, {schedules.front().bytes, "idle"});
-        }) {}
-  Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
-    KILN_ASSIGN_OR_RETURN(Image image, OtherCandidates::compile(spec, schedule, target));
-    if (schedule.description == "idle") image.code.assign(image.code.size(), 0xc3);  // ret
-    return image;
-  }
-};
-
-const CompileBackend* idle_as_second(std::string_view name) {
-  static const IdleCandidate backend;
-  return name == backend.name() ? &backend : nullptr;
-}
-
-/// The model's first schedule behind two that are far slower.
-const CompileBackend* far_apart(std::string_view name) {
-  static const OtherCandidates backend([](const GemmSpec&, std::vector<Schedule>& schedules) {
-    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
-    cpu::OuterProductSchedule slower = slow;
-    slower.k_block = 4;
-    schedules = {{encode_choices(slow), "slow"}, {encode_choices(slower), "slower"}, schedules.front()};
-  });
-  return name == backend.name() ? &backend : nullptr;
-}
-
 /// Right, and in no list of the model's.
 Schedule unlisted() {
   return {encode_choices(cpu::OuterProductSchedule{.tile_rows = 3, .tile_vectors = 2, .k_block = 7}), "unlisted"};
@@ -76,27 +45,6 @@ Schedule unlisted() {
 const CompileBackend* narrow_by_one_way(std::string_view name) {
   static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
     if (gemm.n == 48) schedules = {unlisted()};
-  });
-  return name == backend.name() ? &backend : nullptr;
-}
-
-/// One schedule for each product, a slow one where functions are computed behind it.
-const CompileBackend* slow_when_fused(std::string_view name) {
-  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
-    const bool is_heavy = std::ranges::any_of(gemm.epilogue.exprs, is_expensive, &ScalarNode::op);
-    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
-    schedules.resize(1);
-    if (is_heavy) schedules = {{encode_choices(slow), "planted"}};
-  });
-  return name == backend.name() ? &backend : nullptr;
-}
-
-/// One schedule for each product, a slow one for those of 40 columns.
-const CompileBackend* slow_when_narrow(std::string_view name) {
-  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
-    const cpu::OuterProductSchedule slow{.unroll = 1, .tile_rows = 1, .tile_vectors = 1, .k_block = 16};
-    schedules.resize(1);
-    if (gemm.n == 40) schedules = {{encode_choices(slow), "planted"}};
   });
   return name == backend.name() ? &backend : nullptr;
 }
