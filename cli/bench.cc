@@ -11,11 +11,11 @@
 #include "backends/devices.h"
 #include "backends/host_loops.h"
 #include "backends/host_rate.h"
+#include "base/printable.h"
 #include "cli/check_graph.h"
 #include "cli/command.h"
 #include "client/client.h"
 #include "client/terminal/progress.h"
-#include "client/terminal/text.h"
 #include "frontend/text/text.h"
 
 namespace kiln::cli {

@@ -18,9 +18,9 @@
 
 #include "base/config/directories.h"
 #include "base/fd.h"
+#include "base/printable.h"
 #include "base/process_identity.h"
 #include "cli/command.h"
-#include "client/terminal/text.h"
 
 namespace kiln::cli {
 namespace {

@@ -21,4 +21,11 @@ std::string name_of(const Json& entry) {
   return heads.empty() ? entry.value("digest", "") : heads[0].value("key", "");
 }
 
+std::string title_of(const Json& entry) {
+  for (const Json& head : entry.value("heads", Json::array())) {
+    if (const std::string name = head.value("name", ""); !name.empty()) return name;
+  }
+  return "-";
+}
+
 }  // namespace kiln::cli

@@ -14,4 +14,7 @@ std::string part_of(const Json& entry, std::string_view name);
 /// The first key that leads to the entry, or its digest when none does: what people call it by.
 std::string name_of(const Json& entry);
 
+/// What people know it by, which whoever had it built called it: of the first head that says so; "-" where none does.
+std::string title_of(const Json& entry);
+
 }  // namespace kiln::cli

@@ -12,6 +12,7 @@
 #include "client/nearest/nearest.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/bind_symbols.h"
+#include "frontend/text/summary.h"
 
 namespace kiln::cli {
 namespace {
@@ -39,6 +40,7 @@ Expected<Subject> subject_of_graph(const Session& session, const ExplainOptions&
   KILN_ASSIGN_OR_RETURN(const auto lookup, client->look_up(graph, extents));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, extents));
   Subject subject{.key = {.key = lookup.key.to_hex(),
+                          .name = summary(bound),
                           .parts = parts_of({{"key_parts", Json::parse(lookup.key_parts)}}),
                           .graph = canonicalise(bound).graph},
                   .cached = lookup.program != nullptr};
@@ -85,18 +87,27 @@ std::vector<std::string> first_of(std::vector<std::string> lines, size_t count) 
   return lines;
 }
 
+std::string titled(const Difference& other) {
+  return other.name.empty() ? other.key : fmt::format("{} ({})", other.key, other.name);
+}
+
 void print(const Output& out, const Subject& subject, const std::optional<Difference>& nearest) {
   const KnownKey& ours = subject.key;
   if (out.json) {
-    Json answer{{"key", ours.key}, {"cached", subject.cached}, {"parts", Json::object()}, {"nearest", nullptr}};
+    Json answer{{"key", ours.key},
+                {"name", ours.name},
+                {"cached", subject.cached},
+                {"parts", Json::object()},
+                {"nearest", nullptr}};
     if (!subject.miss.empty()) answer["miss"] = subject.miss;
     for (const auto& [name, value] : ours.parts) answer["parts"][name] = value;
     if (nearest) answer["nearest"] = nearest->to_json();
     return out.print_json(std::move(answer));
   }
-  std::vector<std::pair<std::string, std::string>> pairs = {{"key", ours.key}, {"level", ours.part("level")}};
+  std::vector<std::pair<std::string, std::string>> pairs = {
+      {"key", ours.key}, {"level", ours.part("level")}, {"name", ours.name.empty() ? "-" : ours.name}};
   pairs.emplace_back("in the cache", subject.cached ? "yes" : "no, " + subject.miss);
-  pairs.emplace_back("nearest", nearest ? nearest->key : "none: it is the only key of its level");
+  pairs.emplace_back("nearest", nearest ? titled(*nearest) : "none: it is the only key of its level");
   out.print_pairs(pairs);
   if (!nearest) return;
   if (nearest->parts.empty()) return out.line("no part differs");

@@ -47,12 +47,12 @@ ExitCode list(Session& session, const ListOptions& options) {
     session.out().print_json({{"entries", entries}, {"matched", matched}, {"store", store}});
     return ExitCode::ok;
   }
-  Table table({"KEY", "KIND", "TARGET", "SIZE", "CREATED", "FLAGS"});
+  Table table({"KEY", "KIND", "TARGET", "SIZE", "CREATED", "FLAGS", "NAME"});
   for (const Json& entry : entries) {
     const std::string target = part_of(entry, "target");
     table.add({name_of(entry).substr(0, 16), entry.value("kind", "?"), target.empty() ? "-" : target,
                human_bytes(entry.value("payload_bytes", uint64_t{0})),
-               human_age(entry.value("created_ms", uint64_t{0})), flags_of(entry)});
+               human_age(entry.value("created_ms", uint64_t{0})), flags_of(entry), title_of(entry)});
   }
   session.out().print_table(table);
   session.out().note(fmt::format("{} of {} entries, {} on disk", entries.size(), store.value("artifacts", 0),

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/printable.h"
 #include "cache/pack/trusted_keys.h"
 #include "cli/command.h"
 #include "cli/pack_create.h"

@@ -7,11 +7,11 @@
 #include <random>
 
 #include "base/nearest.h"
+#include "base/printable.h"
 #include "cli/check_graph.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "client/client.h"
-#include "client/terminal/text.h"
 #include "frontend/infer/bind_symbols.h"
 
 namespace kiln::cli {

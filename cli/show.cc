@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "base/printable.h"
 #include "base/split.h"
 #include "cli/command.h"
 #include "cli/entries.h"
@@ -26,6 +27,7 @@ void print_entry(const Output& out, const Json& entry) {
     out.line("");
     std::vector<std::pair<std::string, std::string>> pairs = {
         {"key", head.value("key", "")}, {"generation", std::to_string(head.value("generation", 0))}};
+    if (head.contains("name")) pairs.emplace_back("name", head.value("name", ""));
     if (head.contains("not_judged")) pairs.emplace_back("not judged", head.value("not_judged", ""));
     for (auto& [name, value] : parts_of(head)) pairs.emplace_back("  " + name, value);
     out.print_pairs(pairs);

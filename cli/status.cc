@@ -14,12 +14,22 @@ namespace kiln::cli {
 namespace {
 
 void print_jobs(const Session& session, const Json& jobs) {
-  Table table({"BUILD", "STATE", "WAITING", "TARGETS"});
+  Table table({"BUILD", "STATE", "WAITING", "TARGETS", "NAME"});
   for (const Json& job : jobs) {
     std::string targets;
     for (const Json& target : job["targets"]) targets += (targets.empty() ? "" : ", ") + target.get<std::string>();
     table.add({job.value("key", "").substr(0, 12), job.value("running", false) ? "running" : "queued",
-               std::to_string(job.value("waiting_clients", 0)), targets});
+               std::to_string(job.value("waiting_clients", 0)), targets, job.value("name", "")});
+  }
+  if (table.rows() > 0) session.out().print_table(table);
+}
+
+/// What is refused for a while, since it killed workers.
+void print_quarantine(const Session& session, const Json& quarantined) {
+  Table table({"QUARANTINED", "FOR", "NAME", "WHY"});
+  for (const Json& each : quarantined) {
+    table.add({each.value("key", "").substr(0, 12), human_duration(each.value("left_ms", uint64_t{0})),
+               each.value("name", ""), each.value("why", "")});
   }
   if (table.rows() > 0) session.out().print_table(table);
 }
@@ -53,6 +63,7 @@ ExitCode print_running(const Session& session, Json status) {
   }
   session.out().print_pairs(pairs);
   print_jobs(session, status["jobs"]);
+  print_quarantine(session, status["quarantined"]);
   return ExitCode::ok;
 }
 

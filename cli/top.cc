@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/printable.h"
 #include "cli/command.h"
 #include "client/terminal/text.h"
 
@@ -36,10 +37,11 @@ void print(const Session& session, const Json& status) {
                               status.value("builds_queued", 0), counters.value("builds_done", 0))},
        {"tuning", escaped(tuning_of(status))},
        {"tuned", fmt::format("{} kernels in the background", counters.value("kernels_tuned", 0))}});
-  Table table({"BUILD", "STATE", "CLIENTS", "STEP"});
+  Table table({"BUILD", "STATE", "CLIENTS", "STEP", "NAME"});
   for (const Json& job : status["jobs"]) {
     table.add({job.value("key", "").substr(0, 12), job.value("running", false) ? "running" : "queued",
-               std::to_string(job.value("waiting_clients", 0)), step_of(job.value("progress", Json()))});
+               std::to_string(job.value("waiting_clients", 0)), step_of(job.value("progress", Json())),
+               job.value("name", "")});
   }
   if (table.rows() > 0) session.out().print_table(table);
 }

@@ -17,6 +17,7 @@
 #include "client/nearest/nearest.h"
 #include "client/terminal/progress.h"
 #include "frontend/infer/bind_symbols.h"
+#include "frontend/text/summary.h"
 #include "frontend/wire/wire.h"
 
 namespace kiln {
@@ -50,6 +51,11 @@ std::string why_not_judged(const std::string& report) {
     if (const auto said = program.value("not_judged", ""); !said.empty()) why += ": " + said;
   }
   return why;
+}
+
+/// What people know the graph by.
+std::string name_of(const Graph& graph, const Client::CompileOptions& options) {
+  return options.label.empty() ? summary(graph) : fmt::format("{}: {}", options.label, summary(graph));
 }
 
 protocol::TargetName named(const Target& target) {
@@ -184,6 +190,7 @@ Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lo
 protocol::Build Client::request_for(const Canonical& canonical, const CompileOptions& options) const {
   protocol::Build request;
   request.graph = to_wire(canonical.graph);
+  request.name = name_of(canonical.graph, options);
   const Target& target = device().targets.front();
   request.targets = {named(target)};
   request.keys = {program_key(canonical.digest, target).digest()};
@@ -202,6 +209,7 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   protocol::Build request;
   const Canonical canonical = canonicalise(bound);
   request.graph = to_wire(canonical.graph);
+  request.name = name_of(canonical.graph, options);
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;

@@ -47,6 +47,7 @@ class Client {
     protocol::Priority priority = protocol::Priority::waiting;
     bool tune = false;                      // wait until its kernels have raced on this machine
     bool again = false;                     // and race those that have
+    std::string_view label = {};            // what people know it by, before what the graph does: a model's class
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
   };
 

@@ -61,9 +61,12 @@ kiln::Status differentiate(kiln::Graph& graph, size_t loss, std::span<const size
 
 kiln::Client::CompileOptions how_to(const kiln_compile_options* options) {
   if (options == nullptr) return {};
-  return {.symbol_values = {options->symbol_values, options->symbol_count},
-          .deadline_ms = options->deadline_ms,
-          .tune = options->struct_size >= offsetof(kiln_compile_options, tune) + sizeof options->tune && options->tune};
+  kiln_compile_options given{};  // what the caller's header does not know yet stays zero
+  std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
+  return {.symbol_values = {given.symbol_values, given.symbol_count},
+          .deadline_ms = given.deadline_ms,
+          .tune = given.tune != 0,
+          .label = given.label == nullptr ? "" : given.label};
 }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "service/guarded.h"
+#include "service/provenance.h"
 
 namespace kiln {
 
@@ -88,9 +89,11 @@ void BackgroundTuner::ask_store() {
 }
 
 void BackgroundTuner::run() {
-  const Digest key = m_next->key;
-  m_around.events.record("tuning", "{}", key.to_short());
-  BuildRequest request{m_next->graph, {m_next->target}, m_around.cache_directory, Tuning::background};
+  const auto program = std::make_shared<UntunedProgram>(std::move(*m_next));
+  m_next.reset();
+  m_around.events.record("tuning", "{}", title_of(program->key, program->name));
+  BuildRequest request{program->graph, {program->target}, m_around.cache_directory, Tuning::background};
+  request.name = program->name;
   m_kept_races = 0;
   m_job = m_around.pool.submit(
       std::move(request),
@@ -104,52 +107,52 @@ void BackgroundTuner::run() {
         asio::post(m_around.io, [this, raced = found->raced] { count(raced); });
         asio::post(m_around.store_thread, [this, found] { m_around.supplies.keep(*found, m_around.store); });
       },
-      [this, key, graph = std::move(m_next->graph)](JobOutcome outcome) {
-        asio::post(m_around.io, [this, key, graph, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
-          on_done(key, graph, std::move(*outcome));
+      [this, program](JobOutcome outcome) {
+        asio::post(m_around.io, [this, program, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
+          on_done(program, std::move(*outcome));
         });
       });
-  m_next.reset();
 }
 
 /// A job that was ended, or did not finish, leaves its program for another time.
-void BackgroundTuner::on_done(const Digest& key, const std::vector<uint8_t>& graph, JobOutcome outcome) {
+void BackgroundTuner::on_done(const std::shared_ptr<UntunedProgram>& program, JobOutcome outcome) {
   m_job = 0;
   m_progress = {};
   m_may_have_work = true;
   const Status status = outcome.result.status();
   if (status.code() == StatusCode::cancelled || status.code() == StatusCode::unavailable) {
-    m_around.events.record("tuning stopped", "{}", key.to_short());
+    m_around.events.record("tuning stopped", "{}", title_of(program->key, program->name));
     return;
   }
   if (!status.ok()) {
-    spdlog::warn("tuning {}: {}", key.to_short(), status.to_string());
-    m_around.events.record("tuning failed", "{}: {}", key.to_short(), status.message());
-    return give_up(key);
+    spdlog::warn("tuning {}: {}", title_of(program->key, program->name), status.to_string());
+    m_around.events.record("tuning failed", "{}: {}", title_of(program->key, program->name), status.message());
+    return give_up(program->key);
   }
   m_is_asking = true;
   const std::shared_ptr<BuildResult> result = result_of(std::move(outcome));
-  asio::post(m_around.store_thread, [this, key, graph, result] {
-    const Status published = guarded([&] { return m_around.store.publish(*result, graph, /*replaces=*/false); });
-    asio::post(m_around.io, [this, key, result, published] {
+  asio::post(m_around.store_thread, [this, program, result] {
+    const Status published =
+        guarded([&] { return m_around.store.publish(*result, program->graph, /*replaces=*/false); });
+    asio::post(m_around.io, [this, program, result, published] {
       m_is_asking = false;
-      on_published(key, *result, published);
+      on_published(*program, *result, published);
     });
     if (published.ok()) m_around.supplies.offer(*result, m_around.store);
   });
 }
 
-void BackgroundTuner::on_published(const Digest& key, const BuildResult& result, const Status& status) {
+void BackgroundTuner::on_published(const UntunedProgram& program, const BuildResult& result, const Status& status) {
   m_around.counters.add(Counter::compilations, result.compilations);
   if (!status.ok()) {
-    spdlog::warn("what tuning {} gave is not kept: {}", key.to_short(), status.message());
-    return give_up(key);
+    spdlog::warn("what tuning {} gave is not kept: {}", title_of(program.key, program.name), status.message());
+    return give_up(program.key);
   }
   count(result.raced - std::min(result.raced, m_kept_races));
-  m_around.events.record("tuned", "{}: {} kernels raced{}", key.to_short(), result.raced,
+  m_around.events.record("tuned", "{}: {} kernels raced{}", title_of(program.key, program.name), result.raced,
                          result.is_tuned ? "" : ", more are left");
-  spdlog::debug("tuning {}: {}", key.to_short(), result.report);
-  if (result.raced == 0 && !result.is_tuned) give_up(key);
+  spdlog::debug("tuning {}: {}", title_of(program.key, program.name), result.report);
+  if (result.raced == 0 && !result.is_tuned) give_up(program.key);
 }
 
 void BackgroundTuner::count(uint32_t races) {

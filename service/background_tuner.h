@@ -61,8 +61,8 @@ class BackgroundTuner {
   void tick();
   void ask_store();
   void run();
-  void on_done(const Digest& key, const std::vector<uint8_t>& graph, JobOutcome outcome);
-  void on_published(const Digest& key, const BuildResult& result, const Status& status);
+  void on_done(const std::shared_ptr<UntunedProgram>& program, JobOutcome outcome);
+  void on_published(const UntunedProgram& program, const BuildResult& result, const Status& status);
   void count(uint32_t races);
   void give_up(const Digest& key);
 

@@ -4,6 +4,7 @@
 #include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -18,6 +19,7 @@
 #include <filesystem>
 
 #include "base/config/directories.h"
+#include "base/printable.h"
 #include "jit/resolve/job_heads.h"
 #include "service/instance.h"
 #include "service/server.h"
@@ -146,6 +148,16 @@ UniqueFd detach(const std::string& last_words, uint64_t max_bytes) {
   return UniqueFd(ready[1]);
 }
 
+/// What is logged, on one line: names from graphs and words of servers are in it, and forge no lines.
+class EscapedMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string text = escaped({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<EscapedMessage>(); }
+};
+
 void open_log(const Config& config, const std::string& path, bool also_terminal) {
   std::vector<spdlog::sink_ptr> sinks;
   try {
@@ -157,7 +169,9 @@ void open_log(const Config& config, const std::string& path, bool also_terminal)
   if (also_terminal) sinks.push_back(std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   auto logger = std::make_shared<spdlog::logger>("kilnd", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::from_str(config.log_level));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<EscapedMessage>('v').set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
+  logger->set_formatter(std::move(formatter));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }

@@ -17,6 +17,7 @@ struct UntunedProgram {
   Digest key;
   std::vector<uint8_t> graph;  // wire form
   Target target;
+  std::string name;
 };
 
 /// The daemon's store, as the server uses it: everything here may block, and is called from one thread of its

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/limits.h"
+#include "service/provenance.h"
 
 namespace kiln {
 
@@ -27,6 +28,10 @@ Digest job_key(const protocol::Build& build) {
   for (const uint8_t byte : digest_of(build.graph).bytes) writer.write(byte);
   return digest_of(writer.bytes());
 }
+
+Digest known_key(const protocol::Build& build) { return build.keys.empty() ? job_key(build) : build.keys.front(); }
+
+std::string title_of(const protocol::Build& build) { return title_of(known_key(build), build.name); }
 
 Status JobTable::ask(protocol::Build build, Asker asker, uint64_t owner, Deadline now) {
   const Digest key = job_key(build);
@@ -102,13 +107,15 @@ void JobTable::leave(uint64_t session) {
   }
 }
 
-void JobTable::quarantine(const Digest& key, Status status, Deadline until) {
+std::string JobTable::title(const Digest& key) const { return title_of(m_jobs.at(key).build); }
+
+void JobTable::quarantine(const protocol::Build& build, Status status, Deadline until) {
   if (m_quarantine.size() >= limits::k_quarantined_keys) {
     m_quarantine.erase(
         std::min_element(m_quarantine.begin(), m_quarantine.end(),
                          [](const auto& left, const auto& right) { return left.second.until < right.second.until; }));
   }
-  m_quarantine.insert_or_assign(key, Quarantine{std::move(status), until});
+  m_quarantine.insert_or_assign(job_key(build), Quarantine{std::move(status), until, known_key(build), build.name});
 }
 
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct Asker {
 
 /// What is asked for, once: the digest of graph and targets.
 Digest job_key(const protocol::Build& build);
+
+/// How people find it: by the key of the program that is asked for, which lists show, where the client names that.
+Digest known_key(const protocol::Build& build);
+/// How logs and events speak of it.
+std::string title_of(const protocol::Build& build);
 
 /// Single flight and fair order. One job for each key, whoever asks; askers join, leave and die without
 /// ending it. Queued jobs are bounded. The next one is of the lowest priority number; among those, of the
@@ -56,22 +62,27 @@ class JobTable {
   /// The session is gone. What it asked for is done all the same, but a job nobody waits for comes last.
   void leave(uint64_t session);
 
-  /// Refuses `key` with `status` until `until`.
-  void quarantine(const Digest& key, Status status, Deadline until);
+  /// How logs and events speak of the job.
+  std::string title(const Digest& key) const;
+
+  /// Refuses what `build` asks for with `status` until `until`.
+  void quarantine(const protocol::Build& build, Status status, Deadline until);
   void forgive_all() { m_quarantine.clear(); }
 
   size_t bytes() const { return m_bytes; }
   size_t queued() const { return m_jobs.size() - m_running; }
   size_t running() const { return m_running; }
-  size_t quarantined() const { return m_quarantine.size(); }
   const std::unordered_map<Digest, Job>& jobs() const { return m_jobs; }
 
- private:
   struct Quarantine {
     Status status;
     Deadline until;
+    Digest known_key;
+    std::string name;
   };
+  const std::unordered_map<Digest, Quarantine>& quarantined() const { return m_quarantine; }
 
+ private:
   std::unordered_map<Digest, Job> m_jobs;
   std::unordered_map<Digest, Quarantine> m_quarantine;
   std::unordered_map<uint64_t, uint64_t> m_last_served;  // owner → turn; only owners with jobs

@@ -277,14 +277,15 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   const uint32_t id = build.id;
   const Digest key = job_key(build);
   const bool joins = m_jobs.jobs().contains(key);
+  const std::string title = title_of(build);
   if (const Status status =
           m_jobs.ask(std::move(build), {session, id}, static_cast<uint64_t>(peer->second.pid), Clock::now());
       !status.ok()) {
     m_counters.add(Counter::builds_refused);
-    m_events.record("refused", "{} from pid {}: {}", key.to_short(), peer->second.pid, status.message());
+    m_events.record("refused", "{} from pid {}: {}", title, peer->second.pid, status.message());
     return answer(session, protocol::Failure{id, status});
   }
-  m_events.record(joins ? "joined" : "queued", "{} from pid {}", key.to_short(), peer->second.pid);
+  m_events.record(joins ? "joined" : "queued", "{} from pid {}", title, peer->second.pid);
   if (joins) m_counters.add(Counter::builds_joined);
   start_jobs();
 }
@@ -296,7 +297,7 @@ bool Server::Impl::answer_found(uint64_t session, const protocol::Build& build) 
   auto heads = m_programs.find(build.keys, build.tune);
   if (!heads) return false;
   m_counters.add(Counter::builds_found);
-  m_events.record("found", "{}", build.keys.front().to_short());
+  m_events.record("found", "{}", title_of(build));
   protocol::Built built;
   built.id = build.id;
   built.heads = std::move(*heads);
@@ -318,13 +319,14 @@ void Server::Impl::start_jobs() {
 
 void Server::Impl::submit(const JobTable::Job& job) {
   const Digest key = job.key;
-  m_events.record("started", "{}: {} bytes of graph, {} targets", key.to_short(), job.build.graph.size(),
+  m_events.record("started", "{}: {} bytes of graph, {} targets", title_of(job.build), job.build.graph.size(),
                   job.build.targets.size());
   BuildRequest request{job.build.graph, {}, job.build.afresh ? "" : m_options.config.cache_directory};
   request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : job.build.targets)
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
   request.sizes_vary = job.build.sizes_vary;
+  request.name = job.build.name;
   if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
   WorkerPool::Keep keep = [this](const std::shared_ptr<const BuildResult>& found) {
     asio::post(m_store_thread, [this, found] { m_supplies.keep(*found, *m_store); });
@@ -365,8 +367,8 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
     const Status status = outcome.result.status();
     if (outcome.poisonous) {
       m_counters.add(Counter::keys_quarantined);
-      m_events.record("quarantined", "{}: {}", key.to_short(), status.message());
-      m_jobs.quarantine(key, status, deadline_in(m_options.config.worker_quarantine_ms));
+      m_events.record("quarantined", "{}: {}", m_jobs.title(key), status.message());
+      m_jobs.quarantine(m_jobs.jobs().at(key).build, status, deadline_in(m_options.config.worker_quarantine_ms));
     }
     return fail_job(key, status, outcome.signal);
   }
@@ -393,12 +395,13 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
   const bool is_full = status.code() == StatusCode::resource_exhausted;
   if (!status.ok() && !is_full) return fail_job(key, status.with_context("publish"), 0);
   const bool is_unkept = m_jobs.jobs().at(key).build.unkept;
+  const std::string title = m_jobs.title(key);
   protocol::Built built;
   for (const BuiltHead& head : result->heads) built.heads.push_back({head.key, head.artifact, head.generation});
   if (is_full) {
     m_counters.add(Counter::builds_not_kept);
-    spdlog::warn("build {} is not kept: {}", key.to_short(), status.message());
-    m_events.record("not kept", "{}: {}", key.to_short(), status.message());
+    spdlog::warn("build {} is not kept: {}", title, status.message());
+    m_events.record("not kept", "{}: {}", title, status.message());
     built.not_kept = status.message();
   }
   if (is_full || is_unkept) {
@@ -413,10 +416,10 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
     m_counters.add(Counter::programs_not_judged,
                    static_cast<uint64_t>(std::ranges::count_if(result->heads, is_not_judged)));
     m_tuner.look_again();
-    m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", key.to_short(),
-                    result->artifacts.size(), result->heads.size(), result->compilations);
+    m_events.record("published", "{}: {} artifacts, {} heads, {} compilations", title, result->artifacts.size(),
+                    result->heads.size(), result->compilations);
   }
-  spdlog::debug("build {}: {}", key.to_short(), result->report);
+  spdlog::debug("build {}: {}", title, result->report);
   for (const Asker& asker : m_jobs.finish(key)) {
     built.id = asker.request;
     built.joined = asker.joined;
@@ -436,8 +439,8 @@ void Server::Impl::fail_job(const Digest& key, const Status& status, uint32_t si
     return leave_if_drained();
   }
   m_counters.add(Counter::builds_failed);
-  m_events.record("failed", "{}: {}", key.to_short(), status.to_string());
-  spdlog::warn("build {}: {}", key.to_short(), status.to_string());
+  m_events.record("failed", "{}: {}", m_jobs.title(key), status.to_string());
+  spdlog::warn("build {}: {}", m_jobs.title(key), status.to_string());
   for (const Asker& asker : m_jobs.finish(key)) answer(asker.session, protocol::Failure{asker.request, status, signal});
   start_jobs();
   leave_if_drained();

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace kiln {
@@ -39,12 +40,20 @@ std::string status_json(const DaemonState& state) {
   for (const auto& [key, job] : state.jobs.jobs()) {
     json targets = json::array();
     for (const auto& target : job.build.targets) targets.push_back(target.backend + "/" + target.name);
-    jobs.push_back({{"key", key.to_hex()},
+    jobs.push_back({{"key", known_key(job.build).to_hex()},
+                    {"name", job.build.name},
                     {"running", job.running},
                     {"waiting_clients", job.askers.size()},
                     {"priority", static_cast<int>(job.build.priority)},
                     {"progress", progress_object(job.progress)},
                     {"targets", targets}});
+  }
+  json quarantined = json::array();
+  for (const auto& [key, each] : state.jobs.quarantined()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(each.until - Clock::now()).count();
+    if (left <= 0) continue;
+    quarantined.push_back(
+        {{"key", each.known_key.to_hex()}, {"name", each.name}, {"why", each.status.message()}, {"left_ms", left}});
   }
   return dump({{"schema_version", k_schema_version},
                {"pid", getpid()},
@@ -58,7 +67,8 @@ std::string status_json(const DaemonState& state) {
                {"workers", state.workers},
                {"builds_running", state.jobs.running()},
                {"builds_queued", state.jobs.queued()},
-               {"keys_quarantined", state.jobs.quarantined()},
+               {"keys_quarantined", quarantined.size()},
+               {"quarantined", quarantined},
                {"jobs", jobs},
                {"tuning", progress_object(state.tuning)},
                {"has_untuned", state.has_untuned},

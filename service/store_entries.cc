@@ -14,10 +14,12 @@
 #include "base/build_id.h"
 #include "base/hex.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
 #include "jit/run/named_artifacts.h"
 #include "service/pack_entries.h"
+#include "service/provenance.h"
 #include "service/side_by_side.h"
 
 namespace kiln {
@@ -28,7 +30,6 @@ using protocol::Command;
 using protocol::Verb;
 
 constexpr int k_schema_version = 1;
-constexpr const char* k_not_judged = "not_judged";
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -51,9 +52,10 @@ Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, con
 json head_json(const Head& head) {
   json shown = {{"key", head.key.to_hex()}, {"generation", head.generation}, {"created_ms", head.created_ms}};
   json parts = json::parse(head.provenance, nullptr, false);
-  if (parts.is_object() && parts.contains(k_not_judged)) {
-    shown[k_not_judged] = parts[k_not_judged];
-    parts.erase(k_not_judged);
+  for (const char* fact : {provenance::k_name, provenance::k_not_judged}) {
+    if (!parts.is_object() || !parts.contains(fact)) continue;
+    shown[fact] = parts[fact];
+    parts.erase(fact);
   }
   shown["key_parts"] = parts.is_discarded() ? json(head.provenance) : std::move(parts);
   return shown;
@@ -87,6 +89,12 @@ std::optional<Target> target_of(const Head& program) {
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;
+}
+
+/// What people know it by; empty for what was published without.
+std::string name_in(const Head& head) {
+  const json parts = json::parse(head.provenance, nullptr, false);
+  return parts.is_object() ? parts.value(provenance::k_name, "") : "";
 }
 
 /// What an artifact is of no use without: a program its plans, a plan its code.
@@ -248,8 +256,8 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
     json parts = json::parse(built.key_parts, nullptr, false);
     if (!parts.is_object()) continue;
     if (parts.value("level", "") == "program") batch.heads.back().content = graph;
-    if (built.not_judged.empty()) continue;
-    parts[k_not_judged] = built.not_judged;
+    if (!built.name.empty()) parts[provenance::k_name] = printable_name(built.name);
+    if (!built.not_judged.empty()) parts[provenance::k_not_judged] = built.not_judged;
     batch.heads.back().provenance = dump(parts);
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
@@ -281,7 +289,7 @@ Expected<std::optional<UntunedProgram>> StoreEntries::next_untuned(const std::un
     const auto program = m_store->find(head.artifact);
     if (!program.ok() || !*program || is_tuned_program((*program)->payload)) continue;
     auto graph = m_store->content(head.key);
-    if (graph.ok() && *graph) return std::optional(UntunedProgram{head.key, std::move(**graph), target});
+    if (graph.ok() && *graph) return std::optional(UntunedProgram{head.key, std::move(**graph), target, name_in(head)});
   }
   return std::optional<UntunedProgram>();
 }

@@ -10,16 +10,16 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/printable.h"
 #include "cache/sources/directory_entries.h"
 #include "cache/sources/trusted_packs.h"
 #include "jit/run/named_artifacts.h"
 #include "service/guarded.h"
+#include "service/provenance.h"
 
 namespace kiln {
 
 namespace {
-
-constexpr const char* k_not_judged = "not_judged";
 
 /// How soon the fleet's store is asked again for what another host makes: the longer that takes, the more rarely, so that who
 /// waits loses an eighth of the time at most, and ten thousand who wait ask little.
@@ -72,10 +72,19 @@ bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
          (kind == ArtifactKind::plan && is_raced_plan(payload));
 }
 
+/// What provenance says of it beside its key's parts.
+std::string facts_of(const BuiltHead& head) {
+  auto facts = nlohmann::json::object();
+  if (!head.name.empty()) facts[provenance::k_name] = printable_name(head.name);
+  if (!head.not_judged.empty()) facts[provenance::k_not_judged] = head.not_judged;
+  return facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void add_entry(SourceEntry entry, BuildResult& result) {
   const auto known = nlohmann::json::parse(entry.provenance, nullptr, false);
+  const auto fact = [&](const char* name) { return known.is_object() ? known.value(name, "") : ""; };
   result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key),
-                          known.is_object() ? known.value(k_not_judged, "") : ""});
+                          fact(provenance::k_name), fact(provenance::k_not_judged)});
   result.artifacts.push_back(built_artifact(entry.digest, std::move(entry.artifact)));
   for (auto& [digest, artifact] : entry.needs) result.artifacts.push_back(built_artifact(digest, std::move(artifact)));
 }
@@ -137,7 +146,7 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
     const auto kind = static_cast<ArtifactKind>(built->kind);
     if (!is_shared(kind, built->payload)) continue;
     SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
-    if (!head.not_judged.empty()) entry.provenance = nlohmann::json{{k_not_judged, head.not_judged}}.dump();
+    entry.provenance = facts_of(head);
     if (kind == ArtifactKind::program) {
       entry.needs = store.needs_of(head.artifact);
       if (!is_whole(entry)) continue;  // some of it was evicted meanwhile

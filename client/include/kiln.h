@@ -116,6 +116,8 @@ typedef struct kiln_compile_options {
   const int64_t* symbol_values; /* extents bound to the graph's symbols, in order; NULL when it has none */
   size_t symbol_count;
   int tune; /* not 0: waits until candidates for its matrix products and attention have raced on this machine */
+  const char*
+      label; /* what people know it by in lists and logs, such as a model's class; NULL: only what it computes */
 } kiln_compile_options;
 
 /* Mapped cache first, then the daemon. Errors: unavailable (no daemon, or KILN_NO_DAEMON), deadline_exceeded,

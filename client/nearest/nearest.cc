@@ -71,7 +71,7 @@ Json Difference::to_json() const {
   for (const PartDifference& each : parts) {
     list.push_back({{"part", each.part}, {"ours", each.ours}, {"theirs", each.theirs}, {"meaning", each.meaning()}});
   }
-  return {{"key", key}, {"differs", list}, {"graph", in_graphs}};
+  return {{"key", key}, {"name", name}, {"differs", list}, {"graph", in_graphs}};
 }
 
 Expected<KnownKeys> KnownKeys::list(Ask ask) {
@@ -79,7 +79,8 @@ Expected<KnownKeys> KnownKeys::list(Ask ask) {
   KILN_ASSIGN_OR_RETURN(const Json listed, keys.m_ask({.verb = protocol::Verb::list}));
   for (const Json& entry : listed.value("entries", Json::array())) {
     for (const Json& head : entry.value("heads", Json::array())) {
-      keys.m_all.push_back({head.value("key", ""), parts_of(head), head.value("created_ms", uint64_t{0}), {}});
+      keys.m_all.push_back(
+          {head.value("key", ""), head.value("name", ""), parts_of(head), head.value("created_ms", uint64_t{0}), {}});
     }
   }
   return keys;
@@ -143,7 +144,7 @@ std::optional<Difference> KnownKeys::nearest(const KnownKey& key) {
 }
 
 Difference KnownKeys::compare(const KnownKey& ours, const KnownKey& theirs) {
-  Difference difference{theirs.key, differing_parts(ours, theirs), {}};
+  Difference difference{theirs.key, theirs.name, differing_parts(ours, theirs), {}};
   const Graph* mine = graph_of(ours);
   const Graph* other = graph_of(theirs);
   if (mine != nullptr && other != nullptr) difference.in_graphs = graph_differences(*mine, *other);

@@ -23,6 +23,7 @@ KeyParts parts_of(const nlohmann::ordered_json& head);
 /// A key with its parts: one of the cache, or one that a graph would have.
 struct KnownKey {
   std::string key;
+  std::string name = {};  // what people know it by; empty where nobody said
   KeyParts parts;
   uint64_t created_ms = 0;
   std::optional<Graph> graph;  // of a program, where it is known
@@ -38,7 +39,7 @@ struct PartDifference {
 
 /// What one key has otherwise than another.
 struct Difference {
-  std::string key;  // the other one
+  std::string key, name;  // the other one's
   std::vector<PartDifference> parts;
   std::vector<std::string> in_graphs;  // graph_differences(), where both graphs are known
 

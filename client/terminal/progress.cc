@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/printable.h"
 #include "client/terminal/text.h"
 
 namespace kiln {

@@ -5,12 +5,8 @@
 #include <string>
 #include <string_view>
 
-/// How the program writes numbers and names, and reads sizes. Pure functions.
+/// How the program writes numbers, and reads sizes. Pure functions.
 namespace kiln {
-
-/// `text` with everything that could steer a terminal shown as an escape: control characters (\n, \x1b, \u0085),
-/// characters that reorder a line (\u202e), and bytes that are no UTF-8 (\xff).
-std::string escaped(std::string_view text);
 
 /// Columns of `text`, counted as one per code point.
 size_t width_of(std::string_view text);

@@ -19,12 +19,13 @@ struct BuiltArtifact {
   std::string backend;
 };
 
-/// A key whose head becomes `artifact`. `key_parts` is JSON, for explain.
+/// A key whose head becomes `artifact`. `key_parts` is JSON, for explain; `name` is what people know it by.
 struct BuiltHead {
   Digest key;
   Digest artifact;
   uint32_t generation = 0;
   std::string key_parts;
+  std::string name;
   std::string not_judged = {};  // of a program: why its own verdict is missing, or from where on
 };
 

@@ -45,16 +45,14 @@ class StageClock {
 class ProgramBuild {
  public:
   /// `client` is the graph as it was asked for, `canonical` its canonical form. Without a `runner` verdicts are deferred.
-  ProgramBuild(const Graph& client, const Canonical& canonical, const BuildTarget& target, Published& published,
-               CandidateRunner* runner, Tuning tuning, bool sizes_vary, const BuildEnvironment& environment,
-               BuildResult& result)
-      : m_client(client),
+  ProgramBuild(const BuildRequest& request, const Graph& client, const Canonical& canonical, const BuildTarget& target,
+               Published& published, CandidateRunner* runner, const BuildEnvironment& environment, BuildResult& result)
+      : m_request(request),
+        m_client(client),
         m_canonical(canonical),
         m_target(target),
         m_published(published),
         m_runner(runner),
-        m_tuning(tuning),
-        m_sizes_vary(sizes_vary),
         m_environment(environment),
         m_result(result) {}
 
@@ -69,10 +67,10 @@ class ProgramBuild {
     m_clock.finish("fuse");
     KILN_RETURN_IF_ERROR(choose(settled, partition));
     m_clock.finish("kernels");
-    if (m_tuning != Tuning::off) {
+    if (m_request.tuning != Tuning::off) {
       const Deadline deadline =
-          m_tuning == Tuning::background ? deadline_in(limits::k_background_tuning_ms) : k_no_deadline;
-      const RaceOrder order{m_tuning == Tuning::again, deadline};
+          m_request.tuning == Tuning::background ? deadline_in(limits::k_background_tuning_ms) : k_no_deadline;
+      const RaceOrder order{m_request.tuning == Tuning::again, deadline};
       KILN_ASSIGN_OR_RETURN(const uint32_t plans,
                             tune_plans(partition, m_target, m_published, m_environment, order, m_regions, m_kernels));
       KILN_ASSIGN_OR_RETURN(const uint32_t kernels,
@@ -90,6 +88,7 @@ class ProgramBuild {
       judged = report_of(verdict);
       m_clock.finish("program_verdict");
     }
+    m_linked.program_head.name = m_request.name;
     m_linked.program_head.not_judged = m_not_judged;
     Json report{{"target", m_target.target.name},
                 {"driver", m_target.target.driver},
@@ -108,14 +107,14 @@ class ProgramBuild {
   /// Kernels that are for one size race with others of that size, so none that is to race takes sizes from its launches.
   Status choose(const Graph& settled, const RegionPartition& partition) {
     WithFirstCandidates judge_early;
-    if (m_runner != nullptr && m_tuning == Tuning::off) {
+    if (m_runner != nullptr && m_request.tuning == Tuning::off) {
       judge_early = [&](const ChosenKernels& kernels) {
         const LinkedArtifacts linked = link(m_canonical, settled, partition, m_regions, kernels, m_target);
         auto verdict = judge(settled, partition, kernels, linked);
         if (verdict.ok()) m_early = {linked.program.digest, std::move(*verdict)};
       };
     }
-    if (m_sizes_vary && m_tuning == Tuning::off) {
+    if (m_request.sizes_vary && m_request.tuning == Tuning::off) {
       auto kernels = choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true, judge_early);
       if (kernels.ok()) {
         m_kernels = std::move(*kernels);
@@ -199,13 +198,12 @@ class ProgramBuild {
     ProgramVerdict verdict;
   };
 
+  const BuildRequest& m_request;
   const Graph& m_client;
   const Canonical& m_canonical;
   const BuildTarget& m_target;
   Published& m_published;
   CandidateRunner* const m_runner;
-  const Tuning m_tuning;
-  const bool m_sizes_vary;
   const BuildEnvironment& m_environment;
   BuildResult& m_result;
   RegionPlans m_regions;
@@ -235,8 +233,7 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
     std::unique_ptr<CandidateRunner> runner = is_absent ? nullptr : std::move(*made);
     const BuildTarget asked{*backend, target, is_absent ? Proof::deferred : Proof::verified,
                             runner ? runner->machine() : nullptr};
-    ProgramBuild program(received, canonical, asked, published, runner.get(), request.tuning, request.sizes_vary,
-                         environment, result);
+    ProgramBuild program(request, received, canonical, asked, published, runner.get(), environment, result);
     if (is_absent) program.note_not_judged(made.status().message());
     KILN_ASSIGN_OR_RETURN(Json report, program.run());
     programs.push_back(std::move(report));

@@ -29,6 +29,7 @@ struct BuildRequest {
   std::vector<Digest> program_keys = {};
   /// Other sizes of the graph are likely to be asked for, too: kernels that can take sizes from their launches do.
   bool sizes_vary = false;
+  std::string name = {};  // what the client calls the graph
 };
 
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →

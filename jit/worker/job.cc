@@ -20,8 +20,9 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   }
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
+  const auto name = builder.CreateString(request.name);
   return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory),
-                         static_cast<uint8_t>(request.tuning), request.sizes_vary)
+                         static_cast<uint8_t>(request.tuning), request.sizes_vary, name)
       .Union();
 }
 Status read(const wire::Job& table, BuildRequest& request) {
@@ -30,6 +31,7 @@ Status read(const wire::Job& table, BuildRequest& request) {
   if (table.tuning() > static_cast<uint8_t>(Tuning::again)) return invalid_argument("tuning {}", table.tuning());
   request.tuning = static_cast<Tuning>(table.tuning());
   request.sizes_vary = table.sizes_vary();
+  request.name = read_text(table.name());
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),
@@ -75,7 +77,8 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
     const auto artifact = write_digest(builder, head.artifact);
     const auto parts = builder.CreateString(head.key_parts);
     const auto not_judged = builder.CreateString(head.not_judged);
-    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts, not_judged));
+    const auto name = builder.CreateString(head.name);
+    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts, not_judged, name));
   }
   const auto artifact_list = builder.CreateVector(artifacts);
   const auto head_list = builder.CreateVector(heads);
@@ -102,6 +105,7 @@ Status read(const wire::JobResult& table, BuildResult& result) {
       head.generation = row->generation();
       head.key_parts = read_text(row->key_parts());
       head.not_judged = read_text(row->not_judged());
+      head.name = read_text(row->name());
     }
   }
   return {};

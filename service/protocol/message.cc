@@ -5,6 +5,7 @@
 #include "base/build_id.h"
 #include "base/flatbuffer_values.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "service/protocol/protocol_generated.h"
 
 namespace kiln::protocol {
@@ -41,9 +42,10 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   }
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
+  const auto name = builder.CreateString(build.name);
   return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority), build.tune,
                            build.again, build.unkept, build.afresh, write_digests(builder, build.keys),
-                           build.sizes_vary)
+                           build.sizes_vary, name)
       .Union();
 }
 Status read(const wire::Build& table, Build& build) {
@@ -58,6 +60,7 @@ Status read(const wire::Build& table, Build& build) {
   build.unkept = table.unkept();
   build.afresh = table.afresh();
   build.sizes_vary = table.sizes_vary();
+  build.name = printable_name(read_text(table.name()));
   if (table.targets() == nullptr || table.targets()->size() == 0) {
     return invalid_argument("build {}: no target", table.id());
   }

@@ -52,6 +52,7 @@ struct Build {
   /// The programs', one for each target, or none: what leads to them elsewhere need not be built.
   std::vector<Digest> keys = {};
   bool sizes_vary = false;  // other sizes of the graph are likely to be asked for, too
+  std::string name = {};    // what people know the graph by
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

@@ -444,6 +444,16 @@ TEST_F(Cli, ExplainNamesThePartThatDiffers) {
   EXPECT_THAT(kiln({"explain"}).out, HasSubstr("made for another instruction set"));
 }
 
+TEST_F(Cli, EntriesHaveNamesThatPeopleKnow) {
+  ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
+  const std::string name = "2 matmul, gelu, softmax -> f32[6, 10]";
+  EXPECT_THAT(kiln({"ls", "--kind", "program"}).out, HasSubstr("  " + name + "\n"));
+  EXPECT_THAT(kiln({"ls", "--kind", "plan"}).out, HasSubstr(" -> f32[6, 10]\n"));
+  EXPECT_THAT(kiln({"ls", "--kind", "code"}).out, HasSubstr("  gemm_f32_6x33x65_nn"));
+  EXPECT_THAT(kiln({"show", newest_key("program")}).out, HasSubstr("name               " + name + "\n"));
+  EXPECT_EQ(kiln({"explain", "--json"}).json()["name"], name);
+}
+
 TEST_F(Cli, ExplainOfAGraphSaysWhetherItWouldHit) {
   ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
   EXPECT_EQ(kiln({"explain", graph(6), "--json"}).json()["cached"], true);

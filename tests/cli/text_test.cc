@@ -2,30 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "base/printable.h"
 #include "cli/output.h"
 #include "client/terminal/progress.h"
 
 namespace kiln::cli {
 namespace {
-
-TEST(Text, ControlCharactersAreShownNotSent) {
-  EXPECT_EQ(escaped("\x1b[31mred\x1b[0m"), "\\x1b[31mred\\x1b[0m");
-  EXPECT_EQ(escaped("two\nlines\tand\r\x07\x7f"), "two\\nlines\\tand\\x0d\\x07\\x7f");
-  EXPECT_EQ(escaped("\xc2\x9b"
-                    "31m"),
-            "\\u009b31m");  // the one-character form of ESC [
-  EXPECT_EQ(escaped("\xe2\x80\xae"
-                    "evil"),
-            "\\u202eevil");  // right-to-left override
-}
-
-TEST(Text, BytesThatAreNoUtf8AreShownAsNumbers) {
-  EXPECT_EQ(escaped("\xff\xfe"), "\\xff\\xfe");
-  EXPECT_EQ(escaped("\xc0\xaf"), "\\xc0\\xaf");           // overlong
-  EXPECT_EQ(escaped("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // a surrogate
-  EXPECT_EQ(escaped("\xe2\x82"), "\\xe2\\x82");           // cut short
-  EXPECT_EQ(escaped("λ → 漢 😀"), "λ → 漢 😀");
-}
 
 TEST(Text, SizesAreReadInPowersOf1024) {
   EXPECT_EQ(parse_bytes("0"), 0);

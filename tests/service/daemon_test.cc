@@ -111,7 +111,16 @@ TEST_F(DaemonTest, a_worker_that_crashes_is_tried_once_more_then_its_key_is_quar
     const auto builds = lines("builds");
     EXPECT_EQ(std::count(builds.begin(), builds.end(), text), 2);
   }
-  EXPECT_EQ(build("exit").status().code(), StatusCode::aborted);
+  Build named = graph("exit");
+  named.keys = {digest_of("its program")};
+  named.name = "Model: matmul";
+  Connection connection(m_config);
+  EXPECT_EQ(connection.build(named, deadline_in(k_patience_ms)).status().code(), StatusCode::aborted);
+  const std::string status = ask(Verb::status);
+  EXPECT_EQ(number_in(status, "keys_quarantined"), 3);
+  for (const std::string& said : {named.name, named.keys[0].to_hex()}) {
+    EXPECT_NE(status.find(said, status.find("\"quarantined\":")), std::string::npos) << status;
+  }
   EXPECT_EQ(daemon_pid(), daemon);
   EXPECT_TRUE(build("ok").ok());
 }

@@ -106,8 +106,7 @@ TEST(JobTable, graphs_that_wait_are_bounded_in_bytes) {
 
 TEST(JobTable, quarantine_refuses_with_the_cause_until_its_end) {
   JobTable table;
-  const auto key = job_key(graph("bad"));
-  table.quarantine(key, error(StatusCode::aborted, "died of signal 11"), k_now + std::chrono::seconds(10));
+  table.quarantine(graph("bad"), error(StatusCode::aborted, "died of signal 11"), k_now + std::chrono::seconds(10));
   const Status status = table.ask(graph("bad"), {1, 1}, 1, k_now);
   EXPECT_EQ(status.code(), StatusCode::aborted);
   EXPECT_NE(status.message().find("signal 11"), std::string::npos);
@@ -118,9 +117,9 @@ TEST(JobTable, quarantine_refuses_with_the_cause_until_its_end) {
 TEST(JobTable, quarantine_is_bounded) {
   JobTable table;
   for (size_t i = 0; i < limits::k_quarantined_keys + 10; ++i) {
-    table.quarantine(digest_of(std::to_string(i)), error(StatusCode::aborted, "x"), k_now + std::chrono::seconds(i));
+    table.quarantine(graph(std::to_string(i)), error(StatusCode::aborted, "x"), k_now + std::chrono::seconds(i));
   }
-  EXPECT_EQ(table.quarantined(), limits::k_quarantined_keys);
+  EXPECT_EQ(table.quarantined().size(), limits::k_quarantined_keys);
 }
 
 }  // namespace

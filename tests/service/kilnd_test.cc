@@ -11,11 +11,13 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <semaphore>
 #include <thread>
 #include <utility>
 
+#include "base/config/directories.h"
 #include "base/limits.h"
 #include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
@@ -64,10 +66,11 @@ class KilndTest : public ::testing::Test {
   }
 
   Expected<protocol::Built> build(const std::string& text) const { return build(text, m_config); }
-  static Expected<protocol::Built> build(const std::string& text, const Config& config) {
+  static Expected<protocol::Built> build(const std::string& text, const Config& config, std::string name = {}) {
     Connection connection(config);
     protocol::Build request{0, {text.begin(), text.end()}, {{"cpu", "x86-64-v3"}}};
     request.keys = {key_of(text)};
+    request.name = std::move(name);
     return connection.build(std::move(request), deadline_in(k_patience_ms));
   }
 
@@ -180,6 +183,35 @@ TEST_F(KilndTest, a_program_that_was_not_judged_is_counted_and_says_why) {
   EXPECT_EQ(head_of(built->heads.at(0).key).at("not_judged"), "it needs 9 bytes, at most 1");
   EXPECT_EQ(head_of(built->heads.at(0).key).at("key_parts").size(), 2U);  // its own alone
   EXPECT_FALSE(head_of(key_of("ok")).contains("not_judged"));
+}
+
+TEST_F(KilndTest, an_entry_has_the_name_that_its_client_gave_it) {
+  ASSERT_TRUE(build("ok", m_config, "Model\n\x1b[2J: matmul").ok());
+  ASSERT_TRUE(build("ok without", m_config).ok());
+  ASSERT_TRUE(build("ok long", m_config, std::string(4'000, 'x')).ok());
+  const auto head_of = [&](const char* graph) {
+    return ask({.verb = Verb::show, .key = key_of(graph)}).at("entry").at("heads").at(0);
+  };
+  EXPECT_EQ(head_of("ok").at("name"), "Model\\n\\x1b[2J: matmul");
+  EXPECT_EQ(head_of("ok").at("key_parts").size(), 2U);  // its own alone
+  EXPECT_FALSE(head_of("ok without").contains("name"));
+  EXPECT_LE(head_of("ok long").at("name").get<std::string>().size(), limits::k_name_bytes);
+  const std::string events = ask({.verb = Verb::events}).dump();
+  EXPECT_NE(events.find(key_of("ok").to_short() + " (Model"), std::string::npos) << events;
+}
+
+/// Names of ops come out of graphs that anybody may have made.
+TEST_F(KilndTest, what_is_logged_forges_no_line) {
+  EXPECT_FALSE(build("fail x\n2026-01-01T00:00:00.000 1 info all is well\x1b[1A").ok());
+  ask({.verb = Verb::shutdown});
+  wait_for_end();
+  std::ifstream log(log_path(m_directory + "/state/kiln", m_config.cache_directory));
+  bool is_told = false;
+  for (std::string line; std::getline(log, line);) {
+    EXPECT_FALSE(line.starts_with("2026-01-01T00:00:00.000")) << line;
+    is_told = is_told || line.find("op x\\n2026-01-01T00:00:00.000 1 info all is well\\x1b[1A") != std::string::npos;
+  }
+  EXPECT_TRUE(is_told);
 }
 
 TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
@@ -347,6 +379,40 @@ TEST_F(KilndTest, CodeOfAMountedPackOrASharedDirectoryIsNotCompiledAgain) {
   m_config.cache_directory = m_config.cache_shared;  // whose daemon TearDown ends
 }
 
+/// Whoever signs captures that are believed runs code of theirs in Python: that takes a trust of its own.
+TEST_F(KilndTest, CapturesOfAPackAreInstalledWhereItsSignerIsTrustedForCaptures) {
+  const auto key = SigningKey::create();
+  ASSERT_TRUE(key.ok());
+  const std::string trust = m_directory + "/trust", path = m_directory + "/a.kpack";
+  std::filesystem::create_directory(trust);
+  ASSERT_TRUE(key->write(m_directory + "/kiln.key", trust + "/kiln.pub").ok());
+  const Artifact code{ArtifactKind::code, {}, std::vector<uint8_t>(80, 0x90)};
+  const Artifact capture{ArtifactKind::capture, {}, std::vector<uint8_t>(50, 1)};
+  const Digest code_digest = artifact_digest(code), capture_digest = artifact_digest(capture);
+  const std::string parts = R"({"level":"capture"})";
+  auto pack = PackWriter::create(path, 2, 2);
+  ASSERT_TRUE(pack.ok());
+  // Both come in the order of their names.
+  const std::map<Digest, Artifact> artifacts = {{code_digest, code}, {capture_digest, capture}};
+  const std::map<Digest, std::pair<Digest, std::string>> heads = {{k_layer, {code_digest, std::string(k_layer_parts)}},
+                                                                  {digest_of(parts), {capture_digest, parts}}};
+  for (const auto& [digest, artifact] : artifacts) ASSERT_TRUE(pack->add(artifact).ok());
+  for (const auto& [head, leads_to] : heads) {
+    ASSERT_TRUE(pack->add(head, leads_to.first, 0, {leads_to.second, "{}", {}}).ok());
+  }
+  ASSERT_TRUE(pack->finish(&*key).ok());
+
+  const auto install = [&](const std::string& trusted_for_captures) {
+    const nlohmann::json request{{"path", path}, {"trust", trust}, {"trust_captures", trusted_for_captures}};
+    return ask({.verb = Verb::install, .text = request.dump()});
+  };
+  EXPECT_EQ(install("").at("captures_left_out"), 1);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);
+  EXPECT_EQ(mapped_bytes(digest_of(parts), KILN_ARTIFACT_CAPTURE), 0U);
+  EXPECT_EQ(install(trust).at("captures_left_out"), 0);
+  EXPECT_EQ(mapped_bytes(digest_of(parts), KILN_ARTIFACT_CAPTURE), 50U);
+}
+
 // ---- a store that hosts share (tests/cache/fleet_redis_test.cc has what becomes of it)
 
 TEST_F(KilndTest, AFreshCacheBesideAFilledStoreCompilesNothing) {
@@ -368,6 +434,25 @@ TEST_F(KilndTest, AFreshCacheBesideAFilledStoreCompilesNothing) {
   EXPECT_EQ(status["counters"]["builds_supplied"], 1);
   EXPECT_EQ(status["counters"]["kernels_supplied"], 1);
   EXPECT_EQ(status["fleet"]["entries_found"], 2);
+}
+
+/// A server that needs room drops what it likes: a program without its kernels, or kernels without their program.
+TEST_F(KilndTest, WhatAStoreHasDroppedIsBuiltAndGivenToItAgain) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis({"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"});
+  use_store(redis.url());
+  const auto name_of = [](const Digest& key) { return "kiln1:" + key.to_hex(); };
+  EXPECT_EQ(build("layer a")->compilations, 1U);
+  start_afresh();
+  ASSERT_EQ(redis.ask({"DEL", name_of(key_of("layer a"))}), "1");
+  EXPECT_EQ(build("layer a")->compilations, 0U);  // of the kernel that is left
+  start_afresh();
+  EXPECT_EQ(redis.ask({"EXISTS", name_of(key_of("layer a"))}), "1");
+  ASSERT_EQ(redis.ask({"DEL", name_of(k_layer)}), "1");
+  EXPECT_EQ(build("layer b")->compilations, 1U);
+  EXPECT_EQ(build("layer a")->compilations, 0U);  // the program, which has all that it needs
+  start_afresh();
+  EXPECT_EQ(redis.ask({"EXISTS", name_of(k_layer)}), "1");
 }
 
 TEST_F(KilndTest, APlanThatHasRacedIsTakenFromTheStoreByOtherPrograms) {

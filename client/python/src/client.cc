@@ -95,17 +95,19 @@ bool with_graph(const char* text, Py_ssize_t size, Use use) {
   return error == nullptr;
 }
 
-kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values, bool tune) {
+kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values, bool tune,
+                                const char* label) {
   return {.struct_size = sizeof(kiln_compile_options),
           .deadline_ms = deadline_ms,
           .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
           .symbol_count = symbol_values.size(),
-          .tune = tune ? 1 : 0};
+          .tune = tune ? 1 : 0,
+          .label = label};
 }
 
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   static const char* k_names[] = {"text",        "inputs", "outputs", "deadline_ms", "symbol_values",
-                                  "num_threads", "memory", "tune",    nullptr};
+                                  "num_threads", "memory", "tune",    "label",       nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
@@ -114,14 +116,16 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   PyObject* memory = nullptr;
   unsigned int deadline_ms = 0;
   int tune = 0;
+  const char* label = nullptr;
   Placement placement;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOp", const_cast<char**>(k_names), &text, &text_size,
-                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory, &tune)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOpz", const_cast<char**>(k_names), &text, &text_size,
+                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory, &tune,
+                                   &label)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values) || !read_memory(memory, self, placement)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0, label);
   kiln_program* program = nullptr;
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_program_create(client_of(self), graph, &options, &program);
@@ -132,19 +136,20 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
 }
 
 PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text", "targets", "deadline_ms", "symbol_values", nullptr};
+  static const char* k_names[] = {"text", "targets", "deadline_ms", "symbol_values", "label", nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   const char* targets = nullptr;
   PyObject* symbols = nullptr;
+  const char* label = nullptr;
   unsigned int deadline_ms = 0;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#s|IO", const_cast<char**>(k_names), &text, &text_size,
-                                   &targets, &deadline_ms, &symbols)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#s|IOz", const_cast<char**>(k_names), &text, &text_size,
+                                   &targets, &deadline_ms, &symbols, &label)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values, false);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, false, label);
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_client_build(client_of(self), graph, targets, &options);
       })) {

@@ -31,7 +31,7 @@ struct Wanted {
 };
 
 void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen) {
-  chosen.heads.push_back({job.key, artifact.digest, generation, job.key_parts});
+  chosen.heads.push_back({job.key, artifact.digest, generation, job.key_parts, kernel_name(job.spec())});
   chosen.artifacts.push_back(std::move(artifact));
 }
 

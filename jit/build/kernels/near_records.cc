@@ -32,7 +32,7 @@ void NearRecords::add(const KernelSpec& spec, const Digest& record) {
   const Digest digest = key.digest();
   const auto before = find(digest);
   const uint32_t generation = before ? before->generation + 1 : 0;
-  m_chosen.heads.push_back({digest, record, generation, key.to_json()});
+  m_chosen.heads.push_back({digest, record, generation, key.to_json(), kernel_name(spec)});
 }
 
 Key NearRecords::key_of(const Neighbourhood& place) const {

@@ -224,7 +224,8 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
     choice.code = code->digest;
     chosen.artifacts.push_back(std::move(*code));
   }
-  chosen.heads.push_back({job.kernel.key, choice.code, choice.generation, job.kernel.key_parts});
+  chosen.heads.push_back(
+      {job.kernel.key, choice.code, choice.generation, job.kernel.key_parts, kernel_name(job.kernel.spec())});
   chosen.compilations += tuning.compilations();
   replace(plans, job.spec, choice, chosen);
 
@@ -240,7 +241,7 @@ Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generati
   const std::string json = record.to_json();
   BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
   const Digest digest = kept.digest;
-  chosen.heads.push_back({key.digest(), digest, generation, key.to_json()});
+  chosen.heads.push_back({key.digest(), digest, generation, key.to_json(), record.kernel});
   chosen.artifacts.push_back(std::move(kept));
   chosen.report.push_back({{"name", record.kernel},
                            {"tuned", true},

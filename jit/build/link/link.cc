@@ -1,5 +1,6 @@
 #include "jit/build/link/link.h"
 
+#include "frontend/text/summary.h"
 #include "jit/build/kernels/tune_kernels.h"
 #include "jit/build/link/artifact_writer.h"
 #include "jit/resolve/key.h"
@@ -29,7 +30,8 @@ LinkedPlan link_plan(const Plan& plan, const Digest& region_class, uint32_t gene
   LinkedPlan linked;
   linked.artifact = plan_artifact(plan, static_cast<uint32_t>(plan.region.inputs().size()), kernels, generation);
   const Key key = plan_key(region_class, target.target, target.proof);
-  linked.head = {key.digest(), linked.artifact.digest, generation + generation_of(kernels), key.to_json()};
+  linked.head = {key.digest(), linked.artifact.digest, generation + generation_of(kernels), key.to_json(),
+                 summary(plan.region)};
   return linked;
 }
 
@@ -54,7 +56,7 @@ LinkedArtifacts link(const Canonical& canonical, const Graph& settled, const Reg
   linked.program = program_artifact(description);
   linked.is_tuned = description.is_tuned;
   const Key key = program_key(canonical.digest, target.target, target.proof);
-  linked.program_head = {key.digest(), linked.program.digest, description.generation, key.to_json()};
+  linked.program_head = {key.digest(), linked.program.digest, description.generation, key.to_json(), {}};
   return linked;
 }
 

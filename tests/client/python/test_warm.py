@@ -38,6 +38,32 @@ def test_the_second_process_compiles_nothing(kiln, flags):
     assert warm["compilations"] == 0 and warm["misses"] == 0 and warm["hits_mapped"] > 0
 
 
+def test_entries_are_called_by_the_modules_class(kiln):
+    stats(kiln("warm", "--torch", "warmed:make", "--json"))
+    entries = json.loads(kiln("ls", "--kind", "program", "--json").stdout)["entries"]
+    names = [head["name"] for entry in entries for head in entry["heads"]]
+    assert names and all(": " in name and " -> f32[" in name for name in names), names
+    assert {name.split(":")[0] for name in names} == {"Sequential"}, names
+
+
+def test_readonly_keeps_nothing_and_recache_makes_everything_again(kiln, tmp_path):
+    def warm(**variables):
+        return stats(kiln("warm", "--torch", "warmed:make", "--json", **variables))
+
+    def kept():
+        return {entry["digest"]: entry["created_ms"] for entry in json.loads(kiln("ls", "--json").stdout)["entries"]}
+
+    unkept = warm(KILN_READONLY="1")
+    assert unkept["compilations"] > 0 and unkept["nodes_compiled"] > 0 and kept() == {}
+    first = warm()
+    assert first["compilations"] == unkept["compilations"]
+    before = kept()
+    assert warm()["compilations"] == 0
+    again = warm(KILN_RECACHE="1")
+    assert again["compilations"] == first["compilations"] and again["nodes_compiled"] == first["nodes_compiled"]
+    assert kept().keys() >= before.keys()
+
+
 def test_programs_are_checked_against_torch_whatever_is_configured(kiln):
     for _ in range(2):  # and whatever is known of them
         warmed = stats(kiln("warm", "--torch", "warmed:make", "--json", KILN_CLIENT_CHECK="never"))

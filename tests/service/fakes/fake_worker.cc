@@ -238,6 +238,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
   }
   if (is("exit")) _exit(7);
   if (is("throw")) throw std::runtime_error("from the compiler");
+  if (is("fail ")) return error(StatusCode::unimplemented, "op {} is not known", graph.substr(5));
   if (is("fail")) return error(StatusCode::unimplemented, "op nothing is not known");
   if (is("oom")) {
     std::vector<std::vector<char>> kept;
@@ -257,6 +258,7 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
   if (is("unjudged")) {
     BuildResult result = result_of(graph, 100);
     result.heads[0].not_judged = "it needs 9 bytes, at most 1";
+    result.heads[0].name = request.name;
     return result;
   }
   if (is("layer")) return build_on_layer(graph, environment);
@@ -279,7 +281,9 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
     result.heads[0].key = digest_of(result.heads[0].key_parts);
     return result;
   }
-  return result_of(graph, is("big") ? size_t{8} << 20 : 100);
+  BuildResult result = result_of(graph, is("big") ? size_t{8} << 20 : 100);
+  result.heads[0].name = request.name;
+  return result;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ from .. import _session
 from .._reasons import DOCTOR, NOT_FOUND, UNAVAILABLE, MissingProgram, Reason
 from .place import Place
 from .scoped import set_within
-from .tally import note_disturbance
+from .tally import note_disturbance, owner_name
 from .tensors import relayout
 
 _deadline_ms = contextvars.ContextVar("deadline_ms", default=0)
@@ -77,7 +77,7 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
     _attach()
     note_disturbance()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory,
-               "tune": _is_tuned.get()}
+               "tune": _is_tuned.get(), "label": owner_name()}
     try:
         return client.compile(text, inputs, outputs, **options)
     except Exception as error:
@@ -94,7 +94,7 @@ def insist(reason: Reason) -> Reason:
 
 def build_program(text: str, place: Place, target: str) -> None:
     """Has the text compiled into the cache for a target that need not be this host's. Raises kiln's Error."""
-    _session.session().client(place.name).build(text, target, deadline_ms=_deadline_ms.get())
+    _session.session().client(place.name).build(text, target, deadline_ms=_deadline_ms.get(), label=owner_name())
 
 
 @functools.cache

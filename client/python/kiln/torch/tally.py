@@ -97,6 +97,14 @@ def current_owner():
     return _owner.get()
 
 
+def owner_name() -> str | None:
+    """What people know the owner by: a module's class, a function's name."""
+    owner = current_owner()
+    modules = getattr(owner, "modules", None)  # a list, of an entry of kiln.compile; a method, of a module
+    module = modules[0] if isinstance(modules, list) else owner
+    return None if module is None else getattr(module, "__qualname__", type(module).__qualname__)
+
+
 def owned_by(owner):
     """Within, graphs are made for the owner."""
     return set_within(_owner, owner)
