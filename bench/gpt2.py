@@ -114,8 +114,8 @@ class Cache:
             time.sleep(0.01)
 
     def kiln(self, *arguments):
-        """The command line over this cache."""
-        subprocess.run(["kiln", *map(str, arguments)], env=self.environment, check=True, capture_output=True)
+        """What the command line prints over this cache."""
+        return subprocess.run(["kiln", *map(str, arguments)], env=self.environment, check=True, capture_output=True).stdout
 
     def run(self, script, *arguments, **environment):
         """A Python script of this folder in a process of its own; what it printed last, as JSON."""

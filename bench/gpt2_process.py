@@ -47,12 +47,22 @@ def main():
         function()
         return time.perf_counter() - start, time.process_time() - start_cpu
 
-    def loss(run):
-        return run(**batch).loss.item()
+    def loss_and_gradients(run):
+        loss = run(**batch).loss
+        if arguments.mode == "forward":
+            return loss.item(), {}
+        loss.backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        model.zero_grad(set_to_none=True)
+        return loss.item(), gradients
+
+    def largest_difference(ours, theirs):
+        """Of all gradients, each against the largest element of its own: a loss is one number, and rounds much away."""
+        return max(((ours[name] - each).abs().max() / each.abs().max()).item() for name, each in theirs.items())
 
     eager = stepper(model)
     eager_times = [timed(eager) for _ in range(arguments.eager_steps)]
-    eager_loss = loss(model)  # after its first step, which is timed as that
+    eager_loss, eager_gradients = loss_and_gradients(model)  # after its first step, which is timed as that
     runs, compiled = [], []
 
     def compile_and_step():
@@ -70,7 +80,10 @@ def main():
             result |= {f"eager_{kind}": min(t[i] for t in eager_times), f"eager_first_{kind}": eager_times[0][i]}
     if arguments.compiler in ("kiln", "backend"):
         result["stats"] = kiln.stats()  # of the steps: a loss may need programs that they do not
-    result["loss_error"] = abs(loss(runs[0]) - eager_loss)
+    loss, gradients = loss_and_gradients(runs[0])
+    result["loss_error"] = abs(loss - eager_loss)
+    if eager_gradients:
+        result["gradient_error"] = largest_difference(gradients, eager_gradients)
     print(json.dumps(result))
 
 

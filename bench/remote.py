@@ -3,12 +3,14 @@
 aside; --layers, --width, … are those of gpt2_process.py. --parts, of:
 
   filled   first steps in turn: of a warm start, and of an empty cache beside a filled store
-  ill      first steps, caches empty: without a store, beside one that answers after a second, that is gone, that flips a bit
-           of each long answer, whose entries a stranger signed
+  ill      first steps, caches empty, of hosts that take from a store, sign for it and lease there: without a store, beside one
+           that answers after a second, that is gone, that has a bit of each entry flipped, whose entries a stranger signed.
+           A daemon says how many entries it met and refused
   fleet    --hosts daemons with caches of their own beside one empty store are asked for the graphs of one step at once:
            compilations in all, against one host alone"""
 import argparse
 import contextlib
+import json
 import pathlib
 import shutil
 import socket
@@ -74,12 +76,43 @@ def late(piece):
     return piece
 
 
-def flipped(piece):
-    if len(piece) < 1000:
-        return piece
-    lie = bytearray(piece)
-    lie[len(piece) // 2] ^= 1
+def flipped(value):
+    """A bit of what it says: between that are zeros, which only fill pages."""
+    said = [index for index, byte in enumerate(value) if byte]
+    lie = bytearray(value)
+    lie[said[len(said) // 2]] ^= 1
     return bytes(lie)
+
+
+def redis_asked(port, *words):
+    """What a server answers to one command."""
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
+        stream.write(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
+        stream.flush()
+        return redis_answer(stream)
+
+
+def redis_answer(stream):
+    kind, line = stream.read(1), stream.readline()[:-2]
+    if kind == b"*":
+        return [redis_answer(stream) for _ in range(int(line))]
+    if kind == b"$":
+        return None if line == b"-1" else stream.read(int(line) + 2)[:-2]
+    if kind == b"-":
+        raise RuntimeError(line.decode())
+    return line
+
+
+def entries_of(port):
+    names = [name for name in redis_asked(port, b"KEYS", b"*") if b":lease:" not in name]
+    return dict(zip(names, redis_asked(port, b"MGET", *names)))
+
+
+def refill(port, entries):
+    """Hosts have written, and what they have written is no lie."""
+    redis_asked(port, b"FLUSHALL")
+    for name, value in entries.items():
+        redis_asked(port, b"SET", name, value)
 
 
 def beside(port, keys):
@@ -93,13 +126,17 @@ def make_keys(cache, name):
     return f"{cache.path}/{name}"
 
 
-def in_turn(ways, rounds, steps):
-    """Results by name of processes that take a first step; a way gives the cache to use and the environment beside."""
+def in_turn(ways, rounds, steps, prepare=lambda name: None):
+    """Results by name of processes that take a first step; a way gives the cache to use and the environment beside, and
+    `prepare` makes ready what is of one turn."""
     results = {name: [] for name in ways}
     for _ in range(rounds):
         for name, (cache, environment) in ways.items():
+            prepare(name)
             with gpt2.Cache() if cache is None else contextlib.nullcontext(cache) as used:
-                results[name].append(used.run(*steps, **environment))
+                result = used.run(*steps, **environment)
+                result["daemon"] = json.loads(used.kiln("status", "--json"))
+            results[name].append(result)
     return results
 
 
@@ -108,8 +145,10 @@ def first_steps(case, results, ours):
 
 
 def totals(results):
+    fleets = [fleet for each in results if (fleet := each["daemon"].get("fleet"))]
     return {"compilations": sum(each["stats"]["compilations"] for each in results),
-            "loss_error": max(each["loss_error"] for each in results)}
+            **{name: max(each[name] for each in results) for name in ("loss_error", "gradient_error") if name in results[0]},
+            **{name: sum(fleet[name] for fleet in fleets) for name in ("entries_found", "entries_refused")}}
 
 
 def filled(rounds, steps, rows):
@@ -123,17 +162,22 @@ def filled(rounds, steps, rows):
 
 
 def ill(rounds, steps, rows):
-    with redis() as port, gpt2.Cache() as cache:
+    with redis() as port, redis() as lying, gpt2.Cache() as cache:
         ours, theirs = make_keys(cache, "keys"), make_keys(cache, "theirs")
         cache.run(*steps, **beside(port, ours))
         cache.stop_daemon()
-        stores = {"slow": (Proxy(port, late).port, ours), "gone": (free_port(), ours),
-                  "flips": (Proxy(port, flipped).port, ours), "stranger": (port, theirs)}
-        ways = {"none": (None, {})}  # nobody signs: entries stay as they are from round to round
-        for name, (at, trusted) in stores.items():
-            ways[name] = (None, {"KILN_CACHE_REMOTE": f"redis://127.0.0.1:{at}", "KILN_PACKS_TRUST": trusted})
-        results = in_turn(ways, rounds, steps)
-    summary = {}
+        entries = entries_of(port)
+        lies = {name: flipped(value) for name, value in entries.items()}
+        stores = {"slow": beside(Proxy(port, late).port, ours), "gone": beside(free_port(), ours),
+                  "flips": beside(lying, ours), "stranger": beside(port, theirs)}
+
+        def prepare(_):
+            refill(port, entries)
+            refill(lying, lies)
+
+        ways = {"none": (None, {})} | {name: (None, environment) for name, environment in stores.items()}
+        results = in_turn(ways, rounds, steps, prepare)
+    summary = {"entries": len(entries)}
     for name in stores:
         pair = {"none": results["none"], name: results[name]}
         rows.append(first_steps(f"first training step, cold, store: {name}", pair, name))
