@@ -340,7 +340,10 @@ Expected<std::string> search_with_faults(const Plan& plan, const Target& target,
   const std::span<const Plan> plans(&plan, 1);
   KILN_ASSIGN_OR_RETURN(const Tuned alone, tune(plans, target));
   Expected<Tuned> beside = [&] {
-    const std::jthread neighbour([](const std::stop_token& stop) { while (!stop.stop_requested()); });
+    const std::jthread neighbour([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+      }
+    });
     return tune(plans, target);
   }();
   KILN_RETURN_IF_ERROR(beside.status());
