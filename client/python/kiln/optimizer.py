@@ -175,7 +175,7 @@ def shadow_of(optimizer, group: dict, params: list, state: dict, **options):
 def _update(optimizer, group: dict, names: tuple, param, grad, rate, state: tuple) -> None:
     """One step of one parameter, in place. Counts of steps are widened to f64 for it."""
     param.grad = grad
-    mine = {name: tensor.double() if _is_count(tensor) else tensor for name, tensor in zip(names, state)}
+    mine = {name: tensor.double() if _is_count(name, tensor, param) else tensor for name, tensor in zip(names, state)}
     shadow = shadow_of(optimizer, group, [param], {param: mine}, **({"lr": rate} if "lr" in group else {}))
     with _NumbersAsTensors():
         _raw_step(optimizer)(shadow)
@@ -188,8 +188,9 @@ def _is_plain(tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_complex() and tensor.device.type == "cpu"
 
 
-def _is_count(tensor) -> bool:
-    return tensor.dim() == 0 and tensor.dtype == torch.float32
+def _is_count(name: str, tensor, param) -> bool:
+    """Of a parameter that is a number itself, all state may be one."""
+    return tensor.dim() == 0 and tensor.dtype == torch.float32 and (param.dim() > 0 or name == "step")
 
 
 def _raw_step(optimizer):
