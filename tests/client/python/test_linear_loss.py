@@ -10,6 +10,7 @@ import kiln
 from kiln.torch import linear_loss, loss_in_rows
 
 WIDTH, CLASSES = 19, 1031
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64}
 IGNORED = -100
 
 
@@ -18,15 +19,20 @@ def made(monkeypatch):
     """The losses that run in rows, of any number of scores; 16 rows at most in one program."""
     made, make = [], linear_loss._make
     monkeypatch.setattr(linear_loss, "LEAST_SCORES", 1)
-    monkeypatch.setattr(loss_in_rows, "MAX_ROWS", 16)
+    for name in ("MAX_ROWS", "MAX_ROWS_OF_HALVES"):
+        monkeypatch.setattr(loss_in_rows, name, 16)
     monkeypatch.setattr(linear_loss, "_make", lambda *arguments: made.append(make(*arguments)) or made[-1])
     return made
 
 
 def of_all(x, weight, bias, target, **options):
     scores = functional.linear(x, weight, bias)
-    return functional.cross_entropy(scores.float().view(-1, CLASSES) if x.dtype is torch.float32 else scores.flatten(0, 1),
-                                    target.view(-1), **options)  # fmt: skip
+    return functional.cross_entropy(scores.view(-1, CLASSES), target.view(-1), **options)
+
+
+def of_all_widened(x, weight, bias, target, **options):
+    scores = functional.linear(x, weight, bias)
+    return functional.cross_entropy(scores.to(WIDE[x.dtype]).view(-1, CLASSES), target.view(-1), **options)
 
 
 def of_the_next(x, weight, bias, target, **options):
@@ -82,7 +88,7 @@ def check(function, tensors, target, **options):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"ignore_index": 7}], ids=["mean", "sum", "ignores_a_class"])
-@pytest.mark.parametrize("function", [of_all, of_the_next, in_pieces])
+@pytest.mark.parametrize("function", [of_all, of_all_widened, of_the_next, in_pieces])
 def test_values_and_gradients(function, options, dtype, made):
     tensors, target = operands(dtype)
     if options.get("ignore_index") == 7:
@@ -90,6 +96,60 @@ def test_values_and_gradients(function, options, dtype, made):
     check(function, tensors, target, **options)
     assert len(made) == 2 and None not in made  # with gradients, and without
     assert kiln.stats()["nodes_fallback"] == kiln.stats()["checks_failed"] == 0
+
+
+def distance(result, exact):
+    return ((result.double() - exact).norm() / exact.norm()).item()
+
+
+def check_halves(function, tensors, target, half, factor=1.0, call=lambda function: function, **options):
+    """From what f64 gives, Kiln is no farther than torch is, or a few roundings: torch rounds more values, but the same scores."""
+    exact = gradients(function, in_f64(tensors), target, factor, **options)
+    torchs = gradients(call(function), tensors, target, factor, **options)
+    compiled = torch.compile(call(function), backend="kiln")
+    for _ in range(2):
+        for got, own, e in zip(gradients(compiled, tensors, target, factor, **options), torchs, exact, strict=True):
+            assert (got.dtype, got.shape) == (own.dtype, own.shape)
+            assert distance(got, e) <= max(1.2 * distance(own, e), torch.finfo(half).eps)
+    with torch.no_grad():
+        loss = compiled(*tensors, target, **options)
+        assert loss.dtype == torchs[0].dtype and distance(loss, exact[0]) <= 2 * torch.finfo(half).eps
+    assert kiln.stats()["nodes_fallback"] == kiln.stats()["checks_failed"] == 0
+
+
+halves = pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
+
+
+@halves
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"ignore_index": 7}], ids=["mean", "sum", "ignores_a_class"])
+@pytest.mark.parametrize("function", [of_all, of_all_widened, of_the_next])
+def test_halves(function, options, half, made):
+    tensors, target = operands(half)
+    if options.get("ignore_index") == 7:
+        target[target == IGNORED] = 7
+    check_halves(function, tensors, target, half, **options)
+    assert len(made) == 2 and None not in made
+
+
+def test_gradients_of_f16_do_not_vanish_before_they_are_scaled(made):
+    """A probability by the number of rows is too small for f16; eager has it times a gradient scaler's factor."""
+    tensors, target = operands(torch.float16, length=37)
+    likely = 10
+    with torch.no_grad():
+        tensors[1].mul_(2**-7)
+        tensors[2].zero_()[:likely] = 6
+    target[target >= likely] %= likely
+    got, exact = (gradients(function, each, target, factor=2.0**14)
+                  for function, each in ((torch.compile(of_all_widened, backend="kiln"), tensors), (of_all_widened, in_f64(tensors))))  # fmt: skip
+    for of_parameter, e in zip(got[2:], exact[2:]):
+        assert distance(of_parameter[likely:], e[likely:]) <= 2 * torch.finfo(torch.float16).eps
+    assert len(made) == 1 and None not in made
+
+
+def test_autocast(made):
+    tensors, target = operands()
+    check_halves(of_all, tensors, target, torch.bfloat16, call=torch.autocast("cpu", torch.bfloat16))
+    assert len(made) == 2 and None not in made
 
 
 @pytest.mark.parametrize("length", [5, 16, 17, 32, 37])

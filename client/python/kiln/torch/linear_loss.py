@@ -1,8 +1,9 @@
 """Finds a projection of which only a loss reads the scores, and has it computed some rows at a time (loss_in_rows.py).
 
-By structure: scores = mm(x, t(weight)) or addmm(bias, x, t(weight)); of these, through views and slices of rows, log_softmax
-and nll_loss; and where there is a backward, the gradient of the scores, through the same views and slices the other way,
-into the gradients of x, weight and bias. Where anybody else reads any of it, a model that returns its scores, the graph stays.
+By structure: scores = mm(x, t(weight)) or addmm(bias, x, t(weight)); of these, through views, slices of rows and casts of
+halves to f32, log_softmax and nll_loss; and where there is a backward, the gradient of the scores, through the same the other
+way, into the gradients of x, weight and bias. Where anybody else reads any of it, a model that returns its scores, the graph
+stays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import fx
 
 from . import compat
-from .loss_in_rows import LinearLoss, LossInRows, Step, run_loss, scaled
+from .loss_in_rows import LinearLoss, LossInRows, Step, max_rows_of, run_loss, scaled, summed_in
 from .nodes import applied, node_of, piece_of
 from .partition import is_free, partition
 from .place import Place
@@ -25,7 +26,8 @@ aten = torch.ops.aten
 
 # Scores that are worth it; fewer are held by the caches, and by the scratch memory of any program.
 LEAST_SCORES = 1 << 23
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.clone.default, aten.detach.default)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _REDUCTIONS = (None, True, False)  # by torch's number: whether it is a mean
 
 
@@ -73,7 +75,8 @@ def _loss_of(found: _Found) -> LinearLoss:
     _, _, _, reduction, ignored = found.loss.args
     classes = _shape(found.weight)[0]
     wanted = tuple(n is not None for n in found.gradients)
-    return LinearLoss(found.rows, classes, ignored, _REDUCTIONS[reduction], found.bias is not None, wanted)
+    is_wide = _dtype(found.loss.args[0]) == summed_in(_dtype(found.x))
+    return LinearLoss(found.rows, classes, ignored, _REDUCTIONS[reduction], is_wide, found.bias is not None, wanted)
 
 
 # ---- finding
@@ -81,6 +84,10 @@ def _loss_of(found: _Found) -> LinearLoss:
 
 def _shape(node: fx.Node) -> tuple:
     return tuple(node.meta["val"].shape)
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    return node.meta["val"].dtype
 
 
 def _find(loss: fx.Node) -> _Found:
@@ -97,12 +104,15 @@ def _find(loss: fx.Node) -> _Found:
         bias, (x, weight) = None, product.args
     weight, is_transposed = _untransposed(weight)
     found = _Found(loss, x, weight, bias, slices, inside={loss, product, log_softmax, *loss.users, *inside})
-    values = [n.meta["val"] for n in (x, weight, log_softmax, *([bias] if bias else []))]
+    operands = [x, weight, *([bias] if bias else [])]
+    values = [n.meta["val"] for n in (*operands, log_softmax)]
     _require(is_transposed and all(type(e) is int for v in values for e in v.shape))
-    _require(len({v.dtype for v in values}) == 1 and values[0].dtype in (torch.float32, torch.float64))
+    dtypes = {_dtype(x), summed_in(_dtype(x))}
+    _require(len(set(map(_dtype, operands))) == 1 and _dtype(x) in _DTYPES and _dtype(log_softmax) in dtypes)
     _require(all(v.device.type == "cpu" for v in values))
     _require(found.rows * _shape(weight)[0] >= LEAST_SCORES and _shape(bias or weight)[0] == _shape(log_softmax)[1])
     _find_backward(found, log_softmax)
+    _require(all(_dtype(n) in dtypes for n in found.inside if n.target is aten._to_copy.default))
     kept = {n for n in loss.users if n.args[1] == 0} | {n for n in found.gradients if n is not None}
     _require(all(user in found.inside for n in found.inside - kept for user in n.users))
     return found
@@ -158,7 +168,7 @@ def _find_backward(found: _Found, log_softmax: fx.Node) -> None:
     of_loss, of_scores = by_target[aten.nll_loss_backward.default], by_target[aten._log_softmax_backward_data.default]
     total = next((n for n in found.loss.users if n.args[1] == 1), None)
     _require(of_loss.args[2:] == (*found.loss.args[1:], total) and of_scores.args[0] is of_loss)
-    _require(of_scores.args[2] in (1, -1) and of_scores.args[3] == log_softmax.meta["val"].dtype)
+    _require(of_scores.args[2] in (1, -1) and of_scores.args[3] == _dtype(log_softmax))
     found.incoming = of_loss.args[0]
     found.inside |= {of_loss, of_scores}
     gradient = _find_way_back(found, of_scores)
@@ -209,12 +219,13 @@ def _make(found: _Found, make_subgraph: Callable) -> LossInRows | None:
     """None where one program would have all rows, or Kiln cannot have all of the step."""
     loss = _loss_of(found)
     x, weight, bias = (n if n is None else n.meta["val"] for n in (found.x, found.weight, found.bias))
-    chunks, steps = loss.chunks(), {}
+    dtype, steps = summed_in(x.dtype), {}
+    chunks = loss.chunks(max_rows_of(x.dtype))
     if len(chunks) == 1:
         return None
-    sums = [t.new_empty(t.shape) for t, is_wanted in ((weight, loss.wanted[1]), (bias, loss.wanted[2])) if is_wanted]
+    sums = [t.new_empty(t.shape, dtype=dtype) for t, is_wanted in zip((weight, bias), loss.wanted[1:]) if is_wanted]
     for rows in dict.fromkeys(chunks):
-        of_rows = [x.new_empty((rows, x.shape[1])), x.new_empty(rows, dtype=torch.int64), x.new_empty(rows)]
+        of_rows = [x.new_empty((rows, x.shape[1])), x.new_empty(rows, dtype=torch.int64), x.new_empty((), dtype=dtype)]
         step = _make_step(loss, [*of_rows, weight, *([bias] if loss.has_bias else []), *sums], make_subgraph)
         if step is None:
             return None
@@ -248,13 +259,13 @@ def _replace(gm: fx.GraphModule, found: _Found, made: LossInRows) -> None:
     name = f"kiln_loss_{count}"
     setattr(gm, name, made)
     wanted = [n for n in found.gradients if n is not None]
-    x = found.x.meta["val"]
+    x, dtype = found.x.meta["val"], summed_in(_dtype(found.x))
     with graph.inserting_before(found.loss):
         rows = _cut(graph, found)
         runner = graph.create_node("get_attr", name)
         run = graph.call_function(run_loss, (runner, rows, found.loss.args[1], found.weight, found.bias))
-        of_rows = [x.new_empty((loss.rows, x.shape[1]))] if loss.wanted[0] else []
-        of_parameters = [n.meta["val"].new_empty(n.meta["val"].shape)
+        of_rows = [x.new_empty((loss.rows, x.shape[1]), dtype=dtype)] if loss.wanted[0] else []
+        of_parameters = [n.meta["val"].new_empty(_shape(n), dtype=dtype)
                          for n, is_wanted in zip((found.weight, found.bias), loss.wanted[1:]) if is_wanted]  # fmt: skip
         run.meta["val"] = (found.loss.meta["val"][0], *of_rows, *of_parameters)
         parts = [piece_of(graph, run, i) for i in range(len(run.meta["val"]))]
@@ -262,7 +273,7 @@ def _replace(gm: fx.GraphModule, found: _Found, made: LossInRows) -> None:
         user.replace_all_uses_with(parts[0])
     for node, part in zip(wanted, parts[1:]):
         with graph.inserting_before(node):
-            gradient = node_of(graph, scaled, (part, found.incoming), part.meta["val"])
+            gradient = node_of(graph, scaled, (part, found.incoming, x.dtype), part.meta["val"].to(x.dtype))
             if node is found.gradients[0]:
                 gradient = _put_back(graph, found, gradient)
             elif node is found.gradients[2]:
