@@ -318,7 +318,6 @@ void Server::Impl::start_jobs() {
 }
 
 void Server::Impl::submit(const JobTable::Job& job) {
-  const Digest key = job.key;
   m_events.record("started", "{}: {} bytes of graph, {} targets", title_of(job.build), job.build.graph.size(),
                   job.build.targets.size());
   BuildRequest request{job.build.graph, {}, job.build.afresh ? "" : m_options.config.cache_directory};
@@ -335,14 +334,14 @@ void Server::Impl::submit(const JobTable::Job& job) {
   // The callbacks come on the pool's threads; only what is posted touches the server.
   m_pool->submit(
       std::move(request),
-      [this, key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
+      [this, key = job.key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
         asio::post(m_io,
                    [this, key, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
                      on_progress(key, progress);
                    });
       },
       std::move(keep),
-      [this, key](JobOutcome outcome) {
+      [this, key = job.key](JobOutcome outcome) {
         asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
           on_built(key, std::move(*outcome));
         });
