@@ -4,79 +4,56 @@
 #include <numeric>
 
 #include "frontend/infer/builder.h"
+#include "frontend/ir/graph_copy.h"
 
 namespace kiln {
 
 namespace {
 
-/// A copy of a graph that grows node by node: symbols, guards and inputs at once, the rest as asked.
+/// A copy with names and guards, in which nodes may be taken apart.
 class Rewriter {
  public:
-  explicit Rewriter(const Graph& from) : m_from(from), m_values(from.values().size(), k_none) {
-    for (const std::string& symbol : from.symbols()) m_graph.add_symbol(symbol);
-    for (const Guard& guard : from.guards()) m_graph.add_guard(guard);
-    for (const ValueId input : from.inputs()) {
-      m_values[input] = m_graph.add_input(from.type(input), from.value(input).name);
-    }
-  }
-
-  std::vector<ValueId> operands_of(const Node& node) const {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : m_values[operand]);
-    return operands;
+  explicit Rewriter(const Graph& from) : m_from(from), m_copy(from) {
+    for (const Guard& guard : from.guards()) m_copy.graph().add_guard(guard);
   }
 
   void copy(const Node& node) {
-    std::vector<TensorType> types;
-    for (const ValueId result : node.results) types.push_back(m_from.type(result));
-    const NodeId id = m_graph.add_node(node.op, operands_of(node), node.attributes, std::move(types));
-    bind(node, std::vector<ValueId>(m_graph.node(id).results));
+    m_copy.add(node);
+    for (const ValueId result : node.results) name(result);
   }
 
   Status take_apart(const Node& node) {
-    GraphBuilder builder(m_graph);
-    const std::vector<ValueId> operands = operands_of(node);
+    Graph& graph = m_copy.graph();
+    GraphBuilder builder(graph);
+    const std::vector<ValueId> operands = m_copy.operands_of(node);
     KILN_ASSIGN_OR_RETURN(const std::vector<ValueId> results, node.op->decompose(builder, node, operands));
     for (size_t r = 0; r < results.size(); ++r) {
-      const TensorType &is = m_graph.type(results[r]), &was = m_from.type(node.results[r]);
+      const TensorType &is = graph.type(results[r]), &was = m_from.type(node.results[r]);
       if (is.dtype == was.dtype && is.shape == was.shape) continue;
       return error(StatusCode::internal, "{}: the decomposition's result {} is {}, expected {}", node.op->name, r,
                    is.to_string(), was.to_string());
     }
-    bind(node, results);
+    for (size_t r = 0; r < results.size(); ++r) {
+      m_copy.bind(node.results[r], results[r]);
+      name(node.results[r]);
+    }
     return {};
   }
 
-  Graph finish() {
-    std::vector<ValueId> outputs;
-    for (const ValueId output : m_from.outputs()) outputs.push_back(m_values[output]);
-    m_graph.set_outputs(std::move(outputs));
-    for (size_t i = 0; i < m_from.output_strides().size(); ++i) {
-      m_graph.set_output_strides(i, m_from.output_strides()[i]);
-    }
-    return std::move(m_graph);
-  }
-
-  size_t node_count() const { return m_graph.nodes().size(); }
-
+  Graph finish() { return m_copy.finish(); }
+  size_t node_count() const { return m_copy.graph().nodes().size(); }
   /// `values` are of m_from, and become of the new graph.
-  void carry(std::vector<ValueId>& values) const {
-    for (ValueId& value : values) value = value == k_none ? k_none : m_values[value];
-  }
+  void carry(std::vector<ValueId>& values) const { m_copy.carry(values); }
 
  private:
-  void bind(const Node& node, const std::vector<ValueId>& results) {
-    for (size_t r = 0; r < results.size(); ++r) {
-      m_values[node.results[r]] = results[r];
-      const std::string& name = m_from.value(node.results[r]).name;
-      // A decomposition may give back an operand, which has its own name.
-      if (!name.empty() && m_graph.value(results[r]).name.empty()) m_graph.set_name(results[r], name);
-    }
+  void name(ValueId value) {
+    const std::string& name = m_from.value(value).name;
+    // A decomposition may give back an operand, which has its own name.
+    if (!name.empty() && m_copy.graph().value(m_copy[value]).name.empty()) m_copy.graph().set_name(m_copy[value], name);
   }
 
   const Graph& m_from;
-  Graph m_graph;
-  std::vector<ValueId> m_values;  // of m_from, in m_graph
+  GraphCopy m_copy;
 };
 
 bool is_composite(const Graph& graph, const Node& node,

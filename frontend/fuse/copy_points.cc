@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "frontend/ir/graph_copy.h"
 #include "frontend/ops/attributes.h"
 #include "frontend/ops/op.h"
 
@@ -39,30 +40,17 @@ bool is_copy_point(const Node& node) {
 }
 
 Graph place_copy_points(const Graph& graph, std::vector<ValueId>& values) {
-  Graph result;
-  std::vector<ValueId> mapped(graph.values().size(), k_none);
+  GraphCopy copy(graph);
   const std::vector<std::vector<NodeId>> users = graph.users();
-  for (const std::string& symbol : graph.symbols()) result.add_symbol(symbol);
-  for (const ValueId input : graph.inputs()) {
-    mapped[input] = result.add_input(graph.type(input), graph.value(input).name);
-  }
   for (const Node& node : graph.nodes()) {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped[operand]);
+    std::vector<ValueId> operands = copy.operands_of(node);
     if (node.op->name == "reshape" || changes_what_others_read(users, node)) {
-      operands[0] = add_copy_point(result, operands[0]);
+      operands[0] = add_copy_point(copy.graph(), operands[0]);
     }
-    std::vector<TensorType> types;
-    for (const ValueId value : node.results) types.push_back(graph.type(value));
-    const NodeId added = result.add_node(node.op, std::move(operands), node.attributes, std::move(types));
-    for (size_t i = 0; i < node.results.size(); ++i) mapped[node.results[i]] = result.node(added).results[i];
+    copy.add(node, std::move(operands), node.attributes);
   }
-  for (ValueId& value : values) value = value == k_none ? k_none : mapped[value];
-  std::vector<ValueId> outputs;
-  for (const ValueId output : graph.outputs()) outputs.push_back(mapped[output]);
-  result.set_outputs(std::move(outputs));
-  for (size_t i = 0; i < graph.output_strides().size(); ++i) result.set_output_strides(i, graph.output_strides()[i]);
-  return result;
+  copy.carry(values);
+  return copy.finish();
 }
 
 }  // namespace kiln

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "frontend/infer/builder.h"
+#include "frontend/ir/graph_copy.h"
 #include "frontend/ops/attributes.h"
 #include "frontend/ops/op.h"
 
@@ -97,25 +98,16 @@ class SiblingFinder {
 class Merger {
  public:
   Merger(const Graph& graph, const Siblings& siblings)
-      : m_graph(graph), m_siblings(siblings), m_builder(m_result), m_mapped(graph.values().size(), k_none) {}
+      : m_graph(graph), m_siblings(siblings), m_copy(graph), m_builder(m_copy.graph()) {}
 
   Graph run(std::vector<ValueId>& values) {
-    for (const ValueId input : m_graph.inputs()) {
-      m_mapped[input] = m_result.add_input(m_graph.type(input), m_graph.value(input).name);
-    }
     for (NodeId id = 0; id < m_graph.nodes().size(); ++id) write(id);
-    for (ValueId& value : values) value = value == k_none ? k_none : m_mapped[value];
-    std::vector<ValueId> outputs;
-    for (const ValueId output : m_graph.outputs()) outputs.push_back(m_mapped[output]);
-    m_result.set_outputs(std::move(outputs));
-    for (size_t i = 0; i < m_graph.output_strides().size(); ++i) {
-      m_result.set_output_strides(i, m_graph.output_strides()[i]);
-    }
-    return std::move(m_result);
+    m_copy.carry(values);
+    return m_copy.finish();
   }
 
  private:
-  bool is_written(NodeId id) const { return m_mapped[m_graph.node(id).results[0]] != k_none; }
+  bool is_written(NodeId id) const { return m_copy[m_graph.node(id).results[0]] != k_none; }
   bool is_sibling(NodeId id) const { return std::ranges::find(m_siblings.products, id) != m_siblings.products.end(); }
 
   /// The node, after what it reads.
@@ -127,7 +119,7 @@ class Merger {
       if (!is_written(now)) add_missing(now, pending);
       if (pending.size() > before) continue;
       pending.pop_back();
-      if (!is_written(now)) is_sibling(now) ? write_merged() : write_alone(m_graph.node(now));
+      if (!is_written(now)) is_sibling(now) ? write_merged() : m_copy.add(m_graph.node(now));
     }
   }
 
@@ -135,35 +127,25 @@ class Merger {
   void add_missing(NodeId id, std::vector<NodeId>& pending) const {
     for (const NodeId product : is_sibling(id) ? m_siblings.products : std::vector<NodeId>{id}) {
       for (const ValueId operand : m_graph.node(product).operands) {
-        if (operand != k_none && m_mapped[operand] == k_none) pending.push_back(m_graph.value(operand).producer);
+        if (operand != k_none && m_copy[operand] == k_none) pending.push_back(m_graph.value(operand).producer);
       }
     }
   }
 
-  void write_alone(const Node& node) {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : m_mapped[operand]);
-    std::vector<TensorType> types;
-    for (const ValueId value : node.results) types.push_back(m_graph.type(value));
-    const NodeId added = m_result.add_node(node.op, std::move(operands), node.attributes, std::move(types));
-    for (size_t i = 0; i < node.results.size(); ++i) m_mapped[node.results[i]] = m_result.node(added).results[i];
-  }
-
   void write_merged() {
-    const size_t side = 1 - m_siblings.shared;
-    const Node& first = m_graph.node(m_siblings.products[0]);
-    const ValueId shared = m_mapped[first.operands[m_siblings.shared]];
+    const size_t apart = 1 - m_siblings.shared;
+    const ValueId shared = m_copy[m_graph.node(m_siblings.products[0]).operands[m_siblings.shared]];
     std::vector<ValueId> parts;
-    for (const NodeId product : m_siblings.products) parts.push_back(m_mapped[m_graph.node(product).operands[side]]);
-    const size_t dim = m_builder.shape(parts[0]).size() - 2 + side;
-    const ValueId whole = joined(parts, dim);
-    const ValueId product = side == 1 ? m_builder.matmul(shared, whole) : m_builder.matmul(whole, shared);
+    for (const NodeId product : m_siblings.products) parts.push_back(m_copy[m_graph.node(product).operands[apart]]);
+    // Left operands have rows of their own, right ones columns, and so have their results.
+    const auto own_dim = [&](ValueId value) { return m_builder.shape(value).size() - 2 + apart; };
+    const ValueId whole = joined(parts, own_dim(parts[0]));
+    const ValueId product = apart == 1 ? m_builder.matmul(shared, whole) : m_builder.matmul(whole, shared);
     int64_t at = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
-      const int64_t end = at + m_builder.shape(parts[i])[dim].constant();
-      const size_t dim_of_result = m_builder.shape(product).size() - 2 + side;
-      const ValueId result = m_builder.slice(product, dim_of_result, Dim(at), Dim(end));
-      m_mapped[m_graph.node(m_siblings.products[i]).results[0]] = result;
+      const int64_t end = at + m_builder.shape(parts[i])[own_dim(parts[i])].constant();
+      m_copy.bind(m_graph.node(m_siblings.products[i]).results[0],
+                  m_builder.slice(product, own_dim(product), Dim(at), Dim(end)));
       at = end;
     }
     assert(m_builder.status().ok() && "products that fit one another make a product");
@@ -173,8 +155,8 @@ class Merger {
   ValueId joined(const std::vector<ValueId>& parts, size_t dim) {
     std::vector<const Node*> makers;
     for (const ValueId part : parts) {
-      const NodeId producer = m_result.value(part).producer;
-      if (producer != k_none) makers.push_back(&m_result.node(producer));
+      const NodeId producer = m_builder.graph().value(part).producer;
+      if (producer != k_none) makers.push_back(&m_builder.graph().node(producer));
     }
     const bool are_permuted_alike =
         makers.size() == parts.size() && std::ranges::all_of(makers, [&](const Node* maker) {
@@ -189,9 +171,8 @@ class Merger {
 
   const Graph& m_graph;
   const Siblings& m_siblings;
-  Graph m_result;
+  GraphCopy m_copy;
   GraphBuilder m_builder;
-  std::vector<ValueId> m_mapped;  // of m_graph, in m_result
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "frontend/ir/graph_copy.h"
 #include "frontend/ops/attributes.h"
 
 namespace kiln {
@@ -40,36 +41,24 @@ Attributes with_dims(Attributes attributes, std::vector<int64_t> dims, bool keep
 }  // namespace
 
 Graph split_reductions(const Graph& graph, const GraphFacts& facts, std::vector<ValueId>& values) {
-  Graph result;
-  std::vector<ValueId> mapped(graph.values().size(), k_none);
-  for (const std::string& symbol : graph.symbols()) result.add_symbol(symbol);
-  for (const ValueId input : graph.inputs()) {
-    mapped[input] = result.add_input(graph.type(input), graph.value(input).name);
-  }
+  GraphCopy copy(graph);
   for (const Node& node : graph.nodes()) {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : mapped[operand]);
-    std::vector<TensorType> types;
-    for (const ValueId value : node.results) types.push_back(graph.type(value));
-    Attributes attributes = node.attributes;
-    if (const std::optional<int64_t> outer = outer_dim(facts, node)) {
-      std::vector<int64_t> inner = integers_of(node.attributes, "dims");
-      std::erase(inner, *outer);
-      TensorType partial{types[0].dtype, graph.type(node.operands[0]).shape, {}};
-      for (const int64_t dim : inner) partial.shape[static_cast<size_t>(dim)] = 1;
-      const NodeId first = result.add_node(node.op, operands, with_dims(attributes, inner, true), {partial});
-      operands = result.node(first).results;
-      // The inner dims have extent 1 now; reducing them again costs nothing and keeps or drops them as asked.
+    const std::optional<int64_t> outer = outer_dim(facts, node);
+    if (!outer) {
+      copy.add(node);
+      continue;
     }
-    const NodeId added = result.add_node(node.op, std::move(operands), std::move(attributes), std::move(types));
-    for (size_t i = 0; i < node.results.size(); ++i) mapped[node.results[i]] = result.node(added).results[i];
+    std::vector<int64_t> inner = integers_of(node.attributes, "dims");
+    std::erase(inner, *outer);
+    TensorType partial{graph.type(node.results[0]).dtype, graph.type(node.operands[0]).shape, {}};
+    for (const int64_t dim : inner) partial.shape[static_cast<size_t>(dim)] = 1;
+    const NodeId first =
+        copy.graph().add_node(node.op, copy.operands_of(node), with_dims(node.attributes, inner, true), {partial});
+    // The inner dims have extent 1 now; reducing them again costs nothing and keeps or drops them as asked.
+    copy.add(node, copy.graph().node(first).results, node.attributes);
   }
-  for (ValueId& value : values) value = value == k_none ? k_none : mapped[value];
-  std::vector<ValueId> outputs;
-  for (const ValueId output : graph.outputs()) outputs.push_back(mapped[output]);
-  result.set_outputs(std::move(outputs));
-  for (size_t i = 0; i < graph.output_strides().size(); ++i) result.set_output_strides(i, graph.output_strides()[i]);
-  return result;
+  copy.carry(values);
+  return copy.finish();
 }
 
 }  // namespace kiln
