@@ -1,23 +1,27 @@
 #pragma once
 
-#include <fmt/format.h>
-
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
-#include "base/digest.h"
+#include "jit/build/artifact.h"
 
 namespace kiln {
 
 /// What a head's provenance says beside the parts of its key (JSON, cache/store/store.h).
 namespace provenance {
+
 inline constexpr const char* k_name = "name";
 inline constexpr const char* k_not_judged = "not_judged";
+
+/// Adds to `provenance`, an object, what is known of the head beside its key's parts.
+void add_facts(const BuiltHead& head, nlohmann::json& provenance);
+/// One of the above; empty where it is not said.
+std::string fact_in(std::string_view provenance, const char* fact);
+
 }  // namespace provenance
 
 /// How logs and events speak of a program: by the first digits of its key, which lists show, and its name.
-inline std::string title_of(const Digest& key, std::string_view name) {
-  return name.empty() ? key.to_short() : fmt::format("{} ({})", key.to_short(), name);
-}
+std::string title_of(const Digest& key, std::string_view name);
 
 }  // namespace kiln

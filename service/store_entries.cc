@@ -14,10 +14,10 @@
 #include "base/build_id.h"
 #include "base/hex.h"
 #include "base/limits.h"
-#include "base/printable.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
 #include "jit/run/named_artifacts.h"
+#include "service/built_artifact.h"
 #include "service/pack_entries.h"
 #include "service/provenance.h"
 #include "service/side_by_side.h"
@@ -32,12 +32,6 @@ using protocol::Verb;
 constexpr int k_schema_version = 1;
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-Artifact to_artifact(const BuiltArtifact& built) {
-  return {static_cast<ArtifactKind>(built.kind),
-          {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
-          built.payload};
-}
 
 Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, const std::string& key_parts) {
   // The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts. What is known
@@ -89,12 +83,6 @@ std::optional<Target> target_of(const Head& program) {
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;
-}
-
-/// What people know it by; empty for what was published without.
-std::string name_in(const Head& head) {
-  const json parts = json::parse(head.provenance, nullptr, false);
-  return parts.is_object() ? parts.value(provenance::k_name, "") : "";
 }
 
 /// What an artifact is of no use without: a program its plans, a plan its code.
@@ -245,7 +233,7 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
   KILN_RETURN_IF_ERROR(open());
   PublishBatch batch;
   for (const BuiltArtifact& built : result.artifacts) {
-    batch.artifacts.push_back(to_artifact(built));
+    batch.artifacts.push_back(artifact_of(built));
     if (const Digest digest = artifact_digest(batch.artifacts.back()); digest != built.digest) {
       return error(StatusCode::internal, "artifact calls itself {}, its bytes say {}", built.digest.to_short(),
                    digest.to_short());
@@ -256,8 +244,7 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
     json parts = json::parse(built.key_parts, nullptr, false);
     if (!parts.is_object()) continue;
     if (parts.value("level", "") == "program") batch.heads.back().content = graph;
-    if (!built.name.empty()) parts[provenance::k_name] = printable_name(built.name);
-    if (!built.not_judged.empty()) parts[provenance::k_not_judged] = built.not_judged;
+    provenance::add_facts(built, parts);
     batch.heads.back().provenance = dump(parts);
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
@@ -289,7 +276,9 @@ Expected<std::optional<UntunedProgram>> StoreEntries::next_untuned(const std::un
     const auto program = m_store->find(head.artifact);
     if (!program.ok() || !*program || is_tuned_program((*program)->payload)) continue;
     auto graph = m_store->content(head.key);
-    if (graph.ok() && *graph) return std::optional(UntunedProgram{head.key, std::move(**graph), target, name_in(head)});
+    if (graph.ok() && *graph)
+      return std::optional(UntunedProgram{head.key, std::move(**graph), target,
+                                          provenance::fact_in(head.provenance, provenance::k_name)});
   }
   return std::optional<UntunedProgram>();
 }

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "base/printable.h"
 #include "cache/sources/directory_entries.h"
 #include "cache/sources/trusted_packs.h"
 #include "jit/run/named_artifacts.h"
+#include "service/built_artifact.h"
 #include "service/guarded.h"
 #include "service/provenance.h"
 
@@ -26,24 +26,6 @@ namespace {
 constexpr auto k_host_glance = std::chrono::milliseconds(50), k_host_longest_glance = std::chrono::milliseconds(500);
 /// How often whether that host still makes it.
 constexpr auto k_host_lease_glance = std::chrono::milliseconds(500);
-
-BuiltArtifact built_artifact(const Digest& digest, Artifact artifact) {
-  const LaunchData& launch = artifact.launch;
-  return {static_cast<uint16_t>(artifact.kind),
-          digest,
-          std::move(artifact.payload),
-          launch.entry,
-          launch.tasks,
-          launch.workspace_bytes,
-          launch.features,
-          launch.backend};
-}
-
-Artifact artifact_of(const BuiltArtifact& built) {
-  return {static_cast<ArtifactKind>(built.kind),
-          {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
-          built.payload};
-}
 
 std::vector<Digest> without(std::span<const Digest> keys, std::span<const Digest> elsewhere,
                             std::span<const SuppliedCode> found) {
@@ -72,19 +54,11 @@ bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
          (kind == ArtifactKind::plan && is_raced_plan(payload));
 }
 
-/// What provenance says of it beside its key's parts.
-std::string facts_of(const BuiltHead& head) {
-  auto facts = nlohmann::json::object();
-  if (!head.name.empty()) facts[provenance::k_name] = printable_name(head.name);
-  if (!head.not_judged.empty()) facts[provenance::k_not_judged] = head.not_judged;
-  return facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 void add_entry(SourceEntry entry, BuildResult& result) {
-  const auto known = nlohmann::json::parse(entry.provenance, nullptr, false);
-  const auto fact = [&](const char* name) { return known.is_object() ? known.value(name, "") : ""; };
-  result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key),
-                          fact(provenance::k_name), fact(provenance::k_not_judged)});
+  std::string name = provenance::fact_in(entry.provenance, provenance::k_name);
+  std::string not_judged = provenance::fact_in(entry.provenance, provenance::k_not_judged);
+  result.heads.push_back({entry.key, entry.digest, entry.generation, std::move(entry.canonical_key), std::move(name),
+                          std::move(not_judged)});
   result.artifacts.push_back(built_artifact(entry.digest, std::move(entry.artifact)));
   for (auto& [digest, artifact] : entry.needs) result.artifacts.push_back(built_artifact(digest, std::move(artifact)));
 }
@@ -146,7 +120,9 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
     const auto kind = static_cast<ArtifactKind>(built->kind);
     if (!is_shared(kind, built->payload)) continue;
     SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
-    entry.provenance = facts_of(head);
+    auto facts = nlohmann::json::object();
+    provenance::add_facts(head, facts);
+    entry.provenance = facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     if (kind == ArtifactKind::program) {
       entry.needs = store.needs_of(head.artifact);
       if (!is_whole(entry)) continue;  // some of it was evicted meanwhile

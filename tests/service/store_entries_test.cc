@@ -11,6 +11,7 @@
 #include "autotune/record.h"
 #include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
+#include "service/built_artifact.h"
 #include "tests/cache/cache_testing.h"
 
 namespace kiln {
@@ -48,11 +49,7 @@ class StoreEntriesTest : public ::testing::Test {
     ASSERT_TRUE(key.ok() && key->write(m_packs.path("kiln.key"), trust + "/kiln.pub").ok());
     std::filesystem::remove(m_packs.path("kiln.key"));
     std::map<Digest, Artifact> artifacts;
-    for (const BuiltArtifact& built : result.artifacts) {
-      artifacts[built.digest] = {static_cast<ArtifactKind>(built.kind),
-                                 {built.entry, built.tasks, built.workspace_bytes, built.features, built.backend},
-                                 built.payload};
-    }
+    for (const BuiltArtifact& built : result.artifacts) artifacts[built.digest] = artifact_of(built);
     std::map<Digest, const BuiltHead*> heads;
     for (const BuiltHead& head : result.heads) heads[head.key] = &head;
     auto pack = PackWriter::create(path, artifacts.size(), heads.size());
@@ -80,18 +77,24 @@ class StoreEntriesTest : public ::testing::Test {
     return view.header.payload_size - 100;
   }
 
+  /// After a race that winner 1 has won in 1.5 s, as the races of others are brought.
+  template <typename Bring>
+  void expect_merged(Bring bring) {
+    bring(raced(2, 1.0));
+    EXPECT_EQ(record().candidates.size(), 3);
+    EXPECT_EQ(winner_in_force(), 2);
+    bring(raced(3, 1.2));
+    EXPECT_EQ(record().candidates.size(), 4);
+    EXPECT_EQ(winner_in_force(), 2);
+  }
+
   testing::TemporaryDirectory m_directory, m_packs;
   std::unique_ptr<EntryStore> m_store = open_entry_store({.cache_directory = m_directory.path()}).value();
 };
 
 TEST_F(StoreEntriesTest, records_of_races_side_by_side_are_merged_and_the_better_winner_runs) {
   publish(raced(1, 1.5));
-  publish(raced(2, 1.0));
-  EXPECT_EQ(record().candidates.size(), 3);
-  EXPECT_EQ(winner_in_force(), 2);
-  publish(raced(3, 1.2));
-  EXPECT_EQ(record().candidates.size(), 4);
-  EXPECT_EQ(winner_in_force(), 2);
+  expect_merged([this](const BuildResult& result) { publish(result); });
   const std::string before = record().to_json();
   publish(raced(1, 1.5));
   EXPECT_EQ(record().to_json(), before) << "it was known";
@@ -99,12 +102,7 @@ TEST_F(StoreEntriesTest, records_of_races_side_by_side_are_merged_and_the_better
 
 TEST_F(StoreEntriesTest, records_of_two_daemons_are_merged_and_the_better_winner_runs) {
   publish(raced(1, 1.5));
-  install(raced(2, 1.0));
-  EXPECT_EQ(record().candidates.size(), 3);
-  EXPECT_EQ(winner_in_force(), 2);
-  install(raced(3, 1.2));
-  EXPECT_EQ(record().candidates.size(), 4);
-  EXPECT_EQ(winner_in_force(), 2);
+  expect_merged([this](const BuildResult& result) { install(result); });
 }
 
 TEST_F(StoreEntriesTest, a_damaged_record_leaves_the_one_that_came_first) {
