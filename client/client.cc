@@ -187,39 +187,39 @@ Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lo
   return lookup.program ? found(std::move(lookup), "tuned") : found(std::move(untuned), "mapped hit");
 }
 
-protocol::Build Client::request_for(const Canonical& canonical, const CompileOptions& options) const {
+protocol::Build Client::request_for(const Canonical& canonical, std::span<const Target> targets,
+                                    const CompileOptions& options) const {
   protocol::Build request;
   request.graph = to_wire(canonical.graph);
   request.name = name_of(canonical.graph, options);
-  const Target& target = device().targets.front();
-  request.targets = {named(target)};
-  request.keys = {program_key(canonical.digest, target).digest()};
   request.priority = options.priority;
   request.tune = wants_tuning(options);
   request.again = options.again;
   request.unkept = m_config.cache_readonly;
+  for (const Target& target : targets) {
+    request.targets.push_back(named(target));
+    request.keys.push_back(program_key(canonical.digest, target).digest());
+  }
+  return request;
+}
+
+protocol::Build Client::request_for(const Canonical& canonical, const CompileOptions& options) const {
+  protocol::Build request = request_for(canonical, std::span(device().targets).first(1), options);
   request.sizes_vary = !options.symbol_values.empty();
   return request;
 }
 
-Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vector<std::string>& targets,
+Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vector<std::string>& names,
                                             const CompileOptions& options) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, options.symbol_values));
-  protocol::Build request;
-  const Canonical canonical = canonicalise(bound);
-  request.graph = to_wire(canonical.graph);
-  request.name = name_of(canonical.graph, options);
-  request.priority = options.priority;
-  request.tune = wants_tuning(options);
-  request.again = options.again;
-  request.unkept = m_config.cache_readonly;
-  for (const std::string& name : targets) {
+  std::vector<Target> targets;
+  for (const std::string& name : names) {
     KILN_ASSIGN_OR_RETURN(Target target, find_target(name));
     target.is_deterministic = m_config.deterministic;
-    request.targets.push_back(named(target));
-    request.keys.push_back(program_key(canonical.digest, target).digest());
+    targets.push_back(std::move(target));
   }
+  protocol::Build request = request_for(canonicalise(bound), targets, options);
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (built.ok()) m_stats.compilations += built->compilations;
   return built;

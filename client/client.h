@@ -57,7 +57,7 @@ class Client {
 
   /// Has the graph built for named targets of any backend, whether or not this host can run them: for those it cannot,
   /// code is compiled and checked when a host that can first needs it. Nothing is mapped.
-  Expected<protocol::Built> build_for(const Graph& graph, const std::vector<std::string>& targets,
+  Expected<protocol::Built> build_for(const Graph& graph, const std::vector<std::string>& names,
                                       const CompileOptions& options);
 
   /// The graph's program for a target of this host, first, and after it all that it is made of; built where it is not there.
@@ -91,6 +91,9 @@ class Client {
   bool wants_tuning(const CompileOptions& options) const { return options.tune || m_config.autotune_mode == "max"; }
   Expected<Compiled> compile_unseen(const Graph& graph, const CompileOptions& options);
   Expected<Compiled> tune(const Canonical& canonical, Resolver::Lookup untuned, const CompileOptions& options);
+  protocol::Build request_for(const Canonical& canonical, std::span<const Target> targets,
+                              const CompileOptions& options) const;
+  /// For the device's best target, of which other sizes may follow.
   protocol::Build request_for(const Canonical& canonical, const CompileOptions& options) const;
   Expected<Compiled> ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss, const CompileOptions& options,
                                 bool is_afresh);
