@@ -60,8 +60,8 @@ inline constexpr int k_job_heads_days = 30;
 // Clients. Frameworks have a few dozen streams a device; each costs a word of its memory.
 inline constexpr size_t k_client_streams = 256;
 
-// Tuning. A build in the background keeps what it found so far when so much time has passed since its first race; what
-// ends it earlier costs no more than that. A kernel's candidates, their compilation included, take a few seconds.
+// Tuning. A build in the background ends when so much time has passed since its first race; what ends it earlier costs
+// one race at most. A kernel's candidates, their compilation included, take a few seconds.
 inline constexpr uint64_t k_background_tuning_ms = 10'000;
 inline constexpr uint32_t k_machine_lock_ms = 2'000;        // a sample takes a few hundredths of a second
 inline constexpr uint64_t k_tuning_linger_ms = 86'400'000;  // a machine that is busy for longer is not waited for

@@ -1,5 +1,6 @@
 // What bash and zsh offer, by the scripts that kiln prints for them.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,10 +59,10 @@ TEST_F(Cli, ZshCompletesCommandsAndOptions) {
   const std::string script = m_world.write("_kiln", kiln({"completion", "zsh"}).out);
   const std::string typist = m_world.write("typist", k_typist);
   const std::string start = "autoload -Uz compinit; compinit -u -D";
-  for (const std::string& entering :
-       {start + "; source " + script, "fpath=(" + m_world.directory().string() + " $fpath); " + start}) {
+  for (const std::string& entering : {fmt::format("{}; source {}", start, script),
+                                      fmt::format("fpath=({} $fpath); {}", m_world.directory().string(), start)}) {
     const auto line_after = [&](const std::string& words) {
-      return printed_by("timeout 60 zsh -f " + typist + " '" + entering + "' '" + words + "'");
+      return printed_by(fmt::format("timeout 60 zsh -f {} '{}' '{}'", typist, entering, words));
     };
     EXPECT_EQ(line_after("kiln pac"), "kiln pack") << entering;
     EXPECT_EQ(line_after("kiln --json pack cr"), "kiln --json pack create") << entering;
