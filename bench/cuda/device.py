@@ -1,4 +1,4 @@
-"""Kernels of Kiln beside torch's on a device: what gemms.py and gpt2.py share. Loads libkiln_device_bench.so."""
+"""Kernels of Kiln beside torch's on a device: what the tables and gpt2.py share. Loads libkiln_device_bench.so."""
 import concurrent.futures
 import ctypes
 import json
@@ -6,11 +6,18 @@ import os
 import pathlib
 import statistics
 import sys
+import time
 
 import torch
 
 MOST_CANDIDATES = 16
+DEFAULT_SECONDS = 90.0
 DTYPES = {torch.float16: 5, torch.bfloat16: 6, torch.float32: 7}
+
+
+def deadline():
+    """When a table ends by itself, by time.monotonic()."""
+    return time.monotonic() + float(os.environ.get("GPU_CHECK_SECONDS", DEFAULT_SECONDS))
 
 
 class DeviceError(RuntimeError):

@@ -11,13 +11,12 @@ import time
 
 import torch
 
-from device import Library, candidates, race, row_of
+from device import Library, candidates, deadline, race, row_of
 
 # m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
 SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
           (2048, 2304, 768, "nn"), (2048, 768, 3072, "nn"), (2048, 50304, 768, "nt"), (16384, 3072, 768, "nn"),
           (128, 4096, 4096, "nt"), (64, 8192, 8192, "nt"), (1000, 1032, 520, "nt"), (4096, 11008, 4096, "nt")]
-BUDGET_S = 90
 
 
 def operand(rows, columns, transposed):
@@ -54,10 +53,10 @@ def measure(library, shape):
 
 
 def main():
-    library, rows, deadline = Library(), [], time.monotonic() + BUDGET_S
+    library, rows, end = Library(), [], deadline()
     torch.backends.cuda.matmul.allow_tf32 = False
     for shape in SHAPES:
-        if time.monotonic() > deadline:
+        if time.monotonic() > end:
             break
         rows.append(measure(library, shape))
     ratios = [row["ratio_of_best"] for row in rows if row["ratio_of_best"]]

@@ -1,9 +1,10 @@
-"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels, with
-attention by torch and by Kiln. Loss and gradients are compared with torch's in f64; steps, the first one too, are timed
-beside torch's own and Inductor's; a second process without a daemon finds everything compiled and computes the same bits.
+"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels. Loss
+and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's; a
+second process without a daemon finds everything compiled and computes the same bits.
 
-python training.py OUT.json [--dtype D] [--device cpu] [--layers N --width N --vocabulary N --batch N --length N]. The package kiln is where
-GPU_CHECK_PYTHON says; its extension is built there for this Python when it is for another one (c++ and Python.h are needed).
+python training.py OUT.json [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
+--length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built there for this
+Python when it is for another one (c++ and Python.h are needed).
 """
 import argparse
 import json
@@ -148,6 +149,7 @@ def arguments():
     parser.add_argument("--measure", help="one dtype, in this process")
     parser.add_argument("--with-inductor", action="store_true", help="beside Inductor, too")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--attention", default="kiln", choices=("kiln", "torch"), help="whose, on a device")
     for name, default in (("layers", 12), ("width", 768), ("vocabulary", 50257), ("batch", 8), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
@@ -173,21 +175,19 @@ def main():
         print(reason)
         sys.exit(SKIPPED)
     result = {"what": f"GPT-2 training step, {options.layers} layers, width {options.width}, {options.batch} x "
-                      f"{options.length} tokens", "device": options.device, "dtype": options.dtype, "attention": {}}  # fmt: skip
+                      f"{options.length} tokens", "device": options.device, "dtype": options.dtype,
+              "attention": options.attention}  # fmt: skip
     os.environ["KILN_DAEMON_PATH"] = os.path.join(os.environ["GPU_CHECK_BIN"], "kilnd")
     with tempfile.TemporaryDirectory() as cache:
-        os.environ.update(KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache, KILN_DAEMON_IDLE_EXIT_MS="2000",
-                          TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")
-        for attention in ("torch", "kiln") if options.device != "cpu" else ("torch",):
-            os.environ["KILN_ATTENTION"] = attention
-            is_first = attention == "torch" and options.device != "cpu"
-            cold = in_process(options, *(["--with-inductor"] if is_first else []))
-            warm = in_process(options, KILN_NO_DAEMON="1")
-            result["attention"][attention] = {"cold": cold, "warm": warm, "is_right": is_right(cold, warm)}
+        os.environ.update(KILN_ATTENTION=options.attention, KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache,
+                          KILN_DAEMON_IDLE_EXIT_MS="2000", TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")  # fmt: skip
+        beside = ["--with-inductor"] if options.device != "cpu" else []
+        for name, more, variables in (("cold", beside, {}), ("warm", [], {"KILN_NO_DAEMON": "1"})):
+            result[name] = in_process(options, *more, **variables)
             with open(options.output, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)
     print(json.dumps(result))
-    sys.exit(0 if all(each["is_right"] for each in result["attention"].values()) else 1)
+    sys.exit(0 if is_right(result["cold"], result["warm"]) else 1)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,27 @@ def test_what_only_dropout_needs_is_made_by_nobody(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_forward_whose_backward_is_compiled_apart_is_kilns(kind):
+    """Its backward is given all that torch's op gave, of which it reads (out, lse)."""
+
+    def run(q, k, v):
+        return tuple(t for t in forward(kind, q, k, v, None, True) if isinstance(t, torch.Tensor))
+
+    _, *inputs = tensors(37, 37, False)
+    graph = make_fx(run, tracing_mode="fake")(*inputs)
+    (output,) = graph.graph.find_nodes(op="output")
+    expected = [node.meta["val"] for node in output.args[0]]
+    assert len(expected) > 2
+    out, lse, *others = compile_graph(graph, inputs)(list(inputs))
+    assert KINDS[kind].forward not in targets(graph.graph) and fused_attention in targets(graph.graph)
+    want = right(torch.zeros(inputs[0].shape), *inputs, causal=True)[:2]
+    lse = lse.squeeze(-1) if kind == "cudnn" else lse[:, :, :37]
+    for got, exact in zip((out, lse), want, strict=True):
+        torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
+    assert [(t.shape, t.dtype) for t in others] == [(t.shape, t.dtype) for t in expected[2:]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_dropout_stays_torchs(kind):
     graph = make_fx(step(kind, dropout=0.1), tracing_mode="fake")(*tensors(37, 37, False)).graph
     separate_fused_attention(graph)

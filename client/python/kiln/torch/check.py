@@ -44,8 +44,9 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, to
 PERTURBATION, ROUNDING, PERTURBED_RUNS, MARGIN = 4.0, 2.0, 4, 16.0
 # Memory that a check may need, in times of the subgraph's inputs and outputs: torch's result and what it makes on the way.
 MEMORY_FACTOR = 4
-# Results are compared in pieces of about so many elements, which lie in a core's cache.
-PIECE = 1 << 16
+# Results are compared in pieces of about so many elements: on the host they lie in a core's cache; a device, which is asked for an
+# answer after each, has enough to do.
+PIECE, DEVICE_PIECE = 1 << 16, 1 << 24
 # Bundles are written up to so many bytes each, and so many in all.
 BUNDLE_BYTES, BUNDLES = 1 << 30, 16
 
@@ -258,7 +259,7 @@ def _pieces(*tensors: torch.Tensor):
     if not shape:
         return iter([tensors])
     dim = max(range(len(shape)), key=shape.__getitem__)
-    count = max(1, -(-tensors[0].numel() // PIECE))
+    count = max(1, -(-tensors[0].numel() // (PIECE if tensors[0].device.type == "cpu" else DEVICE_PIECE)))
     return zip(*(tensor.detach().chunk(count, dim) for tensor in tensors))
 
 

@@ -133,10 +133,39 @@ def separate_fused_attention(graph: fx.Graph) -> None:
         if node.target in _BACKWARDS and (call := _Call.of(node)).is_plain:
             _separate_backward(graph, call, _BACKWARDS[node.target])
     graph.eliminate_dead_code()
+    constants = _Constants(graph)
     for node in list(graph.nodes):
-        is_read = node.target in _FORWARDS and all(u.target is operator.getitem and u.args[1] < 2 for u in node.users)
-        if is_read and (call := _Call.of(node)).is_plain:
+        if node.target not in _FORWARDS or not (call := _Call.of(node)).is_plain:
+            continue
+        others = [u for u in node.users if u.target is not operator.getitem or u.args[1] >= 2]
+        if all(_is_handed_on(u) for u in others):
+            for other in others:
+                other.replace_all_uses_with(constants.like(other.meta["val"]))
+                graph.erase_node(other)
             _separate_forward(graph, call, _FORWARDS[node.target])
+
+
+def _is_handed_on(node: fx.Node) -> bool:
+    """Whether it is a tensor besides (out, lse) that only a backward compiled apart is given: without dropout nobody looks at
+    its contents."""
+    is_tensor = node.target is operator.getitem and isinstance(node.meta.get("val"), torch.Tensor)
+    return is_tensor and all(u.op == "output" for u in node.users)
+
+
+class _Constants:
+    """Zeros, at the begin of a graph, one node of each kind."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph, self._nodes = graph, {}
+
+    def like(self, value: torch.Tensor) -> fx.Node:
+        kind = tuple(value.shape), value.dtype, value.device
+        if kind not in self._nodes:
+            with self._graph.inserting_before(next(n for n in self._graph.nodes if n.op != "placeholder")):
+                keywords = {"dtype": value.dtype, "device": value.device}
+                self._nodes[kind] = self._graph.call_function(aten.zeros.default, (list(value.shape),), keywords)
+                self._nodes[kind].meta["val"] = value
+        return self._nodes[kind]
 
 
 def _separate_backward(graph: fx.Graph, call: _Call, kind: str) -> None:
