@@ -139,7 +139,9 @@ std::string BodySource::load(const ScalarNode& node, ExprId id, const LeafNames&
     return fmt::format("{}const {} {} = from_memory({}{{}}, {});\n", indent, type, name, type, held->second);
   }
   const Access& access = m_body.accesses[node.slot];
-  const std::string element = fmt::format("{}[{}]", buffer_name(access.buffer), address(access, names));
+  const std::string pointer = fmt::format("{} + {}", buffer_name(access.buffer), address(access, names));
+  const std::string_view how = m_spec.buffers[access.buffer].role == BufferRole::input ? "load_input" : "*";
+  const std::string element = fmt::format("{}({})", how, pointer);
   const std::string condition = in_range(access);
   const bool has_predicate = node.operands[0] != k_no_expr;
   if (!has_predicate && condition.empty()) {

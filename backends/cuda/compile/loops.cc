@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <set>
 
@@ -37,8 +38,12 @@ class LoopsWriter {
     if (schedule.run > 1) m_run_dim = (m_reduced.empty() ? m_parallel.size() : loops.extents.size()) - 1;
   }
 
-  int64_t rows() const { return product(m_parallel) / (m_reduced.empty() ? m_schedule.run : 1); }
-  int64_t blocks() const { return (rows() + m_schedule.columns - 1) / m_schedule.columns; }
+  /// Parallel points, or runs of them, or shares.
+  int64_t rows() const { return product(m_parallel) / (m_reduced.empty() ? m_schedule.run : 1) * m_schedule.shares; }
+  int64_t blocks() const {
+    const int64_t rows_of_block = m_schedule.columns * (m_reduced.empty() ? m_schedule.ahead : 1);
+    return (rows() + rows_of_block - 1) / rows_of_block;
+  }
   uint32_t scratch_bytes() const { return needs_scratch() ? m_schedule.threads() * 8 : 0; }
 
   std::string run() {
@@ -52,7 +57,7 @@ class LoopsWriter {
       m_text += fmt::format("  {} r{} = {};\n", total.type, &reduction - m_loops.reductions.data(), total.identity);
     }
     for (const Stage& stage : m_loops.stages) write_stage(stage);
-    m_text += "}\n\n}  // namespace kiln\n";
+    m_text += has_rows() ? "  }\n}\n\n}  // namespace kiln\n" : "}\n\n}  // namespace kiln\n";
     return std::move(m_text);
   }
 
@@ -61,6 +66,8 @@ class LoopsWriter {
     return m_schedule.members > 1 && (!m_schedule.members_are_neighbours || m_schedule.members > 32) &&
            !m_loops.reductions.empty();
   }
+  /// Whether a thread makes several parallel points, one after another.
+  bool has_rows() const { return m_reduced.empty() && m_schedule.ahead > 1; }
   bool is_in_warp() const { return m_schedule.members_are_neighbours && m_schedule.members <= 32; }
 
   /// Coordinates of a dim that extents of 2^31 and more need in i64.
@@ -86,9 +93,19 @@ class LoopsWriter {
   }
 
   void write_point() {
-    const int64_t count = rows();
-    const std::string_view type = count_type(blocks() * m_schedule.columns);
-    if (m_schedule.members == 1) {
+    const int64_t count = rows(), step = blocks() * m_schedule.columns;
+    const std::string_view type = count_type(count + step);
+    if (has_rows()) {
+      m_text += fmt::format(
+          "  KILN_UNROLL_BY({0}) for ({1} row = static_cast<{1}>(block_index()) * {2}u + thread_index(); row < {3}u; "
+          "row += {4}u) {{\n",
+          m_schedule.ahead, type, m_schedule.columns, count, step);
+    } else if (m_schedule.shares > 1) {
+      m_text += fmt::format("  const {0} at = static_cast<{0}>(block_index()) * {1}u + thread_index();\n", type,
+                            m_schedule.columns);
+      m_text += fmt::format("  if (at >= {}u) return;\n", count);
+      m_text += fmt::format("  const {0} row = at % {1}u, share = at / {1}u;\n", type, product(m_parallel));
+    } else if (m_schedule.members == 1) {
       m_text += fmt::format("  const {0} row = static_cast<{0}>(block_index()) * {1}u + thread_index();\n", type,
                             m_schedule.columns);
       m_text += fmt::format("  if (row >= {}u) return;\n", count);
@@ -141,19 +158,72 @@ class LoopsWriter {
     const int64_t points = product(m_reduced);
     if (m_reduced.empty()) {
       m_text += "  {\n";
+      write_steps(stage, order);
+    } else if (m_schedule.shares > 1) {
+      write_shared_out(stage, order, points);
     } else {
+      const auto [of_row, of_point] = parted(order);
+      m_text += "  {\n" + m_body.evaluate(of_row, m_names, k_indent[0]);
       const uint32_t run = m_schedule.run;
       const std::string start = m_schedule.members == 1 ? "0" : run == 1 ? "member" : fmt::format("member * {}u", run);
-      m_text += fmt::format("  for ({} q = {}; q < {}u; q += {}u) {{\n", count_type(points + m_schedule.members * run),
-                            start, points, m_schedule.members * run);
+      const std::string unrolled = m_schedule.ahead > 1 ? fmt::format("KILN_UNROLL_BY({}) ", m_schedule.ahead) : "";
+      m_text += fmt::format("  {}for ({} q = {}; q < {}u; q += {}u) {{\n", unrolled,
+                            count_type(points + m_schedule.members * run * m_schedule.ahead), start, points,
+                            m_schedule.members * run);
       write_coordinates(run == 1 ? "q" : fmt::format("q / {}u", run), m_parallel.size(), m_reduced, k_indent[1]);
+      write_steps(stage, of_point);
+      m_text += "  }\n";
     }
+  }
+
+  void write_steps(const Stage& stage, const std::vector<ExprId>& order) {
     if (m_schedule.run == 1) {
       write_point_of(stage, order, m_names, k_indent[1]);
     } else {
       write_run(stage, order);
     }
     m_text += "  }\n";
+  }
+
+  /// Of expressions, those that are the same at all reduced points, and the others.
+  std::pair<std::vector<ExprId>, std::vector<ExprId>> parted(const std::vector<ExprId>& order) const {
+    std::set<ExprId> varying;
+    std::vector<ExprId> of_row;
+    for (const ExprId id : order) {
+      const ScalarNode& node = m_loops.body.exprs[id];
+      const auto varies = [&](ExprId other) { return varying.contains(other); };
+      bool is_varying = std::ranges::any_of(node.operands, varies);
+      if (node.op == ScalarOp::index) is_varying = node.slot >= m_parallel.size();
+      if (node.op == ScalarOp::load) {
+        const Access& access = m_loops.body.accesses[node.slot];
+        is_varying |= m_spec.buffers[access.buffer].role != BufferRole::input;
+        is_varying |= std::ranges::any_of(std::span(access.strides).subspan(m_parallel.size()), std::identity());
+        is_varying |= std::ranges::any_of(access.indirect, varies, &IndirectTerm::index);
+      }
+      is_varying ? void(varying.insert(id)) : of_row.push_back(id);
+    }
+    return {of_row, {varying.begin(), varying.end()}};
+  }
+
+  /// The places of a few points, then what is to be done at those that are this share's.
+  void write_shared_out(const Stage& stage, const std::vector<ExprId>& order, int64_t points) {
+    constexpr uint32_t k_together = 32;
+    const ExprId place = *place_of_stores(m_loops);
+    const std::string_view type = count_type(points + k_together);
+    m_text += fmt::format("  for ({0} first = 0; first < {1}u; first += {2}u) {{\n    u32 mine = 0;\n", type, points,
+                          k_together);
+    m_text += fmt::format("    KILN_UNROLL for (u32 j = 0; j < {}; ++j) {{\n", k_together);
+    m_text += fmt::format("      const {} q = first + j < {}u ? first + j : {}u;\n", type, points, points - 1);
+    write_coordinates("q", m_parallel.size(), m_reduced, k_indent[2]);
+    m_text += m_body.evaluate(needed_by(m_loops.body, std::array{place}), m_names, k_indent[2]);
+    m_text +=
+        fmt::format("      if (first + j < {}u && static_cast<u64>({}) % {}u == share) mine |= 1u << j;\n    }}\n",
+                    points, BodySource::value_name(place), m_schedule.shares);
+    m_text += "    for (; mine != 0; mine &= mine - 1) {\n";
+    m_text += fmt::format("      const {} q = first + lowest_bit(mine);\n", type);
+    write_coordinates("q", m_parallel.size(), m_reduced, k_indent[2]);
+    write_point_of(stage, order, m_names, k_indent[2]);
+    m_text += "    }\n  }\n";
   }
 
   void write_point_of(const Stage& stage, const std::vector<ExprId>& order, const LeafNames& names,
@@ -263,10 +333,10 @@ Status loops_claims(const KernelSpec& spec, const CudaTarget&) {
   return {};
 }
 
-std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CudaTarget&, const Machine&) {
+std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CudaTarget&, const Machine& machine) {
   constexpr size_t k_most_candidates = 8;
   std::vector<Schedule> schedules;
-  for (const LoopsSchedule& schedule : ranked_schedules(spec, simplified(loops_of(spec)))) {
+  for (const LoopsSchedule& schedule : ranked_schedules(spec, simplified(loops_of(spec)), machine)) {
     if (schedules.size() < k_most_candidates) schedules.push_back({encode_choices(schedule), schedule.describe()});
   }
   return schedules;

@@ -27,6 +27,9 @@
   __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, blocks)
 #define KILN_ARGUMENTS(type) const __grid_constant__ type
 #define KILN_UNROLL _Pragma("unroll")
+// Before a loop: `steps` of it at a time, which need not divide how many there are.
+#define KILN_UNROLL_BY(steps) KILN_PRAGMA(unroll steps)
+#define KILN_PRAGMA(text) _Pragma(#text)
 
 namespace kiln {
 
@@ -111,8 +114,18 @@ KILN_DEVICE f32 exp2_approximate(f32 x) {
   return r;
 }
 
+/// The number of the lowest bit that is set; some are.
+KILN_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__ffs(static_cast<i32>(bits))) - 1; }
+
 // ---- global memory
 
+/// Of a buffer that the launch only reads: may happen before what is stored earlier.
+template <typename T>
+KILN_DEVICE T load_input(const T* from) {
+  return __ldg(from);
+}
+KILN_DEVICE f16 load_input(const f16* from) { return {__ldg(&from->bits)}; }
+KILN_DEVICE bf16 load_input(const bf16* from) { return {__ldg(&from->bits)}; }
 /// Sets bits of the launch's status; seen by the host when the launch is done.
 KILN_DEVICE void set_status(u32* status, u32 bits) { atomicOr(status, bits); }
 

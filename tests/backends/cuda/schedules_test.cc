@@ -48,7 +48,9 @@ TEST(CudaSchedules, of_every_candidate_are_given_back_and_not_trusted_when_damag
       }
       std::vector<uint8_t> newer = schedule.bytes;
       ++newer[sizeof(uint32_t) + open_schedule(newer)->implementation.size()];
-      expect_refused(named.spec, newer, "version 2, expected 1");
+      expect_refused(
+          named.spec, newer,
+          std::holds_alternative<LoopsSpec>(named.spec.kernel) ? "version 3, expected 2" : "version 2, expected 1");
     }
   }
 }
@@ -82,12 +84,32 @@ TEST(CudaSchedules, that_the_spec_has_no_kernel_for_are_refused_with_the_reason)
   const KernelSpec rows = conformance::row_softmax(DType::f32, 64, 1022);
   expect_refused(rows, encode_choices(LoopsSchedule{.members = 3}), "no such numbers");
   expect_refused(rows, encode_choices(LoopsSchedule{.members = 16, .columns = 128}), "no block of 32 to 1024 threads");
-  expect_refused(rows, encode_choices(LoopsSchedule{.members = 16, .columns = 16}), "a warp that is not of one member");
+  expect_refused(rows, encode_choices(LoopsSchedule{.ahead = 3}), "no such numbers");
+  expect_refused(rows, encode_choices(LoopsSchedule{.shares = 2}), "nothing says where stores may meet");
   expect_refused(rows, encode_choices(LoopsSchedule{.run = 2}), "no runs of that length");
   const LoopsSchedule long_runs{.members = 32, .columns = 8, .run = 4, .members_are_neighbours = true};
   expect_refused(rows, encode_choices(long_runs), "no runs of that length");
   const KernelSpec points = bias_gelu_residual(DType::f32, 64, 64);
   expect_refused(points, encode_choices(LoopsSchedule{.members = 2}), "nothing is reduced");
+}
+
+TEST(CudaSchedules, follow_what_moves_most_not_what_is_widest) {
+  const auto first_of = [](const KernelSpec& spec) {
+    const auto bytes = default_candidates(CudaCompileBackend(), spec, k_hopper).front().bytes;
+    return parse_choices<LoopsSchedule>(bytes).value();
+  };
+  // A wide element for each row beside rows of narrow ones.
+  conformance::LoopsBuilder b({4000, 5000}, 1);
+  const ExprId target = b.input(DType::i64, {1, 0}), x = b.cast(b.input(DType::bf16, {5000, 1}), DType::f32);
+  const ExprId is_target = b.op(ScalarOp::eq, b.index(1), target);
+  const uint32_t sum = b.reduce(Combiner::sum, b.op(ScalarOp::select, is_target, x, b.real(DType::f32, 0)));
+  b.next_stage();
+  b.output(b.reduced(sum), {1, 0});
+  EXPECT_TRUE(first_of(b.build(/*last_is_per_row=*/true)).members_are_neighbours);
+  EXPECT_GT(first_of(embedding(DType::f32, 4096, 768, true)).shares, 1u);
+  const LoopsSchedule sums = first_of(conformance::column_sums(DType::bf16, 4096, 768));
+  EXPECT_FALSE(sums.members_are_neighbours);
+  EXPECT_GE(768 / sums.columns, 64u);
 }
 
 TEST(CudaSchedules, count_waves_on_the_multiprocessors_of_the_machine) {

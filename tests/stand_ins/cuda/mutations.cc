@@ -37,7 +37,7 @@ const std::vector<Mistake>& mistakes() {
       {"a mask along k off by one", R"(clamped\(k_k - at_k, 8\))", "clamped(k_k - at_k + 1, 8)"},
       {"a mask along k off by one", R"(at_k < k_k)", "at_k <= k_k"},
       {"a mask of an operand off by one", R"(at_outer < Operand::k_outer)", "at_outer <= Operand::k_outer"},
-      {"a mask of points off by one", R"(row >= (\d+)u\))", "row > $1u)"},
+      {"a mask of points off by one", R"((row|at) >= (\d+)u\))", "$1 > $2u)"},
       {"a mask of points off by one", R"(at < (\d+)u;)", "at <= $1u;"},
       {"a mask of reduced points off by one", R"(q < (\d+)u;)", "q <= $1u;"},
       {"a stage filled before all are done with it", R"((block_barrier\(\);)[^\n]*\n\s*(fill_stage\([^;]*\);))",

@@ -11,6 +11,7 @@
   extern "C" void
 #define KILN_ARGUMENTS(type) const type
 #define KILN_UNROLL
+#define KILN_UNROLL_BY(steps)
 
 #include "tests/stand_ins/cuda/device.h"
 
@@ -92,6 +93,12 @@ KILN_DEVICE f32 reciprocal_sqrt(f32 x) { return 1 / sqrtf(x); }
 KILN_DEVICE f64 reciprocal_sqrt(f64 x) { return 1 / sqrt(x); }
 KILN_DEVICE f32 exp2_approximate(f32 x) { return exp2f(x); }
 
+KILN_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__builtin_ctz(bits)); }
+
+template <typename T>
+KILN_DEVICE T load_input(const T* from) {
+  return *from;
+}
 KILN_DEVICE void set_status(u32* status, u32 bits) { kiln_emulated_atomic_or(status, bits); }
 
 KILN_DEVICE u8* shared_memory() {
