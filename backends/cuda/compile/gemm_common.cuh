@@ -50,10 +50,11 @@ KILN_DEVICE void finish_columns(const Arguments& args, u32 batch, i32 m, i32 n, 
 
 KILN_DEVICE u32 chunk_at(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
-/// A tile of f32, each row's columns permuted by eights: columns and rows meet in different banks. `width`: 64 or more.
+/// A tile of f32 whose rows are permuted, fours as a whole: rows and columns, and the halves of eights, meet in different
+/// banks. `width`: 64 or more.
 template <i32 width>
 KILN_DEVICE i32 staged_at(i32 row, i32 column) {
-  return row * width + (column ^ ((row & 7) << 3));
+  return row * width + (column ^ ((row & 7) << 3) ^ (column >> 3 & 4));
 }
 struct alignas(8) Pair {
   f32 x, y;
@@ -62,11 +63,18 @@ struct alignas(8) Pair {
 /// Finishes a staged tile of `rows` x `width` by `threads` threads, the calling one being `thread`.
 template <i32 rows, i32 width, i32 threads>
 KILN_DEVICE void finish_staged(const Arguments& args, u32 batch, i32 m, i32 n, const f32* staged, i32 thread) {
-  constexpr i32 k_across = width / k_run;
-  for (i32 at = thread; at < rows * k_across; at += threads) {
-    const i32 row = at / k_across, column = at % k_across * k_run;
+  constexpr i32 k_across = width / k_run, k_piece = k_run < 4 ? k_run : 4;
+  struct alignas(4 * k_piece) Piece {
+    f32 items[k_piece];
+  };
+  KILN_UNROLL for (i32 i = 0; i < (rows * k_across + threads - 1) / threads; ++i) {
+    const i32 at = thread + i * threads, row = at / k_across, column = at % k_across * k_run;
+    if (rows * k_across % threads != 0 && at >= rows * k_across) break;
     Accumulator x[k_run];
-    KILN_UNROLL for (i32 j = 0; j < k_run; ++j) x[j] = staged[staged_at<width>(row, column) + j];
+    KILN_UNROLL for (i32 j = 0; j < k_run; j += k_piece) {
+      const Piece piece = *reinterpret_cast<const Piece*>(staged + staged_at<width>(row, column + j));
+      KILN_UNROLL for (i32 e = 0; e < k_piece; ++e) x[j + e] = piece.items[e];
+    }
     finish_columns(args, batch, m + row, n + column, x);
   }
 }

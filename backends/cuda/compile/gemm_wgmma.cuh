@@ -11,7 +11,7 @@ namespace kiln {
 constexpr i32 k_tile_k = 64;
 constexpr u32 k_consumers = k_tile_m / 64;
 constexpr u32 k_a_bytes = k_tile_m * 128, k_b_bytes = k_tile_n * 128, k_slab_bytes = 64 * 128;
-constexpr u32 k_staged_bytes = 64 * 64 * 4;  // of each consumer
+constexpr u32 k_staged_bytes = 16 * 64 * 4;  // of each consuming warp
 constexpr u32 k_units = k_tiles_m * k_tiles_n * k_batches;
 constexpr i32 k_steps = (k_k + k_tile_k - 1) / k_tile_k;
 
@@ -23,7 +23,7 @@ struct Ring {
       : a(shared),
         b(a + k_stages * k_a_bytes),
         staged(b + k_stages * k_b_bytes),
-        full(staged + k_consumers * k_staged_bytes),
+        full(staged + k_consumers * 4 * k_staged_bytes),
         empty(full + 8 * k_stages) {}
 };
 
@@ -115,27 +115,29 @@ KILN_DEVICE void multiply(f32 (&d)[k_tile_n / 2], u32 a, u32 b, bool is_first) {
   pin(d);
 }
 
-/// 64 rows of the tile, 64 columns at a time: registers, shared memory, epilogue.
+/// 64 rows of the tile, 64 columns at a time: registers, shared memory, epilogue. Each warp has 16 of the rows and waits
+/// for no other. `staged` is the warp's.
 KILN_DEVICE void finish_rows(const Arguments& args, const f32 (&d)[k_tile_n / 2], f32* staged, const Tile& tile,
                              u32 consumer) {
-  const u32 thread = thread_index() % 128, lane = thread % 32;
-  const i32 row = static_cast<i32>(thread / 32 * 16 + lane / 4);
+  const u32 warp = thread_index() / 32 % 4, lane = thread_index() % 32;
+  const i32 row = static_cast<i32>(lane / 4);
   KILN_UNROLL for (i32 part = 0; part < k_tile_n / 64; ++part) {
-    part_barrier(consumer + 1, 128);  // the piece is read out
+    warp_barrier();  // the piece is read out
     KILN_UNROLL for (i32 j = 0; j < 8; ++j) {
       const i32 column = 8 * j + static_cast<i32>(lane % 4) * 2, at = (part * 8 + j) * 4;
       *reinterpret_cast<Pair*>(staged + staged_at<64>(row, column)) = {d[at], d[at + 1]};
       *reinterpret_cast<Pair*>(staged + staged_at<64>(row + 8, column)) = {d[at + 2], d[at + 3]};
     }
-    part_barrier(consumer + 1, 128);  // and written
-    finish_staged<64, 64, 128>(args, tile.batch, tile.m + static_cast<i32>(consumer * 64), tile.n + part * 64, staged,
-                               static_cast<i32>(thread));
+    warp_barrier();  // and written
+    finish_staged<16, 64, 32>(args, tile.batch, tile.m + static_cast<i32>(consumer * 64 + warp * 16),
+                              tile.n + part * 64, staged, static_cast<i32>(lane));
   }
 }
 
 KILN_DEVICE void consume(const Arguments& args, const Ring& ring, u8* memory, u32 rank, u32 consumer) {
-  const u32 lane = thread_index() % 32;
-  f32* const staged = reinterpret_cast<f32*>(memory + (ring.staged - ring.a) + consumer * k_staged_bytes);
+  const u32 lane = thread_index() % 32, warp = thread_index() / 32 % 4;
+  f32* const staged =
+      reinterpret_cast<f32*>(memory + (ring.staged - ring.a) + (consumer * 4 + warp) * k_staged_bytes);
   // This consumer's 64 rows of A's tile: as many rows, or one slab; both are 8 KiB.
   const u32 a = ring.a + consumer * k_slab_bytes;
   Position at;

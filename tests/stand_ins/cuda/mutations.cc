@@ -8,7 +8,7 @@ const std::vector<Mistake>& mistakes() {
   static const std::vector<Mistake> all = {
       {"a missing barrier of the block", R"(block_barrier\(\);)", ""},
       {"a missing barrier of the cluster", R"(cluster_barrier\(\);)", ";"},
-      {"a store buffer used again too early", R"(part_barrier\([^;]*;)", ""},
+      {"a store buffer used again too early", R"(warp_barrier\(\);)", ""},
       {"a missing wait for copies", R"(wait_copies<[^>]*>\(\);)", ""},
       {"a wait for copies one group short", R"(wait_copies<k_stages - 2>)", "wait_copies<k_stages - 1>"},
       {"a lost commit", R"(commit_copies\(\);|wgmma_commit\(\);)", ""},
