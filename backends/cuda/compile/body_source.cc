@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cmath>
@@ -84,7 +85,7 @@ Total total_of(Combiner combiner, DType dtype) {
 }
 
 BodySource::BodySource(const KernelSpec& spec, const Body& body, std::span<const int64_t> extents)
-    : m_spec(spec), m_body(body), m_extents(extents.begin(), extents.end()) {}
+    : m_spec(spec), m_body(body), m_extents(extents.begin(), extents.end()), m_overwrites(overwrites(spec)) {}
 
 std::vector<ExprId> BodySource::roots_of(const Body& body, std::span<const Store> stores) {
   std::vector<ExprId> roots;
@@ -140,7 +141,7 @@ std::string BodySource::load(const ScalarNode& node, ExprId id, const LeafNames&
   }
   const Access& access = m_body.accesses[node.slot];
   const std::string pointer = fmt::format("{} + {}", buffer_name(access.buffer), address(access, names));
-  const std::string_view how = m_spec.buffers[access.buffer].role == BufferRole::input ? "load_input" : "*";
+  const std::string_view how = is_only_read(access.buffer) ? "load_input" : "*";
   const std::string element = fmt::format("{}({})", how, pointer);
   const std::string condition = in_range(access);
   const bool has_predicate = node.operands[0] != k_no_expr;
@@ -153,9 +154,15 @@ std::string BodySource::load(const ScalarNode& node, ExprId id, const LeafNames&
   return fmt::format("{}{} {} = 0;\n{}{}\n", indent, type, name, indent, read);
 }
 
+/// An output that is written over an input makes it something else meanwhile.
+bool BodySource::is_only_read(uint32_t buffer) const {
+  return m_spec.buffers[buffer].role == BufferRole::input &&
+         std::ranges::find(m_overwrites, buffer, &Overwrite::input) == m_overwrites.end();
+}
+
 std::string BodySource::cast(const ScalarNode& node) const {
   const DType from = m_body.exprs[node.operands[0]].dtype;
-  const std::string value = value_name(node.operands[0]);
+  std::string value = value_name(node.operands[0]);
   if (from == node.dtype) return value;
   if (!is_half(node.dtype)) {
     if (is_half(from) && node.dtype == DType::f32) return value;

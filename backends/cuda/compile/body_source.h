@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frontend/kernel/kernel_spec.h"
+#include "frontend/kernel/overwrites.h"
 
 /// Expressions of kernel specs as C++ text over prelude.cuh and scalar.cuh.
 namespace kiln::cuda {
@@ -56,6 +57,7 @@ class BodySource {
  private:
   std::string load(const ScalarNode& node, ExprId id, const LeafNames& names, std::string_view indent) const;
   std::string in_range(const Access& access) const;
+  bool is_only_read(uint32_t buffer) const;
   std::string expression(const ScalarNode& node, const LeafNames& names) const;
   std::string cast(const ScalarNode& node) const;
   bool is_narrow(const Access& access) const;
@@ -63,6 +65,7 @@ class BodySource {
   const KernelSpec& m_spec;
   const Body& m_body;
   std::vector<int64_t> m_extents;
+  std::vector<Overwrite> m_overwrites;
 };
 
 }  // namespace kiln::cuda

@@ -210,7 +210,8 @@ std::vector<LoopsSchedule> ranked_schedules(const KernelSpec& spec, const LoopsS
   std::vector<LoopsSchedule> threads;
   if (!is_reduced) {
     for (uint32_t run = longest_run_of_points(spec, loops); run >= 1; run /= 2) threads.push_back({.run = run});
-    add_best(std::move(threads), threads.size());
+    const size_t all = threads.size();
+    add_best(std::move(threads), all);
   } else {
     const uint32_t most_shares = place_of_stores(loops) ? k_most_shares : 1;
     for (const uint32_t columns : {k_threads, k_threads / 4}) {

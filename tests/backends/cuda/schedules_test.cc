@@ -112,6 +112,21 @@ TEST(CudaSchedules, follow_what_moves_most_not_what_is_widest) {
   EXPECT_GE(768 / sums.columns, 64u);
 }
 
+// What an output may be written over changes while the launch runs: no load of it may be moved behind stores.
+TEST(CudaSources, load_by_the_way_of_what_nobody_writes_only_where_nobody_does) {
+  const auto loads_so = [](const KernelSpec& spec) {
+    const Schedule first = default_candidates(CudaCompileBackend(), spec, k_hopper).front();
+    return CudaCompileBackend::sources(spec, first, k_hopper)->front().text.find("load_input(args.b0") !=
+           std::string::npos;
+  };
+  conformance::LoopsBuilder in_place({4000, 5000}, 2);
+  in_place.output(in_place.op(ScalarOp::neg, in_place.input(DType::f32, {5000, 1})), {5000, 1});
+  EXPECT_FALSE(loads_so(in_place.build()));
+  conformance::LoopsBuilder turned({4000, 5000}, 2);
+  turned.output(turned.op(ScalarOp::neg, turned.input(DType::f32, {1, 4000})), {5000, 1});
+  EXPECT_TRUE(loads_so(turned.build()));
+}
+
 TEST(CudaSchedules, count_waves_on_the_multiprocessors_of_the_machine) {
   const KernelSpec spec = conformance::gemm({.m = 1024, .n = 1024, .k = 256});
   const auto first_on = [&](uint32_t cores) {
