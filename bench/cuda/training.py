@@ -3,8 +3,8 @@ and gradients are compared with torch's in f64; steps, the first one too, are ti
 second process without a daemon finds everything compiled and computes the same bits.
 
 python training.py OUT.json [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
---length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built there for this
-Python when it is for another one (c++ and Python.h are needed).
+--length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built
+there for this Python when it is for another one (c++ and Python.h are needed).
 """
 import argparse
 import json

@@ -57,7 +57,8 @@ class LoopsWriter {
       m_text += fmt::format("  {} r{} = {};\n", total.type, &reduction - m_loops.reductions.data(), total.identity);
     }
     for (const Stage& stage : m_loops.stages) write_stage(stage);
-    m_text += has_rows() ? "  }\n}\n\n}  // namespace kiln\n" : "}\n\n}  // namespace kiln\n";
+    if (has_rows()) m_text += "  }\n";
+    m_text += "}\n\n}  // namespace kiln\n";
     return std::move(m_text);
   }
 
@@ -159,6 +160,7 @@ class LoopsWriter {
     if (m_reduced.empty()) {
       m_text += "  {\n";
       write_steps(stage, order);
+      m_text += "  }\n";
     } else if (m_schedule.shares > 1) {
       write_shared_out(stage, order, points);
     } else {
@@ -172,7 +174,7 @@ class LoopsWriter {
                             m_schedule.members * run);
       write_coordinates(run == 1 ? "q" : fmt::format("q / {}u", run), m_parallel.size(), m_reduced, k_indent[1]);
       write_steps(stage, of_point);
-      m_text += "  }\n";
+      m_text += "  }\n  }\n";
     }
   }
 
@@ -182,7 +184,6 @@ class LoopsWriter {
     } else {
       write_run(stage, order);
     }
-    m_text += "  }\n";
   }
 
   /// Of expressions, those that are the same at all reduced points, and the others.

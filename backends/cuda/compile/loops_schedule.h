@@ -25,8 +25,8 @@ struct LoopsSchedule {
   uint32_t members = 1;  // a power of two, as all of these
   uint32_t columns = 256;
   uint32_t run = 1;
-  uint32_t ahead =
-      1;  // steps of a thread's loop of which the loads are under way together; without reduced dims its points
+  /// Steps of a thread's loop of which the loads are under way together; without reduced dims, its points.
+  uint32_t ahead = 1;
   uint32_t shares = 1;
   bool members_are_neighbours = false;
 

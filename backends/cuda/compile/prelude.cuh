@@ -126,6 +126,7 @@ KILN_DEVICE T load_input(const T* from) {
 }
 KILN_DEVICE f16 load_input(const f16* from) { return {__ldg(&from->bits)}; }
 KILN_DEVICE bf16 load_input(const bf16* from) { return {__ldg(&from->bits)}; }
+
 /// Sets bits of the launch's status; seen by the host when the launch is done.
 KILN_DEVICE void set_status(u32* status, u32 bits) { atomicOr(status, bits); }
 
