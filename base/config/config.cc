@@ -33,7 +33,7 @@ constexpr std::array k_keys = {
     ConfigKey{"cache.shared", &Config::cache_shared, "",
               "A cache directory of this user or root that is only read, for what neither the cache nor a pack has."},
     ConfigKey{"cache.remote", &Config::cache_remote, "",
-              "A store that the hosts of a fleet share: redis://host[:port][/database], http[s]://host[:port]/folder, "
+              "A store that the hosts of a fleet share: redis[s]://host[:port][/database], http[s]://host[:port]/folder, "
               "s3://bucket[/prefix][?region=…&endpoint=…]. Empty: none."},
     ConfigKey{"remote.budget_ms", &Config::remote_budget_ms, "ms",
               "How long a build waits for the fleet's store, all its questions together."},

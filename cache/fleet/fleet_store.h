@@ -43,7 +43,7 @@ class FleetStore {
 
 /// Where a fleet's store is, and with what words it is entered.
 struct FleetAddress {
-  // redis://host[:port][/database], http[s]://host[:port]/folder, s3://bucket[/prefix][?region=…&endpoint=…]
+  // redis[s]://host[:port][/database], http[s]://host[:port]/folder, s3://bucket[/prefix][?region=…&endpoint=…]
   std::string url;
   // Which nobody else may read; empty: none. Over HTTP it has name:password, for S3 the access key's id and its secret so.
   std::string password_file;

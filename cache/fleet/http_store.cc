@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <utility>
 
 #include "base/hex.h"
@@ -15,26 +14,16 @@ namespace {
 constexpr long k_connections = 8;
 constexpr int k_longest_poll_ms = 100;
 
-/// As the command curl has it.
-std::string authorities() {
-  for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
-  }
-  return "";
-}
-
 }  // namespace
 
 Expected<std::unique_ptr<FleetStore>> HttpStore::create(std::string url, HttpIdentity identity) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (ready != CURLE_OK) return error(StatusCode::unavailable, "libcurl: {}", curl_easy_strerror(ready));
+  if (!make_curl_handle()) return error(StatusCode::unavailable, "libcurl cannot work here");
   if (!url.ends_with('/')) url += '/';
   return std::unique_ptr<FleetStore>(new HttpStore(std::move(url), std::move(identity)));
 }
 
 HttpStore::HttpStore(std::string url, HttpIdentity identity)
-    : m_url(std::move(url)), m_identity(std::move(identity)), m_authorities(authorities()), m_multi(curl_multi_init()) {
+    : m_url(std::move(url)), m_identity(std::move(identity)), m_multi(curl_multi_init()) {
   curl_multi_setopt(m_multi.get(), CURLMOPT_MAX_TOTAL_CONNECTIONS, k_connections);
 }
 
@@ -49,16 +38,14 @@ size_t HttpStore::receive(char* bytes, size_t size, size_t count, void* transfer
 std::unique_ptr<HttpStore::Transfer> HttpStore::transfer(const std::string& name, std::vector<std::string> headers,
                                                          std::span<const uint8_t> body) const {
   auto made = std::make_unique<Transfer>();
-  made->easy.reset(curl_easy_init());
+  made->easy = make_curl_handle();
   CURL* easy = made->easy.get();
   const std::unique_ptr<char, decltype(&curl_free)> escaped(
       curl_easy_escape(easy, name.data(), static_cast<int>(name.size())), curl_free);
   curl_easy_setopt(easy, CURLOPT_URL, (m_url + escaped.get()).c_str());
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpStore::receive);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, made.get());
-  if (!m_authorities.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, m_authorities.c_str());
   if (!m_identity.name_and_password.empty()) {
     curl_easy_setopt(easy, CURLOPT_USERPWD, m_identity.name_and_password.c_str());
   }

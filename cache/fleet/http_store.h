@@ -1,11 +1,10 @@
 #pragma once
 
-#include <curl/curl.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cache/fleet/curl_handle.h"
 #include "cache/fleet/fleet_store.h"
 
 namespace kiln {
@@ -17,10 +16,10 @@ struct HttpIdentity {
   std::string session = {};       // the token of a session; empty: there is none
 };
 
-/// A folder of a web server: GET, HEAD and PUT of one file a name. libcurl's types are for this folder's sources alone.
+/// A folder of a web server: GET, HEAD and PUT of one file a name.
 class HttpStore final : public FleetStore {
  public:
-  /// `url`: the folder.
+  /// `url`: the folder. Errors: unavailable when libcurl cannot work here.
   static Expected<std::unique_ptr<FleetStore>> create(std::string url, HttpIdentity identity);
 
   /// All at once, over a few connections.
@@ -29,9 +28,6 @@ class HttpStore final : public FleetStore {
   Status put(const std::string& name, std::span<const uint8_t> value, bool replaces, Deadline until) override;
 
  private:
-  struct EasyFree {
-    void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-  };
   struct MultiFree {
     void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
   };
@@ -39,7 +35,7 @@ class HttpStore final : public FleetStore {
     void operator()(curl_slist* headers) const { curl_slist_free_all(headers); }
   };
   struct Transfer {
-    std::unique_ptr<CURL, EasyFree> easy;
+    CurlHandle easy;
     std::unique_ptr<curl_slist, HeadersFree> headers;
     Bytes received;
     bool is_over = false;
@@ -58,7 +54,6 @@ class HttpStore final : public FleetStore {
 
   const std::string m_url;
   const HttpIdentity m_identity;
-  const std::string m_authorities;  // the file with those who vouch for servers; empty: the system's
   const std::unique_ptr<CURLM, MultiFree> m_multi;
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/expected.h"
 #include "base/fd.h"
+#include "cache/fleet/curl_handle.h"
 
 namespace kiln {
 
@@ -17,6 +18,7 @@ namespace kiln {
 struct RedisServerAddress {
   std::string host;
   uint16_t port = 0;
+  bool has_tls = false;
   std::string database = "0", password = {};
 };
 
@@ -26,7 +28,8 @@ struct RedisReplyFree {
 using RedisReply = std::unique_ptr<redisReply, RedisReplyFree>;
 
 /// A connection to one server of Redis: commands are sent together, and their replies read in their order. It connects when
-/// it is first sent something, and anew after an error. hiredis' types are for this folder's sources alone.
+/// it is first sent something, and anew after an error. libcurl makes the stream, inside TLS or not; hiredis reads the
+/// replies, and its types are for this folder's sources alone.
 /// Threading: one thread at a time.
 class RedisConnection {
  public:
@@ -42,19 +45,24 @@ class RedisConnection {
   /// One command's reply.
   Expected<RedisReply> ask(const Words& command, Deadline until);
   /// What was sent is not waited for.
-  void close() { m_context.reset(); }
+  void close() { m_stream.reset(); }
 
  private:
-  struct ContextFree {
-    void operator()(redisContext* context) const;
+  struct ReaderFree {
+    void operator()(redisReader* reader) const;
   };
   Status connect(Deadline until);
-  Status flush(const std::vector<Words>& commands, Deadline until);
+  Status open_stream(Deadline until);
+  Status write(std::string_view bytes, Deadline until);
+  /// Has the reader read what came.
+  Status read_some(Deadline until);
+  Status wait(short events, Deadline until);
   /// Closes it.
-  Status failed(const char* what, Deadline until);
+  Status failed(StatusCode code, std::string_view what, std::string_view why);
 
   const RedisServerAddress m_address;
-  std::unique_ptr<redisContext, ContextFree> m_context;
+  CurlHandle m_stream;
+  std::unique_ptr<redisReader, ReaderFree> m_reader;  // of this stream's replies
 };
 
 /// The server's own "no", as a status.

@@ -28,7 +28,8 @@ Expected<std::unique_ptr<FleetStore>> RedisStore::create(const UrlParts& url, st
     return invalid_argument("'{}' is no number of a database of Redis", database.substr(0, 32));
   }
   const uint16_t port = url.port == 0 ? k_default_port : url.port;
-  return std::unique_ptr<FleetStore>(new RedisStore({url.host, port, database, std::move(password)}));
+  return std::unique_ptr<FleetStore>(
+      new RedisStore({url.host, port, url.scheme == "rediss", database, std::move(password)}));
 }
 
 Status RedisStore::nonsense() {

@@ -114,21 +114,14 @@ TEST_F(HttpFleetTest, OfAServerThatIsGoneHangsOrTalksNonsenseNothingIsFound) {
 
 TEST_F(HttpFleetTest, OverTlsAServerIsAskedForACertificateOfSomebodyWhoIsKnown) {
   if (!has_program("openssl")) GTEST_SKIP() << "there is no openssl";
-  const std::string certificate = m_directory.path("certificate"), key = m_directory.path("key");
-  ASSERT_EQ(
-      std::system(("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=kiln -days 2 "
-                   "-addext subjectAltName=IP:127.0.0.1 -out " +
-                   certificate + " -keyout " + key + " 2> /dev/null")
-                      .c_str()),
-      0);
+  const ServerCertificate certificate(m_directory.path("certificates"), "IP:127.0.0.1");
   const Nginx nginx(m_directory.path("nginx"), "",
-                    " ssl; ssl_certificate " + certificate + "; ssl_certificate_key " + key);
+                    " ssl; ssl_certificate " + certificate.file + "; ssl_certificate_key " + certificate.key_file);
   const std::string url = "https://127.0.0.1:" + std::to_string(nginx.port());
   EXPECT_FALSE(finds(*host(url), 1));
   EXPECT_THAT(m_said.at(0), HasSubstr("SSL"));
-  setenv("CURL_CA_BUNDLE", certificate.c_str(), 1);
+  const TrustedCertificate trusted(certificate);
   const auto tier = host(url);
-  unsetenv("CURL_CA_BUNDLE");
   write(*tier, {entry_of(1)});
   EXPECT_TRUE(finds(*tier, 1));
 }

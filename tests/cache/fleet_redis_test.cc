@@ -240,6 +240,44 @@ TEST_F(RedisFleetTest, OfNonsenseNothingIsFoundAndNothingIsHarmed) {
   EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
 }
 
+/// Settings of a server that speaks TLS, and nothing else, at a port.
+std::vector<std::string> tls_settings(const ServerCertificate& certificate, uint16_t port) {
+  return {"--port",
+          "0",
+          "--tls-port",
+          std::to_string(port),
+          "--tls-cert-file",
+          certificate.file,
+          "--tls-key-file",
+          certificate.key_file,
+          "--tls-auth-clients",
+          "no"};
+}
+
+TEST_F(RedisFleetTest, InsideTlsAServerIsAskedForItsOwnCertificateOfSomebodyWhoIsKnown) {
+  if (!has_program("openssl")) GTEST_SKIP() << "there is no openssl";
+  const ServerCertificate its_own(m_directory.path("its_own"), "IP:127.0.0.1");
+  const ServerCertificate anothers(m_directory.path("anothers"), "DNS:elsewhere.example");
+  const uint16_t port = free_port(), other_port = free_port();
+  const RedisServer server(tls_settings(its_own, port), port), other(tls_settings(anothers, other_port), other_port);
+  const auto url = [](uint16_t of) { return "rediss://127.0.0.1:" + std::to_string(of); };
+
+  EXPECT_FALSE(finds(*host(url(port)), 1));
+  EXPECT_THAT(m_said.at(0), HasSubstr("certificate")) << "of whom nobody knows";
+  EXPECT_FALSE(finds(*host("redis://127.0.0.1:" + std::to_string(port)), 1)) << "which does not speak without TLS";
+  {
+    const TrustedCertificate trusted(anothers);
+    m_said.clear();
+    EXPECT_FALSE(finds(*host(url(other_port)), 1));
+    EXPECT_THAT(m_said.at(0), HasSubstr("127.0.0.1")) << "whose certificate is another server's";
+  }
+  const TrustedCertificate trusted(its_own);
+  const auto tier = host(url(port));
+  write(*tier, {entry_of(1, 200'000), entry_of(2)});
+  EXPECT_EQ(find(*host(url(port)), {1, 2}).size(), 2U);
+  EXPECT_TRUE(finds(*tier, 2));
+}
+
 TEST_F(RedisFleetTest, AFullStoreIsReadOn) {
   const RedisServer redis;
   const auto tier = host(redis.url());

@@ -36,7 +36,6 @@ TEST(FleetTier, AnAddressThatIsNoneSaysWhy) {
   EXPECT_THAT(refusal("redis"), HasSubstr("no URL"));
   EXPECT_THAT(refusal("redis://:secret@host"), HasSubstr("remote.password_file"));
   EXPECT_THAT(refusal("redis://host/first"), HasSubstr("no number of a database"));
-  EXPECT_THAT(refusal("rediss://host"), HasSubstr("no TLS for Redis"));
   EXPECT_THAT(refusal("s3://bucket?endpoint=gopher://host"), HasSubstr("no endpoint of S3"));
   EXPECT_THAT(refusal("s3://bucket?region=over.there"), HasSubstr("no region of S3"));
   EXPECT_THAT(refusal("gopher://host"), HasSubstr("no protocol of a fleet's store"));

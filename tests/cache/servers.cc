@@ -80,6 +80,16 @@ bool has_program(const std::string& name) {
   return std::system(("PATH=$PATH:/usr/sbin command -v " + name + " > /dev/null").c_str()) == 0;
 }
 
+ServerCertificate::ServerCertificate(const std::string& folder, const std::string& names)
+    : file(folder + "/certificate"), key_file(folder + "/key") {
+  std::filesystem::create_directories(folder);
+  const std::string command =
+      "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=kiln -days 2 -addext "
+      "subjectAltName=" +
+      names + " -out " + file + " -keyout " + key_file + " 2> /dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
 ServerProcess::ServerProcess(std::vector<std::string> arguments, uint16_t port) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

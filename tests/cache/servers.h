@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,6 +35,29 @@ class ServerProcess {
 
  private:
   pid_t m_pid = -1;
+};
+
+/// Files with a certificate that vouches for itself, and its key. What `names` it is of is as of OpenSSL's subjectAltName:
+/// IP:127.0.0.1.
+struct ServerCertificate {
+  ServerCertificate(const std::string& folder, const std::string& names);
+  std::string file, key_file;
+};
+
+/// Whoever connects meanwhile believes servers that this certificate vouches for, and no others.
+class TrustedCertificate {
+ public:
+  explicit TrustedCertificate(const ServerCertificate& certificate) {
+    if (const char* value = std::getenv(k_name)) m_before = value;
+    setenv(k_name, certificate.file.c_str(), 1);
+  }
+  ~TrustedCertificate() { m_before.empty() ? unsetenv(k_name) : setenv(k_name, m_before.c_str(), 1); }
+  TrustedCertificate(const TrustedCertificate&) = delete;
+  TrustedCertificate& operator=(const TrustedCertificate&) = delete;
+
+ private:
+  static constexpr const char* k_name = "CURL_CA_BUNDLE";
+  std::string m_before;
 };
 
 /// redis-server with nothing on the disk.
