@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does each fault's test fail once what guards against the fault is gone? `faults.toml` has a row for each fault: what happens
 then, its tests and, where that can be shown, the guard (a piece of source that is there once, and what stands in its place
-without it) and the test that must notice.
+without it) and the test that must notice: `filter` of `binary`, a program of gtest's or a file of pytest's.
 
     reliability.py --row ID… | --all     takes guards out, one at a time, and runs their tests; records what was seen
     reliability.py --page                writes docs/reliability.md
@@ -75,15 +75,22 @@ class WithoutGuard:
 
 
 def build(folder, binary):
-    target = pathlib.PurePath(binary).name
+    target = "product" if binary.endswith(".py") else pathlib.PurePath(binary).name
     done = subprocess.run(["ninja", "-C", str(folder), "-j1", target], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout[-3000:]
 
 
+def command_of(folder, row):
+    if row["binary"].endswith(".py"):
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{ROOT / row['binary']}::{row['filter']}"]
+    return [str(folder / row["binary"]), f"--gtest_filter={row['filter']}"]
+
+
 def passes(folder, row):
     """Whether the row's test does. One that hangs does not."""
-    environment = {**os.environ, "KILN_AUTOTUNE_MODE": "off"}
-    command = [str(folder / row["binary"]), f"--gtest_filter={row['filter']}"]
+    environment = {**os.environ, "KILN_AUTOTUNE_MODE": "off", "PYTHONPATH": str(folder / "python"),
+                   "KILN_DAEMON_PATH": str(folder / "bin" / "kilnd")}
+    command = command_of(folder, row)
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, start_new_session=True)
     try:
@@ -92,9 +99,9 @@ def passes(folder, row):
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return False, "it hangs"
-    if re.search(r"0 tests from 0 test suites ran|\[  SKIPPED \]", output):
+    if re.search(r"0 tests from 0 test suites ran|\[  SKIPPED \]|\b1 skipped|not found:", output):
         return None, "it did not run"
-    failures = [line for line in output.splitlines() if "Failure" in line or "FAILED" in line]
+    failures = [line for line in output.splitlines() if re.search("Failure|FAILED|^E  ", line)]
     return process.returncode == 0, (failures or [f"it ends with {process.returncode}"])[0]
 
 
@@ -157,6 +164,8 @@ def page(sections, rows):
 
 def declares(path, filter_text):
     """Whether the file has a test that each part of the filter means."""
+    if path.suffix == ".py":
+        return f"\ndef {filter_text}(" in path.read_text()
     names = [".".join(found) for found in re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", path.read_text(), re.MULTILINE)]
     patterns = [re.sub(r"^\w+/|/\w+$", "", each) for each in filter_text.split(":")]  # without instance and parameter
     return all(fnmatch.filter(names, pattern) for pattern in patterns)
@@ -175,7 +184,7 @@ def problems(sections, rows):
                     yield f"{name}: its guard is in {guard['file']} {found} times, expected once"
                 if guard["old"] == guard["new"]:
                     yield f"{name}: nothing is taken out of {guard['file']}"
-            if "guard" in row and not any(declares(ROOT / test, row["filter"]) for test in row["tests"] if test.endswith(".cc")):
+            if "guard" in row and not any(declares(ROOT / test, row["filter"]) for test in row["tests"] if test.endswith((".cc", ".py"))):
                 yield f"{name}: none of its files has a test {row['filter']}"
             if "id" in row and "guard" not in row and "why_not" not in row:
                 yield f"{name}: has neither a guard nor a reason why not"

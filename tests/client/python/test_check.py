@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import stat
 import subprocess
 
 import conftest
@@ -89,6 +90,19 @@ def test_a_wrong_program_never_gives_its_result(spoil, spoilt, state, capfd):
     facts = json.loads((bundle / "bundle.json").read_text())
     assert (bundle / "graph.kiln").read_text().startswith("graph(") and set(facts["versions"]) >= {"kiln", "torch"}
     assert (bundle / facts["inputs"][0]).read_bytes() == bytes(x.untyped_storage())
+
+
+def test_a_bundle_is_its_users_alone(spoilt, state):
+    spoilt(one_wrong_element)
+    before = os.umask(0)
+    try:
+        torch.compile(function, backend=backend)(torch.randn(6, 6))
+    finally:
+        os.umask(before)
+    (bundle,) = state.iterdir()
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o700
+    tensors = {"input_0.bin", *(f"{whose}_{i}.bin" for whose in ("torch", "kiln") for i in range(2))}
+    assert {file.name for file in bundle.iterdir()} == {"graph.kiln", "bundle.json"} | tensors
 
 
 def test_a_program_that_was_found_wrong_is_not_used_again(spoilt):
