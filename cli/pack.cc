@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <vector>
 
 #include "base/printable.h"
 #include "cache/pack/trusted_keys.h"
@@ -119,8 +120,15 @@ ExitCode install(Session& session, const std::string& file) {
     session.out().print_json(std::move(answer));
     return ExitCode::ok;
   }
-  session.out().line(
-      fmt::format("{} artifacts and {} keys are in the cache", answer.value("artifacts", 0), answer.value("keys", 0)));
+  std::vector<std::string> kinds;
+  for (const auto& [kind, count] : answer.value("kinds", std::map<std::string, size_t>())) {
+    kinds.push_back(fmt::format("{} {}", kind, count));
+  }
+  session.out().line(fmt::format("{} artifacts ({}) and {} keys are in the cache", answer.value("artifacts", 0),
+                                 fmt::join(kinds, ", "), answer.value("keys", 0)));
+  if (const auto kept = answer.value("keys_kept", 0); kept != 0) {
+    session.out().note(fmt::format("{} of the keys lead elsewhere already, and keep that", kept));
+  }
   if (const auto left = answer.value("captures_left_out", 0); left != 0) {
     session.out().note(fmt::format("{} captures are left out: packs.trust_captures does not name the signer", left));
   }

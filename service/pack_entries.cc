@@ -115,9 +115,16 @@ Status PackInstallation::give(const std::function<Status(PublishBatch batch)>& p
 }
 
 json PackInstallation::to_json() const {
-  const auto taken = std::ranges::count_if(m_pack.artifacts(), [&](const auto& each) { return is_taken(each); });
+  size_t taken = 0;
+  std::map<std::string, size_t> kinds;
+  for (const PackedArtifact& artifact : m_pack.artifacts()) {
+    if (!is_taken(artifact)) continue;
+    ++taken;
+    ++kinds[std::string(to_string(static_cast<ArtifactKind>(artifact.kind)))];
+  }
   return {{"artifacts", taken},
-          {"captures_left_out", m_pack.artifacts().size() - static_cast<size_t>(taken)},
+          {"kinds", kinds},
+          {"captures_left_out", m_pack.artifacts().size() - taken},
           {"keys", std::ranges::count_if(
                        m_pack.heads(),
                        [&](const PackedHead& head) { return is_taken(*m_pack.artifact(digest_in(head.artifact))); })},

@@ -28,7 +28,8 @@ class PackInstallation {
 
   /// Gives the artifacts in batches that the store takes, then the heads: what may come from this signer.
   Status give(const std::function<Status(PublishBatch batch)>& publish) const;
-  /// Captures are left out when the signer is not trusted for them.
+  /// How many "artifacts" are taken, of which "kinds", and how many "keys"; "captures_left_out" since the "signer" is not trusted
+  /// for them.
   nlohmann::json to_json() const;
 
  private:

@@ -363,11 +363,19 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
 
 Expected<std::string> StoreEntries::install(const std::string& request) {
   KILN_ASSIGN_OR_RETURN(const PackInstallation installation, PackInstallation::open(request));
-  KILN_RETURN_IF_ERROR(installation.give([this](PublishBatch batch) -> Status {
+  const auto leads_elsewhere = [this](const Head& head) {
+    const auto kept = m_store->head(head.key);
+    return kept.ok() && *kept && (*kept)->generation >= head.generation && (*kept)->artifact != head.artifact;
+  };
+  int64_t keys_kept = 0;
+  KILN_RETURN_IF_ERROR(installation.give([&](PublishBatch batch) -> Status {
     KILN_RETURN_IF_ERROR(merge_records(*m_store, batch));
+    keys_kept += std::ranges::count_if(batch.heads, leads_elsewhere);
     return put_readable(std::move(batch));
   }));
   json taken = installation.to_json();
+  taken["keys_kept"] = keys_kept;
+  spdlog::info("installed a pack: {}", taken.dump());
   taken["schema_version"] = k_schema_version;
   return dump(taken);
 }

@@ -406,11 +406,22 @@ TEST_F(KilndTest, CapturesOfAPackAreInstalledWhereItsSignerIsTrustedForCaptures)
     const nlohmann::json request{{"path", path}, {"trust", trust}, {"trust_captures", trusted_for_captures}};
     return ask({.verb = Verb::install, .text = request.dump()});
   };
-  EXPECT_EQ(install("").at("captures_left_out"), 1);
+  const auto without_captures = install("");
+  EXPECT_EQ(without_captures.at("captures_left_out"), 1);
+  EXPECT_EQ(without_captures.at("kinds"), nlohmann::json({{"code", 1}}));
+  EXPECT_EQ(without_captures.at("keys"), 1);
   EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 80U);
   EXPECT_EQ(mapped_bytes(digest_of(parts), KILN_ARTIFACT_CAPTURE), 0U);
-  EXPECT_EQ(install(trust).at("captures_left_out"), 0);
+  const auto with_captures = install(trust);
+  EXPECT_EQ(with_captures.at("captures_left_out"), 0);
+  EXPECT_EQ(with_captures.at("kinds"), nlohmann::json({{"capture", 1}, {"code", 1}}));
+  EXPECT_EQ(with_captures.at("keys_kept"), 0);
   EXPECT_EQ(mapped_bytes(digest_of(parts), KILN_ARTIFACT_CAPTURE), 50U);
+
+  ask({.verb = Verb::clear});
+  EXPECT_EQ(build("layer a")->compilations, 1U);
+  EXPECT_EQ(install("").at("keys_kept"), 1);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U) << "one answer per key and generation";
 }
 
 // ---- a store that hosts share (tests/cache/fleet_redis_test.cc has what becomes of it)
