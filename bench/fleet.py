@@ -56,8 +56,23 @@ def simulate(hosts, seconds, settings):
             stdout=subprocess.PIPE, text=True))
         server = watch(process, port)
         result = json.loads(process.stdout.readlines()[-1])
-    per_host = {name: round(value / hosts, 1) for name, value in server["total"].items()}
-    return {**result, "server": server, "per_host": per_host}
+    rows = rows_of(result, server)
+    del result["hosts"]  # as was asked for
+    return rows, {**result, "most_connections": server["connections"]}
+
+
+def rows_of(result, server):
+    """What the store was asked for by all hosts, by each, and in the worst second; what was there, and what was made."""
+    asked = [{"case": case, "unit": unit, "ours": server["total"][name] / scale,
+              "own": {"a host": server["total"][name] / result["hosts"] / scale, "worst second": server["worst_second"][name] / scale}}
+             for case, name, unit, scale in (("commands", "requests", "", 1), ("to the store", "bytes_in", "KB", 1e3),
+                                             ("from the store", "bytes_out", "KB", 1e3))]
+    found, built = ((result[name] or {"count": 0})["count"] for name in ("found_ms", "built_ms"))
+    met = [("programs asked for", found + built), ("programs found", found), ("kernels wanted", result["kernels"]),
+           ("kernels compiled", result["compilations"]), ("models met", result["models_met"]),
+           ("hosts of the first model", result["hosts_of_the_first_model"])]
+    return [common.show(row) for row in (*asked, *({"case": case, "unit": "", "ours": count} for case, count in met),
+                                         {"case": "the store's memory, at most", "unit": "MB", "ours": server["memory"] / 1e6})]
 
 
 def main():
@@ -69,8 +84,8 @@ def main():
     arguments = parser.parse_args()
     if shutil.which("redis-server") is None:
         raise SystemExit("there is no redis-server")
-    summary = simulate(arguments.hosts, arguments.seconds, arguments.settings)
-    common.report("fleet", [], summary)
+    rows, summary = simulate(arguments.hosts, arguments.seconds, arguments.settings)
+    common.report("fleet", rows, {"--hosts": arguments.hosts, "--seconds": arguments.seconds, "settings": " ".join(arguments.settings), **summary})
 
 
 if __name__ == "__main__":

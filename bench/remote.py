@@ -5,7 +5,8 @@ aside; --layers, --width, … are those of gpt2_process.py. --parts, of:
   filled   first steps in turn: of a warm start, and of an empty cache beside a filled store
   ill      first steps, caches empty, of hosts that take from a store, sign for it and lease there: without a store, beside one
            that answers after a second, that is gone, that has a bit of each entry flipped, whose entries a stranger signed.
-           A daemon says how many entries it met and refused
+           A daemon says how many entries it met and refused. A result is wrong whose loss or gradients are farther from
+           eager's than twice what they are without a store, and a millionth
   fleet    --hosts daemons with caches of their own beside one empty store are asked for the graphs of one step at once:
            compilations in all, against one host alone"""
 import argparse
@@ -151,6 +152,12 @@ def totals(results):
             **{name: sum(fleet[name] for fleet in fleets) for name in ("entries_found", "entries_refused")}}
 
 
+def wrong_results(results, without):
+    """How many of them are."""
+    return sum(any(each[name] > 2 * max(one[name] for one in without) + 1e-6 for name in ("loss_error", "gradient_error") if name in each)
+               for each in results)
+
+
 def filled(rounds, steps, rows):
     with redis() as port, gpt2.Cache() as cache:
         store = beside(port, make_keys(cache, "keys"))
@@ -177,11 +184,12 @@ def ill(rounds, steps, rows):
 
         ways = {"none": (None, {})} | {name: (None, environment) for name, environment in stores.items()}
         results = in_turn(ways, rounds, steps, prepare)
-    summary = {"entries": len(entries)}
+    summary = {"entries": len(entries), "none": totals(results["none"])}
     for name in stores:
         pair = {"none": results["none"], name: results[name]}
         rows.append(first_steps(f"first training step, cold, store: {name}", pair, name))
-        summary[name] = {"against_none": round(rows[-1]["ours"] / rows[-1]["peers"]["none"], 3), **totals(results[name])}
+        summary[name] = {"against_none": round(rows[-1]["ours"] / rows[-1]["peers"]["none"], 3),
+                         "wrong_results": wrong_results(results[name], results["none"]), **totals(results[name])}
     return summary
 
 

@@ -19,7 +19,8 @@ ours reaches of the multiply-adds that as many threads do in registers, measured
 TITLES = {
     "model": "Step time", "warm_start": "Second process", "second_process": "Second processes of several models",
     "cold_compile": "Cold compilation", "depth": "Depth", "export": "Exports",
-    "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "ranks": "Ranks of a job", "accuracy": "Accuracy",
+    "call_overhead": "Cost of a call", "stampede": "Many clients, one graph", "ranks": "Ranks of a job", "fleet": "Hosts of a fleet beside one store",
+    "remote": "A fleet's store", "pack": "A mounted pack", "daemon": "Answers of a daemon", "accuracy": "Accuracy",
     "coverage": "Coverage", "optimizer_step": "Optimizer's step", "memory": "Peak memory",
     "gemm f32": "Matrix products, f32", "gemm bf16": "Matrix products, bf16", "gemm f16": "Matrix products, f16",
     "attention f32": "Attention, f32", "attention bf16": "Attention, bf16", "attention f16": "Attention, f16",
