@@ -94,6 +94,25 @@ TEST_F(RedisClusterTest, WhatOtherServersHaveIsFoundOnceOneIsGone) {
   EXPECT_TRUE(wait_until([&] { return find(*tier, {there, other}).size() == 2; }));
 }
 
+TEST_F(FleetTest, EachServerOfAClusterIsTalkedToInsideTls) {
+  if (!has_program("redis-server") || !has_program("openssl"))
+    GTEST_SKIP() << "there is no redis-server, or no openssl";
+  const ServerCertificate certificate(m_directory.path("certificates"), "IP:127.0.0.1");
+  RedisClusterServers cluster(m_directory.path("cluster"), &certificate);
+  const TrustedCertificate trusted(certificate);
+  std::vector<SourceEntry> entries;
+  std::vector<uint64_t> seeds;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    entries.push_back(entry_of(seed));
+    seeds.push_back(seed);
+  }
+  write(*host(cluster.tls_url(0)), entries);
+  for (size_t i = 0; i < RedisClusterServers::k_count; ++i) {
+    EXPECT_NE(cluster.at(i).ask({"DBSIZE"}), "0");
+    EXPECT_EQ(find(*host(cluster.tls_url(i)), seeds).size(), entries.size());
+  }
+}
+
 TEST_F(FleetTest, AServerOfRedisThatSendsUsRoundInCirclesIsLeftAlone) {
   uint16_t port = 0;
   const Peer liar([&](int socket) {

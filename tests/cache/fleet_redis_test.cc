@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 
 #include "base/limits.h"
@@ -240,26 +241,17 @@ TEST_F(RedisFleetTest, OfNonsenseNothingIsFoundAndNothingIsHarmed) {
   EXPECT_TRUE(tier->find({&key, 1}, ArtifactKind::plan, patience).empty());
 }
 
-/// Settings of a server that speaks TLS, and nothing else, at a port.
-std::vector<std::string> tls_settings(const ServerCertificate& certificate, uint16_t port) {
-  return {"--port",
-          "0",
-          "--tls-port",
-          std::to_string(port),
-          "--tls-cert-file",
-          certificate.file,
-          "--tls-key-file",
-          certificate.key_file,
-          "--tls-auth-clients",
-          "no"};
-}
-
 TEST_F(RedisFleetTest, InsideTlsAServerIsAskedForItsOwnCertificateOfSomebodyWhoIsKnown) {
   if (!has_program("openssl")) GTEST_SKIP() << "there is no openssl";
   const ServerCertificate its_own(m_directory.path("its_own"), "IP:127.0.0.1");
   const ServerCertificate anothers(m_directory.path("anothers"), "DNS:elsewhere.example");
   const uint16_t port = free_port(), other_port = free_port();
-  const RedisServer server(tls_settings(its_own, port), port), other(tls_settings(anothers, other_port), other_port);
+  const auto server_with = [](const ServerCertificate& certificate, uint16_t tls_port) {
+    std::vector<std::string> settings = certificate.redis_settings(tls_port);
+    settings.insert(settings.end(), {"--port", "0"});
+    return std::make_unique<RedisServer>(settings, tls_port);
+  };
+  const auto server = server_with(its_own, port), other = server_with(anothers, other_port);
   const auto url = [](uint16_t of) { return "rediss://127.0.0.1:" + std::to_string(of); };
 
   EXPECT_FALSE(finds(*host(url(port)), 1));
@@ -287,6 +279,33 @@ TEST_F(RedisFleetTest, AFullStoreIsReadOn) {
   EXPECT_TRUE(wait_until([&] { return tier->counts().entries_dropped == 1; }));
   EXPECT_TRUE(finds(*tier, 1));
   EXPECT_FALSE(finds(*tier, 2));
+}
+
+TEST_F(RedisFleetTest, WhatAServerDropsMeanwhileIsAMissAndTheRestIsWhole) {
+  const RedisServer redis({"--maxmemory", "6mb", "--maxmemory-policy", "allkeys-random"});
+  const auto writer = host(redis.url()), reader = host(redis.url());
+  constexpr uint64_t k_entries = 64;
+  constexpr size_t k_size = 200'000;
+  const auto is_whole = [&](uint64_t seed) {
+    const auto found = find(*reader, {seed});
+    EXPECT_TRUE(found.empty() || found[0].artifact == entry_of(seed, k_size).artifact) << seed;
+    return !found.empty();
+  };
+  std::atomic<uint64_t> written{0};
+  std::thread meanwhile([&] {
+    for (uint64_t turn = 0; written < k_entries; ++turn) is_whole(turn % k_entries);
+  });
+  for (; written < k_entries; ++written) {
+    elsewhere(*writer, {written});
+    writer->offer(entry_of(written, k_size));
+    EXPECT_TRUE(wait_until([&] { return !writer->is_writing(); }));
+  }
+  meanwhile.join();
+  size_t kept = 0;
+  for (uint64_t seed = 0; seed < k_entries; ++seed) kept += is_whole(seed);
+  EXPECT_GT(kept, 0U);
+  EXPECT_LT(kept, k_entries);
+  EXPECT_EQ(reader->counts().entries_refused + reader->counts().searches_failed, 0U);
 }
 
 TEST_F(RedisFleetTest, APasswordComesFromAFileThatNobodyElseReads) {

@@ -90,6 +90,14 @@ ServerCertificate::ServerCertificate(const std::string& folder, const std::strin
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
+std::vector<std::string> ServerCertificate::redis_settings(uint16_t tls_port) const {
+  return {"--tls-port",         std::to_string(tls_port),
+          "--tls-cert-file",    file,
+          "--tls-key-file",     key_file,
+          "--tls-ca-cert-file", file,
+          "--tls-auth-clients", "no"};
+}
+
 ServerProcess::ServerProcess(std::vector<std::string> arguments, uint16_t port) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -135,24 +143,36 @@ namespace {
 
 constexpr size_t k_slots = 16'384;
 
+uint16_t free_cluster_port() {
+  uint16_t port = free_port();
+  while (port > 55'000) port = free_port();  // the cluster's own port is 10,000 beyond
+  return port;
+}
+
 /// The first slot of a server's third, or what is beyond the last one's.
 size_t first_slot(size_t server) { return server * k_slots / RedisClusterServers::k_count; }
 
 }  // namespace
 
-RedisClusterServers::RedisClusterServers(const std::string& folder) {
+RedisClusterServers::RedisClusterServers(const std::string& folder, const ServerCertificate* certificate) {
   for (size_t i = 0; i < k_count; ++i) {
     const std::string own = folder + "/" + std::to_string(i);
     std::filesystem::create_directories(own);
-    uint16_t port = free_port();
-    while (port > 55'000) port = free_port();  // the cluster's own port is 10,000 beyond
-    m_servers.push_back(std::make_unique<RedisServer>(
-        std::vector<std::string>{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", own},
-        port));
+    const uint16_t port = free_cluster_port();
+    std::vector<std::string> settings = {
+        "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", own};
+    if (certificate != nullptr) {
+      m_tls_ports.push_back(free_cluster_port());
+      const auto more = certificate->redis_settings(m_tls_ports[i]);
+      settings.insert(settings.end(), more.begin(), more.end());
+      settings.insert(settings.end(), {"--tls-cluster", "yes"});
+    }
+    m_servers.push_back(std::make_unique<RedisServer>(settings, port));
     m_servers[i]->ask({"CLUSTER", "SET-CONFIG-EPOCH", std::to_string(i + 1)});
     m_servers[i]->ask(
         {"CLUSTER", "ADDSLOTSRANGE", std::to_string(first_slot(i)), std::to_string(first_slot(i + 1) - 1)});
-    m_servers[i]->ask({"CLUSTER", "MEET", "127.0.0.1", std::to_string(m_servers[0]->port())});
+    const uint16_t first = certificate != nullptr ? m_tls_ports[0] : m_servers[0]->port();
+    m_servers[i]->ask({"CLUSTER", "MEET", "127.0.0.1", std::to_string(first)});
   }
   for (const auto& server : m_servers) {
     const auto knows_all = [&] {

@@ -41,6 +41,9 @@ class ServerProcess {
 /// IP:127.0.0.1.
 struct ServerCertificate {
   ServerCertificate(const std::string& folder, const std::string& names);
+  /// Settings of a redis-server that shows it to all who come to this port.
+  std::vector<std::string> redis_settings(uint16_t tls_port) const;
+
   std::string file, key_file;
 };
 
@@ -79,16 +82,18 @@ class RedisServer {
 /// Three masters of a cluster of Redis, each with a third of the slots.
 class RedisClusterServers {
  public:
-  /// `folder`: for what they remember.
-  explicit RedisClusterServers(const std::string& folder);
+  /// `folder`: for what they remember. With a certificate they talk TLS, among themselves, too, beside what RedisServer talks.
+  explicit RedisClusterServers(const std::string& folder, const ServerCertificate* certificate = nullptr);
 
   RedisServer& at(size_t index) { return *m_servers[index]; }
+  std::string tls_url(size_t index) const { return "rediss://127.0.0.1:" + std::to_string(m_tls_ports[index]); }
   /// Whose slot it is, as it was at the start.
   size_t owner_of(uint16_t slot) const;
   static constexpr size_t k_count = 3;
 
  private:
   std::vector<std::unique_ptr<RedisServer>> m_servers;
+  std::vector<uint16_t> m_tls_ports;
 };
 
 /// nginx with a folder that it serves, and that others may write to.

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "cli_fixture.h"
 
 namespace kiln {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* k_of_two_sizes = R"(
 targets: [x86-64-v2, x86-64-v3]
@@ -78,6 +81,25 @@ TEST_F(ManifestTest, MoreSizesThanTheLimitAreRefused) {
   const CliResult result = warm(manifest + "]\n");
   EXPECT_EQ(result.exit_status, 1);
   EXPECT_THAT(result.err, HasSubstr("manifest.yaml:2: more than 4096 graphs and models"));
+}
+
+TEST_F(ManifestTest, OneOfGigabytesIsRefusedUnread) {
+  const std::string file = m_world.write("manifest.yaml", "graphs: [{file: mlp7.kiln}]\n");
+  std::filesystem::resize_file(file, uintmax_t{2} << 30);
+  const CliResult result = kiln({"warm", file});
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_THAT(result.err, HasSubstr("manifest.yaml has more than"));
+}
+
+/// It is read with its user's rights, and what it names only as a graph: a file that is none shows nothing of itself.
+TEST_F(ManifestTest, FilesThatAreNoGraphsAreNotShown) {
+  m_world.write("secret", "hunter2 hunter2\n");
+  for (const char* file : {"./../../../../../../../../dev/zero", "/dev/zero", "secret", ".", "missing/../secret"}) {
+    const CliResult result = warm("graphs: [{file: " + std::string(file) + "}]\n");
+    EXPECT_EQ(result.exit_status, 1) << file;
+    EXPECT_THAT(result.err, HasSubstr(file)) << file;
+    EXPECT_THAT(result.out + result.err, Not(HasSubstr("hunter2 hunter2"))) << file;
+  }
 }
 
 TEST_F(ManifestTest, AGraphThatFailsLeavesTheOthersWarmed) {
