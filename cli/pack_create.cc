@@ -34,10 +34,10 @@ Status add_head(PackWriter& writer, Session& session, const Json& listed) {
   if (!key || !artifact) return out_of_shape();
   KeyDescription description{listed.value("canonical_key", ""), listed.value("provenance", ""), {}};
   if (listed.value("has_content", false)) {
-    KILN_ASSIGN_OR_RETURN(const Json answer, session.ask({.verb = protocol::Verb::graph, .key = *key}));
-    auto graph = from_hex(answer.value("graph", ""));
-    if (!graph) return out_of_shape();
-    description.content = std::move(*graph);
+    KILN_ASSIGN_OR_RETURN(const Json answer, session.ask({.verb = protocol::Verb::content, .key = *key}));
+    auto content = from_hex(answer.value("content", ""));
+    if (!content) return out_of_shape();
+    description.content = std::move(*content);
   }
   return writer.add(*key, *artifact, listed.value("generation", 0U), description);
 }

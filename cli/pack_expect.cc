@@ -43,11 +43,11 @@ class EmptyPlace {
 
 /// Answers for the pack as the daemon does for a cache.
 Expected<Json> answer_of(const Pack& pack, const protocol::Command& command) {
-  if (command.verb == protocol::Verb::graph) {
+  if (command.verb == protocol::Verb::content) {
     const PackedHead* head = pack.head(command.key);
     if (head == nullptr) return error(StatusCode::not_found, "no key {}", command.key.to_short());
     KILN_ASSIGN_OR_RETURN(const KeyDescription description, pack.describe(*head));
-    return Json{{"graph", to_hex(description.content)}};
+    return Json{{"content", to_hex(description.content)}};
   }
   Json heads = Json::array();
   for (const PackedHead& head : pack.heads()) {

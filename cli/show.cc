@@ -2,11 +2,13 @@
 
 #include <map>
 
+#include "base/hex.h"
 #include "base/printable.h"
 #include "base/split.h"
 #include "cli/command.h"
 #include "cli/entries.h"
 #include "cli/process.h"
+#include "cli/show_plan.h"
 #include "client/connection/start_daemon.h"
 #include "client/nearest/nearest.h"
 #include "client/terminal/text.h"
@@ -29,6 +31,7 @@ void print_entry(const Output& out, const Json& entry) {
         {"key", head.value("key", "")}, {"generation", std::to_string(head.value("generation", 0))}};
     if (head.contains("name")) pairs.emplace_back("name", head.value("name", ""));
     if (head.contains("not_judged")) pairs.emplace_back("not judged", head.value("not_judged", ""));
+    if (head.contains("schedule")) pairs.emplace_back("schedule", head.value("schedule", ""));
     for (auto& [name, value] : parts_of(head)) pairs.emplace_back("  " + name, value);
     out.print_pairs(pairs);
   }
@@ -120,6 +123,24 @@ Expected<Json> records_of(Session& session, const Json& entry) {
       name_of(entry).substr(0, 16));
 }
 
+/// The kernel spec that code was made from, as text: of the first key that leads to it.
+Expected<std::string> spec_of(Session& session, const Json& entry) {
+  KILN_RETURN_IF_ERROR(require_code(entry, "--spec"));
+  const auto key = Digest::from_hex(name_of(entry));
+  const auto answer = session.ask({.verb = protocol::Verb::content, .key = key.value_or(Digest{})});
+  if (answer.status().code() == StatusCode::not_found) {
+    return error(
+        StatusCode::not_found,
+        "the spec of kernel {} is not kept: another build, or another host's, brought its code alone; kiln clear "
+        "and a new build keep it",
+        name_of(entry).substr(0, 16));
+  }
+  KILN_RETURN_IF_ERROR(answer.status());
+  const auto text = from_hex(answer->value("content", ""));
+  if (!text) return error(StatusCode::internal, "the daemon's answer has no content in hexadecimal");
+  return std::string(text->begin(), text->end());
+}
+
 /// A kernel's machine code as text, which kiln-worker writes: this program links no disassembler.
 Expected<std::string> assembly_of(const Session& session, const Json& entry) {
   KILN_RETURN_IF_ERROR(require_code(entry, "--asm"));
@@ -140,7 +161,7 @@ Expected<std::string> assembly_of(const Session& session, const Json& entry) {
 
 struct ShowOptions {
   std::string name;
-  bool assembly = false, record = false;
+  bool assembly = false, plan = false, record = false, spec = false;
 };
 
 ExitCode show(Session& session, const ShowOptions& options) {
@@ -148,6 +169,12 @@ ExitCode show(Session& session, const ShowOptions& options) {
   Json answer = {{"entry", entry}};
   if (options.record) {
     KILN_CLI_ASSIGN(session, answer["records"], records_of(session, entry));
+  }
+  if (options.spec) {
+    KILN_CLI_ASSIGN(session, answer["spec"], spec_of(session, entry));
+  }
+  if (options.plan) {
+    KILN_CLI_ASSIGN(session, answer["plan"], plan_of(session, entry));
   }
   if (options.assembly) {
     KILN_CLI_ASSIGN(session, answer["asm"], assembly_of(session, entry));
@@ -157,10 +184,14 @@ ExitCode show(Session& session, const ShowOptions& options) {
     out.print_json(std::move(answer));
     return ExitCode::ok;
   }
-  if (!options.assembly) print_entry(out, entry);
+  const bool is_inside = options.assembly || options.plan || options.spec;
+  if (!is_inside) print_entry(out, entry);
   if (entry.contains("record")) print_record(out, entry["record"]);
   for (const Json& record : answer.value("records", Json::array())) print_record(out, record);
-  for (const std::string& line : split(answer.value("asm", ""), '\n')) out.line(escaped(line));
+  if (options.plan) print_plan(out, answer["plan"]);
+  for (const char* text : {"spec", "asm"}) {
+    for (const std::string& line : split(answer.value(text, ""), '\n')) out.line(escaped(line));
+  }
   return ExitCode::ok;
 }
 
@@ -169,6 +200,9 @@ ExitCode show(Session& session, const ShowOptions& options) {
 Action add_show(CommandLine& line) {
   auto options = std::make_shared<ShowOptions>();
   line.option("KEY", options->name, "First digits of a key or digest", {.check = entry_name(), .is_required = true});
+  line.flag("--spec", options->spec, "What a kernel computes: its buffers, loops, expressions and addresses");
+  line.flag("--plan", options->plan,
+            "The kernels of a program or a region's plan in order, and what each reads and writes");
   line.flag("--asm", options->assembly, "A kernel's machine code as assembly; its hot loop is marked");
   line.flag("--record", options->record,
             "What was measured of a kernel's candidates, given the key of its code, or of a region's plans");

@@ -38,7 +38,7 @@ class EntryStore {
   /// not in `except`; nothing when there is none.
   virtual Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) = 0;
 
-  /// Answers the verbs about entries that are here (list, show, graph, verify, gc, clear, pin, capture_put) with JSON.
+  /// Answers the verbs about entries that are here (list, show, content, verify, gc, clear, pin, capture_put) with JSON.
   virtual Expected<std::string> command(const protocol::Command& command) = 0;
 };
 

@@ -13,6 +13,7 @@ namespace provenance {
 void add_facts(const BuiltHead& head, nlohmann::json& provenance) {
   if (!head.name.empty()) provenance[k_name] = printable_name(head.name);
   if (!head.not_judged.empty()) provenance[k_not_judged] = head.not_judged;
+  if (!head.schedule.empty()) provenance[k_schedule] = printable_name(head.schedule);
 }
 
 std::string fact_in(std::string_view provenance, const char* fact) {

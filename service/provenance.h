@@ -13,6 +13,7 @@ namespace provenance {
 
 inline constexpr const char* k_name = "name";
 inline constexpr const char* k_not_judged = "not_judged";
+inline constexpr const char* k_schedule = "schedule";
 
 /// Adds to `provenance`, an object, what is known of the head beside its key's parts.
 void add_facts(const BuiltHead& head, nlohmann::json& provenance);

@@ -46,7 +46,7 @@ Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, con
 json head_json(const Head& head) {
   json shown = {{"key", head.key.to_hex()}, {"generation", head.generation}, {"created_ms", head.created_ms}};
   json parts = json::parse(head.provenance, nullptr, false);
-  for (const char* fact : {provenance::k_name, provenance::k_not_judged}) {
+  for (const char* fact : {provenance::k_name, provenance::k_not_judged, provenance::k_schedule}) {
     if (!parts.is_object() || !parts.contains(fact)) continue;
     shown[fact] = parts[fact];
     parts.erase(fact);
@@ -243,7 +243,8 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
     batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
     json parts = json::parse(built.key_parts, nullptr, false);
     if (!parts.is_object()) continue;
-    if (parts.value("level", "") == "program") batch.heads.back().content = graph;
+    batch.heads.back().content =
+        parts.value("level", "") == "program" ? graph : std::vector<uint8_t>(built.spec.begin(), built.spec.end());
     provenance::add_facts(built, parts);
     batch.heads.back().provenance = dump(parts);
   }
@@ -297,10 +298,10 @@ Expected<std::string> StoreEntries::command(const Command& command) {
       if (entry.kind == ArtifactKind::record) shown["record"] = record_of(entry.digest);
       return dump({{"schema_version", k_schema_version}, {"entry", std::move(shown)}});
     }
-    case Verb::graph: {
-      KILN_ASSIGN_OR_RETURN(const auto graph, m_store->content(command.key));
-      if (!graph) return error(StatusCode::not_found, "no graph is kept of {}", command.key.to_short());
-      return dump({{"schema_version", k_schema_version}, {"graph", to_hex(*graph)}});
+    case Verb::content: {
+      KILN_ASSIGN_OR_RETURN(const auto content, m_store->content(command.key));
+      if (!content) return error(StatusCode::not_found, "it is not kept what {} is of", command.key.to_short());
+      return dump({{"schema_version", k_schema_version}, {"content", to_hex(*content)}});
     }
     case Verb::verify:
       return verify();

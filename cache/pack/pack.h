@@ -19,7 +19,7 @@ namespace kiln {
 struct KeyDescription {
   std::string canonical_key;     // the bytes that the key is the digest of
   std::string provenance;        // JSON
-  std::vector<uint8_t> content;  // of a program's key the graph, in wire form; else empty
+  std::vector<uint8_t> content;  // what the key is of (protocol::Verb::content); may be empty
 
   bool operator==(const KeyDescription&) const = default;
 };

@@ -92,8 +92,8 @@ const Graph* KnownKeys::graph_of(const KnownKey& key) {
   if (!digest || key.part("level") != "program") return nullptr;
   const auto [place, is_new] = m_graphs.try_emplace(key.key);
   if (is_new) {
-    const auto answer = m_ask({.verb = protocol::Verb::graph, .key = *digest});
-    const auto wire = from_hex(answer.ok() ? answer->value("graph", "") : "");
+    const auto answer = m_ask({.verb = protocol::Verb::content, .key = *digest});
+    const auto wire = from_hex(answer.ok() ? answer->value("content", "") : "");
     if (auto graph = from_wire(wire.value_or(std::vector<uint8_t>())); graph.ok()) {
       place->second = std::move(graph).value();
     }

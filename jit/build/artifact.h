@@ -19,7 +19,8 @@ struct BuiltArtifact {
   std::string backend;
 };
 
-/// A key whose head becomes `artifact`. `key_parts` is JSON, for explain; `name` is what people know it by.
+/// A key whose head becomes `artifact`. `key_parts` is JSON, for explain; the texts are for people: `name` is what they know it
+/// by.
 struct BuiltHead {
   Digest key;
   Digest artifact;
@@ -27,6 +28,8 @@ struct BuiltHead {
   std::string key_parts;
   std::string name;
   std::string not_judged = {};  // of a program: why its own verdict is missing, or from where on
+  std::string schedule = {};    // of code that this build compiled: the choices that it was made with
+  std::string spec = {};        // of code: kernel_text() of what it computes
 };
 
 /// Everything to publish, in one batch.

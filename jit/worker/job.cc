@@ -78,7 +78,8 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildResult& result) {
     const auto parts = builder.CreateString(head.key_parts);
     const auto not_judged = builder.CreateString(head.not_judged);
     const auto name = builder.CreateString(head.name);
-    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts, not_judged, name));
+    const auto schedule = builder.CreateString(head.schedule), spec = builder.CreateString(head.spec);
+    heads.push_back(wire::CreateHead(builder, key, artifact, head.generation, parts, not_judged, name, schedule, spec));
   }
   const auto artifact_list = builder.CreateVector(artifacts);
   const auto head_list = builder.CreateVector(heads);
@@ -106,6 +107,8 @@ Status read(const wire::JobResult& table, BuildResult& result) {
       head.key_parts = read_text(row->key_parts());
       head.not_judged = read_text(row->not_judged());
       head.name = read_text(row->name());
+      head.schedule = read_text(row->schedule());
+      head.spec = read_text(row->spec());
     }
   }
   return {};

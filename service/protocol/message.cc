@@ -203,8 +203,8 @@ std::string_view build_id() {
 
 std::string_view to_string(Verb verb) {
   static constexpr std::array<std::string_view, k_verb_count> k_names = {
-      "status", "stats",       "events",   "list",  "show",      "verify",  "gc",          "clear",
-      "pin",    "capture_put", "shutdown", "graph", "pack_list", "install", "capture_find"};
+      "status", "stats",       "events",   "list",    "show",      "verify",  "gc",          "clear",
+      "pin",    "capture_put", "shutdown", "content", "pack_list", "install", "capture_find"};
   const auto index = static_cast<size_t>(verb);
   return index < k_names.size() ? k_names[index] : "unknown";
 }

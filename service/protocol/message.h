@@ -68,7 +68,7 @@ enum class Verb : uint8_t {
   pin = 8,            // key, text "on" or "off"
   capture_put = 9,    // key, data: publish a capture
   shutdown = 10,      // drain and leave
-  graph = 11,         // key → JSON: the graph (wire form, in hexadecimal) of a program's key
+  content = 11,       // key → JSON: what it is of, in hexadecimal: a graph in wire form, or a kernel spec as text
   pack_list = 12,     // text: targets with commas between, or "" → JSON: what a pack of them holds
   install = 13,       // text: JSON that names a pack and who is trusted (service/pack_entries.h) → JSON: what was taken
   capture_find = 14,  // key → JSON: whether the fleet's store has the capture, which is in the cache then

@@ -311,46 +311,6 @@ TEST_F(Cli, EntriesAreListedShownAndNamedByPrefix) {
   EXPECT_THAT(kiln({"show", key}).out, HasSubstr(key));
 }
 
-TEST_F(Cli, AKernelsMachineCodeIsShownAsAssembly) {
-  ASSERT_EQ(kiln({"warm", graph(6), "--target", "x86-64-v2"}).exit_status, 0);
-  const std::string key = newest_key("code");
-  const CliResult shown = kiln({"show", key, "--asm"});
-  ASSERT_EQ(shown.exit_status, 0) << shown.err;
-  EXPECT_THAT(shown.out, HasSubstr("entry:\n"));
-  EXPECT_THAT(shown.out, HasSubstr("# hot loop: "));
-  const auto json = kiln({"show", key, "--asm", "--json"}).json();
-  EXPECT_EQ(json["asm"], shown.out);
-  EXPECT_EQ(json["entry"]["kind"], "code");
-  EXPECT_EQ(kiln({"show", key, "--json"}).json().contains("asm"), false);
-}
-
-TEST_F(Cli, AssemblyAndRecordsAreOfKernels) {
-  ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
-  const std::string program = newest_key("program");
-  for (const char* option : {"--asm", "--record"}) {
-    const CliResult wrong = kiln({"show", program, option});
-    EXPECT_EQ(wrong.exit_status, 1);
-    EXPECT_EQ(wrong.out, "");
-    EXPECT_THAT(wrong.err, HasSubstr("is a program, and " + std::string(option)));
-    EXPECT_THAT(wrong.err, HasSubstr("kiln ls --kind code"));
-    EXPECT_EQ(kiln({"show", program, option, "--json"}).json()["error"]["code"], "invalid_argument");
-  }
-}
-
-TEST_F(Cli, AssemblyThatTheWorkerCannotWriteIsAnErrorInItsWords) {
-  ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
-  const std::string key = newest_key("code");
-  m_world.set("KILN_WORKER_PATH", "/nowhere/kiln-worker");
-  EXPECT_THAT(kiln({"show", key, "--asm"}).err, HasSubstr("/nowhere/kiln-worker"));
-  const std::string worker = m_world.write("worker", "#!/bin/sh\necho no words for it >&2\nexit 1\n");
-  std::filesystem::permissions(worker, std::filesystem::perms::owner_all);
-  m_world.set("KILN_WORKER_PATH", worker);
-  const CliResult refused = kiln({"show", key, "--asm"});
-  EXPECT_EQ(refused.exit_status, 1);
-  EXPECT_EQ(refused.out, "");
-  EXPECT_THAT(refused.err, HasSubstr("(exit status 1): no words for it"));
-}
-
 TEST_F(Cli, AnUnknownKeyNamesTheNearest) {
   ASSERT_EQ(kiln({"warm", graph(6)}).exit_status, 0);
   const std::string key = newest_key("program");

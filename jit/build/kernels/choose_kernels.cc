@@ -4,6 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/resolve/key.h"
 
@@ -30,8 +31,15 @@ struct Wanted {
   bool is_settled = false;
 };
 
-void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen) {
-  chosen.heads.push_back({job.key, artifact.digest, generation, job.key_parts, kernel_name(job.spec())});
+void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen,
+              std::string schedule = {}) {
+  chosen.heads.push_back({.key = job.key,
+                          .artifact = artifact.digest,
+                          .generation = generation,
+                          .key_parts = job.key_parts,
+                          .name = kernel_name(job.spec()),
+                          .schedule = std::move(schedule),
+                          .spec = kernel_text(job.spec())});
   chosen.artifacts.push_back(std::move(artifact));
 }
 
@@ -83,7 +91,7 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
     chosen.report.push_back(report_of(jobs[i], kernels[i]));
     chosen.compilations += kernels[i].compilations;
     if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact, jobs[i].key_parts});
-    add_code(jobs[i], 0, std::move(kernels[i].artifact), chosen);
+    add_code(jobs[i], 0, std::move(kernels[i].artifact), chosen, std::move(kernels[i].schedule));
   }
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
 }

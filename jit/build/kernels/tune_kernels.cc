@@ -10,6 +10,7 @@
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "autotune/record.h"
+#include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/kernels/near_records.h"
 #include "jit/build/kernels/work_items.h"
@@ -81,6 +82,11 @@ class KernelTuning {
   /// The winner's code where it is another than the incumbent's.
   std::optional<BuiltArtifact> winning_code() {
     return m_winner == 0 ? std::nullopt : std::optional(std::move(m_built.artifact));
+  }
+  /// The winner's, in words; empty where only its code is known.
+  std::string schedule() const {
+    const NearSchedule* made_by = m_candidates[m_winner].made_by;
+    return made_by == nullptr ? "" : made_by->schedule.description;
   }
   uint64_t compilations() const { return m_compilations; }
 
@@ -224,8 +230,13 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
     choice.code = code->digest;
     chosen.artifacts.push_back(std::move(*code));
   }
-  chosen.heads.push_back(
-      {job.kernel.key, choice.code, choice.generation, job.kernel.key_parts, kernel_name(job.kernel.spec())});
+  chosen.heads.push_back({.key = job.kernel.key,
+                          .artifact = choice.code,
+                          .generation = choice.generation,
+                          .key_parts = job.kernel.key_parts,
+                          .name = kernel_name(job.kernel.spec()),
+                          .schedule = tuning.schedule(),
+                          .spec = kernel_text(job.kernel.spec())});
   chosen.compilations += tuning.compilations();
   replace(plans, job.spec, choice, chosen);
 
