@@ -43,6 +43,11 @@ function(kiln_python_package name folder library)
   target_link_libraries(${name} PRIVATE kiln_settings ${library} OpenMP::OpenMP_CXX)
   # CPython's macros fill structs by C's rules.
   target_compile_options(${name} PRIVATE -fvisibility=hidden -Wno-cast-function-type)
+  # The stable ABI has what a call takes (vectorcall) from Python 3.12 on: there one build serves all later ones.
+  if(Python3_VERSION VERSION_GREATER_EQUAL 3.12)
+    target_compile_definitions(${name} PRIVATE Py_LIMITED_API=0x030C0000)
+    set_target_properties(${name} PROPERTIES SUFFIX .abi3.so)
+  endif()
   # Each of its files has a type, whose tables are named alike.
   set_target_properties(${name} PROPERTIES OUTPUT_NAME _kiln LIBRARY_OUTPUT_DIRECTORY ${package}
     INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)

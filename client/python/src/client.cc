@@ -46,7 +46,7 @@ PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywo
     set_error(error);
     return nullptr;
   }
-  PyObject* self = type->tp_alloc(type, 0);
+  PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) {
     kiln_client_destroy(client);
     return nullptr;
@@ -57,17 +57,15 @@ PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywo
 
 void destroy_client(PyObject* object) {
   if (client_of(object) != nullptr) kiln_client_destroy(client_of(object));
-  PyTypeObject* type = Py_TYPE(object);
-  type->tp_free(object);
-  Py_DECREF(type);
+  free_object(object);
 }
 
 bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
   if (object == nullptr || object == Py_None) return true;
-  Handle list = Handle::steal(PySequence_Fast(object, "symbol_values must be a sequence of integers"));
+  Handle list = Handle::steal(as_tuple(object, "symbol_values must be a sequence of integers"));
   if (!list) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
-    out.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(list.get(), i)));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(list.get()); ++i) {
+    out.push_back(PyLong_AsLongLong(PyTuple_GetItem(list.get(), i)));
     if (PyErr_Occurred() != nullptr) return false;
   }
   return true;
@@ -166,7 +164,7 @@ PyObject* export_to(PyObject* self, PyObject* arguments) {
   const Handle owner = Handle::steal(path);
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error = kiln_export(client_of(self), PyBytes_AS_STRING(path), request, static_cast<size_t>(size));
+  error = kiln_export(client_of(self), PyBytes_AsString(path), request, static_cast<size_t>(size));
   Py_END_ALLOW_THREADS;
   if (error != nullptr) {
     set_error(error);
@@ -194,7 +192,7 @@ PyObject* explain(PyObject* self, PyObject*) {
 }
 
 PyObject* setting(PyObject* self, PyObject* key) {
-  const char* name = PyUnicode_AsUTF8(key);
+  const char* name = PyUnicode_AsUTF8AndSize(key, nullptr);
   if (name == nullptr) return nullptr;
   kiln_bytes* text = nullptr;
   if (kiln_error* error = kiln_client_setting(client_of(self), name, &text)) {

@@ -1,5 +1,7 @@
 #include "client/python/src/error.h"
 
+#include <cstring>
+
 namespace kiln::python {
 
 namespace {
@@ -30,12 +32,12 @@ void set_error(kiln_error* error) {
   Handle code = Handle::steal(PyLong_FromLong(kiln_error_code(error)));
   Handle code_name = Handle::steal(PyUnicode_FromString(kiln_code_name(kiln_error_code(error))));
   Handle message = Handle::steal(PyUnicode_DecodeUTF8(
-      kiln_error_message(error), static_cast<Py_ssize_t>(strlen(kiln_error_message(error))), "replace"));
-  Handle op = Handle::steal(
-      PyUnicode_DecodeUTF8(kiln_error_op(error), static_cast<Py_ssize_t>(strlen(kiln_error_op(error))), "replace"));
+      kiln_error_message(error), static_cast<Py_ssize_t>(std::strlen(kiln_error_message(error))), "replace"));
+  Handle op = Handle::steal(PyUnicode_DecodeUTF8(
+      kiln_error_op(error), static_cast<Py_ssize_t>(std::strlen(kiln_error_op(error))), "replace"));
   kiln_error_destroy(error);
   if (!code || !code_name || !message || !op) return;
-  Handle exception = Handle::steal(PyObject_CallOneArg(g_error_type, message.get()));
+  Handle exception = Handle::steal(PyObject_CallFunctionObjArgs(g_error_type, message.get(), nullptr));
   if (!exception || PyObject_SetAttrString(exception.get(), "code", code.get()) < 0 ||
       PyObject_SetAttrString(exception.get(), "code_name", code_name.get()) < 0 ||
       PyObject_SetAttrString(exception.get(), "message", message.get()) < 0 ||

@@ -32,7 +32,7 @@ PyObject* tuple_of(const int64_t* numbers, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     PyObject* number = PyLong_FromLongLong(numbers[i]);
     if (number == nullptr) return nullptr;
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), number);
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), number);
   }
   return tuple.release();
 }
@@ -56,7 +56,7 @@ PyObject* describe_tensors(const ExportedObject* self, size_t form, size_t count
   for (size_t i = 0; i < count; ++i) {
     PyObject* tensor = describe_tensor(self, form, i, describe);
     if (tensor == nullptr) return nullptr;
-    PyTuple_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), tensor);
+    PyTuple_SetItem(list.get(), static_cast<Py_ssize_t>(i), tensor);
   }
   return list.release();
 }
@@ -73,7 +73,7 @@ PyObject* forms_of(PyObject* object, void*) {
         Handle::steal(describe_tensors(self, i, kiln_exported_output_count(self->exported), kiln_exported_output));
     PyObject* form = inputs && outputs ? PyTuple_Pack(2, inputs.get(), outputs.get()) : nullptr;
     if (form == nullptr) return nullptr;
-    PyTuple_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), form);
+    PyTuple_SetItem(list.get(), static_cast<Py_ssize_t>(i), form);
   }
   return list.release();
 }
@@ -83,8 +83,8 @@ PyObject* target_of(PyObject* object, void*) {
 }
 
 bool read_layouts(PyObject* described, std::vector<TensorLayout>& layouts) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(described); ++i) {
-    Handle layout = Handle::steal(PyTuple_GetSlice(PyTuple_GET_ITEM(described, i), 1, 4));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(described); ++i) {
+    Handle layout = Handle::steal(PyTuple_GetSlice(PyTuple_GetItem(described, i), 1, 4));
     if (!layout || !TensorLayout::from_python(layout.get(), layouts.emplace_back())) return false;
   }
   return true;
@@ -93,11 +93,10 @@ bool read_layouts(PyObject* described, std::vector<TensorLayout>& layouts) {
 bool read_forms(PyObject* object) {
   Handle described = Handle::steal(forms_of(object, nullptr));
   if (!described) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(described.get()); ++i) {
-    PyObject* form = PyTuple_GET_ITEM(described.get(), i);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(described.get()); ++i) {
+    PyObject* form = PyTuple_GetItem(described.get(), i);
     Form& read = self_of(object)->forms->emplace_back();
-    if (!read_layouts(PyTuple_GET_ITEM(form, 0), read.inputs) ||
-        !read_layouts(PyTuple_GET_ITEM(form, 1), read.outputs)) {
+    if (!read_layouts(PyTuple_GetItem(form, 0), read.inputs) || !read_layouts(PyTuple_GetItem(form, 1), read.outputs)) {
       return false;
     }
   }
@@ -115,13 +114,13 @@ PyObject* load(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   kiln_exported* exported = nullptr;
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error = kiln_load(PyBytes_AS_STRING(path), &exported);
+  error = kiln_load(PyBytes_AsString(path), &exported);
   Py_END_ALLOW_THREADS;
   if (error != nullptr) {
     set_error(error);
     return nullptr;
   }
-  Handle self = Handle::steal(type->tp_alloc(type, 0));
+  Handle self = Handle::steal(PyType_GenericAlloc(type, 0));
   if (!self) {
     kiln_exported_destroy(exported);
     return nullptr;
@@ -134,16 +133,14 @@ PyObject* load(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 void destroy(PyObject* object) {
   if (self_of(object)->exported != nullptr) kiln_exported_destroy(self_of(object)->exported);
   delete self_of(object)->forms;
-  PyTypeObject* type = Py_TYPE(object);
-  type->tp_free(object);
-  Py_DECREF(type);
+  free_object(object);
 }
 
 bool borrow_all(PyObject* objects, bool are_written, std::vector<HostTensor>& tensors) {
-  Handle list = Handle::steal(PySequence_Fast(objects, "tensors must be a sequence"));
+  Handle list = Handle::steal(as_tuple(objects, "tensors must be a sequence"));
   if (!list) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
-    if (!tensors.emplace_back().borrow(PySequence_Fast_GET_ITEM(list.get(), i), are_written)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(list.get()); ++i) {
+    if (!tensors.emplace_back().borrow(PyTuple_GetItem(list.get(), i), are_written)) return false;
   }
   return true;
 }

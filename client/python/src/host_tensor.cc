@@ -51,8 +51,10 @@ HostTensor::~HostTensor() {
 bool HostTensor::borrow(PyObject* object, bool is_written) {
   if (PyObject_CheckBuffer(object) == 1) return borrow_buffer(object, is_written);
   if (PyObject_HasAttrString(object, "__dlpack__") == 1) return borrow_dlpack(object);
-  PyErr_Format(PyExc_TypeError, "a tensor has the buffer protocol or DLPack's, a %s has neither",
-               Py_TYPE(object)->tp_name);
+  const Handle name = Handle::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__"));
+  if (name) {
+    PyErr_Format(PyExc_TypeError, "a tensor has the buffer protocol or DLPack's, a %U has neither", name.get());
+  }
   return false;
 }
 

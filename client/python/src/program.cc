@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "client/python/src/error.h"
 #include "client/python/src/stopwatch.h"
@@ -56,7 +57,7 @@ PyObject* relayout(PyObject* tensor, const TensorLayout& layout) {
   for (size_t i = 0; i < rank; ++i) {
     PyObject* stride = PyLong_FromLongLong(layout.strides[i]);
     if (stride == nullptr) return nullptr;
-    PyTuple_SET_ITEM(strides.get(), static_cast<Py_ssize_t>(i), stride);
+    PyTuple_SetItem(strides.get(), static_cast<Py_ssize_t>(i), stride);
   }
   return PyObject_CallFunctionObjArgs(g_relayout, tensor, strides.get(), nullptr);
 }
@@ -130,16 +131,16 @@ PyObject* place_outputs(const ProgramObject* self, PyObject* inputs, PyObject* t
     const Output& output = contract.outputs[i];
     PyObject* tensor = nullptr;
     if (output.alias != k_no_alias) {
-      tensor = Py_NewRef(PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(output.alias)));
+      tensor = Py_NewRef(PyList_GetItem(inputs, static_cast<Py_ssize_t>(output.alias)));
       call.outputs[i] = nullptr;
-    } else if (PyObject* target = targets == nullptr ? Py_None : PyList_GET_ITEM(targets, static_cast<Py_ssize_t>(i));
+    } else if (PyObject* target = targets == nullptr ? Py_None : PyList_GetItem(targets, static_cast<Py_ssize_t>(i));
                target != Py_None && place_in(self, call, i, target)) {
       tensor = Py_NewRef(target);
     } else if (PyErr_Occurred() == nullptr) {
       tensor = g_exchange.allocate(output.layout, self->placement.device, &call.outputs[i]);
     }
     if (tensor == nullptr) return nullptr;
-    PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), tensor);
+    PyList_SetItem(results.get(), static_cast<Py_ssize_t>(i), tensor);
   }
   return results.release();
 }
@@ -194,20 +195,20 @@ PyObject* call_program(PyObject* object, PyObject* const* arguments, size_t flag
   PyObject* inputs = arguments[0];
   PyObject* targets = may_be_told_where(self) && given == 2 ? arguments[1] : nullptr;
   if (targets != nullptr &&
-      (!PyList_Check(targets) || static_cast<size_t>(PyList_GET_SIZE(targets)) != contract.outputs.size())) {
+      (!PyList_Check(targets) || static_cast<size_t>(PyList_Size(targets)) != contract.outputs.size())) {
     PyErr_Format(PyExc_TypeError, "expected a list of %zu tensors to write", contract.outputs.size());
     return nullptr;
   }
   const size_t count = contract.inputs.size();
-  if (static_cast<size_t>(PyList_GET_SIZE(inputs)) != count) {
-    PyErr_Format(PyExc_TypeError, "expected %zu inputs, got %zd", count, PyList_GET_SIZE(inputs));
+  if (static_cast<size_t>(PyList_Size(inputs)) != count) {
+    PyErr_Format(PyExc_TypeError, "expected %zu inputs, got %zd", count, PyList_Size(inputs));
     return nullptr;
   }
   Call call;
   call.inputs.resize(count);
   call.outputs.resize(contract.outputs.size());
   for (size_t i = 0; i < count; ++i) {
-    if (!bind_input(self, call, i, PyList_GET_ITEM(inputs, static_cast<Py_ssize_t>(i)))) return nullptr;
+    if (!bind_input(self, call, i, PyList_GetItem(inputs, static_cast<Py_ssize_t>(i)))) return nullptr;
   }
   Handle results = Handle::steal(place_outputs(self, inputs, targets, call));
   if (!results) return nullptr;
@@ -242,22 +243,20 @@ void destroy_program(PyObject* object) {
   if (self->program != nullptr) kiln_program_destroy(self->program);
   delete self->contract;
   Py_XDECREF(self->owner);
-  PyTypeObject* type = Py_TYPE(object);
-  type->tp_free(object);
-  Py_DECREF(type);
+  free_object(object);
 }
 
 bool read_layouts(PyObject* descriptions, size_t expected, const char* what, std::vector<TensorLayout>& out) {
-  Handle list = Handle::steal(PySequence_Fast(descriptions, "layouts must be a sequence"));
+  Handle list = Handle::steal(as_tuple(descriptions, "layouts must be a sequence"));
   if (!list) return false;
-  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(list.get()));
+  const auto count = static_cast<size_t>(PyTuple_Size(list.get()));
   if (count != expected) {
     PyErr_Format(PyExc_ValueError, "the program has %zu %s, %zu described", expected, what, count);
     return false;
   }
   out.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    if (!TensorLayout::from_python(PySequence_Fast_GET_ITEM(list.get(), static_cast<Py_ssize_t>(i)), out[i])) {
+    if (!TensorLayout::from_python(PyTuple_GetItem(list.get(), static_cast<Py_ssize_t>(i)), out[i])) {
       return false;
     }
   }
@@ -318,7 +317,7 @@ bool add_program_type(PyObject* module) {
 
 bool attach_tensors(PyObject* tensor_type, PyObject* relayout_function) {
   if (!g_exchange.attach(tensor_type)) return false;
-  Py_XSETREF(g_relayout, Py_NewRef(relayout_function));
+  Py_XDECREF(std::exchange(g_relayout, Py_NewRef(relayout_function)));
   return true;
 }
 

@@ -32,4 +32,18 @@ class Handle {
   PyObject* m_object = nullptr;
 };
 
+/// The items of a sequence, whose references the tuple holds. Null, with a TypeError of these words, for what is none.
+inline PyObject* as_tuple(PyObject* sequence, const char* otherwise) {
+  PyObject* items = PySequence_Tuple(sequence);
+  if (items == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) PyErr_SetString(PyExc_TypeError, otherwise);
+  return items;
+}
+
+/// What a type's dealloc ends with.
+inline void free_object(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+  Py_DECREF(type);
+}
+
 }  // namespace kiln::python

@@ -50,11 +50,7 @@ PyObject* run(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
   return result;
 }
 
-void destroy(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
+void destroy(PyObject* object) { free_object(object); }
 
 PyMethodDef k_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL,

@@ -47,12 +47,12 @@ std::string layout_text(DLDataType dtype, std::span<const int64_t> shape, std::s
 }
 
 bool read_integers(PyObject* object, std::vector<int64_t>& out) {
-  Handle list = Handle::steal(PySequence_Fast(object, "shape and strides must be sequences of integers"));
+  Handle list = Handle::steal(as_tuple(object, "shape and strides must be sequences of integers"));
   if (!list) return false;
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(list.get());
+  const Py_ssize_t count = PyTuple_Size(list.get());
   out.resize(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    out[static_cast<size_t>(i)] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(list.get(), i));
+    out[static_cast<size_t>(i)] = PyLong_AsLongLong(PyTuple_GetItem(list.get(), i));
     if (PyErr_Occurred() != nullptr) return false;
   }
   return true;
