@@ -1,6 +1,7 @@
-// Caches that other builds have left: golden/FORMAT.tgz, filled by a build of an earlier format or of this one, and one that a
-// build of a later format has written to. `--gtest_also_run_disabled_tests --gtest_filter='*DISABLED_write*'` adds the one of
-// this build: where KILN_INDEX_VERSION, KILN_ARTIFACT_VERSION or k_sidecar_version changes, under a new name.
+// Caches and packs that other builds have left: golden/FORMAT.tgz and golden/packVERSION.kpack, made by a build of an earlier
+// format or of this one, and a cache that a build of a later format has written to. Each format has had one version so far.
+// `--gtest_also_run_disabled_tests --gtest_filter='*DISABLED_write*'` adds those of this build, under new names where
+// KILN_INDEX_VERSION, KILN_ARTIFACT_VERSION, k_sidecar_version or k_pack_version has changed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "cache/format/checksum.h"
 #include "cache/format/index.h"
 #include "cache/format/sidecar.h"
+#include "cache/pack/pack_writer.h"
 #include "cache/store/rocks.h"
 #include "tests/cache/cache_testing.h"
 
@@ -171,7 +173,56 @@ TEST(golden, an_artifact_of_a_later_format_is_forgotten_and_built_again) {
   EXPECT_EQ(hits(directory.path()), 1);
 }
 
+std::string name_of_pack() { return fmt::format("pack{}.kpack", k_pack_version); }
+
+/// What a golden cache has, unsigned.
+void write_pack(const std::string& path) {
+  std::vector<PublishBatch> batches{code_batch(k_answer, k_code_size)};
+  for (uint64_t seed = 1; seed <= k_plans; ++seed) batches.push_back(plan_batch(seed, size_of(seed)));
+  auto writer = PackWriter::create(path, batches.size(), batches.size());
+  ASSERT_TRUE(writer.ok());
+  std::ranges::sort(batches, {}, [](const PublishBatch& batch) { return batch.heads[0].artifact; });
+  for (const PublishBatch& batch : batches) ASSERT_TRUE(writer->add(batch.artifacts[0]).ok());
+  std::ranges::sort(batches, {}, [](const PublishBatch& batch) { return batch.heads[0].key; });
+  for (const PublishBatch& batch : batches) {
+    const Head& head = batch.heads[0];
+    const KeyDescription description{
+        {head.canonical_key.begin(), head.canonical_key.end()}, head.provenance, {1, 2, 3}};
+    ASSERT_TRUE(writer->add(head.key, head.artifact, 0, description).ok());
+  }
+  ASSERT_TRUE(writer->finish(nullptr).ok());
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(golden, a_pack_of_this_format_is_the_same_bytes_as_when_the_format_was_new) {
+  TemporaryDirectory directory;
+  write_pack(directory.path("pack"));
+  EXPECT_TRUE(bytes_of(directory.path("pack")) == bytes_of(folder() / name_of_pack()));
+}
+
+TEST(golden, packs_are_read_whole_or_refused_for_their_version) {
+  size_t packs = 0;
+  for (const auto& entry : fs::directory_iterator(folder())) {
+    if (entry.path().extension() != ".kpack") continue;
+    ++packs;
+    const auto pack = Pack::open(entry.path());
+    if (entry.path().filename() == name_of_pack()) {
+      ASSERT_TRUE(pack.ok()) << pack.status().to_string();
+      EXPECT_TRUE(pack->check_all().ok());
+      EXPECT_EQ(pack->heads().size(), k_plans + 1);
+    } else {
+      EXPECT_EQ(pack.status().code(), StatusCode::data_loss) << entry.path();
+    }
+  }
+  EXPECT_GE(packs, k_pack_version);
+}
+
 TEST(golden, DISABLED_write) {
+  write_pack(folder() / name_of_pack());
   TemporaryDirectory directory;
   fill(*open_store(directory.path()));
   const std::string name =
