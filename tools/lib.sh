@@ -13,7 +13,7 @@ PRODUCT_PACKAGES=(g++ cmake ninja-build lld-19 llvm-19-dev flatbuffers-compiler 
   libcurl4-openssl-dev libgtest-dev libgmock-dev spirv-headers spirv-tools libze-dev python3-dev python3-venv)
 PACKAGES=("${PRODUCT_PACKAGES[@]}" ccache clang-19 libomp-19-dev clang-format-19 clang-tidy-19 libbenchmark-dev pkgconf
   opencl-c-headers util-linux)
-OPTIONAL_PACKAGES=(libze1 intel-opencl-icd redis-server nginx-light zsh)  # tests that need one of these skip without it
+OPTIONAL_PACKAGES=(libze1 intel-opencl-icd redis-server nginx-light zsh qemu-user)  # tests that need one of these skip without it
 
 say() { printf '== %s\n' "$*" >&2; }
 
