@@ -104,6 +104,11 @@ Finding check_daemon(Session& session) {
   }
   const std::string build = status->value("build_id", "");
   const bool same = build == protocol::build_id();
+  const auto workers = status->value("workers", size_t{0});
+  if (const auto allowed = status->value("workers_memory_allows", workers); same && allowed < workers) {
+    return {Grade::warning, "daemon", fmt::format("free memory allows {} builds at once, of {}", allowed, workers),
+            "make room, or set worker.memory_expected_bytes lower"};
+  }
   return {same ? Grade::good : Grade::warning, "daemon",
           fmt::format("pid {}, {}, {} builds failed", status->value("pid", 0), build,
                       (*status)["counters"].value("builds_failed", 0)),

@@ -34,6 +34,13 @@ void print_quarantine(const Session& session, const Json& quarantined) {
   if (table.rows() > 0) session.out().print_table(table);
 }
 
+/// "8", or "8, of which free memory allows 3"
+std::string workers_of(const Json& status) {
+  const auto workers = status.value("workers", size_t{0}), allowed = status.value("workers_memory_allows", workers);
+  return fmt::format("{}{}", workers,
+                     allowed < workers ? fmt::format(", of which free memory allows {}", allowed) : "");
+}
+
 ExitCode print_running(const Session& session, Json status) {
   status["running"] = true;
   if (session.out().json) {
@@ -49,7 +56,7 @@ ExitCode print_running(const Session& session, Json status) {
       {"cache", status.value("cache_directory", "")},
       {"socket", status.value("socket", "")},
       {"clients", std::to_string(status.value("connections", 0))},
-      {"workers", std::to_string(status.value("workers", 0))},
+      {"workers", workers_of(status)},
       {"builds", fmt::format("{} running, {} queued, {} done, {} failed", status.value("builds_running", 0),
                              status.value("builds_queued", 0), counters.value("builds_done", 0),
                              counters.value("builds_failed", 0))},

@@ -96,7 +96,7 @@ void BackgroundTuner::run() {
   request.name = program->name;
   m_kept_races = 0;
   m_job = m_around.pool.submit(
-      std::move(request),
+      std::move(request), protocol::Priority::background,
       [this](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
         asio::post(m_around.io,
                    [this, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {

@@ -10,6 +10,8 @@
 
 namespace kiln {
 
+using protocol::Priority;
+
 Digest job_key(const protocol::Build& build) {
   ByteWriter writer;
   writer.write(static_cast<uint32_t>(build.targets.size()));
@@ -55,7 +57,8 @@ Status JobTable::ask(protocol::Build build, Asker asker, uint64_t owner, Deadlin
                  bytes, m_bytes, limits::k_held_request_bytes);
   }
   m_bytes += bytes;
-  m_jobs.emplace(key, Job{key, std::move(build), owner, m_arrivals++, false, {asker}, {}});
+  m_jobs.emplace(
+      key, Job{.key = key, .build = std::move(build), .owner = owner, .arrival = m_arrivals++, .askers = {asker}});
   return {};
 }
 
@@ -70,10 +73,36 @@ const JobTable::Job* JobTable::next() {
     if (!job.running && (best == nullptr || rank(job) < rank(*best))) best = &job;
   }
   if (best == nullptr) return nullptr;
+  if (best->build.priority != Priority::waiting && is_anybody_waiting()) return nullptr;
   best->running = true;
+  best->begun_as = best->build.priority;
   ++m_running;
   m_last_served[best->owner] = ++m_turns;
   return best;
+}
+
+bool JobTable::is_anybody_waiting() const {
+  return std::ranges::any_of(m_jobs, [](const auto& entry) {
+    const Job& job = entry.second;
+    return job.build.priority == Priority::waiting || (job.running && job.begun_as == Priority::waiting);
+  });
+}
+
+std::vector<uint64_t> JobTable::in_the_way() const {
+  std::vector<uint64_t> numbers;
+  if (!is_anybody_waiting()) return numbers;
+  for (const auto& [key, job] : m_jobs) {
+    if (job.running && job.begun_as != Priority::waiting) numbers.push_back(job.build_number);
+  }
+  return numbers;
+}
+
+void JobTable::put_back(const Digest& key) {
+  Job& job = m_jobs.at(key);
+  assert(job.running && "only a running job makes way");
+  job.running = false;
+  job.progress = {};
+  --m_running;
 }
 
 void JobTable::note_progress(const Digest& key, const protocol::Progress& progress) {
@@ -103,7 +132,7 @@ std::vector<Asker> JobTable::finish(const Digest& key) {
 void JobTable::leave(uint64_t session) {
   for (auto& [key, job] : m_jobs) {
     std::erase_if(job.askers, [&](const Asker& asker) { return asker.session == session; });
-    if (job.askers.empty()) job.build.priority = protocol::Priority::background;
+    if (job.askers.empty()) job.build.priority = Priority::background;
   }
 }
 

@@ -30,8 +30,9 @@ std::string title_of(const protocol::Build& build);
 
 /// Single flight and fair order. One job for each key, whoever asks; askers join, leave and die without
 /// ending it. Queued jobs are bounded. The next one is of the lowest priority number; among those, of the
-/// owner (client process) that was served longest ago; among its own, the oldest. Keys that killed their
-/// workers are refused for a while.
+/// owner (client process) that was served longest ago; among its own, the oldest. Jobs that nobody waits for have
+/// their turn while no other job is there: those that run make way, and are put back. Keys that killed their workers
+/// are refused for a while.
 ///
 /// Pure bookkeeping: no I/O, no clock of its own. Threading: one thread.
 class JobTable {
@@ -42,6 +43,8 @@ class JobTable {
     uint64_t owner = 0;
     uint64_t arrival = 0;
     bool running = false;
+    protocol::Priority begun_as = protocol::Priority::waiting;  // since it runs; what it is asked for with may change
+    uint64_t build_number = 0;                                  // the pool's, since it runs
     std::vector<Asker> askers;
     protocol::Progress progress;  // the last that its worker said
   };
@@ -50,8 +53,15 @@ class JobTable {
   /// large together; what the key is in quarantine for.
   Status ask(protocol::Build build, Asker asker, uint64_t owner, Deadline now);
 
-  /// Takes the next job to run; nullptr when none waits. Valid until it is finished.
+  /// Takes the next job to run; nullptr when none may. Valid until it is finished.
   const Job* next();
+  void note_build(const Digest& key, uint64_t number) { m_jobs.at(key).build_number = number; }
+
+  /// The build numbers of those that are to make way: they began when nobody waited for them, and now somebody waits for
+  /// them or for another job.
+  std::vector<uint64_t> in_the_way() const;
+  /// The job made way: it is queued again.
+  void put_back(const Digest& key);
 
   void note_progress(const Digest& key, const protocol::Progress& progress);
 
@@ -83,6 +93,8 @@ class JobTable {
   const std::unordered_map<Digest, Quarantine>& quarantined() const { return m_quarantine; }
 
  private:
+  bool is_anybody_waiting() const;
+
   std::unordered_map<Digest, Job> m_jobs;
   std::unordered_map<Digest, Quarantine> m_quarantine;
   std::unordered_map<uint64_t, uint64_t> m_last_served;  // owner → turn; only owners with jobs

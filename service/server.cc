@@ -15,6 +15,7 @@
 
 #include "base/limits.h"
 #include "service/background_tuner.h"
+#include "service/build_messages.h"
 #include "service/counters.h"
 #include "service/flight_recorder.h"
 #include "service/guarded.h"
@@ -92,6 +93,7 @@ class Server::Impl final : SessionHost {
   void publish(const Digest& key, std::shared_ptr<BuildResult> result);
   void on_progress(const Digest& key, const protocol::Progress& progress);
   void on_built(const Digest& key, JobOutcome outcome);
+  void put_back(const Digest& key);
   void on_published(const Digest& key, std::shared_ptr<BuildResult> result, const Status& status);
   void fail_job(const Digest& key, const Status& status, uint32_t signal);
   void answer(uint64_t session, const protocol::Message& message);
@@ -287,6 +289,7 @@ void Server::Impl::on_build(uint64_t session, protocol::Build build) {
   }
   m_events.record(joins ? "joined" : "queued", "{} from pid {}", title, peer->second.pid);
   if (joins) m_counters.add(Counter::builds_joined);
+  for (const uint64_t number : m_jobs.in_the_way()) m_pool->cancel(number);
   start_jobs();
 }
 
@@ -306,7 +309,7 @@ bool Server::Impl::answer_found(uint64_t session, const protocol::Build& build) 
 }
 
 void Server::Impl::start_jobs() {
-  while (!m_draining && m_jobs.running() < m_pool->size()) {
+  while (!m_draining && m_jobs.running() < m_pool->room()) {
     const JobTable::Job* job = m_jobs.next();
     if (job == nullptr) return;
     if (auto unkept = m_unkept.find(job->key)) {
@@ -320,20 +323,13 @@ void Server::Impl::start_jobs() {
 void Server::Impl::submit(const JobTable::Job& job) {
   m_events.record("started", "{}: {} bytes of graph, {} targets", title_of(job.build), job.build.graph.size(),
                   job.build.targets.size());
-  BuildRequest request{job.build.graph, {}, job.build.afresh ? "" : m_options.config.cache_directory};
-  request.tuning = !job.build.tune ? Tuning::off : job.build.again ? Tuning::again : Tuning::all;
-  for (const protocol::TargetName& target : job.build.targets)
-    request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
-  request.sizes_vary = job.build.sizes_vary;
-  request.name = job.build.name;
-  if (!job.build.afresh && !job.build.again) request.program_keys = job.build.keys;
   WorkerPool::Keep keep = [this](const std::shared_ptr<const BuildResult>& found) {
     asio::post(m_store_thread, [this, found] { m_supplies.keep(*found, *m_store); });
   };
   if (job.build.unkept || job.build.afresh) keep = nullptr;
   // The callbacks come on the pool's threads; only what is posted touches the server.
-  m_pool->submit(
-      std::move(request),
+  const uint64_t number = m_pool->submit(
+      request_of(job.build, m_options.config.cache_directory), job.build.priority,
       [this, key = job.key](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
         asio::post(m_io,
                    [this, key, progress = protocol::Progress{0, std::string(stage), std::string(item), done, total}] {
@@ -346,6 +342,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
           on_built(key, std::move(*outcome));
         });
       });
+  m_jobs.note_build(job.key, number);
 }
 
 void Server::Impl::on_progress(const Digest& key, const protocol::Progress& progress) {
@@ -361,6 +358,7 @@ void Server::Impl::on_progress(const Digest& key, const protocol::Progress& prog
 void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
   if (leave_if_deserted()) return;
   touch();
+  if (outcome.result.status().code() == StatusCode::cancelled) return put_back(key);
   if (outcome.signal != 0) m_counters.add(Counter::workers_died);
   if (!outcome.result.ok()) {
     const Status status = outcome.result.status();
@@ -375,6 +373,14 @@ void Server::Impl::on_built(const Digest& key, JobOutcome outcome) {
   m_counters.add(Counter::kernels_supplied, outcome.supply->supplied());
   if (outcome.supply->has_programs()) m_counters.add(Counter::builds_supplied);
   publish(key, result_of(std::move(outcome)));
+}
+
+/// It made way for a build that somebody waits for.
+void Server::Impl::put_back(const Digest& key) {
+  m_events.record("made way", "{}", m_jobs.title(key));
+  m_jobs.put_back(key);
+  start_jobs();
+  leave_if_drained();
 }
 
 void Server::Impl::publish(const Digest& key, std::shared_ptr<BuildResult> result) {
@@ -395,20 +401,13 @@ void Server::Impl::on_published(const Digest& key, std::shared_ptr<BuildResult> 
   if (!status.ok() && !is_full) return fail_job(key, status.with_context("publish"), 0);
   const bool is_unkept = m_jobs.jobs().at(key).build.unkept;
   const std::string title = m_jobs.title(key);
-  protocol::Built built;
-  for (const BuiltHead& head : result->heads) built.heads.push_back({head.key, head.artifact, head.generation});
+  protocol::Built built = answer_of(*result, /*carries_them=*/is_full || is_unkept);
   if (is_full) {
     m_counters.add(Counter::builds_not_kept);
     spdlog::warn("build {} is not kept: {}", title, status.message());
     m_events.record("not kept", "{}: {}", title, status.message());
     built.not_kept = status.message();
-  }
-  if (is_full || is_unkept) {
-    for (const BuiltArtifact& each : result->artifacts) {
-      built.carried.push_back({each.kind, each.digest, each.payload, each.entry, each.tasks, each.workspace_bytes,
-                               each.features, each.backend});
-    }
-  } else {
+  } else if (!is_unkept) {
     m_counters.add(Counter::builds_done);
     m_counters.add(Counter::artifacts_published, result->artifacts.size());
     const auto is_not_judged = [](const BuiltHead& head) { return !head.not_judged.empty(); };
@@ -502,6 +501,7 @@ DaemonState Server::Impl::state() const {
           .draining = m_draining,
           .connections = m_sessions.size(),
           .workers = m_pool->size(),
+          .room = m_pool->room(),
           .jobs = m_jobs,
           .tuning = m_tuner.progress(),
           .has_untuned = m_tuner.has_work(),

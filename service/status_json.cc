@@ -65,6 +65,7 @@ std::string status_json(const DaemonState& state) {
                {"draining", state.draining},
                {"connections", state.connections},
                {"workers", state.workers},
+               {"workers_memory_allows", state.room},
                {"builds_running", state.jobs.running()},
                {"builds_queued", state.jobs.queued()},
                {"keys_quarantined", quarantined.size()},

@@ -19,6 +19,7 @@ struct DaemonState {
   bool draining = false;
   size_t connections = 0;
   size_t workers = 0;
+  size_t room = 0;  // of those, for which there is free memory at this moment
   const JobTable& jobs;
   const protocol::Progress& tuning;  // of what races in the background; no stage: nothing does
   bool has_untuned = false;          // programs that wait for a quiet machine

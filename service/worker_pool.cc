@@ -1,6 +1,8 @@
 #include "service/worker_pool.h"
 
+#include <sched.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -9,10 +11,26 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/usable_memory.h"
 #include "base/usable_processors.h"
 #include "jit/worker/job.h"
 
 namespace kiln {
+
+namespace {
+
+/// To a worker that has not begun: its threads, and what it starts, inherit it. The system lets a process sink, and not rise
+/// without a right. The time of those that sank is booked as "nice", by which others know that the machine is not busy.
+void set_priority(pid_t worker, protocol::Priority priority) {
+  constexpr int k_nice = 10, k_nicest = 19;
+  if (priority == protocol::Priority::waiting) return;
+  const bool is_guest = priority == protocol::Priority::background;
+  const sched_param none{};
+  if (is_guest) sched_setscheduler(worker, SCHED_IDLE, &none);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(worker), is_guest ? k_nicest : k_nice);
+}
+
+}  // namespace
 
 std::shared_ptr<BuildResult> result_of(JobOutcome outcome) {
   const auto whole = std::make_shared<JobOutcome>(std::move(outcome));
@@ -24,11 +42,9 @@ WorkerPool::Options WorkerPool::options_of(const Config& config, std::string pro
   const size_t count = config.worker_count == 0 ? processors : std::min<size_t>(config.worker_count, 1'024);
   // A build may use every processor until its deadline; twice that is a runaway the deadline missed.
   const uint64_t cpu_seconds = std::max<uint64_t>(1, config.worker_deadline_ms / 1'000) * processors * 2;
-  return {std::move(program),
-          count,
-          config.worker_deadline_ms,
-          {config.worker_memory_max_bytes, cpu_seconds},
-          std::max(count, processors)};
+  return {std::move(program),          count,
+          config.worker_deadline_ms,   {config.worker_memory_max_bytes, cpu_seconds},
+          std::max(count, processors), config.worker_memory_expected_bytes};
 }
 
 WorkerPool::WorkerPool(Options options, Supplies& supplies)
@@ -38,6 +54,16 @@ WorkerPool::WorkerPool(Options options, Supplies& supplies)
   // Started from here, not from a pool thread: it dies with the thread that starts it.
   if (const Status status = m_zygote.warm(); !status.ok()) spdlog::error("{}", status.message());
   for (size_t i = 0; i < m_options.count; ++i) m_threads.emplace_back([this] { work(); });
+  if (room() < m_options.count) {
+    spdlog::warn("free memory allows {} builds at once, of {} (worker.memory_expected_bytes)", room(), m_options.count);
+  }
+}
+
+/// Nobody knows how much a running build is still going to take: so for each of them as much is to be free as for one that
+/// begins.
+size_t WorkerPool::room() const {
+  if (m_options.memory_expected_bytes == 0) return m_options.count;
+  return std::clamp<uint64_t>(usable_memory() / m_options.memory_expected_bytes, 1, m_options.count);
 }
 
 WorkerPool::~WorkerPool() {
@@ -45,12 +71,13 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : m_threads) thread.join();
 }
 
-uint64_t WorkerPool::submit(BuildRequest request, ProgressFunction progress, Keep keep, Done done) {
+uint64_t WorkerPool::submit(BuildRequest request, protocol::Priority priority, ProgressFunction progress, Keep keep,
+                            Done done) {
   uint64_t number = 0;
   {
     const std::scoped_lock lock(m_mutex);
     m_lives[number = ++m_numbers] = {};
-    m_jobs.push_back({number, std::move(request), std::move(progress), std::move(keep), std::move(done)});
+    m_jobs.push_back({number, std::move(request), priority, std::move(progress), std::move(keep), std::move(done)});
   }
   m_changed.notify_one();
   return number;
@@ -130,6 +157,7 @@ JobOutcome WorkerPool::run(const Job& job) {
 JobOutcome WorkerPool::run_once(const Job& job, BuildSupply& supply) {
   auto worker = m_zygote.fork_worker();
   if (!worker) return {worker.status(), 0, false};
+  set_priority(worker->pid, job.priority);
   set_socket(job.number, worker->socket.get());
   Expected<BuildResult> result = converse(worker->socket.get(), job, supply, deadline_in(m_options.deadline_ms));
   set_socket(job.number, -1);
@@ -143,9 +171,9 @@ JobOutcome WorkerPool::run_once(const Job& job, BuildSupply& supply) {
   }
   const int status = m_zygote.finish(*worker);
   switch (result.status().code()) {
-    case StatusCode::deadline_exceeded:
+    case StatusCode::deadline_exceeded:  // where the processors were others', it was not the build that hung
       return {error(StatusCode::deadline_exceeded, "the build took longer than {} ms", m_options.deadline_ms), SIGKILL,
-              true};
+              job.priority == protocol::Priority::waiting};
     case StatusCode::unavailable: {  // it hung up without an answer
       const uint32_t signal = WIFSIGNALED(status) ? static_cast<uint32_t>(WTERMSIG(status)) : 0;
       const Status died =

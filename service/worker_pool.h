@@ -14,6 +14,7 @@
 #include "jit/build/build.h"
 #include "jit/worker/job.h"
 #include "jit/worker/zygote.h"
+#include "service/protocol/message.h"
 #include "service/supplies.h"
 
 namespace kiln {
@@ -32,7 +33,8 @@ std::shared_ptr<BuildResult> result_of(JobOutcome outcome);
 
 /// Runs builds in compile workers: one thread for each build at once, which forks a worker, talks to it,
 /// holds it to its deadline and puts it away. A worker that crashes is tried once more; one that hangs is
-/// not, since that would hang as long again.
+/// not, since that would hang as long again. A build that nobody waits for runs at a lower priority of the system: that
+/// of nice(1), or in the background when a processor has nothing else to do.
 ///
 /// Threading: any thread. `progress`, `keep` and `done` are called on the pool's threads.
 class WorkerPool {
@@ -42,7 +44,8 @@ class WorkerPool {
     size_t count = 1;
     uint64_t deadline_ms = 0;
     WorkerLimits limits;
-    size_t threads = 1;  // of all builds together, as far as each has more than one
+    size_t threads = 1;                  // of all builds together, as far as each has more than one
+    uint64_t memory_expected_bytes = 0;  // of each build
   };
   static Options options_of(const Config& config, std::string program);
 
@@ -56,9 +59,12 @@ class WorkerPool {
   ~WorkerPool();
 
   size_t size() const { return m_options.count; }
+  /// How many builds there is free memory for at this moment: size() at most, and one always.
+  size_t room() const;
 
-  /// Gives the job's number. Without `keep` nothing is kept before the job is done.
-  uint64_t submit(BuildRequest request, ProgressFunction progress, Keep keep, Done done);
+  /// Gives the job's number. Without `keep` nothing is kept before the job is done. Its priority is for good: where it is
+  /// to be another, the job is cancelled and submitted anew.
+  uint64_t submit(BuildRequest request, protocol::Priority priority, ProgressFunction progress, Keep keep, Done done);
 
   /// Ends a job with cancelled; nothing when it is over. Its worker dies by itself, which is not waited for.
   void cancel(uint64_t number);
@@ -70,6 +76,7 @@ class WorkerPool {
   struct Job {
     uint64_t number = 0;
     BuildRequest request;
+    protocol::Priority priority = protocol::Priority::waiting;
     ProgressFunction progress;
     Keep keep;
     Done done;

@@ -65,6 +65,7 @@ struct Config {
   std::string worker_path;
   uint64_t worker_count = 0;
   uint64_t worker_deadline_ms = 300'000;
+  uint64_t worker_memory_expected_bytes = uint64_t{1} << 30;
   uint64_t worker_memory_max_bytes = uint64_t{16} << 30;
   uint64_t worker_quarantine_ms = 600'000;
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <malloc.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -55,15 +54,6 @@ void bound_process(pid_t parent, const WorkerLimits& limits) {
   mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   enter_sandbox();
-}
-
-/// From here on this process and those that it starts run when a processor has nothing else to do. The kernel books their
-/// time as "nice", by which others know that the machine is not busy.
-void give_way() {
-  constexpr int k_lowest_priority = 19;
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);
-  setpriority(PRIO_PROCESS, 0, k_lowest_priority);
 }
 
 /// The worker's end of its conversation with the daemon. Threading: send from any thread, receive from one.
@@ -181,7 +171,6 @@ class IdleRunners {
 Expected<BuildResult> build_job(Conversation& daemon, const WorkerLimits& limits, const BufferArenas& arenas,
                                 const ThreadBudget& threads, const BuildFunction& build, IdleRunners& idle) {
   KILN_ASSIGN_OR_RETURN(const auto request, daemon.receive<BuildRequest>());
-  if (request.tuning == Tuning::background) give_way();
   if (std::ranges::all_of(request.targets, is_of_host)) forbid_what_drivers_need();
   const ProgressFunction progress = [&](std::string_view stage, uint64_t done, uint64_t total, std::string_view item) {
     daemon.send(job::JobProgress{std::string(stage), std::string(item), done, total});

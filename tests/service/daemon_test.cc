@@ -188,6 +188,67 @@ TEST_F(DaemonTest, builds_share_the_processors_evenly_and_one_alone_has_them_all
   EXPECT_EQ(share(3), std::to_string(all));
 }
 
+/// Builds that begin and go on until `go` is there.
+class HeldBuilds : public DaemonTest {
+ protected:
+  void let_go() const { std::ofstream(m_config.cache_directory + "/go") << "\n"; }
+  bool have_begun(const std::vector<std::string>& priorities) const {
+    return wait_until([&] { return lines("priority").size() >= priorities.size(); }) && lines("priority") == priorities;
+  }
+  /// Asks on a thread of its own, with a connection of its own.
+  std::jthread ask_for(const std::string& text, protocol::Priority priority) const {
+    return std::jthread([config = m_config, text, priority] {
+      Connection connection(config);
+      Build build = graph(text);
+      build.priority = priority;
+      EXPECT_TRUE(connection.build(build, deadline_in(k_patience_ms)).ok()) << text;
+    });
+  }
+};
+
+TEST_F(HeldBuilds, what_nobody_waits_for_runs_nicely_and_begins_anew_for_who_waits) {
+  const auto warms = ask_for("held", protocol::Priority::warming);
+  ASSERT_TRUE(have_begun({"held: 10 0"}));
+  const auto waits = ask_for("held", protocol::Priority::waiting);
+  EXPECT_TRUE(have_begun({"held: 10 0", "held: 0 0"}));
+  EXPECT_NE(ask(Verb::events).find("made way"), std::string::npos);
+  let_go();
+}
+
+TEST_F(HeldBuilds, what_nobody_waits_for_holds_up_nobody_and_goes_on_afterwards) {
+  m_config.worker_count = 1;
+  const auto warms = ask_for("held warm", protocol::Priority::warming);
+  ASSERT_TRUE(have_begun({"held warm: 10 0"}));
+  EXPECT_TRUE(build("ok").ok()) << "the only worker was taken";
+  EXPECT_TRUE(have_begun({"held warm: 10 0", "held warm: 10 0"}));
+  let_go();
+}
+
+TEST_F(HeldBuilds, what_its_asker_has_left_before_it_began_is_done_when_there_is_nothing_else_to_do) {
+  m_config.worker_count = 1;
+  const auto waits = ask_for("held", protocol::Priority::waiting);
+  ASSERT_TRUE(have_begun({"held: 0 0"}));
+  {
+    Connection leaves(m_config);
+    EXPECT_EQ(leaves.build(graph("held left"), deadline_in(100)).status().code(), StatusCode::deadline_exceeded);
+  }
+  ASSERT_TRUE(wait_until([&] { return ask(Verb::status).find("\"waiting_clients\":0") != std::string::npos; }));
+  let_go();
+  EXPECT_TRUE(have_begun({"held: 0 0", fmt::format("held left: 19 {}", SCHED_IDLE)}));
+}
+
+TEST_F(HeldBuilds, no_more_run_at_once_than_there_is_memory_for_but_one_does) {
+  m_config.worker_memory_expected_bytes = uint64_t{1} << 60;
+  const auto first = ask_for("held a", protocol::Priority::waiting);
+  ASSERT_TRUE(have_begun({"held a: 0 0"}));
+  const auto second = ask_for("held b", protocol::Priority::waiting);
+  EXPECT_TRUE(wait_until([&] { return number_in(ask(Verb::status), "builds_queued") == 1; }));
+  EXPECT_EQ(number_in(ask(Verb::status), "workers"), 4);
+  EXPECT_EQ(number_in(ask(Verb::status), "workers_memory_allows"), 1);
+  let_go();
+  EXPECT_TRUE(have_begun({"held a: 0 0", "held b: 0 0"}));
+}
+
 TEST_F(DaemonTest, a_dead_zygote_is_replaced) {
   ASSERT_TRUE(build("ok").ok());
   const pid_t daemon = daemon_pid();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/limits.h"
 
 namespace kiln {
@@ -69,9 +71,44 @@ TEST(JobTable, who_waits_comes_before_who_warms) {
   ASSERT_TRUE(table.ask(graph("warm too", Priority::warming), {1, 2}, 1, k_now).ok());
   ASSERT_TRUE(table.ask(graph("wait"), {2, 1}, 2, k_now).ok());
   ASSERT_TRUE(table.ask(graph("warm too"), {3, 1}, 3, k_now).ok());  // now somebody waits for it
-  EXPECT_EQ(text_of(table.next()), "warm too");
-  EXPECT_EQ(text_of(table.next()), "wait");
+  const JobTable::Job* joined = table.next();
+  EXPECT_EQ(text_of(joined), "warm too");
+  const JobTable::Job* waited_for = table.next();
+  EXPECT_EQ(text_of(waited_for), "wait");
+  EXPECT_EQ(text_of(table.next()), "nothing");
+  table.finish(joined->key);
+  EXPECT_EQ(text_of(table.next()), "nothing");
+  table.leave(2);
+  EXPECT_EQ(text_of(table.next()), "nothing") << "it was begun for somebody who waited";
+  table.finish(waited_for->key);
   EXPECT_EQ(text_of(table.next()), "warm");
+}
+
+TEST(JobTable, what_nobody_waits_for_makes_way_and_has_its_turn_again) {
+  JobTable table;
+  const auto start = [&table](uint64_t number) {
+    const JobTable::Job* job = table.next();
+    if (job != nullptr) table.note_build(job->key, number);
+    return job;
+  };
+  ASSERT_TRUE(table.ask(graph("warm", Priority::warming), {1, 1}, 1, k_now).ok());
+  ASSERT_TRUE(table.ask(graph("joined", Priority::warming), {1, 2}, 1, k_now).ok());
+  const JobTable::Job *warm = start(7), *joined = start(8);
+  ASSERT_EQ(text_of(warm) + text_of(joined), "warmjoined");
+  EXPECT_TRUE(table.in_the_way().empty());
+  ASSERT_TRUE(table.ask(graph("joined"), {2, 1}, 2, k_now).ok());
+  auto numbers = table.in_the_way();
+  std::ranges::sort(numbers);
+  EXPECT_EQ(numbers, (std::vector<uint64_t>{7, 8})) << "also the one that is waited for: it began as a lesser one";
+  table.put_back(warm->key);
+  table.put_back(joined->key);
+  EXPECT_EQ(table.running(), 0U);
+  EXPECT_EQ(table.queued(), 2U);
+  ASSERT_EQ(text_of(start(9)), "joined");
+  EXPECT_EQ(start(10), nullptr);
+  EXPECT_TRUE(table.in_the_way().empty());
+  EXPECT_EQ(table.finish(job_key(graph("joined"))).size(), 2U);
+  EXPECT_EQ(text_of(start(11)), "warm");
 }
 
 TEST(JobTable, a_job_outlives_those_who_asked) {
@@ -79,7 +116,9 @@ TEST(JobTable, a_job_outlives_those_who_asked) {
   ASSERT_TRUE(table.ask(graph("left"), {1, 1}, 1, k_now).ok());
   ASSERT_TRUE(table.ask(graph("kept"), {2, 1}, 2, k_now).ok());
   table.leave(1);
-  EXPECT_EQ(text_of(table.next()), "kept");
+  const JobTable::Job* kept = table.next();
+  EXPECT_EQ(text_of(kept), "kept");
+  table.finish(kept->key);
   const JobTable::Job* left = table.next();
   EXPECT_EQ(text_of(left), "left");
   EXPECT_TRUE(table.finish(left->key).empty());

@@ -1,6 +1,6 @@
 // A kiln-worker whose builds do as the graph's bytes say: every fault of a compiler, without one.
 //   "ok…"  "slow…"  "hang…"  "abort…"  "segv…"  "oom…"  "exit…"  "fail…"  "throw…"  "big…"  "escape…"  "driver…"
-//   "share…"  "unjudged…"  "layer…"
+//   "share…"  "unjudged…"  "layer…"  "held…"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -163,13 +163,13 @@ Status open_as_a_driver_does() {
   return network ? error(StatusCode::internal, "could open a socket of the network") : Status();
 }
 
+std::string own_priority() { return fmt::format("{} {}", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)); }
+
 /// A build in the background, of a graph that has three kernels: each build races one. "vain…" never does, "long…" takes
 /// an hour, "guest…" says with which priority it runs.
 Expected<BuildResult> race(const BuildRequest& request, const std::string& graph) {
   if (graph.starts_with("long")) std::this_thread::sleep_for(std::chrono::hours(1));
-  if (graph.starts_with("guest")) {
-    g_notes.add_priority(fmt::format("{} {}", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)));
-  }
+  if (graph.starts_with("guest")) g_notes.add_priority(own_priority());
   BuildResult result = result_of(graph, 100);
   result.raced = graph.starts_with("vain") ? 0 : 1;
   result.is_tuned = result.raced > 0 && builds_of(request, graph) >= 3;
@@ -229,6 +229,11 @@ Expected<BuildResult> fake_build(const BuildRequest& request, const BuildEnviron
   g_notes.add_build(graph);
   environment.progress("compile", 1, 2, "kernel");
   if (request.tuning == Tuning::background) return race(request, graph);
+  if (is("held")) {  // until the test lets go
+    g_notes.add_priority(fmt::format("{}: {}", graph, own_priority()));
+    while (access((request.cache_directory + "/go").c_str(), F_OK) != 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(400));
   if (is("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (is("abort")) abort();
