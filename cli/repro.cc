@@ -138,7 +138,8 @@ ExitCode repro(Session& session, const ReproOptions& options) {
     const auto bytes_of = [](const std::string& text) {
       return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     };
-    if (const Status status = client->put_capture(bytes_of(bundle.record), bytes_of(lifted)); !status.ok())
+    if (const Status status = client->put_capture(bytes_of(bundle.record), bytes_of(lifted), "check, lifted");
+        !status.ok())
       return session.fail(status);
     session.out().note("the program may be used again; its next first run is checked");
   }

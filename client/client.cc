@@ -361,7 +361,7 @@ std::optional<std::span<const uint8_t>> Client::fetch_capture(std::span<const ui
   return answer.ok() ? find_capture(key) : std::nullopt;
 }
 
-Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data) {
+Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data, std::string_view name) {
   if (m_config.disable) return error(StatusCode::unavailable, "kiln is disabled (KILN_DISABLE)");
   if (m_config.cache_readonly) return {};
   const Key full = capture_key(key);
@@ -370,6 +370,7 @@ Status Client::put_capture(std::span<const uint8_t> key, std::span<const uint8_t
   command.key = full.digest();
   command.text = full.to_json();
   command.data.assign(data.begin(), data.end());
+  command.name = name;
   auto answer =
       m_connection.command(std::move(command), Clock::now() + std::chrono::milliseconds(m_config.client_deadline_ms));
   return answer.ok() ? Status() : answer.status();

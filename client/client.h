@@ -78,7 +78,8 @@ class Client {
   std::optional<std::span<const uint8_t>> find_capture(std::span<const uint8_t> key);
   /// The same; what is absent here the daemon looks for in the fleet's store, where one is configured.
   std::optional<std::span<const uint8_t>> fetch_capture(std::span<const uint8_t> key);
-  Status put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data);
+  /// `name`: what people know it by, in lists; may be empty.
+  Status put_capture(std::span<const uint8_t> key, std::span<const uint8_t> data, std::string_view name);
 
   std::string stats_json() const { return m_stats.to_json(); }
   /// Why each miss was one, and, where a daemon runs, what its key has otherwise than the nearest in the cache.

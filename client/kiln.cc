@@ -306,8 +306,11 @@ kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t key_
   return guarded([&] { return give_capture(client->client->fetch_capture(bytes_of(key, key_size)), out); });
 }
 
-kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data, size_t size) {
-  return guarded([&] { return client->client->put_capture(bytes_of(key, key_size), bytes_of(data, size)); });
+kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data, size_t size,
+                             const char* name) {
+  return guarded([&] {
+    return client->client->put_capture(bytes_of(key, key_size), bytes_of(data, size), name == nullptr ? "" : name);
+  });
 }
 
 kiln_error* kiln_export(kiln_client* client, const char* path, const char* request, size_t request_size) {

@@ -21,7 +21,8 @@ Expected<std::string> find(const Digest& key, EntryStore& store, Supplies& suppl
 void offer(const protocol::Command& put, const std::string& answer, Supplies& supplies) {
   const json said = json::parse(answer, nullptr, false);
   if (!said.is_object() || !said.value("stored", false)) return;
-  supplies.offer_capture(put.key, said.value("generation", uint32_t{0}), put.text, put.data);
+  const Digest digest = artifact_digest({ArtifactKind::capture, {}, put.data});
+  supplies.offer_capture({put.key, digest, said.value("generation", uint32_t{0}), put.text, put.name}, put.data);
 }
 
 }  // namespace

@@ -33,14 +33,19 @@ constexpr int k_schema_version = 1;
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-Head to_head(const Digest& key, const Digest& artifact, uint32_t generation, const std::string& key_parts) {
-  // The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts. What is known
-  // of the artifact comes beside them in the provenance alone.
-  return {.key = key,
-          .artifact = artifact,
-          .generation = generation,
-          .canonical_key = {key_parts.begin(), key_parts.end()},
-          .provenance = key_parts};
+/// The parts are the key's canonical form for people and for comparison alike: equal keys have equal parts. What is known
+/// of the artifact comes beside them in the provenance alone.
+Head to_head(const BuiltHead& built) {
+  Head head{.key = built.key,
+            .artifact = built.artifact,
+            .generation = built.generation,
+            .canonical_key = {built.key_parts.begin(), built.key_parts.end()},
+            .provenance = built.key_parts};
+  json parts = json::parse(built.key_parts, nullptr, false);
+  if (!parts.is_object()) return head;
+  provenance::add_facts(built, parts);
+  head.provenance = dump(parts);
+  return head;
 }
 
 json head_json(const Head& head) {
@@ -240,13 +245,9 @@ Status StoreEntries::publish(const BuildResult& result, const std::vector<uint8_
     }
   }
   for (const BuiltHead& built : result.heads) {
-    batch.heads.push_back(to_head(built.key, built.artifact, built.generation, built.key_parts));
-    json parts = json::parse(built.key_parts, nullptr, false);
-    if (!parts.is_object()) continue;
-    batch.heads.back().content =
-        parts.value("level", "") == "program" ? graph : std::vector<uint8_t>(built.spec.begin(), built.spec.end());
-    provenance::add_facts(built, parts);
-    batch.heads.back().provenance = dump(parts);
+    Head& head = batch.heads.emplace_back(to_head(built));
+    const bool is_program = provenance::fact_in(head.provenance, "level") == "program";
+    head.content = is_program ? graph : std::vector<uint8_t>(built.spec.begin(), built.spec.end());
   }
   KILN_RETURN_IF_ERROR(check_heads(batch));
   if (replaces) KILN_RETURN_IF_ERROR(succeed_kept(batch.heads));
@@ -354,7 +355,8 @@ Expected<std::string> StoreEntries::put_capture(const Command& command) {
   KILN_ASSIGN_OR_RETURN(const auto newest, m_store->head(command.key));
   const bool decided = newest && newest->artifact == digest;
   const uint32_t generation = !newest ? 0 : decided ? newest->generation : newest->generation + 1;
-  KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(command.key, digest, generation, command.text)}}));
+  const BuiltHead head{command.key, digest, generation, command.text, command.name};
+  KILN_RETURN_IF_ERROR(put_readable({{std::move(capture)}, {to_head(head)}}));
   KILN_RETURN_IF_ERROR(m_store->keep_newest(command.key, limits::k_capture_generations));
   return dump({{"schema_version", k_schema_version},
                {"stored", !decided},

@@ -54,6 +54,12 @@ bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
          (kind == ArtifactKind::plan && is_raced_plan(payload));
 }
 
+std::string facts_of(const BuiltHead& head) {
+  auto facts = nlohmann::json::object();
+  provenance::add_facts(head, facts);
+  return facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void add_entry(SourceEntry entry, BuildResult& result) {
   std::string name = provenance::fact_in(entry.provenance, provenance::k_name);
   std::string not_judged = provenance::fact_in(entry.provenance, provenance::k_not_judged);
@@ -120,9 +126,7 @@ void Supplies::offer(const BuildResult& result, EntryStore& store) {
     const auto kind = static_cast<ArtifactKind>(built->kind);
     if (!is_shared(kind, built->payload)) continue;
     SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
-    auto facts = nlohmann::json::object();
-    provenance::add_facts(head, facts);
-    entry.provenance = facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    entry.provenance = facts_of(head);
     if (kind == ArtifactKind::program) {
       entry.needs = store.needs_of(head.artifact);
       if (!is_whole(entry)) continue;  // some of it was evicted meanwhile
@@ -147,12 +151,15 @@ std::optional<BuildResult> Supplies::find_capture(const Digest& key) {
   return result;
 }
 
-void Supplies::offer_capture(const Digest& key, uint32_t generation, const std::string& parts,
-                             const std::vector<uint8_t>& data) {
-  if (m_fleet == nullptr || !m_fleet->takes(key, generation)) return;
-  Artifact capture{ArtifactKind::capture, {}, data};
-  const Digest digest = artifact_digest(capture);
-  m_fleet->offer({key, generation, digest, std::move(capture), {}, parts, {}});
+void Supplies::offer_capture(const BuiltHead& head, const std::vector<uint8_t>& data) {
+  if (m_fleet == nullptr || !m_fleet->takes(head.key, head.generation)) return;
+  m_fleet->offer({head.key,
+                  head.generation,
+                  head.artifact,
+                  {ArtifactKind::capture, {}, data},
+                  {},
+                  head.key_parts,
+                  facts_of(head)});
 }
 
 BuildSupply::~BuildSupply() {

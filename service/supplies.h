@@ -80,9 +80,8 @@ class Supplies {
 
   /// A capture that the fleet's store has; blocks for the budget at most.
   std::optional<BuildResult> find_capture(const Digest& key);
-  /// Gives it a capture that was kept here, under its key's `parts`.
-  void offer_capture(const Digest& key, uint32_t generation, const std::string& parts,
-                     const std::vector<uint8_t>& data);
+  /// Gives it a capture that was kept here under that head.
+  void offer_capture(const BuiltHead& head, const std::vector<uint8_t>& data);
 
   /// Whether something is still on its way to a source that can be reached. What is going to be offered counts as long as
   /// the announcement is kept.

@@ -170,8 +170,9 @@ KILN_API kiln_error* kiln_capture_get(kiln_client* client, const void* key, size
 /* As kiln_capture_get; a capture that is not on this machine the daemon looks for in the fleet's store, where there is one
  * (cache.remote), which takes remote.budget_ms at most besides the daemon's start. */
 KILN_API kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t key_size, kiln_bytes** out);
+/* name: what people know it by, in lists; NULL: nothing. */
 KILN_API kiln_error* kiln_capture_put(kiln_client* client, const void* key, size_t key_size, const void* data,
-                                      size_t size);
+                                      size_t size, const char* name);
 
 /* ---- exports: a model as a file with its kernels, and its weights beside it (docs/export.md) */
 

@@ -82,8 +82,9 @@ Status read(const wire::Build& table, Build& build) {
 Offset<void> write(FlatBufferBuilder& builder, const Command& command) {
   const auto key = write_digest(builder, command.key);
   const auto text = builder.CreateString(command.text);
-  return wire::CreateCommand(builder, command.id, static_cast<uint8_t>(command.verb), key, text,
-                             write_bytes(builder, command.data))
+  const auto data = write_bytes(builder, command.data);
+  return wire::CreateCommand(builder, command.id, static_cast<uint8_t>(command.verb), key, text, data,
+                             builder.CreateString(command.name))
       .Union();
 }
 Status read(const wire::Command& table, Command& command) {
@@ -94,6 +95,7 @@ Status read(const wire::Command& table, Command& command) {
   command.verb = static_cast<Verb>(table.verb());
   command.text = read_text(table.text());
   command.data = read_bytes(table.data());
+  command.name = read_text(table.name());
   return read_digest_if_any(table.key(), command.key);
 }
 

@@ -66,7 +66,7 @@ enum class Verb : uint8_t {
   gc = 6,             // text: how many bytes may stay, or "" for the configured size → JSON: sizes before and after
   clear = 7,          // → JSON: sizes before and after
   pin = 8,            // key, text "on" or "off"
-  capture_put = 9,    // key, data: publish a capture
+  capture_put = 9,    // key, text: its parts, data, name: publish a capture
   shutdown = 10,      // drain and leave
   content = 11,       // key → JSON: what it is of, in hexadecimal: a graph in wire form, or a kernel spec as text
   pack_list = 12,     // text: targets with commas between, or "" → JSON: what a pack of them holds
@@ -82,6 +82,7 @@ struct Command {
   Digest key;
   std::string text;
   std::vector<uint8_t> data;
+  std::string name = {};  // what people know by that what is put
 };
 
 /// How far a request is. With no stage: the daemon lives (a heartbeat, of no request).

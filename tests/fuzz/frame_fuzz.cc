@@ -19,7 +19,7 @@ std::vector<uint8_t> whole_message(uint8_t kind) {
     case 0:
       return encode(Build{1, {1, 2, 3, 4}, {{"cpu", "x86-64-v3"}, {"cpu", "x86-64-v4"}}, Priority::warming});
     case 1:
-      return encode(Command{2, Verb::capture_put, digest, "{}", {1, 2, 3}});
+      return encode(Command{2, Verb::capture_put, digest, "{}", {1, 2, 3}, "name"});
     case 2:
       return encode(Built{3, {{digest, digest, 1}}, 1, false, "{}"});
     default:

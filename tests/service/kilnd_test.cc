@@ -224,6 +224,14 @@ TEST_F(KilndTest, a_capture_is_kept_and_a_later_one_takes_its_place) {
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
 }
 
+TEST_F(KilndTest, a_capture_has_the_name_that_its_client_gave_it) {
+  const std::string parts = R"({"level":"capture","key":"1"})";
+  ask({.verb = Verb::capture_put, .key = digest_of(parts), .text = parts, .data = {1}, .name = "Block: capture\n"});
+  const nlohmann::json head = ask({.verb = Verb::list}).at("entries").at(0).at("heads").at(0);
+  EXPECT_EQ(head.value("name", ""), "Block: capture\\n") << "it begins no line";
+  EXPECT_EQ(head.at("key_parts"), nlohmann::json::parse(parts));
+}
+
 TEST_F(KilndTest, a_capture_that_grows_leaves_no_more_than_its_last_states) {
   const Digest key = digest_of("capture key");
   for (size_t size = 50; size < 60; ++size) {
@@ -502,7 +510,7 @@ TEST_F(KilndTest, ACaptureOfTheFleetIsFoundWhereItsSignerIsTrustedForCaptures) {
   const std::string parts = R"({"level":"capture"})";
   const Digest key = digest_of(parts);
   const auto put = [&](size_t bytes) {
-    ask({.verb = Verb::capture_put, .key = key, .text = parts, .data = std::vector<uint8_t>(bytes)});
+    ask({.verb = Verb::capture_put, .key = key, .text = parts, .data = std::vector<uint8_t>(bytes), .name = "Block"});
   };
   put(50);
   put(60);
@@ -513,6 +521,7 @@ TEST_F(KilndTest, ACaptureOfTheFleetIsFoundWhereItsSignerIsTrustedForCaptures) {
   m_config.packs_trust_captures = m_config.packs_trust;
   EXPECT_EQ(ask({.verb = Verb::capture_find, .key = key}).at("found"), true);
   EXPECT_EQ(mapped_bytes(key, KILN_ARTIFACT_CAPTURE), 60U);
+  EXPECT_EQ(ask({.verb = Verb::list}).at("entries").at(0).at("heads").at(0).value("name", ""), "Block");
   EXPECT_EQ(ask({.verb = Verb::capture_find, .key = digest_of("another")}).at("found"), false);
   put(70);  // what grows here takes the place of what was there
   start_afresh();

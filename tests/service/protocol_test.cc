@@ -47,9 +47,10 @@ TEST(Message, every_kind_survives_its_bytes) {
   EXPECT_EQ(build.targets, (std::vector<TargetName>{{"cpu", "x86-64-v3", "7"}}));
   EXPECT_EQ(build.priority, Priority::warming);
 
-  const auto command = std::get<Command>(read_back(encode(Command{9, Verb::capture_put, key, "text", {4, 5}})));
+  const auto command = std::get<Command>(read_back(encode(Command{9, Verb::capture_put, key, "text", {4, 5}, "name"})));
   EXPECT_EQ(command.key, key);
   EXPECT_EQ(command.verb, Verb::capture_put);
+  EXPECT_EQ(command.name, "name");
   EXPECT_EQ(command.data, (std::vector<uint8_t>{4, 5}));
 
   const Built built = std::get<Built>(read_back(encode(Built{3, {{key, digest_of("a"), 2}}, 11, true, "{}"})));

@@ -28,7 +28,7 @@ from .torch.joint import partition_joint
 from .torch.panels import freezing
 from .torch.programs import in_mode, waiting_at_most
 from .torch.saving import BY_RULE, RACED, way
-from .torch.tally import tally_of
+from .torch.tally import entry_name, tally_of
 
 
 def call_module(module, arguments, keywords):
@@ -301,7 +301,7 @@ class Entry:
             key = self._kept_as(way(self._settings.mode))
             data = self._capture.save(_stored(key))
             if data is not None:
-                session.client().capture_put(key, data)
+                session.client().capture_put(key, data, entry_name("capture", self))
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             self._capture.changed = False
             self._note_not_kept(f"{type(error).__name__}: {error}")

@@ -228,11 +228,12 @@ PyObject* capture_get(PyObject* self, PyObject* arguments) {
 PyObject* capture_put(PyObject* self, PyObject* arguments) {
   Py_buffer key;
   Py_buffer data;
-  if (!PyArg_ParseTuple(arguments, "y*y*", &key, &data)) return nullptr;
+  const char* name = nullptr;
+  if (!PyArg_ParseTuple(arguments, "y*y*|z", &key, &data, &name)) return nullptr;
   kiln_error* error = nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  error =
-      kiln_capture_put(client_of(self), key.buf, static_cast<size_t>(key.len), data.buf, static_cast<size_t>(data.len));
+  error = kiln_capture_put(client_of(self), key.buf, static_cast<size_t>(key.len), data.buf,
+                           static_cast<size_t>(data.len), name);
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&key);
   PyBuffer_Release(&data);
@@ -257,7 +258,7 @@ PyMethodDef k_methods[] = {
     {"explain", explain, METH_NOARGS, "Why each miss was one, as JSON."},
     {"setting", setting, METH_O, "setting(key) -> str: a value of the configuration."},
     {"capture_get", capture_get, METH_VARARGS, "capture_get(key, fetch=False) -> bytes | None"},
-    {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data)"},
+    {"capture_put", capture_put, METH_VARARGS, "capture_put(key, data, name=None)"},
     {nullptr, nullptr, 0, nullptr},
 };
 // NOLINTEND(bugprone-casting-through-void)

@@ -11,7 +11,7 @@ namespace kiln::python {
 ///       memory: DLPack's (device type, number) of its tensors, for a client of a device
 ///   build(text, targets, deadline_ms=0, symbol_values=())      for devices by the names of their targets
 ///   stats() -> str, explain() -> str        JSON
-///   capture_get(key, fetch=False) -> bytes | None, capture_put(key, data)
+///   capture_get(key, fetch=False) -> bytes | None, capture_put(key, data, name=None)
 ///
 /// Threading: from any thread at once; the GIL is released while it waits.
 bool add_client_type(PyObject* module);

@@ -158,7 +158,7 @@ kiln_error* kiln_capture_get(kiln_client* client, const void*, size_t, kiln_byte
 kiln_error* kiln_capture_fetch(kiln_client* client, const void* key, size_t size, kiln_bytes** out) {
   return kiln_capture_get(client, key, size, out);
 }
-kiln_error* kiln_capture_put(kiln_client* client, const void*, size_t, const void* data, size_t size) {
+kiln_error* kiln_capture_put(kiln_client* client, const void*, size_t, const void* data, size_t size, const char*) {
   client->capture.assign(static_cast<const char*>(data), size);
   return nullptr;
 }

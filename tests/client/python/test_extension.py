@@ -224,6 +224,8 @@ def test_captures_go_there_and_back(client):
     assert client.capture_get(b"key") is None
     client.capture_put(b"key", b"\0bytes\xff")
     assert client.capture_get(b"key") == b"\0bytes\xff"
+    client.capture_put(b"key", b"more", "its name")
+    assert client.capture_get(b"key") == b"more"
 
 
 def test_programs_run_on_many_threads(client):

@@ -32,7 +32,7 @@ from .. import _session
 from . import compat
 from .place import Place
 from .rows import row_of
-from .tally import is_on_trial, note_disturbance
+from .tally import entry_name, is_on_trial, note_disturbance
 from .tensors import span_of
 from .text import DTYPES
 
@@ -71,6 +71,7 @@ class Record:
         """Programs of tests that cannot describe themselves have no key, and are not kept."""
         facts = json.loads(program.describe()) if hasattr(program, "describe") else {}
         self.name = f"check {facts['key']}" if "key" in facts else ""
+        self._called = entry_name("check")
         self._plans = hashlib.blake2b("".join(facts.get("plans", ())).encode(), digest_size=16).hexdigest()
 
     def read(self) -> str:
@@ -87,7 +88,7 @@ class Record:
         if not self.name or client is None or session.is_check_unkept:
             return
         try:
-            client.capture_put(self.name.encode(), f"{state} {self._plans}".encode())
+            client.capture_put(self.name.encode(), f"{state} {self._plans}".encode(), self._called)
         except Exception as error:  # noqa: BLE001: without a daemon, each process checks for itself
             session.is_check_unkept = True
             session.note_fallback("check", f"not kept: {error}")

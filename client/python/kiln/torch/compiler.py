@@ -21,6 +21,7 @@ from .place import Place
 from .programs import build_program, insist
 from .split import UNIMPLEMENTED, split
 from .subgraphs import EagerSubgraph, FrozenSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
+from .tally import entry_name
 from .text import Unsupported
 from .write_back import own_memory, write_back
 
@@ -172,7 +173,7 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     key = "\0".join(("unimplemented", _kiln.version(), place.name, text)).encode()
     try:
         if reason.code == UNIMPLEMENTED:
-            client.capture_put(key, "\0".join((reason.op, reason)).encode())
+            client.capture_put(key, "\0".join((reason.op, reason)).encode(), entry_name(f"{reason.op} is not covered"))
         elif (kept := client.capture_get(key)) is not None:
             op, said = kept.decode().split("\0", 1)
             return Reason(said, code=UNIMPLEMENTED, op=op)

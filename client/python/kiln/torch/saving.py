@@ -30,7 +30,7 @@ from .compiler import compile_graph
 from .panels import with_backward
 from .place import place_of
 from .subgraphs import EagerSubgraph
-from .tally import instances, on_trial
+from .tally import entry_name, instances, on_trial
 from .tensors import span_of, tensors_in
 
 # Of records; one of another is none.
@@ -127,7 +127,7 @@ def _settled(joint: fx.GraphModule, num_fwd_outputs: int, partitions: dict) -> C
         record = _race(joint, num_fwd_outputs, partitions)
         if record is None:
             return None
-        session.client().capture_put(key, json.dumps(record).encode())
+        session.client().capture_put(key, json.dumps(record).encode(), entry_name("race of what is saved"))
         if (choice := _kept(key, partitions)) is None:
             raise NotRaced("the cache did not keep what the race found")
         return choice

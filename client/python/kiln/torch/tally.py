@@ -98,8 +98,18 @@ def current_owner():
 
 
 def owner_name() -> str | None:
-    """What people know the owner by: a module's class, a function's name."""
-    owner = current_owner()
+    """What people know the owner by."""
+    return _name_of(current_owner())
+
+
+def entry_name(what: str, owner=None) -> str:
+    """What people know an entry of the cache by: of whom it is, the owner or the one at work, and what it is."""
+    name = _name_of(current_owner() if owner is None else owner)
+    return what if name is None else f"{name}: {what}"
+
+
+def _name_of(owner) -> str | None:
+    """A module's class, a function's name."""
     modules = getattr(owner, "modules", None)  # a list, of an entry of kiln.compile; a method, of a module
     module = modules[0] if isinstance(modules, list) else owner
     return None if module is None else getattr(module, "__qualname__", type(module).__qualname__)
