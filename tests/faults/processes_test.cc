@@ -164,6 +164,25 @@ TEST(DaemonKilled, EveryClientGetsAnAnswerAndWhatWasAnsweredStays) {
   }
 }
 
+/// Beside each other, without a daemon at first, as the ranks of a job start.
+TEST(Stampede, ManyProcessesCompileWhatAllOfThemNeedOnce) {
+  constexpr int k_clients = 32;
+  const auto compilations = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal;
+    EXPECT_EQ(outcome.lines.size(), 3U);
+    for (const std::string& line : outcome.lines) EXPECT_TRUE(number_that_was_right(line)) << line;
+    return outcome.lines.empty() ? 0 : counter_in(outcome.lines.back(), "compilations");  // of all three
+  };
+  const int alone = compilations(Host().compile({1, 2, 3}));
+  EXPECT_GT(alone, 0);
+  Host host;
+  std::vector<Child> clients;
+  for (int i = 0; i < k_clients; ++i) clients.push_back(host.start({"compile", "1", "2", "3"}));
+  int together = 0;
+  for (Child& client : clients) together += compilations(client.wait());
+  EXPECT_EQ(together, alone);
+}
+
 TEST(ClientKilled, OthersThatWaitForItsGraphGetTheirs) {
   Host host;
   int joined = 0;

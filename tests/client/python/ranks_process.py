@@ -1,10 +1,11 @@
 """One rank of a job of torchrun: what people do to a model that several ranks train, compiled and in eager. The first rank prints
-each rank's largest difference of each way, and its counters, as JSON.
+each rank's largest difference of each way, a digest of what the compiled one computed, and its counters, as JSON.
 
     python -m torch.distributed.run --nproc-per-node 2 ranks_process.py
 """
 
 import copy
+import hashlib
 import json
 import os
 
@@ -106,6 +107,16 @@ def outcome(way, prepare):
     return made if isinstance(made, list) else train(made)
 
 
+def digest(tensors):
+    """Of all their bits."""
+    return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
+
+
+def said_of(way):
+    compiled = outcome(way, kiln.compile)
+    return {"difference": difference(compiled, outcome(way, lambda model: model)), "digest": digest(compiled)}
+
+
 def leave():
     """Without taking gloo apart, which may wait for ever for ranks that are gone, compiled or not."""
     dist.barrier()
@@ -115,9 +126,9 @@ def leave():
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    said = {way.__name__: difference(outcome(way, kiln.compile), outcome(way, lambda model: model)) for way in WAYS}
+    said = {way.__name__: said_of(way) for way in WAYS}
     ranks = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, {"differences": said, "stats": kiln.stats()})
+    dist.all_gather_object(ranks, {"ways": said, "stats": kiln.stats()})
     if dist.get_rank() == 0:
         print(json.dumps(ranks), flush=True)
     leave()
