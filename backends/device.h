@@ -23,13 +23,19 @@ struct Target {
   std::string driver;
   /// Equal bits on every machine of the target: kernels are picked for its default machine, and never by a race.
   bool is_deterministic = false;
+  /// That programs of the host run on, where these are fewer than its cores: kernels race on so many. 0: on all.
+  uint32_t threads = 0;
   bool operator==(const Target&) const = default;
+
+  /// What it is whoever runs it on whatever part of the machine.
+  Target for_all_threads() const { return {backend, name, driver, is_deterministic}; }
 };
 
 /// "cpu:x86-64-v4", with the driver in brackets when there is one: for people.
 inline std::string to_string(const Target& target) {
   return target.backend + ":" + target.name + (target.driver.empty() ? "" : " (" + target.driver + ")") +
-         (target.is_deterministic ? ", deterministic" : "");
+         (target.is_deterministic ? ", deterministic" : "") +
+         (target.threads == 0 ? "" : ", threads " + std::to_string(target.threads));
 }
 
 enum class LaunchStatus : uint32_t { ok = 0, index_out_of_range = 1 };

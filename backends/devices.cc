@@ -15,7 +15,7 @@ const RuntimeBackend* find_runtime_backend(std::string_view name) {
 
 std::optional<size_t> device_for(const RuntimeBackend& backend, const Target& target) {
   const auto& devices = backend.discover().devices;
-  Target described = target;
+  Target described = target.for_all_threads();
   described.is_deterministic = false;
   for (size_t i = 0; i < devices.size(); ++i) {
     if (std::ranges::find(devices[i].targets, described) != devices[i].targets.end()) return i;

@@ -33,4 +33,11 @@ size_t usable_processors(const std::string& root) {
   return static_cast<size_t>(std::max(1.0, std::ceil(share)));
 }
 
+size_t usable_cores(const std::string& root) {
+  const size_t processors = usable_processors(root);
+  int is_simultaneous = 0;
+  std::ifstream(root + "/sys/devices/system/cpu/smt/active") >> is_simultaneous;
+  return is_simultaneous == 1 ? (processors + 1) / 2 : processors;
+}
+
 }  // namespace kiln

@@ -10,4 +10,7 @@ namespace kiln {
 /// and /sys lie.
 size_t usable_processors(const std::string& root = "");
 
+/// The same, but a core that runs two threads side by side counts once: what frameworks run on where nobody says how many.
+size_t usable_cores(const std::string& root = "");
+
 }  // namespace kiln

@@ -137,9 +137,10 @@ Expected<double> time_program(const Program& program, uint32_t threads) {
 /// What was measured of a problem on each number of threads.
 Expected<Json> measure(Client& client, const Problem& problem, const std::vector<Roof>& roofs) {
   KILN_ASSIGN_OR_RETURN(const Graph graph, parse_text(problem.text));
-  KILN_ASSIGN_OR_RETURN(const Client::Compiled compiled, client.compile(graph, {.tune = true}));
   Json results = Json::array();
   for (const Roof& roof : roofs) {
+    KILN_ASSIGN_OR_RETURN(const Client::Compiled compiled,
+                          client.compile(graph, {.tune = true, .threads = roof.threads}));
     KILN_ASSIGN_OR_RETURN(const double seconds, time_program(*compiled.program, roof.threads));
     results.push_back({{"name", problem.name},
                        {"dtype", problem.dtype},

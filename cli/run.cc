@@ -137,7 +137,7 @@ ExitCode run(Session& session, const RunOptions& options) {
 
   Report report;
   auto start = Clock::now();
-  KILN_CLI_ASSIGN(session, const Client::Compiled compiled, client->compile(graph, {}));
+  KILN_CLI_ASSIGN(session, const Client::Compiled compiled, client->compile(graph, {.threads = options.threads}));
   report.compile_ms = Milliseconds(Clock::now() - start).count();
   report.how = compiled.how;
   const Program& program = *compiled.program;

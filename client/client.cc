@@ -14,6 +14,7 @@
 #include "backends/libraries.h"
 #include "base/limits.h"
 #include "base/process_mutex.h"
+#include "base/usable_processors.h"
 #include "client/nearest/nearest.h"
 #include "client/terminal/progress.h"
 #include "frontend/infer/bind_symbols.h"
@@ -59,7 +60,7 @@ std::string name_of(const Graph& graph, const Client::CompileOptions& options) {
 }
 
 protocol::TargetName named(const Target& target) {
-  return {target.backend, target.name, target.driver, target.is_deterministic};
+  return {target.backend, target.name, target.driver, target.is_deterministic, target.threads};
 }
 
 /// The job that this process is a rank of; empty: of none. torchelastic calls a job without a name "none".
@@ -151,12 +152,13 @@ Expected<Client::Compiled> Client::compile_unseen(const Graph& graph, const Comp
   KILN_RETURN_IF_ERROR(check_outputs(graph));
   KILN_ASSIGN_OR_RETURN(Graph bound, bind_symbols(graph, options.symbol_values));
   const Canonical canonical = canonicalise(bound);
-  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
+  Resolver::Lookup lookup = m_resolver->find(canonical.digest, threads_of(options));
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   const bool is_afresh = wants_afresh(canonical.digest);
   if (lookup.program && !is_afresh) {
     ++m_stats.hits_mapped;
-    const bool may_be_tuned = !lookup.program->is_tuned() && !lookup.is_of_job;
+    const bool has_raced = lookup.program->is_tuned() && lookup.threads == threads_of(options);
+    const bool may_be_tuned = !has_raced && !lookup.is_of_job;
     if (may_be_tuned && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
     return found(std::move(lookup), "mapped hit");
   }
@@ -183,7 +185,7 @@ Expected<Client::Compiled> Client::tune(const Canonical& canonical, Resolver::Lo
   if (!built.ok() || !take_in(*built).ok()) return found(std::move(untuned), "mapped hit");
   m_stats.compilations += built->compilations;
   m_resolver->let_go(untuned.key);
-  Resolver::Lookup lookup = m_resolver->find(canonical.digest);
+  Resolver::Lookup lookup = m_resolver->find(canonical.digest, threads_of(options));
   return lookup.program ? found(std::move(lookup), "tuned") : found(std::move(untuned), "mapped hit");
 }
 
@@ -196,7 +198,8 @@ protocol::Build Client::request_for(const Canonical& canonical, std::span<const 
   request.tune = wants_tuning(options);
   request.again = options.again;
   request.unkept = m_config.cache_readonly;
-  for (const Target& target : targets) {
+  for (Target target : targets) {
+    if (request.tune) target.threads = threads_of(options);
     request.targets.push_back(named(target));
     request.keys.push_back(program_key(canonical.digest, target).digest());
   }
@@ -250,6 +253,12 @@ Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const i
   return m_resolver->find(canonicalise(bound).digest);
 }
 
+uint32_t Client::threads_of(const CompileOptions& options) const {
+  static const size_t cores = usable_cores();
+  const bool may_race = device().device->is_host() && !m_config.deterministic;
+  return may_race && options.threads < cores ? options.threads : 0;
+}
+
 Deadline Client::deadline_of(const CompileOptions& options) const {
   return deadline_in(options.deadline_ms ? options.deadline_ms : m_config.client_deadline_ms);
 }
@@ -300,7 +309,7 @@ Expected<protocol::Built> Client::build_and_find(const protocol::Build& request,
   m_stats.compilations += built->compilations;
   const auto start = Clock::now();
   KILN_RETURN_IF_ERROR(take_in(*built));
-  lookup = m_resolver->find(graph);
+  lookup = m_resolver->find(graph, threads_of(options));
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
   return built;
 }

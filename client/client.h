@@ -48,6 +48,7 @@ class Client {
     bool tune = false;                      // wait until its kernels have raced on this machine
     bool again = false;                     // and race those that have
     std::string_view label = {};            // what people know it by, before what the graph does: a model's class
+    uint32_t threads = 0;                   // that it will run on, and race on; 0: as many as there are cores
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
   };
 
@@ -104,6 +105,8 @@ class Client {
   bool wants_afresh(const Digest& graph);
   Status take_in(protocol::Built& built);
   Deadline deadline_of(const CompileOptions& options) const;
+  /// Target::threads of programs that have raced.
+  uint32_t threads_of(const CompileOptions& options) const;
 
   Config m_config;
   const std::unique_ptr<Resolver> m_resolver;

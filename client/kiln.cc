@@ -66,7 +66,8 @@ kiln::Client::CompileOptions how_to(const kiln_compile_options* options) {
   return {.symbol_values = {given.symbol_values, given.symbol_count},
           .deadline_ms = given.deadline_ms,
           .tune = given.tune != 0,
-          .label = given.label == nullptr ? "" : given.label};
+          .label = given.label == nullptr ? "" : given.label,
+          .threads = given.threads};
 }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {

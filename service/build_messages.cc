@@ -6,7 +6,7 @@ BuildRequest request_of(const protocol::Build& build, const std::string& cache_d
   BuildRequest request{build.graph, {}, build.afresh ? "" : cache_directory};
   request.tuning = !build.tune ? Tuning::off : build.again ? Tuning::again : Tuning::all;
   for (const protocol::TargetName& target : build.targets)
-    request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic});
+    request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic, target.threads});
   request.sizes_vary = build.sizes_vary;
   request.name = build.name;
   if (!build.afresh && !build.again) request.program_keys = build.keys;

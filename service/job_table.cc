@@ -20,6 +20,7 @@ Digest job_key(const protocol::Build& build) {
     writer.write(std::string_view(target.name));
     writer.write(std::string_view(target.driver));
     writer.write(static_cast<uint8_t>(target.is_deterministic));
+    writer.write(target.threads);
   }
   writer.write(static_cast<uint8_t>(build.tune));
   writer.write(static_cast<uint8_t>(build.again));

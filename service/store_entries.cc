@@ -86,6 +86,8 @@ std::optional<Target> target_of(const Head& program) {
   const json parts = json::parse(program.provenance, nullptr, false);
   if (!parts.is_object() || parts.contains("proof")) return std::nullopt;
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
+  const std::string threads = parts.value("threads", "");
+  std::from_chars(threads.data(), threads.data() + threads.size(), target.threads);
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;
 }

@@ -117,7 +117,8 @@ typedef struct kiln_compile_options {
   size_t symbol_count;
   int tune; /* not 0: waits until candidates for its matrix products and attention have raced on this machine */
   const char*
-      label; /* what people know it by in lists and logs, such as a model's class; NULL: only what it computes */
+      label;        /* what people know it by in lists and logs, such as a model's class; NULL: only what it computes */
+  uint32_t threads; /* that it will run on, where candidates race; 0: as many as there are cores */
 } kiln_compile_options;
 
 /* Mapped cache first, then the daemon. Errors: unavailable (no daemon, or KILN_NO_DAEMON), deadline_exceeded,

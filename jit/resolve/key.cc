@@ -23,6 +23,7 @@ Key make_key(std::string level, std::string content_name, std::string content, c
     key.parts.push_back({"driver", target.driver});
   }
   if (target.is_deterministic) key.parts.push_back({"deterministic", "true"});
+  if (target.threads != 0) key.parts.push_back({"threads", std::to_string(target.threads)});
   return key;
 }
 

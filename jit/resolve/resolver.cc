@@ -39,9 +39,16 @@ Resolver::Resolver(const std::string& cache_directory, OpenDevice device, std::u
       m_sources(cache_directory, packs, shared),
       m_kernels(m_sources, *m_device.device, m_stream.get()) {}
 
-Resolver::Lookup Resolver::find(const Digest& graph) {
+Resolver::Lookup Resolver::find(const Digest& graph, uint32_t threads) {
   Lookup best;
-  for (const Target& target : m_device.targets) {
+  for (Target target : m_device.targets) {
+    if (threads != 0) {
+      target.threads = threads;
+      Lookup lookup = look_up(program_key(graph, target));
+      lookup.threads = threads;
+      if (lookup.program) return lookup;
+      target.threads = 0;
+    }
     Lookup lookup = look_up(program_key(graph, target));
     if (lookup.program) return lookup;
     if (best.key_parts.empty()) best = std::move(lookup);

@@ -36,13 +36,15 @@ class Resolver {
     std::string detail;          // why, for people; empty on a hit
     Digest artifact;             // the program's, on a hit
     bool is_of_job = false;      // what a rank of the job has recorded, not what is newest
+    uint32_t threads = 0;        // Target::threads of what was found
     std::optional<Digest> lost;  // what was recorded and the cache does not have any more
     /// A miss, yet built: where there was no such device. What is there need not be compiled, only checked.
     bool is_deferred = false;
   };
 
-  /// `graph` is Canonical::digest of the graph with every symbol bound. Walks the device's targets, best first.
-  Lookup find(const Digest& graph);
+  /// `graph` is Canonical::digest of the graph with every symbol bound. Walks the device's targets, best first, of each
+  /// what has raced on so many `threads` first (Target::threads).
+  Lookup find(const Digest& graph, uint32_t threads = 0);
 
   /// Makes a hit that is to run what its key leads to from now on, whatever becomes the key's head: for this process, or for
   /// all ranks of its job. Gives it, or what another thread or rank has recorded meanwhile.

@@ -14,6 +14,7 @@
 
 #include "backends/devices.h"
 #include "base/limits.h"
+#include "base/usable_processors.h"
 #include "jit/worker/job.h"
 #include "jit/worker/process_runner.h"
 #include "jit/worker/sandbox.h"
@@ -131,8 +132,9 @@ Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, cons
     if (!index) return error(StatusCode::not_found, "this host's processor does not run {}", to_string(target));
     const DeviceDescription& host = backend->discover().devices[*index];
     ProcessRunner::Options options{.memory_max_bytes = limits.memory_max_bytes, .arenas = &arenas};
+    options.timed_threads = target.threads != 0 ? target.threads : static_cast<uint32_t>(usable_cores());
     // Code for a lesser target than the best is made for other processors.
-    if (host.targets.front() == target) options.machine = host.machine;
+    if (host.targets.front() == target.for_all_threads()) options.machine = host.machine;
     return ProcessRunner::create(std::move(options));
   }
   auto runner = ProcessRunner::create({.target = target, .arenas = &arenas});

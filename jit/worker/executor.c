@@ -3,7 +3,8 @@
  * It is a program of its own, on libc and libseccomp alone, so that it starts in a millisecond and holds
  * nothing worth breaking: no compiler, no cache, no network. Its parent sends code in a sealed memfd and data
  * in a shared one, and pools that inputs are made of; it maps the code read+execute (never writable: W^X), calls it
- * with the tasks shared among a few threads, and answers with times. It judges nothing: red zones and results are checked by the parent, which never maps the code.
+ * with the tasks shared among its threads, and answers with times. It judges nothing: red zones and results are checked
+ * by the parent, which never maps the code.
  *
  * What bad code can do: loop (the parent kills us after the deadline), crash (the parent sees us die),
  * scribble over the shared buffers (red zones tell), over our own memory (we die or answer nonsense about
@@ -34,7 +35,9 @@
 #include <unistd.h>
 
 #define MADV_POPULATE_WRITE_ 23 /* Linux 5.14; older ones refuse, and pages come one by one */
-#define MAX_THREADS 4
+#define MAX_THREADS 64          /* that tasks are shared among */
+#define FEW_THREADS 4           /* where nobody says how many */
+#define STACK_BYTES (2 << 20)   /* of each thread but the first */
 #define CHUNKS_PER_THREAD 8
 #define POISON 0xff /* NaN in every float format; an index far outside */
 
@@ -80,8 +83,9 @@ static struct launch g_launches[KILN_EXECUTOR_STEPS]; /* those that are kept; an
 static struct launch* g_launch = g_launches;
 static uint32_t g_kept;
 static uint64_t g_swept_bytes;
-static int g_threads = 1;
-static sem_t g_begin, g_done;
+static int g_threads = 1; /* that there are, with this one */
+static int g_team = 1;    /* those of them that take part, from the first on */
+static sem_t g_begin[MAX_THREADS], g_done;
 
 static uint64_t round_up(uint64_t bytes) { return (bytes + g_page_bytes - 1) / g_page_bytes * g_page_bytes; }
 
@@ -182,7 +186,7 @@ static uint8_t* workspace_of(int thread) {
 
 static int prepare_workspaces(uint64_t bytes) {
   g_workspace_bytes = bytes;
-  for (int thread = 0; thread < g_threads; ++thread) {
+  for (int thread = 0; thread < g_team; ++thread) {
     struct memory* memory = &g_workspaces[thread];
     if (bytes > memory->bytes) {
       unmap_guarded(memory);
@@ -264,7 +268,7 @@ static int copy_pooled(const struct kiln_executor_request* request) {
 }
 
 static int prepare_sweep(uint64_t bytes) {
-  for (int thread = 0; thread < g_threads; ++thread) {
+  for (int thread = 0; thread < g_team; ++thread) {
     struct memory* memory = &g_swept[thread];
     if (bytes <= memory->bytes) continue;
     unmap_guarded(memory);
@@ -317,34 +321,46 @@ static void wait_for(sem_t* semaphore) {
   }
 }
 
-static void* help(void* thread) {
+static void* help(void* number) {
+  const int thread = (int)(intptr_t)number;
   sem_post(&g_done); /* begun: from here on it needs no system call but futex */
   for (;;) {
-    wait_for(&g_begin);
-    g_launch->step == 0 ? sweep((int)(intptr_t)thread) : do_tasks((int)(intptr_t)thread);
+    wait_for(&g_begin[thread]);
+    g_launch->step == 0 ? sweep(thread) : do_tasks(thread);
     sem_post(&g_done);
   }
   return NULL;
 }
 
-/* As many threads as processors that this process may run on, a few; begun before the door closes. */
+/* As many threads as processors that this process may run on; begun before the door closes. */
 static void start_threads(void) {
   cpu_set_t allowed;
   const int processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  sem_init(&g_begin, 0, 0);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
   sem_init(&g_done, 0, 0);
   for (pthread_t thread; g_threads < processors && g_threads < MAX_THREADS; ++g_threads) {
-    if (pthread_create(&thread, NULL, help, (void*)(intptr_t)g_threads) != 0) return;
+    sem_init(&g_begin[g_threads], 0, 0);
+    if (pthread_create(&thread, &attributes, help, (void*)(intptr_t)g_threads) != 0) return;
     wait_for(&g_done);
   }
 }
 
+static void call_team(int members) {
+  for (int i = 1; i < members; ++i) sem_post(&g_begin[i]);
+}
+
+static void await_team(int members) {
+  for (int i = 1; i < members; ++i) wait_for(&g_done);
+}
+
 static void do_all_tasks(void) {
-  const int helpers = g_launch->tasks > 1 ? g_threads - 1 : 0;
+  const int members = g_launch->tasks > 1 ? g_team : 1;
   atomic_store(&g_launch->next, 0);
-  for (int i = 0; i < helpers; ++i) sem_post(&g_begin);
+  call_team(members);
   do_tasks(0);
-  for (int i = 0; i < helpers; ++i) wait_for(&g_done);
+  await_team(members);
 }
 
 /* Pages of what may be written to, all at once instead of one by one while time is taken. Some tasks need some pages. */
@@ -365,9 +381,9 @@ static void populate(const struct kiln_executor_request* request) {
 static void sweep_all(void) {
   const uint64_t step = g_launch->step;
   g_launch->step = 0;
-  for (int i = 1; i < g_threads; ++i) sem_post(&g_begin);
+  call_team(g_team);
   sweep(0);
-  for (int i = 1; i < g_threads; ++i) wait_for(&g_done);
+  await_team(g_team);
   g_launch->step = step;
 }
 
@@ -389,7 +405,7 @@ static void repeat(const struct kiln_executor_request* request, uint32_t launche
     reply->was_disturbed[i] = after.lost - before.lost > (after.ran_ns - before.ran_ns) / 20000000u;
   }
   reply->repetitions = request->repetitions;
-  reply->threads = (uint32_t)g_threads;
+  reply->threads = (uint32_t)g_team;
 }
 
 static void forget_launches(void) {
@@ -408,7 +424,7 @@ static int map_launch(const struct kiln_executor_request* request, int fd) {
   launch->last_task = request->tasks - 1;
   const bool is_last_alone = launch->step >= request->tasks; /* of no tasks or one, too */
   launch->tasks = is_last_alone ? request->tasks != 0 : (request->tasks - 1 + launch->step - 1) / launch->step + 1;
-  launch->chunk = 1 + launch->tasks / (uint64_t)(g_threads * CHUNKS_PER_THREAD);
+  launch->chunk = 1 + launch->tasks / (uint64_t)(g_team * CHUNKS_PER_THREAD);
   return 0;
 }
 
@@ -448,6 +464,8 @@ static int run(const struct kiln_executor_request* request, int fd, struct kiln_
       request->used_bytes > g_data.bytes) {
     return errno = EINVAL, -1;
   }
+  const uint32_t wanted = request->threads ? request->threads : FEW_THREADS;
+  g_team = wanted < (uint32_t)g_threads ? (int)wanted : g_threads;
   return request->command == KILN_EXECUTOR_STEP ? keep(request, fd, reply) : launch(request, fd, reply);
 }
 

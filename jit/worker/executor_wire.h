@@ -51,9 +51,9 @@ struct kiln_executor_request {
   uint32_t repetitions;
   uint32_t buffer_count;
   uint32_t extent_count;
-  uint32_t is_fresh; /* TIME, STEP: the buffers hold something else than at the last one */
-  uint32_t place;    /* STEP: how many are kept before it; 0 forgets those that were */
-  uint32_t reserved;
+  uint32_t is_fresh;    /* TIME, STEP: the buffers hold something else than at the last one */
+  uint32_t place;       /* STEP: how many are kept before it; 0 forgets those that were */
+  uint32_t threads;     /* that tasks are shared among, where there are so many; 0: a few; of the host */
   uint64_t swept_bytes; /* TIME, STEP: of other memory, touched by each thread before each repetition */
   int64_t extents[KILN_EXECUTOR_EXTENTS];
   struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];

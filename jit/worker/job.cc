@@ -15,8 +15,8 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   std::vector<Offset<wire::Target>> targets;
   for (const Target& target : request.targets) {
     const auto backend = builder.CreateString(target.backend), name = builder.CreateString(target.name);
-    targets.push_back(
-        wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver), target.is_deterministic));
+    targets.push_back(wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver),
+                                         target.is_deterministic, target.threads));
   }
   const auto graph = builder.CreateVector(request.graph_wire);
   const auto target_list = builder.CreateVector(targets);
@@ -35,7 +35,7 @@ Status read(const wire::Job& table, BuildRequest& request) {
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),
-                               target->is_deterministic()});
+                               target->is_deterministic(), target->threads()});
   }
   return {};
 }

@@ -242,6 +242,7 @@ Expected<CandidateTimes> ProcessRunner::time(const Image& image, uint32_t timeou
   if (is_device()) return error(StatusCode::unimplemented, "kernels of a device are not timed");
   KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for_all(image, {}));
   request.command = KILN_EXECUTOR_TIME;
+  request.threads = m_options.timed_threads;
   request.repetitions = std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions);
   request.swept_bytes = swept_bytes;
   request.is_fresh = is_fresh ? 1 : 0;
@@ -262,6 +263,7 @@ Expected<CandidateTimes> ProcessRunner::time(std::span<const TimedLaunch> launch
     KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for(*launch.image, launch.arguments, {}));
     const bool is_last = i + 1 == launches.size();
     request.command = KILN_EXECUTOR_STEP;
+    request.threads = m_options.timed_threads;
     request.place = i;
     request.repetitions = is_last ? std::clamp<uint32_t>(repetitions, 1, limits::k_candidate_repetitions) : 0;
     request.swept_bytes = swept_bytes;

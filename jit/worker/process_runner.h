@@ -29,6 +29,7 @@ class ProcessRunner final : public CandidateRunner {
     /// Of the host, where its processor is what schedules are for. The executor of a device says what its device is.
     std::optional<Machine> machine = {};
     const BufferArenas* arenas = nullptr;  // where buffers may lie; outlives the runner
+    uint32_t timed_threads = 0;            // of the host, that candidates are timed on; 0: a few
   };
 
   /// Errors: not_found when this host has no device of the target, with the reason.

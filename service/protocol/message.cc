@@ -37,8 +37,8 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   std::vector<Offset<wire::Target>> targets;
   for (const TargetName& target : build.targets) {
     const auto backend = builder.CreateString(target.backend), name = builder.CreateString(target.name);
-    targets.push_back(
-        wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver), target.is_deterministic));
+    targets.push_back(wire::CreateTarget(builder, backend, name, builder.CreateString(target.driver),
+                                         target.is_deterministic, target.threads));
   }
   const auto graph = write_bytes(builder, build.graph);
   const auto target_list = builder.CreateVector(targets);
@@ -70,7 +70,7 @@ Status read(const wire::Build& table, Build& build) {
   }
   for (const wire::Target* target : *table.targets()) {
     build.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),
-                             target->is_deterministic()});
+                             target->is_deterministic(), target->threads()});
   }
   KILN_RETURN_IF_ERROR(read_digests(table.keys(), build.keys));
   if (!build.keys.empty() && build.keys.size() != build.targets.size()) {

@@ -32,6 +32,7 @@ struct TargetName {
   std::string name;
   std::string driver;
   bool is_deterministic = false;
+  uint32_t threads = 0;
   bool operator==(const TargetName&) const = default;
 };
 

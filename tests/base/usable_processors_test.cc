@@ -51,6 +51,18 @@ TEST_F(UsableProcessors, AreNoMoreThanTheQuotaOfAGroupOrOneAroundIt) {
   EXPECT_EQ(count(), 1U);
 }
 
+TEST_F(UsableProcessors, OfOneCoreCountOnceAsCores) {
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/cpu.max", "100000000 100000\n");
+  EXPECT_EQ(usable_cores(m_root), k_all);
+  write("/sys/devices/system/cpu/smt/active", "0\n");
+  EXPECT_EQ(usable_cores(m_root), k_all);
+  write("/sys/devices/system/cpu/smt/active", "1\n");
+  EXPECT_EQ(usable_cores(m_root), (k_all + 1) / 2);
+  write("/sys/fs/cgroup/cpu.max", "100000 100000\n");
+  EXPECT_EQ(usable_cores(m_root), 1U);
+}
+
 TEST_F(UsableProcessors, AreThoseOfOlderGroupsToo) {
   write("/proc/self/cgroup", "4:memory:/x\n2:cpu,cpuacct:/docker/1234\n");
   write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/usable_processors.h"
 #include "cli_fixture.h"
 
 namespace kiln {
@@ -71,6 +72,25 @@ TEST_F(Cli, WhatIsDeterministicHasAProgramOfItsOwnThatNeverRaces) {
   const auto warmed = kiln({"warm", graph(33), "--tune", "--set", "deterministic=true", "--json"}).json();
   EXPECT_EQ(warmed["graphs"][0]["result"], "mapped hit");
   EXPECT_EQ(kiln({"retune", "--json"}).json()["asked"], 1) << "the other one alone";
+}
+
+TEST_F(Cli, WhatRacedOnFewerThreadsIsFoundByProgramsOnAsMany) {
+  if (usable_cores() < 2) GTEST_SKIP() << "one core: there are no fewer threads";
+  const auto run = [&](const std::string& threads, const std::string& mode) {
+    return kiln({"run", graph(33), "--threads", threads, "--set", "autotune.mode=" + mode, "--check", "--json"}).json();
+  };
+  EXPECT_EQ(run("1024", "off")["found"], "built");
+  EXPECT_EQ(run("1", "off")["found"], "mapped hit") << "what has not raced is everybody's";
+  const auto tuned = run("1", "max");
+  EXPECT_EQ(tuned["found"], "tuned");
+  EXPECT_EQ(tuned["outputs"][0]["right"], true);
+  EXPECT_EQ(run("1", "off")["generation"], tuned["generation"]);
+  EXPECT_EQ(run("1024", "off")["generation"], 0);
+  const std::string key = newest_key("program");
+  EXPECT_EQ(kiln({"show", key, "--json"}).json()["entry"]["heads"][0]["key_parts"]["threads"], "1");
+  EXPECT_EQ(kiln({"retune", key, "--json"}).json()["retuned"], 1);
+  EXPECT_GT(run("1", "off")["generation"], tuned["generation"]);
+  EXPECT_EQ(run("1024", "off")["generation"], 0);
 }
 
 TEST_F(Cli, TopShowsWhatTheDaemonDoes) {

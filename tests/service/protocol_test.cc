@@ -38,13 +38,13 @@ ServerConnection greeted() {
   return connection;
 }
 
-Build some_build(uint32_t id) { return {id, {1, 2, 3}, {{"cpu", "x86-64-v3", "7"}}, Priority::warming}; }
+Build some_build(uint32_t id) { return {id, {1, 2, 3}, {{"cpu", "x86-64-v3", "7", true, 3}}, Priority::warming}; }
 
 TEST(Message, every_kind_survives_its_bytes) {
   const Digest key = digest_of("key");
   const auto build = std::get<Build>(read_back(encode(some_build(5))));
   EXPECT_EQ(build.graph, (std::vector<uint8_t>{1, 2, 3}));
-  EXPECT_EQ(build.targets, (std::vector<TargetName>{{"cpu", "x86-64-v3", "7"}}));
+  EXPECT_EQ(build.targets, (std::vector<TargetName>{{"cpu", "x86-64-v3", "7", true, 3}}));
   EXPECT_EQ(build.priority, Priority::warming);
 
   const auto command = std::get<Command>(read_back(encode(Command{9, Verb::capture_put, key, "text", {4, 5}, "name"})));

@@ -94,18 +94,19 @@ bool with_graph(const char* text, Py_ssize_t size, Use use) {
 }
 
 kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>& symbol_values, bool tune,
-                                const char* label) {
+                                const char* label, uint32_t threads) {
   return {.struct_size = sizeof(kiln_compile_options),
           .deadline_ms = deadline_ms,
           .symbol_values = symbol_values.empty() ? nullptr : symbol_values.data(),
           .symbol_count = symbol_values.size(),
           .tune = tune ? 1 : 0,
-          .label = label};
+          .label = label,
+          .threads = threads};
 }
 
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text",        "inputs", "outputs", "deadline_ms", "symbol_values",
-                                  "num_threads", "memory", "tune",    "label",       nullptr};
+  static const char* k_names[] = {"text",   "inputs", "outputs", "deadline_ms", "symbol_values", "num_threads",
+                                  "memory", "tune",   "label",   "threads",     nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
@@ -113,17 +114,19 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   PyObject* symbols = nullptr;
   PyObject* memory = nullptr;
   unsigned int deadline_ms = 0;
+  unsigned int threads = 0;
   int tune = 0;
   const char* label = nullptr;
   Placement placement;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOpz", const_cast<char**>(k_names), &text, &text_size,
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOpzI", const_cast<char**>(k_names), &text, &text_size,
                                    &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory, &tune,
-                                   &label)) {
+                                   &label, &threads)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values) || !read_memory(memory, self, placement)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0, label);
+  if (placement.num_threads != 0) threads = placement.num_threads;
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0, label, threads);
   kiln_program* program = nullptr;
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_program_create(client_of(self), graph, &options, &program);
@@ -147,7 +150,7 @@ PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values)) return nullptr;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values, false, label);
+  const kiln_compile_options options = options_of(deadline_ms, symbol_values, false, label, 0);
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_client_build(client_of(self), graph, targets, &options);
       })) {
@@ -247,8 +250,11 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
 // NOLINTBEGIN(bugprone-casting-through-void): Python keeps functions of all forms as one type
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
-     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None, tune=False) -> "
-     "Program"},
+     "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None, tune=False, "
+     "label=None, "
+     "threads=0) -> Program. num_threads: that it runs on, 0: what OpenMP says at each call; threads: that candidates "
+     "race "
+     "on, 0: all cores."},
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},

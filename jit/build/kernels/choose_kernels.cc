@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <iterator>
 #include <unordered_map>
+#include <utility>
 
 #include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/kernel_builder.h"
+#include "jit/build/kernels/tune_kernels.h"
 #include "jit/resolve/key.h"
 
 namespace kiln {
@@ -17,19 +19,6 @@ std::optional<Image> deferred_code(const Digest& spec, const BuildTarget& target
   if (target.proof == Proof::deferred) return std::nullopt;
   return published.image(code_key(spec, target.target, {}, Proof::deferred).digest());
 }
-
-std::optional<KernelChoice> known_code(const Digest& key, Published& published, const ChosenKernels& made) {
-  const auto head = std::ranges::find(made.heads, key, &BuiltHead::key);
-  if (head == made.heads.end()) return published.code(key);
-  return KernelChoice{head->artifact, head->generation};
-}
-
-/// The code of a spec of a plan.
-struct Wanted {
-  Digest key;
-  std::vector<int64_t> extents;  // of its launches
-  bool is_settled = false;
-};
 
 void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen,
               std::string schedule = {}) {
@@ -96,18 +85,97 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
 }
 
-/// Which code each plan's specs run as, now that all of it is known.
-void settle(std::unordered_map<Digest, KernelChoice> choices, std::span<const std::vector<Wanted>> wanted,
-            ChosenKernels& chosen) {
-  for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
-  for (const std::vector<Wanted>& of_plan : wanted) {
-    auto& codes = chosen.of_plans.emplace_back();
-    for (const Wanted& code : of_plan) {
-      codes.push_back(choices.at(code.key));
-      codes.back().extents = code.extents;
+/// The code of each spec of some plans: what is known of it, and what is to be made.
+class WantedCode {
+ public:
+  /// `target`: anybody's, of however many threads. `asked`: that of the programs.
+  WantedCode(std::span<const Plan> plans, const BuildTarget& target, const Target& asked, Published& published,
+             const ChosenKernels& made, bool sizes_vary)
+      : m_target(target), m_asked(asked), m_published(published), m_made(made) {
+    for (size_t p = 0; p < plans.size(); ++p) {
+      m_wanted.emplace_back(plans[p].specs.size());
+      for (const Launch& launch : plans[p].launches) {
+        Wanted& code = m_wanted[p][launch.spec];
+        if (!std::exchange(code.is_settled, true) && !find_winner(plans[p], launch, code))
+          find_or_make(plans[p], launch, sizes_vary, code);
+      }
     }
   }
-}
+
+  std::vector<KernelJob>& jobs() { return m_jobs; }
+
+  /// Which code each plan's specs run as, now that all of it is known.
+  void settle(ChosenKernels& chosen) const {
+    std::unordered_map<Digest, KernelChoice> choices = m_choices;
+    for (const BuiltHead& head : chosen.heads) choices[head.key] = {head.artifact, head.generation};
+    for (const std::vector<Wanted>& of_plan : m_wanted) {
+      auto& codes = chosen.of_plans.emplace_back();
+      for (const Wanted& code : of_plan) {
+        codes.push_back(choices.at(code.key));
+        codes.back().extents = code.extents;
+        if (code.is_to_race) codes.back().generation = 0;
+      }
+    }
+  }
+
+ private:
+  struct Wanted {
+    Digest key;
+    std::vector<int64_t> extents;  // of its launches
+    bool is_settled = false;
+    bool is_to_race = false;  // on the programs' threads: whatever anybody's code has won, it was on others
+  };
+
+  Key key_of(const Digest& content, const Target& target) const {
+    return code_key(content, target, m_target.backend.toolchain(), m_target.proof);
+  }
+
+  std::optional<KernelChoice> known(const Digest& key) {
+    const auto head = std::ranges::find(m_made.heads, key, &BuiltHead::key);
+    if (head == m_made.heads.end()) return m_published.code(key);
+    return KernelChoice{head->artifact, head->generation};
+  }
+
+  /// What has won a race on the programs' own number of threads serves no others.
+  bool find_winner(const Plan& plan, const Launch& launch, Wanted& code) {
+    code.is_to_race = m_asked.threads != 0 && is_tunable(plan.specs[launch.spec], m_asked);
+    if (!code.is_to_race) return false;
+    const Digest key = key_of(plan.digests[launch.spec], m_asked).digest();
+    const auto winner = known(key);
+    if (!winner) return false;
+    m_choices.try_emplace(key, *winner);
+    code = {key, {}, true, false};
+    return true;
+  }
+
+  void find_or_make(const Plan& plan, const Launch& launch, bool sizes_vary, Wanted& code) {
+    const KernelSpec& spec = plan.specs[launch.spec];
+    Digest content = plan.digests[launch.spec];
+    Key key = key_of(content, m_target.target);
+    auto found = known(key.digest());
+    std::optional<SizedSpec> sized;
+    if (sizes_vary && !found) sized = m_target.backend.sized(spec, m_target.target);
+    if (sized) {
+      content = sized->form;
+      key = key_of(content, m_target.target);
+      found = known(key.digest());
+      code.extents = sized->extents;
+    }
+    code.key = key.digest();
+    if (!m_choices.try_emplace(code.key, found.value_or(KernelChoice{})).second || found) return;
+    m_jobs.push_back(
+        {code.key, key.to_json(), &plan, &launch, deferred_code(content, m_target, m_published), std::move(sized)});
+  }
+
+  const BuildTarget& m_target;
+  const Target& m_asked;
+  Published& m_published;
+  const ChosenKernels& m_made;
+  // Specs are shared across regions, and with everything published before: each is looked for once.
+  std::vector<std::vector<Wanted>> m_wanted;  // of each plan
+  std::unordered_map<Digest, KernelChoice> m_choices;
+  std::vector<KernelJob> m_jobs;
+};
 
 /// What will have been chosen where every first candidate passes.
 ChosenKernels foreseen(const ChosenKernels& known, std::span<const KernelJob> jobs,
@@ -137,36 +205,14 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
   return error(StatusCode::not_found, "code {} is gone from the cache", code.to_short());
 }
 
-Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,
+Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& asked, Published& published,
                                        const BuildEnvironment& environment, const ChosenKernels& made, bool sizes_vary,
                                        const WithFirstCandidates& beside) {
-  // Specs are shared across regions, and with everything published before: each is looked for once.
-  std::vector<std::vector<Wanted>> wanted(plans.size());
-  std::unordered_map<Digest, KernelChoice> choices;
-  std::vector<KernelJob> jobs;
-  for (size_t p = 0; p < plans.size(); ++p) {
-    wanted[p].resize(plans[p].specs.size());
-    for (const Launch& launch : plans[p].launches) {
-      Wanted& code = wanted[p][launch.spec];
-      if (code.is_settled) continue;
-      code.is_settled = true;
-      Digest content = plans[p].digests[launch.spec];
-      Key key = code_key(content, target.target, target.backend.toolchain(), target.proof);
-      auto known = known_code(key.digest(), published, made);
-      std::optional<SizedSpec> sized;
-      if (sizes_vary && !known) sized = target.backend.sized(plans[p].specs[launch.spec], target.target);
-      if (sized) {
-        content = sized->form;
-        key = code_key(content, target.target, target.backend.toolchain(), target.proof);
-        known = known_code(key.digest(), published, made);
-        code.extents = sized->extents;
-      }
-      code.key = key.digest();
-      if (!choices.try_emplace(code.key, known.value_or(KernelChoice{})).second || known) continue;
-      jobs.push_back(
-          {code.key, key.to_json(), &plans[p], &launch, deferred_code(content, target, published), std::move(sized)});
-    }
-  }
+  // What is made here serves programs of any number of threads.
+  const Target anybodys = asked.target.for_all_threads();
+  const BuildTarget target{asked.backend, anybodys, asked.proof, asked.machine};
+  WantedCode wanted(plans, target, asked.target, published, made, sizes_vary);
+  std::vector<KernelJob>& jobs = wanted.jobs();
 
   ChosenKernels chosen;
   KILN_ASSIGN_OR_RETURN(auto elsewhere, take_supplied(environment.supply, false, jobs, chosen));
@@ -174,14 +220,14 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
   if (beside && target.proof == Proof::verified && elsewhere.empty()) {
     ahead = [&](std::span<const BuiltArtifact> first) {
       ChosenKernels all = foreseen(chosen, jobs, first);
-      settle(choices, wanted, all);
+      wanted.settle(all);
       beside(all);
     };
   }
   KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen, ahead));
   KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none, take_supplied(environment.supply, true, elsewhere, chosen));
   KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
-  settle(std::move(choices), wanted, chosen);
+  wanted.settle(chosen);
   return chosen;
 }
 

@@ -34,8 +34,9 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 /// What is done while kernels get their verdicts, with what will be chosen if every first candidate passes.
 using WithFirstCandidates = std::function<void(const ChosenKernels& foreseen)>;
 
-/// Finds code for each distinct spec: what its key leads to in the cache or in what was `made` before, else what others
-/// supply (BuildEnvironment::supply), else the first candidate that passes its verdict.
+/// Finds code for each distinct spec: what has won a race on the target's threads, where these are fewer than all, else what
+/// anybody's key leads to, in the cache or in what was `made` before, else what others supply (BuildEnvironment::supply),
+/// else the first candidate that passes its verdict.
 /// With `sizes_vary` a spec without code gets code that takes sizes from its launches, where the backend has such.
 /// Without a device of the target verdicts are deferred (BuildTarget::proof). `beside` is called at most once, by any thread,
 /// where code is compiled and none of it is waited for.

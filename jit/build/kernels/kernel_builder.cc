@@ -227,7 +227,9 @@ std::vector<Schedule> candidates_of(const KernelJob& job, const CompileBackend& 
 }  // namespace
 
 Machine machine_for(const CompileBackend& backend, const Target& target, const Machine* machine) {
-  return machine == nullptr || target.is_deterministic ? backend.default_machine(target) : *machine;
+  Machine known = machine == nullptr || target.is_deterministic ? backend.default_machine(target) : *machine;
+  if (target.threads != 0) known.cores = target.threads;
+  return known;
 }
 
 Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner) {

@@ -44,6 +44,24 @@ def test_products_race_before_the_first_call_returns(compiled):
         assert records()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: there are no fewer threads")
+def test_products_race_on_as_many_threads_as_torch_has():
+    torch.manual_seed(6)
+    plain = torch.nn.Linear(56, 88)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        x = torch.randn(44, 56)
+        before = {entry["digest"] for entry in records()}
+        tuned = torch.compile(plain, backend="kiln", mode="max-autotune")
+        torch.testing.assert_close(tuned(x), plain(x), rtol=1e-4, atol=1e-5)
+    finally:
+        torch.set_num_threads(threads)
+    raced = [entry for entry in records() if entry["digest"] not in before and entry["heads"]]
+    assert raced
+    assert all(head["key_parts"]["threads"] == "1" for entry in raced for head in entry["heads"])
+
+
 def test_an_unknown_mode_is_said_and_changes_nothing(capfd):
     x = torch.randn(8, 48)
     compiled = torch.compile(model(), backend="kiln", mode="fastest")

@@ -1,5 +1,6 @@
 // A build that races: winners, kernels and plans, are verified, recorded and linked, and what has raced does not race again.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -147,10 +148,14 @@ class TuneTest : public ::testing::Test {
                                  const BackendFinder& find_backend = only_the_host) {
     Target target = open_device({}).value().targets.front();
     target.is_deterministic = m_is_deterministic;
+    target.threads = m_threads;
     return build({to_wire(graph), {target}, m_cache, tuning}, find_backend, environment());
   }
   BuildEnvironment environment() const {
-    return {.make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); },
+    return {.make_runner =
+                [](const Target& target) {
+                  return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH, .timed_threads = target.threads});
+                },
             .keep = m_keep,
             .program_verdict_max_bytes = m_program_verdict_max_bytes,
             .supply = m_supply};
@@ -209,6 +214,7 @@ class TuneTest : public ::testing::Test {
   }
 
   bool m_is_deterministic = false;
+  uint32_t m_threads = 0;  // of the target
   testing::TemporaryDirectory m_directory;
   std::string m_cache = m_directory.path();  // which builds read
   CodeSupply* m_supply = nullptr;
@@ -311,6 +317,29 @@ TEST_F(TuneTest, what_is_to_be_deterministic_never_races_and_takes_nothing_that_
   for (const BuiltHead& code : heads_of(*first, "code")) EXPECT_EQ(code.generation, 0);
   EXPECT_EQ(heads_of(*first, "code").size(), 2) << "both kernels are made anew";
   publish(*first);
+}
+
+TEST_F(TuneTest, what_races_on_fewer_threads_is_for_programs_on_as_many) {
+  const auto on_all = build_it(Tuning::all).value();
+  publish(on_all);
+  m_threads = 1;
+  const auto untuned = build_it(Tuning::off).value();
+  EXPECT_EQ(untuned.compilations, 0U) << "code is anybody's until it has raced";
+  EXPECT_FALSE(untuned.is_tuned);
+  publish(untuned);
+  const auto tuned = build_it(Tuning::all).value();
+  EXPECT_TRUE(tuned.is_tuned);
+  ASSERT_GE(tuned.raced, 1U);
+  for (const TuningRecord& record : records_in(tuned)) EXPECT_EQ(record.host.threads, 1U);
+  for (const BuiltHead& code : heads_of(tuned, "code"))
+    EXPECT_THAT(code.key_parts, ::testing::HasSubstr(R"("threads":"1")"));
+  publish(tuned);
+  EXPECT_EQ(build_it(Tuning::all).value().raced, 0U);
+
+  m_threads = 0;
+  const auto again = build_it(Tuning::all).value();
+  EXPECT_EQ(again.raced, 0U) << "others' races change nothing here";
+  EXPECT_EQ(heads_of(again, "program").at(0).artifact, heads_of(on_all, "program").at(0).artifact);
 }
 
 TEST_F(TuneTest, a_build_in_the_background_leaves_nothing_when_it_has_time) {

@@ -43,6 +43,8 @@ TEST(Key, EverySemanticInputChangesIt) {
       key_of(graph(), {"cpu", "x86-64-v4", "driver 7"}),
       key_of(graph(), {"cpu", "x86-64-v4", "driver 8"}),
       key_of(graph(), {"cpu", "x86-64-v4", {}, true}),
+      key_of(graph(), {"cpu", "x86-64-v4", {}, false, 1}),
+      key_of(graph(), {"cpu", "x86-64-v4", {}, false, 3}),
   };
   for (const Digest& key : changed) EXPECT_TRUE(keys.insert(key.to_hex()).second);
 }

@@ -290,7 +290,20 @@ TEST(ProcessRunner, a_worker_has_no_more_threads_than_processors_it_may_run_on) 
     ASSERT_NE(worker, 0);
     const auto threads = std::distance(std::filesystem::directory_iterator(fmt::format("/proc/{}/task", worker)),
                                        std::filesystem::directory_iterator());
-    EXPECT_EQ(threads, std::min(CPU_COUNT(allowed), 4));
+    EXPECT_EQ(threads, std::min(CPU_COUNT(allowed), 64));
+  }
+}
+
+TEST(ProcessRunner, candidates_are_timed_on_as_many_threads_as_asked_for_where_there_are_so_many) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  for (const uint32_t threads : {1U, 2U, 1000U}) {
+    const auto runner = ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH, .timed_threads = threads});
+    ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+    ASSERT_TRUE((*runner)->prepare(std::vector<CandidateBuffer>{{64, {}}}).ok());
+    const auto times = (*runner)->time(code(k_return), 5'000, 3, 4096, true);
+    ASSERT_TRUE(times.ok()) << times.status().to_string();
+    EXPECT_EQ(times->threads, std::min<uint32_t>({threads, static_cast<uint32_t>(CPU_COUNT(&allowed)), 64}));
   }
 }
 

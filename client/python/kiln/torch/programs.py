@@ -58,7 +58,8 @@ _thread = threading.local()
 
 def key_of(text: str, inputs: list[tuple], outputs: list[tuple], place: Place, symbol_values: tuple = ()) -> tuple:
     """What a program is asked for by, in the mode that holds here."""
-    return text, tuple(inputs), tuple(outputs), place, symbol_values, _is_tuned.get()
+    threads = torch.get_num_threads() if _is_tuned.get() else 0
+    return text, tuple(inputs), tuple(outputs), place, symbol_values, _is_tuned.get(), threads
 
 
 def expect(begun: dict) -> None:
@@ -77,7 +78,7 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
     _attach()
     note_disturbance()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory,
-               "tune": _is_tuned.get(), "label": owner_name()}
+               "tune": _is_tuned.get(), "label": owner_name(), "threads": torch.get_num_threads()}
     try:
         return client.compile(text, inputs, outputs, **options)
     except Exception as error:
