@@ -79,8 +79,9 @@ class CompileBackend {
   /// Errors: invalid_argument for bytes that are no schedule, of another version, or none that fits the spec;
   /// resource_exhausted for too much workspace or, where a backend minds, spills; internal when the compiler fails.
   virtual Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const = 0;
-  /// Code that was compiled without target.driver, made native for it where that saves loading time. No code
-  /// generation of ours: the driver finishes the portable form.
+  /// Code that was compiled elsewhere, or without target.driver, made native for it where that saves loading time. No code
+  /// generation of ours: the driver finishes the portable form. Errors: data_loss for launch data that compile() cannot
+  /// have given, where a verdict would not show it.
   virtual Expected<Image> finish(Image image, [[maybe_unused]] const Target& target) const { return image; }
   /// An image as assembly, for people. Errors: unimplemented where this build has no disassembler for such code; data_loss for
   /// what compile() cannot have made.

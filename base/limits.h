@@ -101,6 +101,8 @@ inline constexpr size_t k_fleet_queue_bytes = size_t{64} << 20;
 inline constexpr size_t k_fleet_value_bytes = k_fleet_queue_bytes;
 inline constexpr size_t k_fleet_questions = 64;
 inline constexpr size_t k_fleet_known_keys = 65'536;
+// Of code that nobody trusted signed: a build that had so many rejected tries no more of it.
+inline constexpr size_t k_rejected_candidates = 3;
 // How long a host has what it makes for itself unless it says so again, and how long others wait for it.
 inline constexpr uint64_t k_fleet_lease_ms = 5'000;
 inline constexpr uint64_t k_fleet_lease_renewal_ms = 1'500;

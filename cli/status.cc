@@ -64,9 +64,11 @@ ExitCode print_running(const Session& session, Json status) {
       {"quarantined", fmt::format("{} keys", status.value("keys_quarantined", 0))},
   };
   if (const Json& fleet = status["fleet"]; fleet.is_object()) {
-    pairs.emplace_back("fleet", fmt::format("{} entries found, {} refused, {} written; {} searches failed",
-                                            fleet.value("entries_found", 0), fleet.value("entries_refused", 0),
-                                            fleet.value("entries_written", 0), fleet.value("searches_failed", 0)));
+    pairs.emplace_back(
+        "fleet", fmt::format("{} entries found, {} refused, {} accepted, {} rejected, {} written; {} searches failed",
+                             fleet.value("entries_found", 0), fleet.value("entries_refused", 0),
+                             fleet.value("entries_accepted", 0), fleet.value("entries_rejected", 0),
+                             fleet.value("entries_written", 0), fleet.value("searches_failed", 0)));
   }
   session.out().print_pairs(pairs);
   print_jobs(session, status["jobs"]);

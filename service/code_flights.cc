@@ -45,7 +45,7 @@ void CodeFlights::give(uint64_t build, std::vector<SuppliedCode> made) {
     const std::scoped_lock lock(m_mutex);
     for (SuppliedCode& code : made) {
       const auto flight = m_flights.find(code.key);
-      if (flight == m_flights.end() || flight->second.build != build) continue;
+      if (flight == m_flights.end() || flight->second.build != build || !code.is_proven) continue;
       flight->second.is_made = true;
       flight->second.code = std::move(code);
     }

@@ -25,7 +25,7 @@ class CodeFlights {
   /// Returns once nobody else makes any of `keys`, or `until` is past, or `is_over`, which is asked now and then.
   void wait(uint64_t build, std::span<const Digest> keys, Deadline until, const std::function<bool()>& is_over);
 
-  /// The build has made these; what it had not claimed is passed over.
+  /// The build has made these; what it had not claimed, or has yet to judge, is passed over.
   void give(uint64_t build, std::vector<SuppliedCode> made);
 
   /// Nobody waits for the build any more.

@@ -20,9 +20,14 @@ json counters_object(const Counters& counters) {
 
 json fleet_object(const FleetCounts* fleet) {
   if (fleet == nullptr) return nullptr;
-  return {{"keys_asked", fleet->keys_asked.load()},           {"entries_found", fleet->entries_found.load()},
-          {"entries_refused", fleet->entries_refused.load()}, {"searches_failed", fleet->searches_failed.load()},
-          {"entries_written", fleet->entries_written.load()}, {"entries_dropped", fleet->entries_dropped.load()}};
+  return {{"keys_asked", fleet->keys_asked.load()},
+          {"entries_found", fleet->entries_found.load()},
+          {"entries_refused", fleet->entries_refused.load()},
+          {"entries_accepted", fleet->entries_accepted.load()},
+          {"entries_rejected", fleet->entries_rejected.load()},
+          {"searches_failed", fleet->searches_failed.load()},
+          {"entries_written", fleet->entries_written.load()},
+          {"entries_dropped", fleet->entries_dropped.load()}};
 }
 
 json progress_object(const protocol::Progress& progress) {

@@ -85,9 +85,12 @@ void Supplies::open_fleet(const Config& config) {
   auto fleet = FleetTier::open({{config.cache_remote, config.remote_password_file},
                                 config.remote_signing_key,
                                 config.packs_trust,
-                                config.packs_trust_captures},
+                                config.packs_trust_captures,
+                                config.remote_untrusted == "judge"},
                                [](const std::string& sentence) { spdlog::warn("{}", sentence); });
-  if (config.packs_trust.empty()) spdlog::warn("packs.trust names nobody: nothing that cache.remote has is used");
+  if (config.packs_trust.empty() && config.remote_untrusted == "refuse") {
+    spdlog::warn("packs.trust names nobody: nothing that cache.remote has is used");
+  }
   if (!fleet.ok()) return spdlog::error("cache.remote is not used: {}", fleet.status().message());
   m_fleet = fleet->get();
   m_sources.push_back(std::move(*fleet));
@@ -97,7 +100,8 @@ std::vector<SuppliedCode> Supplies::find_code(std::vector<Digest> keys, Patience
   std::vector<SuppliedCode> found;
   for (SourceEntry& entry :
        find(std::move(keys), ArtifactKind::code, patience, [](const SourceEntry&) { return true; })) {
-    found.push_back({entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact))});
+    found.push_back(
+        {entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact)), {}, entry.is_proven});
   }
   return found;
 }
@@ -120,11 +124,10 @@ std::vector<SourceEntry> Supplies::find(std::vector<Digest> keys, ArtifactKind k
 void Supplies::offer(const BuildResult& result, EntryStore& store) {
   if (m_fleet == nullptr) return;
   for (const BuiltHead& head : result.heads) {
-    if (!m_fleet->takes(head.key, head.generation)) continue;
     const auto built = std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
     if (built == result.artifacts.end()) continue;
     const auto kind = static_cast<ArtifactKind>(built->kind);
-    if (!is_shared(kind, built->payload)) continue;
+    if (!is_shared(kind, built->payload) || !m_fleet->takes(head.key, kind, head.generation)) continue;
     SourceEntry entry{head.key, head.generation, head.artifact, artifact_of(*built), {}, head.key_parts, {}};
     entry.provenance = facts_of(head);
     if (kind == ArtifactKind::program) {
@@ -152,7 +155,7 @@ std::optional<BuildResult> Supplies::find_capture(const Digest& key) {
 }
 
 void Supplies::offer_capture(const BuiltHead& head, const std::vector<uint8_t>& data) {
-  if (m_fleet == nullptr || !m_fleet->takes(head.key, head.generation)) return;
+  if (m_fleet == nullptr || !m_fleet->takes(head.key, ArtifactKind::capture, head.generation)) return;
   m_fleet->offer({head.key,
                   head.generation,
                   head.artifact,
@@ -181,8 +184,9 @@ std::optional<BuildResult> BuildSupply::programs(std::span<const Digest> keys, b
   return result;
 }
 
-CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, Deadline until,
+CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, bool judges, Deadline until,
                             const std::function<bool()>& is_over) {
+  m_judges = judges;
   if (waits) m_supplies.m_flights.wait(m_build, keys, until, is_over);
   CodeAnswer answer = m_supplies.m_flights.claim(m_build, keys);
   // What nobody makes is looked for once it is claimed: whoever made it before has published it.
@@ -197,14 +201,21 @@ CodeAnswer BuildSupply::ask(std::span<const Digest> keys, bool waits, Deadline u
   }
   m_supplies.m_flights.give(m_build, found);
   std::ranges::move(found, std::back_inserter(answer.found));
-  m_supplied += answer.found.size();
+  m_supplied += static_cast<uint64_t>(std::ranges::count(answer.found, true, &SuppliedCode::is_proven));
   return answer;
 }
 
-/// Adds what sources have of `keys` to `found`, and gives the rest.
+/// Adds what sources have of `keys` to `found`, and gives the rest. Candidates that nobody can judge are neither: there is no
+/// better to wait for.
 std::vector<Digest> BuildSupply::look(std::vector<Digest> keys, Patience& patience, std::vector<SuppliedCode>& found) {
-  std::ranges::move(m_supplies.find_code(keys, patience), std::back_inserter(found));
-  return without(keys, {}, found);
+  std::vector<SuppliedCode> there = m_supplies.find_code(keys, patience);
+  keys = without(keys, {}, there);
+  for (SuppliedCode& each : there) {
+    if (!each.is_proven && !m_judges) continue;
+    if (!each.is_proven) m_candidates.insert_or_assign(each.key, each.artifact.digest);
+    found.push_back(std::move(each));
+  }
+  return keys;
 }
 
 /// Which of `keys` other hosts make. The others are this host's, and looked for once more: who had them before has given
@@ -247,6 +258,17 @@ std::vector<SuppliedPlan> BuildSupply::raced_plans(std::span<const Digest> keys)
 }
 
 void BuildSupply::give(std::vector<SuppliedCode> made) {
+  for (const SuppliedCode& each : made) {
+    const auto candidate = m_candidates.find(each.key);
+    if (candidate == m_candidates.end()) continue;
+    if (each.rejected.empty()) {
+      m_supplies.m_fleet->note_accepted();
+      ++m_supplied;
+    } else {
+      m_supplies.m_fleet->reject(each.key, candidate->second, each.rejected);
+      m_candidates.erase(candidate);
+    }
+  }
   if (m_supplies.m_fleet != nullptr) {
     for (const SuppliedCode& each : made) {
       if (each.key_parts.empty()) continue;
@@ -255,6 +277,13 @@ void BuildSupply::give(std::vector<SuppliedCode> made) {
     }
   }
   m_supplies.m_flights.give(m_build, std::move(made));
+}
+
+bool BuildSupply::reject_candidates(std::string_view why) {
+  if (m_candidates.empty()) return false;
+  for (const auto& [key, candidate] : std::exchange(m_candidates, {})) m_supplies.m_fleet->reject(key, candidate, why);
+  m_supplies.m_flights.end(m_build);  // they are among what it has given to others
+  return true;
 }
 
 }  // namespace kiln

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/config/config.h"
@@ -35,13 +37,17 @@ class BuildSupply {
 
   /// As of CodeSupply. A wait takes until `until` at most; then what others still make is the asker's, too. `is_over`: asked
   /// now and then whether the answer is wanted.
-  CodeAnswer ask(std::span<const Digest> keys, bool waits, Deadline until, const std::function<bool()>& is_over);
+  CodeAnswer ask(std::span<const Digest> keys, bool waits, bool judges, Deadline until,
+                 const std::function<bool()>& is_over);
   /// As of CodeSupply.
   std::vector<SuppliedPlan> raced_plans(std::span<const Digest> keys);
   /// Other builds get it at once, and so does the fleet.
   void give(std::vector<SuppliedCode> made);
+  /// What was built is wrong, or its worker has died, perhaps of a candidate: the next worker gets none of those that this
+  /// one had. Whether it had any.
+  bool reject_candidates(std::string_view why);
 
-  /// How many keys' code was found.
+  /// How many keys' code was found, candidates that passed among them.
   uint64_t supplied() const { return m_supplied; }
   /// Whether nothing was built: all programs were found.
   bool has_programs() const { return m_has_programs; }
@@ -55,7 +61,9 @@ class BuildSupply {
   Supplies& m_supplies;
   const uint64_t m_build;
   Patience m_patience;
-  std::vector<Digest> m_leased;  // what no other host makes meanwhile
+  std::vector<Digest> m_leased;                     // what no other host makes meanwhile
+  std::unordered_map<Digest, Digest> m_candidates;  // by key: what the worker judges, or found to be right
+  bool m_judges = false;                            // whether it can, as it was last asked
   uint64_t m_supplied = 0;
   bool m_has_programs = false;
 };

@@ -30,6 +30,11 @@ void set_priority(pid_t worker, protocol::Priority priority) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(worker), is_guest ? k_nicest : k_nice);
 }
 
+/// Whether a build may have failed so because of code that it was given: wrong, deadly or endless.
+bool may_be_of_code(StatusCode code) {
+  return code == StatusCode::internal || code == StatusCode::aborted || code == StatusCode::deadline_exceeded;
+}
+
 }  // namespace
 
 std::shared_ptr<BuildResult> result_of(JobOutcome outcome) {
@@ -144,9 +149,11 @@ JobOutcome WorkerPool::run(const Job& job) {
     if (is_cancelled(job.number)) return {error(StatusCode::cancelled, "not wanted any more"), 0, false};
     JobOutcome outcome = run_once(job, *supply);
     outcome.supply = supply;
-    const bool crashed = outcome.result.status().code() == StatusCode::aborted;
-    if (!crashed || stopping()) return outcome;
-    spdlog::warn("attempt {}: {}", attempt + 1, outcome.result.status().message());
+    if (stopping()) return outcome;
+    const Status& status = outcome.result.status();
+    if (may_be_of_code(status.code()) && supply->reject_candidates(status.message())) continue;
+    if (status.code() != StatusCode::aborted) return outcome;
+    spdlog::warn("attempt {}: {}", attempt + 1, status.message());
     if (attempt == limits::k_job_retries) {
       outcome.poisonous = true;
       return outcome;
@@ -193,7 +200,7 @@ CodeAnswer WorkerPool::answer(const job::CodeQuestion& question, const Job& job,
                               Deadline deadline) {
   if (job.request.cache_directory.empty()) return {};
   const Deadline now = Clock::now();
-  return supply.ask(question.keys, question.waits, now + (deadline - now) / 2,
+  return supply.ask(question.keys, question.waits, question.judges, now + (deadline - now) / 2,
                     [&] { return stopping() || is_cancelled(job.number); });
 }
 

@@ -45,6 +45,13 @@ constexpr std::array k_keys = {
         "remote.signing_key", &Config::remote_signing_key, "",
         "The key (kiln key create) that signs what is given to the store. Empty: entries are taken from it only."},
     ConfigKey{
+        "remote.untrusted", &Config::remote_untrusted, "",
+        "What becomes of code in the store that nobody of packs.trust signed: refuse; judge, it runs as a candidate "
+        "and "
+        "is used where it passes its verdict, and hosts without a signing key give their code, too. Judge lets all who "
+        "can write to the store run code as this user.",
+        "refuse,judge"},
+    ConfigKey{
         "packs.path", &Config::packs_path, "",
         "Folders, with colons between, whose packs (*.kpack) are used in place beside the cache; of the user or the "
         "system."},

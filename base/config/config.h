@@ -36,6 +36,7 @@ struct Config {
   uint64_t remote_budget_ms = 200;
   std::string remote_password_file;
   std::string remote_signing_key;
+  std::string remote_untrusted = "refuse";
 
   std::string packs_path;
   std::string packs_trust;

@@ -48,14 +48,15 @@ Expected<std::unique_ptr<FleetTier>> FleetTier::open(const FleetSettings& settin
   }
   KILN_ASSIGN_OR_RETURN(auto reading, open_fleet_store(settings.address));
   KILN_ASSIGN_OR_RETURN(auto writing, open_fleet_store(settings.address));
-  return std::unique_ptr<FleetTier>(
-      new FleetTier(std::move(trust), std::move(key), std::move(reading), std::move(writing), std::move(say)));
+  return std::unique_ptr<FleetTier>(new FleetTier(std::move(trust), std::move(key), settings.judges, std::move(reading),
+                                                  std::move(writing), std::move(say)));
 }
 
-FleetTier::FleetTier(PackTrust trust, std::optional<SigningKey> key, std::unique_ptr<FleetStore> reading,
+FleetTier::FleetTier(PackTrust trust, std::optional<SigningKey> key, bool judges, std::unique_ptr<FleetStore> reading,
                      std::unique_ptr<FleetStore> writing, Say say)
     : m_trust(std::move(trust)),
       m_key(std::move(key)),
+      m_judges(judges),
       m_reading(std::move(reading)),
       m_writing(std::move(writing)),
       m_say(std::move(say)),
@@ -119,18 +120,34 @@ Expected<Answer> FleetTier::ask(std::function<Expected<Answer>(FleetStore&)> que
 }
 
 std::optional<SourceEntry> FleetTier::believe(const Digest& key, ArtifactKind kind, FleetStore::Bytes value) {
-  auto entry = open_sealed(std::move(value), key, kind, m_trust);
+  auto entry = open_value(key, kind, std::move(value));
   if (entry.ok()) {
     ++m_counts.entries_found;
     note_known(key, entry->generation);
+    if (!entry->is_proven && m_key) note_refused(key);  // a signed one takes its place
     return std::move(*entry);
   }
   ++m_counts.entries_refused;
   m_say(fmt::format("what the fleet's store has is not used: {}", entry.status().message()));
-  const std::scoped_lock lock(m_mutex);
-  if (m_refused.size() >= limits::k_fleet_known_keys) m_refused.clear();
-  m_refused.insert(key);
+  note_refused(key);
   return std::nullopt;
+}
+
+Expected<SourceEntry> FleetTier::open_value(const Digest& key, ArtifactKind kind, FleetStore::Bytes value) {
+  KILN_ASSIGN_OR_RETURN(SourceEntry entry, open_sealed(std::move(value), key, kind, m_trust, m_judges));
+  const std::scoped_lock lock(m_mutex);
+  const auto rejected = m_rejected.find(key);
+  if (rejected == m_rejected.end() || rejected->second != entry.digest) return entry;
+  return error(StatusCode::permission_denied, "entry {}: its code was rejected here before", key.to_short());
+}
+
+void FleetTier::reject(const Digest& key, const Digest& candidate, std::string_view why) {
+  ++m_counts.entries_rejected;
+  m_say(fmt::format("code that the fleet's store has is rejected: entry {}: {}", key.to_short(), why));
+  note_refused(key);
+  const std::scoped_lock lock(m_mutex);
+  if (m_rejected.size() >= limits::k_fleet_known_keys) m_rejected.clear();
+  m_rejected.insert_or_assign(key, candidate);
 }
 
 void FleetTier::answer_questions() {
@@ -161,7 +178,7 @@ void FleetTier::answer_questions() {
 std::vector<Digest> FleetTier::lease(std::span<const Digest> keys, Patience& patience) {
   std::vector<Digest> elsewhere;
   const Deadline start = Clock::now();
-  if (!m_key || keys.empty() || patience.left <= Patience::Duration::zero()) return elsewhere;
+  if (!gives(ArtifactKind::code, 0) || keys.empty() || patience.left <= Patience::Duration::zero()) return elsewhere;
   if (m_reading_breaker.is_open(start) || m_lease_breaker.is_open(start)) return elsewhere;
   const Deadline until = start + patience.left;
   const auto taken =
@@ -228,9 +245,9 @@ bool FleetTier::is_news(const Digest& key, uint32_t generation) const {
   return known == m_known.end() || known->second < generation || m_refused.contains(key);
 }
 
-bool FleetTier::takes(const Digest& key, uint32_t generation) {
+bool FleetTier::takes(const Digest& key, ArtifactKind kind, uint32_t generation) {
   const std::scoped_lock lock(m_mutex);
-  return m_key && is_news(key, generation);
+  return gives(kind, generation) && is_news(key, generation);
 }
 
 void FleetTier::note_known(const Digest& key, uint32_t generation) {
@@ -239,8 +256,14 @@ void FleetTier::note_known(const Digest& key, uint32_t generation) {
   m_known.insert_or_assign(key, generation);
 }
 
+void FleetTier::note_refused(const Digest& key) {
+  const std::scoped_lock lock(m_mutex);
+  if (m_refused.size() >= limits::k_fleet_known_keys) m_refused.clear();
+  m_refused.insert(key);
+}
+
 void FleetTier::offer(SourceEntry&& entry) {
-  if (!m_key) return;
+  if (!gives(entry.artifact.kind, entry.generation)) return;
   {
     const std::scoped_lock lock(m_mutex);
     if (m_is_stopping || !is_news(entry.key, entry.generation)) return;
@@ -291,7 +314,7 @@ bool FleetTier::write(const SourceEntry& entry) {
     const std::scoped_lock lock(m_mutex);
     replaces = replaces || m_refused.contains(entry.key);
   }
-  const auto sealed = seal(entry, *m_key);
+  const auto sealed = seal(entry, m_key ? &*m_key : nullptr);
   Status status = sealed.status();
   if (status.ok()) {
     status = m_writing->put(name_of(entry.key), *sealed, replaces, deadline_in(limits::k_fleet_write_ms));

@@ -20,4 +20,8 @@ BuiltArtifact code_artifact(const Image& image, const std::string& backend) {
                         image.code);
 }
 
+Image image_in(const BuiltArtifact& code) {
+  return {code.payload, code.entry, code.tasks, code.workspace_bytes, code.features};
+}
+
 }  // namespace kiln

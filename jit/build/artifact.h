@@ -46,5 +46,7 @@ struct BuildResult {
 BuiltArtifact named_artifact(ArtifactKind kind, const LaunchData& launch, std::vector<uint8_t> payload);
 
 BuiltArtifact code_artifact(const Image& image, const std::string& backend);
+/// The other way round.
+Image image_in(const BuiltArtifact& code);
 
 }  // namespace kiln

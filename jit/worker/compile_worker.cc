@@ -101,8 +101,8 @@ class DaemonSupply final : public CodeSupply {
  public:
   explicit DaemonSupply(Conversation& daemon) : m_daemon(daemon) {}
 
-  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits) override {
-    m_daemon.send(job::CodeQuestion{{keys.begin(), keys.end()}, waits});
+  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits, bool judges) override {
+    m_daemon.send(job::CodeQuestion{{keys.begin(), keys.end()}, waits, judges});
     return m_daemon.receive<CodeAnswer>();
   }
   Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) override {

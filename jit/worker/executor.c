@@ -8,8 +8,9 @@
  *
  * What bad code can do: loop (the parent kills us after the deadline), crash (the parent sees us die),
  * scribble over the shared buffers (red zones tell), over our own memory (we die or answer nonsense about
- * times; the results are judged elsewhere). System calls beyond the few below kill the process. Not defended:
- * code written to deceive, which could forge times. Our compiler is buggy at worst, not malicious. */
+ * times; the results are judged elsewhere). System calls beyond the few below kill the process.
+ * What code written to deceive can do besides (remote.untrusted: judge lets in code that others made): be right only while it
+ * is looked at, here and for as long as this process lives, and forge times. It reaches no file, network or other process. */
 
 #define _GNU_SOURCE
 #include "backends/cpu/runtime/entry.h"

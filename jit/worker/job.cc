@@ -137,7 +137,8 @@ Offset<Supplies> write_supplies(FlatBufferBuilder& builder, const std::vector<Su
     const auto key = write_digest(builder, each.key);
     const auto artifact = write_artifact(builder, each.artifact);
     const auto parts = builder.CreateString(each.key_parts);
-    rows.push_back(wire::CreateSuppliedCode(builder, key, each.generation, artifact, parts));
+    const auto rejected = builder.CreateString(each.rejected);
+    rows.push_back(wire::CreateSuppliedCode(builder, key, each.generation, artifact, parts, each.is_proven, rejected));
   }
   return builder.CreateVector(rows);
 }
@@ -148,6 +149,8 @@ Status read_supplies(const Supplies* rows, std::vector<SuppliedCode>& supplies) 
     KILN_RETURN_IF_ERROR(read_digest(row->key(), each.key));
     each.generation = row->generation();
     each.key_parts = read_text(row->key_parts());
+    each.is_proven = row->is_proven();
+    each.rejected = read_text(row->rejected());
     if (row->artifact() == nullptr) return invalid_argument("code of {} without an artifact", each.key.to_short());
     KILN_RETURN_IF_ERROR(read_artifact(*row->artifact(), each.artifact));
   }
@@ -155,10 +158,12 @@ Status read_supplies(const Supplies* rows, std::vector<SuppliedCode>& supplies) 
 }
 
 Offset<void> write(FlatBufferBuilder& builder, const CodeQuestion& question) {
-  return wire::CreateCodeQuestion(builder, write_digests(builder, question.keys), question.waits).Union();
+  return wire::CreateCodeQuestion(builder, write_digests(builder, question.keys), question.waits, question.judges)
+      .Union();
 }
 Status read(const wire::CodeQuestion& table, CodeQuestion& question) {
   question.waits = table.waits();
+  question.judges = table.judges();
   return read_digests(table.keys(), question.keys);
 }
 

@@ -27,6 +27,7 @@ struct JobFailure {
 struct CodeQuestion {
   std::vector<Digest> keys;
   bool waits = false;
+  bool judges = false;
 };
 
 /// CodeSupply::give.

@@ -55,7 +55,7 @@ TEST_F(RedisFleetTest, WhatOneHostBuiltAnotherOneFindsInOneRoundTrip) {
 TEST_F(RedisFleetTest, WhoDoesNotSignWritesNothingAndWhoTrustsNobodyFindsNothing) {
   const RedisServer redis;
   const auto reader = host(redis.url(), "ours", false);
-  EXPECT_FALSE(reader->takes(entry_of(1).key, 0));
+  EXPECT_FALSE(reader->takes(entry_of(1).key, ArtifactKind::plan, 0));
   reader->offer(entry_of(1));
   write(*host(redis.url()), {entry_of(2)});
   EXPECT_EQ(redis.ask({"GET", name_of(1)}), "");

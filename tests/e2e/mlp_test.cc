@@ -9,10 +9,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "cache/fleet/sealed_entry.h"
 #include "tests/cache/servers.h"
 
 namespace kiln {
@@ -30,8 +33,9 @@ class Mlp : public ::testing::Test {
     setenv("XDG_STATE_HOME", (m_directory / "state").c_str(), 1);
     setenv("KILN_DAEMON_PATH", KILND, 1);
     setenv("KILN_DAEMON_IDLE_EXIT_MS", "20000", 1);
-    for (const char* other : {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST", "KILN_REQUIRE_HIT",
-                              "KILN_READONLY", "KILN_RECACHE", "KILN_CACHE_REMOTE"}) {
+    for (const char* other :
+         {"KILN_NO_DAEMON", "KILN_PACKS_PATH", "KILN_PACKS_TRUST", "KILN_REQUIRE_HIT", "KILN_READONLY", "KILN_RECACHE",
+          "KILN_CACHE_REMOTE", "KILN_REMOTE_SIGNING_KEY", "KILN_REMOTE_UNTRUSTED"}) {
       unsetenv(other);
     }
   }
@@ -162,6 +166,66 @@ TEST_F(Mlp, AFreshCacheBesideAFilledStoreCompilesNothing) {
   EXPECT_EQ(fresh["status"], 0);
   EXPECT_EQ(fresh["misses"], 1);
   EXPECT_EQ(fresh["compilations"], 0);
+}
+
+/// The code entries of a store, by name.
+std::map<std::string, SourceEntry> code_in(const testing::RedisServer& redis) {
+  std::map<std::string, SourceEntry> entries;
+  std::istringstream names(redis.ask({"EVAL", "return table.concat(redis.call('KEYS', 'kiln1:?*'), ' ')", "0"}));
+  for (std::string name; names >> name;) {
+    const auto key = Digest::from_hex(name.substr(name.rfind(':') + 1));
+    const std::string bytes = redis.ask({"GET", name});
+    auto entry = open_sealed({bytes.begin(), bytes.end()}, key.value(), ArtifactKind::code, {}, true);
+    if (entry.ok()) entries.emplace(name, std::move(*entry));
+  }
+  return entries;
+}
+
+TEST_F(Mlp, HostsWithoutKeysThatJudgeCodeShareWhatTheyCompileAndMakeWhatIsWrongThemselves) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  setenv("KILN_CACHE_REMOTE", redis.url().c_str(), 1);
+  setenv("KILN_REMOTE_BUDGET_MS", "60000", 1);
+  setenv("KILN_REMOTE_UNTRUSTED", "judge", 1);
+  const auto run_on_host = [&](const char* name) {
+    setenv("KILN_CACHE_DIR", (m_directory / name).c_str(), 1);
+    auto result = run_process();
+    result["fleet"] = run_process(KILN_CLI " status --json")["fleet"];
+    EXPECT_EQ(kiln("daemon stop"), 0);
+    return result;
+  };
+  const auto first = run_on_host("first");
+  const auto entries = code_in(redis);
+  EXPECT_EQ(first["compilations"], entries.size());
+  ASSERT_GE(entries.size(), 3U);
+  const auto second = run_on_host("second");
+  EXPECT_EQ(second["status"], 0);
+  EXPECT_EQ(second["compilations"], 0);
+  EXPECT_EQ(second["fleet"]["entries_accepted"], entries.size());
+
+  const auto plant = [&](const std::string& name, SourceEntry entry, const Artifact& code) {
+    entry.artifact = code;
+    entry.digest = artifact_digest(code);
+    const auto bytes = seal(entry, nullptr);
+    redis.ask({"SET", name, std::string(bytes->begin(), bytes->end())});
+  };
+  const auto with_body = [](Artifact code, std::initializer_list<uint8_t> body) {
+    std::copy(body.begin(), body.end(), code.payload.begin() + static_cast<ptrdiff_t>(code.launch.entry));
+    return code;
+  };
+  auto at = entries.begin();
+  plant(at->first, at->second, std::prev(entries.end())->second.artifact);  // another key's
+  ++at;
+  plant(at->first, at->second, with_body(at->second.artifact, {0xeb, 0xfe}));  // it goes round in a circle
+  ++at;
+  plant(at->first, at->second, with_body(at->second.artifact, {0x0f, 0x0b}));  // no instruction
+  const auto lied_to = run_on_host("third");
+  EXPECT_EQ(lied_to["status"], 0);
+  EXPECT_GE(lied_to["compilations"], 3);
+  EXPECT_EQ(lied_to["fleet"]["entries_rejected"], lied_to["compilations"]);
+  const auto fourth = run_on_host("fourth");
+  EXPECT_EQ(fourth["status"], 0);
+  EXPECT_EQ(fourth["compilations"], 0) << "what was made took the lies' places";
 }
 
 TEST_F(Mlp, WhereHitsAreRequiredAMissIsAnErrorAndNothingIsStarted) {

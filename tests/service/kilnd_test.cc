@@ -19,6 +19,7 @@
 
 #include "base/config/directories.h"
 #include "base/limits.h"
+#include "cache/fleet/sealed_entry.h"
 #include "cache/pack/pack_writer.h"
 #include "cache/reader/reader.h"
 #include "client/connection/connection.h"
@@ -500,6 +501,46 @@ TEST_F(KilndTest, DaemonsBesideOneStoreCompileAKernelOnce) {
     redis.ask({"FLUSHALL"});
   }
   EXPECT_TRUE(Connection(other).command({.verb = Verb::shutdown}, deadline_in(k_patience_ms), false).ok());
+}
+
+/// Right code, and code that is wrong, that kills its judge, or that passes its own verdict and makes programs wrong.
+TEST_F(KilndTest, CodeThatNobodySignedIsJudgedWhereTheConfigurationSaysSo) {
+  if (!testing::has_program("redis-server")) GTEST_SKIP() << "there is no redis-server";
+  const testing::RedisServer redis;
+  m_config.cache_remote = redis.url();
+  m_config.remote_budget_ms = k_patience_ms;
+  m_config.remote_untrusted = "judge";
+  const std::string name = "kiln1:" + k_layer.to_hex();
+  const auto fleet_of = [&](const char* counter) { return ask({.verb = Verb::status})["fleet"][counter]; };
+  EXPECT_EQ(build("layer a")->compilations, 1U);
+  start_afresh();
+  const std::string right = redis.ask({"GET", name});
+  ASSERT_FALSE(right.empty());
+  EXPECT_EQ(build("layer b")->compilations, 0U);
+  EXPECT_EQ(mapped_bytes(k_layer, KILN_ARTIFACT_CODE), 64U);
+  EXPECT_EQ(fleet_of("entries_accepted"), 1);
+  EXPECT_EQ(ask({.verb = Verb::status})["counters"]["kernels_supplied"], 1);
+
+  for (const uint8_t body : {0x11, 0xcc, 0xf4}) {
+    start_afresh();
+    const Artifact code{ArtifactKind::code, {}, std::vector<uint8_t>(64, body)};
+    const auto planted = seal({.key = k_layer,
+                               .digest = artifact_digest(code),
+                               .artifact = code,
+                               .canonical_key = std::string(k_layer_parts)},
+                              nullptr);
+    ASSERT_TRUE(planted.ok()) << planted.status().to_string();
+    redis.ask({"SET", name, std::string(planted->begin(), planted->end())});
+    const auto built = build("layer b");
+    ASSERT_TRUE(built.ok()) << int{body} << ": " << built.status().to_string();
+    EXPECT_EQ(built->compilations, 1U);
+    EXPECT_EQ(fleet_of("entries_rejected"), 1) << int{body};
+    start_afresh();
+    EXPECT_EQ(redis.ask({"GET", name}), right) << int{body} << ": what was made here took its place";
+  }
+  m_config.remote_untrusted = "refuse";
+  EXPECT_EQ(build("layer b")->compilations, 1U);
+  EXPECT_GE(fleet_of("entries_refused"), 1);
 }
 
 /// Whoever signs captures that are believed runs code of theirs in Python: that takes a trust of its own.

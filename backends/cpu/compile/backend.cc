@@ -134,6 +134,14 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
   return image;
 }
 
+Expected<Image> CpuCompileBackend::finish(Image image, const Target& target) const {
+  KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
+  const bool is_made_for_it = image.features == cpu->features && image.entry < image.code.size() && image.tasks > 0 &&
+                              image.workspace_bytes <= limits::k_task_workspace_bytes;
+  if (is_made_for_it) return image;
+  return error(StatusCode::data_loss, "cpu: launch data that code for {} cannot have", target.name);
+}
+
 Expected<std::string> CpuCompileBackend::disassemble(const Image& image, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
   return cpu::disassemble(image, *cpu);

@@ -18,6 +18,7 @@ class CpuCompileBackend final : public CompileBackend {
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   std::optional<SizedSpec> sized(const KernelSpec& spec, const Target& target) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
+  Expected<Image> finish(Image image, const Target& target) const override;
   Expected<std::string> disassemble(const Image& image, const Target& target) const override;
 
   /// All that the implementations list, candidates() at the front.

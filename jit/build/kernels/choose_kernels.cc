@@ -47,24 +47,30 @@ nlohmann::ordered_json report_of(const KernelJob& job, const BuiltKernel& kernel
           {"tiles_checked", kernel.tiles_met}};
 }
 
+/// Whether a verdict here says all that is promised of code: not that its bits are those of the target's first pick.
+bool can_judge(const BuildTarget& target) { return target.proof == Proof::verified && !target.target.is_deterministic; }
+
 /// Takes from others what they have of the jobs' code. The jobs whose code another build makes right now are given; what is
-/// left of `jobs` is to be made here.
-Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, std::vector<KernelJob>& jobs,
-                                               ChosenKernels& chosen) {
+/// left of `jobs` is to be made here, or judged.
+Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, const BuildTarget& target,
+                                               std::vector<KernelJob>& jobs, ChosenKernels& chosen) {
   std::vector<KernelJob> elsewhere;
   if (supply == nullptr || jobs.empty()) return elsewhere;
   std::vector<Digest> keys;
   for (const KernelJob& job : jobs) keys.push_back(job.key);
-  KILN_ASSIGN_OR_RETURN(CodeAnswer answer, supply->ask(keys, waits));
+  const bool judges = can_judge(target);
+  KILN_ASSIGN_OR_RETURN(CodeAnswer answer, supply->ask(keys, waits, judges));
   std::vector<KernelJob> rest;
   for (KernelJob& job : jobs) {
     const auto found = std::ranges::find(answer.found, job.key, &SuppliedCode::key);
-    if (found != answer.found.end()) {
+    const bool is_found = found != answer.found.end();
+    if (is_found && found->is_proven) {
       add_code(job, found->generation, std::move(found->artifact), chosen);
-    } else {
-      const bool is_elsewhere = std::ranges::find(answer.elsewhere, job.key) != answer.elsewhere.end();
-      (is_elsewhere ? elsewhere : rest).push_back(std::move(job));
+      continue;
     }
+    if (is_found && judges) job.made_before = image_in(found->artifact);
+    const bool is_elsewhere = std::ranges::find(answer.elsewhere, job.key) != answer.elsewhere.end();
+    (is_elsewhere ? elsewhere : rest).push_back(std::move(job));
   }
   jobs = std::move(rest);
   return elsewhere;
@@ -79,7 +85,9 @@ Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, 
   for (size_t i = 0; i < jobs.size(); ++i) {
     chosen.report.push_back(report_of(jobs[i], kernels[i]));
     chosen.compilations += kernels[i].compilations;
-    if (environment.supply != nullptr) made.push_back({jobs[i].key, 0, kernels[i].artifact, jobs[i].key_parts});
+    if (environment.supply != nullptr) {
+      made.push_back({jobs[i].key, 0, kernels[i].artifact, jobs[i].key_parts, true, kernels[i].rejected});
+    }
     add_code(jobs[i], 0, std::move(kernels[i].artifact), chosen, std::move(kernels[i].schedule));
   }
   return environment.supply == nullptr ? Status() : environment.supply->give(std::move(made));
@@ -198,9 +206,7 @@ BuildResult ChosenKernels::news() {
 
 Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Published& published) {
   const auto made = std::ranges::find(chosen.artifacts, code, &BuiltArtifact::digest);
-  if (made != chosen.artifacts.end()) {
-    return Image{made->payload, made->entry, made->tasks, made->workspace_bytes, made->features};
-  }
+  if (made != chosen.artifacts.end()) return image_in(*made);
   if (auto known = published.image_named(code)) return std::move(*known);
   return error(StatusCode::not_found, "code {} is gone from the cache", code.to_short());
 }
@@ -215,7 +221,7 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
   std::vector<KernelJob>& jobs = wanted.jobs();
 
   ChosenKernels chosen;
-  KILN_ASSIGN_OR_RETURN(auto elsewhere, take_supplied(environment.supply, false, jobs, chosen));
+  KILN_ASSIGN_OR_RETURN(auto elsewhere, take_supplied(environment.supply, false, target, jobs, chosen));
   Beside ahead;
   if (beside && target.proof == Proof::verified && elsewhere.empty()) {
     ahead = [&](std::span<const BuiltArtifact> first) {
@@ -225,7 +231,8 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
     };
   }
   KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen, ahead));
-  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none, take_supplied(environment.supply, true, elsewhere, chosen));
+  KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none,
+                        take_supplied(environment.supply, true, target, elsewhere, chosen));
   KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
   wanted.settle(chosen);
   return chosen;

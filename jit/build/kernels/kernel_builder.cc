@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "autotune/machine_lock.h"
+#include "base/limits.h"
 #include "frontend/kernel/affine.h"
 #include "jit/build/kernels/launch_reference.h"
 #include "jit/build/kernels/work_items.h"
@@ -27,6 +28,7 @@ constexpr double k_hang_ms_per_operation = 1e-5;
 constexpr double k_hang_ms_least = 3'000;
 // Harsh situations show in any part of a large grid: of one that costs more, some tasks are run.
 constexpr double k_harsh_operations = 1e8;
+constexpr const char* k_made_before = "made before";  // in the place of a schedule's description
 constexpr Situation k_bad_index_situations[] = {Situation::negative_index, Situation::index_at_end,
                                                 Situation::far_index};
 
@@ -89,11 +91,17 @@ class KernelBuild {
   /// The code of the first candidate, which has no verdict yet. Errors: it has none, or does not compile; run() goes on.
   Expected<BuiltArtifact> compile_first() {
     KILN_RETURN_IF_ERROR(m_backend.claims(m_job.spec(), m_target));
-    if (m_job.made_before) return error(StatusCode::failed_precondition, "there is code of another build");
+    if (m_made_before != nullptr) return error(StatusCode::failed_precondition, "there is code of another build");
     if (m_schedules.empty()) return error(StatusCode::internal, "no candidates");
     m_first = compile(m_schedules.front());
     KILN_RETURN_IF_ERROR(m_first->status());
     return code_artifact(**m_first, m_target.backend);
+  }
+
+  /// Code that was made before does not get its verdict any more.
+  void pass_over_made_before(size_t rejected) {
+    if (std::exchange(m_made_before, nullptr) == nullptr) return;
+    reject(k_made_before, error(StatusCode::cancelled, "not tried, as {} others did not pass", rejected));
   }
 
   Expected<BuiltKernel> run(CandidateRunner* runner) {
@@ -103,9 +111,9 @@ class KernelBuild {
       const Status failure = claimed.with_context(name);
       return claimed.code() == StatusCode::unimplemented ? of_an_op(failure) : failure;
     }
-    if (m_job.made_before) {
+    if (m_made_before != nullptr) {
       KILN_ASSIGN_OR_RETURN(const bool passed,
-                            judge(m_backend.finish(*m_job.made_before, m_target), "made before", m_schedules));
+                            judge(m_backend.finish(*m_made_before, m_target), k_made_before, m_schedules));
       if (passed) return std::move(m_built);
     }
     for (const Schedule& schedule : m_schedules) {
@@ -149,6 +157,7 @@ class KernelBuild {
   }
 
   bool reject(const std::string& schedule, const Status& why) {
+    if (m_built.rejected.empty()) m_built.rejected = why.message();
     m_failures += fmt::format("; {}: {}", schedule, why.message());
     return false;
   }
@@ -208,7 +217,8 @@ class KernelBuild {
   const CompileBackend& m_backend;
   const Target& m_target;
   const std::vector<Schedule> m_schedules;
-  std::optional<Expected<Image>> m_first;  // the first of them, compiled
+  const Image* m_made_before = m_job.made_before ? &*m_job.made_before : nullptr;  // where it is still to be tried
+  std::optional<Expected<Image>> m_first;                                          // the first of them, compiled
   CandidateRunner* m_runner = nullptr;
   BuiltKernel m_built;
   Situation m_situation = Situation::plain;  // of the trial and its reference
@@ -285,7 +295,12 @@ class KernelBuilds {
     const auto build = [&](size_t item, CandidateRunner* runner) -> Status {
       if (item < others) return beside(), Status();
       const size_t job = m_order[item - others];
-      KILN_ASSIGN_OR_RETURN(kernels[job], build_of(job, runner).run(runner));
+      KernelBuild& kernel = build_of(job, runner);
+      if (const size_t rejected = m_rejected; rejected >= limits::k_rejected_candidates) {
+        kernel.pass_over_made_before(rejected);
+      }
+      KILN_ASSIGN_OR_RETURN(kernels[job], kernel.run(runner));
+      if (m_jobs[job].made_before && !kernels[job].rejected.empty()) ++m_rejected;
       m_builds[job].reset();  // with its samples and reference
       m_environment.progress("compile", done.fetch_add(1) + 1, m_jobs.size(), kernel_name(m_jobs[job].spec()));
       return {};
@@ -338,6 +353,7 @@ class KernelBuilds {
   const BuildEnvironment& m_environment;
   std::vector<size_t> m_order;
   std::vector<std::optional<KernelBuild>> m_builds;
+  std::atomic<size_t> m_rejected{0};  // of what was made before
 };
 
 }  // namespace

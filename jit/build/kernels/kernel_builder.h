@@ -30,7 +30,7 @@ struct KernelJob {
   std::string key_parts;
   const Plan* plan = nullptr;
   const Launch* launch = nullptr;
-  std::optional<Image> made_before = std::nullopt;  // code whose verdict was deferred: tried before any is compiled
+  std::optional<Image> made_before = std::nullopt;  // code that has no verdict yet: tried before any is compiled
   std::optional<SizedSpec> sized = std::nullopt;    // of code that takes sizes from its launches
 
   const KernelSpec& spec() const { return plan->specs[launch->spec]; }
@@ -45,6 +45,7 @@ struct BuiltKernel {
   uint64_t checked = 0;               // elements compared
   uint64_t tiles = 0, tiles_met = 0;  // Verdict's, on ordinary numbers
   uint64_t compilations = 0;          // more than one when a candidate was rejected
+  std::string rejected;               // what was wrong with the first candidate; empty: it is the kernel
 };
 
 /// Spec → candidates → code → verdict: the best-first candidate that compiles and passes. Without a

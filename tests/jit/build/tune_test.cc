@@ -111,7 +111,7 @@ class KeptSupply final : public CodeSupply {
     std::ranges::copy(result.artifacts, std::back_inserter(m_artifacts));
   }
 
-  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool /*waits*/) override {
+  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool /*waits*/, bool /*judges*/) override {
     CodeAnswer answer;
     for (const Digest& key : keys) {
       find(key, [&](const BuiltHead& head, const BuiltArtifact& code) {
