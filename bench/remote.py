@@ -4,9 +4,9 @@ aside; --layers, --width, … are those of gpt2_process.py. --parts, of:
 
   filled   first steps in turn: of a warm start, and of an empty cache beside a filled store
   ill      first steps, caches empty, of hosts that take from a store, sign for it and lease there: without a store, beside one
-           that answers after a second, that is gone, that has a bit of each entry flipped, whose entries a stranger signed.
-           A daemon says how many entries it met and refused. A result is wrong whose loss or gradients are farther from
-           eager's than twice what they are without a store, and a millionth
+           that answers after a second, that is gone, that has a bit of each entry flipped, whose entries a stranger signed,
+           which are refused, or judged. A daemon says how many entries it met, refused, accepted and rejected. A result is
+           wrong whose loss or gradients are farther from eager's than twice what they are without a store, and a millionth
   fleet    --hosts daemons with caches of their own beside one empty store are asked for the graphs of one step at once:
            compilations in all, against one host alone"""
 import argparse
@@ -149,7 +149,8 @@ def totals(results):
     fleets = [fleet for each in results if (fleet := each["daemon"].get("fleet"))]
     return {"compilations": sum(each["stats"]["compilations"] for each in results),
             **{name: max(each[name] for each in results) for name in ("loss_error", "gradient_error") if name in results[0]},
-            **{name: sum(fleet[name] for fleet in fleets) for name in ("entries_found", "entries_refused")}}
+            **{name: sum(fleet[name] for fleet in fleets)
+               for name in ("entries_found", "entries_refused", "entries_accepted", "entries_rejected")}}
 
 
 def wrong_results(results, without):
@@ -176,7 +177,8 @@ def ill(rounds, steps, rows):
         entries = entries_of(port)
         lies = {name: flipped(value) for name, value in entries.items()}
         stores = {"slow": beside(Proxy(port, late).port, ours), "gone": beside(free_port(), ours),
-                  "flips": beside(lying, ours), "stranger": beside(port, theirs)}
+                  "flips": beside(lying, ours), "stranger": beside(port, theirs),
+                  "judged": beside(port, theirs) | {"KILN_REMOTE_UNTRUSTED": "judge"}}
 
         def prepare(_):
             refill(port, entries)
