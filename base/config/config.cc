@@ -115,9 +115,9 @@ constexpr std::array k_keys = {
     ConfigKey{"worker.count", &Config::worker_count, "", "Builds at once; 0 is one for each processor."},
     ConfigKey{"worker.deadline_ms", &Config::worker_deadline_ms, "ms",
               "A build that takes longer is killed and its key quarantined."},
-    ConfigKey{
-        "worker.memory_expected_bytes", &Config::worker_memory_expected_bytes, "bytes",
-        "What a build takes of the memory: no more run at once than there is free memory for, but one; 0 is none."},
+    ConfigKey{"worker.memory_expected_bytes", &Config::worker_memory_expected_bytes, "bytes",
+              "Memory that a build is expected to take: no more run at once than fit in what is free, but one. 0: "
+              "memory is not looked at."},
     ConfigKey{"worker.memory_max_bytes", &Config::worker_memory_max_bytes, "bytes",
               "Address space of one compile worker; 0 is no limit."},
     ConfigKey{"worker.quarantine_ms", &Config::worker_quarantine_ms, "ms",
