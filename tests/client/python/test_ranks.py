@@ -79,4 +79,4 @@ def test_the_same_job_compiles_nothing_and_computes_the_same_bits(job, again):
 
 def test_captures_are_known_by_what_they_are_of(job):
     names = {head["name"] for head in job.heads("capture").values()}
-    assert {"Block: capture", "Block: check"} <= names
+    assert {"Gpt: check", "Linear: check"} <= names
