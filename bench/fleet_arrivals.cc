@@ -141,7 +141,7 @@ class Host {
     std::vector<Digest> mine, elsewhere = keys;
     for (const bool waits : {false, true}) {
       if (elsewhere.empty()) break;
-      const CodeAnswer answer = supply.ask(elsewhere, waits, deadline_in(600'000), [] { return false; });
+      const CodeAnswer answer = supply.ask(elsewhere, waits, false, deadline_in(600'000), [] { return false; });
       mine = elsewhere;
       std::erase_if(mine, [&](const Digest& key) {
         return std::ranges::find(answer.found, key, &SuppliedCode::key) != answer.found.end() ||

@@ -251,10 +251,8 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
      "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None, tune=False, "
-     "label=None, "
-     "threads=0) -> Program. num_threads: that it runs on, 0: what OpenMP says at each call; threads: that candidates "
-     "race "
-     "on, 0: all cores."},
+     "label=None, threads=0) -> Program. num_threads: that it runs on, 0: what OpenMP says at each call. threads: that "
+     "candidates race on, 0: all cores."},
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},
