@@ -63,14 +63,15 @@ Graph product_of(int64_t m, int64_t n, int64_t k) {
 /// A product of some milliseconds.
 Graph product() { return product_of(384, 512, 768); }
 
-/// Two that share nothing but an input.
+/// Two that share nothing: there is one plan of them.
 Graph two_products() {
   Graph graph;
   GraphBuilder builder(graph);
   const ValueId x = graph.add_input({DType::f32, {Dim(40), Dim(72)}, {}});
+  const ValueId y = graph.add_input({DType::f32, {Dim(40), Dim(72)}, {}});
   const ValueId v = graph.add_input({DType::f32, {Dim(72), Dim(48)}, {}});
   const ValueId w = graph.add_input({DType::f32, {Dim(72), Dim(96)}, {}});
-  graph.set_outputs({builder.op("matmul", {x, v}), builder.op("matmul", {x, w})});
+  graph.set_outputs({builder.op("matmul", {x, v}), builder.op("matmul", {y, w})});
   EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
   return graph;
 }
