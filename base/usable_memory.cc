@@ -39,11 +39,10 @@ uint64_t left_in(const std::string& folder) {
     limit = std::min(limit, number_in(folder + name).value_or(k_no_limit));
   }
   if (limit == k_no_limit) return k_no_limit;
-  const bool is_unified = number_in(folder + "/memory.current").has_value();
-  const uint64_t taken =
-      number_in(folder + (is_unified ? "/memory.current" : "/memory.usage_in_bytes")).value_or(uint64_t{0});
+  const auto current = number_in(folder + "/memory.current");  // of the unified hierarchy alone
+  const uint64_t taken = current ? *current : number_in(folder + "/memory.usage_in_bytes").value_or(0);
   const uint64_t idle =
-      number_after(is_unified ? "inactive_file" : "total_inactive_file", folder + "/memory.stat").value_or(0);
+      number_after(current ? "inactive_file" : "total_inactive_file", folder + "/memory.stat").value_or(0);
   const uint64_t held = taken - std::min(idle, taken);
   return limit - std::min(held, limit);
 }

@@ -309,7 +309,7 @@ bool Server::Impl::answer_found(uint64_t session, const protocol::Build& build) 
 }
 
 void Server::Impl::start_jobs() {
-  while (!m_draining && m_jobs.running() < m_pool->room()) {
+  while (!m_draining && m_jobs.queued() > 0 && m_pool->has_room_beside(m_jobs.running())) {
     const JobTable::Job* job = m_jobs.next();
     if (job == nullptr) return;
     if (auto unkept = m_unkept.find(job->key)) {

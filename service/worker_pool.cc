@@ -59,8 +59,9 @@ WorkerPool::WorkerPool(Options options, Supplies& supplies)
   // Started from here, not from a pool thread: it dies with the thread that starts it.
   if (const Status status = m_zygote.warm(); !status.ok()) spdlog::error("{}", status.message());
   for (size_t i = 0; i < m_options.count; ++i) m_threads.emplace_back([this] { work(); });
-  if (room() < m_options.count) {
-    spdlog::warn("free memory allows {} builds at once, of {} (worker.memory_expected_bytes)", room(), m_options.count);
+  if (const size_t allowed = room(); allowed < m_options.count) {
+    spdlog::warn("free memory allows {} builds at once, of {} (worker.memory_expected_bytes)", allowed,
+                 m_options.count);
   }
 }
 
@@ -69,6 +70,11 @@ WorkerPool::WorkerPool(Options options, Supplies& supplies)
 size_t WorkerPool::room() const {
   if (m_options.memory_expected_bytes == 0) return m_options.count;
   return std::clamp<uint64_t>(usable_memory() / m_options.memory_expected_bytes, 1, m_options.count);
+}
+
+/// What is free is read from files of the system, and only where it decides.
+bool WorkerPool::has_room_beside(size_t running) const {
+  return running < size() && (running == 0 || running < room());
 }
 
 WorkerPool::~WorkerPool() {

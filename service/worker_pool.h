@@ -61,6 +61,8 @@ class WorkerPool {
   size_t size() const { return m_options.count; }
   /// How many builds there is free memory for at this moment: size() at most, and one always.
   size_t room() const;
+  /// Whether one more may run beside so many.
+  bool has_room_beside(size_t running) const;
 
   /// Gives the job's number. Without `keep` nothing is kept before the job is done. Its priority is for good: where it is
   /// to be another, the job is cancelled and submitted anew.

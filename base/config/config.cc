@@ -32,9 +32,10 @@ constexpr std::array k_keys = {
               "On: what is compiled for this process is given to it and not kept in the cache, nor are captures."},
     ConfigKey{"cache.shared", &Config::cache_shared, "",
               "A cache directory of this user or root that is only read, for what neither the cache nor a pack has."},
-    ConfigKey{"cache.remote", &Config::cache_remote, "",
-              "A store that the hosts of a fleet share: redis[s]://host[:port][/database], http[s]://host[:port]/folder, "
-              "s3://bucket[/prefix][?region=…&endpoint=…]. Empty: none."},
+    ConfigKey{
+        "cache.remote", &Config::cache_remote, "",
+        "A store that the hosts of a fleet share: redis[s]://host[:port][/database], http[s]://host[:port]/folder, "
+        "s3://bucket[/prefix][?region=…&endpoint=…]. Empty: none."},
     ConfigKey{"remote.budget_ms", &Config::remote_budget_ms, "ms",
               "How long a build waits for the fleet's store, all its questions together."},
     ConfigKey{
@@ -47,9 +48,8 @@ constexpr std::array k_keys = {
     ConfigKey{
         "remote.untrusted", &Config::remote_untrusted, "",
         "What becomes of code in the store that nobody of packs.trust signed: refuse; judge, it runs as a candidate "
-        "and "
-        "is used where it passes its verdict, and hosts without a signing key give their code, too. Judge lets all who "
-        "can write to the store run code as this user.",
+        "and is used where it passes its verdict, and hosts without a signing key give their code, too. Judge lets all "
+        "who can write to the store run code as this user.",
         "refuse,judge"},
     ConfigKey{
         "packs.path", &Config::packs_path, "",

@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/kernels/tune_kernels.h"
 #include "jit/resolve/key.h"
@@ -22,13 +21,7 @@ std::optional<Image> deferred_code(const Digest& spec, const BuildTarget& target
 
 void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen,
               std::string schedule = {}) {
-  chosen.heads.push_back({.key = job.key,
-                          .artifact = artifact.digest,
-                          .generation = generation,
-                          .key_parts = job.key_parts,
-                          .name = kernel_name(job.spec()),
-                          .schedule = std::move(schedule),
-                          .spec = kernel_text(job.spec())});
+  chosen.heads.push_back(code_head(job, artifact.digest, generation, std::move(schedule)));
   chosen.artifacts.push_back(std::move(artifact));
 }
 
@@ -185,11 +178,14 @@ class WantedCode {
   std::vector<KernelJob> m_jobs;
 };
 
-/// What will have been chosen where every first candidate passes.
+/// What will have been chosen where every first candidate passes. Its heads say where keys lead, and nothing for people.
 ChosenKernels foreseen(const ChosenKernels& known, std::span<const KernelJob> jobs,
                        std::span<const BuiltArtifact> first) {
   ChosenKernels chosen = known;
-  for (size_t i = 0; i < jobs.size(); ++i) add_code(jobs[i], 0, first[i], chosen);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    chosen.heads.push_back({jobs[i].key, first[i].digest, 0, {}, {}});
+    chosen.artifacts.push_back(first[i]);
+  }
   return chosen;
 }
 

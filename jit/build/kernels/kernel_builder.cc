@@ -13,6 +13,7 @@
 #include "autotune/machine_lock.h"
 #include "base/limits.h"
 #include "frontend/kernel/affine.h"
+#include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/launch_reference.h"
 #include "jit/build/kernels/work_items.h"
 #include "jit/build/plan/missing_op.h"
@@ -244,6 +245,16 @@ Machine machine_for(const CompileBackend& backend, const Target& target, const M
 
 Machine machine_for(const CompileBackend& backend, const Target& target, const CandidateRunner* runner) {
   return machine_for(backend, target, runner == nullptr ? nullptr : runner->machine());
+}
+
+BuiltHead code_head(const KernelJob& job, const Digest& code, uint32_t generation, std::string schedule) {
+  return {.key = job.key,
+          .artifact = code,
+          .generation = generation,
+          .key_parts = job.key_parts,
+          .name = kernel_name(job.spec()),
+          .schedule = std::move(schedule),
+          .spec = kernel_text(job.spec())};
 }
 
 uint32_t run_timeout_ms(const KernelSpec& spec) {

@@ -48,6 +48,9 @@ struct BuiltKernel {
   std::string rejected;               // what was wrong with the first candidate; empty: it is the kernel
 };
 
+/// The head that makes code the job's, with what people are told of it. `schedule`: in words; empty: not known.
+BuiltHead code_head(const KernelJob& job, const Digest& code, uint32_t generation, std::string schedule);
+
 /// Spec → candidates → code → verdict: the best-first candidate that compiles and passes. Without a
 /// runner the first that compiles: its verdict is deferred.
 /// Errors: internal, with every candidate's failure.

@@ -10,7 +10,6 @@
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "autotune/record.h"
-#include "frontend/kernel/kernel_text.h"
 #include "jit/build/kernels/kernel_builder.h"
 #include "jit/build/kernels/near_records.h"
 #include "jit/build/kernels/work_items.h"
@@ -230,13 +229,7 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
     choice.code = code->digest;
     chosen.artifacts.push_back(std::move(*code));
   }
-  chosen.heads.push_back({.key = job.kernel.key,
-                          .artifact = choice.code,
-                          .generation = choice.generation,
-                          .key_parts = job.kernel.key_parts,
-                          .name = kernel_name(job.kernel.spec()),
-                          .schedule = tuning.schedule(),
-                          .spec = kernel_text(job.kernel.spec())});
+  chosen.heads.push_back(code_head(job.kernel, choice.code, choice.generation, tuning.schedule()));
   chosen.compilations += tuning.compilations();
   replace(plans, job.spec, choice, chosen);
 
