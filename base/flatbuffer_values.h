@@ -9,7 +9,7 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-/// Texts, bytes and digests in tables of FlatBuffers. What is absent reads as empty.
+/// Texts, bytes, lists and digests in tables of FlatBuffers. What is absent reads as empty.
 namespace kiln {
 
 using FlatBytes = flatbuffers::Vector<uint8_t>;
@@ -26,6 +26,12 @@ inline flatbuffers::Offset<FlatBytes> write_digests(flatbuffers::FlatBufferBuild
   return builder.CreateVector(bytes);
 }
 
+/// Of a vector, or what is like one.
+template <typename List>
+size_t size_of_list(const List* list) {
+  return list == nullptr ? 0 : list->size();
+}
+
 inline std::string read_text(const flatbuffers::String* text) { return text == nullptr ? "" : text->str(); }
 
 inline std::vector<uint8_t> read_bytes(const FlatBytes* bytes) {
@@ -34,7 +40,7 @@ inline std::vector<uint8_t> read_bytes(const FlatBytes* bytes) {
 
 /// Errors: invalid_argument for another length than a digest's, absent ones too.
 inline Status read_digest(const FlatBytes* bytes, Digest& digest) {
-  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  const size_t size = size_of_list(bytes);
   if (size != digest.bytes.size()) return invalid_argument("digest has {} bytes, expected 32", size);
   std::memcpy(digest.bytes.data(), bytes->data(), size);
   return {};
@@ -42,7 +48,7 @@ inline Status read_digest(const FlatBytes* bytes, Digest& digest) {
 
 /// Errors: invalid_argument for bytes that are no whole number of digests.
 inline Status read_digests(const FlatBytes* bytes, std::vector<Digest>& digests) {
-  const size_t size = bytes == nullptr ? 0 : bytes->size();
+  const size_t size = size_of_list(bytes);
   if (size % sizeof(Digest::bytes) != 0) return invalid_argument("digests have {} bytes", size);
   digests.resize(size / sizeof(Digest::bytes));
   for (size_t i = 0; i < digests.size(); ++i) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "base/flatbuffer_values.h"
 #include "frontend/kernel/kernel_spec.h"
+#include "jit/run/artifact_digest.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln {
@@ -19,11 +21,6 @@ Status misread(std::string_view what) {
   return error(StatusCode::data_loss, "{} is not what this build writes: kiln verify looks through all entries", what);
 }
 
-template <typename List>
-size_t size_of_list(const List* list) {
-  return list == nullptr ? 0 : list->size();
-}
-
 /// A program or plan in the mapped cache. Its bytes stay as long as the cache is open.
 template <typename Table>
 Expected<const Table*> read(CacheDirectory& cache, const Digest& digest, kiln_artifact_kind kind) {
@@ -34,12 +31,6 @@ Expected<const Table*> read(CacheDirectory& cache, const Digest& digest, kiln_ar
   flatbuffers::Verifier verifier(view.payload, view.header.payload_size);
   if (!verifier.VerifyBuffer<Table>(nullptr)) return misread(digest.to_short());
   return flatbuffers::GetRoot<Table>(view.payload);
-}
-
-Digest to_digest(const fb::ArtifactDigest& stored) {
-  Digest digest;
-  std::ranges::copy(*stored.bytes(), digest.bytes.begin());
-  return digest;
 }
 
 /// "f32[64, 256]{1, 64}", as in the text form.

@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "base/aligned_elements.h"
+#include "base/flatbuffer_values.h"
 #include "base/limits.h"
 #include "frontend/infer/builder.h"
 #include "frontend/ir/validate.h"
@@ -21,11 +22,6 @@ constexpr uint32_t k_verifier_tables = 16'000'000;
 
 Status exhausted(std::string_view what, size_t count, size_t limit) {
   return error(StatusCode::resource_exhausted, "{} {}, the limit is {}", count, what, limit);
-}
-
-template <typename Wire>
-size_t size_of_list(const flatbuffers::Vector<Wire>* list) {
-  return list == nullptr ? 0 : list->size();
 }
 
 Expected<Dim> read_dim(const wire::Dim* from, size_t symbol_count) {

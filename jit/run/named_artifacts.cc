@@ -1,7 +1,7 @@
 #include "jit/run/named_artifacts.h"
 
-#include <algorithm>
-
+#include "base/flatbuffer_values.h"
+#include "jit/run/artifact_digest.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln {
@@ -14,10 +14,7 @@ std::vector<Digest> named_by(std::span<const uint8_t> bytes,
   flatbuffers::Verifier verifier(bytes.data(), bytes.size());
   if (!verifier.VerifyBuffer<Table>(nullptr)) return digests;
   const auto* list = (flatbuffers::GetRoot<Table>(bytes.data())->*names)();
-  for (uint32_t i = 0; list != nullptr && i < list->size(); ++i) {
-    Digest& digest = digests.emplace_back();
-    std::copy(list->Get(i)->bytes()->begin(), list->Get(i)->bytes()->end(), digest.bytes.begin());
-  }
+  for (uint32_t i = 0; i < size_of_list(list); ++i) digests.push_back(to_digest(*list->Get(i)));
   return digests;
 }
 

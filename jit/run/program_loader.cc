@@ -7,8 +7,10 @@
 #include <unordered_map>
 
 #include "base/aligned_elements.h"
+#include "base/flatbuffer_values.h"
 #include "base/limits.h"
 #include "frontend/ir/graph.h"
+#include "jit/run/artifact_digest.h"
 #include "jit/run/data_flow.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
@@ -16,17 +18,6 @@
 namespace kiln {
 
 namespace {
-
-Digest to_digest(const fb::ArtifactDigest& stored) {
-  Digest digest;
-  std::copy(stored.bytes()->begin(), stored.bytes()->end(), digest.bytes.begin());
-  return digest;
-}
-
-template <typename T>
-auto size_of_list(const T* list) {
-  return list ? list->size() : 0;
-}
 
 template <typename T>
 const T* verified(std::span<const uint8_t> bytes) {
