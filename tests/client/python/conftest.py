@@ -1,6 +1,7 @@
 """Over libkiln's double, subgraphs run in interpreter.py: what the importer's graphs mean. Over libkiln, in its kernels."""
 
 import os
+import pathlib
 import tempfile
 
 # A cache of the tests' own, and a daemon that leaves when they are done; read when kiln is imported.
@@ -16,6 +17,7 @@ from kiln import _kiln, _session  # noqa: E402
 from kiln.torch import programs  # noqa: E402
 
 OVER_DOUBLE = _kiln.version() == "double"
+CLI = pathlib.Path(os.environ.get("KILN_DAEMON_PATH", "kilnd")).with_name("kiln")  # of the build that is tested
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,13 @@
 """autotune.mode background: a program runs at once; its kernels race when the machine is quiet, and the next process maps the winners."""
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 import time
 
 import pytest
+from conftest import CLI
 
-CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
 PATIENCE = 120
 SCRIPT = """
 import kiln, torch

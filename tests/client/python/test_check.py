@@ -237,10 +237,7 @@ def test_after_the_first_call_nothing_is_in_the_way():
     assert [r.run is r._program for r in made] == [True]
 
 
-CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
-
-
-@pytest.mark.skipif(conftest.OVER_DOUBLE or not CLI.exists(), reason="no kiln to replay with")
+@pytest.mark.skipif(conftest.OVER_DOUBLE or not conftest.CLI.exists(), reason="no kiln to replay with")
 def test_a_bundle_is_replayed_and_its_program_used_again(monkeypatch, state):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
@@ -265,7 +262,7 @@ def test_a_bundle_is_replayed_and_its_program_used_again(monkeypatch, state):
         return kiln.stats()["checked"], kiln.stats()["checks_failed"]
 
     def repro(*more):
-        return subprocess.run([CLI, "repro", bundle, *more], capture_output=True, text=True)
+        return subprocess.run([conftest.CLI, "repro", bundle, *more], capture_output=True, text=True)
 
     assert run() == (1, 1)
     (bundle,) = state.iterdir()

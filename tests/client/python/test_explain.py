@@ -1,15 +1,12 @@
 """kiln.explain() says of a miss what `kiln explain` says of its key."""
 
 import json
-import os
-import pathlib
 import subprocess
 
 import kiln
 import torch
 from capture import compiled
-
-KILN = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).with_name("kiln")
+from conftest import CLI
 
 
 def norm(rows, eps):
@@ -24,5 +21,5 @@ def test_a_miss_says_what_is_otherwise_in_the_nearest_graph():
     assert longer["nearest"]["key"] == first["key"] and longer["nearest"]["graph"][0] == "input 0: f32[65, 256] was f32[64, 256]"
     assert wider["nearest"]["graph"] == ["node 0, layer_norm: eps 1e-05 was 1e-06"]
     for miss in (first, longer, wider):
-        said = subprocess.run([KILN, "explain", miss["key"], "--json"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run([CLI, "explain", miss["key"], "--json"], capture_output=True, text=True, check=True).stdout
         assert json.loads(said)["nearest"] == miss["nearest"]

@@ -7,13 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from conftest import OVER_DOUBLE
+from conftest import CLI, OVER_DOUBLE
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="ranks share what libkiln keeps")
 
 TOLERANCE = 5e-6  # f32, sums of at most 200 terms; relative to each tensor's largest element
-
-
 WAYS = ("replicated", "accumulating", "checkpointed", "hooked", "restored", "copied", "sharded", "by_torch_compile")
 
 
@@ -27,7 +25,7 @@ class Job:
         job = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert job.returncode == 0, job.stderr[-4000:]
         self.ranks = json.loads(job.stdout.splitlines()[-1])
-        listed = subprocess.run(["kiln", "ls", "--json"], env=environment, capture_output=True, text=True, check=True)
+        listed = subprocess.run([CLI, "ls", "--json"], env=environment, capture_output=True, text=True, check=True)
         self.entries = json.loads(listed.stdout)["entries"]
 
     def compilations(self):

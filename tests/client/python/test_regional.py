@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import pathlib
 import pickle
 import shutil
 import socket
@@ -12,7 +11,7 @@ import time
 
 import pytest
 import torch
-from conftest import OVER_DOUBLE
+from conftest import CLI, OVER_DOUBLE
 from processes import report_of
 from regional_models import MAKERS, difference, loss_and_gradients, make, make_ids
 
@@ -23,7 +22,6 @@ from kiln.torch.described import Describer
 
 pytestmark = pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 
-KILN = pathlib.Path(os.environ.get("KILN_DAEMON_PATH", "kilnd")).with_name("kiln")
 TOLERANCE = 5e-6  # f32, sums of at most 200 terms; relative to each tensor's largest element
 
 
@@ -41,7 +39,7 @@ def store(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     keys = tmp_path / "keys"
-    subprocess.run([KILN, "key", "create", keys], check=True, capture_output=True)
+    subprocess.run([CLI, "key", "create", keys], check=True, capture_output=True)
     with subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL) as server:
         yield {"KILN_CACHE_REMOTE": f"redis://127.0.0.1:{port}", "KILN_REMOTE_SIGNING_KEY": str(keys / "kiln.key"),
                "KILN_REMOTE_BUDGET_MS": "20000", "KILN_PACKS_TRUST": str(keys), "KILN_PACKS_TRUST_CAPTURES": str(keys)}  # fmt: skip
@@ -380,7 +378,7 @@ def test_a_host_beside_a_filled_store_neither_captures_nor_compiles_nor_checks(s
     first = run(tmp_path / "one", "train", "perceptron", **store)
     assert first["stats"]["compilations"] > 0 and first["stats"]["checked"] > 0
     stop = {**os.environ, **store, "KILN_CACHE_DIR": str(tmp_path / "one")}
-    subprocess.run([KILN, "daemon", "stop"], env=stop, check=True, capture_output=True)  # it writes what waits
+    subprocess.run([CLI, "daemon", "stop"], env=stop, check=True, capture_output=True)  # it writes what waits
     second = run(tmp_path / "two", "train", "perceptron", **store)
     counts = {name: second["stats"][name] for name in ("compilations", "checked")}
     assert counts == {"compilations": 0, "checked": 0}

@@ -2,15 +2,12 @@
 
 import json
 import os
-import pathlib
 import subprocess
 
 import kiln
 import pytest
 import torch
-
-
-CLI = pathlib.Path(os.environ["KILN_DAEMON_PATH"]).parent / "kiln"
+from conftest import CLI
 
 
 def model():
