@@ -33,8 +33,8 @@ class GemmWriter {
     write_constants();
     write_operand("A", "k_m", m_problem.a);
     write_operand("B", "k_n", m_problem.b);
-    if (m_run > 1) write_finish(m_run);
-    write_finish(1);
+    write_finish(m_run, true);
+    write_finish(1, false);
     m_text += "\n}  // namespace kiln\n";
     return fmt::format("{}{}{}", m_text, gemm_common_text, *implementation_of(m_schedule).text);
   }
@@ -117,7 +117,8 @@ class GemmWriter {
     m_text += fmt::format("    return cast_to<Accumulator>({});\n  }}\n}};\n", BodySource::value_name(operand.value));
   }
 
-  void write_finish(uint32_t run) {
+  /// The epilogue of `run` columns, which have read ahead what lies in runs, or of one that reads for itself.
+  void write_finish(uint32_t run, bool is_ahead) {
     const size_t n_dim = m_gemm.batch.size() + 1;
     std::vector<int64_t> extents = m_gemm.batch;
     extents.insert(extents.end(), {m_gemm.m, m_gemm.n});
@@ -127,27 +128,33 @@ class GemmWriter {
     inside.accumulator = "x[j]";
     inside.dims[n_dim] = "e";
 
-    std::string loads, stores;
+    std::string members, loads, runs, stores;
     if (run > 1) {
       for (const uint32_t access : loaded_in_runs(order, n_dim, run)) {
-        inside.loaded[access] = fmt::format("l{}.items[j]", access);
-        loads += fmt::format("  {} l{};\n  load_run(l{}, {});\n", run_type(access, run), access, access,
-                             run_address(body, access, outside, run));
+        inside.loaded[access] = fmt::format("loaded.a{}.items[j]", access);
+        members += fmt::format("  {} a{};\n", run_type(access, run), access);
+        loads += fmt::format("    load_run(a{}, {});\n", access, run_address(body, access, outside, run));
       }
       for (const Store& store : m_gemm.stores) {
         if (store.mode != StoreMode::assign || !is_run_of(m_gemm.epilogue.accesses[store.access], n_dim, run)) continue;
         inside.stored[store.access] = fmt::format("s{}.items[j]", store.access);
-        loads += fmt::format("  {} s{};\n", run_type(store.access, run), store.access);
+        runs += fmt::format("  {} s{};\n", run_type(store.access, run), store.access);
         const uint32_t buffer = m_gemm.epilogue.accesses[store.access].buffer;
         stores += fmt::format("  store_run({} + {}, s{}, is_aligned({}, {}));\n", buffer_name(buffer),
                               body.address(m_gemm.epilogue.accesses[store.access], outside), store.access,
                               buffer_name(buffer), run * size_of(m_problem.spec->buffers[buffer].dtype));
       }
     }
+    if (is_ahead) {
+      m_text += fmt::format(
+          "\nstruct Loaded {{\n{}"
+          "  KILN_MEMBER void read(const Arguments& args, u32 batch, i32 m, i32 n) {{\n{}{}  }}\n}};\n",
+          members, loads.empty() ? "" : batch_coordinates("    "), loads);
+    }
     m_text += fmt::format(
-        "\nKILN_DEVICE void finish(const Arguments& args, u32 batch, i32 m, i32 n, const Accumulator (&x)[{}]) {{\n",
-        run);
-    m_text += batch_coordinates("  ") + loads;
+        "\nKILN_DEVICE void finish(const Arguments& args, u32 batch, i32 m, i32 n, const Accumulator (&x)[{}]{}) {{\n",
+        run, is_ahead ? ", const Loaded& loaded" : "");
+    m_text += batch_coordinates("  ") + runs;
     m_text += fmt::format("  KILN_UNROLL for (i32 j = 0; j < {}; ++j) {{\n    const i32 e = n + j;\n", run);
     m_text += body.evaluate(order, inside, "    ");
     for (const Store& store : m_gemm.stores) m_text += body.store(store, inside, "", "    ");

@@ -45,6 +45,23 @@ KILN_DEVICE void read_fours(Accumulator (&to)[count], const Accumulator* from) {
   }
 }
 
+/// Finishes `count` neighbouring columns of a row from n on; columns past the end are left alone.
+template <i32 count>
+KILN_DEVICE void finish_columns(const Arguments& args, u32 batch, i32 m, i32 n, const Accumulator (&x)[count]) {
+  if constexpr (count == k_run) {
+    if (is_finished_at_once(m, n)) {
+      Loaded loaded;
+      loaded.read(args, batch, m, n);
+      finish(args, batch, m, n, x, loaded);
+      return;
+    }
+  }
+  if (m >= k_m) return;
+  KILN_UNROLL for (i32 j = 0; j < count; ++j) {
+    if (n + j < k_n) finish(args, batch, m, n + j, {x[j]});
+  }
+}
+
 extern "C" KILN_KERNEL(k_threads, k_blocks) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
   const Tile tile = tile_of(block_index());
   Accumulator* const memory = reinterpret_cast<Accumulator*>(shared_memory());

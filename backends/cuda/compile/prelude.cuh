@@ -113,6 +113,12 @@ KILN_DEVICE f32 exp2_approximate(f32 x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+/// 1/x, at most 1 ulp off; 0 where that would be denormal.
+KILN_DEVICE f32 reciprocal_approximate(f32 x) {
+  f32 r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 
 /// The number of the lowest bit that is set; some are.
 KILN_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__ffs(static_cast<i32>(bits))) - 1; }

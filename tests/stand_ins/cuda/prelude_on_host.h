@@ -92,6 +92,7 @@ KILN_DEVICE i64 multiply_add(i64 a, i64 b, i64 c) { return static_cast<i64>(stat
 KILN_DEVICE f32 reciprocal_sqrt(f32 x) { return 1 / sqrtf(x); }
 KILN_DEVICE f64 reciprocal_sqrt(f64 x) { return 1 / sqrt(x); }
 KILN_DEVICE f32 exp2_approximate(f32 x) { return exp2f(x); }
+KILN_DEVICE f32 reciprocal_approximate(f32 x) { return 1 / x; }
 
 KILN_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__builtin_ctz(bits)); }
 
