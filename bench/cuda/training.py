@@ -1,6 +1,7 @@
 """Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels. Loss
-and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's; a
-second process without a daemon finds everything compiled and computes the same bits.
+and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's, and
+the device's kernels of one step of each are counted; a second process without a daemon finds everything compiled and computes
+the same bits.
 
 python training.py OUT.json [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
 --length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built
@@ -22,6 +23,7 @@ import torch.nn.functional as functional
 from torch import nn
 
 SKIPPED = 77
+LISTED = 25  # kernels of a step, those that take the most time
 
 
 class Block(nn.Module):
@@ -76,6 +78,25 @@ def seconds_of(model, run, tokens):
     return time.perf_counter() - start
 
 
+def kernels_of(model, run, tokens):
+    """What one step is on the device: how many launches and copies, their milliseconds together, those from the first one's
+    start to the last one's end, and the names that take the most. All zero where the profiler sees no device."""
+    for _ in range(2):  # the first profile of a process also starts the profiler
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step(model, run, tokens)
+            wait(tokens.device)
+    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    rows = {}
+    for event in events:
+        row = rows.setdefault(event.name, {"name": event.name, "launches": 0, "ms": 0.0})
+        row["launches"] += 1
+        row["ms"] += 1e-3 * event.time_range.elapsed_us()
+    start = min((event.time_range.start for event in events), default=0)
+    end = max((event.time_range.end for event in events), default=0)
+    return {"launches": len(events), "busy_ms": sum(row["ms"] for row in rows.values()), "span_ms": 1e-3 * (end - start),
+            "kernels": sorted(rows.values(), key=lambda row: -row["ms"])[:LISTED]}
+
+
 def error(got, exact):
     """Of loss and gradients: the root mean square of each's error over that of its values, the worst."""
     return max(float(((g.double() - e).square().mean() / e.square().mean().clamp_min(1e-30)).sqrt())
@@ -109,7 +130,9 @@ def measure(options, dtype):
     for _ in range(9):
         for name, run in ways.items():
             samples[name].append(seconds_of(model, run, tokens))
+    on_device = ways if device.type != "cpu" else {}
     return {"errors": errors, "first_step_s": firsts,
+            "on_device": {name: kernels_of(model, run, tokens) for name, run in on_device.items()},
             "step_ms": {name: 1e3 * statistics.median(values) for name, values in samples.items()},
             "loss": got[0].item().hex(), "stats": {name: value for name, value in stats.items() if not isinstance(value, float)},
             "reasons": sorted({entry["reason"] for entry in kiln.explain() if "node" in entry})}

@@ -22,8 +22,8 @@ class AttentionWriter {
   AttentionWriter(const AttentionProblem& problem, const AttentionSchedule& schedule)
       : m_problem(problem), m_attention(*problem.forward), m_schedule(schedule) {}
 
-  std::string run() {
-    m_text = "namespace kiln {\n\n" + arguments_struct(*m_problem.spec);
+  std::string run(std::string_view entry) {
+    m_text = opening(*m_problem.spec, entry);
     write_constants();
     write_tensors();
     write_score();
@@ -182,8 +182,8 @@ Expected<std::vector<KernelSource>> attention_source(const KernelSpec& spec, con
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, attention_schedule_of(schedule.bytes, problem, target));
   KernelSource source;
-  source.text = AttentionWriter(problem, choices).run();
-  source.record.entry = k_entry;
+  source.record.entry = entry_name(spec, implementation_of(problem, choices.kind)->name);
+  source.text = AttentionWriter(problem, choices).run(source.record.entry);
   source.record.blocks = choices.blocks(problem);
   source.record.threads = choices.threads();
   source.record.shared_bytes = static_cast<uint32_t>(choices.shared_bytes(problem));

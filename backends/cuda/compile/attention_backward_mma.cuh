@@ -93,7 +93,7 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
   }
 }
 
-extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   constexpr i32 k_blocks_of_keys = k_key_blocks * (k_splits ? 2 : 1), k_blocks = k_blocks_of_keys + k_query_blocks;
   const Place at = place_of(block_index() / k_blocks);
   const i32 tile = static_cast<i32>(block_index() % k_blocks);

@@ -94,7 +94,7 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
   if constexpr (!k_rows_are_queries) gradient_2.template store<typename Side::Gradient2>(args, at, first + y, x, 1);
 }
 
-extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   constexpr u32 k_blocks = k_key_blocks + k_query_blocks;
   const Place at = place_of(block_index() / k_blocks);
   const i32 tile = static_cast<i32>(block_index() % k_blocks);

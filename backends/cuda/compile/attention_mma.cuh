@@ -9,7 +9,7 @@ constexpr u32 k_stage_bytes = k_keys_bytes + tile_bytes(k_tile_columns, k_value_
 constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
 static_assert(k_queries_bytes + k_stages * k_stage_bytes + flags_bytes(k_key_tiles) <= k_shared_bytes);
 
-extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   const Place at = place_of(block_index() / k_row_tiles);
   // The last tiles have the most keys where attention is causal: they begin first.
   const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;

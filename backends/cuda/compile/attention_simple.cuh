@@ -12,7 +12,7 @@ static_assert((k_tile_rows * (k_pitch_q + k_pitch_p) + k_tile_columns * k_pitch_
                   flags_bytes(k_key_tiles) <=
               k_shared_bytes);
 
-extern "C" KILN_KERNEL(k_threads, 1) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   const Place at = place_of(block_index() / k_row_tiles);
   // The last tiles have the most keys where attention is causal: they begin first.
   const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;

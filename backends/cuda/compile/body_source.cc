@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "backends/cuda/compile/kernel_source.h"
+
 namespace kiln::cuda {
 namespace {
 
@@ -45,8 +47,12 @@ std::string_view memory_type(DType dtype) { return dtype == DType::boolean ? "u8
 
 std::string buffer_name(uint32_t buffer) { return fmt::format("args.b{}", buffer); }
 
-std::string arguments_struct(const KernelSpec& spec, size_t maps) {
-  std::string text = "struct Arguments {\n";
+std::string entry_name(const KernelSpec& spec, std::string_view implementation) {
+  return fmt::format("kiln_{}{}{}", kernel_name(spec), implementation.empty() ? "" : "_", implementation);
+}
+
+std::string opening(const KernelSpec& spec, std::string_view entry, size_t maps) {
+  std::string text = fmt::format("#define {} {}\n\nnamespace kiln {{\n\nstruct Arguments {{\n", k_entry, entry);
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
     const std::string_view constness = buffer.role == BufferRole::input ? "const " : "";

@@ -18,8 +18,11 @@ std::string_view memory_type(DType dtype);
 
 /// "args.b3"
 std::string buffer_name(uint32_t buffer);
-/// `struct Arguments { … };` in the order of launch_record.h.
-std::string arguments_struct(const KernelSpec& spec, size_t maps = 0);
+/// "kiln_gemm_bf16_512x768x768_nt_wgmma"; `implementation` may be empty.
+std::string entry_name(const KernelSpec& spec, std::string_view implementation);
+/// What every text begins with: its entry point's name, then, in an open namespace, `struct Arguments { … };` in the order of
+/// launch_record.h.
+std::string opening(const KernelSpec& spec, std::string_view entry, size_t maps = 0);
 
 /// The identity of a combiner, in the type its total has.
 struct Total {

@@ -28,8 +28,8 @@ class GemmWriter {
   int64_t tiles_m() const { return across(m_gemm.m, unit_m()); }
   int64_t tiles_n() const { return across(m_gemm.n, m_schedule.tile_n); }
 
-  std::string run() {
-    m_text = "namespace kiln {\n\n" + arguments_struct(*m_problem.spec, m_schedule.kind == Kind::wgmma ? 2 : 0);
+  std::string run(std::string_view entry) {
+    m_text = opening(*m_problem.spec, entry, m_schedule.kind == Kind::wgmma ? 2 : 0);
     write_constants();
     write_operand("A", "k_m", m_problem.a);
     write_operand("B", "k_n", m_problem.b);
@@ -213,9 +213,9 @@ TensorMapRecord map_of(const GemmProblem& problem, const GemmOperand& operand, u
 KernelSource source_of(const GemmProblem& problem, const GemmSchedule& schedule) {
   GemmWriter writer(problem, schedule);
   KernelSource source;
-  source.text = writer.run();
   KernelRecord& record = source.record;
-  record.entry = k_entry;
+  record.entry = entry_name(*problem.spec, implementation_of(schedule).name);
+  source.text = writer.run(record.entry);
   record.blocks = static_cast<uint64_t>(writer.tiles_m() * schedule.cluster * writer.tiles_n() * problem.batches);
   record.threads = schedule.threads();
   record.cluster = schedule.cluster;

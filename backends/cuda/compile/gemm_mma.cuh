@@ -63,7 +63,7 @@ KILN_DEVICE void read_b(u32 (&b)[4], u32 stage, u32 n, u32 k, u32 lane) {
   }
 }
 
-extern "C" KILN_KERNEL(k_threads, k_blocks) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, k_blocks) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   const Tile tile = tile_of(block_index());
   u8* const memory = shared_memory();
   const u32 shared = shared_address(memory), lane = thread_index() % 32, warp = thread_index() / 32;

@@ -62,7 +62,7 @@ KILN_DEVICE void finish_columns(const Arguments& args, u32 batch, i32 m, i32 n, 
   }
 }
 
-extern "C" KILN_KERNEL(k_threads, k_blocks) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_KERNEL(k_threads, k_blocks) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   const Tile tile = tile_of(block_index());
   Accumulator* const memory = reinterpret_cast<Accumulator*>(shared_memory());
   constexpr i32 k_buffer = k_tile_k * (k_pitch_m + k_pitch_n);

@@ -161,7 +161,7 @@ KILN_DEVICE void consume(const Arguments& args, const Ring& ring, u8* memory, u3
   }
 }
 
-extern "C" KILN_CLUSTER_KERNEL(k_threads, 1, k_cluster) kiln_kernel(KILN_ARGUMENTS(Arguments) args) {
+extern "C" KILN_CLUSTER_KERNEL(k_threads, 1, k_cluster) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
   u8* const memory = shared_memory();
   const Ring ring(shared_address(memory));
   const u32 rank = k_cluster > 1 ? cluster_rank() : 0, warpgroup = thread_index() / 128;

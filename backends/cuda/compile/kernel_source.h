@@ -9,8 +9,8 @@
 
 namespace kiln::cuda {
 
-/// The entry point of every kernel.
-inline constexpr std::string_view k_entry = "kiln_kernel";
+/// What every text calls its entry point: a macro of the kernel's own name, by which profilers and debuggers list it.
+inline constexpr std::string_view k_entry = "KILN_ENTRY";
 
 /// One kernel as text, to stand after prelude.cuh and scalar.cuh, and how it is launched (resources and cubin are the
 /// compiler's to fill in).

@@ -46,8 +46,8 @@ class LoopsWriter {
   }
   uint32_t scratch_bytes() const { return needs_scratch() ? m_schedule.threads() * 8 : 0; }
 
-  std::string run() {
-    m_text = "namespace kiln {\n\n" + arguments_struct(m_spec);
+  std::string run(std::string_view entry) {
+    m_text = opening(m_spec, entry);
     m_text += fmt::format("\nextern \"C\" KILN_KERNEL({}, {}) {}(KILN_ARGUMENTS(Arguments) args) {{\n",
                           m_schedule.threads(), m_schedule.threads() <= 512 ? 2 : 1, k_entry);
     write_point();
@@ -349,8 +349,8 @@ Expected<std::vector<KernelSource>> loops_source(const KernelSpec& spec, const S
   KILN_RETURN_IF_ERROR(choices.validate(spec, loops));
   LoopsWriter writer(spec, loops, choices);
   KernelSource source;
-  source.text = writer.run();
-  source.record.entry = k_entry;
+  source.record.entry = entry_name(spec, {});
+  source.text = writer.run(source.record.entry);
   source.record.blocks = static_cast<uint64_t>(writer.blocks());
   source.record.threads = choices.threads();
   source.record.shared_bytes = writer.scratch_bytes() == 0 ? 0 : writer.scratch_bytes() + 1024;

@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/compile/kernel_source.h"
 #include "base/fd.h"
 #include "tests/stand_ins/cuda/host_module.h"
 #include "tests/stand_ins/cuda/machine.h"
@@ -295,7 +294,7 @@ KILN_EXPORT int cuModuleUnload(void* module) {
 }
 KILN_EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
   *function = &static_cast<LoadedModule*>(module)->function;
-  return name == kiln::cuda::k_entry ? k_success : k_not_found;
+  return static_cast<LoadedModule*>(module)->function.module->has(name) ? k_success : k_not_found;
 }
 KILN_EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
   constexpr int k_dynamic_shared = 8;

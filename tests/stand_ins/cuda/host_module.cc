@@ -119,6 +119,8 @@ Expected<HostModule> HostModule::load(std::span<const uint8_t> shared_object) {
   return module;
 }
 
+bool HostModule::has(const char* entry) const { return dlsym(m_handle, entry) != nullptr; }
+
 HostModule::HostModule(HostModule&& other) noexcept
     : m_file(std::exchange(other.m_file, -1)),
       m_handle(std::exchange(other.m_handle, nullptr)),

@@ -25,6 +25,8 @@ class HostModule {
 
   /// One thread's part of the kernel. `arguments` points to the kernel's struct.
   void call(const void* arguments) const { m_call(arguments); }
+  /// Whether its kernel has this name.
+  bool has(const char* entry) const;
   /// Blocks of a cluster, as the kernel is declared.
   uint32_t cluster() const { return m_cluster; }
   /// Bytes of the kernel's struct.
