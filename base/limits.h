@@ -23,6 +23,7 @@ inline constexpr size_t k_kernel_buffers = 128;
 inline constexpr size_t k_launch_extents = 64;  // beside the buffers they fit a device's argument of 4 KiB
 inline constexpr size_t k_code_bytes = size_t{16} << 20;
 inline constexpr size_t k_task_workspace_bytes = size_t{256} << 20;
+inline constexpr uint64_t k_launch_workspace_bytes = uint64_t{2} << 30;  // of a device, beside a model that trains
 
 // The wire.
 inline constexpr size_t k_frame_bytes = size_t{256} << 20;  // a graph with its constants

@@ -12,11 +12,13 @@ namespace kiln::cuda {
 namespace {
 
 constexpr uint32_t k_magic = 0x6475636b;  // "kcud"
-constexpr uint32_t k_version = 1;         // bump with any change of the fields below
+constexpr uint32_t k_version = 2;         // bump with any change of the fields below
 constexpr size_t k_head_bytes = 12;
 constexpr uint64_t k_cubin_alignment = 64;
+constexpr uint64_t k_part_alignment = 128;
 // Longer lists come from damage only.
 constexpr uint32_t k_most_items = 4096;
+constexpr size_t k_most_parts = 2;  // one for each operand of a product
 
 /// One walk over the fields serves writing and reading: Visitor::field(x) for plain values, list(x, each) for vectors.
 template <typename Visitor, typename Map>
@@ -38,6 +40,7 @@ void visit_kernel(Visitor& visitor, Kernel& kernel) {
   visitor.field(kernel.threads);
   visitor.field(kernel.cluster);
   visitor.field(kernel.shared_bytes);
+  visitor.field(kernel.is_followed);
   visitor.list(kernel.aligned_buffers, [&](auto& buffer) { visitor.field(buffer); });
   visitor.list(kernel.maps, [&](auto& map) { visit_map(visitor, map); });
   auto& resources = kernel.resources;
@@ -52,6 +55,7 @@ void visit_kernel(Visitor& visitor, Kernel& kernel) {
 template <typename Visitor, typename Record>
 void visit_record(Visitor& visitor, Record& record) {
   visitor.field(record.buffers);
+  visitor.list(record.workspace_parts, [&](auto& bytes) { visitor.field(bytes); });
   visitor.field(record.least_driver);
   visitor.list(record.kernels, [&](auto& kernel) { visit_kernel(visitor, kernel); });
 }
@@ -111,14 +115,59 @@ bool has_grid(const KernelRecord& kernel) {
          kernel.blocks > 0 && kernel.blocks <= INT32_MAX && kernel.blocks % kernel.cluster == 0;
 }
 
+/// As much as a launch may have: in all and, so that the sum is one, each.
+bool has_workspace(const LaunchRecord& record) {
+  const auto fits = [](uint64_t bytes) { return bytes <= limits::k_launch_workspace_bytes; };
+  return record.workspace_parts.size() <= k_most_parts && std::ranges::all_of(record.workspace_parts, fits) &&
+         fits(workspace_bytes(record));
+}
+
 size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+size_t pointer_bytes(const LaunchRecord& record) {
+  return (record.buffers + record.workspace_parts.size() + 1) * sizeof(void*);
+}
+
+bool takes(const KernelRecord& kernel, void* const* pointers) {
+  return std::ranges::all_of(kernel.aligned_buffers,
+                             [&](uint32_t buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]) % 16 == 0; });
+}
 
 }  // namespace
 
-size_t maps_offset(const LaunchRecord& record) { return rounded_up((record.buffers + size_t{1}) * sizeof(void*), 64); }
+uint64_t workspace_bytes(const LaunchRecord& record) {
+  uint64_t bytes = 0;
+  for (const uint64_t each : record.workspace_parts) bytes += rounded_up(each, k_part_alignment);
+  return bytes;
+}
+
+std::vector<void*> argument_pointers(const LaunchRecord& record, void* const* buffers, void* workspace, void* status) {
+  std::vector<void*> pointers(buffers, buffers + record.buffers);
+  auto* part = static_cast<uint8_t*>(workspace);
+  for (const uint64_t bytes : record.workspace_parts) {
+    pointers.push_back(part);
+    part += rounded_up(bytes, k_part_alignment);
+  }
+  pointers.push_back(status);
+  return pointers;
+}
+
+std::span<const KernelRecord> alternative_for(const LaunchRecord& record, void* const* pointers) {
+  std::span<const KernelRecord> left = record.kernels;
+  while (true) {
+    const auto last = std::ranges::find(left, false, &KernelRecord::is_followed);
+    const auto alternative = left.first(static_cast<size_t>(last - left.begin()) + 1);
+    const bool takes_all =
+        std::ranges::all_of(alternative, [&](const auto& kernel) { return takes(kernel, pointers); });
+    if (takes_all || alternative.size() == left.size()) return alternative;
+    left = left.subspan(alternative.size());
+  }
+}
+
+size_t maps_offset(const LaunchRecord& record) { return rounded_up(pointer_bytes(record), 64); }
 
 size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel) {
-  if (kernel.maps.empty()) return (record.buffers + size_t{1}) * sizeof(void*);
+  if (kernel.maps.empty()) return pointer_bytes(record);
   return maps_offset(record) + kernel.maps.size() * 128;
 }
 
@@ -159,13 +208,15 @@ Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
   if (!reader.is_good || !reader.bytes.empty()) return damaged("the launch record is damaged");
   if (record.kernels.empty()) return damaged("no kernel");
   if (record.buffers > limits::k_kernel_buffers) return damaged("more buffers than a kernel has");
+  if (!has_workspace(record)) return damaged("more workspace than a launch has");
+  if (record.kernels.back().is_followed) return damaged("the last kernel is followed by one");
   for (const KernelRecord& kernel : record.kernels) {
     if (kernel.cubin_offset > code.size() || kernel.cubin_bytes > code.size() - kernel.cubin_offset) {
       return damaged("a cubin is cut short");
     }
     if (kernel.cubin_bytes == 0) return damaged("a kernel without code");
     if (!has_grid(kernel)) return damaged("a kernel has no grid");
-    const auto is_absent = [&](uint32_t buffer) { return buffer >= record.buffers; };
+    const auto is_absent = [&](uint32_t buffer) { return buffer >= record.buffers + record.workspace_parts.size(); };
     if (std::ranges::any_of(kernel.aligned_buffers, is_absent) ||
         std::ranges::any_of(kernel.maps, is_absent, &TensorMapRecord::buffer)) {
       return damaged("a buffer that is not there");

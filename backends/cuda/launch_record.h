@@ -14,8 +14,9 @@
 ///
 ///     code   = magic:u32  version:u32  record_bytes:u32  record  cubins
 ///
-/// All kernels take one argument, by value (and __grid_constant__): one pointer for each of the spec's buffers, a pointer
-/// to the launch's status, then, 64-byte aligned, the tensor maps, then the extents (i64) that the launch carries.
+/// All kernels take one argument, by value (and __grid_constant__): one pointer for each of the spec's buffers and of the
+/// workspace's parts, a pointer to the launch's status, then, 64-byte aligned, the tensor maps, then the extents (i64) that the
+/// launch carries.
 namespace kiln::cuda {
 
 /// How a tensor map is encoded once the buffer's address is known (cuTensorMapEncodeTiled): three dims, the adjacent one
@@ -48,7 +49,9 @@ struct KernelRecord {
   uint32_t threads = 0;        // of a block
   uint32_t cluster = 1;        // blocks
   uint32_t shared_bytes = 0;   // dynamic
-  /// Buffers whose address must be a multiple of 16; where one is not, the next kernel of the record is taken.
+  /// The next kernel of the record is launched after this one: both belong to one alternative.
+  bool is_followed = false;
+  /// Buffers whose address must be a multiple of 16; where one is not, the next alternative of the record is taken.
   std::vector<uint32_t> aligned_buffers;
   std::vector<TensorMapRecord> maps;
   Resources resources;
@@ -56,14 +59,23 @@ struct KernelRecord {
   bool operator==(const KernelRecord&) const = default;
 };
 
-/// Alternatives that compute the same, best first; the last one takes any address.
+/// Alternatives that compute the same, best first; the last one takes any address. Most are one kernel.
 struct LaunchRecord {
-  uint32_t buffers = 0;
+  uint32_t buffers = 0;  // the spec's
+  /// Bytes of the parts of the launch's workspace, which are buffers numbered after the spec's: what one kernel leaves for
+  /// the next.
+  std::vector<uint64_t> workspace_parts;
   uint32_t least_driver = 0;  // as cuDriverGetVersion counts: 13000
   std::vector<KernelRecord> kernels;
   bool operator==(const LaunchRecord&) const = default;
 };
 
+/// Executable::workspace_bytes: all parts, each 128-byte aligned when the workspace is.
+uint64_t workspace_bytes(const LaunchRecord& record);
+/// What every kernel's argument begins with.
+std::vector<void*> argument_pointers(const LaunchRecord& record, void* const* buffers, void* workspace, void* status);
+/// The kernels of the first alternative that takes the addresses, to be launched one after another.
+std::span<const KernelRecord> alternative_for(const LaunchRecord& record, void* const* pointers);
 /// Bytes of the argument up to its extents: pointers and maps.
 size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel);
 /// Where the maps begin in it.

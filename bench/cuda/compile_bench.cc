@@ -53,12 +53,14 @@ std::vector<cuda::NamedSpec> chosen_set() {
   return specs;
 }
 
-/// One row for each kernel of the image: a gemm may hold one more, for addresses the first cannot take.
+/// One row for each kernel of the image: a gemm may hold loops that pack, and one more for addresses the best cannot take.
 void add_rows(Json& rows, const cuda::NamedSpec& named, const Target& target, const Schedule& schedule,
               const Timed& timed) {
   const auto record = cuda::unpack(timed.image->code);
+  bool is_best = true;
   for (const cuda::KernelRecord& kernel : record->kernels) {
-    const std::string form = &kernel == record->kernels.data() ? schedule.description : "for any address";
+    const std::string form = kernel.is_followed ? "packing" : is_best ? schedule.description : "for any address";
+    is_best = is_best && kernel.is_followed;
     const cuda::Resources& resources = kernel.resources;
     rows.push_back({{"case", fmt::format("{} {}: {}", named.name, target.name, form)},
                     {"unit", "registers"},
@@ -78,12 +80,14 @@ int print_source(std::string_view name, const std::string& target_name) {
   for (const cuda::NamedSpec& named : chosen_set()) {
     if (named.name != name) continue;
     const auto schedules = default_candidates(cuda::CudaCompileBackend(), named.spec, target);
-    const auto sources = cuda::CudaCompileBackend::sources(named.spec, schedules.front(), target);
-    if (!sources.ok()) {
-      std::cerr << sources.status().to_string() << "\n";
+    const auto source = cuda::CudaCompileBackend::source(named.spec, schedules.front(), target);
+    if (!source.ok()) {
+      std::cerr << source.status().to_string() << "\n";
       return 1;
     }
-    std::cout << cuda::prelude_text << cuda::scalar_text << sources->front().text;
+    for (const cuda::KernelSource& kernel : source->kernels) {
+      std::cout << cuda::prelude_text << cuda::scalar_text << kernel.text;
+    }
     return 0;
   }
   std::cerr << "no spec is called " << name << "\n";

@@ -9,6 +9,7 @@
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/runtime/runtime.h"
 #include "bench/cuda/linear_spec.h"
+#include "jit/run/device_memory.h"
 #include "tests/backends/cuda/chosen_loops.h"
 #include "tests/conformance/attention_case.h"
 
@@ -24,6 +25,7 @@ void* s_status = nullptr;
 struct DeviceKernel {
   std::string description;
   std::unique_ptr<Executable> executable;
+  DeviceMemory workspace;
 };
 
 template <typename Value>
@@ -47,6 +49,7 @@ Expected<std::unique_ptr<DeviceKernel>> make_kernel(const KernelSpec& spec, int 
   auto kernel = std::make_unique<DeviceKernel>();
   kernel->description = schedule.description;
   KILN_ASSIGN_OR_RETURN(kernel->executable, s_device->load(image, image.code));
+  KILN_ASSIGN_OR_RETURN(kernel->workspace, DeviceMemory::allocate(*s_device, image.workspace_bytes));
   return kernel;
 }
 
@@ -117,8 +120,8 @@ KILN_EXPORT const char* kiln_device_description(void* kernel) {
 KILN_EXPORT int kiln_device_launch(void* kernel, void* const* pointers, void* stream) {
   const auto queue = s_device->adopt_queue(stream);
   if (!queue.ok()) return failed(queue.status(), 1);
-  const Status launched =
-      static_cast<DeviceKernel*>(kernel)->executable->device()->launch(**queue, pointers, nullptr, s_status, {});
+  const auto& own = *static_cast<const DeviceKernel*>(kernel);
+  const Status launched = own.executable->device()->launch(**queue, pointers, own.workspace.get(), s_status, {});
   return launched.ok() ? 0 : failed(launched, 1);
 }
 

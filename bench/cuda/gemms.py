@@ -1,4 +1,4 @@
-"""Are our bf16 gemms as fast as cuBLAS through torch? Twelve shapes, all candidates of ours, alternating.
+"""Are our bf16 gemms as fast as cuBLAS through torch? Fifteen shapes, all candidates of ours, alternating.
 
 python gemms.py OUT.json. Operands are uniform in [-1, 1]: zeros would draw less power and run faster. Every candidate is
 held against an f32 product of the same operands first; one that is wrong is listed, never timed.
@@ -16,7 +16,9 @@ from device import Library, candidates, deadline, race, row_of
 # m, n, k, layout: n: [m, k] and [k, n]; t: the transpose is in memory.
 SHAPES = [(4096, 4096, 4096, "nt"), (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (4096, 4096, 4096, "tn"),
           (2048, 2304, 768, "nn"), (2048, 768, 3072, "nn"), (2048, 50304, 768, "nt"), (16384, 3072, 768, "nn"),
-          (128, 4096, 4096, "nt"), (64, 8192, 8192, "nt"), (1000, 1032, 520, "nt"), (4096, 11008, 4096, "nt")]
+          (128, 4096, 4096, "nt"), (64, 8192, 8192, "nt"), (1000, 1032, 520, "nt"), (4096, 11008, 4096, "nt"),
+          # Rows that are not of whole 16 bytes: of the result, of x, of x's transpose.
+          (4096, 50257, 768, "nt"), (4096, 768, 50257, "nn"), (50257, 768, 4096, "tn")]
 
 
 def operand(rows, columns, transposed):

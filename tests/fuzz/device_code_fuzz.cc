@@ -7,17 +7,19 @@
 #include "backends/device_code.h"
 #include "backends/level_zero/spirv_check.h"
 #include "backends/level_zero/target.h"
+#include "base/limits.h"
 
 namespace kiln {
 namespace {
 
 std::vector<uint8_t> good_record() {
-  cuda::LaunchRecord record{.buffers = 3, .least_driver = 13000};
+  cuda::LaunchRecord record{.buffers = 3, .workspace_parts = {4096}, .least_driver = 13000};
   cuda::KernelRecord fast{.entry = "fast", .blocks = 132, .is_persistent = true, .threads = 384, .cluster = 2};
   fast.aligned_buffers = {0, 1};
   fast.maps.resize(2);
-  record.kernels = {fast, {.entry = "any", .blocks = 7, .threads = 256}};
-  return cuda::pack(record, {std::vector<uint8_t>(100, 1), std::vector<uint8_t>(50, 2)});
+  record.kernels = {
+      {.entry = "before", .threads = 256, .is_followed = true}, fast, {.entry = "any", .blocks = 7, .threads = 256}};
+  return cuda::pack(record, {{3}, std::vector<uint8_t>(100, 1), std::vector<uint8_t>(50, 2)});
 }
 
 std::vector<uint8_t> good_device_code() {
@@ -39,11 +41,14 @@ void require(bool holds) {
 
 void look_at(std::span<const uint8_t> code) {
   if (const auto record = cuda::unpack(code); record.ok()) {
+    require(!record->kernels.back().is_followed);
+    require(cuda::workspace_bytes(*record) <= limits::k_launch_workspace_bytes);
+    const size_t buffers = record->buffers + record->workspace_parts.size();
     for (const cuda::KernelRecord& kernel : record->kernels) {
       read_all(code.subspan(kernel.cubin_offset, kernel.cubin_bytes));
-      require(cuda::argument_bytes(*record, kernel) >= (record->buffers + 1) * sizeof(void*));
-      for (const uint32_t buffer : kernel.aligned_buffers) require(buffer < record->buffers);
-      for (const cuda::TensorMapRecord& map : kernel.maps) require(map.buffer < record->buffers);
+      require(cuda::argument_bytes(*record, kernel) >= (buffers + 1) * sizeof(void*));
+      for (const uint32_t buffer : kernel.aligned_buffers) require(buffer < buffers);
+      for (const cuda::TensorMapRecord& map : kernel.maps) require(map.buffer < buffers);
     }
   }
   if (const auto view = unpack_device_code(code); view.ok()) {

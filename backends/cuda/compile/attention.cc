@@ -177,8 +177,7 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTar
   return schedules;
 }
 
-Expected<std::vector<KernelSource>> attention_source(const KernelSpec& spec, const Schedule& schedule,
-                                                     const CudaTarget& target) {
+Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, attention_schedule_of(schedule.bytes, problem, target));
   KernelSource source;
@@ -187,7 +186,7 @@ Expected<std::vector<KernelSource>> attention_source(const KernelSpec& spec, con
   source.record.blocks = choices.blocks(problem);
   source.record.threads = choices.threads();
   source.record.shared_bytes = static_cast<uint32_t>(choices.shared_bytes(problem));
-  return std::vector{std::move(source)};
+  return LaunchSource{{std::move(source)}, {}};
 }
 
 }  // namespace kiln::cuda

@@ -8,7 +8,6 @@ namespace kiln::cuda {
 Status attention_claims(const KernelSpec& spec, const CudaTarget& target);
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine);
 /// Errors: invalid_argument for bytes that are no schedule that fits the spec.
-Expected<std::vector<KernelSource>> attention_source(const KernelSpec& spec, const Schedule& schedule,
-                                                     const CudaTarget& target);
+Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target);
 
 }  // namespace kiln::cuda

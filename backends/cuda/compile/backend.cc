@@ -20,14 +20,14 @@ constexpr uint64_t k_compile_deadline_ms = 30'000;
 struct KernelKind {
   Status (*claims)(const KernelSpec&, const CudaTarget&);
   std::vector<Schedule> (*candidates)(const KernelSpec&, const CudaTarget&, const Machine&);
-  Expected<std::vector<KernelSource>> (*sources)(const KernelSpec&, const Schedule&, const CudaTarget&);
+  Expected<LaunchSource> (*source)(const KernelSpec&, const Schedule&, const CudaTarget&);
 };
 
 Status claims_nothing(const KernelSpec& spec, const CudaTarget&) {
   return error(StatusCode::unimplemented, "cuda: no kernel for {}", kind_name(spec));
 }
 std::vector<Schedule> no_candidates(const KernelSpec&, const CudaTarget&, const Machine&) { return {}; }
-Expected<std::vector<KernelSource>> no_sources(const KernelSpec& spec, const Schedule&, const CudaTarget& target) {
+Expected<LaunchSource> no_source(const KernelSpec& spec, const Schedule&, const CudaTarget& target) {
   return claims_nothing(spec, target);
 }
 
@@ -37,7 +37,7 @@ constexpr std::array<KernelKind, 5> k_kinds{{
     {gemm_claims, gemm_candidates, gemm_source},
     {attention_claims, attention_candidates, attention_source},
     {attention_claims, attention_candidates, attention_source},
-    {claims_nothing, no_candidates, no_sources},
+    {claims_nothing, no_candidates, no_source},
 }};
 static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
@@ -75,27 +75,29 @@ std::vector<Schedule> CudaCompileBackend::candidates(const KernelSpec& spec, con
   return cuda.ok() ? kind_of(spec).candidates(spec, **cuda, machine) : std::vector<Schedule>{};
 }
 
-Expected<std::vector<KernelSource>> CudaCompileBackend::sources(const KernelSpec& spec, const Schedule& schedule,
-                                                                const Target& target) {
+Expected<LaunchSource> CudaCompileBackend::source(const KernelSpec& spec, const Schedule& schedule,
+                                                  const Target& target) {
   KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
-  return kind_of(spec).sources(spec, schedule, *cuda);
+  return kind_of(spec).source(spec, schedule, *cuda);
 }
 
 Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
                                             const Target& target) const {
-  KILN_ASSIGN_OR_RETURN(const std::vector<KernelSource> kernels, sources(spec, schedule, target));
+  KILN_ASSIGN_OR_RETURN(const LaunchSource launch, source(spec, schedule, target));
   if (!nvrtc().ok()) return nvrtc().status().with_context("cuda");
-  LaunchRecord record{.buffers = static_cast<uint32_t>(spec.buffers.size()), .least_driver = nvrtc()->least_driver()};
+  LaunchRecord record{.buffers = static_cast<uint32_t>(spec.buffers.size()),
+                      .workspace_parts = launch.workspace_parts,
+                      .least_driver = nvrtc()->least_driver()};
   std::vector<std::vector<uint8_t>> cubins;
-  // At once: the second kernel of a gemm should not delay the first.
+  // At once: a kernel should not wait for another one of its launch.
   std::vector<std::future<Expected<Compiled>>> jobs;
-  for (const KernelSource& kernel : kernels) {
+  for (const KernelSource& kernel : launch.kernels) {
     jobs.push_back(std::async(std::launch::async, [&] {
       const std::string text = fmt::format("{}{}{}", prelude_text, scalar_text, kernel.text);
       return nvrtc()->compile(text, target.name, k_compile_deadline_ms);
     }));
   }
-  for (size_t i = 0; i < kernels.size(); ++i) {
+  for (size_t i = 0; i < launch.kernels.size(); ++i) {
     KILN_ASSIGN_OR_RETURN(Compiled compiled, jobs[i].get());
     const Resources& resources = compiled.resources;
     if (resources.spill_store_bytes + resources.spill_load_bytes > 0) {
@@ -105,12 +107,13 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
     if (!compiled.complaint.empty()) {
       return error(StatusCode::resource_exhausted, "cuda: {}: {}", schedule.description, compiled.complaint);
     }
-    record.kernels.push_back(kernels[i].record);
+    record.kernels.push_back(launch.kernels[i].record);
     record.kernels.back().resources = resources;
     cubins.push_back(std::move(compiled.cubin));
   }
   Image image;
   image.tasks = record.kernels.front().blocks;
+  image.workspace_bytes = workspace_bytes(record);
   image.code = pack(std::move(record), cubins);
   return image;
 }

@@ -19,10 +19,9 @@ class CudaCompileBackend : public CompileBackend {
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
 
-  /// The kernels of a schedule as text, best first: the later ones are for addresses the earlier ones cannot take.
+  /// The kernels of a schedule as text, in the order of its launch record.
   /// Errors: unimplemented for a spec that is not claimed, invalid_argument for a schedule of another one.
-  static Expected<std::vector<KernelSource>> sources(const KernelSpec& spec, const Schedule& schedule,
-                                                     const Target& target);
+  static Expected<LaunchSource> source(const KernelSpec& spec, const Schedule& schedule, const Target& target);
 
  private:
   const Expected<Nvrtc>& nvrtc() const { return m_nvrtc != nullptr ? *m_nvrtc : Nvrtc::of_process(); }

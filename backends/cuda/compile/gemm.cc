@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "backends/cuda/compile/body_source.h"
+#include "backends/cuda/compile/gemm_packing.h"
 #include "backends/cuda/compile/gemm_problem.h"
 #include "backends/cuda/compile/gemm_schedule.h"
+#include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/loops_schedule.h"
 #include "backends/cuda/compile/texts.h"
 
@@ -29,7 +32,7 @@ class GemmWriter {
   int64_t tiles_n() const { return across(m_gemm.n, m_schedule.tile_n); }
 
   std::string run(std::string_view entry) {
-    m_text = opening(*m_problem.spec, entry, m_schedule.kind == Kind::wgmma ? 2 : 0);
+    m_text = opening(*m_problem.spec, entry, m_schedule.uses_wgmma() ? 2 : 0);
     write_constants();
     write_operand("A", "k_m", m_problem.a);
     write_operand("B", "k_n", m_problem.b);
@@ -220,12 +223,32 @@ KernelSource source_of(const GemmProblem& problem, const GemmSchedule& schedule)
   record.threads = schedule.threads();
   record.cluster = schedule.cluster;
   record.shared_bytes = schedule.shared_bytes(accumulator_of(problem.gemm->dtype));
-  if (schedule.kind == Kind::wgmma) {
+  if (schedule.uses_wgmma()) {
     record.is_persistent = true;
     record.maps = {map_of(problem, problem.a, schedule.tile_m),
                    map_of(problem, problem.b, schedule.tile_n / schedule.cluster)};
     for (const TensorMapRecord& map : record.maps) record.aligned_buffers.push_back(map.buffer);
   }
+  return source;
+}
+
+/// The loops that pack, the product of what they leave, and, where that takes an operand in place, a kernel for any address.
+Expected<LaunchSource> packed_source(const GemmProblem& problem, const GemmSchedule& schedule,
+                                     const CudaTarget& target) {
+  const GemmPacking packing = packing_of(problem);
+  LaunchSource source{{}, packing.workspace_parts};
+  for (const KernelSpec& loops : packing.loops) {
+    const Schedule best = loops_candidates(loops, target, default_machine(target)).front();
+    KILN_ASSIGN_OR_RETURN(LaunchSource packs, loops_source(loops, best, target));
+    packs.kernels.front().record.is_followed = true;
+    source.kernels.push_back(std::move(packs.kernels.front()));
+  }
+  source.kernels.push_back(source_of(problem_of(packing.gemm), schedule));
+  if (packing.loops.size() == 2) return source;
+  // Its argument has a pointer to the workspace, too.
+  const KernelSpec in_place{packing.gemm.buffers, *problem.gemm};
+  const GemmProblem same = problem_of(in_place);
+  source.kernels.push_back(source_of(same, schedule_for_any_address(same, target)));
   return source;
 }
 
@@ -253,15 +276,15 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& 
   return schedules;
 }
 
-Expected<std::vector<KernelSource>> gemm_source(const KernelSpec& spec, const Schedule& schedule,
-                                                const CudaTarget& target) {
+Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const GemmProblem problem = problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const GemmSchedule choices, gemm_schedule_of(schedule.bytes, problem, target));
-  std::vector<KernelSource> sources{source_of(problem, choices)};
+  if (choices.kind == Kind::packed_wgmma) return packed_source(problem, choices, target);
+  LaunchSource source{{source_of(problem, choices)}, {}};
   if (!implementation_of(choices).takes_any_address) {
-    sources.push_back(source_of(problem, schedule_for_any_address(problem, target)));
+    source.kernels.push_back(source_of(problem, schedule_for_any_address(problem, target)));
   }
-  return sources;
+  return source;
 }
 
 }  // namespace kiln::cuda

@@ -7,7 +7,6 @@ namespace kiln::cuda {
 Status gemm_claims(const KernelSpec& spec, const CudaTarget& target);
 std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine);
 /// Errors: invalid_argument for bytes that are no schedule that fits the spec.
-Expected<std::vector<KernelSource>> gemm_source(const KernelSpec& spec, const Schedule& schedule,
-                                                const CudaTarget& target);
+Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target);
 
 }  // namespace kiln::cuda

@@ -12,7 +12,9 @@ constexpr i32 k_steps = (k_k + k_tile_k - 1) / k_tile_k;
 /// Starts the copies of one operand's tile at (outer, k) into `memory`, zeros past the ends.
 template <typename Operand, i32 tile_outer>
 KILN_DEVICE void fill(const Arguments& args, u8* memory, u32 batch, i32 outer, i32 k, bool may_copy) {
-  KILN_UNROLL for (i32 i = 0; i < tile_outer * 8 / k_threads; ++i) {
+  constexpr i32 k_chunks = tile_outer * 8 / k_threads;
+  // What is computed takes many registers.
+  KILN_UNROLL_BY((Operand::k_is_copied ? k_chunks : 1)) for (i32 i = 0; i < k_chunks; ++i) {
     const u32 at = thread_index() + i * k_threads, chunk = at % 8, row = at / 8;
     const i32 along = static_cast<i32>(chunk * 8);
     i32 at_outer, at_k, valid;

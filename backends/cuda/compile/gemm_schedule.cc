@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "backends/cuda/compile/gemm_packing.h"
 #include "backends/cuda/compile/texts.h"
 #include "backends/schedule_bytes.h"
 
@@ -41,6 +42,8 @@ constexpr std::array k_simple_rows{
 
 bool is_multiple(uint32_t value, uint32_t of) { return value > 0 && value % of == 0; }
 
+bool always_pays(const GemmProblem&) { return true; }
+
 // Which problems a template is for, and what its constants can be.
 
 bool claims_simple(const GemmProblem& problem, const CudaTarget&) { return !problem.uses_tensor_cores(); }
@@ -67,6 +70,10 @@ bool claims_wgmma(const GemmProblem& problem, const CudaTarget& target) {
          problem.gemm->k > 0;
 }
 
+bool claims_packed_wgmma(const GemmProblem& problem, const CudaTarget& target) {
+  return problem.uses_tensor_cores() && target.has_tma && is_packable(problem);
+}
+
 /// One or two warpgroups of 64 rows, which share the registers that the producer gives up; the widths that the prelude has
 /// products of. Each block of a cluster loads whole slabs of 64 of B.
 bool makes_wgmma(const GemmSchedule& s) {
@@ -75,12 +82,18 @@ bool makes_wgmma(const GemmSchedule& s) {
          (s.cluster == 1 || s.cluster == 2) && is_multiple(s.tile_n, 64 * s.cluster);
 }
 
-// In the order of Kind: the last that claims a problem is best.
+// In the order of Kind: the last that claims a problem, and pays, is best.
 constexpr std::array k_implementations{
-    GemmImplementation{"simple", &gemm_simple_text, true, claims_simple, makes_simple, k_simple_rows},
-    GemmImplementation{"mma", &gemm_mma_text, true, claims_mma, makes_mma, k_mma_rows},
-    GemmImplementation{"wgmma", &gemm_wgmma_text, false, claims_wgmma, makes_wgmma, k_wgmma_rows},
+    GemmImplementation{"simple", &gemm_simple_text, true, claims_simple, always_pays, makes_simple, k_simple_rows},
+    GemmImplementation{"mma", &gemm_mma_text, true, claims_mma, always_pays, makes_mma, k_mma_rows},
+    GemmImplementation{"wgmma", &gemm_wgmma_text, false, claims_wgmma, always_pays, makes_wgmma, k_wgmma_rows},
+    GemmImplementation{"packed_wgmma", &gemm_wgmma_text, false, claims_packed_wgmma, packing_pays, makes_wgmma,
+                       k_wgmma_rows},
 };
+
+Kind kind_of(const GemmImplementation& implementation) {
+  return static_cast<Kind>(&implementation - k_implementations.data());
+}
 
 int64_t blocks_across(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
 
@@ -103,7 +116,9 @@ std::vector<GemmSchedule> best_first(const GemmImplementation& implementation, c
   for (const Row& row : sorted) {
     // Accumulators of eight bytes take twice the registers.
     if (size_of(accumulator) > 4 && row.schedule.tile_m * row.schedule.tile_n > 64 * 64) continue;
-    if (row.schedule.shared_bytes(accumulator) <= target.shared_bytes) schedules.push_back(row.schedule);
+    if (row.schedule.shared_bytes(accumulator) > target.shared_bytes) continue;
+    schedules.push_back(row.schedule);
+    schedules.back().kind = kind_of(implementation);
   }
   return schedules;
 }
@@ -112,7 +127,7 @@ std::vector<GemmSchedule> best_first(const GemmImplementation& implementation, c
 
 uint32_t GemmSchedule::threads() const {
   if (kind == Kind::mma) return warps_m * warps_n * 32;
-  return kind == Kind::wgmma ? 128 * (1 + tile_m / 64) : 256;
+  return uses_wgmma() ? 128 * (1 + tile_m / 64) : 256;
 }
 
 uint32_t GemmSchedule::shared_bytes(DType accumulator) const {
@@ -124,12 +139,13 @@ uint32_t GemmSchedule::shared_bytes(DType accumulator) const {
     case Kind::mma:
       return std::max(ring, tile_m * tile_n * 4) + k_alignment_bytes;
     case Kind::wgmma:
+    case Kind::packed_wgmma:
       return ring + tile_m / 64 * 64 * 64 * 4 + 16 * stages + k_alignment_bytes;
   }
   return 0;
 }
 
-uint32_t GemmSchedule::blocks_of_sm() const { return kind != Kind::wgmma && tile_m * tile_n <= 64 * 64 ? 2 : 1; }
+uint32_t GemmSchedule::blocks_of_sm() const { return !uses_wgmma() && tile_m * tile_n <= 64 * 64 ? 2 : 1; }
 
 std::string GemmSchedule::describe() const {
   std::string text = fmt::format("{} tile {}x{} stages {}", implementation_of(*this).name, tile_m, tile_n, stages);
@@ -144,9 +160,11 @@ const GemmImplementation& implementation_of(const GemmSchedule& schedule) {
 std::vector<GemmSchedule> ranked_schedules(const GemmProblem& problem, const CudaTarget& target,
                                            const Machine& machine) {
   std::vector<GemmSchedule> schedules;
-  for (auto row = k_implementations.rbegin(); row != k_implementations.rend(); ++row) {
-    if (!row->claims(problem, target)) continue;
-    std::ranges::copy(best_first(*row, problem, target, machine), std::back_inserter(schedules));
+  for (const bool pays : {true, false}) {
+    for (auto row = k_implementations.rbegin(); row != k_implementations.rend(); ++row) {
+      if (!row->claims(problem, target) || row->pays(problem) != pays) continue;
+      std::ranges::copy(best_first(*row, problem, target, machine), std::back_inserter(schedules));
+    }
   }
   return schedules;
 }
@@ -169,7 +187,7 @@ Expected<GemmSchedule> gemm_schedule_of(std::span<const uint8_t> bytes, const Ge
     return invalid_argument("cuda gemm: no implementation \"{}\"", opened.implementation);
   }
   KILN_ASSIGN_OR_RETURN(GemmSchedule schedule, parse_choices<GemmSchedule>(bytes, row->name));
-  schedule.kind = static_cast<Kind>(row - k_implementations.begin());
+  schedule.kind = kind_of(*row);
   const auto refuse = [&](std::string_view why) {
     return invalid_argument("cuda gemm, {}: {}", schedule.describe(), why);
   };

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backends/backend.h"
 #include "backends/cuda/launch_record.h"
@@ -17,6 +18,12 @@ inline constexpr std::string_view k_entry = "KILN_ENTRY";
 struct KernelSource {
   std::string text;
   KernelRecord record;
+};
+
+/// What a launch's code is made of: the kernels of its record, and the parts of its workspace.
+struct LaunchSource {
+  std::vector<KernelSource> kernels;
+  std::vector<uint64_t> workspace_parts;
 };
 
 }  // namespace kiln::cuda

@@ -343,7 +343,7 @@ std::vector<Schedule> loops_candidates(const KernelSpec& spec, const CudaTarget&
   return schedules;
 }
 
-Expected<std::vector<KernelSource>> loops_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget&) {
+Expected<LaunchSource> loops_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget&) {
   KILN_ASSIGN_OR_RETURN(const auto choices, parse_choices<LoopsSchedule>(schedule.bytes));
   const LoopsSpec loops = simplified(loops_of(spec));
   KILN_RETURN_IF_ERROR(choices.validate(spec, loops));
@@ -354,7 +354,7 @@ Expected<std::vector<KernelSource>> loops_source(const KernelSpec& spec, const S
   source.record.blocks = static_cast<uint64_t>(writer.blocks());
   source.record.threads = choices.threads();
   source.record.shared_bytes = writer.scratch_bytes() == 0 ? 0 : writer.scratch_bytes() + 1024;
-  return std::vector<KernelSource>{std::move(source)};
+  return LaunchSource{{std::move(source)}, {}};
 }
 
 }  // namespace kiln::cuda

@@ -56,8 +56,13 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(std::shared_ptr<const DeviceContext> context) : m_context(std::move(context)) {}
 
-  Expected<std::unique_ptr<Executable>> load(const Image&, std::span<const uint8_t> code) override {
-    return load_executable(m_context, code);
+  Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) override {
+    KILN_ASSIGN_OR_RETURN(auto executable, load_executable(m_context, code));
+    if (executable->workspace_bytes() != launch_data.workspace_bytes) {
+      return error(StatusCode::data_loss, "cuda code: works in {} bytes, its artifact says {}",
+                   executable->workspace_bytes(), launch_data.workspace_bytes);
+    }
+    return executable;
   }
 
   Expected<void*> allocate(size_t bytes) override {

@@ -29,7 +29,6 @@ Expected<MapType> map_type(DType dtype) {
 
 /// One kernel of a record, loaded.
 struct LoadedKernel {
-  KernelRecord record;
   Module module = nullptr;
   Function function = nullptr;
 };
@@ -43,7 +42,7 @@ class CudaExecutable final : public DeviceExecutable {
     for (const LoadedKernel& kernel : m_kernels) m_context->api().unload_module(kernel.module);
   }
 
-  uint64_t workspace_bytes() const override { return 0; }
+  uint64_t workspace_bytes() const override { return cuda::workspace_bytes(m_record); }
   uint32_t buffer_count() const override { return m_record.buffers; }
 
   Status load(std::span<const uint8_t> code) {
@@ -52,7 +51,6 @@ class CudaExecutable final : public DeviceExecutable {
     const Driver& driver = m_context->driver();
     for (const KernelRecord& record : m_record.kernels) {
       LoadedKernel& kernel = m_kernels.emplace_back();
-      kernel.record = record;
       const auto cubin = code.subspan(record.cubin_offset, record.cubin_bytes);
       const Result loaded = m_context->api().load_module(&kernel.module, cubin.data());
       if (loaded != 0) m_kernels.pop_back();
@@ -69,36 +67,35 @@ class CudaExecutable final : public DeviceExecutable {
     return {};
   }
 
-  Status launch(Queue& queue, void* const* buffers, void*, void* status,
+  Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
                 std::span<const int64_t> extents) const override {
     const ContextScope scope(m_context->driver(), m_context->handle());
     KILN_RETURN_IF_ERROR(scope.status());
-    const LoadedKernel& kernel =
-        *std::find_if(m_kernels.begin(), m_kernels.end() - 1,
-                      [&](const LoadedKernel& candidate) { return takes(candidate.record, buffers); });
-    const size_t extents_offset = argument_bytes(m_record, kernel.record),
-                 bytes = extents_offset + extents.size_bytes();
+    const std::vector<void*> pointers = argument_pointers(m_record, buffers, workspace, status);
+    for (const KernelRecord& kernel : alternative_for(m_record, pointers.data())) {
+      KILN_RETURN_IF_ERROR(launch(stream_of(queue), kernel, pointers, extents));
+    }
+    return {};
+  }
+
+ private:
+  Status launch(Stream stream, const KernelRecord& kernel, std::span<void* const> pointers,
+                std::span<const int64_t> extents) const {
+    const size_t extents_offset = argument_bytes(m_record, kernel), bytes = extents_offset + extents.size_bytes();
     std::vector<EncodedMap> memory((bytes + sizeof(EncodedMap) - 1) / sizeof(EncodedMap));  // aligned as maps are
     auto* argument = reinterpret_cast<uint8_t*>(memory.data());
-    std::memcpy(argument, static_cast<const void*>(buffers), m_record.buffers * sizeof(void*));
-    std::memcpy(argument + m_record.buffers * sizeof(void*), static_cast<const void*>(&status), sizeof status);
-    for (size_t i = 0; i < kernel.record.maps.size(); ++i) {
+    std::memcpy(argument, static_cast<const void*>(pointers.data()), pointers.size_bytes());
+    for (size_t i = 0; i < kernel.maps.size(); ++i) {
       EncodedMap map{};
-      KILN_RETURN_IF_ERROR(encode(kernel.record.maps[i], buffers, map));
+      KILN_RETURN_IF_ERROR(encode(kernel.maps[i], pointers, map));
       std::memcpy(argument + maps_offset(m_record) + i * sizeof map, &map, sizeof map);
     }
     std::ranges::copy(std::as_bytes(extents), reinterpret_cast<std::byte*>(argument + extents_offset));
     void* arguments[] = {argument};
-    const Result result =
-        m_context->api().launch(kernel.function, blocks_of(kernel.record), 1, 1, kernel.record.threads, 1, 1,
-                                kernel.record.shared_bytes, stream_of(queue), arguments, nullptr);
+    const LoadedKernel& loaded = m_kernels[static_cast<size_t>(&kernel - m_record.kernels.data())];
+    const Result result = m_context->api().launch(loaded.function, blocks_of(kernel), 1, 1, kernel.threads, 1, 1,
+                                                  kernel.shared_bytes, stream, arguments, nullptr);
     return m_context->driver().status_of(result, "cuLaunchKernel");
-  }
-
- private:
-  static bool takes(const KernelRecord& record, void* const* buffers) {
-    return std::all_of(record.aligned_buffers.begin(), record.aligned_buffers.end(),
-                       [&](uint32_t buffer) { return reinterpret_cast<uintptr_t>(buffers[buffer]) % 16 == 0; });
   }
 
   unsigned blocks_of(const KernelRecord& record) const {
@@ -107,7 +104,7 @@ class CudaExecutable final : public DeviceExecutable {
     return static_cast<unsigned>(std::min(record.blocks, at_once));
   }
 
-  Status encode(const TensorMapRecord& record, void* const* buffers, EncodedMap& map) const {
+  Status encode(const TensorMapRecord& record, std::span<void* const> pointers, EncodedMap& map) const {
     const DriverFunctions& api = m_context->api();
     if (api.encode_map == nullptr) {
       return error(StatusCode::failed_precondition, "cuda: driver {} has no tensor maps",
@@ -115,7 +112,7 @@ class CudaExecutable final : public DeviceExecutable {
     }
     KILN_ASSIGN_OR_RETURN(const MapType type, map_type(record.dtype));
     constexpr std::array<uint32_t, 3> k_steps{1, 1, 1};
-    auto* const start = static_cast<uint8_t*>(buffers[record.buffer]) + record.offset_bytes;
+    auto* const start = static_cast<uint8_t*>(pointers[record.buffer]) + record.offset_bytes;
     const Result result = api.encode_map(&map, type, 3, start, record.extents.data(), record.stride_bytes.data(),
                                          record.box.data(), k_steps.data(), k_no_interleave,
                                          record.is_swizzled ? k_swizzle_128 : k_no_swizzle, k_promote_256, k_zero_fill);

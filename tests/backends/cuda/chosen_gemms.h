@@ -20,6 +20,8 @@ inline std::vector<NamedSpec> chosen_gemms() {
   specs.push_back(
       {"gemm_bf16_epilogue", gemm({.m = 4096, .n = 3072, .k = 768, .dtype = DType::bf16, .with_bias = true})});
   specs.push_back({"gemm_bf16_batch", gemm({.batch = 12, .m = 512, .n = 64, .k = 512, .dtype = DType::bf16})});
+  specs.push_back({"gemm_bf16_odd_rows", gemm({.m = 2048, .n = 768, .k = 1001, .dtype = DType::bf16})});
+  specs.push_back({"gemm_bf16_odd_both", gemm({.m = 2048, .n = 1003, .k = 1001, .dtype = DType::bf16})});
   specs.push_back({"gemm_bf16_odd", gemm({.m = 33, .n = 77, .k = 101, .dtype = DType::bf16, .with_bias = true})});
   specs.push_back({"gemm_f32", gemm({.m = 512, .n = 3072, .k = 768, .with_bias = true})});
   specs.push_back({"gemm_f32_tn_odd", gemm({.m = 33, .n = 77, .k = 101, .a_transposed = true})});

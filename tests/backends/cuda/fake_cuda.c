@@ -183,6 +183,8 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned 
   if (fake_pushed < 1) return k_invalid_context;
   if (y != 1 || z != 1 || ty != 1 || tz != 1 || extra != NULL) return 1;
   fake_launch.blocks = blocks;
+  if (fake_launch.launches < 4) fake_launch.blocks_of[fake_launch.launches] = blocks;
+  ++fake_launch.launches;
   fake_launch.threads = threads;
   fake_launch.shared_bytes = shared_bytes;
   fake_launch.stream = stream;

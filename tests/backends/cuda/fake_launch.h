@@ -2,7 +2,7 @@
 
 #include <stdint.h>
 
-/* The last launch that fake_cuda.c saw, as the test that loaded it reads it. */
+/* The last launch that fake_cuda.c saw, as the test that loaded it reads it; and what the first ones were. */
 struct FakeLaunch {
   unsigned blocks, threads, shared_bytes;
   void* stream;
@@ -12,4 +12,5 @@ struct FakeLaunch {
   uint64_t map_address, map_extents[3], map_strides[2];
   uint32_t map_box[3];
   int map_type, map_swizzle;
+  unsigned launches, blocks_of[4];
 };

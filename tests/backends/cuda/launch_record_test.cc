@@ -76,7 +76,28 @@ TEST(LaunchRecord, what_no_device_launches_is_data_loss) {
   EXPECT_TRUE(refused([](LaunchRecord& r) { r.buffers = 1u << 30; })) << "more buffers than a kernel has";
   EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[0].aligned_buffers = {3}; }));
   EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[0].maps[0].buffer = 3; }));
+  EXPECT_FALSE(refused([](LaunchRecord& r) { r.kernels[0].maps[0].buffer = 3, r.workspace_parts = {64}; }));
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.workspace_parts = {uint64_t{3} << 30}; }))
+      << "more workspace than a launch has";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.workspace_parts = {UINT64_MAX - 63, 128}; }))
+      << "64 in all, when cut off";
+  EXPECT_TRUE(refused([](LaunchRecord& r) { r.kernels[1].is_followed = true; })) << "by no kernel";
   EXPECT_FALSE(unpack(pack(sample(), {{1, 2, 3}, {}})).ok()) << "a kernel without code";
+}
+
+TEST(LaunchRecord, the_first_alternative_that_takes_all_addresses_is_launched_whole) {
+  LaunchRecord record{.buffers = 1, .workspace_parts = {64}};
+  record.kernels = {{.entry = "a", .is_followed = true}, {.entry = "b", .aligned_buffers = {0, 1}}, {.entry = "c"}};
+  const auto names_for = [&](uintptr_t buffer, uintptr_t part) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows them
+    void* const pointers[] = {reinterpret_cast<void*>(buffer), reinterpret_cast<void*>(part)};
+    std::string names;
+    for (const KernelRecord& kernel : alternative_for(record, pointers)) names += kernel.entry;
+    return names;
+  };
+  EXPECT_EQ(names_for(32, 64), "ab");
+  EXPECT_EQ(names_for(34, 64), "c");
+  EXPECT_EQ(names_for(32, 72), "c");
 }
 
 TEST(LaunchRecord, maps_lie_behind_the_pointers_at_a_multiple_of_64) {
@@ -84,6 +105,9 @@ TEST(LaunchRecord, maps_lie_behind_the_pointers_at_a_multiple_of_64) {
   EXPECT_EQ(maps_offset(record), 64u);  // three buffers and the status: 32 bytes
   EXPECT_EQ(argument_bytes(record, record.kernels[0]), 64u + 128u);
   EXPECT_EQ(argument_bytes(record, record.kernels[1]), 32u);
+  LaunchRecord with_workspace = record;
+  with_workspace.workspace_parts = {64, 64};
+  EXPECT_EQ(argument_bytes(with_workspace, record.kernels[1]), 48u);
 }
 
 }  // namespace

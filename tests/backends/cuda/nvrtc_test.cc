@@ -60,7 +60,7 @@ TEST(Nvrtc, a_backend_without_one_says_so_and_still_writes_sources) {
   const KernelSpec spec = conformance::row_softmax(DType::f32, 8, 100);
   const auto candidates = default_candidates(backend, spec, target);
   ASSERT_FALSE(candidates.empty());
-  EXPECT_TRUE(CudaCompileBackend::sources(spec, candidates.front(), target).ok());
+  EXPECT_TRUE(CudaCompileBackend::source(spec, candidates.front(), target).ok());
   const auto image = backend.compile(spec, candidates.front(), target);
   ASSERT_FALSE(image.ok());
   EXPECT_EQ(image.status().code(), StatusCode::not_found);

@@ -165,6 +165,30 @@ TEST_F(CudaLaunch, an_address_the_first_kernel_cannot_take_goes_to_the_next) {
   EXPECT_EQ(recorded()->maps, 0u);
 }
 
+TEST_F(CudaLaunch, kernels_of_one_alternative_are_launched_one_after_another_with_the_launches_own_buffers) {
+  LaunchRecord record{.buffers = 1, .workspace_parts = {200, 64}, .least_driver = 13000};
+  record.kernels = {{.blocks = 5, .threads = 32, .is_followed = true},
+                    {.blocks = 6, .threads = 32, .aligned_buffers = {0, 2}},
+                    {.blocks = 7, .threads = 32}};
+  const std::vector<uint8_t> cubin = {0x7f, 'E', 'L', 'F', 0, 0, 0, 0};
+  const std::vector<uint8_t> code = pack(record, {cubin, cubin, cubin});
+  EXPECT_EQ(load(code).status().code(), StatusCode::data_loss) << "the launch data speaks of no workspace";
+  const auto executable = m_device->load(Image{.workspace_bytes = 256 + 128}, code);
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  EXPECT_EQ((*executable)->workspace_bytes(), 256u + 128u);
+  const auto queue = m_device->create_queue();
+  ASSERT_TRUE((*executable)->device()->launch(**queue, m_memory.data(), m_memory[1], m_memory[2], {}).ok());
+  EXPECT_EQ(recorded()->launches, 2u);
+  EXPECT_EQ(recorded()->blocks_of[0], 5u);
+  EXPECT_EQ(recorded()->blocks_of[1], 6u);
+  void* const expected[] = {m_memory[0], m_memory[1], static_cast<uint8_t*>(m_memory[1]) + 256, m_memory[2]};
+  EXPECT_EQ(std::memcmp(recorded()->argument, static_cast<const void*>(expected), sizeof expected), 0);
+  void* const odd[] = {static_cast<uint8_t*>(m_memory[0]) + 2};
+  ASSERT_TRUE((*executable)->device()->launch(**queue, odd, m_memory[1], m_memory[2], {}).ok());
+  EXPECT_EQ(recorded()->launches, 3u) << "nothing of an alternative that does not take the addresses";
+  EXPECT_EQ(recorded()->blocks_of[2], 7u);
+}
+
 TEST_F(CudaLaunch, extents_follow_the_pointers) {
   const auto executable = load(code());
   ASSERT_TRUE(executable.ok());

@@ -17,7 +17,7 @@ const Target k_hopper{"cuda", "sm_90a"}, k_ampere{"cuda", "sm_80"};
 const CudaTarget& k_hopper_row = *find_cuda_target("sm_90a");
 
 Status made(const KernelSpec& spec, std::vector<uint8_t> bytes, const Target& target = k_hopper) {
-  return CudaCompileBackend::sources(spec, {std::move(bytes), "a test's"}, target).status();
+  return CudaCompileBackend::source(spec, {std::move(bytes), "a test's"}, target).status();
 }
 
 void expect_refused(const KernelSpec& spec, std::vector<uint8_t> bytes, std::string_view why,
@@ -73,6 +73,7 @@ TEST(CudaSchedules, that_the_spec_has_no_kernel_for_are_refused_with_the_reason)
   expect_refused(half, bytes_of({Kind::simple, 64, 64, 0, 0, 2, 1}), not_here);
   expect_refused(wide, bytes_of({Kind::mma, 64, 64, 2, 2, 4, 1}), not_here);
   expect_refused(half, bytes_of({Kind::wgmma, 64, 64, 0, 0, 8, 1}), not_here, k_ampere);
+  expect_refused(half, bytes_of({Kind::packed_wgmma, 64, 64, 0, 0, 8, 1}), not_here);
   expect_refused(half, bytes_of({Kind::wgmma, 192, 64, 0, 0, 2, 1}), no_tile);
   expect_refused(half, bytes_of({Kind::wgmma, 64, 64, 0, 0, 2, 2}), no_tile);
   expect_refused(half, bytes_of({Kind::mma, 64, 64, 3, 2, 4, 1}), no_tile);
@@ -116,7 +117,7 @@ TEST(CudaSchedules, follow_what_moves_most_not_what_is_widest) {
 TEST(CudaSources, load_by_the_way_of_what_nobody_writes_only_where_nobody_does) {
   const auto loads_so = [](const KernelSpec& spec) {
     const Schedule first = default_candidates(CudaCompileBackend(), spec, k_hopper).front();
-    return CudaCompileBackend::sources(spec, first, k_hopper)->front().text.find("load_input(args.b0") !=
+    return CudaCompileBackend::source(spec, first, k_hopper)->kernels.front().text.find("load_input(args.b0") !=
            std::string::npos;
   };
   conformance::LoopsBuilder in_place({4000, 5000}, 2);
@@ -125,6 +126,16 @@ TEST(CudaSources, load_by_the_way_of_what_nobody_writes_only_where_nobody_does) 
   conformance::LoopsBuilder turned({4000, 5000}, 2);
   turned.output(turned.op(ScalarOp::neg, turned.input(DType::f32, {1, 4000})), {5000, 1});
   EXPECT_TRUE(loads_so(turned.build()));
+}
+
+TEST(CudaSchedules, pack_operands_of_odd_rows_where_many_tiles_read_them) {
+  const auto first_of = [](int64_t m, int64_t n, int64_t k) {
+    const KernelSpec spec = conformance::gemm({.m = m, .n = n, .k = k, .dtype = DType::bf16});
+    return default_candidates(CudaCompileBackend(), spec, k_hopper).front().description;
+  };
+  EXPECT_TRUE(first_of(2048, 768, 1001).starts_with("packed_wgmma")) << first_of(2048, 768, 1001);
+  EXPECT_TRUE(first_of(2048, 768, 1000).starts_with("wgmma"));
+  EXPECT_TRUE(first_of(33, 77, 101).starts_with("mma"));
 }
 
 TEST(CudaSchedules, count_waves_on_the_multiprocessors_of_the_machine) {

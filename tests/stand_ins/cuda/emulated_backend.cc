@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 
@@ -67,63 +68,69 @@ bool EmulatedKernels::differs(const std::string& text, const std::string& other)
   return !one.ok() || !two.ok() || *one != *two;
 }
 
-Expected<EmulatedKernels> EmulatedKernels::compile(const std::vector<cuda::KernelSource>& alternatives,
-                                                   std::vector<BufferSpec> buffers) {
+Expected<EmulatedKernels> EmulatedKernels::compile(const cuda::LaunchSource& source, std::vector<BufferSpec> buffers) {
   EmulatedKernels kernels;
+  kernels.m_record.buffers = static_cast<uint32_t>(buffers.size());
+  kernels.m_record.workspace_parts = source.workspace_parts;
   kernels.m_buffers = std::move(buffers);
-  for (const cuda::KernelSource& source : alternatives) {
-    KILN_ASSIGN_OR_RETURN(const auto object, compiled_once(source.text));
+  for (const cuda::KernelSource& kernel : source.kernels) {
+    KILN_ASSIGN_OR_RETURN(const auto object, compiled_once(kernel.text));
     KILN_ASSIGN_OR_RETURN(HostModule module, HostModule::load(object));
-    if (module.cluster() != source.record.cluster) {
+    if (module.cluster() != kernel.record.cluster) {
       return error(StatusCode::internal, "a kernel of clusters of {} is recorded with {}", module.cluster(),
-                   source.record.cluster);
+                   kernel.record.cluster);
     }
-    kernels.m_kernels.push_back(std::make_shared<const Kernel>(Kernel{source.record, std::move(module)}));
+    kernels.m_record.kernels.push_back(kernel.record);
+    kernels.m_modules.push_back(std::make_shared<const HostModule>(std::move(module)));
   }
   return kernels;
 }
 
 std::string EmulatedKernels::run(void* const* buffers, uint32_t* status, uint64_t seed) const {
-  for (size_t i = 0; i < m_kernels.size(); ++i) {
-    bool takes = true;
-    for (const uint32_t buffer : m_kernels[i]->record.aligned_buffers) {
-      takes &= reinterpret_cast<uintptr_t>(buffers[buffer]) % 16 == 0;
-    }
-    if (takes) return run(i, buffers, status, seed);
+  struct alignas(128) Line {
+    std::array<uint8_t, 128> bytes;
+  };
+  std::vector<Line> workspace(cuda::workspace_bytes(m_record) / sizeof(Line) + 1);
+  std::memset(workspace.data(), 0xff, workspace.size() * sizeof(Line));  // NaN
+  const std::vector<void*> pointers = cuda::argument_pointers(m_record, buffers, workspace.data(), status);
+  for (const cuda::KernelRecord& kernel : cuda::alternative_for(m_record, pointers.data())) {
+    if (std::string problem = run(kernel, pointers, status, seed); !problem.empty()) return problem;
   }
-  return "no kernel takes these addresses";
+  return {};
 }
 
-std::string EmulatedKernels::run(size_t alternative, void* const* buffers, uint32_t* status, uint64_t seed) const {
-  const Kernel& kernel = *m_kernels.at(alternative);
-  const cuda::LaunchRecord record{.buffers = static_cast<uint32_t>(m_buffers.size())};
-  const size_t size = cuda::argument_bytes(record, kernel.record);
-  std::vector<uint8_t> storage(size + 128);
+std::string EmulatedKernels::run(const cuda::KernelRecord& kernel, std::span<void* const> pointers, uint32_t* status,
+                                 uint64_t seed) const {
+  const HostModule& module = *m_modules[static_cast<size_t>(&kernel - m_record.kernels.data())];
+  std::vector<uint8_t> storage(cuda::argument_bytes(m_record, kernel) + 128);
   uint8_t* argument = storage.data() + (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64;
-  std::memcpy(argument, static_cast<const void*>(buffers), m_buffers.size() * sizeof(void*));
-  std::memcpy(argument + m_buffers.size() * sizeof(void*), static_cast<const void*>(&status), sizeof status);
-  for (size_t i = 0; i < kernel.record.maps.size(); ++i) {
-    const EmulatedTensorMap map = encode(kernel.record.maps[i], buffers);
+  std::memcpy(argument, static_cast<const void*>(pointers.data()), pointers.size_bytes());
+  for (size_t i = 0; i < kernel.maps.size(); ++i) {
+    const EmulatedTensorMap map = encode(kernel.maps[i], pointers.data());
     if (const std::string refusal = why_refused(map); !refusal.empty()) return refusal;
-    std::memcpy(argument + cuda::maps_offset(record) + i * 128, &map, sizeof map);
+    std::memcpy(argument + cuda::maps_offset(m_record) + i * 128, &map, sizeof map);
   }
   std::vector<GlobalBuffer> uses;
   for (size_t i = 0; i < m_buffers.size(); ++i) {
-    uses.push_back({fmt::format("buffer {}", i), static_cast<uint8_t*>(buffers[i]),
+    uses.push_back({fmt::format("buffer {}", i), static_cast<uint8_t*>(pointers[i]),
                     static_cast<size_t>(m_buffers[i].elements) * size_of(m_buffers[i].dtype),
                     m_buffers[i].role != BufferRole::output, m_buffers[i].role != BufferRole::input});
   }
+  for (size_t i = 0; i < m_record.workspace_parts.size(); ++i) {
+    uses.push_back({fmt::format("part {} of the workspace", i), static_cast<uint8_t*>(pointers[m_buffers.size() + i]),
+                    m_record.workspace_parts[i], true, true});
+  }
   uses.push_back({"the status", reinterpret_cast<uint8_t*>(status), sizeof *status});
-  LaunchShape shape{.blocks = static_cast<uint32_t>(kernel.record.blocks),
-                    .threads = kernel.record.threads,
-                    .cluster = kernel.record.cluster,
-                    .shared_bytes = kernel.record.shared_bytes,
-                    .constants = kernel.module.constants()};
+  LaunchShape shape{.blocks = static_cast<uint32_t>(kernel.blocks),
+                    .threads = kernel.threads,
+                    .cluster = kernel.cluster,
+                    .shared_bytes = kernel.shared_bytes,
+                    .constants = module.constants()};
   // Devices differ in how many there are: each launch takes another number.
-  if (kernel.record.is_persistent) {
+  if (kernel.is_persistent) {
     shape.blocks = std::min<uint32_t>(shape.blocks, shape.cluster * (1 + static_cast<uint32_t>(seed / 3 % 3)));
   }
-  return Machine::launch(shape, uses, seed, [&] { kernel.module.call(argument); });
+  return Machine::launch(shape, uses, seed, [&] { module.call(argument); });
 }
 
 std::vector<Target> EmulatedCompileBackend::targets() const {
@@ -150,9 +157,9 @@ std::vector<Schedule> EmulatedCompileBackend::candidates(const KernelSpec& spec,
 
 Expected<Image> EmulatedCompileBackend::compile(const KernelSpec& spec, const Schedule& schedule,
                                                 const Target& target) const {
-  KILN_ASSIGN_OR_RETURN(auto sources, cuda::CudaCompileBackend::sources(spec, schedule, real_target(target)));
-  for (cuda::KernelSource& source : sources) source.text = full_text(source);
-  KILN_ASSIGN_OR_RETURN(EmulatedKernels kernels, EmulatedKernels::compile(sources, spec.buffers));
+  KILN_ASSIGN_OR_RETURN(auto source, cuda::CudaCompileBackend::source(spec, schedule, real_target(target)));
+  for (cuda::KernelSource& kernel : source.kernels) kernel.text = full_text(kernel);
+  KILN_ASSIGN_OR_RETURN(EmulatedKernels kernels, EmulatedKernels::compile(source, spec.buffers));
   const uint64_t index = images().size();
   images().push_back(std::move(kernels));
   Image image;

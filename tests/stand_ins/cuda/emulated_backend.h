@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "backends/cuda/compile/backend.h"
 #include "tests/stand_ins/cuda/host_module.h"
@@ -14,25 +15,22 @@ std::string full_text(const cuda::KernelSource& source);
 /// Kernels the CUDA backend wrote, compiled for the emulated machine: what its launch record and cubins are on a device.
 class EmulatedKernels {
  public:
-  /// `alternatives`: best first, with their full texts. `buffers`: the spec's.
-  static Expected<EmulatedKernels> compile(const std::vector<cuda::KernelSource>& alternatives,
-                                           std::vector<BufferSpec> buffers);
+  /// `source`: with full texts. `buffers`: the spec's.
+  static Expected<EmulatedKernels> compile(const cuda::LaunchSource& source, std::vector<BufferSpec> buffers);
   /// Whether two full texts make different code.
   static bool differs(const std::string& text, const std::string& other);
 
-  /// Launches the first alternative that takes these addresses. Answers what the machine found wrong, or nothing. Bits
-  /// that the kernel sets come into *status.
+  /// Launches the first alternative that takes these addresses, in a workspace of its own. Answers what the machine found wrong,
+  /// or nothing. Bits that the kernels set come into *status.
   std::string run(void* const* buffers, uint32_t* status, uint64_t seed) const;
-  /// The same, one alternative.
-  std::string run(size_t alternative, void* const* buffers, uint32_t* status, uint64_t seed) const;
 
  private:
-  struct Kernel {
-    cuda::KernelRecord record;
-    HostModule module;
-  };
+  std::string run(const cuda::KernelRecord& kernel, std::span<void* const> pointers, uint32_t* status,
+                  uint64_t seed) const;
+
   std::vector<BufferSpec> m_buffers;
-  std::vector<std::shared_ptr<const Kernel>> m_kernels;
+  cuda::LaunchRecord m_record;
+  std::vector<std::shared_ptr<const HostModule>> m_modules;  // of its kernels
 };
 
 /// The CUDA backend with the host's compiler in NVRTC's place. Its images are handed over in memory: the code names an

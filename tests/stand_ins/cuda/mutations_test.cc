@@ -35,10 +35,10 @@ class Subject {
  public:
   Subject(std::string name, const KernelSpec& spec, const Schedule& schedule, const std::string& target)
       : m_name(std::move(name)), m_spec(spec) {
-    auto sources = cuda::CudaCompileBackend::sources(spec, schedule, {"cuda", target});
-    EXPECT_TRUE(sources.ok()) << m_name << ": " << sources.status().to_string();
-    if (!sources.ok()) return;
-    m_source = sources->front();
+    auto source = cuda::CudaCompileBackend::source(spec, schedule, {"cuda", target});
+    EXPECT_TRUE(source.ok()) << m_name << ": " << source.status().to_string();
+    if (!source.ok()) return;
+    m_source = source->kernels.front();
     m_source.text = full_text(m_source);
     std::mt19937_64 random(5);
     std::normal_distribution<double> normal(0, 1);
@@ -59,14 +59,14 @@ class Subject {
   /// What is wrong with a kernel of this text, launched so: the machine's finding, or that its results are others.
   /// Empty when nothing is. "the same code" when the change made none.
   std::string judge(const std::string& text, const cuda::KernelRecord& record, uint64_t seeds) {
-    const auto kernel = EmulatedKernels::compile({{text, record}}, m_spec.buffers);
+    const auto kernel = EmulatedKernels::compile({{{text, record}}, {}}, m_spec.buffers);
     if (!kernel.ok()) return "does not compile: " + kernel.status().message();
     for (uint64_t seed = 0; seed < seeds; ++seed) {
       auto buffers = m_inputs;
       std::vector<void*> pointers;
       for (auto& buffer : buffers) pointers.push_back(buffer.data());
       uint32_t status = 0;
-      std::string problem = kernel->run(0, pointers.data(), &status, seed);
+      std::string problem = kernel->run(pointers.data(), &status, seed);
       if (!problem.empty()) return problem;
       if (m_expected.empty()) m_expected = buffers;
       if (buffers != m_expected) return "other results (seed " + std::to_string(seed) + ")";

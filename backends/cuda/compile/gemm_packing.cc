@@ -1,0 +1,119 @@
+#include "backends/cuda/compile/gemm_packing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/limits.h"
+
+namespace kiln::cuda {
+namespace {
+
+constexpr int64_t k_line_bytes = 128;
+// What a device computes element by element in the time that another launch takes.
+constexpr int64_t k_least_computed = 1 << 20;
+constexpr int64_t k_usual_tile = 128;
+
+/// Where a packed operand lies: for each batch rows of neighbours.
+struct Layout {
+  int64_t batches = 1, rows = 0, row = 0, pitch = 0;  // elements
+  int64_t elements() const { return batches * rows * pitch; }
+};
+
+Layout layout_of(const GemmProblem& problem, const GemmOperand& operand) {
+  const int64_t line = k_line_bytes / static_cast<int64_t>(size_of(problem.gemm->dtype));
+  Layout layout{.batches = operand.has_batch ? problem.batches : 1, .rows = problem.gemm->k, .row = operand.outer};
+  if (!operand.outer_is_adjacent) std::swap(layout.rows, layout.row);
+  layout.pitch = (layout.row + line - 1) / line * line;
+  return layout;
+}
+
+/// Over the dims that the operand's body has in the gemm.
+std::vector<int64_t> strides_of(const GemmProblem& problem, const GemmOperand& operand, const Layout& layout) {
+  const std::vector<int64_t>& batch = problem.gemm->batch;
+  std::vector<int64_t> strides(batch.size() + 2);
+  int64_t stride = layout.rows * layout.pitch;
+  for (size_t d = batch.size(); d-- > 0; stride *= batch[d]) strides[d] = operand.has_batch ? stride : 0;
+  strides[operand.outer_dim] = operand.outer_is_adjacent ? 1 : layout.pitch;
+  strides[operand.k_dim] = operand.outer_is_adjacent ? layout.pitch : 1;
+  return strides;
+}
+
+void swap_last_dims(LoopsSpec& loops) {
+  const size_t last = loops.extents.size() - 1;
+  std::swap(loops.extents[last], loops.extents[last - 1]);
+  for (Access& access : loops.body.accesses) std::swap(access.strides[last], access.strides[last - 1]);
+  for (ScalarNode& node : loops.body.exprs) {
+    if (node.op == ScalarOp::index && node.slot + 1 >= last)
+      node.slot = static_cast<uint32_t>(2 * last - 1) - node.slot;
+  }
+}
+
+/// Stores each value of the operand to `to`, neighbours last.
+LoopsSpec loops_of(const GemmProblem& problem, const GemmOperand& operand, Access to) {
+  LoopsSpec loops{.extents = problem.gemm->batch, .body = *operand.body};
+  if (!operand.has_batch) std::ranges::fill(loops.extents, 1);
+  loops.extents.resize(problem.gemm->batch.size() + 2);
+  loops.extents[operand.outer_dim] = operand.outer;
+  loops.extents[operand.k_dim] = problem.gemm->k;
+  loops.parallel_rank = static_cast<uint32_t>(loops.extents.size());
+  const auto slot = static_cast<uint32_t>(loops.body.accesses.size());
+  loops.body.accesses.push_back(std::move(to));
+  loops.stages = {{.stores = {{operand.value, slot, StoreMode::assign}}}};
+  const size_t adjacent = operand.outer_is_adjacent ? operand.outer_dim : operand.k_dim;
+  if (adjacent + 1 < loops.extents.size()) swap_last_dims(loops);
+  return loops;
+}
+
+std::vector<const GemmOperand*> packed_operands(const GemmProblem& problem) {
+  std::vector<const GemmOperand*> packed;
+  for (const GemmOperand* operand : {&problem.a, &problem.b}) {
+    if (!operand->is_tensor) packed.push_back(operand);
+  }
+  return packed;
+}
+
+}  // namespace
+
+GemmPacking packing_of(const GemmProblem& problem) {
+  GemmPacking packing{.gemm = *problem.spec};
+  auto& gemm = std::get<GemmSpec>(packing.gemm.kernel);
+  std::vector<BufferSpec>& buffers = packing.gemm.buffers;
+  std::vector<LoopsSpec> loops;
+  for (const GemmOperand* operand : packed_operands(problem)) {
+    const Layout layout = layout_of(problem, *operand);
+    const auto buffer = static_cast<uint32_t>(buffers.size());
+    const Access packed{buffer, 0, strides_of(problem, *operand, layout), {}};
+    loops.push_back(loops_of(problem, *operand, packed));
+    buffers.push_back({gemm.dtype, layout.elements(), BufferRole::input});
+    packing.workspace_parts.push_back(static_cast<uint64_t>(layout.elements()) * size_of(gemm.dtype));
+    const bool is_a = operand == &problem.a;
+    (is_a ? gemm.a : gemm.b) = {.exprs = {{ScalarOp::load, gemm.dtype}}, .accesses = {packed}};
+    (is_a ? gemm.a_value : gemm.b_value) = 0;
+  }
+  for (size_t i = 0; i < loops.size(); ++i) {
+    packing.loops.push_back({buffers, std::move(loops[i])});
+    packing.loops.back().buffers[problem.spec->buffers.size() + i].role = BufferRole::output;
+  }
+  return packing;
+}
+
+bool is_packable(const GemmProblem& problem) {
+  const auto packed = packed_operands(problem);
+  int64_t elements = 0;
+  for (const GemmOperand* operand : packed) elements += layout_of(problem, *operand).elements();
+  const auto most = static_cast<int64_t>(limits::k_launch_workspace_bytes / size_of(problem.gemm->dtype));
+  return !packed.empty() && problem.gemm->k > 0 && elements <= most &&
+         problem.spec->buffers.size() + packed.size() <= limits::k_kernel_buffers;
+}
+
+bool packing_pays(const GemmProblem& problem) {
+  const auto tiles = [](int64_t extent) { return (extent + k_usual_tile - 1) / k_usual_tile; };
+  int64_t computed = 0;
+  for (const GemmOperand* operand : packed_operands(problem)) {
+    const int64_t across = tiles(operand == &problem.a ? problem.gemm->n : problem.gemm->m);
+    computed += problem.batches * operand->outer * problem.gemm->k * across;
+  }
+  return computed >= k_least_computed;
+}
+
+}  // namespace kiln::cuda
