@@ -19,15 +19,15 @@
 /// launch carries.
 namespace kiln::cuda {
 
-/// How a tensor map is encoded once the buffer's address is known (cuTensorMapEncodeTiled): three dims, the adjacent one
-/// first. Out of bounds reads as zero.
+/// How a tensor map is encoded once the buffer's address is known (cuTensorMapEncodeTiled): four dims, the adjacent one
+/// first; those that a tensor lacks have one element. Out of bounds reads as zero.
 struct TensorMapRecord {
   uint32_t buffer = 0;
   DType dtype = DType::f16;
   uint64_t offset_bytes = 0;
-  std::array<uint64_t, 3> extents{};
-  std::array<uint64_t, 2> stride_bytes{};  // of dims 1 and 2; multiples of 16
-  std::array<uint32_t, 3> box{};
+  std::array<uint64_t, 4> extents{};
+  std::array<uint64_t, 3> stride_bytes{};  // of dims 1 to 3; multiples of 16
+  std::array<uint32_t, 4> box{};
   bool is_swizzled = true;  // by 128 bytes
   bool operator==(const TensorMapRecord&) const = default;
 };

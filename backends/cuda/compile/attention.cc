@@ -15,22 +15,26 @@
 namespace kiln::cuda {
 namespace {
 
+using Kind = AttentionSchedule::Kind;
+
 constexpr int64_t k_most_depth = 256;
 
 class AttentionWriter {
  public:
   AttentionWriter(const AttentionProblem& problem, const AttentionSchedule& schedule)
-      : m_problem(problem), m_attention(*problem.forward), m_schedule(schedule) {}
+      : m_problem(problem), m_attention(*problem.forward), m_schedule(schedule) {
+    if (schedule.kind == Kind::wgmma) m_columns = problem.columns();
+  }
 
   std::string run(std::string_view entry) {
-    m_text = opening(*m_problem.spec, entry);
+    m_text = opening(*m_problem.spec, entry, m_columns.size());
     write_constants();
     write_tensors();
     write_score();
     m_text += "\n}  // namespace kiln\n";
-    const bool has_tensor_cores = m_schedule.kind == AttentionSchedule::Kind::mma;
-    return fmt::format("{}{}{}{}{}", m_text, attention_common_text,
-                       has_tensor_cores ? attention_tiles_text : attention_simple_tiles_text,
+    return fmt::format("{}{}{}{}{}{}", m_text, attention_common_text,
+                       m_schedule.kind == Kind::simple ? attention_simple_tiles_text : attention_tiles_text,
+                       m_schedule.kind == Kind::wgmma ? attention_warpgroups_text : "",
                        m_problem.backward != nullptr ? attention_backward_text : "",
                        *implementation_of(m_problem, m_schedule.kind)->text);
   }
@@ -121,10 +125,10 @@ class AttentionWriter {
         "  static KILN_MEMBER {}* at(const Arguments& args, i32 d0, i32 d1, i32 d2, i32 d3) {{\n"
         "    return {} + {};\n"
         "  }}\n"
-        "}};\n",
+        "{}}};\n",
         name, width, is_of_queries, has_pieces(access, extents, 16),
         has_pieces(access, extents, 2 * static_cast<int64_t>(size_of(a.dtype))) && width % 2 == 0, buffer, buffer,
-        2 * size_of(a.dtype), element.type, buffer, element.text);
+        2 * size_of(a.dtype), element.type, buffer, element.text, map_member(access));
   }
 
   void write_score() {
@@ -142,11 +146,51 @@ class AttentionWriter {
     m_text += fmt::format("  return {};\n}}\n", result);
   }
 
+  /// Where columns come by tensor maps.
+  std::string map_member(const Access& access) const {
+    const auto found = std::ranges::find(m_columns, &access, &AttentionProblem::Columns::access);
+    if (found == m_columns.end()) return "";
+    return fmt::format("  static KILN_MEMBER const TensorMap& map(const Arguments& args) {{ return args.map{}; }}\n",
+                       found - m_columns.begin());
+  }
+
   const AttentionProblem& m_problem;
   const AttentionSpec& m_attention;
   const AttentionSchedule m_schedule;
+  std::vector<AttentionProblem::Columns> m_columns;  // those that have tensor maps, in their order
   std::string m_text;
 };
+
+TensorMapRecord map_of(const AttentionProblem::Columns& columns, DType dtype, uint32_t rows) {
+  const auto& [access, extents] = columns;
+  const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * size_of(dtype); };
+  TensorMapRecord map{.buffer = access->buffer, .dtype = dtype, .offset_bytes = bytes(access->offset)};
+  map.box = {64, rows, 1, 1};
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const size_t of_tensor = extents.size() - 1 - d;
+    map.extents[d] = static_cast<uint64_t>(extents[of_tensor]);
+    // The stride of a single element matters to nobody but the encoder, which wants a multiple of 16.
+    if (d > 0) map.stride_bytes[d - 1] = extents[of_tensor] > 1 ? bytes(access->strides[of_tensor]) : 16;
+  }
+  return map;
+}
+
+KernelSource source_of(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  KernelSource source;
+  KernelRecord& record = source.record;
+  record.entry = entry_name(*problem.spec, implementation_of(problem, schedule.kind)->name);
+  source.text = AttentionWriter(problem, schedule).run(record.entry);
+  record.blocks = schedule.blocks(problem);
+  record.threads = schedule.threads();
+  record.shared_bytes = static_cast<uint32_t>(schedule.shared_bytes(problem));
+  if (schedule.kind == Kind::wgmma) {
+    for (const auto& columns : problem.columns()) {
+      record.maps.push_back(map_of(columns, problem.forward->dtype, schedule.columns));
+      record.aligned_buffers.push_back(columns.access->buffer);
+    }
+  }
+  return source;
+}
 
 }  // namespace
 
@@ -180,13 +224,11 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTar
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, attention_schedule_of(schedule.bytes, problem, target));
-  KernelSource source;
-  source.record.entry = entry_name(spec, implementation_of(problem, choices.kind)->name);
-  source.text = AttentionWriter(problem, choices).run(source.record.entry);
-  source.record.blocks = choices.blocks(problem);
-  source.record.threads = choices.threads();
-  source.record.shared_bytes = static_cast<uint32_t>(choices.shared_bytes(problem));
-  return LaunchSource{{std::move(source)}, {}};
+  LaunchSource source{{source_of(problem, choices)}, {}};
+  if (!implementation_of(problem, choices.kind)->takes_any_address) {
+    source.kernels.push_back(source_of(problem, schedule_for_any_address(problem, target)));
+  }
+  return source;
 }
 
 }  // namespace kiln::cuda

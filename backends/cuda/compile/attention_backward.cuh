@@ -30,17 +30,18 @@ constexpr i32 k_key_blocks = tiles_across(k_k_len, k_tile_rows), k_query_blocks 
 constexpr i32 k_most_tiles = tiles_across(k_k_len > k_queries ? k_k_len : k_queries, k_tile_columns);
 
 /// Logsumexp times `unit`, and delta, of `rows` queries from `first` on. A logsumexp that no score reaches stands where there
-/// is no query, or none that has a key: its weights are 0.
-template <i32 rows>
+/// is no query before `end`, or none that has a key: its weights are 0. By `threads` threads, the calling one being number
+/// `thread` of them.
+template <i32 rows, i32 threads = k_threads>
 KILN_DEVICE void fill_statistics(const Arguments& args, Place at, i32 first, Accumulator* lse, Accumulator* delta,
-                                 Accumulator unit = 1) {
+                                 Accumulator unit = 1, i32 end = k_queries, u32 thread = thread_index()) {
   constexpr i32 k_lanes = 8, k_piece = 16 / sizeof(Element);
-  const i32 lane = static_cast<i32>(thread_index()) % k_lanes;
+  const i32 lane = static_cast<i32>(thread) % k_lanes;
   const bool may_copy = Out::may_copy(args) && GradOut::may_copy(args);
-  for (i32 i = static_cast<i32>(thread_index()) / k_lanes; i < rows; i += k_threads / k_lanes) {
+  for (i32 i = static_cast<i32>(thread) / k_lanes; i < rows; i += threads / k_lanes) {
     const i32 row = first + i;
     Accumulator total = 0;
-    for (i32 d = lane * k_piece; row < k_queries && d < k_value_dim; d += k_lanes * k_piece) {
+    for (i32 d = lane * k_piece; row < end && d < k_value_dim; d += k_lanes * k_piece) {
       Run<Element, k_piece> x, y;
       const bool is_piece = may_copy && d + k_piece <= k_value_dim;
       if (is_piece) {
@@ -60,7 +61,7 @@ KILN_DEVICE void fill_statistics(const Arguments& args, Place at, i32 first, Acc
     total = combine_lanes<Sum, k_lanes>(total);
     if (lane != 0) continue;
     Accumulator of_row = nothing();
-    if (row < k_queries) of_row = *lse_at(args, at.batch, head_of(at, row), query_of(row)) * unit;
+    if (row < end) of_row = *lse_at(args, at.batch, head_of(at, row), query_of(row)) * unit;
     lse[i] = of_row == nothing() ? -nothing() : of_row;
     delta[i] = total;
   }

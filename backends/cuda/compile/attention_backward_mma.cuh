@@ -77,7 +77,7 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
     KILN_UNROLL for (i32 j = 0; j < k_tile_columns / 8; ++j) {
       KILN_UNROLL for (i32 e = 0; e < 4; ++e) {
         const i32 query = k_rows_are_queries ? in_tile + e / 2 * 8 : column + 8 * j + e % 2;
-        weights[j][e] = exp2_approximate(weights[j][e] - lse[query]);
+        weights[j][e] = exp2_approximate(multiply_add(weights[j][e], k_unit, -lse[query]));
         if constexpr (has_1) of_weights[j][e] = weights[j][e] * (of_weights[j][e] - delta[query]);
       }
     }

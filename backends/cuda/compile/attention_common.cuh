@@ -51,25 +51,29 @@ KILN_DEVICE Accumulator kept_score(const Arguments& args, Place at, i32 row, i32
     return product * (k_scale * unit);
   }
 }
-/// The same of any row and key: -inf where they are past the ends, or the key comes too late.
+/// Whether row and key are past the ends, that of rows being `end`, or the key comes too late.
+KILN_DEVICE bool is_left_out(i32 row, i32 key, i32 end) {
+  if (row >= end || key >= k_k_len) return true;
+  return k_is_causal && key > query_of(row) + k_causal_offset;
+}
+/// The score of any row and key, times `unit`: -inf where they are left out.
 KILN_DEVICE Accumulator score_of(const Arguments& args, Place at, i32 row, i32 key, Accumulator product,
-                                 Accumulator unit = 1) {
-  if (row >= k_queries || key >= k_k_len) return nothing();
-  if (k_is_causal && key > query_of(row) + k_causal_offset) return nothing();
-  return kept_score(args, at, row, key, product, unit);
+                                 Accumulator unit = 1, i32 end = k_queries) {
+  return is_left_out(row, key, end) ? nothing() : kept_score(args, at, row, key, product, unit);
 }
 
-/// A tile of `rows` queries and `keys` keys. Whether causality keeps some of it; and all of it, none being past the ends.
+/// A tile of `rows` queries, of which those from `end` on do not count, and `keys` keys. Whether causality keeps some of it;
+/// and all of it, none being past the ends.
 struct TileOfScores {
-  i32 row, rows, key, keys;
+  i32 row, rows, key, keys, end = k_queries;
 
-  KILN_MEMBER i32 last_row() const { return row + rows < k_queries ? row + rows - 1 : k_queries - 1; }
+  KILN_MEMBER i32 last_row() const { return row + rows < end ? row + rows - 1 : end - 1; }
   KILN_MEMBER bool is_of_one_head() const { return row / k_q_len == last_row() / k_q_len; }
   KILN_MEMBER bool is_live() const {
     return !k_is_causal || key <= (is_of_one_head() ? query_of(last_row()) : k_q_len - 1) + k_causal_offset;
   }
   KILN_MEMBER bool is_whole() const {
-    if (row + rows > k_queries || key + keys > k_k_len) return false;
+    if (row + rows > end || key + keys > k_k_len) return false;
     return !k_is_causal || key + keys - 1 <= (is_of_one_head() ? query_of(row) : 0) + k_causal_offset;
   }
 };
@@ -87,23 +91,30 @@ KILN_DEVICE bool keeps_some(const Arguments& args, Place at, const TileOfScores&
   for (i32 begin = 0; begin < points; begin += k_at_once) {
     i32 found = 0;
     for (i32 i = begin + lane; i < begin + k_at_once && i < points; i += 32) {
-      found |= score_of(args, at, tile.row + i / tile.keys, tile.key + i % tile.keys, 0) != nothing() ? 1 : 0;
+      const i32 row = tile.row + i / tile.keys, key = tile.key + i % tile.keys;
+      found |= score_of(args, at, row, key, 0, 1, tile.end) != nothing() ? 1 : 0;
     }
     if (combine_lanes<Maximum, 32>(found) != 0) return true;
   }
   return false;
 }
 
-/// flags[i]: whether column tile i has something for the tile of rows from `row`. The block meets at the end.
-template <bool rows_are_queries>
-KILN_DEVICE void find_live(const Arguments& args, Place at, i32 row, i32 tiles, u8* flags) {
+/// flags[i]: whether there is something in tile_of(i), the scores of a block's rows and its column tile i. The block meets
+/// at the end.
+template <typename TileOf>
+KILN_DEVICE void find_live(const Arguments& args, Place at, i32 tiles, u8* flags, TileOf tile_of) {
   for (i32 i = static_cast<i32>(thread_index() / 32); i < tiles; i += k_threads / 32) {
-    const TileOfScores tile = tile_of_scores<rows_are_queries>(row, i * k_tile_columns);
+    const TileOfScores tile = tile_of(i);
     bool is_live = tile.is_live();
     if constexpr (k_leaves_out) is_live = is_live && keeps_some(args, at, tile);
     if (thread_index() % 32 == 0) flags[i] = is_live ? 1 : 0;
   }
   block_barrier();
+}
+/// Of the tile of rows from `row`, and column tiles that lie end to end.
+template <bool rows_are_queries>
+KILN_DEVICE void find_live(const Arguments& args, Place at, i32 row, i32 tiles, u8* flags) {
+  find_live(args, at, tiles, flags, [&](i32 i) { return tile_of_scores<rows_are_queries>(row, i * k_tile_columns); });
 }
 /// The first live tile from i on; `tiles` where there is none.
 KILN_DEVICE i32 next_live(const u8* flags, i32 i, i32 tiles) {

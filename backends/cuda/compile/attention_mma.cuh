@@ -35,7 +35,8 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
     commit_copies();  // empty groups too: the wait below counts steps
   };
 
-  f32 out[padded(k_value_dim) / 8][4], highest[2] = {nothing(), nothing()}, sum[2] = {0, 0};
+  f32 out[padded(k_value_dim) / 8][4];
+  Softmax softmax;
   clear(out);
   KILN_UNROLL for (i32 i = 0; i < k_stages - 1; ++i) fill_stage();
   i32 used = 0;
@@ -49,38 +50,13 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
     multiply_tiles<k_tile_rows, k_tile_columns, k_head_dim>(s, queries, warp_row, stage, lane);
 
     to_scores<true>(args, at, s, tile_of_scores<true>(first, step * k_tile_columns), row, key);
-    KILN_UNROLL for (i32 half = 0; half < 2; ++half) {
-      f32 best = highest[half];
-      KILN_UNROLL for (i32 j = 0; j < k_tile_columns / 8; ++j) {
-        best = op_maximum(best, op_maximum(s[j][2 * half], s[j][2 * half + 1]));
-      }
-      best = combine_lanes<Maximum, 4>(best);
-      const f32 base = best == nothing() ? 0 : best, rescale = exp2_approximate(highest[half] - base);
-      highest[half] = best;
-      sum[half] *= rescale;
-      KILN_UNROLL for (i32 j = 0; j < k_tile_columns / 8; ++j) {
-        KILN_UNROLL for (i32 e = 0; e < 2; ++e) {
-          f32& x = s[j][2 * half + e];
-          x = exp2_approximate(x - base);
-          sum[half] += x;
-        }
-      }
-      KILN_UNROLL for (i32 j = 0; j < padded(k_value_dim) / 8; ++j) {
-        KILN_UNROLL for (i32 e = 0; e < 2; ++e) out[j][2 * half + e] *= rescale;
-      }
-    }
+    f32 rescale[2];
+    softmax.weigh(s, rescale);
+    scale_rows(out, rescale);
     add_weighted<k_tile_columns, k_value_dim>(out, s, stage + k_keys_bytes, lane);
   }
   wait_copies<0>();  // where no key is live, nobody has waited for the queries
-  KILN_UNROLL for (i32 half = 0; half < 2; ++half) {
-    const f32 total = combine_lanes<Sum, 4>(sum[half]);
-    const bool is_empty = total == 0;
-    store_row<Out>(args, at, row + 8 * half, out, half, is_empty ? 0 : 1 / total, lane);
-    if (lane % 4 == 0 && row + 8 * half < k_queries) {
-      *lse_at(args, at.batch, head_of(at, row + 8 * half), query_of(row + 8 * half)) =
-          is_empty ? nothing() : highest[half] * k_log_2 + op_log(total);
-    }
-  }
+  store_results(args, at, row, out, softmax, lane);
 }
 
 }  // namespace kiln

@@ -29,9 +29,20 @@ constexpr std::array k_mma_rows{
     Row{{Kind::mma, 32, 64, 2}, 0.6},  Row{{Kind::mma, 16, 64, 3}, 0.4},
 };
 
+// Registers of three consuming warpgroups hold less than those of two.
+constexpr std::array k_wgmma_rows{
+    Row{{Kind::wgmma, 192, 128, 2}, 1.0}, Row{{Kind::wgmma, 128, 128, 2}, 0.95}, Row{{Kind::wgmma, 128, 64, 2}, 0.8},
+    Row{{Kind::wgmma, 64, 128, 2}, 0.6},  Row{{Kind::wgmma, 64, 64, 2}, 0.5},
+};
+
 constexpr std::array k_backward_mma_rows{
     Row{{Kind::mma, 128, 64, 2}, 1.0}, Row{{Kind::mma, 64, 64, 2}, 0.9}, Row{{Kind::mma, 64, 32, 2}, 0.8},
     Row{{Kind::mma, 32, 32, 2}, 0.6},  Row{{Kind::mma, 16, 16, 3}, 0.2},
+};
+
+constexpr std::array k_backward_wgmma_rows{
+    Row{{Kind::wgmma, 128, 64, 2}, 1.0},
+    Row{{Kind::wgmma, 64, 64, 2}, 0.7},
 };
 
 uint64_t across(int64_t extent, uint32_t tile) { return (static_cast<uint64_t>(extent) + tile - 1) / tile; }
@@ -40,7 +51,7 @@ uint64_t odd(int64_t width) { return static_cast<uint64_t>(width) | 1; }
 uint64_t element_bytes(const AttentionProblem& problem) { return size_of(accumulator_of(problem.forward->dtype)); }
 bool is_multiple(uint32_t value, uint32_t of) { return value > 0 && value % of == 0; }
 
-bool claims_simple(const AttentionProblem& problem) { return !problem.uses_tensor_cores(); }
+bool claims_simple(const AttentionProblem& problem, const CudaTarget&) { return !problem.uses_tensor_cores(); }
 
 /// Each of 16 x 16 threads has rows and columns 16 apart.
 bool makes_simple(const AttentionProblem&, const AttentionSchedule& s) {
@@ -54,7 +65,7 @@ uint64_t simple_bytes(const AttentionProblem& problem, const AttentionSchedule& 
          flags_bytes(across(a.k_len, s.columns));
 }
 
-bool claims_mma(const AttentionProblem& problem) { return problem.uses_tensor_cores(); }
+bool claims_mma(const AttentionProblem& problem, const CudaTarget&) { return problem.uses_tensor_cores(); }
 
 /// A warp has 16 rows; products of 16 columns.
 bool makes_mma(const AttentionProblem&, const AttentionSchedule& s) {
@@ -69,6 +80,49 @@ uint64_t mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) 
   const AttentionSpec& a = *problem.forward;
   return s.rows * slabs(a.head_dim) + uint64_t{s.stages} * s.columns * (slabs(a.head_dim) + slabs(a.value_dim)) +
          flags_bytes(across(a.k_len, s.columns));
+}
+
+/// Whether rows are pieces of 16 bytes that a tensor map can say the places of.
+bool is_mapped(const AttentionProblem::Columns& columns, DType dtype) {
+  const auto& [access, extents] = columns;
+  const int64_t step = 16 / static_cast<int64_t>(size_of(dtype));
+  if (access->offset % step != 0 || !access->indirect.empty()) return false;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const int64_t stride = access->strides[d];
+    const bool is_innermost = d + 1 == extents.size();
+    if (extents[d] > 1 && (is_innermost ? stride != 1 : stride <= 0 || stride % step != 0)) return false;
+  }
+  return true;
+}
+
+/// A warpgroup has 64 rows: of fewer, most of its work would be for nothing.
+bool claims_wgmma(const AttentionProblem& problem, const CudaTarget& target) {
+  constexpr int64_t k_fewest_queries = 48;
+  const auto all = problem.columns();
+  return problem.uses_tensor_cores() && target.has_tma && problem.queries() >= k_fewest_queries &&
+         std::ranges::all_of(all, [&](const auto& each) { return is_mapped(each, problem.forward->dtype); });
+}
+
+/// Of a thread's share of scores, how many times its registers an expression of them takes, at most.
+int64_t registers_of_score(const AttentionSpec& a) {
+  const auto is_load = [](const ScalarNode& node) { return node.op == ScalarOp::load; };
+  if (a.score_value == k_no_expr) return 1;
+  return std::ranges::any_of(a.score.exprs, is_load) ? 3 : 2;
+}
+
+/// Up to three warpgroups of 64 rows, which share the registers that the producer gives up; the widths that the prelude has
+/// products of.
+bool makes_wgmma(const AttentionProblem& problem, const AttentionSchedule& s) {
+  constexpr int64_t k_other_registers = 32;
+  const int64_t registers = s.rows > 128 ? 160 : 240, sums = (problem.forward->value_dim + 63) / 64 * 32,
+                scores = s.columns / 2 * registers_of_score(*problem.forward), weights = s.columns / 4;
+  return is_multiple(s.rows, 64) && s.rows <= 192 && is_multiple(s.columns, 64) && s.columns <= 256 && s.stages >= 2 &&
+         s.stages <= 8 && sums + scores + weights + k_other_registers <= registers;
+}
+
+uint64_t wgmma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
+  const uint64_t barriers = uint64_t{s.stages} * 32;
+  return mma_bytes(problem, s) + barriers;
 }
 
 uint64_t backward_simple_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
@@ -94,16 +148,40 @@ uint64_t backward_mma_bytes(const AttentionProblem& problem, const AttentionSche
          flags_bytes(across(std::max(a.k_len, problem.queries()), s.columns));
 }
 
+/// Two warpgroups: a thread's gradients, products of a tile and factors of one product leave registers for addresses.
+bool makes_backward_wgmma(const AttentionProblem& problem, const AttentionSchedule& s) {
+  constexpr int64_t k_registers = 240, k_other_registers = 32;
+  const AttentionSpec& a = *problem.forward;
+  const int64_t keys = (a.head_dim + 63) / 64 * 32, values = (a.value_dim + 63) / 64 * 32;
+  const int64_t sums = problem.splits() ? std::max(keys, values) : keys + values;
+  const int64_t products = s.columns / 2 * (1 + registers_of_score(a));
+  return is_multiple(s.rows, 64) && s.rows <= 128 && is_multiple(s.columns, 64) && s.columns <= 256 && s.stages >= 2 &&
+         s.stages <= 8 && sums + products + s.columns / 4 + k_other_registers <= k_registers;
+}
+
+uint64_t backward_wgmma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
+  const AttentionSpec& a = *problem.forward;
+  const uint64_t row = slabs(a.head_dim) + slabs(a.value_dim), in_ring = uint64_t{s.stages} * s.columns;
+  const uint64_t query_tiles = static_cast<uint64_t>(a.heads / a.kv_heads) * across(a.q_len, s.columns);
+  return (s.rows + in_ring) * row + in_ring * slabs(a.value_dim) + uint64_t{s.stages} * 32 +
+         std::max<uint64_t>(in_ring, s.rows) * 8 + flags_bytes(std::max(across(a.k_len, s.columns), query_tiles));
+}
+
 // Both lists in the order of Kind: the last that claims a problem is best.
 constexpr std::array k_forward{
-    AttentionImplementation{"simple", &attention_simple_text, claims_simple, makes_simple, simple_bytes, k_simple_rows},
-    AttentionImplementation{"mma", &attention_mma_text, claims_mma, makes_mma, mma_bytes, k_mma_rows},
+    AttentionImplementation{"simple", &attention_simple_text, true, claims_simple, makes_simple, simple_bytes,
+                            k_simple_rows},
+    AttentionImplementation{"mma", &attention_mma_text, true, claims_mma, makes_mma, mma_bytes, k_mma_rows},
+    AttentionImplementation{"wgmma", &attention_wgmma_text, false, claims_wgmma, makes_wgmma, wgmma_bytes,
+                            k_wgmma_rows},
 };
 constexpr std::array k_backward{
-    AttentionImplementation{"simple", &attention_backward_simple_text, claims_simple, makes_simple,
+    AttentionImplementation{"simple", &attention_backward_simple_text, true, claims_simple, makes_simple,
                             backward_simple_bytes, k_simple_rows},
-    AttentionImplementation{"mma", &attention_backward_mma_text, claims_mma, makes_backward_mma, backward_mma_bytes,
-                            k_backward_mma_rows},
+    AttentionImplementation{"mma", &attention_backward_mma_text, true, claims_mma, makes_backward_mma,
+                            backward_mma_bytes, k_backward_mma_rows},
+    AttentionImplementation{"wgmma", &attention_backward_wgmma_text, false, claims_wgmma, makes_backward_wgmma,
+                            backward_wgmma_bytes, k_backward_wgmma_rows},
 };
 
 std::span<const AttentionImplementation> implementations_of(const AttentionProblem& problem) {
@@ -125,12 +203,27 @@ AttentionProblem attention_problem_of(const KernelSpec& spec) {
   return problem;
 }
 
-uint32_t AttentionSchedule::threads() const { return kind == Kind::mma ? rows * 2 : 256; }
+std::vector<AttentionProblem::Columns> AttentionProblem::columns() const {
+  const AttentionSpec& a = *forward;
+  std::vector<Columns> all{{&a.k, {a.batch, a.kv_heads, a.k_len, a.head_dim}},
+                           {&a.v, {a.batch, a.kv_heads, a.k_len, a.value_dim}}};
+  if (backward != nullptr) {
+    all.push_back({&a.q, {a.batch, a.heads, a.q_len, a.head_dim}});
+    all.push_back({&backward->grad_out, {a.batch, a.heads, a.q_len, a.value_dim}});
+    all.push_back({&a.out, {a.batch, a.heads, a.q_len, a.value_dim}});
+  }
+  return all;
+}
+
+uint32_t AttentionSchedule::threads() const {
+  if (kind == Kind::wgmma) return 128 * (1 + rows / 64);
+  return kind == Kind::mma ? rows * 2 : 256;
+}
 
 uint64_t AttentionSchedule::blocks(const AttentionProblem& problem) const {
   uint64_t tiles = across(problem.queries(), rows);
   if (problem.backward != nullptr)
-    tiles += across(problem.forward->k_len, rows) * (kind == Kind::mma && problem.splits() ? 2 : 1);
+    tiles += across(problem.forward->k_len, rows) * (kind != Kind::simple && problem.splits() ? 2 : 1);
   return static_cast<uint64_t>(problem.places()) * tiles;
 }
 
@@ -154,7 +247,7 @@ std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem,
   std::vector<AttentionSchedule> schedules;
   const auto list = implementations_of(problem);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {
-    if (!each->claims(problem)) continue;
+    if (!each->claims(problem, target)) continue;
     std::vector<Row> sorted(each->rows.begin(), each->rows.end());
     std::ranges::stable_sort(sorted, {}, [&](const Row& row) { return cost(problem, machine, row); });
     for (const Row& row : sorted) {
@@ -163,6 +256,13 @@ std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem,
     }
   }
   return schedules;
+}
+
+AttentionSchedule schedule_for_any_address(const AttentionProblem& problem, const CudaTarget& target) {
+  const auto schedules = ranked_schedules(problem, target, default_machine(target));
+  return *std::ranges::find_if(schedules, [&](const AttentionSchedule& schedule) {
+    return implementation_of(problem, schedule.kind)->takes_any_address;
+  });
 }
 
 Schedule to_schedule(const AttentionSchedule& schedule) {
@@ -182,7 +282,7 @@ Expected<AttentionSchedule> attention_schedule_of(std::span<const uint8_t> bytes
   const auto refuse = [&](std::string_view why) {
     return invalid_argument("cuda attention, {}: {}", schedule.describe(), why);
   };
-  if (!row->claims(problem)) return refuse("not for this dtype");
+  if (!row->claims(problem, target)) return refuse("not for this attention on this target");
   if (!row->makes(problem, schedule)) return refuse("the template makes no such tile");
   if (schedule.shared_bytes(problem) > target.shared_bytes) return refuse("more shared memory than a block has");
   return schedule;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,14 @@ struct AttentionProblem {
   /// Whether gradients of keys and of values are more than the registers of one warp's rows hold.
   bool splits() const { return backward != nullptr && forward->head_dim + forward->value_dim > 256; }
   bool uses_tensor_cores() const { return is_half(forward->dtype); }
+
+  /// A tensor whose rows are columns of scores: its dims are batch, heads, rows, depth.
+  struct Columns {
+    const Access* access;
+    std::array<int64_t, 4> extents;
+  };
+  /// Keys and values, and of a gradient queries, gradients of results, and results.
+  std::vector<Columns> columns() const;
 };
 
 AttentionProblem attention_problem_of(const KernelSpec& spec);
@@ -29,7 +38,7 @@ AttentionProblem attention_problem_of(const KernelSpec& spec);
 /// queries for the gradients of keys and values, and the other way around for that of queries.
 struct AttentionSchedule {
   static constexpr uint32_t k_version = 1;
-  enum class Kind : uint8_t { simple = 0, mma = 1 };
+  enum class Kind : uint8_t { simple = 0, mma = 1, wgmma = 2 };
 
   Kind kind = Kind::simple;
   uint32_t rows = 64, columns = 64;
@@ -56,7 +65,8 @@ struct AttentionImplementation {
   };
   std::string_view name;
   const std::string_view* text = nullptr;  // the template
-  bool (*claims)(const AttentionProblem&) = nullptr;
+  bool takes_any_address = false;          // of buffers
+  bool (*claims)(const AttentionProblem&, const CudaTarget&) = nullptr;
   /// Whether the template makes such tiles.
   bool (*makes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
   uint64_t (*shared_bytes)(const AttentionProblem&, const AttentionSchedule&) = nullptr;
@@ -68,6 +78,9 @@ const AttentionImplementation* implementation_of(const AttentionProblem& problem
 /// Best first, by waves of blocks over the machine's multiprocessors. Empty where none fits the target's shared memory.
 std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem, const CudaTarget& target,
                                                 const Machine& machine);
+
+/// The best of those that take any address. Some must be ranked.
+AttentionSchedule schedule_for_any_address(const AttentionProblem& problem, const CudaTarget& target);
 
 Schedule to_schedule(const AttentionSchedule& schedule);
 /// Errors: invalid_argument for bytes that are none, or a schedule that no kernel of the problem can be made with.

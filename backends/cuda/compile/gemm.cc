@@ -205,11 +205,14 @@ TensorMapRecord map_of(const GemmProblem& problem, const GemmOperand& operand, u
       .buffer = operand.access->buffer, .dtype = problem.gemm->dtype, .offset_bytes = bytes(operand.access->offset)};
   const uint64_t batches = operand.has_batch ? static_cast<uint64_t>(problem.batches) : 1;
   const uint64_t far = operand.outer_is_adjacent ? k : outer;
-  map.extents = operand.outer_is_adjacent ? std::array{outer, k, batches} : std::array{k, outer, batches};
-  // The stride of a single row or batch matters to nobody but the encoder, which wants a multiple of 16.
+  map.extents = operand.outer_is_adjacent ? std::array<uint64_t, 4>{outer, k, batches, 1}
+                                          : std::array<uint64_t, 4>{k, outer, batches, 1};
+  // The stride of a single row or batch, or of a dim that is not there, matters to nobody but the encoder, which wants a
+  // multiple of 16.
   map.stride_bytes[0] = far == 1 ? (bytes(static_cast<int64_t>(map.extents[0])) + 15) / 16 * 16 : bytes(far_stride);
   map.stride_bytes[1] = batches == 1 ? map.stride_bytes[0] * far : bytes(operand.batch_stride);
-  map.box = operand.outer_is_adjacent ? std::array<uint32_t, 3>{64, 64, 1} : std::array<uint32_t, 3>{64, box_outer, 1};
+  map.stride_bytes[2] = map.stride_bytes[1];
+  map.box = {64, operand.outer_is_adjacent ? 64 : box_outer, 1, 1};
   return map;
 }
 

@@ -44,10 +44,10 @@ KILN_DEVICE void load_a(const Arguments& args, u32 to, u32 full, const Tile& til
   const i32 batch = A::k_has_batch ? static_cast<i32>(tile.batch) : 0;
   if (A::k_outer_is_adjacent) {
     KILN_UNROLL for (u32 slab = 0; slab < k_consumers; ++slab) {
-      tma_load(to + slab * k_slab_bytes, args.map0, full, tile.m + static_cast<i32>(slab * 64), k, batch);
+      tma_load(to + slab * k_slab_bytes, args.map0, full, tile.m + static_cast<i32>(slab * 64), k, batch, 0);
     }
   } else {
-    tma_load(to, args.map0, full, k, tile.m, batch);
+    tma_load(to, args.map0, full, k, tile.m, batch, 0);
   }
 }
 
@@ -57,9 +57,9 @@ KILN_DEVICE void load_b(const Arguments& args, u32 to, u32 full, const Tile& til
   constexpr u16 k_all = (1 << k_cluster) - 1;
   const auto load = [&](u32 offset, i32 c0, i32 c1) {
     if (k_cluster > 1) {
-      tma_load_multicast(to + offset, args.map1, full, c0, c1, batch, k_all);
+      tma_load_multicast(to + offset, args.map1, full, c0, c1, batch, 0, k_all);
     } else {
-      tma_load(to + offset, args.map1, full, c0, c1, batch);
+      tma_load(to + offset, args.map1, full, c0, c1, batch, 0);
     }
   };
   if (B::k_outer_is_adjacent) {
@@ -136,8 +136,7 @@ KILN_DEVICE void finish_rows(const Arguments& args, const f32 (&d)[k_tile_n / 2]
 
 KILN_DEVICE void consume(const Arguments& args, const Ring& ring, u8* memory, u32 rank, u32 consumer) {
   const u32 lane = thread_index() % 32, warp = thread_index() / 32 % 4;
-  f32* const staged =
-      reinterpret_cast<f32*>(memory + (ring.staged - ring.a) + (consumer * 4 + warp) * k_staged_bytes);
+  f32* const staged = reinterpret_cast<f32*>(memory + (ring.staged - ring.a) + (consumer * 4 + warp) * k_staged_bytes);
   // This consumer's 64 rows of A's tile: as many rows, or one slab; both are 8 KiB.
   const u32 a = ring.a + consumer * k_slab_bytes;
   Position at;

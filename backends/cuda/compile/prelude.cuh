@@ -1,4 +1,4 @@
-// Kiln's device prelude, version 1: the only place with inline PTX, and all that a kernel may use besides plain C++
+// Kiln's device prelude, version 2: the only place with inline PTX, and all that a kernel may use besides plain C++
 // (no header, no CUDA built-in is named outside of this file). A kernel's text is
 //
 //     prelude.cuh  scalar.cuh  what the generator wrote for one spec  one of the kernels' templates
@@ -16,7 +16,7 @@
 //   - whatever is started by an asynchronous function (copy16_async, tma_*, wgmma) happens at any time between its start
 //     and the wait that covers it, in any order except where said; its source must stay, and its destination must not
 //     be read or written, until then.
-#define KILN_PRELUDE_VERSION 1
+#define KILN_PRELUDE_VERSION 2
 
 #define KILN_DEVICE static __device__ __forceinline__
 // The same in a class, after `static`.
@@ -154,6 +154,10 @@ KILN_DEVICE void block_barrier() { __syncthreads(); }
 KILN_DEVICE void part_barrier(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// Counts as having come to a part_barrier of others, without waiting for it. Aligned.
+KILN_DEVICE void part_arrive(u32 id, u32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 KILN_DEVICE void warp_barrier() { __syncwarp(); }
 /// `x` of the lane whose number differs in the bits of `mask`. Aligned.
 template <typename T>
@@ -257,7 +261,7 @@ KILN_DEVICE void wait_for_parity(u32 shared, u32 parity) {
   } while (done == 0);
 }
 
-// ---- tensor memory accelerator (sm_90): boxes between a tensor of 3 dims in global memory and shared memory
+// ---- tensor memory accelerator (sm_90): boxes between a tensor of 4 dims in global memory and shared memory
 //
 // A TensorMap describes tensor, box and swizzle (backends/cuda/launch_record.h); c0 is the coordinate along the adjacent
 // dim. Elements of a box outside the tensor are read as 0 and not written. The box is in shared memory row by row,
@@ -269,25 +273,26 @@ struct alignas(64) TensorMap {
 };
 
 /// By one thread. The box's bytes (those outside of the tensor too) count for the transaction barrier.
-KILN_DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2) {
+KILN_DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 /// The same into every block of the cluster whose bit is in `blocks`, at the same addresses, for each one's own barrier.
-KILN_DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, u16 blocks) {
+KILN_DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3,
+                                    u16 blocks) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(blocks)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(blocks)
       : "memory");
 }
 /// By one thread, after fence_shared_for_tma() by the writers and a barrier. Joins the thread's open group of stores.
-KILN_DEVICE void tma_store(const TensorMap& map, u32 from, i32 c0, i32 c1, i32 c2) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-               "r"(from), "r"(c0), "r"(c1), "r"(c2)
+KILN_DEVICE void tma_store(const TensorMap& map, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
 KILN_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -337,24 +342,30 @@ KILN_DEVICE u64 descriptor_mn_major(u32 shared, u32 slab) {
   return (static_cast<u64>(shared & 0x3ffffu) >> 4) | (static_cast<u64>(slab >> 4) << 16) | (64ull << 32) |
          (1ull << 62);
 }
-/// Before the first wgmma, and whenever registers of d were touched since the last wait.
+/// Before the first wgmma, and whenever registers of d, or of a, were touched since the last wait.
 KILN_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KILN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until at most `pending` groups are unfinished: their operands may be overwritten, d may be read.
+/// Until at most `pending` groups are unfinished: operands of the others may be overwritten, and their d be read.
 template <int pending>
 KILN_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
-/// The compiler may not move the use of a register across: around fence and wait for every register of d.
+/// The compiler may not move the use of a register across: around fence and wait for every register of d, and of a.
 template <int n>
 KILN_DEVICE void pin(f32 (&d)[n]) {
   KILN_UNROLL for (int i = 0; i < n; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int n>
+KILN_DEVICE void pin(u32 (&a)[n]) {
+  KILN_UNROLL for (int i = 0; i < n; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 // wgmma<m_major_a, n_major_b>(T{}, d, a, b, accumulate): d (64 x N, f32) = a (64 x 16) * b (16 x N) + (accumulate ? d : 0),
 // N = 2 * the length of d. Asynchronous; those of one warpgroup with the same d happen in order. Warp w and lane
 // 4 g + t hold of the result rows 16 w + g (d[4 j], d[4 j + 1]) and 16 w + g + 8 (d[4 j + 2], d[4 j + 3]), columns
 // 8 j + 2 t and the next.
+//
+// wgmma<n_major_b>(T{}, d, a, b, accumulate): the same, a being in registers as mma's is: warp w has rows 16 w to 16 w + 15.
 #define KILN_P0                                                            \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -389,20 +400,31 @@ KILN_DEVICE void pin(f32 (&d)[n]) {
       "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
 #define KILN_LIST2(a, b) a, b
+#define KILN_LIST3(a, b, c) a, b, c
 #define KILN_LIST4(a, b, c, d) a, b, c, d
-#define KILN_WGMMA(T, NAME, N, REGISTERS, OPERANDS, A, B, P, TA, TB)                                               \
-  template <bool m_major_a, bool n_major_b>                                                                        \
-  KILN_DEVICE void wgmma(T, f32(&d)[N / 2], u64 a, u64 b, u32 accumulate) {                                        \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #P ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
-                 "." NAME " {" REGISTERS "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB "; }"                     \
-                 : OPERANDS                                                                                        \
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(m_major_a ? 1 : 0), "n"(n_major_b ? 1 : 0));               \
+// I0 to I6: the numbers of the asm operands that follow d.
+#define KILN_WGMMA(T, NAME, N, REGISTERS, OPERANDS, I0, I1, I2, I3, I4, I5, I6)                                        \
+  template <bool m_major_a, bool n_major_b>                                                                            \
+  KILN_DEVICE void wgmma(T, f32(&d)[N / 2], u64 a, u64 b, u32 accumulate) {                                            \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I2 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME    \
+                 "." NAME " {" REGISTERS "}, %" #I0 ", %" #I1 ", p, 1, 1, %" #I3 ", %" #I4 "; }"                       \
+                 : OPERANDS                                                                                            \
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(m_major_a ? 1 : 0), "n"(n_major_b ? 1 : 0));                   \
+  }                                                                                                                    \
+  template <bool n_major_b>                                                                                            \
+  KILN_DEVICE void wgmma(T, f32(&d)[N / 2], const u32(&a)[4], u64 b, u32 accumulate) {                                 \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I5 ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME    \
+                 "." NAME " {" REGISTERS "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", p, 1, 1, %" #I6 "; }" \
+                 : OPERANDS                                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(n_major_b ? 1 : 0));       \
   }
-#define KILN_WGMMA_OF(T, NAME)                                                                           \
-  KILN_WGMMA(T, NAME, 64, KILN_P0, KILN_D0(d), 32, 33, 34, 35, 36)                                       \
-  KILN_WGMMA(T, NAME, 128, KILN_P0 ", " KILN_P1, KILN_LIST2(KILN_D0(d), KILN_D1(d)), 64, 65, 66, 67, 68) \
-  KILN_WGMMA(T, NAME, 256, KILN_P0 ", " KILN_P1 ", " KILN_P2 ", " KILN_P3,                               \
-             KILN_LIST4(KILN_D0(d), KILN_D1(d), KILN_D2(d), KILN_D3(d)), 128, 129, 130, 131, 132)
+#define KILN_WGMMA_OF(T, NAME)                                                                                        \
+  KILN_WGMMA(T, NAME, 64, KILN_P0, KILN_D0(d), 32, 33, 34, 35, 36, 37, 38)                                            \
+  KILN_WGMMA(T, NAME, 128, KILN_P0 ", " KILN_P1, KILN_LIST2(KILN_D0(d), KILN_D1(d)), 64, 65, 66, 67, 68, 69, 70)      \
+  KILN_WGMMA(T, NAME, 192, KILN_P0 ", " KILN_P1 ", " KILN_P2, KILN_LIST3(KILN_D0(d), KILN_D1(d), KILN_D2(d)), 96, 97, \
+             98, 99, 100, 101, 102)                                                                                   \
+  KILN_WGMMA(T, NAME, 256, KILN_P0 ", " KILN_P1 ", " KILN_P2 ", " KILN_P3,                                            \
+             KILN_LIST4(KILN_D0(d), KILN_D1(d), KILN_D2(d), KILN_D3(d)), 128, 129, 130, 131, 132, 133, 134)
 KILN_WGMMA_OF(bf16, "bf16")
 KILN_WGMMA_OF(f16, "f16")
 #undef KILN_WGMMA_OF

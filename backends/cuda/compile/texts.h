@@ -16,8 +16,11 @@ extern const std::string_view attention_simple_text;
 extern const std::string_view attention_simple_tiles_text;
 extern const std::string_view attention_tiles_text;
 extern const std::string_view attention_mma_text;
+extern const std::string_view attention_warpgroups_text;
+extern const std::string_view attention_wgmma_text;
 extern const std::string_view attention_backward_text;
 extern const std::string_view attention_backward_simple_text;
 extern const std::string_view attention_backward_mma_text;
+extern const std::string_view attention_backward_wgmma_text;
 
 }  // namespace kiln::cuda

@@ -111,10 +111,10 @@ class CudaExecutable final : public DeviceExecutable {
                    m_context->driver().version());
     }
     KILN_ASSIGN_OR_RETURN(const MapType type, map_type(record.dtype));
-    constexpr std::array<uint32_t, 3> k_steps{1, 1, 1};
+    constexpr std::array<uint32_t, 4> k_steps{1, 1, 1, 1};
     auto* const start = static_cast<uint8_t*>(pointers[record.buffer]) + record.offset_bytes;
-    const Result result = api.encode_map(&map, type, 3, start, record.extents.data(), record.stride_bytes.data(),
-                                         record.box.data(), k_steps.data(), k_no_interleave,
+    const Result result = api.encode_map(&map, type, k_steps.size(), start, record.extents.data(),
+                                         record.stride_bytes.data(), record.box.data(), k_steps.data(), k_no_interleave,
                                          record.is_swizzled ? k_swizzle_128 : k_no_swizzle, k_promote_256, k_zero_fill);
     return m_context->driver().status_of(result, "cuTensorMapEncodeTiled");
   }

@@ -33,6 +33,12 @@ class CudaCompile : public testing::TestWithParam<Target> {
     }
   }
 
+  /// One warpgroup gives registers up and the others wait for theirs: for ever, were there too few.
+  static void expect_registers(const KernelRecord& kernel, uint32_t left, uint32_t grown) {
+    const uint32_t consumers = kernel.threads / 128 - 1;
+    EXPECT_GE(kernel.resources.registers * kernel.threads, 128 * (left + grown * consumers)) << kernel.threads;
+  }
+
   CudaCompileBackend m_backend;
 };
 
@@ -75,10 +81,30 @@ TEST_P(CudaCompile, every_form_of_a_gemm_compiles) {
     const auto record = unpack(image->code);
     ASSERT_TRUE(record.ok()) << record.status().to_string();
     for (const KernelRecord& kernel : record->kernels) {
-      if (kernel.maps.empty()) continue;
-      // One warpgroup gives registers up and the others wait for theirs: for ever, were there too few.
-      const uint32_t consumers = kernel.threads / 128 - 1;
-      EXPECT_GE(kernel.resources.registers * kernel.threads, 128 * (40 + 232 * consumers)) << kernel.threads;
+      if (!kernel.maps.empty()) expect_registers(kernel, 40, 232);
+    }
+  }
+}
+
+TEST_P(CudaCompile, every_form_of_attention_by_warpgroups_compiles) {
+  for (const int64_t depth : {64, 128, 256}) {
+    conformance::AttentionCase c{.heads = 32, .kv_heads = 8, .q_len = 1024, .k_len = 1000, .head_dim = depth};
+    c.causal = true;
+    c.dtype = DType::bf16;
+    const std::vector<KernelSpec> specs{conformance::AttentionBuilder(c).forward(),
+                                        conformance::AttentionBuilder(c).backward()};
+    for (const KernelSpec& spec : specs) {
+      for (const Schedule& schedule : default_candidates(m_backend, spec, GetParam())) {
+        if (!schedule.description.starts_with("wgmma")) continue;
+        SCOPED_TRACE(schedule.description + " of depth " + std::to_string(depth));
+        const auto image = m_backend.compile(spec, schedule, GetParam());
+        ASSERT_TRUE(image.ok()) << image.status().to_string();
+        const auto record = unpack(image->code);
+        ASSERT_TRUE(record.ok()) << record.status().to_string();
+        const KernelRecord& kernel = record->kernels.front();
+        const bool is_wide = kernel.threads == 512;
+        expect_registers(kernel, is_wide ? 32 : 24, is_wide ? 160 : 240);
+      }
     }
   }
 }

@@ -197,7 +197,7 @@ EXPORT int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* addr
                                   const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
                                   int swizzle, int promotion, int fill) {
   (void)promotion;
-  if (rank != 3 || interleave != 0 || fill != 0 || (uint64_t)map % 64 != 0 || (uint64_t)address % 16 != 0) return 1;
+  if (rank != 4 || interleave != 0 || fill != 0 || (uint64_t)map % 64 != 0 || (uint64_t)address % 16 != 0) return 1;
   for (int i = 0; i < 3; ++i) {
     if (steps[i] != 1 || box[i] == 0 || box[i] > 256 || extents[i] == 0) return 1;
   }

@@ -9,8 +9,8 @@ struct FakeLaunch {
   char entry[64];
   uint8_t argument[4096];
   unsigned maps;
-  uint64_t map_address, map_extents[3], map_strides[2];
-  uint32_t map_box[3];
+  uint64_t map_address, map_extents[4], map_strides[3];
+  uint32_t map_box[4];
   int map_type, map_swizzle;
   unsigned launches, blocks_of[4];
 };

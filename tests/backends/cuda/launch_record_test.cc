@@ -12,8 +12,11 @@ LaunchRecord sample() {
   KernelRecord fast{.entry = "fast", .blocks = 132, .is_persistent = true, .threads = 384, .cluster = 2};
   fast.shared_bytes = 230464;
   fast.aligned_buffers = {0, 1};
-  fast.maps = {
-      {.buffer = 1, .dtype = DType::bf16, .extents = {64, 100, 3}, .stride_bytes = {128, 12800}, .box = {64, 128, 1}}};
+  fast.maps = {{.buffer = 1,
+                .dtype = DType::bf16,
+                .extents = {64, 100, 3, 2},
+                .stride_bytes = {128, 12800, 38400},
+                .box = {64, 128, 1, 1}}};
   fast.resources = {.registers = 168};
   record.kernels = {fast, {.entry = "any", .blocks = 7, .threads = 256}};
   return record;

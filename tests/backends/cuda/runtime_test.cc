@@ -104,9 +104,9 @@ class CudaLaunch : public testing::Test {
     fast.shared_bytes = 200000;
     fast.aligned_buffers = {1};
     fast.maps = {{.buffer = 1, .dtype = DType::bf16, .offset_bytes = 32}};
-    fast.maps[0].extents = {64, 100, 3};
-    fast.maps[0].stride_bytes = {128, 12800};
-    fast.maps[0].box = {64, 128, 1};
+    fast.maps[0].extents = {64, 100, 3, 2};
+    fast.maps[0].stride_bytes = {128, 12800, 38400};
+    fast.maps[0].box = {64, 128, 1, 1};
     record.kernels = {fast, {.entry = "any", .blocks = 7, .threads = 256}};
     const std::vector<uint8_t> cubin = {0x7f, 'E', 'L', 'F', 0, 0, 0, 0};
     return pack(record, {cubin, cubin});

@@ -2,11 +2,13 @@
 // no compiler: it looks at sources.
 #include <gtest/gtest.h>
 
+#include "backends/cuda/compile/attention_schedule.h"
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/compile/gemm_schedule.h"
 #include "backends/cuda/compile/loops_schedule.h"
 #include "backends/schedule_bytes.h"
 #include "tests/backends/cuda/chosen_gemms.h"
+#include "tests/conformance/attention_case.h"
 
 namespace kiln::cuda {
 namespace {
@@ -92,6 +94,38 @@ TEST(CudaSchedules, that_the_spec_has_no_kernel_for_are_refused_with_the_reason)
   expect_refused(rows, encode_choices(long_runs), "no runs of that length");
   const KernelSpec points = bias_gelu_residual(DType::f32, 64, 64);
   expect_refused(points, encode_choices(LoopsSchedule{.members = 2}), "nothing is reduced");
+}
+
+TEST(CudaSchedules, of_attention_that_the_spec_has_no_kernel_for_are_refused_with_the_reason) {
+  using AttentionKind = AttentionSchedule::Kind;
+  using conformance::AttentionBuilder;
+  const auto bytes_for = [](const AttentionSchedule& schedule) { return to_schedule(schedule).bytes; };
+  const std::vector<uint8_t> listed = bytes_for({AttentionKind::wgmma, 128, 64, 2});
+  const std::string_view not_here = "not for this attention on this target",
+                         no_tile = "the template makes no such tile";
+  conformance::AttentionCase c{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 100, .k_len = 300, .head_dim = 128};
+  expect_refused(AttentionBuilder(c).forward(), listed, not_here);
+  c.dtype = DType::bf16;
+  for (const bool interleaved : {false, true}) {
+    c.interleaved = interleaved;
+    for (const KernelSpec& spec : {AttentionBuilder(c).forward(), AttentionBuilder(c).backward()}) {
+      EXPECT_TRUE(made(spec, listed).ok()) << made(spec, listed).to_string();
+      expect_refused(spec, listed, not_here, k_ampere);
+      for (const AttentionSchedule& schedule : {AttentionSchedule{AttentionKind::wgmma, 96, 64, 2},
+                                                {AttentionKind::wgmma, 256, 64, 2},
+                                                {AttentionKind::wgmma, 128, 48, 2},
+                                                {AttentionKind::wgmma, 128, 256, 2},
+                                                {AttentionKind::wgmma, 128, 64, 1}}) {
+        expect_refused(spec, bytes_for(schedule), no_tile);
+      }
+      expect_refused(spec, bytes_for({AttentionKind::wgmma, 128, 64, 8}), "more shared memory than a block has");
+    }
+  }
+  conformance::AttentionCase few = c, odd = c, strided = c;
+  few.q_len = 1;
+  odd.head_dim = 100;
+  strided.strided = true;
+  for (const auto& other : {few, odd, strided}) expect_refused(AttentionBuilder(other).forward(), listed, not_here);
 }
 
 TEST(CudaSchedules, follow_what_moves_most_not_what_is_widest) {

@@ -30,22 +30,19 @@ const EmulatedTensorMap& checked_map(const void* map) {
 
 /// Calls `each(offset in shared memory, address in global memory or null where that is outside, size)` for each element.
 template <class EachElement>
-void for_box(const EmulatedTensorMap& map, const std::array<int32_t, 3>& at, const EachElement& each) {
+void for_box(const EmulatedTensorMap& map, const std::array<int32_t, EmulatedTensorMap::k_rank>& at,
+             const EachElement& each) {
   const auto size = static_cast<uint32_t>(map.strides_bytes[0]);
-  uint32_t offset = 0;
-  for (uint32_t i2 = 0; i2 < map.box[2]; ++i2) {
-    for (uint32_t i1 = 0; i1 < map.box[1]; ++i1) {
-      for (uint32_t i0 = 0; i0 < map.box[0]; ++i0, offset += size) {
-        const int64_t c0 = int64_t{at[0]} + i0, c1 = int64_t{at[1]} + i1, c2 = int64_t{at[2]} + i2;
-        const auto within = [&](int64_t c, size_t dim) { return c >= 0 && c < static_cast<int64_t>(map.extents[dim]); };
-        uint8_t* element = nullptr;
-        if (within(c0, 0) && within(c1, 1) && within(c2, 2)) {
-          element = map.data + c0 * size + c1 * static_cast<int64_t>(map.strides_bytes[1]) +
-                    c2 * static_cast<int64_t>(map.strides_bytes[2]);
-        }
-        each(offset, element, size);
-      }
+  for (uint32_t offset = 0; offset < map.box_bytes(); offset += size) {
+    uint32_t place = offset / size;
+    uint8_t* element = map.data;
+    for (size_t dim = 0; dim < EmulatedTensorMap::k_rank; place /= map.box[dim++]) {
+      const int64_t coordinate = int64_t{at[dim]} + place % map.box[dim];
+      const bool is_inside = coordinate >= 0 && coordinate < static_cast<int64_t>(map.extents[dim]);
+      if (!is_inside) element = nullptr;
+      if (element != nullptr) element += coordinate * static_cast<int64_t>(map.strides_bytes[dim]);
     }
+    each(offset, element, size);
   }
 }
 
@@ -82,7 +79,7 @@ void kiln_emulated_wait_copies(uint32_t pending) { wait_for(machine().self().cop
 void kiln_emulated_tma_load(uint32_t to, const void* map, uint32_t barrier, const int32_t* at, uint32_t blocks) {
   machine().perhaps_yield();
   const EmulatedTensorMap tensor = checked_map(map);
-  const std::array<int32_t, 3> corner{at[0], at[1], at[2]};
+  const std::array<int32_t, EmulatedTensorMap::k_rank> corner{at[0], at[1], at[2], at[3]};
   check_box(tensor, to);
   for_box(tensor, corner, [](uint32_t, const uint8_t* element, uint32_t size) {
     if (element != nullptr) machine().touch_global(element, size, /*write=*/false, Proxy::async);
@@ -113,7 +110,7 @@ void kiln_emulated_tma_load(uint32_t to, const void* map, uint32_t barrier, cons
 void kiln_emulated_tma_store(const void* map, uint32_t from, const int32_t* at) {
   machine().perhaps_yield();
   const EmulatedTensorMap tensor = checked_map(map);
-  const std::array<int32_t, 3> corner{at[0], at[1], at[2]};
+  const std::array<int32_t, EmulatedTensorMap::k_rank> corner{at[0], at[1], at[2], at[3]};
   check_box(tensor, from);
   Thread& thread = machine().self();
   auto operation = std::make_shared<Operation>();

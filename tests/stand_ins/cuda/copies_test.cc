@@ -50,9 +50,9 @@ class EmulatedCopies : public testing::Test {
   static EmulatedTensorMap map_of(const uint16_t* data) {
     EmulatedTensorMap map;
     map.data = reinterpret_cast<uint8_t*>(const_cast<uint16_t*>(data));
-    map.extents = {k_columns, k_rows, 1};
-    map.strides_bytes = {2, k_columns * 2, k_columns * k_rows * 2};
-    map.box = {64, 16, 1};
+    map.extents = {k_columns, k_rows, 1, 1};
+    map.strides_bytes = {2, k_columns * 2, k_columns * k_rows * 2, k_columns * k_rows * 2};
+    map.box = {64, 16, 1, 1};
     map.swizzle = Swizzle::bytes_128;
     return map;
   }
@@ -123,7 +123,7 @@ constexpr const char* k_by_boxes = R"(
       const u32 in = shared, out = shared + 2048 + n % 2 * 2048;
       if (t == 0) {
         arrive_and_expect(full, 2048);
-        tma_load(in, args.in, full, column, row, 0);
+        tma_load(in, args.in, full, column, row, 0, 0);
       }
       wait_for_parity(full, n % 2);
       if (t == 0) wait_stores_read<1>();
@@ -134,7 +134,7 @@ constexpr const char* k_by_boxes = R"(
       fence_shared_for_tma();
       part_barrier(1, 64);
       if (t == 0) {
-        tma_store(args.out, out, column, row, 0);
+        tma_store(args.out, out, column, row, 0, 0);
         commit_stores();
       }
       ++n;

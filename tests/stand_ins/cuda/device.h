@@ -22,6 +22,7 @@ void kiln_emulated_atomic_or(unsigned* word, unsigned bits);
 
 void kiln_emulated_block_barrier();
 void kiln_emulated_part_barrier(unsigned id, unsigned threads);
+void kiln_emulated_part_arrive(unsigned id, unsigned threads);
 void kiln_emulated_warp_barrier();
 void kiln_emulated_cluster_barrier();
 unsigned long long kiln_emulated_shuffle_xor(unsigned long long value, unsigned mask);
@@ -47,8 +48,9 @@ void kiln_emulated_fence_proxies();
 void kiln_emulated_wgmma_fence();
 void kiln_emulated_wgmma_commit();
 void kiln_emulated_wgmma_wait(unsigned pending);
-void kiln_emulated_wgmma(float* d, unsigned n, unsigned long long a, unsigned long long b, unsigned accumulate,
-                         bool is_bf16, bool m_major_a, bool n_major_b);
+/// The left factor is in `registers`, or, those being null, where `a` says.
+void kiln_emulated_wgmma(float* d, unsigned n, const unsigned* registers, unsigned long long a, unsigned long long b,
+                         unsigned accumulate, bool is_bf16, bool m_major_a, bool n_major_b);
 
 #pragma GCC visibility pop
 }

@@ -336,7 +336,7 @@ KILN_EXPORT int cuTensorMapEncodeTiled(void* encoded, int type, uint32_t rank, v
   }
   EmulatedTensorMap map;
   map.data = static_cast<uint8_t*>(address);
-  map.strides_bytes = {element->second, stride_bytes[0], stride_bytes[1]};
+  map.strides_bytes = {element->second, stride_bytes[0], stride_bytes[1], stride_bytes[2]};
   map.swizzle = swizzle == 3 ? Swizzle::bytes_128 : Swizzle::none;
   for (uint32_t dim = 0; dim < rank; ++dim) {
     if (steps[dim] != 1) return k_invalid_value;

@@ -27,7 +27,7 @@ EmulatedTensorMap encode(const cuda::TensorMapRecord& record, void* const* buffe
   EmulatedTensorMap map;
   map.data = static_cast<uint8_t*>(buffers[record.buffer]) + record.offset_bytes;
   map.extents = record.extents;
-  map.strides_bytes = {size_of(record.dtype), record.stride_bytes[0], record.stride_bytes[1]};
+  map.strides_bytes = {size_of(record.dtype), record.stride_bytes[0], record.stride_bytes[1], record.stride_bytes[2]};
   map.box = record.box;
   map.swizzle = record.is_swizzled ? Swizzle::bytes_128 : Swizzle::none;
   return map;

@@ -222,21 +222,23 @@ void Machine::perhaps_yield() {
   wait("its turn", 0);
 }
 
-void Machine::meet(Barrier& barrier, uint32_t expected, const char* name, uint32_t id) {
-  if (barrier.arrived.empty()) barrier.expected = expected;
+void Machine::arrive(Barrier& barrier, uint32_t expected, const char* name, uint32_t id) {
+  if (barrier.arrived == 0) barrier.expected = expected;
   if (barrier.expected != expected) {
     fail(fmt::format("comes to {} {} for {} threads, others for {}", name, id, expected, barrier.expected));
   }
   self().release_to(barrier.gathered);
-  barrier.arrived.push_back(&self());
-  if (barrier.arrived.size() == expected) {
-    for (Thread* thread : barrier.arrived) {
-      thread->knowledge.join(barrier.gathered);
-      wake(*thread);
-    }
-    barrier.arrived.clear();
-    barrier.gathered = {};
+  if (++barrier.arrived < expected) return;
+  for (Thread* thread : barrier.waiting) {
+    thread->knowledge.join(barrier.gathered);
+    wake(*thread);
   }
+  barrier = {};
+}
+
+void Machine::meet(Barrier& barrier, uint32_t expected, const char* name, uint32_t id) {
+  barrier.waiting.push_back(&self());
+  arrive(barrier, expected, name, id);
   wait(name, id);
 }
 

@@ -34,7 +34,7 @@ struct Operation {
   std::function<void()> act;
   std::shared_ptr<Operation> after;  // happens before this one
   std::vector<Range> reads, writes;
-  std::array<const uint8_t*, 32> computes{};  // wgmma: registers of each lane
+  std::array<const uint8_t*, 32> computes{}, factors{};  // wgmma: registers of each lane
   bool performed = false;
 
   void perform();
@@ -52,11 +52,12 @@ struct Groups {
   bool empty() const;
 };
 
-/// Registers that wgmma computes into.
-struct Accumulator {
+/// Registers that wgmma computes into, or has a factor in.
+struct ProductRegisters {
   const uint8_t* first = nullptr;
   size_t size = 0;
-  uint32_t pending = 0;  // unfinished wgmma that write it
+  bool is_factor = false;  // wgmma only reads it
+  uint32_t pending = 0;    // unfinished wgmma that use it
   bool touched_since_fence = false;
 };
 
@@ -84,7 +85,7 @@ struct Thread {
   bool done = false;
   Knowledge knowledge;
   Groups copies, stores;
-  std::vector<Accumulator> accumulators;
+  std::vector<ProductRegisters> product_registers;
   const char* waits_for = nullptr;
   uint32_t waits_at = 0;
 
@@ -96,8 +97,8 @@ struct Thread {
 
 /// Where threads meet.
 struct Barrier {
-  uint32_t expected = 0;
-  std::vector<Thread*> arrived;
+  uint32_t expected = 0, arrived = 0;
+  std::vector<Thread*> waiting;
   Knowledge gathered;
 };
 
@@ -162,6 +163,8 @@ class Machine {
   /// Lets others go first, now and then.
   void perhaps_yield();
   void meet(Barrier& barrier, uint32_t expected, const char* name, uint32_t id);
+  /// Counts for the others' meeting.
+  void arrive(Barrier& barrier, uint32_t expected, const char* name, uint32_t id);
   void cluster_barrier() { meet(m_cluster_barrier, static_cast<uint32_t>(m_threads.size()), "a cluster barrier", 0); }
   /// Lanes that name the same `mask` meet at the same `name`; the last to come acts for all of them: `act(warp, mine)`
   /// with the arguments of every lane in warp.collective.

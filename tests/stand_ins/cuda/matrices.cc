@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -80,6 +81,7 @@ struct OperandLayout {
 struct Product {
   float* d;
   uint32_t n;
+  const uint32_t* registers;  // of the left factor; null: it is in shared memory
   uint64_t a, b;
   bool accumulate, is_bf16, m_major_a, n_major_b;
   bool operator==(const Product& other) const {
@@ -115,10 +117,24 @@ std::vector<float> elements_of(const Block& block, const OperandLayout& layout, 
   return elements;
 }
 
+/// A warp's 16 x 16 elements of a left factor in registers: as mma has them.
+std::vector<float> elements_of(const std::array<const uint32_t*, 32>& registers, bool is_bf16) {
+  std::vector<float> elements(16 * 16);
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t word = i / 2, row = lane / 4 + word % 2 * 8, k = lane % 4 * 2 + i % 2 + word / 2 * 8;
+      elements[row * 16 + k] = half_of(registers[lane][word], i % 2, is_bf16);
+    }
+  }
+  return elements;
+}
+
 /// d's rows 16 w + … of warp w in its warpgroup.
-void multiply(const Block& block, uint32_t warp_of_group, const Product& product, const std::array<float*, 32>& d) {
-  const auto a =
-      elements_of(block, OperandLayout(product.a, product.m_major_a), 16 * warp_of_group, 16, product.is_bf16);
+void multiply(const Block& block, uint32_t warp_of_group, const Product& product, const std::array<float*, 32>& d,
+              const std::array<const uint32_t*, 32>& registers) {
+  const auto a = product.registers != nullptr ? elements_of(registers, product.is_bf16)
+                                              : elements_of(block, OperandLayout(product.a, product.m_major_a),
+                                                            16 * warp_of_group, 16, product.is_bf16);
   const auto b = elements_of(block, OperandLayout(product.b, product.n_major_b), 0, product.n, product.is_bf16);
   for (uint32_t row = 0; row < 16; ++row) {
     for (uint32_t column = 0; column < product.n; ++column) {
@@ -130,13 +146,19 @@ void multiply(const Block& block, uint32_t warp_of_group, const Product& product
   }
 }
 
-Accumulator& accumulator_of(Thread& thread, const Product& product) {
-  const auto* first = reinterpret_cast<const uint8_t*>(product.d);
-  const size_t size = product.n / 2 * sizeof(float);
-  for (Accumulator& accumulator : thread.accumulators) {
-    if (accumulator.first == first && accumulator.size == size) return accumulator;
+/// A wgmma of the warp has these registers of the thread.
+void take(Warp& warp, Thread& thread, const void* start, size_t size, bool is_factor) {
+  const auto* first = static_cast<const uint8_t*>(start);
+  const auto is_same = [&](const ProductRegisters& r) {
+    return r.first == first && r.size == size && r.is_factor == is_factor;
+  };
+  auto& all = thread.product_registers;
+  auto registers = std::find_if(all.begin(), all.end(), is_same);
+  if (registers == all.end()) registers = all.insert(all.end(), ProductRegisters{first, size, is_factor});
+  if (!warp.fenced || registers->touched_since_fence) {
+    machine().fail("starts a wgmma on registers in use, without a wgmma fence between");
   }
-  return thread.accumulators.emplace_back(Accumulator{first, size});
+  ++registers->pending;
 }
 
 }  // namespace
@@ -207,7 +229,7 @@ void kiln_emulated_wgmma_fence() {
   machine().converge("wgmma_fence", k_all_lanes, nullptr, [](Warp& warp) {
     warp.fenced = true;
     for (Thread* lane : warp.lanes) {
-      for (Accumulator& accumulator : lane->accumulators) accumulator.touched_since_fence = false;
+      for (ProductRegisters& registers : lane->product_registers) registers.touched_since_fence = false;
     }
   });
 }
@@ -227,11 +249,12 @@ void kiln_emulated_wgmma_wait(uint32_t pending) {
     }
     for (Thread* lane : warp.lanes) {
       lane->knowledge.happened.set(warp.agent, warp.moment);
-      for (Accumulator& accumulator : lane->accumulators) {
-        accumulator.pending = 0;
+      for (ProductRegisters& registers : lane->product_registers) {
+        registers.pending = 0;
         const auto count = [&](const std::vector<OperationRef>& group) {
           for (const OperationRef& operation : group) {
-            accumulator.pending += operation->computes[lane->lane()] == accumulator.first ? 1 : 0;
+            const auto& used = registers.is_factor ? operation->factors : operation->computes;
+            registers.pending += used[lane->lane()] == registers.first ? 1 : 0;
           }
         };
         for (const auto& group : warp.products.closed) count(group);
@@ -241,35 +264,37 @@ void kiln_emulated_wgmma_wait(uint32_t pending) {
   });
 }
 
-void kiln_emulated_wgmma(float* d, uint32_t n, unsigned long long a, unsigned long long b, uint32_t accumulate,
-                         bool is_bf16, bool m_major_a, bool n_major_b) {
-  Product mine{d, n, a, b, accumulate != 0, is_bf16, m_major_a, n_major_b};
+void kiln_emulated_wgmma(float* d, uint32_t n, const uint32_t* registers, unsigned long long a, unsigned long long b,
+                         uint32_t accumulate, bool is_bf16, bool m_major_a, bool n_major_b) {
+  Product mine{d, n, registers, a, b, accumulate != 0, is_bf16, m_major_a, n_major_b};
   machine().converge("wgmma", k_all_lanes, &mine, [](Warp& warp) {
     const Product& product = *static_cast<Product*>(warp.collective.arguments[0]);
     auto operation = std::make_shared<Operation>();
     std::array<float*, 32> accumulators{};
+    std::array<const uint32_t*, 32> factors{};
     for (uint32_t lane = 0; lane < 32; ++lane) {
       const auto& same = *static_cast<Product*>(warp.collective.arguments[lane]);
       if (!(same == product)) machine().fail("starts a wgmma whose lanes disagree on operands");
       accumulators[lane] = same.d;
+      factors[lane] = same.registers;
       operation->computes[lane] = reinterpret_cast<const uint8_t*>(same.d);
-      Accumulator& accumulator = accumulator_of(*warp.lanes[lane], same);
-      if (!warp.fenced || accumulator.touched_since_fence) {
-        machine().fail("starts a wgmma on registers in use, without a wgmma fence between");
-      }
-      ++accumulator.pending;
+      operation->factors[lane] = reinterpret_cast<const uint8_t*>(same.registers);
+      take(warp, *warp.lanes[lane], same.d, same.n / 2 * sizeof(float), /*is_factor=*/false);
+      if (same.registers != nullptr) take(warp, *warp.lanes[lane], same.registers, 16, /*is_factor=*/true);
     }
     Thread& thread = machine().self();
     Block& block = *thread.block;
     const uint32_t warp_of_group = thread.index / 32 % 4;
     const Toucher toucher = thread.toucher(Proxy::async);
-    for (const uint32_t chunk : chunks_of(OperandLayout(product.a, product.m_major_a), 16 * warp_of_group, 16)) {
-      machine().begin(*operation, block, chunk, 16, /*write=*/false, toucher);
+    if (product.registers == nullptr) {
+      for (const uint32_t chunk : chunks_of(OperandLayout(product.a, product.m_major_a), 16 * warp_of_group, 16)) {
+        machine().begin(*operation, block, chunk, 16, /*write=*/false, toucher);
+      }
     }
     for (const uint32_t chunk : chunks_of(OperandLayout(product.b, product.n_major_b), 0, product.n)) {
       machine().begin(*operation, block, chunk, 16, /*write=*/false, toucher);
     }
-    operation->act = [=, &block] { multiply(block, warp_of_group, product, accumulators); };
+    operation->act = [=, &block] { multiply(block, warp_of_group, product, accumulators, factors); };
     operation->after = warp.last_product;
     warp.last_product = operation;
     warp.products.open.push_back(operation);

@@ -135,6 +135,38 @@ TEST_F(EmulatedMatrices, a_warpgroup_multiplies_operands_that_are_not_k_major) {
   check(64, 64, 128, text, "");
 }
 
+// The left factor in registers: whole halves of what lies in shared memory.
+std::string by_a_warpgroup_with_a_factor_in_registers() {
+  std::string text = replaced(k_by_a_warpgroup, "float d[32];", R"(
+  u32 left[2][4];
+  for (u32 k = 0; k < 2; ++k) {
+    for (u32 i = 0; i < 4; ++i) {
+      const bf16* from = args.a + (warp * 16 + lane / 4 + i % 2 * 8) * 32 + k * 16 + lane % 4 * 2 + i / 2 * 8;
+      left[k][i] = from[0].bits | static_cast<u32>(from[1].bits) << 16;
+    }
+  }
+  float d[32];)");
+  return replaced(text, "wgmma<false, false>(bf16{}, d, descriptor_k_major(shared) + 2 * k,",
+                  "wgmma<false>(bf16{}, d, left[k],");
+}
+
+TEST_F(EmulatedMatrices, a_warpgroup_multiplies_registers) {
+  check(64, 64, 128, by_a_warpgroup_with_a_factor_in_registers(), "");
+}
+
+TEST_F(EmulatedMatrices, factors_in_registers_changed_while_they_are_read_are_found) {
+  const std::string text = by_a_warpgroup_with_a_factor_in_registers();
+  check(64, 64, 128, replaced(text, "wgmma_wait<0>();", "left[1][t % 4] = 0; wgmma_wait<0>();"),
+        "changes a register that an unfinished wgmma reads");
+  check(64, 64, 128, replaced(text, "wgmma_wait<0>();", R"(
+    wgmma_wait<0>();
+    left[1][t % 4] = 0;
+    wgmma<false>(bf16{}, d, left[1], descriptor_k_major(shared + b_at), 1);
+    wgmma_commit();
+    wgmma_wait<0>();)"),
+        "without a wgmma fence");
+}
+
 TEST_F(EmulatedMatrices, sums_used_before_they_are_finished_are_found) {
   check(64, 64, 128, replaced(k_by_a_warpgroup, "wgmma_wait<0>();", ""), "uses a register");
   check(64, 64, 128, replaced(k_by_a_warpgroup, "wgmma_wait<0>();", "wgmma_wait<1>();"), "uses a register");

@@ -84,10 +84,14 @@ void Machine::touch(const void* address, size_t size, bool write) {
     fail(fmt::format("{} {} bytes at a misaligned address", write ? "writes" : "reads", size));
   }
   if (m_stacks.find(address) < m_stacks.count()) {
-    for (Accumulator& accumulator : thread.accumulators) {
-      if (first + size <= accumulator.first || first >= accumulator.first + accumulator.size) continue;
-      if (accumulator.pending > 0) fail("uses a register that an unfinished wgmma computes");
-      accumulator.touched_since_fence = true;
+    for (ProductRegisters& registers : thread.product_registers) {
+      if (first + size <= registers.first || first >= registers.first + registers.size) continue;
+      if (registers.is_factor && !write) continue;
+      if (registers.pending > 0) {
+        fail(registers.is_factor ? "changes a register that an unfinished wgmma reads"
+                                 : "uses a register that an unfinished wgmma computes");
+      }
+      registers.touched_since_fence = true;
     }
     return;
   }

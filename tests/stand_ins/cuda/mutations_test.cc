@@ -111,7 +111,8 @@ std::vector<Subject> subjects() {
     result.emplace_back(std::string("gradients of ") + name, AttentionBuilder(c).backward(), to_schedule(schedule),
                         "sm_90a");
   };
-  constexpr auto k_simple = AttentionSchedule::Kind::simple, k_mma = AttentionSchedule::Kind::mma;
+  constexpr auto k_simple = AttentionSchedule::Kind::simple, k_mma = AttentionSchedule::Kind::mma,
+                 k_wgmma = AttentionSchedule::Kind::wgmma;
   // Queries of two heads in a tile; a tile that begins where the last of its queries ends; one that ends right after the
   // first of its queries; scores that would be read from beyond the ends.
   AttentionCase causal{.heads = 4, .kv_heads = 2, .q_len = 35, .k_len = 50, .head_dim = 24, .value_dim = 40};
@@ -129,6 +130,18 @@ std::vector<Subject> subjects() {
   add_attention("simple attention", none, {k_simple, 16, 16, 1});
   none.dtype = DType::f16;
   add_attention("attention by mma", none, {k_mma, 32, 16, 2});
+  // The same of warpgroups' tiles; keys that go round the ring.
+  AttentionCase wide{.heads = 4, .kv_heads = 2, .q_len = 67, .k_len = 330, .head_dim = 24, .value_dim = 72};
+  wide.dtype = DType::bf16;
+  wide.causal = true;
+  wide.causal_offset = 190;
+  wide.bias = true;
+  add_attention("attention by wgmma", wide, {k_wgmma, 128, 64, 2});
+  AttentionCase deep{.q_len = 64, .k_len = 200, .head_dim = 72, .value_dim = 16, .dtype = DType::f16, .bias = true};
+  add_attention("attention by wgmma", deep, {k_wgmma, 64, 64, 2});
+  AttentionCase late{.q_len = 150, .k_len = 80, .causal = true, .causal_offset = -70};
+  late.dtype = DType::f16;
+  add_attention("attention by wgmma", late, {k_wgmma, 64, 64, 2});
   return result;
 }
 
@@ -164,6 +177,8 @@ struct Planted {
 const std::set<Planted> k_harmless = {
     {"softmax of long rows", "a mask of points off by one", 1},  // a block for each row: there are no rows beyond
     {"sums of columns", "a missing barrier of the block", 5},    // frees scratch that nothing uses again
+    {"attention by wgmma", "a stage released early",
+     2},  // the producer is held up by the values before, released later
 };
 
 TEST(PlantedMistakes, kernels_without_them_pass_under_many_seeds) {

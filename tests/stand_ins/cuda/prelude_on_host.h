@@ -1,6 +1,6 @@
 // The device prelude's names (backends/cuda/compile/prelude.cuh, where each is explained) on the emulated machine.
 // Kernels' texts are compiled behind this file, with no header at all, as they would be on the device.
-#define KILN_PRELUDE_VERSION 1
+#define KILN_PRELUDE_VERSION 2
 
 #define KILN_DEVICE static inline __attribute__((always_inline))
 #define KILN_MEMBER inline __attribute__((always_inline))
@@ -110,6 +110,7 @@ KILN_DEVICE u32 shared_address(const void* pointer) { return kiln_emulated_share
 
 KILN_DEVICE void block_barrier() { kiln_emulated_block_barrier(); }
 KILN_DEVICE void part_barrier(u32 id, u32 threads) { kiln_emulated_part_barrier(id, threads); }
+KILN_DEVICE void part_arrive(u32 id, u32 threads) { kiln_emulated_part_arrive(id, threads); }
 KILN_DEVICE void warp_barrier() { kiln_emulated_warp_barrier(); }
 template <typename T>
 KILN_DEVICE T shuffle_xor(T x, u32 mask) {
@@ -150,15 +151,16 @@ KILN_DEVICE void arrive(u32 shared) { kiln_emulated_barrier_arrive(shared, kiln_
 KILN_DEVICE void arrive_at(u32 shared, u32 rank) { kiln_emulated_barrier_arrive(shared, rank, 0); }
 KILN_DEVICE void wait_for_parity(u32 shared, u32 parity) { kiln_emulated_barrier_wait(shared, parity); }
 
-KILN_DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, u16 blocks) {
-  const i32 at[3] = {c0, c1, c2};
+KILN_DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3,
+                                    u16 blocks) {
+  const i32 at[4] = {c0, c1, c2, c3};
   kiln_emulated_tma_load(to, &map, barrier, at, blocks);
 }
-KILN_DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2) {
-  tma_load_multicast(to, map, barrier, c0, c1, c2, static_cast<u16>(1u << cluster_rank()));
+KILN_DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3) {
+  tma_load_multicast(to, map, barrier, c0, c1, c2, c3, static_cast<u16>(1u << cluster_rank()));
 }
-KILN_DEVICE void tma_store(const TensorMap& map, u32 from, i32 c0, i32 c1, i32 c2) {
-  const i32 at[3] = {c0, c1, c2};
+KILN_DEVICE void tma_store(const TensorMap& map, u32 from, i32 c0, i32 c1, i32 c2, i32 c3) {
+  const i32 at[4] = {c0, c1, c2, c3};
   kiln_emulated_tma_store(&map, from, at);
 }
 KILN_DEVICE void commit_stores() { kiln_emulated_commit_stores(); }
@@ -191,15 +193,23 @@ template <int pending>
 KILN_DEVICE void wgmma_wait() {
   kiln_emulated_wgmma_wait(pending);
 }
-template <int n>
-KILN_DEVICE void pin(f32 (&)[n]) {}
+template <typename T, int n>
+KILN_DEVICE void pin(T (&)[n]) {}
 template <bool m_major_a, bool n_major_b, int n>
 KILN_DEVICE void wgmma(bf16, f32 (&d)[n], u64 a, u64 b, u32 accumulate) {
-  kiln_emulated_wgmma(d, 2 * n, a, b, accumulate, true, m_major_a, n_major_b);
+  kiln_emulated_wgmma(d, 2 * n, nullptr, a, b, accumulate, true, m_major_a, n_major_b);
 }
 template <bool m_major_a, bool n_major_b, int n>
 KILN_DEVICE void wgmma(f16, f32 (&d)[n], u64 a, u64 b, u32 accumulate) {
-  kiln_emulated_wgmma(d, 2 * n, a, b, accumulate, false, m_major_a, n_major_b);
+  kiln_emulated_wgmma(d, 2 * n, nullptr, a, b, accumulate, false, m_major_a, n_major_b);
+}
+template <bool n_major_b, int n>
+KILN_DEVICE void wgmma(bf16, f32 (&d)[n], const u32 (&a)[4], u64 b, u32 accumulate) {
+  kiln_emulated_wgmma(d, 2 * n, a, 0, b, accumulate, true, false, n_major_b);
+}
+template <bool n_major_b, int n>
+KILN_DEVICE void wgmma(f16, f32 (&d)[n], const u32 (&a)[4], u64 b, u32 accumulate) {
+  kiln_emulated_wgmma(d, 2 * n, a, 0, b, accumulate, false, false, n_major_b);
 }
 
 template <typename Arguments>

@@ -28,7 +28,7 @@ inline uint32_t swizzled(uint32_t address, Swizzle swizzle) {
 /// in shared memory. Dim 0 is adjacent.
 struct EmulatedTensorMap {
   static constexpr uint64_t k_magic = 0x70616d2d6c6e696b;
-  static constexpr size_t k_rank = 3;
+  static constexpr size_t k_rank = 4;
 
   uint64_t magic = k_magic;
   uint8_t* data = nullptr;
@@ -37,7 +37,7 @@ struct EmulatedTensorMap {
   std::array<uint32_t, k_rank> box{};
   Swizzle swizzle = Swizzle::none;
 
-  uint32_t box_bytes() const { return box[0] * box[1] * box[2] * static_cast<uint32_t>(strides_bytes[0]); }
+  uint32_t box_bytes() const { return box[0] * box[1] * box[2] * box[3] * static_cast<uint32_t>(strides_bytes[0]); }
 };
 /// What cuTensorMapEncodeTiled and the copies themselves ask of a map; empty when all is well.
 std::string why_refused(const EmulatedTensorMap& map);

@@ -17,6 +17,11 @@ constexpr uint32_t k_all_lanes = 0xFFFFFFFF;
 
 Machine& machine() { return Machine::current(); }
 
+kiln::cuda_emulator::Barrier& part_barrier(uint32_t id, uint32_t threads) {
+  if (id == 0 || id > 15 || threads % 32 != 0) machine().fail("names a barrier that does not exist");
+  return machine().self().block->barriers[id];
+}
+
 }  // namespace
 
 uint32_t kiln_emulated_thread_index() { return machine().self().index; }
@@ -59,8 +64,10 @@ void kiln_emulated_block_barrier() {
 }
 
 void kiln_emulated_part_barrier(uint32_t id, uint32_t threads) {
-  if (id == 0 || id > 15 || threads % 32 != 0) machine().fail("names a barrier that does not exist");
-  machine().meet(machine().self().block->barriers[id], threads, "barrier", id);
+  machine().meet(part_barrier(id, threads), threads, "barrier", id);
+}
+void kiln_emulated_part_arrive(uint32_t id, uint32_t threads) {
+  machine().arrive(part_barrier(id, threads), threads, "barrier", id);
 }
 
 void kiln_emulated_warp_barrier() {

@@ -125,6 +125,19 @@ TEST_F(EmulatedThreads, part_barriers_hold_only_their_part) {
   check(replaced(text, "shared[t ^ 63]", "shared[t ^ 127]"), {.threads = 128, .finding = "shared memory"});
 }
 
+TEST_F(EmulatedThreads, who_only_arrives_at_a_barrier_holds_the_others_and_is_not_held) {
+  const std::string text =
+      "if (t < 64) { shared[t] = args.from[t]; part_arrive(1, 128); args.to[t] = 0; } else { part_barrier(1, 128); "
+      "args.to[t] = shared[t - 64]; }";
+  check(text, {.threads = 128});
+  EXPECT_EQ(m_to[127], m_to[64] + 63);
+  check(replaced(text, "part_arrive(1, 128);", ""), {.threads = 128, .finding = "deadlock"});
+  check(replaced(text, "part_arrive(1, 128);", "part_arrive(1, 64);"), {.threads = 128, .finding = "others for"});
+  check(replaced(text, "shared[t] = args.from[t]; part_arrive(1, 128);",
+                 "part_arrive(1, 128); shared[t] = args.from[t];"),
+        {.threads = 128, .finding = "shared memory"});
+}
+
 TEST_F(EmulatedThreads, a_barrier_that_not_all_reach_is_a_deadlock) {
   check("if (t < 63) block_barrier(); args.to[t] = 0;", {.finding = "deadlock"});
   check("if (t == 3) warp_barrier(); else block_barrier();", {.finding = "deadlock"});
