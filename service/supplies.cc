@@ -48,7 +48,16 @@ bool is_whole(const SourceEntry& program) {
   return std::ranges::all_of(needed, [&](const Digest& digest) { return there.contains(digest); });
 }
 
-/// Whether others may have use for it: a plan that has not raced anybody makes in no time.
+bool is_proven(const SourceEntry& entry) { return entry.is_proven; }
+
+/// Whether it has won a race, or is the record of one.
+bool has_raced(const SourceEntry& entry) {
+  if (entry.artifact.kind == ArtifactKind::record) return true;
+  if (entry.artifact.kind == ArtifactKind::plan) return is_raced_plan(entry.artifact.payload);
+  return entry.is_proven && entry.generation > 0;
+}
+
+/// Whether others may have use for it: a plan that has not raced anybody makes in no time, and who races does so at home.
 bool is_shared(ArtifactKind kind, std::span<const uint8_t> payload) {
   return kind == ArtifactKind::program || kind == ArtifactKind::code ||
          (kind == ArtifactKind::plan && is_raced_plan(payload));
@@ -112,6 +121,7 @@ std::vector<SourceEntry> Supplies::find(std::vector<Digest> keys, ArtifactKind k
   std::vector<SourceEntry> found;
   for (const auto& source : m_sources) {
     if (keys.empty()) break;
+    if (source.get() == m_fleet && kind == ArtifactKind::record) continue;  // it has none
     for (SourceEntry& entry : source->find(keys, kind, patience)) {
       if (!is_wanted(entry)) continue;
       std::erase(keys, entry.key);
@@ -248,13 +258,13 @@ void BuildSupply::await_hosts(std::vector<Digest> keys, Deadline until, const st
   if (!is_over()) m_supplies.m_fleet->note_wait(keys.empty());
 }
 
-std::vector<SuppliedPlan> BuildSupply::raced_plans(std::span<const Digest> keys) {
-  std::vector<SuppliedPlan> plans;
-  const auto has_raced = [](const SourceEntry& entry) { return is_raced_plan(entry.artifact.payload); };
-  for (SourceEntry& entry : m_supplies.find({keys.begin(), keys.end()}, ArtifactKind::plan, m_patience, has_raced)) {
-    plans.push_back({entry.key, std::move(entry.artifact.payload)});
+std::vector<SuppliedEntry> BuildSupply::find(std::span<const Digest> keys, ArtifactKind kind, bool raced) {
+  std::vector<SuppliedEntry> found;
+  for (SourceEntry& entry :
+       m_supplies.find({keys.begin(), keys.end()}, kind, m_patience, raced ? has_raced : is_proven)) {
+    found.push_back({entry.key, entry.generation, built_artifact(entry.digest, std::move(entry.artifact))});
   }
-  return plans;
+  return found;
 }
 
 void BuildSupply::give(std::vector<SuppliedCode> made) {

@@ -40,7 +40,7 @@ class BuildSupply {
   CodeAnswer ask(std::span<const Digest> keys, bool waits, bool judges, Deadline until,
                  const std::function<bool()>& is_over);
   /// As of CodeSupply.
-  std::vector<SuppliedPlan> raced_plans(std::span<const Digest> keys);
+  std::vector<SuppliedEntry> find(std::span<const Digest> keys, ArtifactKind kind, bool raced);
   /// Other builds get it at once, and so does the fleet.
   void give(std::vector<SuppliedCode> made);
   /// What was built is wrong, or its worker has died, perhaps of a candidate: the next worker gets none of those that this

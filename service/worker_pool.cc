@@ -229,10 +229,12 @@ Expected<BuildResult> WorkerPool::converse(int socket, const Job& job, BuildSupp
         if (job.progress) job.progress(step->stage, step->done, step->total, step->item);
       } else if (const auto* question = std::get_if<job::CodeQuestion>(&message)) {
         KILN_RETURN_IF_ERROR(send_all(socket, job::encode(answer(*question, job, supply, deadline)), deadline));
-      } else if (const auto* plans = std::get_if<job::PlanQuestion>(&message)) {
+      } else if (const auto* wanted = std::get_if<job::EntryQuestion>(&message)) {
         // What is to be built though it is there is had of nobody.
-        job::PlanAnswer answered;
-        if (!job.request.cache_directory.empty()) answered.plans = supply.raced_plans(plans->keys);
+        job::EntryAnswer answered;
+        if (!job.request.cache_directory.empty()) {
+          answered.entries = supply.find(wanted->keys, wanted->kind, wanted->raced);
+        }
         KILN_RETURN_IF_ERROR(send_all(socket, job::encode(std::move(answered)), deadline));
       } else if (auto* code = std::get_if<job::MadeCode>(&message)) {
         supply.give(std::move(code->made));

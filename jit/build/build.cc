@@ -221,7 +221,7 @@ Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& fi
   KILN_ASSIGN_OR_RETURN(const Graph received, from_wire(request.graph_wire));
   if (!received.symbols().empty()) return invalid_argument("graph has {} unbound symbols", received.symbols().size());
   const Canonical canonical = canonicalise(received);
-  Published published(request.cache_directory);
+  Published published(request.cache_directory, environment.supply);
   BuildResult result;
   Json programs = Json::array();
   for (const Target& target : request.targets) {

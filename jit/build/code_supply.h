@@ -25,14 +25,15 @@ struct CodeAnswer {
   std::vector<Digest> elsewhere;    // keys whose code another build makes at this moment
 };
 
-/// A plan whose choices have won a race, as its artifact has it.
-struct SuppliedPlan {
+/// What a key leads to elsewhere.
+struct SuppliedEntry {
   Digest key;
-  std::vector<uint8_t> bytes;
+  uint32_t generation = 0;
+  BuiltArtifact artifact;
 };
 
-/// Code that a build need not make though the mapped cache does not have it: other sources have it, or another build makes
-/// it. Also plans that won races elsewhere. Threading: one thread.
+/// What a build need not make though the mapped cache does not have it: other sources have it, or another build makes it.
+/// Threading: one thread.
 class CodeSupply {
  public:
   CodeSupply() = default;
@@ -45,8 +46,9 @@ class CodeSupply {
   /// elsewhere then. `judges`: whether candidates are of use to the asker; without, all that is found is proven.
   virtual Expected<CodeAnswer> ask(std::span<const Digest> keys, bool waits, bool judges) = 0;
 
-  /// The plans under these keys whose choices have raced, as far as other sources have them.
-  virtual Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) = 0;
+  /// What sources have of these keys and need not be proven here; nobody's to make. `raced`: only what has won a race
+  /// there, and records.
+  virtual Expected<std::vector<SuppliedEntry>> find(std::span<const Digest> keys, ArtifactKind kind, bool raced) = 0;
 
   /// Hands over what the asker made.
   virtual Status give(std::vector<SuppliedCode> made) = 0;

@@ -47,7 +47,8 @@ std::optional<PublishedChoices> choices_of(const fb::Plan* plan) {
 
 std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan) { return choices_of(plan_in(plan)); }
 
-Published::Published(const std::string& cache_directory) : m_reader(kiln_reader_open(cache_directory.c_str())) {}
+Published::Published(const std::string& cache_directory, CodeSupply* supply)
+    : m_reader(kiln_reader_open(cache_directory.c_str())), m_supply(supply) {}
 Published::~Published() { kiln_reader_close(m_reader); }
 
 std::optional<KernelChoice> Published::code(const Digest& key) {
@@ -70,8 +71,19 @@ std::optional<Image> Published::image_named(const Digest& digest) {
 
 std::optional<PublishedRecord> Published::record(const Digest& key) {
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) != KILN_HIT) return std::nullopt;
-  return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
+  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) == KILN_HIT) {
+    return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
+  }
+  if (m_supply == nullptr) return std::nullopt;
+  const auto [known, is_new] = m_elsewhere.try_emplace(key);
+  if (is_new) {
+    auto found = m_supply->find({&key, 1}, ArtifactKind::record, /*raced=*/true);
+    if (found.ok() && !found->empty()) known->second = std::move(found->front());
+  }
+  const std::vector<uint8_t>& json = known->second.artifact.payload;
+  if (json.empty()) return std::nullopt;
+  return PublishedRecord{
+      {reinterpret_cast<const char*>(json.data()), json.size()}, known->second.generation, /*is_elsewhere=*/true};
 }
 
 std::optional<PublishedChoices> Published::choices(const Digest& key) {

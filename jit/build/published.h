@@ -4,11 +4,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "backends/backend.h"
 #include "base/digest.h"
 #include "cache/reader/reader.h"
 #include "frontend/fuse/fuse_choices.h"
+#include "jit/build/code_supply.h"
 #include "jit/build/kernel_choice.h"
 
 namespace kiln {
@@ -26,12 +28,15 @@ std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan);
 struct PublishedRecord {
   std::string_view json;
   uint32_t generation = 0;
+  bool is_elsewhere = false;  // it is in other sources than the cache
 };
 
-/// What the mapped cache already has, so that it is not built again.
+/// What the mapped cache already has, so that it is not built again; and the records that other sources have. Threading: one
+/// thread where there is a supply.
 class Published {
  public:
-  explicit Published(const std::string& cache_directory);
+  /// `supply`: of those records; null: there are none.
+  explicit Published(const std::string& cache_directory, CodeSupply* supply = nullptr);
   ~Published();
   Published(const Published&) = delete;
   Published& operator=(const Published&) = delete;
@@ -51,6 +56,8 @@ class Published {
 
  private:
   kiln_reader* m_reader;
+  CodeSupply* m_supply;
+  std::unordered_map<Digest, SuppliedEntry> m_elsewhere;  // what the supply said, by key; no bytes: it has none
 };
 
 }  // namespace kiln

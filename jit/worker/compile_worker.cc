@@ -105,10 +105,10 @@ class DaemonSupply final : public CodeSupply {
     m_daemon.send(job::CodeQuestion{{keys.begin(), keys.end()}, waits, judges});
     return m_daemon.receive<CodeAnswer>();
   }
-  Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) override {
-    m_daemon.send(job::PlanQuestion{{keys.begin(), keys.end()}});
-    KILN_ASSIGN_OR_RETURN(job::PlanAnswer answer, m_daemon.receive<job::PlanAnswer>());
-    return std::move(answer.plans);
+  Expected<std::vector<SuppliedEntry>> find(std::span<const Digest> keys, ArtifactKind kind, bool raced) override {
+    m_daemon.send(job::EntryQuestion{{keys.begin(), keys.end()}, kind, raced});
+    KILN_ASSIGN_OR_RETURN(job::EntryAnswer answer, m_daemon.receive<job::EntryAnswer>());
+    return std::move(answer.entries);
   }
   Status give(std::vector<SuppliedCode> made) override {
     m_daemon.send(job::MadeCode{std::move(made)});

@@ -181,27 +181,33 @@ Offset<void> write(FlatBufferBuilder& builder, const MadeCode& made) {
 }
 Status read(const wire::MadeCode& table, MadeCode& made) { return read_supplies(table.made(), made.made); }
 
-Offset<void> write(FlatBufferBuilder& builder, const PlanQuestion& question) {
-  return wire::CreatePlanQuestion(builder, write_digests(builder, question.keys)).Union();
+Offset<void> write(FlatBufferBuilder& builder, const EntryQuestion& question) {
+  const auto keys = write_digests(builder, question.keys);
+  return wire::CreateEntryQuestion(builder, keys, static_cast<uint16_t>(question.kind), question.raced).Union();
 }
-Status read(const wire::PlanQuestion& table, PlanQuestion& question) {
+Status read(const wire::EntryQuestion& table, EntryQuestion& question) {
+  question.kind = static_cast<ArtifactKind>(table.kind());  // of another kind nothing is found
+  question.raced = table.raced();
   return read_digests(table.keys(), question.keys);
 }
 
-Offset<void> write(FlatBufferBuilder& builder, const PlanAnswer& answer) {
-  std::vector<Offset<wire::SuppliedPlan>> rows;
-  for (const SuppliedPlan& plan : answer.plans) {
-    const auto key = write_digest(builder, plan.key);
-    rows.push_back(wire::CreateSuppliedPlan(builder, key, builder.CreateVector(plan.bytes)));
+Offset<void> write(FlatBufferBuilder& builder, const EntryAnswer& answer) {
+  std::vector<Offset<wire::SuppliedEntry>> rows;
+  for (const SuppliedEntry& entry : answer.entries) {
+    const auto key = write_digest(builder, entry.key);
+    const auto artifact = write_artifact(builder, entry.artifact);
+    rows.push_back(wire::CreateSuppliedEntry(builder, key, entry.generation, artifact));
   }
-  return wire::CreatePlanAnswer(builder, builder.CreateVector(rows)).Union();
+  return wire::CreateEntryAnswer(builder, builder.CreateVector(rows)).Union();
 }
-Status read(const wire::PlanAnswer& table, PlanAnswer& answer) {
-  if (table.plans() == nullptr) return {};
-  for (const wire::SuppliedPlan* row : *table.plans()) {
-    SuppliedPlan& plan = answer.plans.emplace_back();
-    KILN_RETURN_IF_ERROR(read_digest(row->key(), plan.key));
-    plan.bytes = read_bytes(row->bytes());
+Status read(const wire::EntryAnswer& table, EntryAnswer& answer) {
+  if (table.entries() == nullptr) return {};
+  for (const wire::SuppliedEntry* row : *table.entries()) {
+    SuppliedEntry& entry = answer.entries.emplace_back();
+    KILN_RETURN_IF_ERROR(read_digest(row->key(), entry.key));
+    entry.generation = row->generation();
+    if (row->artifact() == nullptr) return invalid_argument("entry {} without an artifact", entry.key.to_short());
+    KILN_RETURN_IF_ERROR(read_artifact(*row->artifact(), entry.artifact));
   }
   return {};
 }
@@ -241,9 +247,9 @@ Expected<JobMessage> decode(const Frame& frame) {
     case 6:
       return decode_as<wire::MadeCode, MadeCode>(frame);
     case 7:
-      return decode_as<wire::PlanQuestion, PlanQuestion>(frame);
+      return decode_as<wire::EntryQuestion, EntryQuestion>(frame);
     case 8:
-      return decode_as<wire::PlanAnswer, PlanAnswer>(frame);
+      return decode_as<wire::EntryAnswer, EntryAnswer>(frame);
     case 9:
       return decode_as<wire::JobResult, Found>(frame);
     default:

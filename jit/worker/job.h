@@ -40,17 +40,19 @@ struct Found {
   BuildResult result;
 };
 
-/// CodeSupply::raced_plans and its answer.
-struct PlanQuestion {
+/// CodeSupply::find and its answer.
+struct EntryQuestion {
   std::vector<Digest> keys;
+  ArtifactKind kind = ArtifactKind::code;
+  bool raced = false;
 };
-struct PlanAnswer {
-  std::vector<SuppliedPlan> plans;
+struct EntryAnswer {
+  std::vector<SuppliedEntry> entries;
 };
 
 /// The order is the frame's kind.
 using JobMessage = std::variant<BuildRequest, JobProgress, BuildResult, JobFailure, CodeQuestion, CodeAnswer, MadeCode,
-                                PlanQuestion, PlanAnswer, Found>;
+                                EntryQuestion, EntryAnswer, Found>;
 
 std::vector<uint8_t> encode(const JobMessage& message);
 /// Errors: invalid_argument; a worker that sends such a thing is treated as crashed.

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -148,6 +149,40 @@ TEST_F(Mlp, ABuildTakesTheCodeOfALayerThatAPackHasFromAnotherGraph) {
   const auto counters = run_process(KILN_CLI " status --json")["counters"];
   EXPECT_GE(counters["kernels_supplied"], 1) << counters;
   EXPECT_EQ(counters["compilations"], 1) << counters;  // the other product
+}
+
+TEST_F(Mlp, ABuildThatIsToRaceTakesTheRecordThatAPackHasFromAnotherGraph) {
+  const auto write_graph = [&](const char* name, const char* rest) {
+    const std::string path = (m_directory / name).string();
+    std::ofstream(path) << "graph(%x: f32[32, 96], %w: f32[96, 48], %v: f32[48, 80]) {\n  %h = matmul(%x, %w)\n"
+                        << rest << "}\n";
+    return path;
+  };
+  const auto records = [] {
+    const auto listed = run_process(KILN_CLI " ls --kind record --json");
+    std::set<std::string> digests;
+    for (const auto& entry : listed["entries"]) digests.insert(entry["digest"]);
+    return digests;
+  };
+  const std::string layer = write_graph("layer.kiln", "  return %h\n");
+  const std::string model = write_graph("model.kiln", "  %o = matmul(%h, %v)\n  return %o, %h\n");
+  ASSERT_EQ(kiln("warm --tune " + layer), 0);
+  const std::set<std::string> of_layer = records();
+  ASSERT_EQ(of_layer.size(), 1U);
+  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
+  fs::create_directory(m_directory / "packs");
+  ASSERT_EQ(kiln("pack create " + (m_directory / "packs/layer.kpack").string() + " --sign " +
+                 (m_directory / "key/kiln.key").string()),
+            0);
+  ASSERT_EQ(kiln("daemon stop"), 0);
+
+  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
+  setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
+  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
+  ASSERT_EQ(kiln("warm --tune " + model), 0);
+  const std::set<std::string> of_model = records();
+  EXPECT_EQ(of_model.size(), 2U) << "that of the other product, which has raced";
+  EXPECT_TRUE(of_model.contains(*of_layer.begin())) << "a race has samples of its own";
 }
 
 TEST_F(Mlp, AFreshCacheBesideAFilledStoreCompilesNothing) {

@@ -13,10 +13,27 @@ namespace kiln {
 
 namespace {
 
-/// What was compiled for the spec where its verdict had to be deferred.
-std::optional<Image> deferred_code(const Digest& spec, const BuildTarget& target, Published& published) {
-  if (target.proof == Proof::deferred) return std::nullopt;
-  return published.image(code_key(spec, target.target, {}, Proof::deferred).digest());
+/// Gives the jobs what was compiled for them where its verdict had to be deferred.
+Status take_deferred(CodeSupply* supply, const BuildTarget& target, Published& published,
+                     std::vector<KernelJob>& jobs) {
+  if (target.proof == Proof::deferred) return {};
+  std::unordered_map<Digest, KernelJob*> elsewhere;
+  for (KernelJob& job : jobs) {
+    if (job.made_before) continue;
+    const Digest key = code_key(job.content(), target.target, {}, Proof::deferred).digest();
+    job.made_before = published.image(key);
+    if (!job.made_before) elsewhere.emplace(key, &job);
+  }
+  if (supply == nullptr || elsewhere.empty()) return {};
+  std::vector<Digest> keys;
+  for (const auto& [key, job] : elsewhere) keys.push_back(key);
+  KILN_ASSIGN_OR_RETURN(const auto found, supply->find(keys, ArtifactKind::code, /*raced=*/false));
+  for (const SuppliedEntry& each : found) {
+    if (const auto job = elsewhere.find(each.key); job != elsewhere.end()) {
+      job->second->made_before = image_in(each.artifact);
+    }
+  }
+  return {};
 }
 
 void add_code(const KernelJob& job, uint32_t generation, BuiltArtifact artifact, ChosenKernels& chosen,
@@ -69,10 +86,11 @@ Expected<std::vector<KernelJob>> take_supplied(CodeSupply* supply, bool waits, c
   return elsewhere;
 }
 
-/// Compiles the jobs' kernels, and hands them to who waits for them.
-Status make_kernels(std::span<const KernelJob> jobs, const BuildTarget& target, const BuildEnvironment& environment,
-                    ChosenKernels& chosen, const Beside& beside = {}) {
+/// Compiles the jobs' kernels, or judges what was compiled before, and hands them to who waits for them.
+Status make_kernels(std::vector<KernelJob>& jobs, const BuildTarget& target, Published& published,
+                    const BuildEnvironment& environment, ChosenKernels& chosen, const Beside& beside = {}) {
   if (jobs.empty()) return {};
+  KILN_RETURN_IF_ERROR(take_deferred(environment.supply, target, published, jobs));
   KILN_ASSIGN_OR_RETURN(auto kernels, build_kernels(jobs, target, environment, beside));
   std::vector<SuppliedCode> made;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -164,8 +182,7 @@ class WantedCode {
     }
     code.key = key.digest();
     if (!m_choices.try_emplace(code.key, found.value_or(KernelChoice{})).second || found) return;
-    m_jobs.push_back(
-        {code.key, key.to_json(), &plan, &launch, deferred_code(content, m_target, m_published), std::move(sized)});
+    m_jobs.push_back({code.key, key.to_json(), &plan, &launch, {}, std::move(sized)});
   }
 
   const BuildTarget& m_target;
@@ -226,10 +243,10 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
       beside(all);
     };
   }
-  KILN_RETURN_IF_ERROR(make_kernels(jobs, target, environment, chosen, ahead));
+  KILN_RETURN_IF_ERROR(make_kernels(jobs, target, published, environment, chosen, ahead));
   KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none,
                         take_supplied(environment.supply, true, target, elsewhere, chosen));
-  KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, environment, chosen));
+  KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, published, environment, chosen));
   wanted.settle(chosen);
   return chosen;
 }

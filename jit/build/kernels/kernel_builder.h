@@ -34,6 +34,8 @@ struct KernelJob {
   std::optional<SizedSpec> sized = std::nullopt;    // of code that takes sizes from its launches
 
   const KernelSpec& spec() const { return plan->specs[launch->spec]; }
+  /// What the code is of: the spec, or its form of any size.
+  const Digest& content() const { return sized ? sized->form : plan->digests[launch->spec]; }
 };
 
 struct BuiltKernel {

@@ -186,9 +186,8 @@ class KernelTuning {
   double m_best = HUGE_VAL;
 };
 
-/// The distinct tunable specs that have not raced on this machine; all of them when it is again.
-std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const std::string& machine,
-                               bool is_again, Published& published, const ChosenKernels& chosen) {
+/// The distinct tunable specs.
+std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& target, const ChosenKernels& chosen) {
   std::unordered_map<Digest, bool> seen;
   std::vector<TuningJob> jobs;
   for (size_t p = 0; p < plans.size(); ++p) {
@@ -196,14 +195,20 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
       const Digest& spec = plans[p].digests[launch.spec];
       const bool races = is_tunable(plans[p].specs[launch.spec], target.target);
       if (!races || !seen.try_emplace(spec, true).second) continue;
-      const KernelChoice& choice = chosen.of_plans[p][launch.spec];
-      const bool has_raced = choice.generation > 0 && has_record(tuning_key(spec, target.target, machine), published);
-      if (has_raced && !is_again) continue;
       const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
-      jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, choice});
+      jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, chosen.of_plans[p][launch.spec]});
     }
   }
   return jobs;
+}
+
+/// The record's digest.
+Digest add_record(std::string_view json, std::string kernel, const Key& key, uint32_t generation,
+                  ChosenKernels& chosen) {
+  BuiltArtifact record = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
+  chosen.heads.push_back({key.digest(), record.digest, generation, key.to_json(), std::move(kernel)});
+  chosen.artifacts.push_back(std::move(record));
+  return chosen.artifacts.back().digest;
 }
 
 void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice& choice, ChosenKernels& chosen) {
@@ -212,6 +217,33 @@ void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice
       if (plans[p].digests[i] == spec) chosen.of_plans[p][i] = choice;
     }
   }
+}
+
+/// Takes from `jobs` those that have raced on this machine. Where the record is there and the winner is not, other sources
+/// may have it.
+Status take_raced(CodeSupply* supply, std::span<const Plan> plans, const BuildTarget& target,
+                  const std::string& machine, Published& published, std::vector<TuningJob>& jobs,
+                  ChosenKernels& chosen) {
+  std::vector<Digest> winners;
+  std::erase_if(jobs, [&](const TuningJob& job) {
+    const Key record = tuning_key(job.spec, target.target, machine);
+    if (job.incumbent.generation > 0) return take_record(record, published, chosen);
+    if (published.record(record.digest())) winners.push_back(job.kernel.key);
+    return false;
+  });
+  if (supply == nullptr || winners.empty()) return {};
+  KILN_ASSIGN_OR_RETURN(auto found, supply->find(winners, ArtifactKind::code, /*raced=*/true));
+  for (SuppliedEntry& winner : found) {
+    const auto job = std::ranges::find(jobs, winner.key, [](const TuningJob& each) { return each.kernel.key; });
+    const bool is_of_race =
+        job != jobs.end() && take_record(tuning_key(job->spec, target.target, machine), published, chosen);
+    if (!is_of_race) continue;
+    replace(plans, job->spec, {winner.artifact.digest, winner.generation}, chosen);
+    chosen.heads.push_back(code_head(job->kernel, winner.artifact.digest, winner.generation, {}));
+    chosen.artifacts.push_back(std::move(winner.artifact));
+    jobs.erase(job);
+  }
+  return {};
 }
 
 /// Races one kernel and puts what came of it into `chosen`.
@@ -242,11 +274,7 @@ Status tune(const TuningJob& job, std::span<const Plan> plans, const BuildTarget
 
 Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generation, Clock::time_point start,
                    ChosenKernels& chosen) {
-  const std::string json = record.to_json();
-  BuiltArtifact kept = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
-  const Digest digest = kept.digest;
-  chosen.heads.push_back({key.digest(), digest, generation, key.to_json(), record.kernel});
-  chosen.artifacts.push_back(std::move(kept));
+  const Digest digest = add_record(record.to_json(), record.kernel, key, generation, chosen);
   chosen.report.push_back({{"name", record.kernel},
                            {"tuned", true},
                            {"candidates", record.candidates.size()},
@@ -261,9 +289,12 @@ void keep_race(const BuildEnvironment& environment, BuildResult found) {
   environment.keep(std::move(found));
 }
 
-bool has_record(const Key& key, Published& published) {
+bool take_record(const Key& key, Published& published, ChosenKernels& chosen) {
   const auto kept = published.record(key.digest());
-  return kept && TuningRecord::parse(kept->json).ok();
+  if (!kept) return false;
+  const auto record = TuningRecord::parse(kept->json);
+  if (record.ok() && kept->is_elsewhere) add_record(kept->json, record->kernel, key, kept->generation, chosen);
+  return record.ok();
 }
 
 bool is_tunable(const KernelSpec& spec, const Target& target) {
@@ -277,7 +308,10 @@ Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& 
   KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(environment, target));
   if (runner == nullptr) return 0;  // no such device here: nothing can be timed
   const std::string machine = to_string(machine_for(target.backend, target.target, runner.get()));
-  const std::vector<TuningJob> jobs = jobs_of(plans, target, machine, order.is_again, published, chosen);
+  std::vector<TuningJob> jobs = jobs_of(plans, target, chosen);
+  if (!order.is_again) {
+    KILN_RETURN_IF_ERROR(take_raced(environment.supply, plans, target, machine, published, jobs, chosen));
+  }
   uint32_t raced = 0;
   size_t next = 0;
   for (; next < jobs.size() && (next == 0 || Clock::now() < order.deadline); ++next) {

@@ -27,12 +27,14 @@ Digest keep_record(const TuningRecord& record, const Key& key, uint32_t generati
 /// Has kept what one race has found.
 void keep_race(const BuildEnvironment& environment, BuildResult found);
 
-/// Whether the key leads to a record that this build can read: any other is none.
-bool has_record(const Key& key, Published& published);
+/// Whether the key leads to a record that this build can read: any other is none. One that only other sources have is added
+/// to `chosen`: it stays with what it is about.
+bool take_record(const Key& key, Published& published, ChosenKernels& chosen);
 
 /// Races the candidates of the tunable specs that have not raced on this machine, and puts the winners in the place of what
 /// `chosen` had: as a later generation, also where the incumbent won, so that a race is seen to have been. A winner is
-/// verified like any kernel before it counts. Records and code are added to `chosen`.
+/// verified like any kernel before it counts. What has raced on such a machine, as other sources know, runs as its winner
+/// there. Records and code are added to `chosen`.
 /// Gives how many kernels raced.
 /// Only what is wrong with the machine is an error; a race that fails leaves the kernel as it is, and the report says why.
 Expected<uint32_t> tune_kernels(std::span<const Plan> plans, const BuildTarget& target, Published& published,

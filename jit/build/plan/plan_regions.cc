@@ -33,9 +33,9 @@ Expected<KnownChoices> known_choices(const RegionPartition& partition, const Bui
   }
   // Whose results are to be the same each time races nothing.
   if (supply == nullptr || unknown.empty() || target.target.is_deterministic) return known;
-  KILN_ASSIGN_OR_RETURN(const auto plans, supply->raced_plans(unknown));
-  for (const SuppliedPlan& plan : plans) {
-    if (const auto choices = choices_in(plan.bytes)) known.emplace(plan.key, *choices);
+  KILN_ASSIGN_OR_RETURN(const auto plans, supply->find(unknown, ArtifactKind::plan, /*raced=*/true));
+  for (const SuppliedEntry& plan : plans) {
+    if (const auto choices = choices_in(plan.artifact.payload)) known.emplace(plan.key, *choices);
   }
   return known;
 }

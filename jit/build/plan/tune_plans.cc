@@ -150,7 +150,7 @@ class PlanTuning {
   /// The plans that race against that of class `index`; none when nothing does.
   std::vector<Plan> rivals(size_t index, bool is_again) const {
     if (m_regions.generations[index] == 0) return m_regions.others[index];
-    if (!is_again && has_record(key_of(index), m_published)) return {};
+    if (!is_again && take_record(key_of(index), m_published, m_chosen)) return {};
     return other_plans(m_regions.plans[index]);
   }
 

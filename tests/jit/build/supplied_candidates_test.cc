@@ -38,8 +38,13 @@ class StrangersSupply final : public CodeSupply {
     }
     return answer;
   }
-  Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> /*keys*/) override {
-    return std::vector<SuppliedPlan>();
+  Expected<std::vector<SuppliedEntry>> find(std::span<const Digest> keys, ArtifactKind kind, bool raced) override {
+    std::vector<SuppliedEntry> found;
+    if (kind != ArtifactKind::code || raced) return found;
+    for (const SuppliedEntry& each : deferred) {
+      if (std::ranges::find(keys, each.key) != keys.end()) found.push_back(each);
+    }
+    return found;
   }
   Status give(std::vector<SuppliedCode> those) override {
     std::ranges::move(those, std::back_inserter(made));
@@ -47,6 +52,7 @@ class StrangersSupply final : public CodeSupply {
   }
 
   std::vector<SuppliedCode> code, made;
+  std::vector<SuppliedEntry> deferred;
   bool has_judge = false;
 };
 
@@ -198,6 +204,23 @@ TEST_F(SuppliedCandidatesTest, WhatNoVerdictHereCanProveIsMadeHere) {
     EXPECT_EQ(built.compilations, 1U);
     EXPECT_EQ(program_of(built), program_of(first));
   }
+}
+
+/// It is judged here, whoever brings it: a compilation saved where it is right, and made here where it is not.
+TEST_F(SuppliedCandidatesTest, WhatWasCompiledElsewhereWithoutTheDeviceIsJudgedHere) {
+  const BuildResult without_device = build_it(products(2), nullptr, /*has_device=*/false);
+  StrangersSupply others;
+  for (const SuppliedCode& code : candidates_in(without_device))
+    others.deferred.push_back({code.key, 0, code.artifact});
+  ASSERT_EQ(others.deferred.size(), 2U);
+  const BuildResult right = build_it(products(2), &others);
+  EXPECT_EQ(right.compilations, 0U);
+  ASSERT_EQ(others.made.size(), 2U) << "what has passed is given on";
+
+  others.deferred.at(0).artifact.payload = {0xc3};
+  const BuildResult mended = build_it(products(2), &others);
+  EXPECT_EQ(mended.compilations, 1U);
+  EXPECT_EQ(program_of(mended), program_of(right));
 }
 
 }  // namespace

@@ -4,61 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
-#include <iterator>
-#include <memory>
 #include <utility>
 
 #include "autotune/record.h"
-#include "backends/cpu/compile/backend.h"
-#include "backends/cpu/compile/gemm/outer_product.h"
-#include "backends/devices.h"
-#include "backends/schedule_bytes.h"
 #include "base/hex.h"
 #include "frontend/canonical/canonical.h"
 #include "frontend/infer/builder.h"
-#include "frontend/wire/wire.h"
-#include "jit/build/build.h"
 #include "jit/build/kernels/tune_kernels.h"
 #include "jit/build/plan/plan_regions.h"
-#include "jit/run/program_generated.h"
-#include "jit/worker/process_runner.h"
 #include "tests/autotune/neighbour.h"
-#include "tests/cache/cache_testing.h"
-#include "tests/jit/build/other_candidates.h"
-#include "tests/jit/build/publish.h"
+#include "tests/jit/build/tune_testing.h"
 
 namespace kiln {
 namespace {
-
-const CompileBackend* only_the_host(std::string_view name) {
-  static const cpu::CpuCompileBackend backend;
-  return name == backend.name() ? &backend : nullptr;
-}
-
-/// Right, and in no list of the model's.
-Schedule unlisted() {
-  return {encode_choices(cpu::OuterProductSchedule{.tile_rows = 3, .tile_vectors = 2, .k_block = 7}), "unlisted"};
-}
-
-/// Nothing but an unlisted schedule for products of 48 columns.
-const CompileBackend* narrow_by_one_way(std::string_view name) {
-  static const OtherCandidates backend([](const GemmSpec& gemm, std::vector<Schedule>& schedules) {
-    if (gemm.n == 48) schedules = {unlisted()};
-  });
-  return name == backend.name() ? &backend : nullptr;
-}
-
-Graph product_of(int64_t m, int64_t n, int64_t k) {
-  Graph graph;
-  GraphBuilder builder(graph);
-  const ValueId x = graph.add_input({DType::f32, {Dim(m), Dim(k)}, {}});
-  const ValueId w = graph.add_input({DType::f32, {Dim(k), Dim(n)}, {}});
-  graph.set_outputs({builder.op("matmul", {x, w})});
-  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
-  return graph;
-}
 
 /// A product of some milliseconds.
 Graph product() { return product_of(384, 512, 768); }
@@ -75,154 +34,6 @@ Graph two_products() {
   EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
   return graph;
 }
-
-#ifdef KILN_IS_SANITIZED
-constexpr bool k_is_slowed = true;
-#else
-constexpr bool k_is_slowed = false;
-#endif
-
-/// A product whose candidates differ, and a loop that does not race.
-Graph product_and_loop() {
-  Graph graph;
-  GraphBuilder builder(graph);
-  const ValueId x = graph.add_input({DType::f32, {Dim(96), Dim(160)}, {}});
-  const ValueId w = graph.add_input({DType::f32, {Dim(160), Dim(128)}, {}});
-  graph.set_outputs({builder.op("softmax", {builder.op("matmul", {x, w})}, {{"dim", int64_t{1}}})});
-  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
-  return graph;
-}
-
-/// A product with a function behind it that may have a kernel of its own.
-Graph product_and_gelu() {
-  Graph graph;
-  GraphBuilder builder(graph);
-  const ValueId x = graph.add_input({DType::f32, {Dim(150), Dim(200)}, {}});
-  const ValueId w = graph.add_input({DType::f32, {Dim(200), Dim(260)}, {}});
-  graph.set_outputs({builder.op("gelu", {builder.op("matmul", {x, w})})});
-  EXPECT_TRUE(builder.status().ok()) << builder.status().to_string();
-  return graph;
-}
-
-/// Another cache's code and plans, as builds have left them.
-class KeptSupply final : public CodeSupply {
- public:
-  void keep(const BuildResult& result) {
-    std::ranges::copy(result.heads, std::back_inserter(m_heads));
-    std::ranges::copy(result.artifacts, std::back_inserter(m_artifacts));
-  }
-
-  Expected<CodeAnswer> ask(std::span<const Digest> keys, bool /*waits*/, bool /*judges*/) override {
-    CodeAnswer answer;
-    for (const Digest& key : keys) {
-      find(key, [&](const BuiltHead& head, const BuiltArtifact& code) {
-        answer.found.push_back({key, head.generation, code, {}});
-      });
-    }
-    return answer;
-  }
-  Expected<std::vector<SuppliedPlan>> raced_plans(std::span<const Digest> keys) override {
-    std::vector<SuppliedPlan> plans;
-    for (const Digest& key : keys) {
-      find(key, [&](const BuiltHead&, const BuiltArtifact& plan) { plans.push_back({key, plan.payload}); });
-    }
-    return plans;
-  }
-  Status give(std::vector<SuppliedCode> /*made*/) override { return {}; }
-
- private:
-  void find(const Digest& key, const std::function<void(const BuiltHead&, const BuiltArtifact&)>& take) const {
-    const BuiltHead* newest = nullptr;
-    for (const BuiltHead& head : m_heads) {
-      if (head.key == key && (newest == nullptr || newest->generation < head.generation)) newest = &head;
-    }
-    if (newest != nullptr) take(*newest, *std::ranges::find(m_artifacts, newest->artifact, &BuiltArtifact::digest));
-  }
-
-  std::vector<BuiltHead> m_heads;
-  std::vector<BuiltArtifact> m_artifacts;
-};
-
-class TuneTest : public ::testing::Test {
- protected:
-  Expected<BuildResult> build_it(Tuning tuning, const Graph& graph = product_and_loop(),
-                                 const BackendFinder& find_backend = only_the_host) {
-    Target target = open_device({}).value().targets.front();
-    target.is_deterministic = m_is_deterministic;
-    target.threads = m_threads;
-    return build({to_wire(graph), {target}, m_cache, tuning}, find_backend, environment());
-  }
-  BuildEnvironment environment() const {
-    return {.make_runner =
-                [](const Target& target) {
-                  return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH, .timed_threads = target.threads});
-                },
-            .keep = m_keep,
-            .program_verdict_max_bytes = m_program_verdict_max_bytes,
-            .supply = m_supply};
-  }
-  void publish(const BuildResult& result) {
-    ASSERT_TRUE(m_store->publish(batch_of(result)).ok());
-    ASSERT_TRUE(m_store->flush().ok());
-  }
-  static std::vector<BuiltHead> heads_of(const BuildResult& result, std::string_view level) {
-    std::vector<BuiltHead> heads;
-    for (const BuiltHead& head : result.heads) {
-      if (head.key_parts.find(fmt::format("\"level\":\"{}\"", level)) != std::string::npos) heads.push_back(head);
-    }
-    return heads;
-  }
-  static const BuiltArtifact& artifact_of(const BuildResult& result, const BuiltHead& head) {
-    return *std::ranges::find(result.artifacts, head.artifact, &BuiltArtifact::digest);
-  }
-  static std::vector<TuningRecord> records_in(const BuildResult& result) {
-    std::vector<TuningRecord> records;
-    for (const BuiltHead& head : heads_of(result, "tuning")) {
-      const std::vector<uint8_t>& json = artifact_of(result, head).payload;
-      records.push_back(TuningRecord::parse({reinterpret_cast<const char*>(json.data()), json.size()}).value());
-    }
-    return records;
-  }
-  static Expected<TuningRecord> record_in(const BuildResult& result) {
-    auto records = records_in(result);
-    if (records.size() != 1) return error(StatusCode::internal, "{} records", records.size());
-    return std::move(records.front());
-  }
-  /// The candidates of a record that came from another kernel's race.
-  static std::vector<TuningRecord::Candidate> from_others(const TuningRecord& record) {
-    std::vector<TuningRecord::Candidate> found = record.candidates;
-    std::erase_if(found, [](const TuningRecord::Candidate& each) { return each.origin.empty(); });
-    return found;
-  }
-  /// What races for `graph` once the unlisted schedule has won a race of 40 x 48 x 72, whose record `edit` may change.
-  std::vector<TuningRecord::Candidate> from_others_after_a_narrow_race(
-      const Graph& graph, const std::function<void(std::string&)>& edit = [](std::string&) {}) {
-    auto first = build_it(Tuning::all, product_of(40, 48, 72), narrow_by_one_way).value();
-    const Digest before = heads_of(first, "near").at(0).artifact;
-    BuiltArtifact& record = *std::ranges::find(first.artifacts, before, &BuiltArtifact::digest);
-    std::string json(record.payload.begin(), record.payload.end());
-    edit(json);
-    record = named_artifact(ArtifactKind::record, {}, {json.begin(), json.end()});
-    for (BuiltHead& head : first.heads) {
-      if (head.artifact == before) head.artifact = record.digest;
-    }
-    publish(first);
-    return from_others(record_in(build_it(Tuning::all, graph).value()).value());
-  }
-  static bool is_tuned(const BuildResult& result) {
-    const BuiltArtifact& program = artifact_of(result, heads_of(result, "program").front());
-    return flatbuffers::GetRoot<fb::Program>(program.payload.data())->is_tuned();
-  }
-
-  bool m_is_deterministic = false;
-  uint32_t m_threads = 0;  // of the target
-  testing::TemporaryDirectory m_directory;
-  std::string m_cache = m_directory.path();  // which builds read
-  CodeSupply* m_supply = nullptr;
-  ResultKeeper m_keep = [](const BuildResult&) {};
-  uint64_t m_program_verdict_max_bytes = limits::k_program_verdict_bytes;
-  std::unique_ptr<CacheStore> m_store = std::move(CacheStore::open({.directory = m_directory.path()})).value();
-};
 
 TEST_F(TuneTest, a_program_that_is_too_large_to_be_judged_is_built_and_its_head_says_why) {
   const auto judged = build_it(Tuning::off);
@@ -461,32 +272,6 @@ TEST_F(TuneTest, products_that_share_an_operand_become_one_where_that_is_faster)
   ASSERT_EQ(record.candidates.size(), 2);
   EXPECT_EQ(record.candidates[record.winner].description, "products merged");
   EXPECT_EQ(heads_of(*tuned, "program").front().not_judged, "") << "it was held against the reference";
-}
-
-TEST_F(TuneTest, what_won_a_race_elsewhere_is_used_here) {
-  if (k_is_slowed) GTEST_SKIP() << "what sanitizers run beside it disturbs every sample";
-  KeptSupply elsewhere;
-  const Graph graph = product_and_gelu();
-  for (const Tuning tuning : {Tuning::off, Tuning::all}) {
-    const auto built = build_it(tuning, graph, slow_when_fused);
-    ASSERT_TRUE(built.ok()) << built.status().to_string();
-    elsewhere.keep(*built);
-    publish(*built);
-  }
-  const Digest program = heads_of(*build_it(Tuning::off, graph, slow_when_fused), "program").front().artifact;
-
-  m_cache = m_directory.path("fresh");
-  std::filesystem::create_directories(m_cache);
-  m_supply = &elsewhere;
-  const auto here = build_it(Tuning::off, graph, slow_when_fused);
-  ASSERT_TRUE(here.ok()) << here.status().to_string();
-  EXPECT_EQ(here->compilations, 0);
-  EXPECT_TRUE(is_tuned(*here));
-  EXPECT_EQ(heads_of(*here, "program").front().artifact, program);
-  m_is_deterministic = true;
-  const auto same = build_it(Tuning::all, graph, slow_when_fused);
-  ASSERT_TRUE(same.ok()) << same.status().to_string();
-  EXPECT_EQ(heads_of(*same, "code").size(), 1) << "it is as the model has it";
 }
 
 TEST_F(TuneTest, plans_of_the_same_kernels_do_not_race) {

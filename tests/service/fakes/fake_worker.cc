@@ -229,7 +229,7 @@ Expected<BuildResult> build_on_raced_plan(const std::string& graph, const BuildE
   const std::string_view parts = R"({"level":"plan"})";
   const Digest key = digest_of(parts);
   BuildResult result = result_of(graph, 100);
-  KILN_ASSIGN_OR_RETURN(const auto found, environment.supply->raced_plans({&key, 1}));
+  KILN_ASSIGN_OR_RETURN(const auto found, environment.supply->find({&key, 1}, ArtifactKind::plan, /*raced=*/true));
   result.compilations = found.empty() ? 1 : 0;
   if (!found.empty()) return result;
   flatbuffers::FlatBufferBuilder builder;

@@ -41,7 +41,7 @@ class ToyPrograms : public testing::DevicePrograms {
 
   void SetUp() override {
     DevicePrograms::SetUp();
-    for (const char* name : {"TOY_DRIVER", "TOY_COMPILER"}) unsetenv(name);
+    for (const char* name : {"TOY_DRIVER", "TOY_COMPILER", "KILN_PACKS_PATH", "KILN_PACKS_TRUST"}) unsetenv(name);
   }
 
   static void install_driver(const std::string& version) {
@@ -85,6 +85,20 @@ TEST_F(ToyPrograms, what_was_built_without_the_device_is_checked_at_its_first_us
   EXPECT_EQ(stats_of(*client)["hits_mapped"], 1);
   EXPECT_EQ(stats_of(*client)["compilations"], 0);
   check_results(*client, *compiled->program, graph);
+}
+
+TEST_F(ToyPrograms, what_a_pack_has_from_where_no_device_is_is_checked_at_its_first_use_in_a_fresh_cache) {
+  warm();
+  const std::string keys = m_directory / "keys", packs = m_directory / "packs";
+  std::filesystem::create_directory(packs);
+  const auto kiln = [](const std::string& arguments) { return std::system((KILN_CLI " -q " + arguments).c_str()); };
+  ASSERT_EQ(kiln("key create " + keys), 0);
+  ASSERT_EQ(kiln("pack create " + packs + "/toy.kpack --sign " + keys + "/kiln.key"), 0);
+  install_driver("7");
+  set("KILN_CACHE_DIR", m_directory / "fresh");
+  set("KILN_PACKS_PATH", packs);
+  set("KILN_PACKS_TRUST", keys);
+  expect_checked_then_mapped("toy", parse(k_graph));
 }
 
 TEST_F(ToyPrograms, nothing_unchecked_runs_where_no_daemon_can_check_it) {
