@@ -306,6 +306,20 @@ TEST_F(ExportTest, OfAnotherTargetOrBuildItIsRefused) {
   EXPECT_EQ(code_after([](ExportManifest& manifest) { ++manifest.program_version; }), KILN_FAILED_PRECONDITION);
 }
 
+TEST_F(ExportTest, OfAnotherVersionItIsRefusedAndSaysSo) {
+  std::string text;
+  rewrite([&](ExportManifest& manifest) { text = to_json(manifest); });
+  for (const int version : {0, 2}) {
+    Json json = Json::parse(text);
+    ASSERT_EQ(json["version"], k_export_version);
+    json["version"] = version;
+    const Status status = manifest_from_json(json.dump()).status();
+    EXPECT_EQ(status.code(), StatusCode::failed_precondition);
+    EXPECT_EQ(status.message(),
+              fmt::format("an export of version {}, expected {}; export the model anew", version, k_export_version));
+  }
+}
+
 TEST_F(ExportTest, ATargetThatNobodyHereCanCheckIsNotExported) {
   const api::Client client;
   for (const auto& [target, code] :

@@ -145,6 +145,22 @@ TEST_F(DaemonTest, a_worker_that_hangs_is_killed_at_its_deadline_and_others_go_o
   EXPECT_EQ(std::count(builds.begin(), builds.end(), "hang"), 1);  // then in quarantine
 }
 
+/// Others have had the processors, perhaps: that a build took too long says nothing of its graph.
+TEST_F(DaemonTest, what_nobody_waited_for_is_killed_at_its_deadline_and_not_quarantined) {
+  m_config.worker_deadline_ms = 500;
+  Connection connection(m_config);
+  Build hangs = graph("hang");
+  for (const protocol::Priority priority : {protocol::Priority::warming, protocol::Priority::background}) {
+    hangs.priority = priority;
+    EXPECT_EQ(connection.build(hangs, deadline_in(k_patience_ms)).status().code(), StatusCode::deadline_exceeded);
+  }
+  EXPECT_EQ(number_in(ask(Verb::status), "keys_quarantined"), 0);
+  EXPECT_EQ(build("hang").status().code(), StatusCode::deadline_exceeded);
+  EXPECT_EQ(number_in(ask(Verb::status), "keys_quarantined"), 1) << "of whom somebody waited for";
+  const auto builds = lines("builds");
+  EXPECT_EQ(std::count(builds.begin(), builds.end(), "hang"), 3) << "each was tried";
+}
+
 TEST_F(DaemonTest, a_worker_without_bounds_on_memory_ends_alone) {
 #ifdef KILN_IS_SANITIZED
   GTEST_SKIP() << "sanitizers need the address space that is bounded here";

@@ -2,9 +2,13 @@
 
 import concurrent.futures
 import itertools
+import json
+import os
+import subprocess
 
 import pytest
 import torch
+from conftest import CLI
 from processes import report_of
 
 import kiln
@@ -29,6 +33,12 @@ def train(entry, faster, width, *options, **environment):
 
 def races(report):
     return report["stats"]["saving_races"]
+
+
+def names_of_captures(cache):
+    environment = {**os.environ, "KILN_CACHE_DIR": cache}
+    listed = subprocess.run([CLI, "ls", "--kind", "capture", "--json"], env=environment, capture_output=True, text=True, check=True)
+    return {head["name"] for entry in json.loads(listed.stdout)["entries"] for head in entry["heads"]}
 
 
 # ---- who wins
@@ -109,6 +119,15 @@ def test_the_rule_may_win_and_is_kept_as_well(width):
 
 def test_the_first_process_of_a_cache_may_race(width, tmp_path):
     assert races(train("whole", OTHER, width, KILN_CACHE_DIR=str(tmp_path / "new"))) == 1
+
+
+@pytest.mark.parametrize(("entry", "of_it"), [("whole", {"check"}), ("parts", {"check", "capture"})])
+def test_what_a_race_leaves_is_known_by_the_module_it_is_of(entry, of_it, width, tmp_path):
+    cache = str(tmp_path / "new")
+    assert races(train(entry, OTHER, width, KILN_CACHE_DIR=cache)) == 1
+    module = {"whole": "Sequential", "parts": "Block"}[entry]
+    of_module = {name.removeprefix(f"{module}: ") for name in names_of_captures(cache) if name.startswith(f"{module}: ")}
+    assert {"race of what is saved", *of_it} <= of_module
 
 
 def test_ranks_that_begin_together_take_one_choice(width):
