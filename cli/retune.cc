@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "cli/command.h"
 #include "cli/entries.h"
@@ -39,13 +38,6 @@ Expected<std::vector<KnownKey>> subjects(Session& session, const std::vector<std
   return named;
 }
 
-uint32_t threads_of(const KnownKey& program) {
-  uint32_t threads = 0;  // stays where the key has no such part
-  const std::string text = program.part("threads");
-  std::from_chars(text.data(), text.data() + text.size(), threads);
-  return threads;
-}
-
 /// Gives what the races of one program found: a row of the report for each kernel.
 Expected<Json> retune(Client& client, const KnownKey& program, KnownKeys& known, Progress& progress) {
   const Graph* graph = known.graph_of(program);
@@ -55,7 +47,7 @@ Expected<Json> retune(Client& client, const KnownKey& program, KnownKeys& known,
                                          {.priority = protocol::Priority::warming,
                                           .tune = true,
                                           .again = true,
-                                          .threads = threads_of(program),
+                                          .threads = program.threads(),
                                           .progress = [&](const protocol::Progress& step) {
                                             progress.update(step.done, step.total,
                                                             step.item.empty() ? step.stage : step.item);

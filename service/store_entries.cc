@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
+#include "jit/resolve/key.h"
 #include "jit/run/named_artifacts.h"
 #include "service/built_artifact.h"
 #include "service/pack_entries.h"
@@ -86,8 +87,7 @@ std::optional<Target> target_of(const Head& program) {
   const json parts = json::parse(program.provenance, nullptr, false);
   if (!parts.is_object() || parts.contains("proof")) return std::nullopt;
   Target target{parts.value("backend", ""), parts.value("target", ""), parts.value("driver", "")};
-  const std::string threads = parts.value("threads", "");
-  std::from_chars(threads.data(), threads.data() + threads.size(), target.threads);
+  target.threads = threads_in(parts.value("threads", ""));
   if (parts.value("generator", "") != generator_build_id(target.backend)) return std::nullopt;
   return target;
 }

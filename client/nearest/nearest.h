@@ -12,6 +12,7 @@
 
 #include "base/expected.h"
 #include "frontend/ir/graph.h"
+#include "jit/resolve/key.h"
 #include "service/protocol/message.h"
 
 namespace kiln {
@@ -29,6 +30,8 @@ struct KnownKey {
   std::optional<Graph> graph;  // of a program, where it is known
 
   std::string part(std::string_view name) const;
+  /// Target::threads of the key.
+  uint32_t threads() const { return threads_in(part("threads")); }
 };
 
 struct PartDifference {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <charconv>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
@@ -28,6 +30,13 @@ struct Key {
 /// Whether what a key leads to was checked on a device of its target, or only compiled, because there was none where it
 /// was made. Such an entry is bound to no driver, and runs only when it has been checked after all (docs/keys.md).
 enum class Proof : uint8_t { verified, deferred };
+
+/// Target::threads as the key's part "threads" has it; 0 for what is no such part.
+inline uint32_t threads_in(std::string_view part) {
+  uint32_t threads = 0;
+  std::from_chars(part.data(), part.data() + part.size(), threads);
+  return threads;
+}
 
 /// graph → program. `graph` is Canonical::digest of the graph with every symbol bound.
 Key program_key(const Digest& graph, const Target& target, Proof proof = Proof::verified);

@@ -34,7 +34,7 @@ TABLE = {
     "backends": ["frontend", "base"],
     "backends/cpu/compile": ["backends", "frontend", "base"],
     "backends/cpu/runtime": ["backends/backend.h", "backends/device.h", "backends/host_loops.h", "backends/host_process.h",
-                             "backends/cpu/features.h", "frontend", "base"],
+                             "backends/cpu/features.h", "backends/cpu/launch_data.h", "frontend", "base"],
     "backends/cuda/compile": ["backends", "frontend", "base"],
     "backends/cuda/runtime": ["backends/backend.h", "backends/device.h", "backends/device_code.h", "backends/libraries.h",
                               "backends/cuda", "frontend", "base"],

@@ -12,6 +12,7 @@
 #include "backends/cpu/compile/gemm/implementations.h"
 #include "backends/cpu/compile/loops/loops.h"
 #include "backends/cpu/compile/sort/sort.h"
+#include "backends/cpu/launch_data.h"
 #include "backends/schedule_bytes.h"
 #include "base/limits.h"
 
@@ -136,10 +137,10 @@ Expected<Image> CpuCompileBackend::compile(const KernelSpec& spec, const Schedul
 
 Expected<Image> CpuCompileBackend::finish(Image image, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const CpuTarget* cpu, resolve(target));
-  const bool is_made_for_it = image.features == cpu->features && image.entry < image.code.size() && image.tasks > 0 &&
-                              image.workspace_bytes <= limits::k_task_workspace_bytes;
-  if (is_made_for_it) return image;
-  return error(StatusCode::data_loss, "cpu: launch data that code for {} cannot have", target.name);
+  const Status status = check_launch_data(image, image.code.size());
+  if (status.ok() && image.features == cpu->features) return image;
+  const std::string why = status.ok() ? "it needs " + describe(image.features) : status.message();
+  return error(StatusCode::data_loss, "cpu: launch data that code for {} cannot have: {}", target.name, why);
 }
 
 Expected<std::string> CpuCompileBackend::disassemble(const Image& image, const Target& target) const {

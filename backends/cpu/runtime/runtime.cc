@@ -9,8 +9,8 @@
 #include <type_traits>
 
 #include "backends/cpu/features.h"
+#include "backends/cpu/launch_data.h"
 #include "backends/cpu/runtime/entry.h"
-#include "base/limits.h"
 
 namespace kiln::cpu {
 namespace {
@@ -142,16 +142,9 @@ Expected<std::unique_ptr<HostExecutable>> load_image(const Image& launch_data, s
   if (const uint64_t missing = launch_data.features & ~host_features(); missing != 0) {
     return error(StatusCode::failed_precondition, "cpu: the code needs {}, which this host lacks", describe(missing));
   }
-  if (code.empty() || launch_data.entry >= code.size()) {
-    return invalid_argument("cpu: the entry point is at {}, the code has {} bytes", launch_data.entry, code.size());
-  }
+  KILN_RETURN_IF_ERROR(check_launch_data(launch_data, code.size()));
   if (reinterpret_cast<uintptr_t>(code.data()) % 64 != 0) {
     return invalid_argument("cpu: code at {} is not aligned to 64 bytes", static_cast<const void*>(code.data()));
-  }
-  if (launch_data.tasks == 0) return invalid_argument("cpu: the code has no tasks");
-  if (launch_data.workspace_bytes > limits::k_task_workspace_bytes) {
-    return invalid_argument("cpu: the code wants {} bytes of workspace, the limit is {}", launch_data.workspace_bytes,
-                            limits::k_task_workspace_bytes);
   }
   const auto entry = reinterpret_cast<kiln_entry_point>(const_cast<uint8_t*>(code.data()) + launch_data.entry);
   return std::unique_ptr<HostExecutable>(
