@@ -85,35 +85,22 @@ def flipped(value):
     return bytes(lie)
 
 
-def redis_asked(port, *words):
-    """What a server answers to one command."""
-    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
-        stream.write(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
-        stream.flush()
-        return redis_answer(stream)
-
-
-def redis_answer(stream):
-    kind, line = stream.read(1), stream.readline()[:-2]
-    if kind == b"*":
-        return [redis_answer(stream) for _ in range(int(line))]
-    if kind == b"$":
-        return None if line == b"-1" else stream.read(int(line) + 2)[:-2]
-    if kind == b"-":
-        raise RuntimeError(line.decode())
-    return line
+def redis_asked(port, *words, last=None):
+    """What a server answers to one command, whose last word may be bytes."""
+    command = ["redis-cli", "-e", "-p", str(port), *([] if last is None else ["-x"]), *words]
+    return subprocess.run(command, input=last or b"", stdout=subprocess.PIPE, check=True).stdout.removesuffix(b"\n")
 
 
 def entries_of(port):
-    names = [name for name in redis_asked(port, b"KEYS", b"*") if b":lease:" not in name]
-    return dict(zip(names, redis_asked(port, b"MGET", *names)))
+    names = redis_asked(port, "KEYS", "*").decode().split()
+    return {name: redis_asked(port, "GET", name) for name in names if ":lease:" not in name}
 
 
 def refill(port, entries):
     """Hosts have written, and what they have written is no lie."""
-    redis_asked(port, b"FLUSHALL")
+    redis_asked(port, "FLUSHALL")
     for name, value in entries.items():
-        redis_asked(port, b"SET", name, value)
+        redis_asked(port, "SET", name, last=value)
 
 
 def beside(port, keys):
