@@ -62,6 +62,11 @@ class CompileBackend {
   /// Everything outside the source tree that decides the bytes besides spec, schedule and target: the compiler's
   /// version. Part of the keys of code.
   virtual std::string toolchain() const = 0;
+  /// The same for one spec: with a library's version where its code is among the candidates.
+  virtual std::string toolchain_of([[maybe_unused]] const KernelSpec& spec,
+                                   [[maybe_unused]] const Target& target) const {
+    return toolchain();
+  }
   /// Whether compiling starts no thread and opens no device, so that a process may do it before it forks workers.
   virtual bool is_fork_safe() const { return false; }
 
@@ -97,7 +102,7 @@ inline std::vector<Schedule> default_candidates(const CompileBackend& backend, c
   return backend.candidates(spec, target, backend.default_machine(target));
 }
 
-/// Light: find, load and launch. No compiler, no vendor library but the driver, opened at run time.
+/// Light: find, load and launch. No compiler; of vendors' libraries the driver and those that code names, opened at run time.
 /// Threading: any thread at once.
 class RuntimeBackend {
  public:

@@ -108,6 +108,11 @@ class Device {
   /// that is none. Native code for another driver is not used: the portable form is, else failed_precondition.
   /// Host: `code` is executable and stays mapped as long as the executable lives. Else it may go after the call.
   virtual Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) = 0;
+  /// The same for what is judged: where code has several ways to compute one thing, all of them have to load, be it that
+  /// another host's library or driver takes what this one's does not.
+  virtual Expected<std::unique_ptr<Executable>> load_whole(const Image& launch_data, std::span<const uint8_t> code) {
+    return load(launch_data, code);
+  }
 
   /// At least 256-byte aligned; contents undefined. Release waits for nothing: no work may still use it.
   virtual Expected<void*> allocate(size_t bytes) = 0;

@@ -4,7 +4,7 @@
 # decides those of all.
 set(patterns "")
 foreach(folder frontend backends verdict jit/build)
-  list(APPEND patterns ${ROOT}/${folder}/*.cc ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cuh ${ROOT}/${folder}/*.fbs)
+  list(APPEND patterns ${ROOT}/${folder}/*.cc ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cuh ${ROOT}/${folder}/*.json ${ROOT}/${folder}/*.fbs)
 endforeach()
 file(GLOB_RECURSE sources RELATIVE ${ROOT} ${patterns} ${ROOT}/jit/run/*.fbs)
 list(SORT sources)

@@ -63,6 +63,14 @@ vendor_package() {  # vendor_package NAME==VERSION FILE: FILE is in the package,
   "$PYTHON" -m pip install -q --no-deps --upgrade --target "$VENDOR" "$1" || say "no $1: tests that need it will skip"
 }
 
+# In a folder of its own: pip replaces the folder that all of NVIDIA's packages share.
+vendor_cudnn() {
+  [ -e "$VENDOR/cudnn/nvidia/cudnn/lib/libcudnn_graph.so.9" ] && return
+  say 'installing cuDNN and the cuBLAS that it needs, a gigabyte, into build/vendor'
+  "$PYTHON" -m pip install -q --no-deps --upgrade --target "$VENDOR/cudnn" nvidia-cudnn-cu13==9.24.0.43 \
+    nvidia-cublas==13.1.1.3 || say 'no cuDNN: tests that need it will skip'
+}
+
 # A wheel whose libraries are no part of a Python package, with all it depends on.
 vendor_prefix() {  # vendor_prefix FOLDER FILE NAME==VERSION…: FILE is in the folder
   [ -e "$VENDOR/$1/$2" ] && return
@@ -112,6 +120,6 @@ prepare_product() {  # packages, python and programs that somebody who trains ne
 # The environment in which python has torch and kiln, and kiln and kilnd are on the path.
 enter() {
   export PATH="$BUILD/bin:$(dirname "$PYTHON"):$PATH"
-  export KILN_LIBRARIES_PATH="$VENDOR/nvidia/cu13/lib${KILN_LIBRARIES_PATH:+:$KILN_LIBRARIES_PATH}"
+  export KILN_LIBRARIES_PATH="$VENDOR/nvidia/cu13/lib:$VENDOR/cudnn/nvidia/cudnn/lib:$VENDOR/cudnn/nvidia/cu13/lib${KILN_LIBRARIES_PATH:+:$KILN_LIBRARIES_PATH}"
   export PYTHONPATH="$BUILD/python${PYTHONPATH:+:$PYTHONPATH}"
 }

@@ -12,9 +12,9 @@ namespace kiln::cuda {
 namespace {
 
 constexpr uint32_t k_magic = 0x6475636b;  // "kcud"
-constexpr uint32_t k_version = 2;         // bump with any change of the fields below
+constexpr uint32_t k_version = 3;         // bump with any change of the fields below
 constexpr size_t k_head_bytes = 12;
-constexpr uint64_t k_cubin_alignment = 64;
+constexpr uint64_t k_stored_alignment = 64;  // of cubins and plans
 constexpr uint64_t k_part_alignment = 128;
 // Longer lists come from damage only.
 constexpr uint32_t k_most_items = 4096;
@@ -52,12 +52,28 @@ void visit_kernel(Visitor& visitor, Kernel& kernel) {
   visitor.field(kernel.cubin_bytes);
 }
 
+template <typename Visitor, typename Plan>
+void visit_plan(Visitor& visitor, Plan& plan) {
+  visitor.field(plan.version);
+  visitor.field(plan.workspace_bytes);
+  visitor.list(plan.tensors, [&](auto& tensor) {
+    visitor.field(tensor.number);
+    visitor.field(tensor.place);
+    visitor.field(tensor.buffer);
+    visitor.field(tensor.offset_bytes);
+    visitor.field(tensor.value);
+  });
+  visitor.field(plan.text_offset);
+  visitor.field(plan.text_bytes);
+}
+
 template <typename Visitor, typename Record>
 void visit_record(Visitor& visitor, Record& record) {
   visitor.field(record.buffers);
   visitor.list(record.workspace_parts, [&](auto& bytes) { visitor.field(bytes); });
   visitor.field(record.least_driver);
   visitor.list(record.kernels, [&](auto& kernel) { visit_kernel(visitor, kernel); });
+  visitor.list(record.plans, [&](auto& plan) { visit_plan(visitor, plan); });
 }
 
 struct Writer {
@@ -122,6 +138,22 @@ bool has_workspace(const LaunchRecord& record) {
          fits(workspace_bytes(record));
 }
 
+bool is_within(std::span<const uint8_t> code, uint64_t offset, uint64_t bytes) {
+  return offset <= code.size() && bytes <= code.size() - offset;
+}
+
+bool has_place(const LaunchRecord& record, const PlanRecord& plan, const PlanTensor& tensor) {
+  switch (tensor.place) {
+    case PlanTensor::Place::buffer:
+      return tensor.buffer < record.buffers;
+    case PlanTensor::Place::workspace:
+      return tensor.offset_bytes < plan.workspace_bytes;
+    case PlanTensor::Place::number:
+      return true;
+  }
+  return false;
+}
+
 size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 size_t pointer_bytes(const LaunchRecord& record) {
@@ -138,6 +170,7 @@ bool takes(const KernelRecord& kernel, void* const* pointers) {
 uint64_t workspace_bytes(const LaunchRecord& record) {
   uint64_t bytes = 0;
   for (const uint64_t each : record.workspace_parts) bytes += rounded_up(each, k_part_alignment);
+  for (const PlanRecord& plan : record.plans) bytes = std::max(bytes, plan.workspace_bytes);
   return bytes;
 }
 
@@ -171,25 +204,31 @@ size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel) {
   return maps_offset(record) + kernel.maps.size() * 128;
 }
 
-std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins) {
-  assert(cubins.size() == record.kernels.size());
+std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins,
+                          const std::vector<std::string>& plan_texts) {
+  assert(cubins.size() == record.kernels.size() && plan_texts.size() == record.plans.size());
   Writer measure;
   visit_record(measure, record);
   const size_t record_bytes = measure.bytes.bytes().size();
-  uint64_t offset = rounded_up(k_head_bytes + record_bytes, k_cubin_alignment);
-  for (size_t i = 0; i < cubins.size(); ++i) {
-    record.kernels[i].cubin_offset = offset;
-    record.kernels[i].cubin_bytes = cubins[i].size();
-    offset = rounded_up(offset + cubins[i].size(), k_cubin_alignment);
-  }
+  uint64_t end = rounded_up(k_head_bytes + record_bytes, k_stored_alignment);
+  const auto place = [&](size_t bytes, uint64_t& offset, uint64_t& kept_bytes) {
+    offset = end;
+    kept_bytes = bytes;
+    end = rounded_up(end + bytes, k_stored_alignment);
+  };
+  for (size_t i = 0; i < cubins.size(); ++i)
+    place(cubins[i].size(), record.kernels[i].cubin_offset, record.kernels[i].cubin_bytes);
+  for (size_t i = 0; i < plan_texts.size(); ++i)
+    place(plan_texts[i].size(), record.plans[i].text_offset, record.plans[i].text_bytes);
   Writer writer;
   for (const uint32_t word : {k_magic, k_version, static_cast<uint32_t>(record_bytes)}) writer.field(word);
   visit_record(writer, record);
   std::vector<uint8_t> code = writer.bytes.take();
-  code.resize(offset);
-  for (size_t i = 0; i < cubins.size(); ++i) {
-    std::copy(cubins[i].begin(), cubins[i].end(), code.begin() + static_cast<long>(record.kernels[i].cubin_offset));
-  }
+  code.resize(end);
+  for (size_t i = 0; i < cubins.size(); ++i)
+    std::ranges::copy(cubins[i], code.begin() + static_cast<long>(record.kernels[i].cubin_offset));
+  for (size_t i = 0; i < plan_texts.size(); ++i)
+    std::ranges::copy(plan_texts[i], code.begin() + static_cast<long>(record.plans[i].text_offset));
   return code;
 }
 
@@ -211,9 +250,7 @@ Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
   if (!has_workspace(record)) return damaged("more workspace than a launch has");
   if (record.kernels.back().is_followed) return damaged("the last kernel is followed by one");
   for (const KernelRecord& kernel : record.kernels) {
-    if (kernel.cubin_offset > code.size() || kernel.cubin_bytes > code.size() - kernel.cubin_offset) {
-      return damaged("a cubin is cut short");
-    }
+    if (!is_within(code, kernel.cubin_offset, kernel.cubin_bytes)) return damaged("a cubin is cut short");
     if (kernel.cubin_bytes == 0) return damaged("a kernel without code");
     if (!has_grid(kernel)) return damaged("a kernel has no grid");
     const auto is_absent = [&](uint32_t buffer) { return buffer >= record.buffers + record.workspace_parts.size(); };
@@ -221,6 +258,12 @@ Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
         std::ranges::any_of(kernel.maps, is_absent, &TensorMapRecord::buffer)) {
       return damaged("a buffer that is not there");
     }
+  }
+  if (record.plans.size() > 1) return damaged("more than one plan");
+  for (const PlanRecord& plan : record.plans) {
+    if (!is_within(code, plan.text_offset, plan.text_bytes)) return damaged("a plan is cut short");
+    if (!std::ranges::all_of(plan.tensors, [&](const PlanTensor& tensor) { return has_place(record, plan, tensor); }))
+      return damaged("a plan's tensor is nowhere");
   }
   return record;
 }

@@ -9,10 +9,10 @@
 #include "base/expected.h"
 #include "frontend/ir/dtype.h"
 
-/// What Image::code of this backend holds: a launch record, then the cubins it names. The compile side writes it, the
-/// runtime reads it; nobody else looks inside.
+/// What Image::code of this backend holds: a launch record, then the cubins and plans it names. The compile side writes it,
+/// the runtime reads it; nobody else looks inside.
 ///
-///     code   = magic:u32  version:u32  record_bytes:u32  record  cubins
+///     code   = magic:u32  version:u32  record_bytes:u32  record  cubins  plans
 ///
 /// All kernels take one argument, by value (and __grid_constant__): one pointer for each of the spec's buffers and of the
 /// workspace's parts, a pointer to the launch's status, then, 64-byte aligned, the tensor maps, then the extents (i64) that the
@@ -59,7 +59,28 @@ struct KernelRecord {
   bool operator==(const KernelRecord&) const = default;
 };
 
-/// Alternatives that compute the same, best first; the last one takes any address. Most are one kernel.
+/// What a plan's tensor is at its launch: memory of a buffer or of the workspace, or one f32 that the record has.
+struct PlanTensor {
+  enum class Place : uint8_t { buffer = 0, workspace = 1, number = 2 };
+  int64_t number = 0;  // the plan's name for it
+  Place place = Place::buffer;
+  uint32_t buffer = 0;
+  uint64_t offset_bytes = 0;  // in the buffer or the workspace; multiples of 16
+  float value = 0;
+  bool operator==(const PlanTensor&) const = default;
+};
+
+/// A plan of cuDNN, as its text. It takes addresses that are multiples of 16.
+struct PlanRecord {
+  uint64_t version = 0;          // of the library that made it, and alone reads it: 91900
+  uint64_t workspace_bytes = 0;  // the library's own first, then what tensors have there
+  std::vector<PlanTensor> tensors;
+  uint64_t text_offset = 0, text_bytes = 0;  // from the start of the code
+  bool operator==(const PlanRecord&) const = default;
+};
+
+/// Alternatives that compute the same: a plan where there is one, and kernels, best first; the last one takes any
+/// address. Most are one kernel.
 struct LaunchRecord {
   uint32_t buffers = 0;  // the spec's
   /// Bytes of the parts of the launch's workspace, which are buffers numbered after the spec's: what one kernel leaves for
@@ -67,6 +88,7 @@ struct LaunchRecord {
   std::vector<uint64_t> workspace_parts;
   uint32_t least_driver = 0;  // as cuDriverGetVersion counts: 13000
   std::vector<KernelRecord> kernels;
+  std::vector<PlanRecord> plans;  // at most one
   bool operator==(const LaunchRecord&) const = default;
 };
 
@@ -81,8 +103,9 @@ size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel);
 /// Where the maps begin in it.
 size_t maps_offset(const LaunchRecord& record);
 
-/// The code of an image: fills cubin_offset and cubin_bytes. One cubin for each kernel, in order.
-std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins);
+/// The code of an image: fills offsets and sizes. One cubin for each kernel, one text for each plan, in order.
+std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uint8_t>>& cubins,
+                          const std::vector<std::string>& plan_texts = {});
 
 /// Errors: data_loss for what is no such code, cut short, or names bytes outside of it.
 Expected<LaunchRecord> unpack(std::span<const uint8_t> code);

@@ -132,7 +132,7 @@ def main():
             ratios = [row["ratio_of_best"] for row in rows if row["ratio_of_best"]]
             summary = {"cases": len(rows), "of": 2 * len(SHAPES), "wrong": sum(len(row["wrong"]) for row in rows),
                        "geometric_mean": statistics.geometric_mean(ratios) if ratios else None}
-            json.dump({"summary": summary, "rows": rows}, file, indent=1)
+            json.dump({"summary": summary, "rows": rows, "device_of_cudnn": library.c.kiln_device_of_cudnn().decode()}, file, indent=1)
     print(json.dumps(summary))
     sys.exit(1 if summary["wrong"] or not all(row["best"] for row in rows) else 0)
 

@@ -59,6 +59,7 @@ class Library:
         self.c.kiln_device_attention.argtypes = ([ctypes.c_int] + [ctypes.c_int64] * 6 + [ctypes.c_int, ctypes.c_int64] +
                                                  [ctypes.c_int] * 2)
         self.c.kiln_device_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        self.c.kiln_device_of_cudnn.restype = ctypes.c_char_p
         if self.c.kiln_device_open(0):
             raise DeviceError(self.c)
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "backends/cuda/compile/backend.h"
+#include "backends/cuda/cudnn/object.h"
 #include "backends/cuda/runtime/runtime.h"
 #include "bench/cuda/linear_spec.h"
 #include "jit/run/device_memory.h"
@@ -48,7 +49,7 @@ Expected<std::unique_ptr<DeviceKernel>> make_kernel(const KernelSpec& spec, int 
   KILN_ASSIGN_OR_RETURN(const Image image, backend.compile(spec, schedule, s_target));
   auto kernel = std::make_unique<DeviceKernel>();
   kernel->description = schedule.description;
-  KILN_ASSIGN_OR_RETURN(kernel->executable, s_device->load(image, image.code));
+  KILN_ASSIGN_OR_RETURN(kernel->executable, s_device->load_whole(image, image.code));
   KILN_ASSIGN_OR_RETURN(kernel->workspace, DeviceMemory::allocate(*s_device, image.workspace_bytes));
   return kernel;
 }
@@ -79,6 +80,20 @@ KILN_EXPORT int kiln_device_open(int index) {
   if (!status.ok()) return failed(status.status(), 1);
   s_status = *status;
   return 0;
+}
+
+/// The device as cuDNN describes it (backends/cuda/compile/cudnn_*.json); why not, where it cannot.
+KILN_EXPORT const char* kiln_device_of_cudnn() {
+  static const std::string text = [] {
+    const auto& cudnn = cuda::Cudnn::of_process();
+    if (!cudnn.ok()) return cudnn.status().to_string();
+    cuda::CudnnObject device(*cudnn, cuda::CudnnKind::device);
+    device.set(cuda::CudnnAttribute::device_index, cuda::CudnnValue::int32, int32_t{0});
+    if (const Status finalised = device.finalise("the device"); !finalised.ok()) return finalised.to_string();
+    const auto described = device.text(cuda::CudnnAttribute::device_text);
+    return described.ok() ? *described : described.status().to_string();
+  }();
+  return text.c_str();
 }
 
 /// dtype: 5 f16, 6 bf16, 7 f32. Pointers of the launch: x, w, [bias,] [residual,] y.

@@ -167,7 +167,7 @@ class Executor {
     const Mapping code(fd.get(), request.bytes, PROT_READ, MAP_PRIVATE);
     if (code.get() == nullptr) return system_error("mapping the code");
     const Image launch_data{{}, request.entry, request.tasks, request.workspace_bytes, request.features};
-    KILN_ASSIGN_OR_RETURN(const auto kernel, m_device->load(launch_data, {code.get(), code.size()}));
+    KILN_ASSIGN_OR_RETURN(const auto kernel, m_device->load_whole(launch_data, {code.get(), code.size()}));
     if (kernel->device() == nullptr) return invalid_argument("code for the host on a device");
     return run(request, *kernel->device(), reply);
   }

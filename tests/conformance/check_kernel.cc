@@ -261,11 +261,13 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
   for (const Schedule& schedule : schedules) {
     SCOPED_TRACE(kernel_name(spec) + ", " + schedule.description);
     const auto image = backend.compile->compile(spec, schedule, backend.target);
+    // A vendor's library says which of its code there is when it is asked for it.
+    if (image.status().code() == StatusCode::unimplemented) continue;
     EXPECT_TRUE(image.ok()) << image.status().to_string();
     if (!image.ok()) return {};
     if (!backend.host_runs()) continue;
     const SealedCode code(image->code);
-    const auto executable = backend.device->load(*image, code.bytes());
+    const auto executable = backend.device->load_whole(*image, code.bytes());
     EXPECT_TRUE(executable.ok()) << executable.status().to_string();
     if (!executable.ok()) return {};
     Buffers got = copy();

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "backends/attention_scores.h"
 #include "backends/cuda/compile/attention_schedule.h"
 #include "backends/cuda/compile/body_source.h"
+#include "backends/cuda/compile/cudnn_attention.h"
 #include "backends/cuda/compile/texts.h"
 
 // Attention kernels: attention_common.cuh and one of the templates, after what is written here for one spec and schedule:
@@ -192,6 +194,15 @@ KernelSource source_of(const AttentionProblem& problem, const AttentionSchedule&
   return source;
 }
 
+/// Of a plan's schedule, that of the kernel beside it.
+Expected<AttentionSchedule> kernel_schedule_of(const Schedule& schedule, const AttentionProblem& problem,
+                                               const CudaTarget& target) {
+  if (!cudnn_choice_of(schedule.bytes)) return attention_schedule_of(schedule.bytes, problem, target);
+  const auto schedules = ranked_schedules(problem, target, default_machine(target));
+  if (schedules.empty()) return invalid_argument("cuda attention: no kernel beside a plan");
+  return schedules.front();
+}
+
 }  // namespace
 
 Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
@@ -214,16 +225,19 @@ Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
 }
 
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine) {
+  const AttentionProblem problem = attention_problem_of(spec);
   std::vector<Schedule> schedules;
-  for (const auto& schedule : ranked_schedules(attention_problem_of(spec), target, machine)) {
+  for (const auto& schedule : ranked_schedules(problem, target, machine)) {
     schedules.push_back(to_schedule(schedule));
+    if (schedules.size() > 1 || cudnn_for(problem, target) == nullptr) continue;
+    std::ranges::copy(cudnn_schedules(), std::back_inserter(schedules));
   }
   return schedules;
 }
 
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const AttentionProblem problem = attention_problem_of(spec);
-  KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, attention_schedule_of(schedule.bytes, problem, target));
+  KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, kernel_schedule_of(schedule, problem, target));
   LaunchSource source{{source_of(problem, choices)}, {}};
   if (!implementation_of(problem, choices.kind)->takes_any_address) {
     source.kernels.push_back(source_of(problem, schedule_for_any_address(problem, target)));

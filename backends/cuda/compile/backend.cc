@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/compile/attention.h"
+#include "backends/cuda/compile/cudnn_attention.h"
 #include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/texts.h"
@@ -41,6 +42,11 @@ constexpr std::array<KernelKind, 5> k_kinds{{
 }};
 static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
+bool is_attention(const KernelSpec& spec) {
+  return std::holds_alternative<AttentionSpec>(spec.kernel) ||
+         std::holds_alternative<AttentionBackwardSpec>(spec.kernel);
+}
+
 const KernelKind& kind_of(const KernelSpec& spec) { return k_kinds[spec.kernel.index()]; }
 
 Expected<const CudaTarget*> resolve(const Target& target) {
@@ -63,6 +69,12 @@ Machine CudaCompileBackend::default_machine(const Target& target) const {
 }
 
 std::string CudaCompileBackend::toolchain() const { return nvrtc().ok() ? nvrtc()->identity() : "no nvrtc"; }
+
+std::string CudaCompileBackend::toolchain_of(const KernelSpec& spec, const Target& target) const {
+  const CudaTarget* cuda = target.backend == name() ? find_cuda_target(target.name) : nullptr;
+  const Cudnn* cudnn = cuda == nullptr || !is_attention(spec) ? nullptr : cudnn_for(attention_problem_of(spec), *cuda);
+  return cudnn == nullptr ? toolchain() : fmt::format("{}, {}", toolchain(), cudnn->identity());
+}
 
 Status CudaCompileBackend::claims(const KernelSpec& spec, const Target& target) const {
   KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
@@ -97,6 +109,13 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
       return nvrtc()->compile(text, target.name, k_compile_deadline_ms);
     }));
   }
+  std::vector<std::string> plan_texts;
+  if (const auto choice = cudnn_choice_of(schedule.bytes)) {
+    KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
+    KILN_ASSIGN_OR_RETURN(CudnnPlan plan, cudnn_plan(attention_problem_of(spec), *choice, *cuda));
+    record.plans.push_back(std::move(plan.record));
+    plan_texts.push_back(std::move(plan.text));
+  }
   for (size_t i = 0; i < launch.kernels.size(); ++i) {
     KILN_ASSIGN_OR_RETURN(Compiled compiled, jobs[i].get());
     const Resources& resources = compiled.resources;
@@ -114,7 +133,7 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
   Image image;
   image.tasks = record.kernels.front().blocks;
   image.workspace_bytes = workspace_bytes(record);
-  image.code = pack(std::move(record), cubins);
+  image.code = pack(std::move(record), cubins, plan_texts);
   return image;
 }
 

@@ -22,5 +22,6 @@ extern const std::string_view attention_backward_text;
 extern const std::string_view attention_backward_simple_text;
 extern const std::string_view attention_backward_mma_text;
 extern const std::string_view attention_backward_wgmma_text;
+extern const std::string_view cudnn_sm_90a_text;
 
 }  // namespace kiln::cuda

@@ -33,10 +33,14 @@ class DeviceContext {
   uint32_t m_multiprocessors = 0;
 };
 
-/// Loads the kernels of a launch record.
-/// Errors: failed_precondition for a driver that is too old or a device that cannot run them, data_loss for no such code.
+/// Whether code may do without its plan: the kernels beside it compute the same.
+enum class PlanUse : bool { optional, required };
+
+/// Loads the plan and the kernels of a launch record.
+/// Errors: failed_precondition for a driver that is too old or a device that cannot run them, data_loss for no such code; those
+/// of a plan that is required.
 Expected<std::unique_ptr<Executable>> load_executable(std::shared_ptr<const DeviceContext> context,
-                                                      std::span<const uint8_t> code);
+                                                      std::span<const uint8_t> code, PlanUse use);
 
 Expected<std::unique_ptr<Device>> make_device(std::shared_ptr<const DeviceContext> context);
 

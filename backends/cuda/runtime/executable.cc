@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/loaded_plan.h"
 
 namespace kiln::cuda {
 namespace {
@@ -67,10 +68,18 @@ class CudaExecutable final : public DeviceExecutable {
     return {};
   }
 
+  Status load_plan(const Cudnn& cudnn, std::span<const uint8_t> code) {
+    const PlanRecord& plan = m_record.plans.front();
+    KILN_ASSIGN_OR_RETURN(m_plan,
+                          LoadedPlan::load(m_context, cudnn, plan, code.subspan(plan.text_offset, plan.text_bytes)));
+    return {};
+  }
+
   Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
                 std::span<const int64_t> extents) const override {
     const ContextScope scope(m_context->driver(), m_context->handle());
     KILN_RETURN_IF_ERROR(scope.status());
+    if (m_plan && m_plan->takes(buffers)) return m_plan->launch(stream_of(queue), buffers, workspace);
     const std::vector<void*> pointers = argument_pointers(m_record, buffers, workspace, status);
     for (const KernelRecord& kernel : alternative_for(m_record, pointers.data())) {
       KILN_RETURN_IF_ERROR(launch(stream_of(queue), kernel, pointers, extents));
@@ -122,19 +131,26 @@ class CudaExecutable final : public DeviceExecutable {
   std::shared_ptr<const DeviceContext> m_context;
   LaunchRecord m_record;
   std::vector<LoadedKernel> m_kernels;
+  std::unique_ptr<LoadedPlan> m_plan;  // null where there is none, or this host does not take it
 };
 
 }  // namespace
 
 Expected<std::unique_ptr<Executable>> load_executable(std::shared_ptr<const DeviceContext> context,
-                                                      std::span<const uint8_t> code) {
+                                                      std::span<const uint8_t> code, PlanUse use) {
   KILN_ASSIGN_OR_RETURN(LaunchRecord record, unpack(code));
   if (std::cmp_greater(record.least_driver, context->driver().version())) {
     return error(StatusCode::failed_precondition, "cuda: the code needs driver {}, this host has {}",
                  record.least_driver, context->driver().version());
   }
+  const bool has_plan = !record.plans.empty();
   auto executable = std::make_unique<CudaExecutable>(std::move(context), std::move(record));
   KILN_RETURN_IF_ERROR(executable->load(code));
+  if (has_plan) {
+    const Expected<Cudnn>& cudnn = Cudnn::of_process();
+    const Status loaded = cudnn.ok() ? executable->load_plan(*cudnn, code) : cudnn.status();
+    if (!loaded.ok() && use == PlanUse::required) return loaded;
+  }
   return std::unique_ptr<Executable>(std::move(executable));
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/cudnn/library.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/targets.h"
 
@@ -47,6 +48,13 @@ Discovery::Component compiler_component(const SearchPath& search) {
   const auto found = find_file(search, {"libnvrtc.so.13", "libnvrtc.so.12"});
   if (!found) return {"compiler", fmt::format("no libnvrtc.so.13 in {} folders", search.folders.size()), false};
   return {"compiler", fmt::format("{} ({})", found->path, found->origin), true};
+}
+
+/// Nothing misses it: attention has kernels of ours.
+Discovery::Component library_component(const SearchPath& search) {
+  const auto found = find_file(search, {std::string(k_cudnn_file)});
+  if (!found) return {"cudnn", fmt::format("no {} in {} folders", k_cudnn_file, search.folders.size()), false};
+  return {"cudnn", fmt::format("{} ({})", found->path, found->origin), true};
 }
 
 /// The driver's numbers of its devices, in its order, which is that of frameworks, too; fills the discovery's devices in
@@ -105,6 +113,7 @@ Found find(const SearchPath& search) {
     found.numbers = all_devices(*found.driver, found.discovery);
   }
   found.discovery.components.push_back(compiler_component(search));
+  found.discovery.components.push_back(library_component(search));
   return found;
 }
 

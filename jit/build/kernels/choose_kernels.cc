@@ -145,8 +145,9 @@ class WantedCode {
     bool is_to_race = false;  // on the programs' threads: whatever anybody's code has won, it was on others
   };
 
-  Key key_of(const Digest& content, const Target& target) const {
-    return code_key(content, target, m_target.backend.toolchain(), m_target.proof);
+  /// `content`: what the key is of, the spec or what it shares with others of other sizes.
+  Key key_of(const Digest& content, const KernelSpec& spec, const Target& target) const {
+    return code_key(content, target, m_target.backend.toolchain_of(spec, target), m_target.proof);
   }
 
   std::optional<KernelChoice> known(const Digest& key) {
@@ -159,7 +160,7 @@ class WantedCode {
   bool find_winner(const Plan& plan, const Launch& launch, Wanted& code) {
     code.is_to_race = m_asked.threads != 0 && is_tunable(plan.specs[launch.spec], m_asked);
     if (!code.is_to_race) return false;
-    const Digest key = key_of(plan.digests[launch.spec], m_asked).digest();
+    const Digest key = key_of(plan.digests[launch.spec], plan.specs[launch.spec], m_asked).digest();
     const auto winner = known(key);
     if (!winner) return false;
     m_choices.try_emplace(key, *winner);
@@ -170,13 +171,13 @@ class WantedCode {
   void find_or_make(const Plan& plan, const Launch& launch, bool sizes_vary, Wanted& code) {
     const KernelSpec& spec = plan.specs[launch.spec];
     Digest content = plan.digests[launch.spec];
-    Key key = key_of(content, m_target.target);
+    Key key = key_of(content, spec, m_target.target);
     auto found = known(key.digest());
     std::optional<SizedSpec> sized;
     if (sizes_vary && !found) sized = m_target.backend.sized(spec, m_target.target);
     if (sized) {
       content = sized->form;
-      key = key_of(content, m_target.target);
+      key = key_of(content, spec, m_target.target);
       found = known(key.digest());
       code.extents = sized->extents;
     }

@@ -195,7 +195,8 @@ std::vector<TuningJob> jobs_of(std::span<const Plan> plans, const BuildTarget& t
       const Digest& spec = plans[p].digests[launch.spec];
       const bool races = is_tunable(plans[p].specs[launch.spec], target.target);
       if (!races || !seen.try_emplace(spec, true).second) continue;
-      const Key key = code_key(spec, target.target, target.backend.toolchain(), target.proof);
+      const Key key = code_key(spec, target.target,
+                               target.backend.toolchain_of(plans[p].specs[launch.spec], target.target), target.proof);
       jobs.push_back({{key.digest(), key.to_json(), &plans[p], &launch}, spec, chosen.of_plans[p][launch.spec]});
     }
   }

@@ -38,6 +38,47 @@ TEST(LaunchRecord, comes_back_as_it_was_with_its_cubins) {
   EXPECT_EQ(*record, expected);
 }
 
+/// The same with a plan before the kernels.
+LaunchRecord with_plan() {
+  LaunchRecord record = sample();
+  record.plans = {{.version = 91900, .workspace_bytes = 1024}};
+  record.plans[0].tensors = {{.number = 1, .buffer = 2, .offset_bytes = 16},
+                             {.number = 2, .place = PlanTensor::Place::workspace, .offset_bytes = 512},
+                             {.number = 3, .place = PlanTensor::Place::number, .value = 0.125F}};
+  return record;
+}
+
+TEST(LaunchRecord, a_plan_comes_back_with_its_text) {
+  const std::string text = "{\"engine\": 2}";
+  const auto code = pack(with_plan(), {{1, 2, 3}, {4}}, {text});
+  const auto record = unpack(code);
+  ASSERT_TRUE(record.ok()) << record.status().to_string();
+  ASSERT_EQ(record->plans.size(), 1u);
+  const PlanRecord& plan = record->plans[0];
+  ASSERT_EQ(plan.text_bytes, text.size());
+  EXPECT_EQ(std::memcmp(code.data() + plan.text_offset, text.data(), text.size()), 0);
+  PlanRecord expected = with_plan().plans[0];
+  expected.text_offset = plan.text_offset;
+  expected.text_bytes = plan.text_bytes;
+  EXPECT_EQ(plan, expected);
+}
+
+TEST(LaunchRecord, a_plan_that_names_what_is_not_there_is_data_loss) {
+  const auto refused = [](const auto& change) {
+    LaunchRecord record = with_plan();
+    change(record.plans);
+    const auto unpacked = unpack(pack(record, {{1, 2, 3}, {4}}, std::vector<std::string>(record.plans.size(), "text")));
+    return !unpacked.ok() && unpacked.status().code() == StatusCode::data_loss;
+  };
+  EXPECT_FALSE(refused([](auto&) {}));
+  EXPECT_TRUE(refused([](auto& plans) { plans[0].tensors[0].buffer = 3; }));
+  EXPECT_TRUE(refused([](auto& plans) { plans[0].tensors[1].offset_bytes = 1024; }));
+  EXPECT_TRUE(refused([](auto& plans) { plans[0].tensors[0].place = static_cast<PlanTensor::Place>(3); }));
+  EXPECT_TRUE(refused([](auto& plans) { plans.push_back(plans[0]); }));
+  const auto code = pack(with_plan(), {{1, 2, 3}, {4}}, {std::string(100, 'x')});
+  EXPECT_EQ(unpack(std::span(code).first(code.size() - 64)).status().code(), StatusCode::data_loss);
+}
+
 TEST(LaunchRecord, code_cut_anywhere_is_data_loss) {
   const auto code = pack(sample(), {{1, 2, 3}, {4}});
   const auto whole = unpack(code);

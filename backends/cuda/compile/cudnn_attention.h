@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "backends/cuda/compile/attention_schedule.h"
+#include "backends/cuda/cudnn/library.h"
+#include "backends/cuda/launch_record.h"
+
+/// Attention by cuDNN, beside the kernels of attention_schedule.h: the same specs, as far as its graphs say exactly them.
+namespace kiln::cuda {
+
+/// One of the plans that cuDNN proposes, by its place in their order.
+struct CudnnChoice {
+  static constexpr uint32_t k_version = 1;
+  static constexpr std::string_view k_implementation = "cudnn";
+  uint32_t place = 0;
+  static auto fields(auto& choice) { return std::tie(choice.place); }
+};
+
+/// A plan, and what stands in the image for it.
+struct CudnnPlan {
+  PlanRecord record;  // without the place of its text
+  std::string text;
+  int64_t engine = 0;
+};
+
+/// cuDNN, where this host has it and its graphs express the problem on the target: halves, depths that 8 divides, rows in
+/// whole pieces of 16 bytes, no score expression, no mask or that of keys which come later than their query. Else null.
+const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target);
+
+/// What it proposes for such a problem, best first; named before any is made.
+std::vector<Schedule> cudnn_schedules();
+/// The choice that the bytes are; nullopt for those of another implementation.
+std::optional<CudnnChoice> cudnn_choice_of(std::span<const uint8_t> bytes);
+
+/// Made for the target's usual device, described and not asked; no device need be there. The engines proposed give equal bits
+/// for equal inputs.
+/// Errors: unimplemented where nothing is proposed at that place, resource_exhausted for too much workspace,
+/// failed_precondition where there is no cuDNN, or none that plans without a device.
+Expected<CudnnPlan> cudnn_plan(const AttentionProblem& problem, const CudnnChoice& choice, const CudaTarget& target);
+
+}  // namespace kiln::cuda
