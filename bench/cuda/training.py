@@ -155,8 +155,9 @@ def why_no_extension(folder):
         return None
     if not sources:
         return f"no extension for Python {sys.version.split()[0]}"
-    command = ["c++", "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-I", folder.parents[1],
-               "-I", sysconfig.get_path("include"), *sources, "-o", target, "-L", os.environ["GPU_CHECK_LIBRARIES"],
+    command = ["c++", "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-static-libstdc++",
+               "-static-libgcc", "-I", folder.parents[1], "-I", sysconfig.get_path("include"), *sources, "-o", target,
+               "-L", os.environ["GPU_CHECK_LIBRARIES"],
                "-l:libkiln.so.0"]
     try:
         built = subprocess.run(command, capture_output=True, text=True, check=False)
