@@ -17,7 +17,7 @@
 namespace kiln::cuda {
 namespace {
 
-using Kind = AttentionSchedule::Kind;
+using AttentionKind = AttentionSchedule::Kind;
 
 constexpr int64_t k_most_depth = 256;
 
@@ -25,7 +25,7 @@ class AttentionWriter {
  public:
   AttentionWriter(const AttentionProblem& problem, const AttentionSchedule& schedule)
       : m_problem(problem), m_attention(*problem.forward), m_schedule(schedule) {
-    if (schedule.kind == Kind::wgmma) m_columns = problem.columns();
+    if (schedule.kind == AttentionKind::wgmma) m_columns = problem.columns();
   }
 
   std::string run(std::string_view entry) {
@@ -35,8 +35,8 @@ class AttentionWriter {
     write_score();
     m_text += "\n}  // namespace kiln\n";
     return fmt::format("{}{}{}{}{}{}", m_text, attention_common_text,
-                       m_schedule.kind == Kind::simple ? attention_simple_tiles_text : attention_tiles_text,
-                       m_schedule.kind == Kind::wgmma ? attention_warpgroups_text : "",
+                       m_schedule.kind == AttentionKind::simple ? attention_simple_tiles_text : attention_tiles_text,
+                       m_schedule.kind == AttentionKind::wgmma ? attention_warpgroups_text : "",
                        m_problem.backward != nullptr ? attention_backward_text : "",
                        *implementation_of(m_problem, m_schedule.kind)->text);
   }
@@ -185,7 +185,7 @@ KernelSource source_of(const AttentionProblem& problem, const AttentionSchedule&
   record.blocks = schedule.blocks(problem);
   record.threads = schedule.threads();
   record.shared_bytes = static_cast<uint32_t>(schedule.shared_bytes(problem));
-  if (schedule.kind == Kind::wgmma) {
+  if (schedule.kind == AttentionKind::wgmma) {
     for (const auto& columns : problem.columns()) {
       record.maps.push_back(map_of(columns, problem.forward->dtype, schedule.columns));
       record.aligned_buffers.push_back(columns.access->buffer);

@@ -12,37 +12,38 @@
 namespace kiln::cuda {
 namespace {
 
-using Kind = AttentionSchedule::Kind;
+using AttentionKind = AttentionSchedule::Kind;
 using Row = AttentionImplementation::Row;
 
-constexpr uint64_t k_alignment_bytes = 1024;  // shared_memory() rounds its start up
-
 constexpr std::array k_simple_rows{
-    Row{{Kind::simple, 64, 64, 1}, 1.0},
-    Row{{Kind::simple, 32, 32, 1}, 0.6},
-    Row{{Kind::simple, 16, 16, 1}, 0.25},
+    Row{{AttentionKind::simple, 64, 64, 1}, 1.0},
+    Row{{AttentionKind::simple, 32, 32, 1}, 0.6},
+    Row{{AttentionKind::simple, 16, 16, 1}, 0.25},
 };
 
 // Registers hold 16 rows of results a warp, and as many of scores.
 constexpr std::array k_mma_rows{
-    Row{{Kind::mma, 128, 64, 2}, 1.0}, Row{{Kind::mma, 64, 64, 2}, 0.9}, Row{{Kind::mma, 64, 32, 2}, 0.75},
-    Row{{Kind::mma, 32, 64, 2}, 0.6},  Row{{Kind::mma, 16, 64, 3}, 0.4},
+    Row{{AttentionKind::mma, 128, 64, 2}, 1.0}, Row{{AttentionKind::mma, 64, 64, 2}, 0.9},
+    Row{{AttentionKind::mma, 64, 32, 2}, 0.75}, Row{{AttentionKind::mma, 32, 64, 2}, 0.6},
+    Row{{AttentionKind::mma, 16, 64, 3}, 0.4},
 };
 
 // Registers of three consuming warpgroups hold less than those of two.
 constexpr std::array k_wgmma_rows{
-    Row{{Kind::wgmma, 192, 128, 2}, 1.0}, Row{{Kind::wgmma, 128, 128, 2}, 0.95}, Row{{Kind::wgmma, 128, 64, 2}, 0.8},
-    Row{{Kind::wgmma, 64, 128, 2}, 0.6},  Row{{Kind::wgmma, 64, 64, 2}, 0.5},
+    Row{{AttentionKind::wgmma, 192, 128, 2}, 1.0}, Row{{AttentionKind::wgmma, 128, 128, 2}, 0.95},
+    Row{{AttentionKind::wgmma, 128, 64, 2}, 0.8},  Row{{AttentionKind::wgmma, 64, 128, 2}, 0.6},
+    Row{{AttentionKind::wgmma, 64, 64, 2}, 0.5},
 };
 
 constexpr std::array k_backward_mma_rows{
-    Row{{Kind::mma, 128, 64, 2}, 1.0}, Row{{Kind::mma, 64, 64, 2}, 0.9}, Row{{Kind::mma, 64, 32, 2}, 0.8},
-    Row{{Kind::mma, 32, 32, 2}, 0.6},  Row{{Kind::mma, 16, 16, 3}, 0.2},
+    Row{{AttentionKind::mma, 128, 64, 2}, 1.0}, Row{{AttentionKind::mma, 64, 64, 2}, 0.9},
+    Row{{AttentionKind::mma, 64, 32, 2}, 0.8},  Row{{AttentionKind::mma, 32, 32, 2}, 0.6},
+    Row{{AttentionKind::mma, 16, 16, 3}, 0.2},
 };
 
 constexpr std::array k_backward_wgmma_rows{
-    Row{{Kind::wgmma, 128, 64, 2}, 1.0},
-    Row{{Kind::wgmma, 64, 64, 2}, 0.7},
+    Row{{AttentionKind::wgmma, 128, 64, 2}, 1.0},
+    Row{{AttentionKind::wgmma, 64, 64, 2}, 0.7},
 };
 
 uint64_t across(int64_t extent, uint32_t tile) { return (static_cast<uint64_t>(extent) + tile - 1) / tile; }
@@ -167,7 +168,7 @@ uint64_t backward_wgmma_bytes(const AttentionProblem& problem, const AttentionSc
          std::max<uint64_t>(in_ring, s.rows) * 8 + flags_bytes(std::max(across(a.k_len, s.columns), query_tiles));
 }
 
-// Both lists in the order of Kind: the last that claims a problem is best.
+// Both lists in the order of their kinds: the last that claims a problem is best.
 constexpr std::array k_forward{
     AttentionImplementation{"simple", &attention_simple_text, true, claims_simple, makes_simple, simple_bytes,
                             k_simple_rows},
@@ -216,19 +217,19 @@ std::vector<AttentionProblem::Columns> AttentionProblem::columns() const {
 }
 
 uint32_t AttentionSchedule::threads() const {
-  if (kind == Kind::wgmma) return 128 * (1 + rows / 64);
-  return kind == Kind::mma ? rows * 2 : 256;
+  if (kind == AttentionKind::wgmma) return 128 * (1 + rows / 64);
+  return kind == AttentionKind::mma ? rows * 2 : 256;
 }
 
 uint64_t AttentionSchedule::blocks(const AttentionProblem& problem) const {
   uint64_t tiles = across(problem.queries(), rows);
   if (problem.backward != nullptr)
-    tiles += across(problem.forward->k_len, rows) * (kind != Kind::simple && problem.splits() ? 2 : 1);
+    tiles += across(problem.forward->k_len, rows) * (kind != AttentionKind::simple && problem.splits() ? 2 : 1);
   return static_cast<uint64_t>(problem.places()) * tiles;
 }
 
 uint64_t AttentionSchedule::shared_bytes(const AttentionProblem& problem) const {
-  return implementation_of(problem, kind)->shared_bytes(problem, *this) + k_alignment_bytes;
+  return implementation_of(problem, kind)->shared_bytes(problem, *this) + k_shared_alignment_bytes;
 }
 
 std::string AttentionSchedule::describe() const {
@@ -236,7 +237,7 @@ std::string AttentionSchedule::describe() const {
                      stages);
 }
 
-const AttentionImplementation* implementation_of(const AttentionProblem& problem, Kind kind) {
+const AttentionImplementation* implementation_of(const AttentionProblem& problem, AttentionKind kind) {
   const auto list = implementations_of(problem);
   const auto index = static_cast<size_t>(kind);
   return index < list.size() ? &list[index] : nullptr;
@@ -278,7 +279,7 @@ Expected<AttentionSchedule> attention_schedule_of(std::span<const uint8_t> bytes
     return invalid_argument("cuda attention: no implementation \"{}\"", opened.implementation);
   }
   KILN_ASSIGN_OR_RETURN(AttentionSchedule schedule, parse_choices<AttentionSchedule>(bytes, row->name));
-  schedule.kind = static_cast<Kind>(row - list.begin());
+  schedule.kind = static_cast<AttentionKind>(row - list.begin());
   const auto refuse = [&](std::string_view why) {
     return invalid_argument("cuda attention, {}: {}", schedule.describe(), why);
   };

@@ -19,8 +19,8 @@ namespace {
 constexpr uint32_t k_most_choices = 2;
 constexpr size_t k_most_proposals = 16;
 constexpr size_t k_most_notes = 16;
-constexpr int64_t k_most_depth = 256;
-constexpr uint64_t k_alignment_bytes = 16;
+constexpr int64_t k_most_planned_depth = 256;
+constexpr uint64_t k_piece_bytes = 16;
 constexpr int k_heuristic_a = 3;            // CUDNN_HEUR_MODE_A
 constexpr int k_note_nondeterministic = 4;  // CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC
 
@@ -29,7 +29,7 @@ std::string_view device_text(const CudaTarget& target) { return target.name == "
 
 /// Whether every row is whole pieces of 16 bytes, wherever it begins.
 bool has_pieces(const KernelSpec& spec, const Access& access, DType dtype, const std::vector<int64_t>& extents) {
-  const int64_t step = static_cast<int64_t>(k_alignment_bytes / size_of(dtype));
+  const int64_t step = static_cast<int64_t>(k_piece_bytes / size_of(dtype));
   if (spec.buffers[access.buffer].dtype != dtype || access.offset % step != 0 || access.strides.back() != 1)
     return false;
   for (size_t d = 0; d + 1 < extents.size(); ++d) {
@@ -67,14 +67,9 @@ bool has_layout(const AttentionProblem& problem) {
 bool says(const AttentionProblem& problem) {
   const AttentionSpec& a = *problem.forward;
   const bool has_depth =
-      a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && std::max(a.head_dim, a.value_dim) <= k_most_depth;
+      a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && std::max(a.head_dim, a.value_dim) <= k_most_planned_depth;
   return is_half(a.dtype) && has_depth && a.score_value == k_no_expr && (!a.causal || a.causal_offset == 0) &&
          has_layout(problem);
-}
-
-std::vector<int64_t> exchanged(std::vector<int64_t> values) {
-  std::swap(values[2], values[3]);
-  return values;
 }
 
 /// Attention as a graph, and what its tensors are at a launch. The ops, and the order in which they come, are the pattern

@@ -5,7 +5,7 @@
 namespace kiln::cuda {
 namespace {
 
-constexpr int64_t k_alignment_bytes = 16;
+constexpr int64_t k_tensor_alignment_bytes = 16;
 
 /// cudnnDataType_t.
 enum class CudnnType : int { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };
@@ -31,12 +31,12 @@ std::vector<int64_t> dense(const std::vector<int64_t>& extents) {
   return strides;
 }
 
+}  // namespace
+
 std::vector<int64_t> exchanged(std::vector<int64_t> values) {
   std::swap(values[values.size() - 2], values.back());
   return values;
 }
-
-}  // namespace
 
 CudnnDescriptor CudnnGraph::keep(CudnnObject object, std::string_view what) {
   if (m_status.ok()) m_status = object.finalise(what);
@@ -51,7 +51,7 @@ CudnnTensor CudnnGraph::tensor(int64_t number, DType dtype, std::vector<int64_t>
   object.set(CudnnAttribute::tensor_type, CudnnValue::data_type, type_of(dtype));
   object.set(CudnnAttribute::tensor_extents, CudnnValue::int64, std::span<const int64_t>(extents));
   object.set(CudnnAttribute::tensor_strides, CudnnValue::int64, std::span<const int64_t>(strides));
-  object.set(CudnnAttribute::tensor_alignment_bytes, CudnnValue::int64, k_alignment_bytes);
+  object.set(CudnnAttribute::tensor_alignment_bytes, CudnnValue::int64, k_tensor_alignment_bytes);
   object.set(CudnnAttribute::tensor_is_virtual, CudnnValue::boolean, is_virtual);
   object.set(CudnnAttribute::tensor_is_by_value, CudnnValue::boolean, is_by_value);
   const CudnnDescriptor descriptor = keep(std::move(object), "a tensor");

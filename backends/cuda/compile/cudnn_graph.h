@@ -32,6 +32,9 @@ struct CudnnTensor {
   CudnnDescriptor object = nullptr;
 };
 
+/// With the last two exchanged; there are two or more.
+std::vector<int64_t> exchanged(std::vector<int64_t> values);
+
 /// Ops on tensors, as cuDNN takes them. The first error stays, and finalise() tells it.
 class CudnnGraph {
  public:

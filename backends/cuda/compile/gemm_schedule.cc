@@ -16,8 +16,7 @@ namespace {
 
 using Kind = GemmSchedule::Kind;
 
-constexpr uint32_t k_alignment_bytes = 1024;  // shared_memory() rounds its start up
-constexpr uint32_t k_simple_step = 16;        // gemm_simple.cuh's k_tile_k
+constexpr uint32_t k_simple_step = 16;  // gemm_simple.cuh's k_tile_k
 constexpr uint32_t k_row_bytes = 128;
 
 using Row = GemmImplementation::Row;
@@ -135,12 +134,12 @@ uint32_t GemmSchedule::shared_bytes(DType accumulator) const {
   switch (kind) {
     case Kind::simple:
       return 2 * k_simple_step * (tile_m + tile_n + 8) * static_cast<uint32_t>(size_of(accumulator)) +
-             k_alignment_bytes;
+             k_shared_alignment_bytes;
     case Kind::mma:
-      return std::max(ring, tile_m * tile_n * 4) + k_alignment_bytes;
+      return std::max(ring, tile_m * tile_n * 4) + k_shared_alignment_bytes;
     case Kind::wgmma:
     case Kind::packed_wgmma:
-      return ring + tile_m / 64 * 64 * 64 * 4 + 16 * stages + k_alignment_bytes;
+      return ring + tile_m / 64 * 64 * 64 * 4 + 16 * stages + k_shared_alignment_bytes;
   }
   return 0;
 }

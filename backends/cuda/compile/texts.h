@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 /// The parts of a kernel's source that are files of this folder, as they are.
 namespace kiln::cuda {
 
 extern const std::string_view prelude_text;
+inline constexpr uint32_t k_shared_alignment_bytes = 1024;  // the prelude's shared_memory() rounds its start up
 extern const std::string_view scalar_text;
 extern const std::string_view gemm_common_text;
 extern const std::string_view gemm_simple_text;
