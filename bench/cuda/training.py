@@ -157,8 +157,7 @@ def why_no_extension(folder):
         return f"no extension for Python {sys.version.split()[0]}"
     command = ["c++", "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-static-libstdc++",
                "-static-libgcc", "-I", folder.parents[1], "-I", sysconfig.get_path("include"), *sources, "-o", target,
-               "-L", os.environ["GPU_CHECK_LIBRARIES"],
-               "-l:libkiln.so.0"]
+               "-L", os.environ["GPU_CHECK_LIBRARIES"], "-l:libkiln.so.0"]
     try:
         built = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as missing:
