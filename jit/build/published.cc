@@ -69,19 +69,30 @@ std::optional<Image> Published::image_named(const Digest& digest) {
   return miss == KILN_HIT ? std::optional(image_in(view)) : std::nullopt;
 }
 
-std::optional<PublishedRecord> Published::record(const Digest& key) {
+std::optional<PublishedRecord> Published::mapped_record(const Digest& key) {
   kiln_view view;
-  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) == KILN_HIT) {
-    return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
+  if (kiln_reader_find_key(m_reader, key.bytes.data(), KILN_ARTIFACT_RECORD, &view) != KILN_HIT) return std::nullopt;
+  return PublishedRecord{{reinterpret_cast<const char*>(view.payload), view.header.payload_size}, view.generation};
+}
+
+void Published::ask_for_records(std::span<const Digest> keys) {
+  if (m_supply == nullptr) return;
+  std::vector<Digest> unknown;
+  for (const Digest& key : keys) {
+    if (!mapped_record(key) && m_elsewhere.try_emplace(key).second) unknown.push_back(key);
   }
-  if (m_supply == nullptr) return std::nullopt;
-  const auto [known, is_new] = m_elsewhere.try_emplace(key);
-  if (is_new) {
-    auto found = m_supply->find({&key, 1}, ArtifactKind::record, /*raced=*/true);
-    if (found.ok() && !found->empty()) known->second = std::move(found->front());
-  }
+  if (unknown.empty()) return;
+  auto found = m_supply->find(unknown, ArtifactKind::record, /*raced=*/true);
+  if (!found.ok()) return;
+  for (SuppliedEntry& entry : *found) m_elsewhere[entry.key] = std::move(entry);
+}
+
+std::optional<PublishedRecord> Published::record(const Digest& key) {
+  if (const auto mapped = mapped_record(key)) return mapped;
+  ask_for_records({&key, 1});
+  const auto known = m_elsewhere.find(key);
+  if (known == m_elsewhere.end() || known->second.artifact.payload.empty()) return std::nullopt;
   const std::vector<uint8_t>& json = known->second.artifact.payload;
-  if (json.empty()) return std::nullopt;
   return PublishedRecord{
       {reinterpret_cast<const char*>(json.data()), json.size()}, known->second.generation, /*is_elsewhere=*/true};
 }

@@ -47,6 +47,8 @@ class Published {
   std::optional<Image> image(const Digest& key);
   /// The code artifact of this digest, whole.
   std::optional<Image> image_named(const Digest& digest);
+  /// Asks other sources for the records of these keys at once, so that record() of each need not.
+  void ask_for_records(std::span<const Digest> keys);
   /// The record that this key leads to, of whatever version. Its bytes stay while this object does.
   std::optional<PublishedRecord> record(const Digest& key);
   /// The choices of the plan that this key leads to; none where they never raced, or are of another version.
@@ -55,6 +57,9 @@ class Published {
   bool has_plan(const Digest& key, const Digest& artifact);
 
  private:
+  /// That of the mapped cache.
+  std::optional<PublishedRecord> mapped_record(const Digest& key);
+
   kiln_reader* m_reader;
   CodeSupply* m_supply;
   std::unordered_map<Digest, SuppliedEntry> m_elsewhere;  // what the supply said, by key; no bytes: it has none

@@ -59,6 +59,28 @@ class Mlp : public ::testing::Test {
 
   static int kiln(const std::string& arguments) { return std::system((KILN_CLI " -q " + arguments).c_str()); }
 
+  /// A product, then `rest`: the path of the graph's file.
+  std::string write_graph(const char* name, const std::string& rest) const {
+    const std::string path = (m_directory / name).string();
+    std::ofstream(path) << "graph(%x: f32[32, 96], %w: f32[96, 48], %v: f32[48, 80]) {\n  %h = matmul(%x, %w)\n"
+                        << rest << "}\n";
+    return path;
+  }
+
+  /// Signs a pack of the cache, stops the daemon, and goes on with a fresh cache beside the pack.
+  void leave_cache_for_its_pack() const {
+    ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
+    fs::create_directory(m_directory / "packs");
+    ASSERT_EQ(kiln("pack create " + (m_directory / "packs/layer.kpack").string() + " --sign " +
+                   (m_directory / "key/kiln.key").string()),
+              0);
+    ASSERT_EQ(kiln("daemon stop"), 0);
+
+    setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
+    setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
+    setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
+  }
+
   static std::string bytes_of(const std::string& path) {
     std::ostringstream bytes;
     bytes << std::ifstream(path, std::ios::binary).rdbuf();
@@ -125,26 +147,12 @@ TEST_F(Mlp, AFreshCacheBesideATrustedPackCompilesNothing) {
 }
 
 TEST_F(Mlp, ABuildTakesTheCodeOfALayerThatAPackHasFromAnotherGraph) {
-  const auto write_graph = [&](const char* name, const char* rest) {
-    const std::string path = (m_directory / name).string();
-    std::ofstream(path) << "graph(%x: f32[32, 96], %w: f32[96, 48], %v: f32[48, 80]) {\n  %h = matmul(%x, %w)\n"
-                        << "  %g = gelu(%h) {approximate = \"tanh\"}\n"
-                        << rest << "}\n";
-    return path;
-  };
-  const std::string layer = write_graph("layer.kiln", "  return %g\n");
-  const std::string model = write_graph("model.kiln", "  %o = matmul(%g, %v)\n  return %o, %g\n");
+  const std::string gelu = "  %g = gelu(%h) {approximate = \"tanh\"}\n";
+  const std::string layer = write_graph("layer.kiln", gelu + "  return %g\n");
+  const std::string model = write_graph("model.kiln", gelu + "  %o = matmul(%g, %v)\n  return %o, %g\n");
   ASSERT_EQ(kiln("warm " + layer), 0);
-  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
-  fs::create_directory(m_directory / "packs");
-  ASSERT_EQ(kiln("pack create " + (m_directory / "packs/layer.kpack").string() + " --sign " +
-                 (m_directory / "key/kiln.key").string()),
-            0);
-  ASSERT_EQ(kiln("daemon stop"), 0);
+  ASSERT_NO_FATAL_FAILURE(leave_cache_for_its_pack());
 
-  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
-  setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
-  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
   ASSERT_EQ(kiln("warm " + model), 0);
   const auto counters = run_process(KILN_CLI " status --json")["counters"];
   EXPECT_GE(counters["kernels_supplied"], 1) << counters;
@@ -152,12 +160,6 @@ TEST_F(Mlp, ABuildTakesTheCodeOfALayerThatAPackHasFromAnotherGraph) {
 }
 
 TEST_F(Mlp, ABuildThatIsToRaceTakesTheRecordThatAPackHasFromAnotherGraph) {
-  const auto write_graph = [&](const char* name, const char* rest) {
-    const std::string path = (m_directory / name).string();
-    std::ofstream(path) << "graph(%x: f32[32, 96], %w: f32[96, 48], %v: f32[48, 80]) {\n  %h = matmul(%x, %w)\n"
-                        << rest << "}\n";
-    return path;
-  };
   const auto records = [] {
     const auto listed = run_process(KILN_CLI " ls --kind record --json");
     std::set<std::string> digests;
@@ -169,16 +171,8 @@ TEST_F(Mlp, ABuildThatIsToRaceTakesTheRecordThatAPackHasFromAnotherGraph) {
   ASSERT_EQ(kiln("warm --tune " + layer), 0);
   const std::set<std::string> of_layer = records();
   ASSERT_EQ(of_layer.size(), 1U);
-  ASSERT_EQ(kiln("key create " + (m_directory / "key").string()), 0);
-  fs::create_directory(m_directory / "packs");
-  ASSERT_EQ(kiln("pack create " + (m_directory / "packs/layer.kpack").string() + " --sign " +
-                 (m_directory / "key/kiln.key").string()),
-            0);
-  ASSERT_EQ(kiln("daemon stop"), 0);
+  ASSERT_NO_FATAL_FAILURE(leave_cache_for_its_pack());
 
-  setenv("KILN_CACHE_DIR", (m_directory / "fresh").c_str(), 1);
-  setenv("KILN_PACKS_PATH", (m_directory / "packs").c_str(), 1);
-  setenv("KILN_PACKS_TRUST", (m_directory / "key").c_str(), 1);
   ASSERT_EQ(kiln("warm --tune " + model), 0);
   const std::set<std::string> of_model = records();
   EXPECT_EQ(of_model.size(), 2U) << "that of the other product, which has raced";

@@ -63,7 +63,7 @@ class AttentionWriter {
     constant("i32", "k_causal_offset", std::clamp(a.causal_offset, -a.q_len, a.k_len));
     constant("bool", "k_has_score", a.score_value != k_no_expr);
     constant("bool", "k_leaves_out", leaves_out_scores(a.score, a.score_value));
-    constant("bool", "k_splits", m_problem.splits());
+    constant("bool", "k_splits", m_schedule.splits(m_problem));
     constant("i32", "k_tile_rows", m_schedule.rows);
     constant("i32", "k_tile_columns", m_schedule.columns);
     constant("i32", "k_stages", m_schedule.stages);

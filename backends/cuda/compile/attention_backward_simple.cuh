@@ -42,7 +42,7 @@ struct Gradient {
   }
 };
 
-template <typename Side>
+template <typename Side, bool, bool has_2>
 KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
   using Columns1 = typename Side::Columns1;
   constexpr bool k_rows_are_queries = Side::Rows1::k_is_of_queries;
@@ -87,23 +87,11 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
     }
     block_barrier();
     gradient_1.add(weights_1, columns_1, y, x);
-    if constexpr (!k_rows_are_queries) gradient_2.add(weights_2, columns_2, y, x);
+    if constexpr (has_2) gradient_2.add(weights_2, columns_2, y, x);
     block_barrier();  // columns, weights and statistics are done with
   }
   gradient_1.template store<typename Side::Gradient1>(args, at, first + y, x, k_scale);
-  if constexpr (!k_rows_are_queries) gradient_2.template store<typename Side::Gradient2>(args, at, first + y, x, 1);
-}
-
-extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
-  constexpr u32 k_blocks = k_key_blocks + k_query_blocks;
-  const Place at = place_of(block_index() / k_blocks);
-  const i32 tile = static_cast<i32>(block_index() % k_blocks);
-  // Where attention is causal the first keys have the most queries, and the last queries the most keys: they begin first.
-  if (tile < k_key_blocks) {
-    gradients<OfKeys>(args, at, tile * k_tile_rows);
-  } else {
-    gradients<OfQueries>(args, at, (k_key_blocks + k_query_blocks - 1 - tile) * k_tile_rows);
-  }
+  if constexpr (has_2) gradient_2.template store<typename Side::Gradient2>(args, at, first + y, x, 1);
 }
 
 }  // namespace kiln

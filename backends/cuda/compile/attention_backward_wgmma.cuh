@@ -249,20 +249,4 @@ KILN_DEVICE void gradients(const Arguments& args, Place at, i32 first) {
   }
 }
 
-extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
-  constexpr i32 k_blocks_of_keys = k_key_blocks * (k_splits ? 2 : 1), k_blocks = k_blocks_of_keys + k_query_blocks;
-  const Place at = place_of(block_index() / k_blocks);
-  const i32 tile = static_cast<i32>(block_index() % k_blocks);
-  // Where attention is causal the first keys have the most queries, and the last queries the most keys: they begin first.
-  if (tile >= k_blocks_of_keys) {
-    gradients<OfQueries, true, false>(args, at, (k_blocks - 1 - tile) * k_tile_rows);
-  } else if constexpr (!k_splits) {
-    gradients<OfKeys, true, true>(args, at, tile * k_tile_rows);
-  } else if (tile % 2 == 0) {
-    gradients<OfKeys, true, false>(args, at, tile / 2 * k_tile_rows);
-  } else {
-    gradients<OfKeys, false, true>(args, at, tile / 2 * k_tile_rows);
-  }
-}
-
 }  // namespace kiln

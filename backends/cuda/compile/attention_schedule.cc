@@ -85,13 +85,13 @@ uint64_t mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) 
 
 /// Whether rows are pieces of 16 bytes that a tensor map can say the places of.
 bool is_mapped(const AttentionProblem::Columns& columns, DType dtype) {
-  const auto& [access, extents] = columns;
+  const Access& access = *columns.access;
   const int64_t step = 16 / static_cast<int64_t>(size_of(dtype));
-  if (access->offset % step != 0 || !access->indirect.empty()) return false;
-  for (size_t d = 0; d < extents.size(); ++d) {
-    const int64_t stride = access->strides[d];
-    const bool is_innermost = d + 1 == extents.size();
-    if (extents[d] > 1 && (is_innermost ? stride != 1 : stride <= 0 || stride % step != 0)) return false;
+  if (access.offset % step != 0 || !access.indirect.empty()) return false;
+  for (size_t d = 0; d < columns.extents.size(); ++d) {
+    const int64_t stride = access.strides[d];
+    const bool is_innermost = d + 1 == columns.extents.size();
+    if (columns.extents[d] > 1 && (is_innermost ? stride != 1 : stride <= 0 || stride % step != 0)) return false;
   }
   return true;
 }
@@ -223,8 +223,7 @@ uint32_t AttentionSchedule::threads() const {
 
 uint64_t AttentionSchedule::blocks(const AttentionProblem& problem) const {
   uint64_t tiles = across(problem.queries(), rows);
-  if (problem.backward != nullptr)
-    tiles += across(problem.forward->k_len, rows) * (kind != AttentionKind::simple && problem.splits() ? 2 : 1);
+  if (problem.backward != nullptr) tiles += across(problem.forward->k_len, rows) * (splits(problem) ? 2 : 1);
   return static_cast<uint64_t>(problem.places()) * tiles;
 }
 

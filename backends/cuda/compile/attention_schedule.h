@@ -48,6 +48,8 @@ struct AttentionSchedule {
   static auto fields(auto& s) { return std::tie(s.rows, s.columns, s.stages); }
 
   uint32_t threads() const;
+  /// Whether gradients of keys and of values have blocks of their own.
+  bool splits(const AttentionProblem& problem) const { return kind != Kind::simple && problem.splits(); }
   uint64_t blocks(const AttentionProblem& problem) const;
   uint64_t shared_bytes(const AttentionProblem& problem) const;
   /// "mma rows 64 columns 64 stages 2"

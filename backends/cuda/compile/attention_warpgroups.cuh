@@ -10,17 +10,7 @@ constexpr u32 k_consumers = k_tile_rows / 64;
 /// Results of products come in whole slabs.
 KILN_DEVICE constexpr i32 in_slabs(i32 depth) { return (depth + 63) / 64 * 64; }
 
-/// Where in a ring a thread is; the parity flips each time round.
-struct Position {
-  u32 stage = 0, parity = 0;
-
-  KILN_MEMBER void advance() {
-    if (++stage == k_stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
+using Position = PlaceInRing<k_stages>;
 
 /// Addresses in shared memory. full: the stage's tiles have come. empty: every consuming warp is done with them.
 struct Ring {

@@ -27,17 +27,7 @@ struct Ring {
         empty(full + 8 * k_stages) {}
 };
 
-/// Where in the ring a thread is; the parity flips each time round.
-struct Position {
-  u32 stage = 0, parity = 0;
-
-  KILN_MEMBER void advance() {
-    if (++stage == k_stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
+using Position = PlaceInRing<k_stages>;
 
 /// A's tile: boxes of 64 along k and all rows, or of 64 rows (a slab) and 64 along k.
 KILN_DEVICE void load_a(const Arguments& args, u32 to, u32 full, const Tile& tile, i32 k) {

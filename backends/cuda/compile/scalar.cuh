@@ -135,6 +135,21 @@ KILN_DEVICE bool is_aligned(const void* pointer, u32 bytes) {
   return (reinterpret_cast<u64>(pointer) & (bytes - 1)) == 0;
 }
 
+// ---- rings of stages in shared memory
+
+/// Where in a ring a thread is; the parity flips each time round.
+template <u32 stages>
+struct PlaceInRing {
+  u32 stage = 0, parity = 0;
+
+  KILN_MEMBER void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // ---- operations on integers
 
 template <typename T>

@@ -10,10 +10,13 @@ namespace kiln {
 
 std::vector<NearSchedule> NearRecords::schedules(const KernelSpec& spec, std::span<const Schedule> known,
                                                  size_t most) const {
+  std::vector<Digest> keys;
+  for (const Neighbourhood& place : around(neighbourhood_of(spec))) keys.push_back(key_of(place).digest());
+  m_published.ask_for_records(keys);
   std::vector<NearSchedule> found;
-  for (const Neighbourhood& place : around(neighbourhood_of(spec))) {
+  for (const Digest& key : keys) {
     if (found.size() == most) break;
-    const auto kept = find(key_of(place).digest());
+    const auto kept = find(key);
     if (!kept) continue;
     const auto record = TuningRecord::parse(kept->json);
     if (!record.ok()) continue;

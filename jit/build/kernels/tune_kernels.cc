@@ -225,7 +225,9 @@ void replace(std::span<const Plan> plans, const Digest& spec, const KernelChoice
 Status take_raced(CodeSupply* supply, std::span<const Plan> plans, const BuildTarget& target,
                   const std::string& machine, Published& published, std::vector<TuningJob>& jobs,
                   ChosenKernels& chosen) {
-  std::vector<Digest> winners;
+  std::vector<Digest> records, winners;
+  for (const TuningJob& job : jobs) records.push_back(tuning_key(job.spec, target.target, machine).digest());
+  published.ask_for_records(records);
   std::erase_if(jobs, [&](const TuningJob& job) {
     const Key record = tuning_key(job.spec, target.target, machine);
     if (job.incumbent.generation > 0) return take_record(record, published, chosen);
