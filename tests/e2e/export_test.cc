@@ -386,7 +386,8 @@ TEST_F(ExportTest, WhatContradictsItselfIsRefused) {
       {"another program", [](ExportForm& form) { form.programs[0].program = digest_of("another"); }},
   };
   for (const auto& [what, change] : changes) {
-    EXPECT_EQ(code_after([&](ExportManifest& manifest) { change(manifest.forms[1]); }), KILN_DATA_LOSS) << what;
+    EXPECT_EQ(code_after([&change = change](ExportManifest& manifest) { change(manifest.forms[1]); }), KILN_DATA_LOSS)
+        << what;
   }
   EXPECT_EQ(code_after([](ExportManifest& manifest) { manifest.forms.clear(); }), KILN_RESOURCE_EXHAUSTED);
   EXPECT_EQ(code_after([](ExportManifest& manifest) { manifest.forms.resize(65, manifest.forms[0]); }),
