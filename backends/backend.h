@@ -42,7 +42,7 @@ struct Image {
   /// nothing above knows (device_code.h packs native code, the driver it is bound to, and the portable form).
   std::vector<uint8_t> code;
   uint64_t entry = 0;            // host: offset of the entry point in code
-  uint64_t tasks = 1;            // host: how many independent slices the grid has
+  uint64_t tasks = 1;            // host: how many independent slices the grid has; 0: as the launch says (launch_tasks)
   uint64_t workspace_bytes = 0;  // Executable::workspace_bytes
   uint64_t features = 0;         // what the code needs, in the backend's feature bits
 };

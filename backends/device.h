@@ -68,10 +68,16 @@ class Executable {
   virtual const DeviceExecutable* device() const { return nullptr; }
 };
 
+/// How many tasks a launch has: as many as its code, or, of code that leaves them to its launches (0), the first number that the
+/// launch carries. 0 where neither says it.
+inline uint64_t launch_tasks(uint64_t of_code, std::span<const int64_t> extents) {
+  return of_code != 0 || extents.empty() ? of_code : static_cast<uint64_t>(extents.front());
+}
+
 /// A grid whose slices any threads of the host run, in any order.
 class HostExecutable : public Executable {
  public:
-  virtual uint64_t tasks() const = 0;
+  virtual uint64_t tasks() const = 0;  // 0: launch_tasks
   /// Runs tasks [first, last): buffers in KernelSpec order, workspace for one task, the extents that the launch carries.
   /// Sets *status on a data error, never clears it.
   virtual void run(void* const* buffers, void* workspace, LaunchStatus* status, uint64_t first, uint64_t last,

@@ -298,7 +298,9 @@ Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const 
     return error(StatusCode::unavailable, "the daemon published the program, yet this process cannot use it: {}{}",
                  lookup.detail, why_not_judged(built->report));
   }
-  return found(std::move(lookup), how);
+  KILN_ASSIGN_OR_RETURN(Compiled compiled, found(std::move(lookup), how));
+  compiled.compilations = built->compilations;
+  return compiled;
 }
 
 /// Asks the daemon, and looks again into `lookup`.

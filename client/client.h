@@ -37,8 +37,9 @@ class Client {
 
   struct Compiled {
     std::shared_ptr<const Program> program;
-    std::string how;  // "mapped hit", "checked", "built", "tuned", "joined", "daemon hit"
-    Digest key;       // of the program
+    std::string how;            // "mapped hit", "checked", "built", "tuned", "joined", "daemon hit"
+    Digest key;                 // of the program
+    uint64_t compilations = 0;  // that it cost, where nobody else had asked before
   };
 
   struct CompileOptions {

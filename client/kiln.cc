@@ -288,6 +288,7 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_
                                 {"regions", loaded.plans().size()},  {"kernels", loaded.kernel_count()},
                                 {"launches", loaded.launch_names()}, {"scratch_bytes", loaded.scratch_bytes()}};
     json["key"] = program->compiled.key.to_hex();
+    json["compilations"] = program->compiled.compilations;
     json["plans"] = nlohmann::ordered_json::array();
     for (const auto& plan : loaded.plans()) json["plans"].push_back(plan.to_hex());
     json["inputs"] = json["outputs"] = nlohmann::ordered_json::array();

@@ -11,7 +11,6 @@ inline Status check_launch_data(const Image& launch_data, size_t code_bytes) {
   if (launch_data.entry >= code_bytes) {
     return invalid_argument("cpu: the entry point is at {}, the code has {} bytes", launch_data.entry, code_bytes);
   }
-  if (launch_data.tasks == 0) return invalid_argument("cpu: the code has no tasks");
   if (launch_data.workspace_bytes > limits::k_task_workspace_bytes) {
     return invalid_argument("cpu: the code wants {} bytes of workspace, the limit is {}", launch_data.workspace_bytes,
                             limits::k_task_workspace_bytes);

@@ -296,10 +296,11 @@ class ProgramLoader {
       if (step.device != nullptr && step.device->buffer_count() != step.argument_count) {
         return damaged("a launch with another number of buffers than its kernel has");
       }
-      if (step.host != nullptr) step.tasks = step.host->tasks();
-      if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
       KILN_RETURN_IF_ERROR(read_arguments(plan, call, launch, step));
       KILN_RETURN_IF_ERROR(read_extents(launch));
+      if (step.host != nullptr) step.tasks = launch_tasks(step.host->tasks(), m_program->extents_of(step));
+      if (step.tasks > std::numeric_limits<uint32_t>::max()) return damaged("too many tasks");
+      if (step.host != nullptr && step.tasks == 0) return damaged("a launch without tasks");
       m_program->m_workspace_bytes = std::max(m_program->m_workspace_bytes, executable->workspace_bytes());
       m_program->m_max_tasks = std::max(m_program->m_max_tasks, step.tasks);
       m_program->m_steps.push_back(step);

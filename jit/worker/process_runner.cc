@@ -178,12 +178,13 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
   if (extents.size() > limits::k_launch_extents) {
     return error(StatusCode::out_of_range, "{} extents, at most {}", extents.size(), limits::k_launch_extents);
   }
+  if (launch_tasks(image.tasks, extents) == 0) return invalid_argument("launch data: a launch without tasks");
   kiln_executor_request request{};
   request.magic = KILN_EXECUTOR_MAGIC;
   request.command = KILN_EXECUTOR_RUN;
   request.bytes = image.code.size();
   request.entry = image.entry;
-  request.tasks = image.tasks;
+  request.tasks = launch_tasks(image.tasks, extents);
   request.workspace_bytes = image.workspace_bytes;
   request.features = image.features;
   request.repetitions = 1;

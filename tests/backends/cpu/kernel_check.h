@@ -131,11 +131,12 @@ inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>
   void* aligned = workspace.data();
   size_t space = workspace.size();
   std::align(64, kernel.workspace_bytes(), aligned, space);
+  const uint64_t tasks = launch_tasks(kernel.tasks(), extents);
+  ranges = std::min(ranges, tasks);
   for (uint64_t i = ranges; i-- > 0;) {
     std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
     auto status = LaunchStatus::ok;
-    kernel.run(buffers.data(), aligned, &status, kernel.tasks() * i / ranges, kernel.tasks() * (i + 1) / ranges,
-               extents);
+    kernel.run(buffers.data(), aligned, &status, tasks * i / ranges, tasks * (i + 1) / ranges, extents);
     EXPECT_EQ(status, LaunchStatus::ok);
   }
 }

@@ -31,7 +31,7 @@ size_t check_by_code_of(const KernelSpec& made_of, const std::vector<KernelSpec>
     ++served;
     std::vector<GuardedBuffer> ours = make_buffers(spec, 11);
     const std::vector<GuardedBuffer> reference = reference_of(spec, ours);
-    run_in_ranges(loaded.executable(), pointers(ours), std::min<uint64_t>(3, image->tasks), sized->extents);
+    run_in_ranges(loaded.executable(), pointers(ours), 3, sized->extents);
     for (size_t b = 0; b < ours.size(); ++b) {
       EXPECT_TRUE(ours[b].zones_are_whole()) << kernel_name(spec) << ": buffer " << b << " was written beyond its end";
       for (int64_t i = 0; i < ours[b].elements(); ++i) {
@@ -128,7 +128,7 @@ TEST(Sized, one_code_turns_rows_of_any_number_into_columns) {
   expect_one_code({33, 40, 50}, 3, 1e-5, [](int64_t rows) { return normed_and_transposed(rows, 200); });
 }
 
-TEST(Sized, one_code_takes_any_number_of_elements) { expect_one_code({6200, 9000, 10001}, 3, 0, squared); }
+TEST(Sized, one_code_takes_any_number_of_elements) { expect_one_code({6200, 10001, 300000}, 3, 0, squared); }
 
 TEST(Sized, one_code_sees_any_number_of_keys) {
   for (const bool is_interleaved : {false, true}) {
@@ -143,7 +143,7 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
     const auto form = [&](const KernelSpec& spec) { return backend.sized(spec, named(*target))->form; };
     EXPECT_EQ(form(grown(4, 64, 64)), form(grown(2, 128, 80)));
     EXPECT_NE(form(normed(40, 200)), form(normed(40, 201)));
-    EXPECT_NE(form(squared(10'000)), form(squared(1'000'000)));
+    EXPECT_EQ(form(squared(10'000)), form(squared(1'000'000)));
     EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
   }
 }

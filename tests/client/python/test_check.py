@@ -143,6 +143,22 @@ def test_the_configuration_says_when(policy, checked, spoilt):
     assert kiln.stats()["checked"] == checked
 
 
+def test_of_programs_for_many_sizes_fewer_and_fewer_are_checked():
+    assert [count for count in range(1, 70) if check.is_due(count, (5, 7))] == [1, 2, 4, 8, 16, 32, 64]
+    assert check.is_due(3, (5, 1)) and check.is_due(3, (0,)) and not check.is_due(3, ())
+
+
+@pytest.mark.parametrize("policy, checked", [("first", 3), ("always", 5), ("never", 0)])
+def test_sizes_of_one_subgraph(policy, checked, monkeypatch):
+    monkeypatch.setattr(check.Record, "write", lambda *_: None)
+    _session.session().check = policy
+    compiled = torch.compile(lambda x: x.tanh() * 2, backend=backend, dynamic=True)
+    for rows in (5, 6, 7, 8, 9):
+        x = torch.randn(rows, 11)
+        torch.testing.assert_close(compiled(x), x.tanh() * 2)
+    assert kiln.stats()["checked"] == checked
+
+
 def test_the_environment_says_when(monkeypatch):
     monkeypatch.setenv("KILN_CLIENT_CHECK", "never")
     assert _session.Session().check == "never"

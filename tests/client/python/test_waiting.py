@@ -113,7 +113,8 @@ def test_always_waits_for_each_size(entry, held):
 
 
 @entries
-def test_first_waits_in_the_first_call_and_swaps_in_what_other_sizes_need(entry, held):
+def test_first_waits_in_the_first_call_and_swaps_in_what_other_sizes_need(entry, held, monkeypatch):
+    monkeypatch.setattr(waiting, "CHANCE_COMPILATIONS", 0)
     policy("first")
     twins = Twins(entry)
     twins.step(5)
@@ -135,6 +136,32 @@ def test_first_waits_in_the_first_call_and_swaps_in_what_other_sizes_need(entry,
     before = meanwhile()
     twins.step(6)
     assert meanwhile() == before and len(held.waited) == waited
+
+
+@entries
+def test_a_size_that_is_met_once_has_programs_while_they_cost_little(entry, monkeypatch):
+    monkeypatch.setattr(waiting, "PATIENCE_S", PATIENCE)
+    policy("first")
+    twins, cost = Twins(entry), iter([waiting.CHANCE_COMPILATIONS - 1, *[1] * 4])
+    monkeypatch.setattr(programs, "compilations_of", lambda _: next(cost, 100))
+    for rows in (5, 6, 7, 8):  # forward and backward of three further sizes; the last of these programs costs too much
+        twins.step(rows)
+    assert meanwhile() == 0
+    twins.step(9)
+    assert meanwhile() > 0
+
+
+def test_a_step_has_little_patience(held):
+    policy("first")
+    twins = Twins(backend, dynamic=True)
+    twins.step(5)
+    waited = len(held.waited)
+    twins.step(6)
+    assert held.asked and len(held.waited) == waited and meanwhile() > 0
+    held.finish()
+    before = meanwhile()
+    twins.step(6)
+    assert meanwhile() == before
 
 
 def test_never_waits_and_a_report_says_what_is_being_built(held):

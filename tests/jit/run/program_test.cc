@@ -13,8 +13,8 @@
 namespace kiln {
 namespace {
 
-/// out[i] = in[i] + 1, or plus the last extent of the launch, over `count` floats cut into `tasks`; with `fails`, reports
-/// an index out of range.
+/// out[i] = in[i] + 1, or plus the last extent of the launch, over `count` floats cut into `tasks`, or as many as the launch says;
+/// with `fails`, reports an index out of range.
 class AddOne : public HostExecutable {
  public:
   AddOne(int64_t count, uint64_t tasks, bool fails = false) : m_count(count), m_tasks(tasks), m_fails(fails) {}
@@ -26,7 +26,8 @@ class AddOne : public HostExecutable {
     std::memset(workspace, 7, 100);
     const auto* in = static_cast<const float*>(buffers[0]);
     auto* out = static_cast<float*>(buffers[1]);
-    for (int64_t i = m_count * first / m_tasks; i < static_cast<int64_t>(m_count * last / m_tasks); ++i)
+    const uint64_t tasks = launch_tasks(m_tasks, extents);
+    for (int64_t i = m_count * first / tasks; i < static_cast<int64_t>(m_count * last / tasks); ++i)
       out[i] = in[i] + addend;
     if (m_fails) *status = LaunchStatus::index_out_of_range;
   }
@@ -50,6 +51,7 @@ struct Faults {
   std::vector<uint32_t> first = {0, 1}, second = {1, 2};  // buffers of the plan's launches
   std::vector<uint8_t> roles = {0, 1};
   std::vector<int64_t> first_extents = {}, second_extents = {};
+  uint64_t tasks = 5;  // of the kernel
   uint64_t plan_scratch_offset = 64;
   int64_t argument_stride = 1;  // of what the plan takes
   std::vector<uint32_t> first_call = {0, 1}, second_call = {1, 2};
@@ -59,7 +61,7 @@ struct Faults {
 /// One plan of two launches through scratch: out = in + 2.
 class FakeSource : public ArtifactSource {
  public:
-  explicit FakeSource(bool fails = false, const Faults& faults = {}) : m_fails(fails) {
+  explicit FakeSource(bool fails = false, const Faults& faults = {}) : m_fails(fails), m_tasks(faults.tasks) {
     flatbuffers::FlatBufferBuilder b;
     const std::vector<fb::ArtifactDigest> codes(1);
     const std::vector<flatbuffers::Offset<fb::Buffer>> buffers = {
@@ -81,7 +83,7 @@ class FakeSource : public ArtifactSource {
   Expected<std::span<const uint8_t>> plan(const Digest&) override { return std::span<const uint8_t>(m_plan); }
   Expected<std::shared_ptr<const Executable>> executable(const Digest&) override {
     ++executables;
-    return std::shared_ptr<const Executable>(std::make_shared<AddOne>(k_count, 5, m_fails));
+    return std::shared_ptr<const Executable>(std::make_shared<AddOne>(k_count, m_tasks, m_fails));
   }
 
   int executables = 0;
@@ -89,6 +91,7 @@ class FakeSource : public ArtifactSource {
 
  private:
   bool m_fails;
+  uint64_t m_tasks;
 };
 
 /// Two calls of the plan, the second on the first's result; the second output is the input.
@@ -142,6 +145,20 @@ TEST(Program, EachLaunchHasItsExtents) {
   for (const float value : out) EXPECT_EQ(value, 1 + 2 * (10 + 200));
 }
 
+TEST(Program, ALaunchSaysHowManyTasksItHasWhereItsKernelDoesNot) {
+  FakeSource source(false, {.first_extents = {3, 10}, .second_extents = {11, 200}, .tasks = 0});
+  auto program = Program::load(make_program(), source);
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  const std::vector<float> in(k_count, 1);
+  for (const uint32_t threads : {1U, 2U}) {
+    std::vector<float> out(k_count, -1);
+    const void* inputs[] = {in.data()};
+    void* outputs[] = {out.data(), nullptr};
+    ASSERT_TRUE((*program)->run(inputs, outputs, threads).ok());
+    for (const float value : out) EXPECT_EQ(value, 1 + 2 * (10 + 200));
+  }
+}
+
 TEST(Program, AnIndexOutOfRangeIsATypedError) {
   FakeSource source(true);
   auto program = Program::load(make_program(), source);
@@ -183,6 +200,8 @@ TEST(Program, ExtentsThatNoTensorHasAreRefused) {
   EXPECT_EQ(refusal({.first_extents = too_many}), "program: a launch with too many extents");
   EXPECT_EQ(refusal({.second_extents = {-1}}), "program: an extent that no tensor has");
   EXPECT_EQ(refusal({.second_extents = {1, limits::k_tensor_elements + 1}}), "program: an extent that no tensor has");
+  EXPECT_EQ(refusal({.first_extents = {4}, .second_extents = {}, .tasks = 0}), "program: a launch without tasks");
+  EXPECT_EQ(refusal({.first_extents = {4}, .second_extents = {0, 4}, .tasks = 0}), "program: a launch without tasks");
 }
 
 TEST(Program, AnOutputThatNothingWritesIsRefused) {

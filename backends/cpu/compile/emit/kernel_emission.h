@@ -14,7 +14,7 @@ namespace kiln::cpu {
 
 /// What an emitter says of the code it wrote, besides the code.
 struct LaunchShape {
-  uint64_t tasks = 1;
+  uint64_t tasks = 1;  // 0: as many as the first number says that a launch carries
   uint64_t workspace_bytes = 0;
 };
 

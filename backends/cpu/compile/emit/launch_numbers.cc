@@ -26,6 +26,11 @@ LaunchNumbers::Place LaunchNumbers::open(int64_t& number) {
   return is_negative ? -place : place;
 }
 
+LaunchNumbers::Place LaunchNumbers::carry(int64_t number) {
+  m_carried.push_back(number);
+  return static_cast<Place>(m_carried.size());
+}
+
 llvm::Value* LaunchNumbers::value(Emitter& e, Place place, int64_t constant) const {
   if (place == 0) return e.index(constant);
   assert(m_loaded.size() == m_carried.size());

@@ -19,6 +19,8 @@ class LaunchNumbers {
   /// Opens a number: the spec no longer says it, but that it is one, and which sign it has. What is 0 or 1 stays, since code
   /// may be another for it, as does what no tensor reaches.
   Place open(int64_t& number);
+  /// Has the launch carry a number that is none of the spec's, whatever it is.
+  Place carry(int64_t number);
   /// The number at `place`, or else `constant`.
   llvm::Value* value(Emitter& e, Place place, int64_t constant) const;
   /// Loads what the launch carries; to be called in the kernel's entry.

@@ -26,16 +26,15 @@ using Scopes = std::vector<std::unique_ptr<Scope>>;
 
 class LoopsEmitter {
  public:
-  /// `sized`: the numbers that the launch carries, of a grid of `sized_tasks`; null: none.
+  /// `sized`: the numbers that the launch carries; null: none.
   LoopsEmitter(Emitter& emitter, const KernelSpec& spec, const LoopsSpec& loops, const LoopsSchedule& schedule,
-               SizedLoops* sized = nullptr, int64_t sized_tasks = 1)
+               SizedLoops* sized = nullptr)
       : e(emitter),
         m_spec(spec),
         m_loops(loops),
         m_schedule(schedule),
         m_grid(loops_grid(loops, schedule)),
-        m_sized(sized),
-        m_sized_tasks(sized_tasks) {
+        m_sized(sized) {
     for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(m_loops, stage));
     for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
     for (const Stage& stage : loops.stages) {
@@ -77,7 +76,7 @@ class LoopsEmitter {
     }
     e.ir.CreateRetVoid();
     // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): nobody uses this object after its run
-    return {static_cast<uint64_t>(m_sized != nullptr ? m_sized_tasks : m_grid.tasks), 0};
+    return {m_sized != nullptr ? 0 : static_cast<uint64_t>(m_grid.tasks), 0};
   }
 
  private:
@@ -189,6 +188,8 @@ class LoopsEmitter {
     return m_sized->launch.value(e, m_sized->extents[static_cast<size_t>(dim)], extent(dim));
   }
 
+  llvm::Value* sized_tasks() { return m_sized->launch.value(e, m_sized->tasks, 0); }
+
   void share(Scope& root, const Emitter::Entry& entry) {
     std::vector<int> dims;
     for (const LoopsGrid::Loop& loop : m_grid.order) {
@@ -200,7 +201,7 @@ class LoopsEmitter {
     llvm::Value* points = extents[0];
     for (size_t i = 1; i < extents.size(); ++i) points = e.ir.CreateMul(points, extents[i]);
     const auto share_of = [&](llvm::Value* task) {
-      return e.ir.CreateUDiv(e.ir.CreateMul(points, task), e.index(m_sized_tasks));
+      return e.ir.CreateUDiv(e.ir.CreateMul(points, task), sized_tasks());
     };
     llvm::Value* first = share_of(entry.first_task);
     Values indices(dims.size());
@@ -239,8 +240,8 @@ class LoopsEmitter {
 
   void share_lanes(Scope& root, const Emitter::Entry& entry) {
     llvm::Value* end = sized_extent(m_schedule.lane_dim);
-    const int64_t unit = lane_step() * m_sized_tasks;
-    llvm::Value* rounds = e.ir.CreateUDiv(e.ir.CreateAdd(end, e.index(unit - 1)), e.index(unit));
+    llvm::Value* unit = e.ir.CreateMul(sized_tasks(), e.index(lane_step()));
+    llvm::Value* rounds = e.ir.CreateUDiv(e.ir.CreateSub(e.ir.CreateAdd(end, unit), e.index(1)), unit);
     llvm::Value* chunk = e.ir.CreateMul(rounds, e.index(lane_step()));
     const auto bound = [&](llvm::Value* task) {
       return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateMul(task, chunk), end);
@@ -445,7 +446,6 @@ class LoopsEmitter {
   const LoopsSchedule m_schedule;
   const LoopsGrid m_grid;
   SizedLoops* const m_sized;
-  const int64_t m_sized_tasks;
   std::vector<std::vector<ExprId>> m_roots;  // by stage
   std::vector<ExprId> m_all_roots;
   std::vector<Store> m_all_stores;
@@ -487,8 +487,8 @@ Expected<LaunchShape> emit_sized_loops(Emitter& emitter, const KernelSpec& spec,
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedLoopsSchedule>(bytes));
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
   KILN_RETURN_IF_ERROR(schedule.validate(loops, emitter.target()));
-  SizedLoops sized = SizedLoops::open(loops, schedule);
-  return LoopsEmitter(emitter, spec, loops, schedule, &sized, int64_t{1} << schedule.tasks_log2).run();
+  SizedLoops sized = SizedLoops::open(loops, schedule, loops_grid(loops, schedule).tasks);
+  return LoopsEmitter(emitter, spec, loops, schedule, &sized).run();
 }
 
 constexpr std::array k_implementations{

@@ -6,6 +6,8 @@ tensor stays in torch, so both see the same inputs, and the caller sees one effe
 program's key, so that no later process pays. Where they differ torch's result counts: the program is not used again, by any
 process, until `kiln repro BUNDLE --lift` or `kiln warm` finds that it agrees.
 
+Of a subgraph that has programs for many sizes the first ones are checked, and then ever fewer (is_due): they are made of one text.
+
 Configured by client.check: first, never, or always.
 """
 
@@ -110,9 +112,15 @@ class Facts:
         return sum(sizes[dtype] * span_of(shape, strides) for dtype, shape, strides in (*self.inputs, *self.outputs))
 
 
-def on_first_run(owner, program, eager, facts: Facts) -> None:
-    """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first;
-    `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
+def is_due(count: int, sizes: tuple) -> bool:
+    """Whether the first run of a subgraph's count-th program, of one for each binding of its sizes, is checked: where the count is a
+    power of two, and where a size is one of those that much treats apart."""
+    return count & (count - 1) == 0 or min(sizes, default=2) < 2
+
+
+def on_first_run(owner, program, eager, facts: Facts, is_due: bool = True) -> None:
+    """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first, where
+    that is due; `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
     session = _session.session()
     owner.run, owner.check = program, SKIPPED
     if session.check == "never":
@@ -122,6 +130,8 @@ def on_first_run(owner, program, eager, facts: Facts) -> None:
     if state == WRONG and not session.is_forced:
         raise Quarantined(f"it did not agree with torch when it first ran; `kiln repro` replays that ({record.name})")
     if is_on_trial():
+        return
+    if not is_due and session.check == "first" and state == UNKNOWN and not session.is_forced:
         return
     owner.check = BEFORE
     if session.check == "always" or state != AGREED or session.is_forced:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import json
 import threading
 
 import torch
@@ -86,6 +87,11 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
         raise
 
 
+def compilations_of(program) -> int:
+    """Kernels that were compiled as this process asked for it."""
+    return json.loads(program.describe()).get("compilations", 0) if hasattr(program, "describe") else 0
+
+
 def insist(reason: Reason) -> Reason:
     """The reason why there is no program. Raises MissingProgram where it has to be there."""
     if reason.code == NOT_FOUND and _session.session().requires_hits:
@@ -106,4 +112,4 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned", "waiting_at_most"]
+__all__ = ["build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned", "waiting_at_most"]

@@ -30,20 +30,22 @@ class StaticSubgraph:
     """A subgraph whose shapes are all known."""
 
     def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = (),
-                 meetings: int | None = None) -> None:  # fmt: skip
-        """meetings: as waiting.meetings(), which is asked where it is not given. Raises only where the program is waited for."""
+                 meetings: int | None = None, chance: waiting.Chance | None = None, is_checked: bool = True) -> None:  # fmt: skip
+        """meetings: as waiting.meetings(), which is asked where it is not given. chance: that of its graph, where it is of further
+        sizes. is_checked: whether its first run is one that is checked. Raises only where the program is waited for."""
         self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state, self._symbols, self._program = (text, inputs, outputs, place), symbols, None
-        self._differentiates_forward = compat.adapter().differentiates_forward
-        meetings = waiting.meetings() if meetings is None else meetings
+        self._differentiates_forward, self._is_checked = compat.adapter().differentiates_forward, is_checked
+        if meetings is None:
+            meetings, chance = waiting.meetings(), waiting.chance()
         if meetings == 0:
             self.take(programs.create_program(*self.state, symbols))
         else:
-            self.run, self.check = waiting.Awaited(self, (*self.state, symbols), eager, meetings), check.BUILDING
+            self.run, self.check = waiting.Awaited(self, (*self.state, symbols), eager, meetings, chance), check.BUILDING
 
     def take(self, program) -> None:
         """Runs the program from now on. Raises check.Quarantined."""
-        check.on_first_run(self, program, self.eager, check.Facts(*self.state, self._symbols))
+        check.on_first_run(self, program, self.eager, check.Facts(*self.state, self._symbols), self._is_checked)
         self._program = program
         _session.note_live(self)
 
@@ -82,7 +84,8 @@ class SymbolicSubgraph:
         self.state = (text, inputs, outputs, place, *binding.plain)
         self._programs: dict[tuple, Callable] = {}
         self._met, self._meetings = waiting.Meetings(), waiting.meetings()  # of the binding that is to be added next
-        self._more_meetings = waiting.more_meetings()
+        self._more_meetings, self._bindings = waiting.more_meetings(), 0
+        self._chance, self._more_chance = waiting.chance(), waiting.chance_of_more()
         self._calls_of_a_step = instances()
 
     def programs(self):
@@ -96,21 +99,24 @@ class SymbolicSubgraph:
         numbers = self._binding.read(arguments)
         program = self._programs.get(numbers)
         if program is None:
-            if self._meetings > 1 and self._met.count(numbers) <= (self._meetings - 1) * self._calls_of_a_step:
+            is_met_by_chance = self._met.count(numbers) <= (self._meetings - 1) * self._calls_of_a_step
+            if is_met_by_chance and not self._more_chance.is_left:
                 waiting.note_meanwhile()
                 return self.eager(arguments)
             program = self._add(numbers, arguments[len(self._inputs) :])
         return program(arguments[: len(self._inputs)], targets)
 
     def _add(self, numbers: tuple, sizes: list) -> Callable:
-        meetings, self._meetings = min(self._meetings, 1), self._more_meetings
+        meetings, self._meetings, self._bindings = min(self._meetings, 1), self._more_meetings, self._bindings + 1
+        chance, self._chance = self._chance, self._more_chance
         eager = functools.partial(_run_with_sizes, self.eager, sizes)
         eager.ops = self.ops
         try:
             values = self._binding.values(numbers)
             by_symbol = dict(zip(self._binding.symbols, values))
             inputs, outputs = ([_bound(layout, by_symbol) for layout in layouts] for layouts in (self._inputs, self._outputs))
-            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values, meetings)
+            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values, meetings, chance,
+                                     check.is_due(self._bindings, values))  # fmt: skip
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             programs.insist(Reason.of(error))
             _session.session().note_fallback(f"a subgraph with {dict(zip(map(str, self._binding.sources), numbers))}", str(error))

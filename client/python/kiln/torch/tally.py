@@ -33,7 +33,7 @@ class Tally:
         self.instances = 1  # how often nodes of a subgraph of its count: so many modules run it
         self.checked: weakref.WeakSet = weakref.WeakSet()  # subgraphs, which say by checks() what became of their first runs
         self.saved: collections.Counter = collections.Counter()  # graphs, by what a race said of what they save (saving.py)
-        self.graphs: set[int] = set()  # that Dynamo gave, without their sizes (waiting.py)
+        self.graphs: dict[int, object] = {}  # that Dynamo gave, without their sizes: what further ones may cost (waiting.py)
         self.time = Stopwatch()
 
     def add(self, compiled: int, left: list[tuple], subgraphs, instances: int = 1) -> None:

@@ -33,9 +33,13 @@ from .tensors import tensors_in
 
 # Builds of one process that are waited for in the background; what is wanted beyond is asked for by a later call.
 MAX_BUILDING = 8
-# Sizes that were not compiled for yet get programs when they are met so often. In a loop over random sizes some are met twice by
-# chance, as birthdays are; what is met three times is likely to be met again and again.
+# Kernels that may be compiled for sizes of a graph that are met once, beyond one for each program of theirs.
+CHANCE_COMPILATIONS = 32
+# Sizes that were not compiled for yet get programs when they are met so often, whatever those cost. In a loop over random sizes some
+# are met twice by chance, as birthdays are; what is met three times is likely to be met again and again.
 MEETINGS = 3
+# What a step waits for a program of further sizes. With its kernels' code there a build takes some 20 to 100 ms.
+PATIENCE_S = 0.25
 # Sizes that one graph or subgraph has programs for; a loop over more lengths than this lets the oldest go.
 MAX_BINDINGS = 64
 # Sizes of one of them that are remembered to have been met.
@@ -46,10 +50,10 @@ LEAVE_S = 5.0
 BEING_BUILT = Reason("its program is being built",
                      advice="nothing: later calls run in Kiln; with client.wait: always calls wait for it")  # fmt: skip
 
-# Of the graph that is compiled: whether its owner has had it for other sizes, and whether somebody else counts how often its sizes
-# are met.
+# Of the graph that is compiled: whether its owner has had it for other sizes, and, where somebody else counts how often its sizes
+# are met, what those that are met by chance may cost.
 _is_more = contextvars.ContextVar("is_more", default=False)
-_is_counted = contextvars.ContextVar("is_counted", default=False)
+_chance: contextvars.ContextVar[Chance | None] = contextvars.ContextVar("chance", default=None)
 
 
 def meetings() -> int:
@@ -64,38 +68,66 @@ def more_meetings() -> int:
     """The same for programs that other sizes need later."""
     if _session.session().wait == "always":
         return 0
-    return 1 if _is_counted.get() else MEETINGS
+    return 1 if _chance.get() else MEETINGS
+
+
+def chance() -> Chance | None:
+    """That of the graph that is compiled here, where it is of further sizes."""
+    return _chance.get() if _is_more.get() else None
+
+
+def chance_of_more() -> Chance:
+    """That of further sizes of the graph that is compiled here."""
+    return _chance.get() or Chance()
+
+
+class Chance:
+    """What the sizes of one graph may cost that are met by chance: CHANCE_COMPILATIONS kernels, and one more for each of their
+    programs. Kernels that serve ranges of sizes soon cost less than that; beyond it sizes have to be met again.
+
+    Threading: any; of what two threads note at once something may be lost."""
+
+    def __init__(self) -> None:
+        self._left = CHANCE_COMPILATIONS
+
+    @property
+    def is_left(self) -> bool:
+        return self._left > 0
+
+    def note(self, compilations: int) -> None:
+        """What one program cost."""
+        self._left = min(CHANCE_COMPILATIONS, self._left + 1 - compilations)
 
 
 class Situation:
     """In which Dynamo gave a graph. Its compiled form is made at_work(), and called by way of by_sizes(compiled)."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        self._gm, self._is_more = gm, note_compiled(gm)
+        self._gm, self._is_more, chance = gm, *note_compiled(gm)
         with set_within(_is_more, self._is_more):
             self._meetings, self._more_meetings = meetings(), more_meetings()
         self._sizes = [i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))
                        if isinstance(node.meta.get("example_value"), torch.SymInt)]  # fmt: skip
-        self._is_counted = self._meetings > 0 or (self._more_meetings > 0 and bool(self._sizes))
+        is_counted = self._meetings > 0 or (self._more_meetings > 0 and bool(self._sizes))
+        self._chance = chance if is_counted else None
 
     @contextlib.contextmanager
     def at_work(self):
-        with set_within(_is_more, self._is_more), set_within(_is_counted, self._is_counted):
+        with set_within(_is_more, self._is_more), set_within(_chance, self._chance):
             yield
 
     def by_sizes(self, compiled):
-        if not self._is_counted:
+        if self._chance is None:
             return compiled
-        return BySizes(self._gm.forward, compiled, self._sizes, self._meetings, self._more_meetings)
+        return BySizes(self._gm.forward, compiled, self._sizes, self._meetings, self._more_meetings, self._chance)
 
 
-def note_compiled(gm: fx.GraphModule) -> bool:
-    """Whether Dynamo gave this graph before, for the owner at work and for other sizes; the next time it did."""
+def note_compiled(gm: fx.GraphModule) -> tuple[bool, Chance]:
+    """Whether Dynamo gave this graph before, for the owner at work and for other sizes, and what further ones may cost by chance; the
+    next time it did."""
     known, said = tally_of(current_owner()).graphs, _without_sizes(gm.graph)
-    if said in known:
-        return True
-    known.add(said)
-    return False
+    is_known = said in known
+    return is_known, known.setdefault(said, Chance())
 
 
 def _without_sizes(graph: fx.Graph) -> int:
@@ -111,13 +143,14 @@ def _without_sizes(graph: fx.Graph) -> int:
 
 
 class BySizes:
-    """A compiled graph, for sizes that were met often enough; for others Dynamo's own graph, whose steps are eager's.
+    """A compiled graph, for sizes that were met often enough, or may have programs by chance; for others Dynamo's own graph, whose
+    steps are eager's.
 
     Threading: as torch.compile's functions; two threads that meet sizes at once may count as one."""
 
-    def __init__(self, by_torch, compiled, sizes: list[int], meetings: int, more_meetings: int) -> None:
+    def __init__(self, by_torch, compiled, sizes: list[int], meetings: int, more_meetings: int, chance: Chance) -> None:
         """sizes: which arguments are. meetings, more_meetings: of the first sizes, and of further ones."""
-        self._by_torch, self._compiled, self._sizes = by_torch, compiled, sizes
+        self._by_torch, self._compiled, self._sizes, self._chance = by_torch, compiled, sizes, chance
         self._meetings, self._more_meetings, self._calls_of_a_step = meetings, more_meetings, instances()
         self._met, self._admitted = Meetings(), {}
 
@@ -129,7 +162,8 @@ class BySizes:
         return self._by_torch(*arguments)
 
     def _admit(self, sizes: tuple) -> bool:
-        if self._meetings and self._met.count(sizes) <= (self._meetings - 1) * self._calls_of_a_step:
+        is_met_by_chance = self._met.count(sizes) <= (self._meetings - 1) * self._calls_of_a_step
+        if is_met_by_chance and not self._chance.is_left:
             return False
         self._meetings = self._more_meetings
         while len(self._admitted) >= MAX_BINDINGS:
@@ -216,17 +250,17 @@ class Awaited:
 
     Threading: any; two that find the program at once both take it."""
 
-    def __init__(self, owner, asked: tuple, eager, meetings: int) -> None:
-        """meetings: at which call the program is asked for."""
-        self._owner, self._asked, self._eager = weakref.ref(owner), asked, eager
+    def __init__(self, owner, asked: tuple, eager, meetings: int, chance: Chance | None = None) -> None:
+        """meetings: at which call the program is asked for. chance: that of its graph, where it is of further sizes: the call that
+        asks has some patience."""
+        self._owner, self._asked, self._eager, self._chance = weakref.ref(owner), asked, eager, chance
         self._calls_left, self._is_tuned, self._build = meetings, programs.is_tuned(), None
 
     def __call__(self, tensors: list, targets: list | None = None) -> list:
-        build = self._build
-        if build is not None and build.has_ended:
-            return self._settle(build)(tensors, *(() if targets is None else (targets,)))
-        if build is None or build.is_lost:
+        if self._build is None or self._build.is_lost:
             self._ask()
+        if (build := self._build) is not None and build.has_ended:
+            return self._settle(build)(tensors, *(() if targets is None else (targets,)))
         note_meanwhile()
         return self._eager(tensors)
 
@@ -235,6 +269,8 @@ class Awaited:
         if self._calls_left <= 0 and len(_building) < MAX_BUILDING:
             with programs.tuned(self._is_tuned):
                 self._build = Build(self._asked)
+            if self._chance and _session.session().wait == "first":
+                self._build.thread.join(PATIENCE_S)
 
     def _settle(self, build: Build):
         """What runs from now on."""
@@ -242,7 +278,10 @@ class Awaited:
         if owner is None:
             return self._eager
         try:
-            owner.take(build.result())
+            program = build.result()
+            if self._chance:
+                self._chance.note(programs.compilations_of(program))
+            owner.take(program)
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             _session.session().note_fallback("a subgraph", str(error))
             _session.session().say("background", f"a subgraph runs in torch: {error}")
@@ -258,5 +297,5 @@ def note_meanwhile() -> None:
     _session.session().counts["calls_meanwhile"] += 1
 
 
-__all__ = ["BEING_BUILT", "MAX_BINDINGS", "MEETINGS", "Awaited", "Build", "Meetings", "Situation", "meetings", "more_meetings",
-           "note_meanwhile"]  # fmt: skip
+__all__ = ["BEING_BUILT", "MAX_BINDINGS", "MEETINGS", "Awaited", "Build", "Chance", "Meetings", "Situation", "chance", "chance_of_more",
+           "meetings", "more_meetings", "note_meanwhile"]  # fmt: skip
