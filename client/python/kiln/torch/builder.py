@@ -146,7 +146,7 @@ class Builder:
         return Value(result, operand.dtype, tuple(shape), operand.root)
 
     def full(self, number, dtype: str, shape=()) -> Value:
-        if dtype not in FLOATING and abs(number) > 2**53:
+        if dtype not in FLOATING and not (-(2**63) <= number < 2**63 and float(number) == number):
             raise Unsupported(f"constant {number} has no exact form")
         key = (repr(number), dtype, tuple(shape))
         if key not in self._constants:

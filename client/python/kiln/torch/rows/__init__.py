@@ -26,6 +26,7 @@ from . import (
     reductions,
     scatters,
     sorting,
+    special,
     views,
 )
 from .table import NO_ROW, Row
@@ -33,6 +34,7 @@ from .table import NO_ROW, Row
 FAMILIES = (
     pointwise,
     functions,
+    special,
     activation_gradients,
     creation,
     views,

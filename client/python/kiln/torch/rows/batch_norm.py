@@ -133,8 +133,12 @@ def batch_norm_of_a_batch(b, node):
 @row("_native_batch_norm_legit_functional.default", is_norm=True)
 def batch_norm_with_running_statistics(b, node):
     _, _, _, mean, variance, is_training, momentum, eps = node.args
-    require(bool(is_training), "a batch norm that is not in training")
     running = b.value(mean), b.value(variance)
+    if not is_training:
+        (dtype, shape), *saved = result_types(node)[:3]
+        operands = (b.value(node.args[0]), b.optional(node.args[1]), b.optional(node.args[2]), *running)
+        out = b.op("batch_norm", operands, dtype, shape, eps=float(number(eps)))
+        return out, *(b.full(0, *each) for each in saved), *running
     batch, results, squares = trained(b, node, eps, *running)
     others = b.pointwise("sub", batch.count(batch.dtype), b.full(1, batch.dtype))
     news = results[1], b.cast(b.pointwise("div", squares, others), TOTAL)

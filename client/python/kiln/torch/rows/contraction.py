@@ -65,6 +65,17 @@ def addmm(b, node):
 
 
 
+@row("addbmm.default")
+def addbmm(b, node):
+    """The sum of products of a batch is one product: the batch and what is summed are one dim."""
+    base, left, right = (b.value(a) for a in node.args[:3])
+    (batch, rows, depth), columns = left.shape, right.shape[2]
+    require(meta_of(node).is_floating_point(), "integers")
+    left = b.reshape(b.permute(left, (1, 0, 2)), (rows, batch * depth))
+    scales = {name: float(number(node.kwargs.get(name, 1))) for name in ("alpha", "beta")}
+    return b.op("addmm", (base, left, b.reshape(right, (batch * depth, columns))), *result_type(node), **scales)
+
+
 def attention_attributes(b: Builder, node: fx.Node, query: fx.Node, first_option: int) -> tuple:
     """(bias, attributes); the options begin at argument `first_option`."""
     require(number(arg(node, first_option, "dropout_p", 0)) == 0, "attention with dropout")

@@ -128,7 +128,7 @@ def embedding_bag_dense_backward(b, node):
 
 
 def gradient(b: Builder, node, grad, indices, bag_of, size, chosen, by_frequency: bool, mode: int, scales, padding: int) -> Value:
-    require(not by_frequency, "scale_grad_by_freq")
+    require(not by_frequency, "bags by frequency, for which torch takes other indices' frequencies")
     grad, indices, scales = b.value(grad), b.value(indices), b.optional(scales)
     dtype, shape = result_type(node)
     require(grad.dtype == dtype and 0 not in (*indices.shape, *grad.shape), "a gradient of this kind")

@@ -38,7 +38,7 @@ class Arithmetic:
         return self._b.pointwise(name, *map(self._value, values), dtype="bool")
 
 
-def of_numbers(*overloads: str, arity: int = 1):
+def of_numbers(*overloads: str, arity: int = 1, family: Family = FAMILY):
     """A row whose function takes an Arithmetic and its operands in the dtype of computation."""
 
     def add(formula):
@@ -48,7 +48,7 @@ def of_numbers(*overloads: str, arity: int = 1):
             wide = statistics_dtype(dtype)
             return b.cast(formula(Arithmetic(b, wide), *(operand(b, a, wide) for a in node.args[:arity])), dtype)
 
-        row(*overloads)(lower)
+        family.row(*overloads)(lower)
         return formula
 
     return add
@@ -137,107 +137,6 @@ def log10(a, x):
     return logarithm(a, x, 10.0)
 
 
-# Of log(erfc(x) exp(x²) / t) in t = 1 / (1 + x / 2), x ≥ 0, relative error below 1.2e-7 (Numerical Recipes).
-_ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
-         -1.26551223)  # fmt: skip
-
-
-@of_numbers("erfc.default")
-def erfc(a, x):
-    require(a.dtype == "f32", "more places than the approximation has")
-    size = a.abs(x)
-    tail = scaled_tail(a, size, a.neg(a.mul(size, size)))
-    outer = a.choose(a.is_("lt", x, 0), a.sub(2, tail), tail)
-    return a.choose(a.is_("lt", size, 0.5), a.sub(1, a.erf(x)), outer)
-
-
-@of_numbers("special_erfcx.default")
-def erfcx(a, x):
-    require(a.dtype == "f32", "more places than the approximation has")
-    tail = scaled_tail(a, a.abs(x), 0)
-    square = a.mul(x, x)
-    return a.choose(a.is_("lt", x, 0), a.sub(a.mul(a.exp(square), 2), tail), tail)
-
-
-def scaled_tail(a, size, exponent) -> Value:
-    """erfc(x) exp(x² + exponent) of x ≥ 0."""
-    t = a.div(1, a.add(a.mul(size, 0.5), 1))
-    return a.mul(t, a.exp(a.add(polynomial(a, t, _ERFC), exponent)))
-
-
-def polynomial(a, x, coefficients) -> Value:
-    """By Horner's rule, the highest power first."""
-    result = a.add(a.mul(x, coefficients[0]), coefficients[1])
-    for coefficient in coefficients[2:]:
-        result = a.add(a.mul(result, x), coefficient)
-    return result
-
-
-# Chebyshev's series of exp(-x) I0(x), on [0, 8] and, times sqrt(x), beyond (Cephes, single precision).
-_I0_NEAR = (-1.30002500998624804212e-8, 6.04699502254191894932e-8, -2.67079385394061173391e-7, 1.11738753912010371815e-6,
-            -4.41673835845875056359e-6, 1.64484480707288970893e-5, -5.75419501008210370398e-5, 1.88502885095841655729e-4,
-            -5.76375574538582365885e-4, 1.63947561694133579842e-3, -4.32430999505057594430e-3, 1.05464603945949983183e-2,
-            -2.37374148058994688156e-2, 4.93052842396707084878e-2, -9.49010970480476444210e-2, 1.71620901522208775349e-1,
-            -3.04682672343198398683e-1, 6.76795274409476084995e-1)  # fmt: skip
-_I0_FAR = (3.39623202570838634515e-9, 2.26666899049817806459e-8, 2.04891858946906374183e-7, 2.89137052083475648297e-6,
-           6.88975834691682398426e-5, 3.36911647825569408990e-3, 8.04490411014108831608e-1)  # fmt: skip
-
-
-@of_numbers("i0.default")
-def i0(a, x):
-    require(a.dtype == "f32", "more places than the approximation has")
-    size = a.abs(x)
-    near = chebyshev(a, a.sub(a.mul(size, 0.5), 2), _I0_NEAR)
-    far = a.div(chebyshev(a, a.sub(a.div(32, size), 2), _I0_FAR), a.sqrt(size))
-    return a.mul(a.exp(size), a.choose(a.is_("le", size, 8), near, far))
-
-
-def chebyshev(a, x, coefficients) -> Value:
-    """The series' sum, by Clenshaw's rule as Cephes has it: half of the last coefficient counts."""
-    last, before, oldest = coefficients[0], 0.0, 0.0
-    for coefficient in coefficients[1:]:
-        last, before, oldest = a.add(a.sub(a.mul(x, last), before), coefficient), last, before
-    return a.mul(a.sub(last, oldest), 0.5)
-
-
-# Giles' approximation of erfinv(x) / x by w = -log(1 - x²): for w < 5 in w - 2.5, beyond in sqrt(w) - 3, single precision.
-_ERFINV_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-                -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
-_ERFINV_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-               0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
-
-
-@of_numbers("erfinv.default")
-def erfinv(a, x):
-    require(a.dtype == "f32", "more places than the approximation has")
-    w = a.neg(a.add(a.log1p(x), a.log1p(a.neg(x))))
-    near, far = polynomial(a, a.sub(w, 2.5), _ERFINV_NEAR), polynomial(a, a.sub(a.sqrt(w), 3), _ERFINV_FAR)
-    result = a.mul(a.choose(a.is_("lt", w, 5), near, far), x)
-    end = a.mul(x, math.inf)
-    return a.choose(a.is_("eq", a.abs(x), 1), end, result)
-
-
-@of_numbers("digamma.default")
-def digamma(a, x):
-    """Reflected where negative, carried up by ψ(x) = ψ(x + 1) - 1 / x, then the asymptotic series."""
-    require(a.dtype == "f32", "more places than the series has")
-    is_negative = a.is_("lt", x, 0)
-    y = a.choose(is_negative, a.sub(1, x), x)
-    carried = a.mul(x, 0)
-    for _ in range(6):
-        is_small = a.is_("lt", y, 6)
-        carried = a.choose(is_small, a.sub(carried, a.div(1, y)), carried)
-        y = a.choose(is_small, a.add(y, 1), y)
-    square = a.div(1, a.mul(y, y))
-    series = a.mul(square, polynomial(a, square, (-1 / 252, 1 / 120, -1 / 12)))
-    result = a.add(a.add(a.sub(a.log(y), a.div(0.5, y)), series), carried)
-    result = a.choose(a.is_("eq", y, math.inf), math.inf, result)
-    part = a.mul(a.sub(x, a.trunc(x)), math.pi)
-    reflected = a.sub(result, a.div(a.mul(a.cos(part), math.pi), a.sin(part)))
-    reflected = a.choose(a.is_("eq", a.trunc(x), x), math.nan, reflected)
-    return a.choose(is_negative, reflected, a.choose(a.is_("eq", x, 0), a.neg(a.div(1, x)), result))
-
-
 @of_numbers("hypot.default", arity=2)
 def hypot(a, x, y):
     x, y = a.abs(x), a.abs(y)
@@ -286,6 +185,16 @@ def is_infinity(b, node):
         return b.full(False, "bool", x.shape)
     end = math.inf if "pos" in node.target._schema.name else -math.inf
     return b.pointwise("eq", x, b.full(end, x.dtype), dtype="bool")
+
+
+@row("angle.default")
+def angle(b, node):
+    """Of a real number, which is below 0 or is not; NaN has none."""
+    dtype, _ = result_type(node)
+    x = operand(b, node.args[0], dtype)
+    is_below = b.pointwise("lt", x, b.full(0, dtype), dtype="bool")
+    angle = b.pointwise("select", is_below, b.full(math.pi, dtype), b.full(0, dtype))
+    return b.pointwise("select", b.pointwise("is_nan", x, dtype="bool"), x, angle)
 
 
 @row("sgn.default")

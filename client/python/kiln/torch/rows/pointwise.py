@@ -122,6 +122,36 @@ def right_shift(b, node):
     return b.pointwise("floor_div", b.value(node.args[0]), b.full(2**by, dtype))
 
 
+@row("__lshift__.Scalar", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Tensor", "bitwise_left_shift.Tensor")
+def left_shift(b, node):
+    x, by, bits = shift_of(b, node)
+    return shifted(b, by, x, "mul", bits, b.full(0, x.dtype))
+
+
+@row("__rshift__.Tensor", "bitwise_right_shift.Tensor")
+def right_shift_by_each(b, node):
+    x, by, bits = shift_of(b, node)
+    sign = b.cast(b.pointwise("lt", x, b.full(0, x.dtype), dtype="bool"), x.dtype)
+    return shifted(b, by, x, "floor_div", bits, b.pointwise("sub", b.full(0, x.dtype), sign))
+
+
+def shift_of(b: Builder, node: fx.Node) -> tuple[Value, Value, int]:
+    """What is shifted, by how much, and its dtype's bits."""
+    dtype, _ = result_type(node)
+    require(dtype not in FLOATING and dtype != "bool", "a shift of numbers that are not whole")
+    return operand(b, node.args[0], dtype), operand(b, node.args[1], dtype), torch.iinfo(meta_of(node).dtype).bits
+
+
+def shifted(b: Builder, by: Value, x: Value, op: str, bits: int, beyond: Value) -> Value:
+    """A power of two after the other, for each bit of `by` that is set; `beyond` for shifts that are no places of the dtype."""
+    is_beyond = b.pointwise("ge", by, b.full(bits, by.dtype), dtype="bool")
+    is_beyond = b.pointwise("bitwise_or", is_beyond, b.pointwise("lt", by, b.full(0, by.dtype), dtype="bool"))
+    for places in (1 << k for k in range((bits - 1).bit_length())):
+        is_set = b.pointwise("ne", b.pointwise("bitwise_and", by, b.full(places, by.dtype)), b.full(0, by.dtype), dtype="bool")
+        x = b.pointwise("select", is_set, b.pointwise(op, x, b.full(2**places, x.dtype)), x)
+    return b.pointwise("select", is_beyond, beyond, x)
+
+
 def add_scaled(b: Builder, name: str, left, right, alpha, dtype: str) -> Value:
     """left ± alpha * right"""
     right = scaled(b, operand(b, right, dtype), number(alpha))

@@ -11,7 +11,7 @@ from ..builder import Builder
 from ..text import FLOATING, Value
 from .creation import ascending
 from .normalisation import statistics_dtype
-from .table import Family, arg, dims_of, number, operand, require, result_type, result_types, wrap
+from .table import Family, arg, dims_of, number, operand, require, result_type, result_types, scaled, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -72,8 +72,13 @@ def var(b, node):
     correction = node.kwargs.get("correction")
     dims = dims_of(arg(node, 1, "dim"), len(x.shape))
     correction = 1 if correction is None else number(correction)
-    require(int(correction) == correction, "a fractional correction")
-    return b.reduce("var", x, dims, bool(node.kwargs.get("keepdim", False)), correction=int(correction))
+    keep = bool(node.kwargs.get("keepdim", False))
+    if int(correction) == correction:
+        return b.reduce("var", x, dims, keep, correction=int(correction))
+    count = math.prod(x.shape[d] for d in dims)
+    require(isinstance(count, int) and count > correction, "a fractional correction of this count")
+    mean_square = b.reduce("var", b.cast(x, statistics_dtype(x.dtype)), dims, keep, correction=0)
+    return b.cast(scaled(b, mean_square, count / (count - correction)), x.dtype)
 
 
 @row("max.default", "min.default")
@@ -118,17 +123,33 @@ def cumsum(b, node):
 
 def running_sum(b: Builder, x: Value) -> Value:
     """Along the last dim."""
-    return in_blocks(b, x, "add", 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
+    return in_blocks(b, x, by(b, "add"), 0, lambda x: b.op("cumsum", (x,), x.dtype, x.shape, dim=len(x.shape) - 1))
 
 
 @row("cumprod.default")
 def cumprod(b, node):
-    def product(x: Value) -> Value:
-        last = len(x.shape) - 1
-        seen, _, is_before = all_before(b, x, last)
-        return b.reduce("prod", b.pointwise("select", is_before, seen, b.full(1, x.dtype)), [last + 1], False)
+    return running(b, node, lambda b, x: in_blocks(b, x, by(b, "mul"), 1, lambda x: reduced_before(b, x, "prod", 1)))
 
-    return running(b, node, lambda b, x: in_blocks(b, x, "mul", 1, product))
+
+def by(b: Builder, name: str) -> Callable[[Value, Value], Value]:
+    return lambda left, right: b.pointwise(name, left, right)
+
+
+def running_maximum(b: Builder, x: Value) -> Value:
+    """Along the last dim."""
+    lowest = -math.inf if x.dtype in FLOATING else LOWEST[x.dtype]
+    return in_blocks(b, x, by(b, "maximum"), lowest, lambda x: reduced_before(b, x, "amax", lowest))
+
+
+def reduced_before(b: Builder, x: Value, name: str, neutral: float) -> Value:
+    """The reduction of all up to each place along the last dim, by comparing places."""
+    last = len(x.shape) - 1
+    extent = x.shape[last]
+    require(isinstance(extent, int), "a scan along a symbolic extent")
+    numbers, results = (ascending(b, "i64", shape, dim) for shape, dim in (((1, extent), 1), ((extent, 1), 0)))
+    is_before = b.pointwise("le", numbers, results, dtype="bool")
+    seen = b.reshape(x, (*x.shape[:-1], 1, extent))
+    return b.reduce(name, b.pointwise("select", is_before, seen, b.full(neutral, x.dtype)), [last + 1], False)
 
 
 @row("_cdist_forward.default")
@@ -170,18 +191,9 @@ def distances_backward(b, node):
     return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
 
 
-# Scans compare each place with all before it: along no longer dims than this. Sums and products are scanned in blocks.
-MAX_SCANNED, BLOCK = 128, 16
-
-
-def all_before(b: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """x with the dim last and one before it, for the places of results; numbers along the last; where these are not beyond."""
-    extent = x.shape[dim]
-    require(isinstance(extent, int) and extent <= MAX_SCANNED, "a scan of more than is compared")
-    x = b.permute(x, [*(d for d in range(len(x.shape)) if d != dim), dim])
-    numbers, results = (ascending(b, "i64", shape, dim) for shape, dim in (((1, extent), 1), ((extent, 1), 0)))
-    is_before = b.pointwise("le", numbers, results, dtype="bool")
-    return b.reshape(x, (*x.shape[:-1], 1, extent)), numbers, is_before
+# Scans are made in blocks, of which each compares all its places.
+BLOCK = 16
+LOWEST = {"i32": -(2**31), "i64": -(2**63)}
 
 
 def scanned(b: Builder, result: Value, dim: int) -> Value:
@@ -201,7 +213,7 @@ def running(b: Builder, node: fx.Node, scan: Callable[[Builder, Value], Value]) 
     return scanned(b, b.cast(scan(b, x), dtype), dim)
 
 
-def in_blocks(b: Builder, x: Value, combine: str, neutral: float, scan: Callable[[Value], Value]) -> Value:
+def in_blocks(b: Builder, x: Value, combine: Callable[[Value, Value], Value], neutral: float, scan: Callable[[Value], Value]) -> Value:
     """The scan along the last dim of what combines: of each block for itself, by `scan`, then with all blocks before it, which are
     scanned the same way."""
     *outer, extent = x.shape
@@ -213,7 +225,7 @@ def in_blocks(b: Builder, x: Value, combine: str, neutral: float, scan: Callable
     totals = b.reshape(b.slice(inside, last + 1, BLOCK - 1, BLOCK, 1), (*outer, blocks))
     before = in_blocks(b, b.slice(totals, last, 0, blocks - 1, blocks - 1), combine, neutral, scan)
     before = b.reshape(padded(b, before, 1, 0, neutral), (*outer, blocks, 1))
-    return b.slice(b.reshape(b.pointwise(combine, before, inside), whole.shape), last, 0, extent, extent)
+    return b.slice(b.reshape(combine(before, inside), whole.shape), last, 0, extent, extent)
 
 
 def padded(b: Builder, x: Value, low: int, high: int, value: float) -> Value:
@@ -228,29 +240,32 @@ def padded(b: Builder, x: Value, low: int, high: int, value: float) -> Value:
 
 @row("logcumsumexp.default")
 def logcumsumexp(b, node):
-    x, (dtype, shape) = b.value(node.args[0]), result_type(node)
-    if not shape:
-        return x
-    dim = wrap(node.args[1], len(shape))
-    seen, _, is_before = all_before(b, b.cast(x, statistics_dtype(dtype)), dim)
-    seen = b.pointwise("select", is_before, seen, b.full(-math.inf, seen.dtype))
-    return scanned(b, b.cast(b.reduce("logsumexp", seen, [len(shape)], False), dtype), dim)
+    def both(left: Value, right: Value) -> Value:
+        high = b.pointwise("maximum", left, right)
+        apart = b.pointwise("neg", b.pointwise("abs", b.pointwise("sub", left, right)))
+        total = b.pointwise("add", high, b.pointwise("log1p", b.pointwise("exp", apart)))
+        is_infinite = b.pointwise("is_inf", high, dtype="bool")
+        return b.pointwise("select", is_infinite, high, total)
+
+    def scan(b: Builder, x: Value) -> Value:
+        return in_blocks(b, x, both, -math.inf, lambda x: reduced_before(b, x, "logsumexp", -math.inf))
+
+    return running(b, node, scan)
 
 
 @row("cummax.default", "cummin.default")
-def running_extreme(b, node):
-    x, (_, shape) = b.value(node.args[0]), result_types(node)[0]
-    require(x.dtype in FLOATING or x.dtype in ("i32", "i64"), "a scan of this dtype")
+def running_extreme_and_place(b, node):
+    """The place is the last at which an element was as far as any before it."""
+    x, ((dtype, shape), _) = b.value(node.args[0]), result_types(node)
     if not shape:
         return x, b.full(0, "i64")
-    is_max, dim = "max" in node.target._schema.name, wrap(node.args[1], len(shape))
-    seen, numbers, is_before = all_before(b, x, dim)
-    # The first is before all others, so it stands for what is not.
-    first = b.slice(seen, len(shape), 0, 1, 1)
-    best = b.reduce("amax" if is_max else "amin", b.pointwise("select", is_before, seen, first), [len(shape)], True)
-    is_best = b.pointwise("eq", seen, best, dtype="bool")
+    require(dtype == "bool" or dtype in FLOATING or dtype in LOWEST, "a scan of this dtype")
+    is_max, rank, dim = "max" in node.target._schema.name, len(shape), wrap(node.args[1], len(shape))
+    x = b.permute(b.cast(x, "i32") if dtype == "bool" else x, [*(d for d in range(rank) if d != dim), dim])
+    turned = "neg" if x.dtype in FLOATING else "bitwise_not"  # which no number of a dtype lacks, and which turns their order
+    best = running_maximum(b, x) if is_max else b.pointwise(turned, running_maximum(b, b.pointwise(turned, x)))
+    is_best = b.pointwise("eq", x, best, dtype="bool")
     if x.dtype in FLOATING:
-        is_best = b.pointwise("bitwise_or", is_best, b.pointwise("is_nan", b.expand(seen, is_best.shape), dtype="bool"))
-    place = b.pointwise("select", b.pointwise("bitwise_and", is_before, is_best), numbers, b.full(0, "i64"))
-    last = b.reduce("amax", place, [len(shape)], False)
-    return scanned(b, b.reshape(best, best.shape[:-1]), dim), scanned(b, last, dim)
+        is_best = b.pointwise("bitwise_or", is_best, b.pointwise("is_nan", x, dtype="bool"))
+    places = b.pointwise("select", is_best, ascending(b, "i64", x.shape[-1:]), b.full(0, "i64"))
+    return scanned(b, b.cast(best, dtype), dim), scanned(b, running_maximum(b, places), dim)

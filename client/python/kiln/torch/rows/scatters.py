@@ -33,6 +33,17 @@ def scatter_reduce(b, node):
     return b.reshape(result, result_type(node)[1])
 
 
+@row("scatter.reduce", "scatter.value_reduce")
+def scatter_with(b, node):
+    x, dim, indices, source = node.args[:4]
+    x, indices = (in_line(b, b.value(v)) for v in (x, indices))
+    source = in_line(b, b.value(source)) if isinstance(source, fx.Node) else b.full(number(source), x.dtype, indices.shape)
+    require(len(indices.shape) == len(x.shape) == len(source.shape), "indices of another rank")
+    reduction = {"add": "sum", "multiply": "prod"}[node.kwargs["reduce"]]
+    result = reduced(b, node, x, wrap(dim, len(x.shape)), indices, first_part(b, source, indices.shape), reduction, True)
+    return b.reshape(result, result_type(node)[1])
+
+
 @row("index_reduce.default")
 def index_reduce(b, node):
     x, dim, indices, source, reduction = node.args[:5]
@@ -47,7 +58,10 @@ def index_reduce(b, node):
 
 def reduced(b: Builder, node: fx.Node, x: Value, dim: int, indices: Value, source: Value, reduction: str, includes: bool) -> Value:
     """x with the reduction of what is written to each of its places, and of what was there if that is included."""
-    require(x.dtype != "bool", "a reduction of truths")
+    if x.dtype == "bool":
+        require(reduction != "mean", "a mean of truths")
+        x, source, reduction = b.cast(x, "i32"), b.cast(source, "i32"), {"sum": "amax", "prod": "amin"}.get(reduction, reduction)
+        return b.cast(reduced(b, node, x, dim, indices, source, reduction, includes), "bool")
     if reduction in ("amax", "amin"):
         return extreme(b, node, x, dim, indices, source, reduction == "amax", includes)
     ones = b.full(1, "i64", indices.shape)
@@ -89,6 +103,21 @@ def products(b: Builder, x: Value, dim: int, indices: Value, source: Value) -> V
     is_here = b.pointwise("eq", indices, ascending(b, indices.dtype, (extent, 1)), dtype="bool")
     values = b.reduce("prod", b.pointwise("select", is_here, source, b.full(1, source.dtype)), [len(outer) + 1], False)
     return b.permute(values, [along.index(d) for d in range(len(x.shape))])
+
+
+@row("replication_pad1d_backward.default", "replication_pad2d_backward.default", "replication_pad3d_backward.default")
+def replication_pad_backward(b, node):
+    """Each element of the gradient goes to the one that it was a copy of."""
+    grad, padding, (dtype, shape) = b.value(node.args[0]), [number(p) for p in node.args[2]], result_type(node)
+    grad = b.cast(grad, statistics_dtype(dtype))
+    for dim, low in zip(reversed(range(len(shape))), padding[::2]):
+        extents = (grad.shape[dim], shape[dim])
+        require(all(isinstance(e, int) for e in extents), "a symbolic extent")
+        places = ascending(b, "i64", extents[:1], start=-low)
+        places = b.pointwise("minimum", b.pointwise("maximum", places, b.full(0, "i64")), b.full(extents[1] - 1, "i64"))
+        whole = (*grad.shape[:dim], extents[1], *grad.shape[dim + 1 :])
+        grad = b.op("index_add", (b.full(0, grad.dtype, whole), places, grad), grad.dtype, whole, dim=dim)
+    return b.cast(grad, dtype)
 
 
 @row("put.default")

@@ -14,7 +14,7 @@ from torch import fx
 from ..builder import Builder, meta_of
 from ..text import FLOATING, Value
 from .creation import ascending
-from .reductions import MAX_SCANNED, all_before, in_blocks
+from .reductions import running_maximum
 from .table import Family, arg, aten, kept_shape, number, require, result_types, wrap
 
 FAMILY = Family()
@@ -22,6 +22,8 @@ row = FAMILY.row
 
 # Where the CPU's kernel for sorting takes less time than comparing all elements with each other.
 MAX_COMPARED = 64
+# Elements that are compared with each other where no kernel sorts.
+MAX_COMPARED_ELSEWHERE = 128
 
 
 def ranks(b: Builder, x: Value, descending: bool) -> Value:
@@ -51,7 +53,7 @@ def order_of(b: Builder, node: fx.Node, x: Value, dim: int, descending: bool) ->
     require(isinstance(extent, int), "sorting along a symbolic extent")
     if extent > MAX_COMPARED and meta_of(node.args[0]).device.type == "cpu":
         return b.op("argsort", (x,), "i64", x.shape, dim=dim, descending=descending)
-    require(extent <= MAX_SCANNED, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
+    require(extent <= MAX_COMPARED_ELSEWHERE, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
     along = [*(d for d in range(rank) if d != dim), dim]
     x = b.permute(x, along)
     places = ascending(b, "i64", x.shape, rank - 1)
@@ -179,12 +181,7 @@ def run_lengths(b: Builder, ordered: Value, places: Value) -> Value:
                   ordered.dtype, ordered.shape, dim=len(ordered.shape) - 1)  # fmt: skip
     is_first = b.pointwise("ne", ordered, before, dtype="bool")
     begins = b.pointwise("select", is_first, places, b.full(0, "i64"))
-
-    def latest(x: Value) -> Value:
-        seen, _, is_before = all_before(b, x, len(x.shape) - 1)
-        return b.reduce("amax", b.pointwise("select", is_before, seen, b.full(0, "i64")), [len(x.shape)], False)
-
-    return b.pointwise("sub", places, in_blocks(b, begins, "maximum", 0, latest))
+    return b.pointwise("sub", places, running_maximum(b, begins))
 
 
 @row("mode.default", settled=last_of_mode)
