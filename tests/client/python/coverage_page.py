@@ -36,10 +36,12 @@ LEFT = (
     ("gcd, lcm, powers of integers by tensors", "loops as long as the data say"),
     ("batch norm of halves in training, of rows, of images that are not in row-major order", "torch sums these in other orders"),
     ("sampling of grids in half precision", "torch rounds places to it"),
-    ("fractional pools, upsampling with antialias, segment_reduce, pdist", "no row yet"),
+    ("upsampling with antialias of large images", "torch's loops over the pixels that weigh something take less time than products"),
+    ("fractional pools, segment_reduce, pdist", "no row yet"),
     ("zeta, ndtri, incomplete gamma functions, Bessel functions but I0 and I1, orthogonal polynomials, nextafter, frexp", "no row yet"),
     ("histc over the range of its data", "torch looks at the range, and refuses one that is not finite"),
     ("gradients of bags scaled by frequency", "torch takes the frequencies of other indices"),
+    ("embedding_renorm", "it writes to weights what eager writes, to the last place"),
     ("_assert_async", "an error that torch raises"),
     ("_local_scalar_dense", "a number that Python reads"),
 )  # fmt: skip

@@ -73,6 +73,13 @@ def sampling_of_volumes(mode, padding, aligned):
                                  *aten.grid_sampler_3d_backward(g, x, points, mode, padding, aligned, [True, True]))  # fmt: skip
 
 
+def resizing(name, height, width, aligned, *factors):
+    """An image of 9 by 8, and a gradient of what is made of it."""
+    forward, backward = (getattr(aten, f"_upsample_{name}2d_aa{end}") for end in ("", "_backward"))
+    return (lambda x, g: (forward(x, [height, width], aligned, *factors), backward(g, [height, width], [2, 3, 9, 8], aligned, *factors)),
+            lambda: [f32(2, 3, 9, 8), f32(2, 3, height, width)])  # fmt: skip
+
+
 SAMPLINGS = list(itertools.product((0, 1), (0, 1, 2), (False, True)))
 X, Y = (3, 1, 5), (4, 1)  # broadcast to (3, 4, 5)
 UNARY = "neg abs sign exp expm1 sin cos tanh erf sigmoid silu mish hardswish hardsigmoid relu floor ceil round trunc"
@@ -154,7 +161,6 @@ CASES = {
     "batched products": (lambda a, b, c: (aten.bmm(a, b), aten.baddbmm(c, a, b, beta=2, alpha=0.5)), lambda: [f32(2, 5, 7), f32(2, 7, 3), f32(2, 5, 3)]),
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient by frequency": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, True), aten.embedding_dense_backward(g, i, 10, 3, True)), lambda: [f32(2, 6, 4), i64(2, 6)]),
-    "rows that are too long": (lambda w, i: tuple(aten.embedding_renorm(w, i, most, order) for most in (0.5, 3.0) for order in (1.0, 2.0, torch.inf)), lambda: [f32(9, 4), i64(5, 2, below=9)]),
     "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
     "rows by number": (lambda x, i: (aten.index_select(x, 1, i), aten.index(x, [None, i]), aten.index(x, [i - 7])), lambda: [f32(8, 9), i64(6, below=7)]),
     "rows by floats": (lambda t, x: (aten.embedding(t, aten._to_copy(x * 16, dtype=torch.int64)), aten.index_select(t, 0, aten._to_copy(aten.floor(x * 15), dtype=torch.int32)),
@@ -285,6 +291,7 @@ CASES = {
     "gradients of scales": (lambda g, w, i, o, s: (aten._embedding_bag_per_sample_weights_backward(g, w, i, o, aten._embedding_bag(w, i, o, False, 0, False, s, False, 2)[1], 0, 2),
                             aten._embedding_bag_backward(g, i, o, *aten._embedding_bag(w, i, o, False, 0, False, s)[1:], 7, False, 0, False, s, -1)),
                             lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
+    **{f"resizing {o}": resizing(*o) for name in ("bilinear", "bicubic") for o in ((name, 5, 17, False), (name, 1, 6, True), (name, 13, 6, False, 1.5, 0.8))},
     **{f"sampling {o}": (sampling(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in (*SAMPLINGS, *itertools.product((2,), (0, 1, 2), (False, True)))},
     **{f"sampling of volumes {o}": (sampling_of_volumes(*o), lambda: [f32(2, 3, 4, 2, 3), f32(2, 3, 5, 6, 4), f32(2, 4, 2, 3, 3) * 1.5]) for o in SAMPLINGS},
 }  # fmt: skip

@@ -8,8 +8,6 @@ from torch import fx
 
 from ..builder import Builder, broadcast, dim_of
 from ..text import Value
-from .normalisation import statistics_dtype
-from .reductions import norm_over
 from .table import Family, arg, aten, kept_shape, number, require, result_type, scaled, wrap
 
 FAMILY = Family()
@@ -50,23 +48,6 @@ def times_of(b: Builder, indices: Value, rows) -> Value:
     """How often each of so many rows is named."""
     indices = b.reshape(indices, (math.prod(indices.shape),))
     return b.op("index_add", (b.full(0, "i64", (rows,)), indices, b.full(1, "i64", indices.shape)), "i64", (rows,), dim=0)
-
-
-# What torch adds to a norm that it divides by.
-SMALLEST_NORM = 1e-7
-
-
-@row("embedding_renorm.default")
-def embedding_renorm(b, node):
-    """The rows that are named, where their norm is above the largest allowed, made as long as that."""
-    weight, indices, largest, order = b.value(node.args[0]), b.value(node.args[1]), *map(float, map(number, node.args[2:4]))
-    wide = statistics_dtype(weight.dtype)
-    norm = norm_over(b, b.cast(weight, wide), order, [1], True)
-    times = b.reshape(times_of(b, indices, weight.shape[0]), norm.shape)
-    is_named = b.pointwise("gt", times, b.full(0, "i64"), dtype="bool")
-    is_long = b.pointwise("bitwise_and", is_named, b.pointwise("gt", norm, b.full(largest, wide), dtype="bool"))
-    factor = b.pointwise("div", b.full(largest, wide), b.pointwise("add", norm, b.full(SMALLEST_NORM, wide)))
-    return b.pointwise("select", is_long, b.cast(b.pointwise("mul", b.cast(weight, wide), factor), weight.dtype), weight)
 
 
 @row("index_select.default")
