@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace kiln {
@@ -25,6 +26,9 @@ struct Doubt {
   /// By how many times it misses.
   double excess() const { return std::isfinite(difference()) ? difference() / allowed : HUGE_VAL; }
 };
+
+/// Whether an element need not be known to be more uncertain than so: to know more may take long.
+using IsEnough = std::function<bool(double uncertainty)>;
 
 inline void sort_worst_first(std::vector<Doubt>& doubts) {
   std::ranges::stable_sort(doubts, std::greater(), &Doubt::excess);

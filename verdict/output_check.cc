@@ -183,8 +183,10 @@ bool OutputCheck::is_excused_by_rounding(const Doubt& doubt, Verdict& verdict) c
   };
   if (may_overflow && agrees_with(m_output.within_range(flat), 0)) return true;
   if (!m_output.uncertainty) return false;
-  const double uncertain = m_output.uncertainty(flat);
-  return agrees_with(doubt.exact, uncertain) || (may_overflow && agrees_with(m_output.within_range(flat), uncertain));
+  const auto excuses = [&](double uncertain) {
+    return agrees_with(doubt.exact, uncertain) || (may_overflow && agrees_with(m_output.within_range(flat), uncertain));
+  };
+  return excuses(m_output.uncertainty(flat, excuses));
 }
 
 std::vector<std::vector<double>> OutputCheck::expected_blocks() const {

@@ -9,6 +9,7 @@
 #include "frontend/kernel/overwrites.h"
 #include "verdict/candidate_runner.h"
 #include "verdict/demanded_blocks.h"
+#include "verdict/doubts.h"
 #include "verdict/sample_data.h"
 
 namespace kiln {
@@ -23,8 +24,9 @@ struct OutputReference {
   int64_t reduction_length = 1;  // terms that are summed into one element, at most; for the tolerance
   std::function<double(int64_t flat)> expected;
   /// How far a right kernel may be off besides, since rounding errors of what is computed on the way come back (below);
-  /// infinite where that decides whether it is finite. Asked only of elements that miss the tolerance. May be empty.
-  std::function<double(int64_t flat)> uncertainty;
+  /// infinite where that decides whether it is finite; what is known of it once that is enough. Asked only of elements that
+  /// miss the tolerance. May be empty.
+  std::function<double(int64_t flat, const IsEnough& is_enough)> uncertainty;
   /// What decides which elements are looked at; without dims those of the output, with a small tile.
   Demand demand = {};
   /// `expected` of many elements at once, where that is cheaper. May be empty.

@@ -52,7 +52,7 @@ struct Config {
 
   bool deterministic = false;
   std::string random = "torch";
-  std::string convolution = "torch";
+  std::string convolution = "auto";
   std::string attention = "torch";
 
   std::string autotune_mode = "background";

@@ -103,6 +103,24 @@ TEST_F(VerdictTest, ARightCandidateIsAcceptedAgainAndAgain) {
   }
 }
 
+TEST_F(VerdictTest, AnElementsUncertaintyIsAskedForNoFurtherThanExcusesIt) {
+  constexpr int k_most = 1'000;
+  prepare(4, 16, 16);
+  int steps = 0;
+  m_outputs[0].uncertainty = [&](int64_t, const IsEnough& is_enough) {
+    double known = 0;
+    for (steps = 0; steps < k_most && !is_enough(known); ++steps) known += 0.1;
+    return known;
+  };
+  const auto off_by = [&](float error) {
+    return judge_damaged([=](auto& buffers, auto&) { floats(buffers[1])[5] += error; }).status.ok();
+  };
+  EXPECT_TRUE(off_by(0.45F));
+  EXPECT_EQ(steps, 5);
+  EXPECT_FALSE(off_by(2 * 0.1F * k_most));
+  EXPECT_EQ(steps, k_most);
+}
+
 TEST_F(VerdictTest, OneUnwrittenElementIsEnough) {
   for (int64_t stride : {300, 301}) {
     prepare(200, 300, stride);

@@ -83,7 +83,7 @@ class Session:
     @functools.cached_property
     def convolution(self) -> str:
         """Who computes convolutions: `convolution` of the configuration."""
-        return self._setting("convolution", "torch")
+        return self._setting("convolution", "auto")
 
     @functools.cached_property
     def attention(self) -> str:

@@ -10,6 +10,7 @@
 
 #include "base/expected.h"
 #include "frontend/ops/element_evaluator.h"
+#include "verdict/doubts.h"
 
 namespace kiln {
 
@@ -30,8 +31,7 @@ class FragmentReference {
   /// for itself: many times its largest change when inputs and all that is computed on the way are a rounding off at random,
   /// of the dtypes that they are computed in; and twice that when what is f16 or bf16 on the way is rounded to it and one
   /// more off. Infinite where that decides whether it is finite. Integers that f64 does not hold are unknown: any of theirs.
-  /// What is known of it is the answer once `is_enough` says so of that: to know more may take long.
-  using IsEnough = std::function<bool(double known)>;
+  /// What is known of it is the answer once `is_enough` says so of that.
   double uncertainty(size_t output, int64_t flat, const IsEnough& is_enough);
   double uncertainty(size_t output, int64_t flat) {
     return uncertainty(output, flat, [](double) { return false; });

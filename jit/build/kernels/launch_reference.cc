@@ -52,7 +52,7 @@ Expected<LaunchReference> LaunchReference::create(const Plan& plan, const Launch
          .strides = strides,
          .reduction_length = reduction_length(spec),
          .expected = [=](int64_t flat) { return whole->exact().at(value, flat); },
-         .uncertainty = [=](int64_t flat) { return whole->uncertainty(i, flat); },
+         .uncertainty = [=](int64_t flat, const IsEnough& is_enough) { return whole->uncertainty(i, flat, is_enough); },
          .many = [=](Flats flats, std::span<double> out) { whole->exact().many(value, flats, out); },
          .within_range = [=](int64_t flat) { return primitives->within_range(i, flat); }});
   }

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def convolution(monkeypatch):
-    """Convolutions are torch's unless that is configured."""
+    """Those of halves are torch's unless that is configured."""
     monkeypatch.setenv("KILN_CONVOLUTION", "kiln")
 
 #        name: (x, weight, stride, padding, dilation, transposed, output_padding, groups)
@@ -166,7 +166,7 @@ OF_TORCH = {"aten.convolution.default", "aten.convolution_backward.default"}
 
 @pytest.mark.parametrize("chosen, dtype, left", [
     ("auto", torch.float32, set()), ("auto", torch.float64, set()), ("auto", torch.bfloat16, OF_TORCH), ("auto", torch.float16, OF_TORCH),
-    ("kiln", torch.bfloat16, set()), ("torch", torch.float32, OF_TORCH), (None, torch.float32, OF_TORCH)], ids=str)  # fmt: skip
+    ("kiln", torch.bfloat16, set()), ("torch", torch.float32, OF_TORCH), (None, torch.float32, set()), (None, torch.bfloat16, OF_TORCH)], ids=str)  # fmt: skip
 def test_who_computes_them(monkeypatch, chosen, dtype, left):
     if chosen is None:
         monkeypatch.delenv("KILN_CONVOLUTION")
