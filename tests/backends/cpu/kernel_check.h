@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "backends/cpu/compile/backend.h"
@@ -281,11 +282,11 @@ class Rounding {
   }
 
   /// Root mean square of the errors of all outputs against the f64 reference, over that of the reference's values.
-  double error(const CpuTarget& target, const Schedule& schedule) const {
+  double error(const CpuTarget& target, const Schedule& schedule, std::span<const int64_t> extents = {}) const {
     const auto image = CpuCompileBackend().compile(m_spec, schedule, {"cpu", std::string(target.name)});
     EXPECT_TRUE(image.ok()) << image.status().to_string();
     std::vector<GuardedBuffer> ours = m_inputs;
-    run_in_ranges(LoadedImage(*image).executable(), pointers(ours), 1);
+    run_in_ranges(LoadedImage(*image).executable(), pointers(ours), 1, extents);
     double errors = 0, values = 0;
     for (size_t b = 0; b < ours.size(); ++b) {
       if (m_spec.buffers[b].role != BufferRole::output) continue;
@@ -311,15 +312,20 @@ inline double expected_rounding_error(int64_t terms, int64_t run) {
   return 0.4 * std::numeric_limits<float>::epsilon() / 2 * std::sqrt(longest / 2 + n / longest / 2);
 }
 
-/// Expects all candidates on all targets to round as sums by runs do; a factor of 2 is for what is random and for further
-/// levels of blocks.
+/// Expects all candidates on all targets, and code that takes sizes from its launches, to round as sums by runs do; a factor of
+/// 2 is for what is random and for further levels of blocks.
 inline void expect_runs(const KernelSpec& spec, int64_t terms, int64_t run) {
   const Rounding rounding(spec);
   for (const CpuTarget* target : runnable_targets()) {
-    for (const Schedule& schedule : default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)})) {
-      EXPECT_LE(rounding.error(*target, schedule), 2 * expected_rounding_error(terms, run))
-          << kernel_name(spec) << " of " << terms << " terms on " << target->name << ": " << schedule.description;
-    }
+    const Target name{"cpu", std::string(target->name)};
+    const auto expect_of = [&](const std::vector<Schedule>& schedules, std::span<const int64_t> extents) {
+      for (const Schedule& schedule : schedules) {
+        EXPECT_LE(rounding.error(*target, schedule, extents), 2 * expected_rounding_error(terms, run))
+            << kernel_name(spec) << " of " << terms << " terms on " << target->name << ": " << schedule.description;
+      }
+    };
+    expect_of(default_candidates(CpuCompileBackend(), spec, name), {});
+    if (const auto sized = CpuCompileBackend().sized(spec, name)) expect_of(sized->candidates, sized->extents);
   }
 }
 

@@ -88,6 +88,39 @@ KernelSpec normed_and_transposed(int64_t rows, int64_t columns) {
   return b.build();
 }
 
+/// Sums over `blocks` times `rows`, which lie apart, of each of `columns`: a gradient of a bias.
+KernelSpec summed(int64_t columns, int64_t blocks, int64_t rows) {
+  LoopsBuilder b({columns, blocks, rows}, 1);
+  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, (rows + 3) * columns, columns}));
+  b.next_stage();
+  b.output(b.reduced(sum), {1, 0, 0});
+  return b.build(true);
+}
+
+/// Each row of a sequence added to the row of a table that data names.
+KernelSpec scattered(int64_t columns, int64_t blocks, int64_t rows) {
+  constexpr int64_t k_table = 4;
+  LoopsBuilder b({columns, blocks, rows}, 1);
+  const ExprId index = b.input(DType::i64, {0, rows + 1, 1});
+  const ExprId place = b.op(ScalarOp::minimum, b.op(ScalarOp::abs, index), b.integer(DType::i64, k_table - 1));
+  const uint32_t table = b.buffer(DType::f32, k_table * columns, BufferRole::inout);
+  const ExprId row = b.input(DType::f32, {1, rows * columns, columns});
+  b.store(row, b.access(table, {1, 0, 0}, 0, {{place, columns, k_table}}), StoreMode::add);
+  return b.build();
+}
+
+KernelSpec softmax(int64_t rows, int64_t columns) {
+  LoopsBuilder b({rows, columns}, 1);
+  const ExprId x = b.input(DType::f32, {columns, 1});
+  const uint32_t most = b.reduce(Combiner::maximum, x);
+  b.next_stage();
+  const ExprId power = b.op(ScalarOp::exp, b.op(ScalarOp::sub, x, b.reduced(most)));
+  const uint32_t sum = b.reduce(Combiner::sum, power);
+  b.next_stage();
+  b.output(b.op(ScalarOp::div, power, b.reduced(sum)), {columns, 1});
+  return b.build();
+}
+
 KernelSpec squared(int64_t elements) {
   LoopsBuilder b({elements}, 1);
   const ExprId x = b.input(DType::f32, {1});
@@ -122,6 +155,18 @@ TEST(Sized, one_code_takes_any_number_of_rows) {
   expect_one_code({3, 5, 18}, 3, 1e-6, [](int64_t rows) { return normed(rows, 37); });
 }
 
+TEST(Sized, one_code_reduces_rows_of_any_length) {
+  expect_one_code({65, 128, 200, 201, 256, 1000, 1300}, 7, 1e-5, [](int64_t columns) { return normed(3, columns); });
+  expect_one_code({3000, 8191, 70000}, 3, 1e-5, [](int64_t columns) { return normed(3, columns); });
+  expect_one_code({64, 70, 127, 256, 321}, 5, 1e-5, [](int64_t columns) { return softmax(9, columns); });
+}
+
+TEST(Sized, one_code_sums_any_number_of_rows) {
+  expect_one_code({17, 20, 31, 128, 129, 1000, 5000}, 7, 1e-4, [](int64_t rows) { return summed(32, 3, rows); });
+  expect_one_code({2, 3, 40, 200}, 4, 1e-4, [](int64_t blocks) { return summed(32, blocks, 150); });
+  expect_one_code({17, 100, 150}, 3, 1e-5, [](int64_t rows) { return scattered(48, 5, rows); });
+}
+
 TEST(Sized, one_code_turns_rows_of_any_number_into_columns) {
   expect_one_code({35, 40, 47, 51}, 4, 0, [](int64_t rows) { return transposed(3, rows, 40); });
   expect_one_code({35, 40, 47, 51}, 4, 0, [](int64_t columns) { return transposed(3, 40, columns); });
@@ -142,7 +187,9 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
   for (const CpuTarget* target : runnable_targets()) {
     const auto form = [&](const KernelSpec& spec) { return backend.sized(spec, named(*target))->form; };
     EXPECT_EQ(form(grown(4, 64, 64)), form(grown(2, 128, 80)));
-    EXPECT_NE(form(normed(40, 200)), form(normed(40, 201)));
+    EXPECT_EQ(form(normed(40, 200)), form(normed(40, 201)));
+    EXPECT_EQ(form(summed(32, 2, 17)), form(summed(32, 9, 400)));
+    EXPECT_NE(form(summed(80, 3, 5)), form(summed(80, 3, 4)));  // laid out one after another
     EXPECT_EQ(form(squared(10'000)), form(squared(1'000'000)));
     EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
   }

@@ -61,6 +61,7 @@ class LoopsEmitter {
       m_sized->body.launch = &m_sized->launch;
       body.set_numbers(m_sized->body);
     }
+    plan_runs();
 
     const auto root = body.root();
     body.prepare(*root, m_all_roots, m_all_stores);
@@ -83,7 +84,12 @@ class LoopsEmitter {
   bool lanes_are_rows() const {
     return m_schedule.lane_dim >= 0 && m_schedule.lane_dim < static_cast<int>(m_loops.parallel_rank);
   }
-  int64_t extent(int dim) const { return m_loops.extents[static_cast<size_t>(dim)]; }
+  int64_t known_extent(int dim) const { return m_loops.extents[static_cast<size_t>(dim)]; }
+  /// The launch's, where it carries it.
+  llvm::Value* extent(int dim) {
+    if (m_sized == nullptr) return e.index(known_extent(dim));
+    return m_sized->launch.value(e, m_sized->extents[static_cast<size_t>(dim)], known_extent(dim));
+  }
 
   /// Loaded and stored: what is loaded may differ from stage to stage.
   std::vector<bool> changing_buffers() const {
@@ -106,7 +112,7 @@ class LoopsEmitter {
   Range bounds(size_t position, llvm::Value* task) {
     const auto split = static_cast<size_t>(m_grid.split);
     const LoopsGrid::Loop& loop = m_grid.order[position];
-    const int64_t end = extent(loop.dim);
+    const int64_t end = known_extent(loop.dim);
     if (task == nullptr || position > split) return {e.index(0), e.index(end)};
     int64_t inner = m_grid.chunks;
     for (size_t p = position + 1; p < split; ++p) inner *= m_grid.order[p].rounds;
@@ -157,17 +163,17 @@ class LoopsEmitter {
     const int64_t step = lane_step();
     llvm::Value* length = e.ir.CreateSub(end, begin);
     llvm::Value* full = e.ir.CreateAdd(begin, e.ir.CreateAnd(length, e.index(-step)));
-    const int64_t run = reduced != nullptr ? run_of(lane_rounds(), 1) : 0;
-    Values carried =
-        in_runs(reduced, run * step, begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
-          const auto block = m_body->nest(scope);
-          Scopes lanes;
-          for (int u = 0; u < m_schedule.unroll; ++u) {
-            const int64_t offset = int64_t{u} * m_schedule.lanes;
-            lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, offset, m_schedule.lanes, nullptr));
-          }
-          return body(*block, lanes, values);
-        });
+    llvm::Value* run = reduced != nullptr ? m_runs.back() : nullptr;
+    if (run != nullptr) run = e.ir.CreateMul(run, e.index(step));
+    Values carried = in_runs(reduced, run, begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
+      const auto block = m_body->nest(scope);
+      Scopes lanes;
+      for (int u = 0; u < m_schedule.unroll; ++u) {
+        const int64_t offset = int64_t{u} * m_schedule.lanes;
+        lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, offset, m_schedule.lanes, nullptr));
+      }
+      return body(*block, lanes, values);
+    });
     if (step == 1) return carried;
     return e.loop(full, end, m_schedule.lanes, carried, [&](llvm::Value* i, const Values& values) {
       const auto block = m_body->nest(scope);
@@ -184,10 +190,6 @@ class LoopsEmitter {
   // Extents that the launch carries: points of the dims without lanes, row-major, are shared evenly by the tasks; where the
   // lane dim is the only one, its elements are, in whole rounds.
 
-  llvm::Value* sized_extent(int dim) {
-    return m_sized->launch.value(e, m_sized->extents[static_cast<size_t>(dim)], extent(dim));
-  }
-
   llvm::Value* sized_tasks() { return m_sized->launch.value(e, m_sized->tasks, 0); }
 
   void share(Scope& root, const Emitter::Entry& entry) {
@@ -197,7 +199,7 @@ class LoopsEmitter {
     }
     if (dims.empty()) return share_lanes(root, entry);
     Values extents;
-    for (const int dim : dims) extents.push_back(sized_extent(dim));
+    for (const int dim : dims) extents.push_back(extent(dim));
     llvm::Value* points = extents[0];
     for (size_t i = 1; i < extents.size(); ++i) points = e.ir.CreateMul(points, extents[i]);
     const auto share_of = [&](llvm::Value* task) {
@@ -219,7 +221,7 @@ class LoopsEmitter {
   void at_point(Scope& scope, const std::vector<int>& dims, const Values& indices, size_t position) {
     if (position == dims.size()) {
       if (!lanes_are_rows()) return row(scope);
-      return over_rows(scope, {e.index(0), sized_extent(m_schedule.lane_dim)});
+      return over_rows(scope, {e.index(0), extent(m_schedule.lane_dim)});
     }
     const auto inside = m_body->bind(scope, dims[position], indices[position]);
     m_body->prepare(*inside, m_all_roots, m_all_stores);
@@ -239,12 +241,11 @@ class LoopsEmitter {
   }
 
   void share_lanes(Scope& root, const Emitter::Entry& entry) {
-    llvm::Value* end = sized_extent(m_schedule.lane_dim);
-    llvm::Value* unit = e.ir.CreateMul(sized_tasks(), e.index(lane_step()));
-    llvm::Value* rounds = e.ir.CreateUDiv(e.ir.CreateSub(e.ir.CreateAdd(end, unit), e.index(1)), unit);
-    llvm::Value* chunk = e.ir.CreateMul(rounds, e.index(lane_step()));
+    llvm::Value* end = extent(m_schedule.lane_dim);
+    llvm::Value* rounds = count_of(end, e.index(lane_step()));
     const auto bound = [&](llvm::Value* task) {
-      return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateMul(task, chunk), end);
+      llvm::Value* round = e.ir.CreateUDiv(e.ir.CreateMul(rounds, task), sized_tasks());
+      return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateMul(round, e.index(lane_step())), end);
     };
     over_rows(root, {bound(entry.first_task), bound(entry.last_task)});
   }
@@ -270,32 +271,46 @@ class LoopsEmitter {
   // Runs. Rounding errors of a long sum grow with its length, and faster than those of a sum of short sums (Higham,
   // "Accuracy and Stability of Numerical Algorithms", 2002, §4.2), so a long loop that carries totals is cut into runs.
 
-  static constexpr int64_t k_longest_run = 128;   // elements added to one accumulator
-  static constexpr int64_t k_most_unrolled = 16;  // points of the reduced dims without a loop
+  static constexpr int64_t k_longest_run = 128;  // elements added to one accumulator
 
   int64_t lane_step() const { return int64_t{m_schedule.lanes} * m_schedule.unroll; }
-  int64_t lane_rounds() const { return std::max<int64_t>(1, extent(m_schedule.lane_dim) / lane_step()); }
-  /// Iterations of a loop of `trips` that form a run, or 0 when the loop is one; an iteration adds `within` elements.
-  static int64_t run_of(int64_t trips, int64_t within) {
-    const int64_t run = std::max<int64_t>(1, k_longest_run / within);
-    return trips > run ? run : 0;
+  /// Decides m_runs. A loop adds to the totals that it is given once for each iteration and element of the loops inside of
+  /// it, or once for each run.
+  void plan_runs() {
+    const size_t lanes = m_reduced_dims.size();
+    m_runs.assign(lanes + 1, nullptr);
+    llvm::Value* additions = e.index(1);
+    if (m_schedule.lane_dim >= 0 && !lanes_are_rows()) {
+      llvm::Value* rounds = e.ir.CreateUDiv(extent(m_schedule.lane_dim), e.index(lane_step()));
+      additions = plan_run(lanes, larger(e.index(1), rounds), additions);
+    }
+    for (size_t position = lanes; position-- > 0;) {
+      additions = plan_run(position, extent(m_reduced_dims[position]), additions);
+    }
   }
-  /// How often the loops over the reduced dims from `position` on add to the totals they are given.
-  int64_t additions(size_t position) const {
-    const bool lanes = position == m_reduced_dims.size();
-    if (lanes && (m_schedule.lane_dim < 0 || lanes_are_rows())) return 1;
-    const int64_t trips = lanes ? lane_rounds() : extent(m_reduced_dims[position]);
-    const int64_t within = lanes ? 1 : additions(position + 1);
-    const int64_t run = run_of(trips, within);
-    return run == 0 ? trips * within : (trips + run - 1) / run;
+  /// Of a loop of `trips`, each of which adds `within` elements; gives how often the loop adds to what it is given.
+  llvm::Value* plan_run(size_t position, llvm::Value* trips, llvm::Value* within) {
+    llvm::Value* run = larger(e.index(1), e.ir.CreateUDiv(e.index(k_longest_run), within));
+    llvm::Value* is_one = e.ir.CreateICmpULE(trips, run);
+    const auto* known = llvm::dyn_cast<llvm::ConstantInt>(is_one);
+    if (known == nullptr || known->isZero()) m_runs[position] = run;
+    return e.ir.CreateSelect(is_one, e.ir.CreateMul(trips, within), count_of(trips, run));
   }
-  /// for i in [begin, end) by step, carrying the totals of a stage; each `run` of the index is summed by itself.
-  Values in_runs(const Stage* stage, int64_t run, llvm::Value* begin, llvm::Value* end, int64_t step,
+  /// Both fold constants, as the intrinsics do not.
+  llvm::Value* larger(llvm::Value* a, llvm::Value* b) { return e.ir.CreateSelect(e.ir.CreateICmpUGT(a, b), a, b); }
+  llvm::Value* count_of(llvm::Value* length, llvm::Value* piece) {
+    return e.ir.CreateUDiv(e.ir.CreateAdd(length, e.ir.CreateSub(piece, e.index(1))), piece);
+  }
+  /// for i in [begin, end) by step, carrying the totals of a stage; each `run` of the index (null: it is one) is summed by
+  /// itself.
+  Values in_runs(const Stage* stage, llvm::Value* run, llvm::Value* begin, llvm::Value* end, int64_t step,
                  const Values& initial, const Emitter::LoopBody& body) {
-    if (run == 0 || stage->reductions.empty()) return e.loop(begin, end, step, initial, body);
+    if (run == nullptr || stage->reductions.empty()) return e.loop(begin, end, step, initial, body);
     const size_t count = stage->reductions.size();
-    return e.loop(begin, end, run, initial, [&](llvm::Value* from, const Values& totals) {
-      llvm::Value* to = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(from, e.index(run)), end);
+    llvm::Value* runs = count_of(e.ir.CreateSub(end, begin), run);
+    return e.loop(e.index(0), runs, 1, initial, [&](llvm::Value* number, const Values& totals) {
+      llvm::Value* from = e.ir.CreateAdd(begin, e.ir.CreateMul(number, run));
+      llvm::Value* to = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(from, run), end);
       const Values sums = e.loop(from, to, step, identities(*stage, totals.size() / count), body);
       Values next;
       for (size_t i = 0; i < sums.size(); ++i) {
@@ -305,21 +320,14 @@ class LoopsEmitter {
       return next;
     });
   }
-  /// Few points inside lanes of rows, as a kernel's window has, are laid out one after another.
-  bool is_unrolled(size_t position) const {
-    int64_t points = lanes_are_rows() ? 1 : k_most_unrolled + 1;
-    for (; position < m_reduced_dims.size(); ++position) points *= extent(m_reduced_dims[position]);
-    return points <= k_most_unrolled;
-  }
   Values over_reduced(const Stage& stage, size_t position, const Values& initial, const Emitter::LoopBody& body) {
-    const int64_t trips = extent(m_reduced_dims[position]);
-    if (is_unrolled(position)) {
+    const int dim = m_reduced_dims[position];
+    if (is_laid_out(m_loops, m_schedule, dim)) {
       Values carried = initial;
-      for (int64_t i = 0; i < trips; ++i) carried = body(e.index(i), carried);
+      for (int64_t i = 0; i < known_extent(dim); ++i) carried = body(e.index(i), carried);
       return carried;
     }
-    const int64_t run = run_of(trips, additions(position + 1));
-    return in_runs(&stage, run, e.index(0), e.index(trips), 1, initial, body);
+    return in_runs(&stage, m_runs[position], e.index(0), extent(dim), 1, initial, body);
   }
 
   /// Loops over the reduced dims; innermost, one pass over the element of each lane.
@@ -363,7 +371,7 @@ class LoopsEmitter {
     const Stage& stage = m_loops.stages[s];
     if (position == m_reduced_dims.size()) {
       return over_lanes(
-          scope, e.index(0), e.index(extent(m_schedule.lane_dim)), initial,
+          scope, e.index(0), extent(m_schedule.lane_dim), initial,
           [&](Scope&, Scopes& lanes, const Values& carried) { return accumulate(stage, lanes, carried); }, &stage);
     }
     const int dim = m_reduced_dims[position];
@@ -450,6 +458,8 @@ class LoopsEmitter {
   std::vector<ExprId> m_all_roots;
   std::vector<Store> m_all_stores;
   std::vector<int> m_reduced_dims;  // without the lane dim
+  Values
+      m_runs;  // of the loops over them, then of that over lanes: iterations that form a run, null where the loop is one
   BodyEmitter* m_body = nullptr;
 };
 

@@ -244,6 +244,17 @@ std::string LoopsSchedule::describe() const {
   return fmt::format("{} lanes along d{}, {} vectors", lanes, lane_dim, unroll);
 }
 
+bool is_laid_out(const LoopsSpec& loops, const LoopsSchedule& schedule, int dim) {
+  constexpr int64_t k_most_points = 16;
+  const auto lanes_are_rows = schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank);
+  if (!lanes_are_rows || dim < static_cast<int>(loops.parallel_rank)) return false;
+  int64_t points = 1;
+  for (auto d = static_cast<size_t>(dim); d < loops.extents.size() && points <= k_most_points; ++d) {
+    points *= loops.extents[d];
+  }
+  return points <= k_most_points;
+}
+
 LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
   // A task should outlast its start (a wake-up is some microseconds); more tasks than this share no better.
   constexpr int64_t k_task_bytes = 16 << 10;

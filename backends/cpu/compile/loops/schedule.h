@@ -44,6 +44,11 @@ struct LoopsGrid {
   int64_t chunks = 1;
   int64_t tasks = 1;
 };
+
+/// Whether the points of a reduced dim, inside lanes of rows, are laid out one after another, as a kernel's window is: those
+/// of it and of the reduced dims inside of it are few.
+bool is_laid_out(const LoopsSpec& loops, const LoopsSchedule& schedule, int dim);
+
 LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule);
 
 }  // namespace kiln::cpu

@@ -10,7 +10,8 @@ namespace kiln::cpu {
 SizedLoops SizedLoops::open(const LoopsSpec& loops, const LoopsSchedule& schedule, int64_t tasks) {
   SizedLoops sized{loops, {}, 0, {}, std::vector<LaunchNumbers::Place>(loops.extents.size(), 0)};
   sized.tasks = sized.launch.carry(tasks);
-  for (size_t dim = 0; dim < loops.parallel_rank; ++dim) {
+  for (size_t dim = 0; dim < loops.extents.size(); ++dim) {
+    if (is_laid_out(loops, schedule, static_cast<int>(dim))) continue;
     sized.extents[dim] = sized.launch.open(sized.form.extents[dim]);
   }
   sized.body = BodyNumbers::open(sized.form.body, schedule.lane_dim, sized.launch);

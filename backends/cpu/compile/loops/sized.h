@@ -8,8 +8,8 @@
 
 namespace kiln::cpu {
 
-/// As LoopsSchedule, for code that takes from its launch what grows with the parallel dims: their extents, strides, offsets, and
-/// integer constants, which say where one tensor ends and the next begins. What is reduced has one extent.
+/// As LoopsSchedule, for code that takes from its launch extents, but of what is laid out, strides, offsets, and integer
+/// constants, which say where one tensor ends and the next begins.
 struct SizedLoopsSchedule : LoopsSchedule {
   static constexpr std::string_view k_implementation = "sized_loops";
   static constexpr uint32_t k_version = 2;
@@ -28,7 +28,7 @@ struct SizedLoops {
   static SizedLoops open(const LoopsSpec& loops, const LoopsSchedule& schedule, int64_t tasks);
 };
 
-/// None where no parallel dim is the launch's, or too many numbers are.
+/// None where no extent is the launch's, or too many numbers are.
 std::optional<SizedSpec> sized_loops(const KernelSpec& spec, const CpuTarget& target);
 
 }  // namespace kiln::cpu
