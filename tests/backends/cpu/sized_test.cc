@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+
+#include "backends/cpu/compile/attention/schedule.h"
 #include "tests/backends/cpu/kernel_check.h"
 #include "tests/conformance/attention_case.h"
 #include "tests/conformance/loops_builder.h"
@@ -9,41 +13,71 @@ namespace kiln::cpu {
 namespace {
 
 using conformance::AttentionBuilder;
+using conformance::AttentionCase;
 using conformance::LoopsBuilder;
 
 Target named(const CpuTarget& target) { return {"cpu", std::string(target.name)}; }
 
-/// Runs what was compiled for `made_of` on each of `specs` that has its form; gives how many have.
-size_t check_by_code_of(const KernelSpec& made_of, const std::vector<KernelSpec>& specs, const CpuTarget& target,
-                        double tolerance) {
-  const CpuCompileBackend backend;
-  const auto own = backend.sized(made_of, named(target));
-  if (!own) return 0;
-  const auto image = backend.compile(made_of, own->candidates.front(), named(target));
-  EXPECT_TRUE(image.ok()) << image.status().to_string();
-  if (!image.ok()) return 0;
-  const LoadedImage loaded(*image);
+using MakeBuffers = std::function<std::vector<GuardedBuffer>(const KernelSpec&)>;
+std::vector<GuardedBuffer> random_buffers(const KernelSpec& spec) { return make_buffers(spec, 11); }
+
+/// What was compiled for one spec, and how many others it has run.
+struct OneCode {
+  const CpuTarget* target;
+  std::string made_of;
+  Digest form;
+  std::unique_ptr<LoadedImage> image;
   size_t served = 0;
-  for (const KernelSpec& spec : specs) {
-    EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
-    const auto sized = backend.sized(spec, named(target));
-    if (!sized || sized->form != own->form) continue;
-    ++served;
-    std::vector<GuardedBuffer> ours = make_buffers(spec, 11);
-    const std::vector<GuardedBuffer> reference = reference_of(spec, ours);
-    run_in_ranges(loaded.executable(), pointers(ours), 3, sized->extents);
-    for (size_t b = 0; b < ours.size(); ++b) {
-      EXPECT_TRUE(ours[b].zones_are_whole()) << kernel_name(spec) << ": buffer " << b << " was written beyond its end";
-      for (int64_t i = 0; i < ours[b].elements(); ++i) {
-        const double expected = reference[b].at(i), got = ours[b].at(i);
-        if (std::abs(got - expected) <= tolerance * (1 + std::abs(expected))) continue;
-        ADD_FAILURE() << kernel_name(spec) << " on " << target.name << " by the code of " << kernel_name(made_of)
-                      << ": buffer " << b << " element " << i << " is " << got << ", expected " << expected;
-        return served;
-      }
+};
+
+/// Of the first spec and of the last, on each target whose code this host runs or emulates.
+std::vector<OneCode> compiled_for(const std::vector<KernelSpec>& specs) {
+  const CpuCompileBackend backend;
+  std::vector<OneCode> codes;
+  for (const CpuTarget& target : ladder()) {
+    if (!can_emulate(target)) continue;
+    for (const KernelSpec* spec : {&specs.front(), &specs.back()}) {
+      const auto sized = backend.sized(*spec, named(target));
+      EXPECT_TRUE(sized) << kernel_name(*spec) << " on " << target.name;
+      if (!sized) continue;
+      const auto image = backend.compile(*spec, sized->candidates.front(), named(target));
+      EXPECT_TRUE(image.ok()) << image.status().to_string();
+      if (image.ok())
+        codes.push_back({&target, kernel_name(*spec), sized->form, std::make_unique<LoadedImage>(*image)});
     }
   }
-  return served;
+  return codes;
+}
+
+void check_by(OneCode& code, const KernelSpec& spec, std::vector<GuardedBuffer> ours,
+              const std::vector<GuardedBuffer>& reference, double tolerance) {
+  const auto sized = CpuCompileBackend().sized(spec, named(*code.target));
+  if (!sized || sized->form != code.form) return;
+  ++code.served;
+  const HostExecutable& kernel = code.image->executable();
+  run_in_ranges(kernel, pointers(ours), 3, sized->extents);
+  for (size_t b = 0; b < ours.size(); ++b) {
+    EXPECT_TRUE(ours[b].zones_are_whole()) << kernel_name(spec) << ": buffer " << b << " was written beyond its end";
+    for (int64_t i = 0; i < ours[b].elements(); ++i) {
+      const double expected = reference[b].at(i), got = ours[b].at(i);
+      if (got == expected || std::abs(got - expected) <= tolerance * (1 + std::abs(expected))) continue;
+      ADD_FAILURE() << kernel_name(spec) << " on " << code.target->name << " by the code of " << code.made_of
+                    << ": buffer " << b << " element " << i << " is " << got << ", expected " << expected;
+      return;
+    }
+  }
+}
+
+/// Expects each code to run at least so many of the specs, whatever their sizes are.
+void expect_one_code_of(const std::vector<KernelSpec>& specs, size_t at_least, double tolerance,
+                        const MakeBuffers& make = random_buffers) {
+  std::vector<OneCode> codes = compiled_for(specs);
+  for (const KernelSpec& spec : specs) {
+    EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+    const std::vector<GuardedBuffer> inputs = make(spec);
+    for (OneCode& code : codes) check_by(code, spec, inputs, reference_of(spec, inputs), tolerance);
+  }
+  for (const OneCode& code : codes) EXPECT_GE(code.served, at_least) << code.made_of << " on " << code.target->name;
 }
 
 /// One more row behind `length` rows, in each of `heads`: a cache of keys that grows.
@@ -134,15 +168,44 @@ KernelSpec decoded(int64_t keys, bool is_interleaved) {
       .forward();
 }
 
+/// Inputs of a backward pass that fit: what the forward pass gives is the reference's.
+std::vector<GuardedBuffer> backward_buffers(const KernelSpec& spec) {
+  const auto& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
+  KernelSpec of_forward{spec.buffers, forward};
+  for (const Access* result : {&forward.out, &forward.lse})
+    of_forward.buffers[result->buffer].role = BufferRole::output;
+  std::vector<GuardedBuffer> buffers = make_buffers(spec, 11);
+  EXPECT_TRUE(run_reference(of_forward, pointers(buffers)).ok());
+  return buffers;
+}
+
+/// One code for all, of either pass.
+void expect_one_attention(const std::vector<AttentionCase>& cases, double tolerance) {
+  std::vector<KernelSpec> forward, backward;
+  for (const AttentionCase& c : cases) {
+    forward.push_back(AttentionBuilder(c).forward());
+    backward.push_back(AttentionBuilder(c).backward());
+  }
+  expect_one_code_of(forward, cases.size(), tolerance);
+  expect_one_code_of(backward, cases.size(), 4 * tolerance, backward_buffers);
+}
+
+/// Cases of these lengths; `change` says what else they are.
+template <typename Change>
+std::vector<AttentionCase> of_lengths(const std::vector<int64_t>& lengths, const Change& change) {
+  std::vector<AttentionCase> cases;
+  for (const int64_t length : lengths) {
+    cases.push_back({.batch = 2, .heads = 2, .kv_heads = 1, .q_len = length, .k_len = length, .head_dim = 20});
+    change(cases.back());
+  }
+  return cases;
+}
+
 template <typename Make>
 void expect_one_code(const std::vector<int64_t>& sizes, size_t at_least, double tolerance, const Make& make) {
   std::vector<KernelSpec> specs;
   for (const int64_t size : sizes) specs.push_back(make(size));
-  for (const CpuTarget* target : runnable_targets()) {
-    for (const int64_t size : {sizes.front(), sizes.back()}) {
-      EXPECT_GE(check_by_code_of(make(size), specs, *target, tolerance), at_least) << size << " on " << target->name;
-    }
-  }
+  expect_one_code_of(specs, at_least, tolerance);
 }
 
 TEST(Sized, one_code_grows_a_cache_by_a_row) {
@@ -182,6 +245,31 @@ TEST(Sized, one_code_sees_any_number_of_keys) {
   }
 }
 
+TEST(Sized, one_code_of_attention_takes_any_lengths) {
+  const std::vector<int64_t> lengths{2, 17, 32, 65, 257};
+  expect_one_attention(of_lengths(lengths, [](AttentionCase&) {}), 1e-5);
+  expect_one_attention(of_lengths(lengths, [](AttentionCase& c) { c.causal = c.interleaved = true; }), 1e-5);
+  expect_one_attention(of_lengths({17, 64, 130}, [](AttentionCase& c) { c.k_len = 2 * c.q_len + 3, c.strided = true; }),
+                       1e-5);
+  expect_one_attention(
+      of_lengths({20, 64, 131}, [](AttentionCase& c) { c.causal = true, c.causal_offset = c.k_len / 2; }), 1e-5);
+  expect_one_attention(
+      of_lengths({20, 64, 131}, [](AttentionCase& c) { c.causal = true, c.causal_offset = -c.k_len / 2; }), 1e-5);
+}
+
+TEST(Sized, one_code_of_attention_takes_any_batch_heads_bias_and_window) {
+  expect_one_attention(
+      of_lengths({33, 50, 64, 100}, [](AttentionCase& c) { c.batch = 2 + c.q_len / 20, c.heads = c.kv_heads = 3; }),
+      1e-5);
+  expect_one_attention(of_lengths({33, 48, 131}, [](AttentionCase& c) { c.bias = true; }), 1e-5);
+  expect_one_attention(of_lengths({33, 64, 131}, [](AttentionCase& c) { c.window = c.q_len / 3; }), 1e-5);
+}
+
+TEST(Sized, one_code_of_attention_takes_halves) {
+  expect_one_attention(of_lengths({20, 64, 131}, [](AttentionCase& c) { c.dtype = DType::bf16, c.causal = true; }),
+                       2e-2);
+}
+
 TEST(Sized, what_code_depends_on_is_in_the_form) {
   const CpuCompileBackend backend;
   for (const CpuTarget* target : runnable_targets()) {
@@ -192,6 +280,25 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
     EXPECT_NE(form(summed(80, 3, 5)), form(summed(80, 3, 4)));  // laid out one after another
     EXPECT_EQ(form(squared(10'000)), form(squared(1'000'000)));
     EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
+    const auto backward = [](int64_t keys) {
+      return AttentionBuilder({.heads = 2, .kv_heads = 2, .q_len = 20, .k_len = keys}).backward();
+    };
+    EXPECT_EQ(form(backward(40)), form(backward(512)));
+    EXPECT_NE(form(backward(40)), form(backward(513)));  // more room
+    const auto grouped = [](int64_t kv_heads) {
+      return AttentionBuilder({.heads = 4, .kv_heads = kv_heads, .q_len = 20, .k_len = 40}).forward();
+    };
+    EXPECT_NE(form(grouped(4)), form(grouped(2)));
+  }
+}
+
+TEST(Sized, a_workspace_has_room_for_as_many_keys_as_its_schedule_says) {
+  const KernelSpec spec = AttentionBuilder({.heads = 2, .kv_heads = 2, .q_len = 20, .k_len = 40}).backward();
+  using Choices = SizedAttentionSchedule<AttentionSchedule>;
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto of_keys = [](uint32_t most) { return Choices{{.key_block = 64, .tile_rows = 4}, most}; };
+    expect_refused(spec, *target, of_keys(39), "39 keys at most");
+    EXPECT_TRUE(CpuCompileBackend().compile(spec, {encode_choices(of_keys(40)), "40"}, named(*target)).ok());
   }
 }
 

@@ -1,6 +1,8 @@
 #include "backends/cpu/compile/attention/attention.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 
 #include "backends/cpu/compile/attention/decode.h"
 #include "backends/cpu/compile/attention/emission.h"
@@ -86,10 +88,15 @@ Status decode_claims(const KernelSpec& spec, const CpuTarget&) {
   return claims(spec, attention);
 }
 
+/// Whether a task of the backward pass has room for so many keys.
+bool fits_backward(const AttentionSpec& forward, int64_t keys) {
+  const int64_t bytes = (keys + 64) * (forward.head_dim + forward.value_dim + 32) * 4;
+  return bytes <= static_cast<int64_t>(limits::k_task_workspace_bytes) / 2;
+}
+
 Status attention_backward_claims(const KernelSpec& spec, const CpuTarget&) {
   const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
-  const int64_t bytes = (forward.k_len + 64) * (forward.head_dim + forward.value_dim + 32) * 4;
-  if (bytes > static_cast<int64_t>(limits::k_task_workspace_bytes) / 2) {
+  if (!fits_backward(forward, forward.k_len)) {
     return error(StatusCode::unimplemented, "attention backward: {} keys of {} need too large a workspace",
                  forward.k_len, forward.head_dim + forward.value_dim);
   }
@@ -160,6 +167,42 @@ std::vector<Schedule> pairs_backward_schedules(const KernelSpec&, const CpuTarge
 
 constexpr int64_t k_few_queries = 16;  // of each head: then whole vectors of queries cost more
 
+/// Whether code that takes sizes from its launches is of few queries: of few keys they share code with more queries.
+bool reads_keys_once(const AttentionSpec& attention) {
+  constexpr int64_t k_few_keys = 128;
+  return attention.q_len == 1 || (attention.q_len <= k_few_queries && attention.k_len > k_few_keys);
+}
+
+/// By the first choices of `Choices` for the target's usual machine. None where the row has no schedules there.
+template <typename Choices, typename Spec>
+std::optional<SizedSpec> sized_attention(const KernelSpec& spec, const CpuTarget& target,
+                                         const std::vector<Schedule>& schedules, uint32_t most_keys = 0) {
+  if (schedules.empty()) return std::nullopt;
+  const auto best = parse_choices<Choices>(schedules.front().bytes);
+  auto [form, numbers] = opened(std::get<Spec>(spec.kernel));
+  if (!best.ok() || numbers.launch.carried().size() > limits::k_launch_extents) return std::nullopt;
+  const SizedAttentionSchedule<Choices> choices{*best, most_keys};
+  return sized_spec(spec, std::move(form), numbers.launch,
+                    {encode_choices(choices), "sized, " + choices.describe(target)});
+}
+
+template <typename Choices, auto schedules>
+std::optional<SizedSpec> sized_forward(const KernelSpec& spec, const CpuTarget& target) {
+  if (reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
+  return sized_attention<Choices, AttentionSpec>(spec, target, schedules(spec, target, default_machine(target)));
+}
+
+/// A task's workspace has room for the next power of two of keys, so that neighbouring sizes share code.
+template <typename Choices, auto schedules>
+std::optional<SizedSpec> sized_backward(const KernelSpec& spec, const CpuTarget& target) {
+  constexpr uint32_t k_least_keys = 512;
+  const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
+  const uint32_t most_keys = std::max(k_least_keys, std::bit_ceil(static_cast<uint32_t>(forward.k_len)));
+  if (!fits_backward(forward, most_keys)) return std::nullopt;
+  return sized_attention<Choices, AttentionBackwardSpec>(spec, target, schedules(spec, target, default_machine(target)),
+                                                         most_keys);
+}
+
 std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
   if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return {};
   std::vector<Schedule> schedules;
@@ -171,27 +214,43 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
 }
 
 std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget& target) {
-  if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return std::nullopt;
+  if (!reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
   return sized_decode_attention(spec, target);
 }
 
+/// The row of `Choices`, and the one whose code takes sizes from its launches.
+template <typename Choices, auto claims, auto schedules>
+constexpr std::array k_forward_rows{
+    Implementation{Choices::k_implementation, claims, schedules, emit_attention<Choices>},
+    Implementation{Choices::k_sized, claims, no_schedules, emit_attention<SizedAttentionSchedule<Choices>>,
+                   sized_forward<Choices, schedules>}};
+template <typename Choices, auto claims, auto schedules>
+constexpr std::array k_backward_rows{
+    Implementation{Choices::k_implementation, claims, schedules, emit_attention_backward<Choices>},
+    Implementation{Choices::k_sized, claims, no_schedules, emit_attention_backward<SizedAttentionSchedule<Choices>>,
+                   sized_backward<Choices, schedules>}};
+
+constexpr auto k_amx = k_forward_rows<AmxAttentionSchedule, tiles_claims, tiles_schedules>;
+constexpr auto k_bf16 = k_forward_rows<Bf16AttentionSchedule, pairs_claims, pairs_schedules>;
+constexpr auto k_elements = k_forward_rows<AttentionSchedule, attention_claims, attention_schedules>;
 constexpr std::array k_forward{
     Implementation{DecodeSchedule::k_implementation, decode_claims, decode_schedules, emit_decode_attention},
     Implementation{SizedDecodeSchedule::k_implementation, decode_claims, no_schedules, emit_sized_decode_attention,
                    sized_decode},
-    Implementation{AmxAttentionSchedule::k_implementation, tiles_claims, tiles_schedules,
-                   emit_attention<AmxAttentionSchedule>},
-    Implementation{Bf16AttentionSchedule::k_implementation, pairs_claims, pairs_schedules,
-                   emit_attention<Bf16AttentionSchedule>},
-    Implementation{AttentionSchedule::k_implementation, attention_claims, attention_schedules,
-                   emit_attention<AttentionSchedule>}};
-constexpr std::array k_backward{
-    Implementation{AmxAttentionSchedule::k_implementation, tiles_backward_claims, tiles_backward_schedules,
-                   emit_attention_backward<AmxAttentionSchedule>},
-    Implementation{Bf16AttentionSchedule::k_implementation, pairs_backward_claims, pairs_backward_schedules,
-                   emit_attention_backward<Bf16AttentionSchedule>},
-    Implementation{AttentionSchedule::k_implementation, attention_backward_claims, attention_backward_schedules,
-                   emit_attention_backward<AttentionSchedule>}};
+    k_amx[0],
+    k_amx[1],
+    k_bf16[0],
+    k_bf16[1],
+    k_elements[0],
+    k_elements[1]};
+
+constexpr auto k_amx_backward = k_backward_rows<AmxAttentionSchedule, tiles_backward_claims, tiles_backward_schedules>;
+constexpr auto k_bf16_backward =
+    k_backward_rows<Bf16AttentionSchedule, pairs_backward_claims, pairs_backward_schedules>;
+constexpr auto k_elements_backward =
+    k_backward_rows<AttentionSchedule, attention_backward_claims, attention_backward_schedules>;
+constexpr std::array k_backward{k_amx_backward[0],  k_amx_backward[1],      k_bf16_backward[0],
+                                k_bf16_backward[1], k_elements_backward[0], k_elements_backward[1]};
 
 }  // namespace
 

@@ -30,18 +30,20 @@ using llvm::Value;
 class AttentionBackward {
  public:
   AttentionBackward(Emitter& emitter, const KernelSpec& spec, const AttentionBackwardSpec& backward,
-                    const AttentionSchedule& schedule, AttentionStep step)
-      : m_a(emitter, spec, backward.forward, schedule, step),
+                    const AttentionSchedule& schedule, AttentionStep step, int64_t most_keys,
+                    AttentionNumbers numbers = {})
+      : m_a(emitter, spec, backward.forward, schedule, step, std::move(numbers)),
         m_tiles(m_a),
         e(emitter),
         m_attention(backward.forward),
-        m_spec(backward) {}
+        m_spec(backward),
+        m_most_keys(most_keys) {}
 
   LaunchShape emit();
 
  private:
   void plan_workspace();
-  void emit_task(const Emitter::Entry& entry, Value* task);
+  void emit_piece(const Emitter::Entry& entry, Value* piece);
   void emit_queries(const AttentionPlace& place, Value* kv_head, Value* first_query);
   void load_queries(const AttentionPlace& place, Value* first_query);
   void emit_keys(const AttentionPlace& place, Value* kv_head, Value* first_query, Value* first, Value* count,
@@ -51,6 +53,7 @@ class AttentionBackward {
   void accumulate_rows(Value* weights, Value* rows_of_queries, int64_t columns, Value* out, Value* count,
                        Value* queries);
   llvm::Function* gradients_of_scores(bool masked);
+  void write_gradients(llvm::Argument* argument, bool masked);
   Value* at(int64_t offset) { return m_a.at(offset); }
   int64_t query_columns() const { return m_a.rows.padded(m_attention.head_dim); }
   int64_t value_columns() const { return m_a.rows.padded(m_attention.value_dim); }
@@ -60,6 +63,7 @@ class AttentionBackward {
   Emitter& e;
   const AttentionSpec& m_attention;
   const AttentionBackwardSpec& m_spec;
+  const int64_t m_most_keys;  // what the workspace has room for
   int64_t m_grad_k = 0, m_grad_v = 0, m_query_rows = 0, m_queries = 0, m_grad_rows = 0, m_grads = 0, m_scores = 0,
           m_grad_scores = 0, m_grad_q = 0, m_lse = 0, m_delta = 0, m_keys = 0, m_values = 0, m_key_columns = 0,
           m_grad_pairs = 0;
@@ -69,7 +73,7 @@ class AttentionBackward {
 void AttentionBackward::plan_workspace() {
   const auto take = [&](int64_t bytes) { return m_a.take(bytes); };
   const int64_t block = m_a.block_bytes(), keys = m_a.schedule.key_block;
-  const int64_t all_keys = m_attention.k_len + m_a.schedule.tile_rows;
+  const int64_t all_keys = m_most_keys + m_a.schedule.tile_rows;
   m_grad_k = take(all_keys * query_columns() * 4);
   m_grad_v = take(all_keys * value_columns() * 4);
   m_query_rows = take(query_columns() * block);
@@ -91,21 +95,24 @@ void AttentionBackward::plan_workspace() {
 
 LaunchShape AttentionBackward::emit() {
   plan_workspace();
-  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads,
-                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
+  return m_a.emit_tasks([&] { return e.ir.CreateMul(m_a.batch(), m_a.kv_heads()); },
+                        [&](const Emitter::Entry& entry, Value* piece) { emit_piece(entry, piece); });
 }
 
-void AttentionBackward::emit_task(const Emitter::Entry& entry, Value* task) {
-  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(task, e.index(m_attention.kv_heads)), nullptr};
-  Value* kv_head = e.ir.CreateURem(task, e.index(m_attention.kv_heads));
+void AttentionBackward::emit_piece(const Emitter::Entry& entry, Value* piece) {
+  Value* kv_heads = m_a.kv_heads();
+  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(piece, kv_heads), nullptr, entry.extents};
+  Value* kv_head = e.ir.CreateURem(piece, kv_heads);
   if (m_a.tiles) m_tiles.enter();
-  m_a.fill(at(m_grad_k), m_query_rows - m_grad_k, 0);  // dK and dV lie next to each other
+  Value* keys = m_a.k_len();
+  Value* tiles_of_keys = e.ir.CreateAdd(keys, e.index(m_a.schedule.tile_rows));
+  m_a.fill(at(m_grad_k), e.ir.CreateMul(tiles_of_keys, e.index(query_columns() * 4)), 0);
+  m_a.fill(at(m_grad_v), e.ir.CreateMul(tiles_of_keys, e.index(value_columns() * 4)), 0);
   e.loop(e.index(0), e.index(m_a.group()), 1, [&](Value* member) {
     place.head = e.ir.CreateAdd(e.ir.CreateMul(kv_head, e.index(m_a.group())), member);
-    e.loop(e.index(0), e.index(m_a.blocks()), 1,
+    e.loop(e.index(0), m_a.blocks(), 1,
            [&](Value* block) { emit_queries(place, kv_head, e.ir.CreateMul(block, e.index(m_a.block()))); });
   });
-  Value* keys = e.index(m_attention.k_len);
   m_a.rows.store(m_a.layout(m_spec.grad_k, m_attention.head_dim), at(m_grad_k), m_a.base(m_spec.grad_k, place, kv_head),
                  keys, m_a.pairs ? m_attention.scale : 1);
   m_a.rows.store(m_a.layout(m_spec.grad_v, m_attention.value_dim), at(m_grad_v),
@@ -151,7 +158,7 @@ void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_q
   m_a.fill(at(m_lse), m_a.block_bytes(), k_infinity);
   Value* lse = m_a.from_query(m_attention.lse, place, first_query);
   e.loop(e.index(0), valid, 1, [&](Value* row) {
-    Value* value = e.load(e.f32(), e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));
+    Value* value = e.load(e.f32(), e.advance(lse, e.ir.CreateMul(row, m_a.row_bytes(m_attention.lse))));
     Value* no_key = e.ir.CreateFCmpOEQ(value, Emitter::real(e.f32(), -k_infinity));
     value = e.ir.CreateSelect(no_key, Emitter::real(e.f32(), k_infinity), value);
     e.store(value, e.advance(at(m_lse), e.ir.CreateMul(row, e.index(4))));
@@ -169,7 +176,7 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
   score_tiles(values, m_attention.value_dim, at(m_grads), at(m_grad_scores), count, masked, 1);
   Value* rows = masked ? m_a.round_to_tile(count) : count;
   e.ir.CreateCall(gradients_of_scores(masked), {place.buffers, place.status, at(m_scores), at(m_grad_scores), at(m_lse),
-                                                place.batch, place.head, first_query, first, rows});
+                                                place.batch, place.head, first_query, first, rows, place.extents});
   const auto row_of = [&](int64_t offset, int64_t columns) {
     return e.advance(at(offset), e.ir.CreateMul(first, e.index(columns * 4)));
   };
@@ -182,7 +189,8 @@ void AttentionBackward::emit_keys(const AttentionPlace& place, Value* kv_head, V
   int64_t weights = m_grad_scores;
   if (m_a.pairs) {
     weights = m_grad_pairs;
-    m_a.rows.load_row_pairs({DType::bf16, m_a.block(), 2 * m_a.block(), 1}, at(m_grad_scores), at(weights), rows);
+    m_a.rows.load_row_pairs({DType::bf16, m_a.block(), 1, e.index(m_a.block_bytes())}, at(m_grad_scores), at(weights),
+                            rows);
     if (m_a.tiles) return m_tiles.weighted_sum(tensor, first, count, at(weights), at(m_grad_q));
     columns = m_a.key_columns(m_attention.k, m_attention.head_dim, tensor, first, count, at(m_key_columns));
   }
@@ -227,11 +235,15 @@ void AttentionBackward::accumulate_rows(Value* weights, Value* rows_of_queries, 
 llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
   llvm::Function*& function = m_gradients[masked];
   if (function != nullptr) return function;
-  const auto resume = e.ir.saveIP();
   llvm::Type *p = e.pointer(), *i = e.i64();
-  function =
-      e.begin_function(masked ? "masked_gradients" : "gradients", e.ir.getVoidTy(), {p, p, p, p, p, i, i, i, i, i});
-  auto* argument = function->arg_begin();
+  m_a.write_function(function, masked ? "masked_gradients" : "gradients", e.ir.getVoidTy(),
+                     {p, p, p, p, p, i, i, i, i, i},
+                     [&](llvm::Argument* argument) { write_gradients(argument, masked); });
+  return function;
+}
+
+/// (buffers, status, scores, their gradients, lse, batch, head, first query, first key, rows)
+void AttentionBackward::write_gradients(llvm::Argument* argument, bool masked) {
   const AttentionPlace place{argument, argument + 1, argument + 5, argument + 6};
   Value *scores = argument + 2, *gradients = argument + 3, *lse = argument + 4;
   ScoreLoop loop(m_a, place, argument + 7, m_a.tiles ? m_attention.scale : 1);
@@ -255,8 +267,6 @@ llvm::Function* AttentionBackward::gradients_of_scores(bool masked) {
     m_a.store_row(gradients_of_row, gradient_row);
   });
   e.ir.CreateRetVoid();
-  e.ir.restoreIP(resume);
-  return function;
 }
 
 }  // namespace
@@ -267,14 +277,26 @@ Expected<LaunchShape> emit_attention_backward(Emitter& emitter, const KernelSpec
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
   const auto& backward = std::get<AttentionBackwardSpec>(spec.kernel);
-  return AttentionBackward(emitter, spec, backward, schedule, Choices::k_step).emit();
+  if constexpr (k_takes_sizes<Choices>) {
+    if (backward.forward.k_len > schedule.most_keys) {
+      return invalid_argument("attention, {} keys at most: {} keys", schedule.most_keys, backward.forward.k_len);
+    }
+    return AttentionBackward(emitter, spec, backward, schedule, Choices::k_step, schedule.most_keys,
+                             opened(backward).numbers)
+        .emit();
+  } else {
+    return AttentionBackward(emitter, spec, backward, schedule, Choices::k_step, backward.forward.k_len).emit();
+  }
 }
 
-template Expected<LaunchShape> emit_attention_backward<AttentionSchedule>(Emitter&, const KernelSpec&,
-                                                                          std::span<const uint8_t>);
-template Expected<LaunchShape> emit_attention_backward<AmxAttentionSchedule>(Emitter&, const KernelSpec&,
-                                                                             std::span<const uint8_t>);
-template Expected<LaunchShape> emit_attention_backward<Bf16AttentionSchedule>(Emitter&, const KernelSpec&,
-                                                                              std::span<const uint8_t>);
+#define KILN_EMIT(Choices)                                                                                             \
+  template Expected<LaunchShape> emit_attention_backward<Choices>(Emitter&, const KernelSpec&,                         \
+                                                                  std::span<const uint8_t>);                           \
+  template Expected<LaunchShape> emit_attention_backward<SizedAttentionSchedule<Choices>>(Emitter&, const KernelSpec&, \
+                                                                                          std::span<const uint8_t>);
+KILN_EMIT(AttentionSchedule)
+KILN_EMIT(Bf16AttentionSchedule)
+KILN_EMIT(AmxAttentionSchedule)
+#undef KILN_EMIT
 
 }  // namespace kiln::cpu

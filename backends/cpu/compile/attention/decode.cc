@@ -4,7 +4,6 @@
 
 #include "backends/cpu/compile/attention/attention.h"
 #include "backends/cpu/compile/attention/emission.h"
-#include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/cpu/compile/emit/split.h"
 #include "backends/schedule_bytes.h"
 
@@ -26,35 +25,24 @@ namespace {
 
 using llvm::Value;
 
-/// Attention whose numbers of keys were opened.
-struct SizedDecode {
-  struct Heads {
-    LaunchNumbers::Place batch = 0, head = 0;  // strides
-  };
-  AttentionSpec form;
-  LaunchNumbers launch;
-  LaunchNumbers::Place count = 0;
-  Heads keys, values;
-
-  static SizedDecode open(const AttentionSpec& attention) {
-    SizedDecode sized{attention, {}, 0, {}, {}};
-    sized.count = sized.launch.open(sized.form.k_len);
-    sized.keys = {sized.launch.open(sized.form.k.strides[0]), sized.launch.open(sized.form.k.strides[1])};
-    sized.values = {sized.launch.open(sized.form.v.strides[0]), sized.launch.open(sized.form.v.strides[1])};
-    return sized;
-  }
-};
+/// How many keys there are, and where a head's begin.
+OpenedAttention<AttentionSpec> opened_keys(const AttentionSpec& attention) {
+  OpenedAttention<AttentionSpec> result{attention, {}};
+  AttentionNumbers& numbers = result.numbers;
+  numbers.k_len = numbers.launch.open(result.form.k_len);
+  numbers.open(attention.k, result.form.k, /*opens_rows=*/false);
+  numbers.open(attention.v, result.form.v, /*opens_rows=*/false);
+  return result;
+}
 
 class AttentionDecode {
  public:
-  /// `sized`: the numbers that the launch carries; without any opened, none.
   AttentionDecode(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                  const DecodeSchedule& schedule, SizedDecode sized = {})
+                  const DecodeSchedule& schedule, AttentionNumbers numbers = {})
       : m_blocks{.query_vectors = 1, .key_block = schedule.key_block, .tile_rows = 1},
-        m_a(emitter, spec, attention, m_blocks, AttentionStep::element),
+        m_a(emitter, spec, attention, m_blocks, AttentionStep::element, std::move(numbers)),
         e(emitter),
-        m_attention(attention),
-        m_sized(std::move(sized)) {}
+        m_attention(attention) {}
 
   LaunchShape emit();
 
@@ -62,17 +50,17 @@ class AttentionDecode {
   void plan_workspace();
   void emit_task(const Emitter::Entry& entry, Value* task);
   void for_each_head(const AttentionPlace& place, const std::function<void(Value* head, Value* first_row)>& body);
-  AttentionEmission::Operand rows_of(const Access& access, int64_t columns, Value* tensor, Value* first, Value* count,
-                                     Value* scratch);
+  struct Rows {
+    Value* base = nullptr;
+    int64_t bytes = 0;  // from one to the next
+  };
+  Rows rows_of(const Access& access, int64_t columns, Value* tensor, Value* first, Value* count, Value* scratch);
   void emit_keys(const AttentionPlace& place, Value* kv_head, Value* first, Value* count);
   void finish(const AttentionPlace& place);
-  llvm::Function* scores(const AttentionEmission::Operand& keys);
-  Value* sums_of_keys(const AttentionEmission::Operand& keys, llvm::Function* function, Value* key, Value* last);
+  llvm::Function* scores(const Rows& keys);
+  Value* sums_of_keys(const Rows& keys, llvm::Function* function, Value* key, Value* last);
   llvm::Function* softmax();
-  void weighted_sum(const AttentionEmission::Operand& values, Value* count);
-
-  /// The address of a head's keys or values.
-  Value* tensor_of(const Access& access, const SizedDecode::Heads& opened, const AttentionPlace& place, Value* head);
+  void weighted_sum(const Rows& values, Value* count);
 
   int64_t row_count() const { return m_a.group() * m_attention.q_len; }
   int64_t lanes() const { return e.lanes(); }
@@ -88,7 +76,6 @@ class AttentionDecode {
   AttentionEmission m_a;
   Emitter& e;
   const AttentionSpec& m_attention;
-  SizedDecode m_sized;
   int64_t m_queries = 0, m_scores = 0, m_output = 0, m_maximum = 0, m_sum = 0, m_keys = 0, m_values = 0;
   llvm::Function *m_score_function = nullptr, *m_softmax = nullptr;
 };
@@ -107,23 +94,15 @@ void AttentionDecode::plan_workspace() {
 
 LaunchShape AttentionDecode::emit() {
   plan_workspace();
-  return m_a.emit_tasks(m_attention.batch * m_attention.kv_heads, [&](const Emitter::Entry& entry, Value* task) {
-    m_sized.launch.load(e, entry.extents);
-    emit_task(entry, task);
-  });
-}
-
-Value* AttentionDecode::tensor_of(const Access& access, const SizedDecode::Heads& opened, const AttentionPlace& place,
-                                  Value* head) {
-  return m_a.base(access, place, head, m_sized.launch.value(e, opened.batch, access.strides[0]),
-                  m_sized.launch.value(e, opened.head, access.strides[1]));
+  return m_a.emit_tasks([&] { return e.index(m_attention.batch * m_attention.kv_heads); },
+                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
 }
 
 void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
   Value* kv_heads = e.index(m_attention.kv_heads);
   Value* kv_head = e.ir.CreateURem(task, kv_heads);
   const AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(task, kv_heads),
-                             e.ir.CreateMul(kv_head, e.index(m_a.group()))};
+                             e.ir.CreateMul(kv_head, e.index(m_a.group())), entry.extents};
   for_each_head(place, [&](Value* head, Value* first_row) {
     m_a.rows.load(m_a.layout(m_attention.q, m_attention.head_dim), m_a.base(m_attention.q, place, head),
                   row_of(at(m_queries), first_row, query_bytes()), e.index(m_attention.q_len),
@@ -132,11 +111,10 @@ void AttentionDecode::emit_task(const Emitter::Entry& entry, Value* task) {
   m_a.fill(at(m_output), row_count() * value_bytes(), 0);
   m_a.fill(at(m_maximum), row_count() * m_a.vector_bytes(), -k_infinity);
   m_a.fill(at(m_sum), row_count() * m_a.vector_bytes(), 0);
-  int64_t end = m_attention.k_len;
+  Value* last = m_a.k_len();
   if (m_attention.causal) {
-    end = std::clamp<int64_t>(m_attention.q_len + m_attention.causal_offset, 0, m_attention.k_len);
+    last = e.index(std::clamp<int64_t>(m_attention.q_len + m_attention.causal_offset, 0, m_attention.k_len));
   }
-  Value* last = m_sized.launch.value(e, m_sized.count, end);
   e.loop(e.index(0), last, m_blocks.key_block, [&](Value* first) {
     Value* rest = e.ir.CreateSub(last, first);
     emit_keys(place, kv_head, first,
@@ -153,17 +131,17 @@ void AttentionDecode::for_each_head(const AttentionPlace& place,
 }
 
 /// Where they lie, when they are whole vectors of f32, else from a block of the workspace.
-AttentionEmission::Operand AttentionDecode::rows_of(const Access& access, int64_t columns, Value* tensor, Value* first,
-                                                    Value* count, Value* scratch) {
-  const int64_t row_bytes = m_a.row_bytes(access);
+AttentionDecode::Rows AttentionDecode::rows_of(const Access& access, int64_t columns, Value* tensor, Value* first,
+                                               Value* count, Value* scratch) {
+  const int64_t row_bytes = access.strides[2] * static_cast<int64_t>(size_of(m_a.dtype_of(access)));
   Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes)));
-  if (!m_a.widens(access) && access.strides[3] == 1 && columns % lanes() == 0) return {start, row_bytes, 4};
+  if (!m_a.widens(access) && access.strides[3] == 1 && columns % lanes() == 0) return {start, row_bytes};
   m_a.rows.load(m_a.layout(access, columns), start, scratch, count, e.ir.CreateSub(count, e.index(1)), 1);
-  return {scratch, m_a.rows.padded_bytes(columns), 4};
+  return {scratch, m_a.rows.padded_bytes(columns)};
 }
 
 void AttentionDecode::emit_keys(const AttentionPlace& place, Value* kv_head, Value* first, Value* count) {
-  Value* k = tensor_of(m_attention.k, m_sized.keys, place, kv_head);
+  Value* k = m_a.base(m_attention.k, place, kv_head);
   const auto keys = rows_of(m_attention.k, m_attention.head_dim, k, first, count, at(m_keys));
   e.loop(e.index(0), e.index(row_count()), 1, [&](Value* row) {
     Value* in_row = row_of(at(m_scores), row, score_bytes());
@@ -174,12 +152,12 @@ void AttentionDecode::emit_keys(const AttentionPlace& place, Value* kv_head, Val
                                 row_of(at(m_maximum), row, m_a.vector_bytes()),
                                 row_of(at(m_sum), row, m_a.vector_bytes()), row_of(at(m_output), row, value_bytes())});
   });
-  Value* v = tensor_of(m_attention.v, m_sized.values, place, kv_head);
+  Value* v = m_a.base(m_attention.v, place, kv_head);
   weighted_sum(rows_of(m_attention.v, m_attention.value_dim, v, first, count, at(m_values)), count);
 }
 
 /// (query, keys, scores, count): whole vectors of scores are written, those from `count` on are of the last key.
-llvm::Function* AttentionDecode::scores(const AttentionEmission::Operand& keys) {
+llvm::Function* AttentionDecode::scores(const Rows& keys) {
   if (m_score_function != nullptr) return m_score_function;
   const auto resume = e.ir.saveIP();
   llvm::Type* p = e.pointer();
@@ -198,16 +176,15 @@ llvm::Function* AttentionDecode::scores(const AttentionEmission::Operand& keys) 
 }
 
 /// The query times the keys from `key` on, one in each lane; behind `last`, where it is given, that one again.
-Value* AttentionDecode::sums_of_keys(const AttentionEmission::Operand& keys, llvm::Function* function, Value* key,
-                                     Value* last) {
+Value* AttentionDecode::sums_of_keys(const Rows& keys, llvm::Function* function, Value* key, Value* last) {
   Values from;
   for (int64_t i = 0; i < lanes(); ++i) {
     Value* base = function->getArg(1);
     if (last == nullptr) {
-      from.push_back(e.advance(row_of(base, key, keys.row_bytes), i * keys.row_bytes));
+      from.push_back(e.advance(row_of(base, key, keys.bytes), i * keys.bytes));
     } else {
       Value* number = e.ir.CreateAdd(key, e.index(i));
-      from.push_back(row_of(base, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, number, last), keys.row_bytes));
+      from.push_back(row_of(base, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, number, last), keys.bytes));
     }
   }
   const Values zeros(static_cast<size_t>(lanes()), m_a.real(0));
@@ -276,7 +253,7 @@ llvm::Function* AttentionDecode::softmax() {
 }
 
 /// output[row, :] += Σ_key scores[row, key] * values[key, :]
-void AttentionDecode::weighted_sum(const AttentionEmission::Operand& values, Value* count) {
+void AttentionDecode::weighted_sum(const Rows& values, Value* count) {
   const bool wide = e.target().has(Feature::avx512);
   const int64_t registers = wide ? 32 : 16, most_vectors = wide ? 8 : 4;
   const Split columns = Split::of(value_bytes() / m_a.vector_bytes(), most_vectors);
@@ -287,7 +264,7 @@ void AttentionDecode::weighted_sum(const AttentionEmission::Operand& values, Val
     tile.vectors = vectors;
     tile.a_row = score_bytes();
     tile.a_step = 4;
-    tile.b_step = values.row_bytes;
+    tile.b_step = values.bytes;
     tile.b_is_aligned = false;
     tile.c_row = value_bytes();
     tile.start = TileProduct::Start::accumulate;
@@ -325,7 +302,7 @@ void AttentionDecode::finish(const AttentionPlace& place) {
     Value* lse = m_a.base(m_attention.lse, place, head);
     e.loop(e.index(0), e.index(m_attention.q_len), 1, [&](Value* query) {
       Value* from = row_of(at(m_maximum), e.ir.CreateAdd(first_row, query), m_a.vector_bytes());
-      e.store(e.load(e.f32(), from), row_of(lse, query, m_a.row_bytes(m_attention.lse)));
+      e.store(e.load(e.f32(), from), e.advance(lse, e.ir.CreateMul(query, m_a.row_bytes(m_attention.lse))));
     });
   });
 }
@@ -359,17 +336,16 @@ Expected<LaunchShape> emit_sized_decode_attention(Emitter& emitter, const Kernel
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedDecodeSchedule>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
   const auto& attention = std::get<AttentionSpec>(spec.kernel);
-  return AttentionDecode(emitter, spec, attention, schedule, SizedDecode::open(attention)).emit();
+  return AttentionDecode(emitter, spec, attention, schedule, opened_keys(attention).numbers).emit();
 }
 
 std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const CpuTarget&) {
   const auto& attention = std::get<AttentionSpec>(spec.kernel);
   if (attention.causal || attention.score_value != k_no_expr) return std::nullopt;
-  SizedDecode sized = SizedDecode::open(attention);
-  if (sized.count == 0) return std::nullopt;
+  auto [form, numbers] = opened_keys(attention);
+  if (numbers.k_len == 0) return std::nullopt;
   const SizedDecodeSchedule schedule;
-  return sized_spec(spec, std::move(sized.form), sized.launch,
-                    {encode_choices(schedule), "sized, " + schedule.describe()});
+  return sized_spec(spec, std::move(form), numbers.launch, {encode_choices(schedule), "sized, " + schedule.describe()});
 }
 
 }  // namespace kiln::cpu

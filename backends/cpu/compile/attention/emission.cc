@@ -29,13 +29,35 @@ void AttentionEmission::store_row(const Values& values, Value* block_row) const 
   }
 }
 
-LaunchShape AttentionEmission::emit_tasks(int64_t tasks,
+LaunchShape AttentionEmission::emit_tasks(const std::function<Value*()>& count,
                                           const std::function<void(const Emitter::Entry&, Value*)>& body) {
+  constexpr uint64_t k_sized_tasks = 256;  // as many as threads of a large machine, some times
   const Emitter::Entry entry = e.begin_entry();
   m_workspace = entry.workspace;
-  e.loop(entry.first_task, entry.last_task, 1, [&](Value* task) { body(entry, task); });
+  m_numbers.launch.load(e, entry.extents);
+  Value* pieces = count();
+  const auto* known = llvm::dyn_cast<llvm::ConstantInt>(pieces);
+  const uint64_t tasks = known != nullptr ? known->getZExtValue() : k_sized_tasks;
+  const auto share_of = [&](Value* task) {
+    return known != nullptr ? task : e.ir.CreateUDiv(e.ir.CreateMul(pieces, task), e.index(k_sized_tasks));
+  };
+  e.loop(share_of(entry.first_task), share_of(entry.last_task), 1, [&](Value* piece) { body(entry, piece); });
   e.ir.CreateRetVoid();
-  return {static_cast<uint64_t>(tasks), static_cast<uint64_t>(m_workspace_bytes)};
+  return {tasks, static_cast<uint64_t>(m_workspace_bytes)};
+}
+
+void AttentionEmission::write_function(llvm::Function*& function, const std::string& name, llvm::Type* result,
+                                       std::vector<llvm::Type*> parameters,
+                                       const std::function<void(llvm::Argument*)>& body) {
+  const auto resume = e.ir.saveIP();
+  const size_t own = parameters.size();
+  parameters.push_back(e.pointer());
+  function = e.begin_function(name, result, parameters);
+  Values outer = m_numbers.launch.exchange_loaded({});
+  m_numbers.launch.load(e, function->getArg(static_cast<unsigned>(own)));
+  body(function->arg_begin());
+  m_numbers.launch.exchange_loaded(std::move(outer));
+  e.ir.restoreIP(resume);
 }
 
 int64_t AttentionEmission::take(int64_t bytes) {
@@ -54,31 +76,33 @@ Value* AttentionEmission::weight_of(Value* difference) const {
 Value* AttentionEmission::larger(Value* a, Value* b) const { return e.ir.CreateSelect(e.ir.CreateFCmpOGT(a, b), a, b); }
 
 Value* AttentionEmission::from_query(const Access& access, const AttentionPlace& place, Value* first_query) {
-  return e.advance(base(access, place, place.head), e.ir.CreateMul(first_query, e.index(row_bytes(access))));
+  return e.advance(base(access, place, place.head), e.ir.CreateMul(first_query, row_bytes(access)));
 }
 
 Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head) {
-  return base(access, place, head, e.index(access.strides[0]), e.index(access.strides[1]));
-}
-
-Value* AttentionEmission::base(const Access& access, const AttentionPlace& place, Value* head, Value* batch_stride,
-                               Value* head_stride) {
-  const auto bytes = static_cast<int64_t>(size_of(dtype_of(access)));
-  const auto distance = [&](Value* index, Value* stride) {
-    return e.ir.CreateMul(index, e.ir.CreateMul(stride, e.index(bytes)));
-  };
   Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8));
-  pointer = e.advance(pointer, access.offset * bytes);
-  pointer = e.advance(pointer, distance(place.batch, batch_stride));
-  return e.advance(pointer, distance(head, head_stride));
+  pointer = e.advance(pointer, offset_bytes(access));
+  pointer = e.advance(pointer, e.ir.CreateMul(place.batch, stride_bytes(access, 0)));
+  return e.advance(pointer, e.ir.CreateMul(head, stride_bytes(access, 1)));
 }
 
-int64_t AttentionEmission::row_bytes(const Access& access) const {
-  return access.strides[2] * static_cast<int64_t>(size_of(dtype_of(access)));
+Value* AttentionEmission::offset_bytes(const Access& access) {
+  const auto opened = m_numbers.accesses.find(&access);
+  return bytes_of(access, opened == m_numbers.accesses.end() ? 0 : opened->second.offset, access.offset);
 }
 
-RowsLayout AttentionEmission::layout(const Access& access, int64_t columns) const {
-  return {dtype_of(access), columns, access.strides[2], access.strides[3]};
+Value* AttentionEmission::stride_bytes(const Access& access, size_t dim) {
+  const auto opened = m_numbers.accesses.find(&access);
+  const LaunchNumbers::Place place = opened == m_numbers.accesses.end() ? 0 : opened->second.strides[dim];
+  return bytes_of(access, place, access.strides[dim]);
+}
+
+Value* AttentionEmission::bytes_of(const Access& access, LaunchNumbers::Place place, int64_t elements) {
+  return e.ir.CreateMul(number(place, elements), e.index(static_cast<int64_t>(size_of(dtype_of(access)))));
+}
+
+RowsLayout AttentionEmission::layout(const Access& access, int64_t columns) {
+  return {dtype_of(access), columns, access.strides[3], row_bytes(access)};
 }
 
 Value* AttentionEmission::steps(Value* elements) const {
@@ -106,7 +130,7 @@ int64_t AttentionEmission::row_scratch_bytes(const Access& access, int64_t colum
 
 AttentionEmission::Operand AttentionEmission::key_rows(const Access& access, int64_t columns, Value* tensor,
                                                        Value* first, Value* count, Value* scratch) {
-  Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes(access))));
+  Value* start = e.advance(tensor, e.ir.CreateMul(first, row_bytes(access)));
   if (row_scratch_bytes(access, columns) == 0) return {start, row_bytes(access), access.strides[3] * 4};
   Value* last = e.ir.CreateSub(count, e.index(1));
   if (pairs) {
@@ -114,7 +138,7 @@ AttentionEmission::Operand AttentionEmission::key_rows(const Access& access, int
   } else {
     rows.load(layout(access, columns), start, scratch, count, last, 1);
   }
-  return {scratch, transposed_steps(columns) * 4, 4};
+  return {scratch, e.index(transposed_steps(columns) * 4), 4};
 }
 
 int64_t AttentionEmission::column_scratch_bytes(const Access& access, int64_t columns) const {
@@ -124,23 +148,27 @@ int64_t AttentionEmission::column_scratch_bytes(const Access& access, int64_t co
 AttentionEmission::Operand AttentionEmission::key_columns(const Access& access, int64_t columns, Value* tensor,
                                                           Value* first, Value* count, Value* scratch) {
   if (!pairs) return key_rows(access, columns, tensor, first, count, scratch);
-  Value* start = e.advance(tensor, e.ir.CreateMul(first, e.index(row_bytes(access))));
+  Value* start = e.advance(tensor, e.ir.CreateMul(first, row_bytes(access)));
   rows.load_row_pairs(layout(access, columns), start, scratch, count);
-  return {scratch, rows.padded_bytes(columns), 4};
+  return {scratch, e.index(rows.padded_bytes(columns)), 4};
 }
 
 AttentionEmission::KeyRange AttentionEmission::key_range(Value* first_query) {
-  const int64_t keys = attention.k_len, step = schedule.key_block;
-  if (!attention.causal) return {e.index(keys / step * step), e.index(keys)};
+  const int64_t step = schedule.key_block;
+  Value* keys = k_len();
+  const auto whole_blocks = [&](Value* count) {
+    return e.ir.CreateMul(e.ir.CreateUDiv(count, e.index(step)), e.index(step));
+  };
+  if (!attention.causal) return {whole_blocks(keys), keys};
   const auto clamp = [&](Value* value) {
     value = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, value, e.index(0));
-    return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, value, e.index(keys));
+    return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, value, keys);
   };
   // The first query sees keys up to its own number + offset, the last one block() - 1 more.
-  Value* seen_by_first = clamp(e.ir.CreateAdd(first_query, e.index(attention.causal_offset + 1)));
+  Value* seen_by_first = clamp(e.ir.CreateAdd(first_query, e.ir.CreateAdd(causal_offset(), e.index(1))));
   Value* past = e.ir.CreateAdd(first_query, valid_queries(first_query));
-  Value* seen_by_last = clamp(e.ir.CreateAdd(past, e.index(attention.causal_offset)));
-  return {e.ir.CreateMul(e.ir.CreateUDiv(seen_by_first, e.index(step)), e.index(step)), seen_by_last};
+  Value* seen_by_last = clamp(e.ir.CreateAdd(past, causal_offset()));
+  return {whole_blocks(seen_by_first), seen_by_last};
 }
 
 void AttentionEmission::for_key_blocks(const AttentionPlace& place, Value* first_query, const KeyBlock& body) {
@@ -149,8 +177,8 @@ void AttentionEmission::for_key_blocks(const AttentionPlace& place, Value* first
   const bool may_be_left_out = leaves_out_scores(attention.score, attention.score_value);
   const auto unless_left_out = [&](Value* first, Value* count, bool masked) {
     if (!may_be_left_out) return body(first, count, masked);
-    Value* counts = e.ir.CreateCall(some_score_counts(),
-                                    {place.buffers, place.status, place.batch, place.head, first_query, first, count});
+    Value* counts = e.ir.CreateCall(some_score_counts(), {place.buffers, place.status, place.batch, place.head,
+                                                          first_query, first, count, place.extents});
     e.if_then(counts, [&] { body(first, count, masked); });
   };
   e.loop(e.index(0), range.whole, step, [&](Value* first) { unless_left_out(first, e.index(step), false); });
@@ -163,13 +191,11 @@ void AttentionEmission::for_key_blocks(const AttentionPlace& place, Value* first
 /// (buffers, status, batch, head, first query, first key, count)
 llvm::Function* AttentionEmission::some_score_counts() {
   if (m_some_score_counts != nullptr) return m_some_score_counts;
-  const auto resume = e.ir.saveIP();
   llvm::Type *p = e.pointer(), *i = e.i64();
-  m_some_score_counts = e.begin_function("some_score_counts", e.ir.getInt1Ty(), {p, p, i, i, i, i, i});
-  auto* argument = m_some_score_counts->arg_begin();
-  ScoreLoop loop(*this, {argument, argument + 1, argument + 2, argument + 3}, argument + 4);
-  e.ir.CreateRet(loop.some_counts(argument + 5, argument + 6));
-  e.ir.restoreIP(resume);
+  write_function(m_some_score_counts, "some_score_counts", e.i1(), {p, p, i, i, i, i, i}, [&](auto* argument) {
+    ScoreLoop loop(*this, {argument, argument + 1, argument + 2, argument + 3}, argument + 4);
+    e.ir.CreateRet(loop.some_counts(argument + 5, argument + 6));
+  });
   return m_some_score_counts;
 }
 
@@ -178,7 +204,7 @@ void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* q
   TileProduct tile;
   tile.rows = schedule.tile_rows;
   tile.vectors = vectors();
-  tile.a_row = keys.row_bytes;
+  tile.a_row = compiled_in(keys.row_bytes);
   tile.a_step = keys.column_bytes;
   tile.b_step = tile.c_row = block_bytes();
   tile.clamped = masked;
@@ -186,9 +212,9 @@ void AttentionEmission::score_tiles(const Operand& keys, int64_t depth, Value* q
   tile.scale = scale;
   tile.maximum = maximum != nullptr;
   e.loop(e.index(0), count, tile.rows, [&](Value* row) {
-    products.run(tile, e.advance(keys.base, e.ir.CreateMul(row, e.index(tile.a_row))), queries,
+    products.run(tile, e.advance(keys.base, e.ir.CreateMul(row, keys.row_bytes)), queries,
                  e.advance(scores, e.ir.CreateMul(row, e.index(tile.c_row))), e.index(steps(depth)), maximum,
-                 e.ir.CreateSub(count, row));
+                 e.ir.CreateSub(count, row), keys.row_bytes);
   });
 }
 
@@ -198,7 +224,7 @@ void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* 
   TileProduct tile;
   tile.vectors = vectors();
   tile.a_row = keys.column_bytes;
-  tile.a_step = keys.row_bytes;
+  tile.a_step = compiled_in(keys.row_bytes);
   tile.b_step = tile.c_row = block_bytes();
   tile.pairs = pairs;
   tile.start = start;
@@ -206,7 +232,8 @@ void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* 
     tile.rows = height;
     e.loop(e.index(from), e.index(to), height, [&](Value* d) {
       products.run(tile, e.advance(keys.base, e.ir.CreateMul(d, e.index(tile.a_row))), weights,
-                   e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), steps(count), factor);
+                   e.advance(out, e.ir.CreateMul(d, e.index(tile.c_row))), steps(count), factor, nullptr,
+                   keys.row_bytes);
     });
   });
 }
@@ -218,23 +245,22 @@ Value* AttentionEmission::round_to_tile(Value* count) {
 }
 
 Value* AttentionEmission::valid_queries(Value* first_query) {
-  Value* rest = e.ir.CreateSub(e.index(attention.q_len), first_query);
+  Value* rest = e.ir.CreateSub(q_len(), first_query);
   return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(block()));
 }
 
-void AttentionEmission::fill(Value* at, int64_t bytes, double value) {
-  e.loop(e.index(0), e.index(bytes), vector_bytes(),
-         [&](Value* offset) { store(real(value), e.advance(at, offset), 0); });
+void AttentionEmission::fill(Value* at, Value* bytes, double value) {
+  e.loop(e.index(0), bytes, vector_bytes(), [&](Value* offset) { store(real(value), e.advance(at, offset), 0); });
 }
 
 /// The last key that each lane's query sees.
 Values AttentionEmission::key_limits(Value* first_query) {
   Values limits;
-  llvm::Type* type = Emitter::vector(e.i32(), e.lanes());
+  Value* last_key = e.splat(e.ir.CreateTrunc(e.ir.CreateSub(k_len(), e.index(1)), e.i32()), e.lanes());
   for (int64_t v = 0; v < vectors(); ++v) {
-    Value* last = Emitter::integer(type, attention.k_len - 1);
+    Value* last = last_key;
     if (attention.causal) {
-      Value* shifted = e.ir.CreateAdd(first_query, e.index(v * e.lanes() + attention.causal_offset));
+      Value* shifted = e.ir.CreateAdd(first_query, e.ir.CreateAdd(causal_offset(), e.index(v * e.lanes())));
       Value* own =
           e.ir.CreateAdd(e.splat(e.ir.CreateTrunc(shifted, e.i32()), e.lanes()), Emitter::iota(e.i32(), e.lanes()));
       last = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, own, last);
@@ -255,6 +281,7 @@ std::unique_ptr<BodyEmitter> AttentionEmission::score_body(const AttentionPlace&
   auto body = std::make_unique<BodyEmitter>(e, spec, attention.score, buffers, place.status);
   body->set_result_dims(0xF);
   body->set_lane_dim(lane_dim);
+  if (!m_numbers.score.accesses.empty() || !m_numbers.score.constants.empty()) body->set_numbers(m_numbers.score);
   return body;
 }
 
@@ -276,7 +303,11 @@ Value* RowScore::apply(Value* key, Value* mask, Value* raw) {
 }
 
 ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, Value* first_query, double scale)
-    : m_a(emission), m_body(emission.score_body(place, 2)), m_limits(emission.key_limits(first_query)), m_scale(scale) {
+    : m_a(emission),
+      m_body(emission.score_body(place, 2)),
+      m_limits(emission.key_limits(first_query)),
+      m_last_key(emission.e.ir.CreateSub(emission.k_len(), emission.e.index(1))),
+      m_scale(scale) {
   if (m_body == nullptr) return;
   Emitter& e = m_a.e;
   m_scopes.push_back(m_body->root());
@@ -286,8 +317,8 @@ ScoreLoop::ScoreLoop(AttentionEmission& emission, const AttentionPlace& place, V
   for (int64_t v = 0; v < m_a.vectors(); ++v) {
     const int64_t offset = v * e.lanes();
     Value* mask = nullptr;
-    if (m_a.attention.q_len % m_a.block() != 0) {
-      Value* rest = e.ir.CreateSub(e.index(m_a.attention.q_len - offset), first_query);
+    if (m_a.is_sized() || m_a.attention.q_len % m_a.block() != 0) {
+      Value* rest = e.ir.CreateSub(e.ir.CreateSub(m_a.q_len(), e.index(offset)), first_query);
       mask = e.prefix_mask(rest, e.lanes());
     }
     m_scopes.push_back(m_body->spread(outer, 2, first_query, offset, e.lanes(), mask));
@@ -303,7 +334,7 @@ Values ScoreLoop::run(Value* scores, Value* first_key, Value* count, bool masked
     Value* key = e.ir.CreateAdd(first_key, row);
     Value* at = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
     // Keys past the end are masked below; the expression sees the last one instead.
-    Value* existing = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, key, e.index(m_a.attention.k_len - 1));
+    Value* existing = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, key, m_last_key);
     Values results;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
       Value* score = m_a.load(at, v);

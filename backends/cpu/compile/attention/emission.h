@@ -5,6 +5,7 @@
 #include <numbers>
 #include <vector>
 
+#include "backends/cpu/compile/attention/numbers.h"
 #include "backends/cpu/compile/attention/rows.h"
 #include "backends/cpu/compile/attention/schedule.h"
 #include "backends/cpu/compile/attention/tiles.h"
@@ -22,14 +23,16 @@ struct AttentionPlace {
   llvm::Value* buffers = nullptr;
   llvm::Value* status = nullptr;
   llvm::Value* batch = nullptr;
-  llvm::Value* head = nullptr;  // of the queries
+  llvm::Value* head = nullptr;     // of the queries
+  llvm::Value* extents = nullptr;  // what the launch carries
 };
 
 /// What forward and backward share. "Block" is a block of queries: lanes of every score run along its queries.
 class AttentionEmission {
  public:
+  /// `numbers`: those that the launch carries.
   AttentionEmission(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                    const AttentionSchedule& schedule, AttentionStep step)
+                    const AttentionSchedule& schedule, AttentionStep step, AttentionNumbers numbers = {})
       : e(emitter),
         scalars(emitter),
         products(emitter),
@@ -38,7 +41,10 @@ class AttentionEmission {
         attention(attention),
         schedule(schedule),
         pairs(step != AttentionStep::element),
-        tiles(step == AttentionStep::tile) {}
+        tiles(step == AttentionStep::tile),
+        m_numbers(std::move(numbers)) {
+    m_numbers.score.launch = &m_numbers.launch;
+  }
 
   Emitter& e;
   ScalarEmitter scalars;
@@ -54,9 +60,18 @@ class AttentionEmission {
   int64_t vector_bytes() const { return e.lanes() * 4; }
   int64_t block() const { return vectors() * e.lanes(); }  // queries
   int64_t block_bytes() const { return block() * 4; }
-  int64_t blocks() const { return ceil_div(attention.q_len, block()); }
   int64_t group() const { return attention.heads / attention.kv_heads; }
   bool has_score() const { return attention.score_value != k_no_expr; }
+  // Sizes, in the function that is being written.
+  bool is_sized() const { return !m_numbers.launch.carried().empty(); }
+  llvm::Value* batch() { return number(m_numbers.batch, attention.batch); }
+  llvm::Value* heads() { return number(m_numbers.heads, attention.heads); }
+  llvm::Value* kv_heads() { return e.ir.CreateUDiv(heads(), e.index(group())); }
+  llvm::Value* q_len() { return number(m_numbers.q_len, attention.q_len); }
+  llvm::Value* k_len() { return number(m_numbers.k_len, attention.k_len); }
+  llvm::Value* causal_offset() { return number(m_numbers.causal_offset, attention.causal_offset); }
+  llvm::Value* blocks() { return e.ir.CreateUDiv(e.ir.CreateAdd(q_len(), e.index(block() - 1)), e.index(block())); }
+
   llvm::Type* vector() const { return Emitter::vector(e.f32(), e.lanes()); }
   llvm::Value* real(double value) const { return Emitter::real(vector(), value); }
   /// How many steps so many elements take.
@@ -67,9 +82,14 @@ class AttentionEmission {
   /// All vectors of a row, as they are multiplied: pairs are neighbours in the row's first half.
   void store_row(const Values& values, llvm::Value* block_row) const;
 
-  /// Writes the kernel's entry, which runs `body` for each of its `tasks`. The workspace is what was taken of it before.
-  LaunchShape emit_tasks(int64_t tasks,
-                         const std::function<void(const Emitter::Entry& entry, llvm::Value* task)>& body);
+  /// Writes the kernel's entry, which runs `body` for each of `count()` pieces: each is a task, but where the launch says how
+  /// many there are, tasks share them evenly. The workspace is what was taken of it before.
+  LaunchShape emit_tasks(const std::function<llvm::Value*()>& count,
+                         const std::function<void(const Emitter::Entry& entry, llvm::Value* piece)>& body);
+  /// Writes a function that knows the launch's numbers: its last parameter, beside `parameters`, is what the launch carries.
+  /// What was being written goes on afterwards. Gives the function by `function` before `body` is written.
+  void write_function(llvm::Function*& function, const std::string& name, llvm::Type* result,
+                      std::vector<llvm::Type*> parameters, const std::function<void(llvm::Argument* argument)>& body);
   /// Bytes of the workspace, which `at` finds again.
   int64_t take(int64_t bytes);
   llvm::Value* at(int64_t offset) { return e.advance(m_workspace, offset); }
@@ -83,14 +103,11 @@ class AttentionEmission {
 
   /// The address of (batch, head, 0, 0); `head` counts the access's own heads.
   llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head);
-  /// The same where batches and heads lie so many elements apart.
-  llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head, llvm::Value* batch_stride,
-                    llvm::Value* head_stride);
   /// The address of (batch, head, first_query, 0) of a tensor with as many heads as the queries.
   llvm::Value* from_query(const Access& access, const AttentionPlace& place, llvm::Value* first_query);
   /// Bytes from one row (query or key) of a tensor to the next.
-  int64_t row_bytes(const Access& access) const;
-  RowsLayout layout(const Access& access, int64_t columns) const;
+  llvm::Value* row_bytes(const Access& access) { return stride_bytes(access, 2); }
+  RowsLayout layout(const Access& access, int64_t columns);
   DType dtype_of(const Access& access) const { return spec.buffers[access.buffer].dtype; }
 
   /// Vectors of a block of queries, one after the other for each step along `columns`.
@@ -103,7 +120,8 @@ class AttentionEmission {
   /// workspace.
   struct Operand {
     llvm::Value* base = nullptr;
-    int64_t row_bytes = 0, column_bytes = 0;
+    llvm::Value* row_bytes = nullptr;
+    int64_t column_bytes = 0;
   };
   bool widens(const Access& access) const { return dtype_of(access) != DType::f32; }
   /// Of a block of keys by rows, steps along the columns: bytes of the workspace, 0 where they are read where they lie.
@@ -130,7 +148,8 @@ class AttentionEmission {
   llvm::Value* round_to_tile(llvm::Value* count);
   /// rows of a block that exist, from its first query on
   llvm::Value* valid_queries(llvm::Value* first_query);
-  void fill(llvm::Value* at, int64_t bytes, double value);
+  void fill(llvm::Value* at, int64_t bytes, double value) { fill(at, e.index(bytes), value); }
+  void fill(llvm::Value* at, llvm::Value* bytes, double value);
   /// Evaluates the score expression with lanes along `lane_dim`; null where there is none.
   std::unique_ptr<BodyEmitter> score_body(const AttentionPlace& place, int lane_dim);
 
@@ -143,7 +162,20 @@ class AttentionEmission {
   KeyRange key_range(llvm::Value* first_query);
   llvm::Function* some_score_counts();
   Values key_limits(llvm::Value* first_query);
+  llvm::Value* offset_bytes(const Access& access);
+  llvm::Value* stride_bytes(const Access& access, size_t dim);
+  llvm::Value* bytes_of(const Access& access, LaunchNumbers::Place place, int64_t elements);
+  /// A stride as a tile product's kind says it.
+  static int64_t compiled_in(llvm::Value* bytes) {
+    const auto* known = llvm::dyn_cast<llvm::ConstantInt>(bytes);
+    return known != nullptr ? known->getSExtValue() : TileProduct::k_of_argument;
+  }
+  llvm::Value* number(LaunchNumbers::Place place, int64_t constant) {
+    return m_numbers.launch.value(e, place, constant);
+  }
   friend class ScoreLoop;
+
+  AttentionNumbers m_numbers;
 
   llvm::Value* m_workspace = nullptr;
   int64_t m_workspace_bytes = 0;
@@ -184,6 +216,7 @@ class ScoreLoop {
   std::vector<std::unique_ptr<Scope>> m_scopes;
   std::vector<Scope*> m_lanes;
   Values m_limits;
+  llvm::Value* m_last_key;
   double m_scale;
 };
 

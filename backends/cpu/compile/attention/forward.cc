@@ -30,19 +30,23 @@ using llvm::Value;
 class AttentionForward {
  public:
   AttentionForward(Emitter& emitter, const KernelSpec& spec, const AttentionSpec& attention,
-                   const AttentionSchedule& schedule, AttentionStep step)
-      : m_a(emitter, spec, attention, schedule, step), m_tiles(m_a), e(emitter), m_attention(attention) {}
+                   const AttentionSchedule& schedule, AttentionStep step, AttentionNumbers numbers = {})
+      : m_a(emitter, spec, attention, schedule, step, std::move(numbers)),
+        m_tiles(m_a),
+        e(emitter),
+        m_attention(attention) {}
 
   LaunchShape emit();
 
  private:
   void plan_workspace();
-  void emit_task(const Emitter::Entry& entry, Value* task);
+  void emit_piece(const Emitter::Entry& entry, Value* piece);
   void emit_keys(const AttentionPlace& place, Value* first_query, Value* k, Value* v, Value* first, Value* count,
                  bool masked);
   void scale_output(const Values& factors);
   void finish(const AttentionPlace& place, Value* first_query);
   llvm::Function* mask_scores(bool masked);
+  void write_mask_scores(llvm::Argument* argument, bool masked);
   llvm::Function* softmax();
   Value* at(int64_t offset) { return m_a.at(offset); }
   int64_t query_steps() const { return m_a.transposed_steps(m_attention.head_dim); }
@@ -73,20 +77,20 @@ void AttentionForward::plan_workspace() {
 
 LaunchShape AttentionForward::emit() {
   plan_workspace();
-  return m_a.emit_tasks(m_attention.batch * m_attention.heads * m_a.blocks(),
-                        [&](const Emitter::Entry& entry, Value* task) { emit_task(entry, task); });
+  return m_a.emit_tasks([&] { return e.ir.CreateMul(e.ir.CreateMul(m_a.batch(), m_a.heads()), m_a.blocks()); },
+                        [&](const Emitter::Entry& entry, Value* piece) { emit_piece(entry, piece); });
 }
 
-void AttentionForward::emit_task(const Emitter::Entry& entry, Value* task) {
-  const int64_t blocks = m_a.blocks();
-  Value* block = e.ir.CreateURem(task, e.index(blocks));
-  Value* heads = e.ir.CreateUDiv(task, e.index(blocks));
-  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(heads, e.index(m_attention.heads)),
-                       e.ir.CreateURem(heads, e.index(m_attention.heads))};
+void AttentionForward::emit_piece(const Emitter::Entry& entry, Value* piece) {
+  Value* blocks = m_a.blocks();
+  Value* block = e.ir.CreateURem(piece, blocks);
+  Value* heads = e.ir.CreateUDiv(piece, blocks);
+  AttentionPlace place{entry.buffers, entry.status, e.ir.CreateUDiv(heads, m_a.heads()),
+                       e.ir.CreateURem(heads, m_a.heads()), entry.extents};
   if (m_attention.causal) {
     // Late queries see more keys: first, last, second, last but one, … shares the work among contiguous ranges.
     Value* half = e.ir.CreateLShr(block, e.index(1));
-    Value* from_end = e.ir.CreateSub(e.index(blocks - 1), half);
+    Value* from_end = e.ir.CreateSub(e.ir.CreateSub(blocks, e.index(1)), half);
     block = e.ir.CreateSelect(e.ir.CreateTrunc(block, e.i1()), from_end, half);
   }
   if (m_a.tiles) m_tiles.enter();
@@ -121,7 +125,7 @@ void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query
   Value* rows = masked ? m_a.round_to_tile(count) : count;
   if (passes) {
     e.ir.CreateCall(mask_scores(masked), {place.buffers, place.status, at(m_scores), at(m_block_maximum), place.batch,
-                                          place.head, first_query, first, rows});
+                                          place.head, first_query, first, rows, place.extents});
   }
   e.ir.CreateCall(softmax(), {at(m_scores), rows, at(m_maximum), at(m_sum), at(m_block_maximum), at(m_factor)});
   if (m_a.tiles) {
@@ -139,10 +143,14 @@ void AttentionForward::emit_keys(const AttentionPlace& place, Value* first_query
 llvm::Function* AttentionForward::mask_scores(bool masked) {
   llvm::Function*& function = m_mask_scores[masked];
   if (function != nullptr) return function;
-  const auto resume = e.ir.saveIP();
   llvm::Type *p = e.pointer(), *i = e.i64();
-  function = e.begin_function(masked ? "mask_scores" : "modify_scores", e.ir.getVoidTy(), {p, p, p, p, i, i, i, i, i});
-  auto* argument = function->arg_begin();
+  m_a.write_function(function, masked ? "mask_scores" : "modify_scores", e.ir.getVoidTy(), {p, p, p, p, i, i, i, i, i},
+                     [&](llvm::Argument* argument) { write_mask_scores(argument, masked); });
+  return function;
+}
+
+/// (buffers, status, scores, maximum, batch, head, first query, first key, rows)
+void AttentionForward::write_mask_scores(llvm::Argument* argument, bool masked) {
   const AttentionPlace place{argument, argument + 1, argument + 4, argument + 5};
   Value* scores = argument + 2;
   Value* maximum = argument + 3;
@@ -159,8 +167,6 @@ llvm::Function* AttentionForward::mask_scores(bool masked) {
                      });
   for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(largest[v], maximum, v);
   e.ir.CreateRetVoid();
-  e.ir.restoreIP(resume);
-  return function;
 }
 
 /// (scores, rows, maximum, sum, block maximum, factor): scores become probabilities, of which pairs lie in the first half of
@@ -230,7 +236,7 @@ void AttentionForward::finish(const AttentionPlace& place, Value* first_query) {
   Value* lse = m_a.from_query(m_attention.lse, place, first_query);
   e.loop(e.index(0), valid, 1, [&](Value* row) {
     Value* value = e.load(e.f32(), e.advance(at(m_factor), e.ir.CreateMul(row, e.index(4))));
-    e.store(value, e.advance(lse, e.ir.CreateMul(row, e.index(m_a.row_bytes(m_attention.lse)))));
+    e.store(value, e.advance(lse, e.ir.CreateMul(row, m_a.row_bytes(m_attention.lse))));
   });
 }
 
@@ -240,13 +246,21 @@ template <typename Choices>
 Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
   KILN_RETURN_IF_ERROR(schedule.validate(emitter.target()));
-  return AttentionForward(emitter, spec, std::get<AttentionSpec>(spec.kernel), schedule, Choices::k_step).emit();
+  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+  if constexpr (k_takes_sizes<Choices>) {
+    return AttentionForward(emitter, spec, attention, schedule, Choices::k_step, opened(attention).numbers).emit();
+  } else {
+    return AttentionForward(emitter, spec, attention, schedule, Choices::k_step).emit();
+  }
 }
 
-template Expected<LaunchShape> emit_attention<AttentionSchedule>(Emitter&, const KernelSpec&, std::span<const uint8_t>);
-template Expected<LaunchShape> emit_attention<AmxAttentionSchedule>(Emitter&, const KernelSpec&,
-                                                                    std::span<const uint8_t>);
-template Expected<LaunchShape> emit_attention<Bf16AttentionSchedule>(Emitter&, const KernelSpec&,
-                                                                     std::span<const uint8_t>);
+#define KILN_EMIT(Choices)                                                                                       \
+  template Expected<LaunchShape> emit_attention<Choices>(Emitter&, const KernelSpec&, std::span<const uint8_t>); \
+  template Expected<LaunchShape> emit_attention<SizedAttentionSchedule<Choices>>(Emitter&, const KernelSpec&,    \
+                                                                                 std::span<const uint8_t>);
+KILN_EMIT(AttentionSchedule)
+KILN_EMIT(Bf16AttentionSchedule)
+KILN_EMIT(AmxAttentionSchedule)
+#undef KILN_EMIT
 
 }  // namespace kiln::cpu

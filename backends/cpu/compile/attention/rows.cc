@@ -5,25 +5,25 @@ namespace kiln::cpu {
 using llvm::Value;
 
 void RowMover::load(const RowsLayout& layout, Value* tensor, Value* block, Value* count, Value* last, double scale) {
-  e.ir.CreateCall(mover(layout, scale, Move::load), {tensor, block, count, last});
+  e.ir.CreateCall(mover(layout, scale, Move::load), {tensor, block, count, last, layout.row_bytes});
 }
 
 void RowMover::store(const RowsLayout& layout, Value* block, Value* tensor, Value* count, double scale) {
-  e.ir.CreateCall(mover(layout, scale, Move::store), {tensor, block, count, count});
+  e.ir.CreateCall(mover(layout, scale, Move::store), {tensor, block, count, count, layout.row_bytes});
 }
 
 void RowMover::load_halves(const RowsLayout& layout, Value* tensor, Value* block, Value* count, Value* last) {
-  e.ir.CreateCall(mover(layout, 1, Move::load_halves), {tensor, block, count, last});
+  e.ir.CreateCall(mover(layout, 1, Move::load_halves), {tensor, block, count, last, layout.row_bytes});
 }
 
-/// (tensor, block, count, last row that exists)
+/// (tensor, block, count, last row that exists, bytes between the tensor's rows)
 llvm::Function* RowMover::mover(const RowsLayout& layout, double scale, Move move) {
-  llvm::Function*& function = m_movers[{layout, scale, move}];
+  llvm::Function*& function = m_movers[{layout.kind(), scale, move}];
   if (function != nullptr) return function;
   const auto resume = e.ir.saveIP();
   const bool loads = move != Move::store, converts = move != Move::load_halves;
   function = e.begin_function(loads ? "load_rows" : "store_rows", e.ir.getVoidTy(),
-                              {e.pointer(), e.pointer(), e.i64(), e.i64()});
+                              {e.pointer(), e.pointer(), e.i64(), e.i64(), e.i64()});
   const auto bytes = static_cast<int64_t>(size_of(layout.dtype)), block_bytes = converts ? int64_t{4} : bytes;
   const int64_t row_bytes = converts ? padded_bytes(layout.columns) : halves_bytes(layout.columns);
   const int lanes = layout.column_stride == 1 ? e.lanes() * 4 / static_cast<int>(block_bytes) : 1;
@@ -34,7 +34,7 @@ llvm::Function* RowMover::mover(const RowsLayout& layout, double scale, Move mov
   };
   e.loop(e.index(0), function->getArg(2), 1, [&](Value* row) {
     Value* number = loads ? e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, row, function->getArg(3)) : row;
-    Value* in_tensor = e.advance(function->getArg(0), e.ir.CreateMul(number, e.index(layout.row_stride * bytes)));
+    Value* in_tensor = e.advance(function->getArg(0), e.ir.CreateMul(number, function->getArg(4)));
     Value* in_block = e.advance(function->getArg(1), e.ir.CreateMul(row, e.index(row_bytes)));
     const auto move_some = [&](Value* column, Value* mask) {
       Value* source = e.advance(in_tensor, e.ir.CreateMul(column, e.index(layout.column_stride * bytes)));
@@ -60,15 +60,15 @@ llvm::Function* RowMover::mover(const RowsLayout& layout, double scale, Move mov
 }
 
 void RowMover::load_row_pairs(const RowsLayout& layout, Value* tensor, Value* block, Value* count) {
-  e.ir.CreateCall(pair_loader(layout), {tensor, block, count});
+  e.ir.CreateCall(pair_loader(layout), {tensor, block, count, layout.row_bytes});
 }
 
-/// (tensor, block, rows of the tensor)
+/// (tensor, block, rows of the tensor, bytes between them)
 llvm::Function* RowMover::pair_loader(const RowsLayout& layout) {
-  llvm::Function*& function = m_pair_loaders[layout];
+  llvm::Function*& function = m_pair_loaders[layout.kind()];
   if (function != nullptr) return function;
   const auto resume = e.ir.saveIP();
-  function = e.begin_function("load_row_pairs", e.ir.getVoidTy(), {e.pointer(), e.pointer(), e.i64()});
+  function = e.begin_function("load_row_pairs", e.ir.getVoidTy(), {e.pointer(), e.pointer(), e.i64(), e.i64()});
   const auto bytes = static_cast<int64_t>(size_of(layout.dtype));
   const int lanes = layout.column_stride == 1 ? e.lanes() : 1;
   llvm::Type *half = Emitter::vector(e.i16(), lanes), *pair = Emitter::vector(e.i32(), lanes);
@@ -77,8 +77,10 @@ llvm::Function* RowMover::pair_loader(const RowsLayout& layout) {
     return e.ir.CreateZExt(mask ? e.masked_load(half, from, mask) : e.load(half, from), pair);
   };
   const auto join = [&](Value* number, bool has_second) {
-    Value* first = e.advance(function->getArg(0), e.ir.CreateMul(number, e.index(2 * layout.row_stride * bytes)));
-    Value* second = e.advance(first, layout.row_stride * bytes);
+    Value* row_bytes = function->getArg(3);
+    Value* pair_bytes = e.ir.CreateShl(row_bytes, e.index(1));
+    Value* first = e.advance(function->getArg(0), e.ir.CreateMul(number, pair_bytes));
+    Value* second = e.advance(first, row_bytes);
     Value* in_block = e.advance(function->getArg(1), e.ir.CreateMul(number, e.index(padded_bytes(layout.columns))));
     const auto move = [&](Value* column, Value* mask) {
       Value* joined = load(first, column, mask);

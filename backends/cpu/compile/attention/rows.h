@@ -7,15 +7,18 @@
 
 namespace kiln::cpu {
 
-/// Rows of a tensor: `columns` elements of `dtype` each, strides in elements.
+/// Rows of a tensor: `columns` elements of `dtype` each.
 struct RowsLayout {
   DType dtype = DType::f32;
-  int64_t columns = 0, row_stride = 0, column_stride = 1;
-  auto operator<=>(const RowsLayout&) const = default;
+  int64_t columns = 0, column_stride = 1;  // the stride in elements
+  llvm::Value* row_bytes = nullptr;        // from one row to the next, in the function that moves are called from
+
+  /// What the code of a move depends on.
+  auto kind() const { return std::tuple(dtype, columns, column_stride); }
 };
 
 /// Moves rows between tensors of any dtype and strides and row-major f32 blocks of the workspace, whose rows are
-/// padded_bytes(columns) apart. One function per layout.
+/// padded_bytes(columns) apart. One function per kind of layout.
 class RowMover {
  public:
   RowMover(Emitter& emitter, ScalarEmitter& scalars) : e(emitter), m_scalars(scalars) {}
@@ -48,8 +51,9 @@ class RowMover {
 
   Emitter& e;
   ScalarEmitter& m_scalars;
-  std::map<std::tuple<RowsLayout, double, Move>, llvm::Function*> m_movers;
-  std::map<RowsLayout, llvm::Function*> m_pair_loaders;
+  using Kind = decltype(RowsLayout().kind());
+  std::map<std::tuple<Kind, double, Move>, llvm::Function*> m_movers;
+  std::map<Kind, llvm::Function*> m_pair_loaders;
   std::map<std::pair<int64_t, int64_t>, llvm::Function*> m_transposes;
 };
 

@@ -54,10 +54,11 @@ void RegisterTileProducts::multiply(const Tile& tile, Value* a, Value* b, Value*
 
 void RegisterTileProducts::score_tiles(const AttentionEmission::Operand& keys, int64_t depth, Value* queries,
                                        Value* scores, Value* count) {
-  const Tile tile{.a_row_bytes = keys.row_bytes, .b_row_bytes = m_a.block_bytes(), .c_row_bytes = m_a.block_bytes()};
+  const int64_t key_bytes = m_a.transposed_steps(depth) * 4;  // keys are in the workspace
+  const Tile tile{.a_row_bytes = key_bytes, .b_row_bytes = m_a.block_bytes(), .c_row_bytes = m_a.block_bytes()};
   Value* steps = e.index(m_a.transposed_steps(depth));
   e.loop(e.index(0), count, k_wide * TileRegisters::k_rows, [&](Value* row) {
-    Value* a = e.advance(keys.base, e.ir.CreateMul(row, e.index(keys.row_bytes)));
+    Value* a = e.advance(keys.base, e.ir.CreateMul(row, e.index(key_bytes)));
     Value* c = e.advance(scores, e.ir.CreateMul(row, e.index(m_a.block_bytes())));
     e.loop(e.index(0), e.index(m_a.block_bytes()), k_wide * m_a.vector_bytes(),
            [&](Value* offset) { multiply(tile, a, e.advance(queries, offset), e.advance(c, offset), steps); });
@@ -72,7 +73,7 @@ void RegisterTileProducts::clear_pairs(Value* rows, int64_t columns, Value* from
 
 void RegisterTileProducts::load_columns(Value* tensor, Value* first, Value* count, Value* steps) {
   const RowsLayout layout = m_a.layout(*m_summed, m_columns_count);
-  Value* from = e.advance(tensor, e.ir.CreateMul(first, e.index(m_a.row_bytes(*m_summed))));
+  Value* from = e.advance(tensor, e.ir.CreateMul(first, m_a.row_bytes(*m_summed)));
   m_a.rows.load_row_pairs(layout, from, m_a.at(m_row_pairs), count);
   clear_pairs(m_a.at(m_row_pairs), summed_columns(), m_a.steps(count), steps);
   m_a.rows.transpose(m_a.at(m_row_pairs), summed_columns() * 4, m_a.at(m_columns), column_bytes(),

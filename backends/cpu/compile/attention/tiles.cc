@@ -10,11 +10,12 @@ namespace {
 constexpr int64_t k_unroll = 2;
 }
 
-void TileProducts::run(const TileProduct& kind, Value* a, Value* b, Value* c, Value* count, Value* factor,
-                       Value* valid) {
+void TileProducts::run(const TileProduct& kind, Value* a, Value* b, Value* c, Value* count, Value* factor, Value* valid,
+                       Value* a_bytes) {
   Value* none = llvm::PoisonValue::get(e.pointer());
   e.ir.CreateCall(function(kind),
-                  {a, b, c, factor != nullptr ? factor : none, count, valid != nullptr ? valid : e.index(kind.rows)});
+                  {a, b, c, factor != nullptr ? factor : none, count, valid != nullptr ? valid : e.index(kind.rows),
+                   a_bytes != nullptr ? a_bytes : e.index(0)});
 }
 
 llvm::Function* TileProducts::function(const TileProduct& kind) {
@@ -23,7 +24,7 @@ llvm::Function* TileProducts::function(const TileProduct& kind) {
   const auto resume = e.ir.saveIP();
   llvm::Type* p = e.pointer();
   llvm::Function* function = e.begin_function(fmt::format("product_{}x{}", kind.rows, kind.vectors), e.ir.getVoidTy(),
-                                              {p, p, p, p, e.i64(), e.i64()});
+                                              {p, p, p, p, e.i64(), e.i64(), e.i64()});
   found->second = function;
   const int lanes = e.lanes();
   const int64_t vector_bytes = lanes * 4;
@@ -73,18 +74,31 @@ Values TileProducts::multiply(const TileProduct& kind, llvm::Function* function,
   llvm::Type* step_type = kind.pairs ? e.i32() : e.f32();
   const uint64_t a_alignment = kind.pairs ? 2 : 4;
   llvm::Type* vector = Emitter::vector(step_type, lanes);
-  Values rows;  // clamped: where each row of A starts
-  for (int64_t row = 0; kind.clamped && row < kind.rows; ++row) {
-    Value* last = e.ir.CreateSub(function->getArg(5), e.index(1));
-    Value* number = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.index(row), last);
-    rows.push_back(e.advance(function->getArg(0), e.ir.CreateMul(number, e.index(kind.a_row))));
+  const auto stride = [&](int64_t bytes) {
+    return bytes == TileProduct::k_of_argument ? function->getArg(6) : e.index(bytes);
+  };
+  const auto times = [&](int64_t count, Value* bytes) {
+    return count == 1 ? bytes : count == 0 ? e.index(0) : e.ir.CreateMul(e.index(count), bytes);
+  };
+  Value *a_row = stride(kind.a_row), *a_step = stride(kind.a_step);
+  const bool has_rows = kind.clamped || kind.a_row == TileProduct::k_of_argument;
+  Values rows;  // where each row of A starts
+  for (int64_t row = 0; has_rows && row < kind.rows; ++row) {
+    Value* distance = times(row, a_row);
+    if (kind.clamped) {
+      Value* last = e.ir.CreateSub(function->getArg(5), e.index(1));
+      distance = e.ir.CreateMul(e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.index(row), last), a_row);
+    }
+    rows.push_back(e.advance(function->getArg(0), distance));
   }
-  // Carried: A (an offset when clamped), B, the sums.
-  Values carried{kind.clamped ? static_cast<Value*>(e.index(0)) : function->getArg(0), function->getArg(1)};
+  // Carried: A (an offset where its rows have starts), B, the sums.
+  Values carried{has_rows ? static_cast<Value*>(e.index(0)) : function->getArg(0), function->getArg(1)};
   carried.insert(carried.end(), sums.begin(), sums.end());
   const auto a_at = [&](Value* a, int64_t row, int64_t step) {
-    if (!kind.clamped) return e.advance(a, row * kind.a_row + step * kind.a_step);
-    return e.advance(e.advance(rows[row], a), step * kind.a_step);
+    Value* at_step = times(step, a_step);
+    if (has_rows) return e.advance(e.advance(rows[row], a), at_step);
+    if (kind.a_step != TileProduct::k_of_argument) return e.advance(a, row * kind.a_row + step * kind.a_step);
+    return e.advance(e.advance(a, at_step), row * kind.a_row);
   };
   const auto rounds = [&](Value* count, int64_t unroll) {
     carried = e.loop(e.index(0), count, 1, carried, [&](Value*, const Values& now) {
@@ -103,8 +117,8 @@ Values TileProducts::multiply(const TileProduct& kind, llvm::Function* function,
           }
         }
       }
-      next[0] = kind.clamped ? e.ir.CreateAdd(now[0], e.index(unroll * kind.a_step))
-                             : e.advance(now[0], unroll * kind.a_step);
+      Value* past = times(unroll, a_step);
+      next[0] = has_rows ? e.ir.CreateAdd(now[0], past) : e.advance(now[0], past);
       next[1] = e.advance(now[1], unroll * kind.b_step);
       return next;
     });

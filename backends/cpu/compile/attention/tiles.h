@@ -16,6 +16,8 @@ struct TileProduct {
     accumulate,  // C += Σ
     rescale,     // C = C * factor[lane] + Σ
   };
+  static constexpr int64_t k_of_argument = INT64_MIN;  // one of A's strides may be an argument
+
   int64_t rows = 8, vectors = 2;
   int64_t a_row = 0, a_step = 0, b_step = 0, c_row = 0;
   Start start = Start::zero;
@@ -32,9 +34,10 @@ class TileProducts {
  public:
   explicit TileProducts(Emitter& emitter) : e(emitter) {}
 
-  /// `count` ≥ 0 steps; `factor`: vectors * lanes f32, or null when the kind needs none; `valid` ≥ 1 for clamped ones.
+  /// `count` ≥ 0 steps; `factor`: vectors * lanes f32, or null when the kind needs none; `valid` ≥ 1 for clamped ones;
+  /// `a_bytes`: the stride of A that is an argument.
   void run(const TileProduct& kind, llvm::Value* a, llvm::Value* b, llvm::Value* c, llvm::Value* count,
-           llvm::Value* factor = nullptr, llvm::Value* valid = nullptr);
+           llvm::Value* factor = nullptr, llvm::Value* valid = nullptr, llvm::Value* a_bytes = nullptr);
 
  private:
   llvm::Function* function(const TileProduct& kind);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -23,8 +24,10 @@ class LaunchNumbers {
   Place carry(int64_t number);
   /// The number at `place`, or else `constant`.
   llvm::Value* value(Emitter& e, Place place, int64_t constant) const;
-  /// Loads what the launch carries; to be called in the kernel's entry.
+  /// Loads what the launch carries; to be called in a function before value().
   void load(Emitter& e, llvm::Value* extents);
+  /// Puts other values, those of another function, in the place of what was loaded, which it gives.
+  Values exchange_loaded(Values loaded) { return std::exchange(m_loaded, std::move(loaded)); }
 
   const std::vector<int64_t>& carried() const { return m_carried; }
 
