@@ -70,3 +70,17 @@ def test_further_sizes_are_generated_once_for_a_range(case):
     after = kiln.stats()
     assert after["programs"] >= before["programs"] + 12
     assert after["compilations"] == before["compilations"]
+
+
+def test_numbers_that_are_extents_are_kilns():
+    """As the gradient of a mean is divided by how many there are."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x.mean((1, 2)) * x.shape[1], backend="kiln", dynamic=True)
+    for length in (5, 8):
+        x = torch.randn(2, length, length + 1, requires_grad=True)
+        out = compiled(x)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x)
+        mean = x.detach().mean((1, 2))
+        torch.testing.assert_close(out.detach(), mean * length)
+        torch.testing.assert_close(gradient, (2 * mean * length / (length + 1)).reshape(2, 1, 1).expand(x.shape))
+    assert kiln.stats()["fallback_ops"] == {}

@@ -154,6 +154,12 @@ class Builder:
             self._constants[key] = self.op("full", (), dtype, shape, **attributes)
         return self._constants[key]
 
+    def extent(self, extent: Dim, dtype: str) -> Value:
+        """An extent as a number of a dtype."""
+        if isinstance(extent, int):
+            return self.full(extent, dtype)
+        return self.op("extent", (), dtype, (), value=extent, dtype=DTypeName(dtype))
+
     def cast(self, value: Value, dtype: str) -> Value:
         if value.dtype == dtype:
             return value

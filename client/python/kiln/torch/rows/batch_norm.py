@@ -1,7 +1,7 @@
 """Rows of batch norm and its gradient. Sums are kept in f64, and numbers rounded where torch's kernels round them: the gradient
 with respect to what is normalised is often what remains of numbers that cancel, and it is as small as torch's only with torch's
-roundings. Where its kernels have several ways the one for images in row-major order is meant; the others sum in other orders, one
-of them in f32, and stay in torch."""
+roundings. Where its kernels have several ways the one for images in row-major order is meant; those for rows and channels last sum in
+other orders, one of them in f32, and are seldom closer to exact numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import math
 from torch import fx
 
 from ..builder import Builder, layout_of
-from ..text import DTypeName, Value, is_dense
+from ..text import Value, is_dense
 from .table import Family, number, require, result_types
 
 FAMILY = Family()
@@ -28,10 +28,13 @@ def batch_norm(b, node):
     return (b.op("batch_norm", operands, dtype, shape, eps=float(number(eps))),)
 
 
-def has_images_in_order(node: fx.Node) -> bool:
-    """Whether it is dense, and elements of a channel are neighbours."""
+def is_in_order(node: fx.Node) -> bool:
+    """Whether it is dense with its channels second, or last of an image's or a volume's dims. Of other orders torch's trace says
+    other strides than its kernels give."""
     _, shape, strides = layout_of(node)
-    return is_dense(shape, strides) and math.prod(shape[2:]) != 1
+    channels_last = [0, *range(2, len(shape)), 1]
+    orders = [range(len(shape)), channels_last] if len(shape) in (4, 5) else [range(len(shape))]
+    return any(is_dense([shape[d] for d in order], [strides[d] for d in order]) for order in orders)
 
 
 class Batch:
@@ -43,7 +46,7 @@ class Batch:
         # Of halves torch's sums are f32, and its trace says another dtype of their statistics than its kernels give.
         require(self.dtype in ("f32", "f64"), "a batch norm of halves in training")
         require(all(p is None or p.dtype == self.dtype for p in parameters), "a batch norm with parameters of another dtype")
-        require(has_images_in_order(node), "a batch norm in training of rows, or of images that are not in row-major order")
+        require(is_in_order(node), "a batch norm in training of what is neither in row-major order nor channels last")
         self.reduced = [d for d in range(len(shape)) if d != 1]
         self.extent = math.prod(shape[d] for d in self.reduced)
         self.beside = (shape[1], *(1 for _ in shape[2:]))
@@ -54,12 +57,7 @@ class Batch:
 
     def over_count(self, value: Value) -> Value:
         """Divided by the number of elements of a channel."""
-        return self.b.pointwise("div", value, self.count(value.dtype))
-
-    def count(self, dtype: str) -> Value:
-        if isinstance(self.extent, int):
-            return self.b.full(self.extent, dtype)
-        return self.b.op("extent", (), dtype, (), value=self.extent, dtype=DTypeName(dtype))
+        return self.b.pointwise("div", value, self.b.extent(self.extent, value.dtype))
 
     def each(self, value: Value) -> Value:
         """A number for each channel, to stand beside the input."""
@@ -140,7 +138,7 @@ def batch_norm_with_running_statistics(b, node):
         out = b.op("batch_norm", operands, dtype, shape, eps=float(number(eps)))
         return out, *(b.full(0, *each) for each in saved), *running
     batch, results, squares = trained(b, node, eps, *running)
-    others = b.pointwise("sub", batch.count(batch.dtype), b.full(1, batch.dtype))
+    others = b.pointwise("sub", b.extent(batch.extent, batch.dtype), b.full(1, batch.dtype))
     news = results[1], b.cast(b.pointwise("div", squares, others), TOTAL)
     return *results, *(followed(batch, old, new, float(number(momentum))) for old, new in zip(running, news))
 

@@ -8,7 +8,7 @@ from typing import Callable
 import torch
 from torch import fx
 
-from ..builder import Builder, meta_of, type_of
+from ..builder import Builder, dim_of, meta_of, type_of
 from ..text import Unsupported, Value
 
 aten = torch.ops.aten
@@ -98,7 +98,9 @@ def number(value):
 
 
 def operand(b: Builder, value, dtype: str) -> Value:
-    """A tensor cast to `dtype`, or a Python number as a constant of it."""
+    """A tensor cast to `dtype`, or a Python number or an extent as a number of it."""
+    if isinstance(value, fx.Node) and isinstance(meta_of(value), torch.SymInt):
+        return b.extent(dim_of(value), dtype)
     if isinstance(value, fx.Node):
         return b.cast(b.value(value), dtype)
     return b.full(number(value), dtype)
