@@ -42,13 +42,15 @@ struct Step {
   void* code = MAP_FAILED;
   std::unique_ptr<HostExecutable> executable;
   std::vector<uint32_t> buffers;
+  std::vector<int64_t> extents;  // what its launches carry
 
   Step() = default;
   Step(Step&& other) noexcept
       : image(std::move(other.image)),
         code(std::exchange(other.code, MAP_FAILED)),
         executable(std::move(other.executable)),
-        buffers(std::move(other.buffers)) {}
+        buffers(std::move(other.buffers)),
+        extents(std::move(other.extents)) {}
   ~Step() {
     if (code != MAP_FAILED) munmap(code, image.code.size());
   }
@@ -92,19 +94,20 @@ struct BenchKernel {
   /// More threads than tasks would have nothing to do, and do not come.
   uint64_t max_tasks() const {
     uint64_t most = 1;
-    for (const Step& step : steps) most = std::max(most, step.executable->tasks());
+    for (const Step& step : steps) most = std::max(most, launch_tasks(step.executable->tasks(), step.extents));
     return most;
   }
 
   /// As a program does (jit/run).
   void run_steps(TeamWork& work, uint32_t thread) const {
     for (size_t s = 0; s < steps.size(); ++s) {
-      const uint64_t tasks = steps[s].executable->tasks();
+      const uint64_t tasks = launch_tasks(steps[s].executable->tasks(), steps[s].extents);
       void* buffers[limits::k_kernel_buffers];
       for (size_t i = 0; i < steps[s].buffers.size(); ++i) buffers[i] = pointers[steps[s].buffers[i]];
       auto status = LaunchStatus::ok;
       while (const auto piece = work.take(s, thread, tasks)) {
-        steps[s].executable->run(buffers, workspaces[thread].get(), &status, piece->first, piece->last, {});
+        steps[s].executable->run(buffers, workspaces[thread].get(), &status, piece->first, piece->last,
+                                 steps[s].extents);
         work.finish(s, piece->last - piece->first);
       }
       work.wait(s, tasks);
@@ -119,15 +122,29 @@ Expected<Plan> plan_of(const char* text) {
 
 Target target_named(const char* name) { return *name == 0 ? cpu::host_targets().front() : Target{"cpu", name}; }
 
-/// Candidate `candidate` of what races, or the last one that there is; the first of all else.
-Expected<Step> make_step(const Plan& plan, const Launch& launch, const Target& target, size_t candidate,
+constexpr int k_any_size = -1;
+
+/// How the launch's spec is compiled: candidate `candidate` of what races, or the last one that there is; the first of all else.
+/// k_any_size: code for any size, where there is such.
+Schedule schedule_of(const KernelSpec& spec, const Target& target, int candidate, std::vector<int64_t>& extents) {
+  if (candidate == k_any_size) {
+    if (auto sized = bench::backend().sized(spec, target)) {
+      extents = std::move(sized->extents);
+      return sized->candidates.front();
+    }
+  }
+  const auto schedules = bench::backend().candidates(spec, target, bench::machine(target));
+  const bool has_choice = candidate > 0 && is_tunable(spec, target);
+  return schedules[has_choice ? std::min(static_cast<size_t>(candidate), schedules.size() - 1) : 0];
+}
+
+Expected<Step> make_step(const Plan& plan, const Launch& launch, const Target& target, int candidate,
                          std::string& description) {
   const KernelSpec& spec = plan.specs[launch.spec];
   KILN_RETURN_IF_ERROR(bench::backend().claims(spec, target));
-  const auto schedules = bench::backend().candidates(spec, target, bench::machine(target));
-  const Schedule& schedule = schedules[is_tunable(spec, target) ? std::min(candidate, schedules.size() - 1) : 0];
   cpu::ImageReport report;
   Step step;
+  const Schedule schedule = schedule_of(spec, target, candidate, step.extents);
   KILN_ASSIGN_OR_RETURN(step.image, bench::backend().compile(spec, schedule, target, &report));
   KILN_RETURN_IF_ERROR(step.load());
   step.buffers = launch.buffers;
@@ -136,7 +153,7 @@ Expected<Step> make_step(const Plan& plan, const Launch& launch, const Target& t
   return step;
 }
 
-Expected<std::unique_ptr<BenchKernel>> make_kernel(const char* text, const Target& target, size_t candidate) {
+Expected<std::unique_ptr<BenchKernel>> make_kernel(const char* text, const Target& target, int candidate) {
   auto kernel = std::make_unique<BenchKernel>();
   const auto start = std::chrono::steady_clock::now();
   KILN_ASSIGN_OR_RETURN(kernel->plan, plan_of(text));
@@ -200,9 +217,10 @@ BenchKernel& kernel_of(void* kernel) { return *static_cast<BenchKernel*>(kernel)
 
 KILN_BENCH const char* kiln_bench_error() { return s_error.c_str(); }
 
-/// `target`: "" is the host's best one. `candidate`: of the kernels that race; the last for one that there is not.
+/// `target`: "" is the host's best one. `candidate`: of the kernels that race; the last for one that there is not. -1: code for
+/// any size (CompileBackend::sized) of what has such.
 KILN_BENCH void* kiln_bench_compile(const char* text, const char* target, int candidate) {
-  return value_or_error(make_kernel(text, target_named(target), static_cast<size_t>(candidate))).release();
+  return value_or_error(make_kernel(text, target_named(target), candidate)).release();
 }
 
 /// The most candidates that a kernel of the graph has.

@@ -45,7 +45,7 @@ def checked(value):
 
 
 class Kernel:
-    """A graph in the text form, compiled; kernels that race are of their candidate `candidate`."""
+    """A graph in the text form, compiled; kernels that race are of their candidate `candidate`, or with -1 code for any size."""
 
     def __init__(self, text, target="", candidate=0):
         self.handle = checked(library().kiln_bench_compile(text.encode(), target.encode(), candidate))
@@ -130,7 +130,7 @@ def add_options(parser):
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=20, help="after which a case begins no further round")
     parser.add_argument("--target", default="", help="else the host's best one")
-    parser.add_argument("--candidate", type=int, default=0)
+    parser.add_argument("--candidate", type=int, default=0, help="-1: code for any size, where there is such")
     parser.add_argument("--tuned", action="store_true", help="all candidates race first")
     parser.add_argument("--json", metavar="FILE")
 

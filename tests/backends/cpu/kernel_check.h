@@ -125,20 +125,26 @@ inline std::vector<void*> pointers(std::vector<GuardedBuffer>& buffers) {
   return result;
 }
 
-/// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each.
+/// Runs the kernel as several contiguous ranges of tasks, in the order of a list, with a poisoned workspace each, whose end it
+/// must not pass.
 inline void run_in_ranges(const HostExecutable& kernel, const std::vector<void*>& buffers, uint64_t ranges,
                           std::span<const int64_t> extents = {}) {
-  std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64);
+  constexpr uint8_t k_poison = 0xFB;
+  constexpr size_t k_behind = 1 << 16;
+  std::vector<uint8_t> workspace(kernel.workspace_bytes() + 64 + k_behind);
   void* aligned = workspace.data();
   size_t space = workspace.size();
-  std::align(64, kernel.workspace_bytes(), aligned, space);
+  std::align(64, kernel.workspace_bytes() + k_behind, aligned, space);
+  const uint8_t* end = static_cast<const uint8_t*>(aligned) + kernel.workspace_bytes();
   const uint64_t tasks = launch_tasks(kernel.tasks(), extents);
   ranges = std::min(ranges, tasks);
   for (uint64_t i = ranges; i-- > 0;) {
-    std::fill(workspace.begin(), workspace.end(), uint8_t{0xFB});
+    std::fill(workspace.begin(), workspace.end(), k_poison);
     auto status = LaunchStatus::ok;
     kernel.run(buffers.data(), aligned, &status, tasks * i / ranges, tasks * (i + 1) / ranges, extents);
     EXPECT_EQ(status, LaunchStatus::ok);
+    EXPECT_TRUE(std::all_of(end, end + k_behind, [](uint8_t byte) { return byte == k_poison; }))
+        << "the workspace was written beyond its end";
   }
 }
 

@@ -6,6 +6,7 @@
 #include "backends/cpu/compile/attention/schedule.h"
 #include "tests/backends/cpu/kernel_check.h"
 #include "tests/conformance/attention_case.h"
+#include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_builder.h"
 
 /// Kernels that take sizes from their launches: code that was made for one size runs all others of its form.
@@ -14,9 +15,13 @@ namespace {
 
 using conformance::AttentionBuilder;
 using conformance::AttentionCase;
+using conformance::GemmCase;
 using conformance::LoopsBuilder;
 
 Target named(const CpuTarget& target) { return {"cpu", std::string(target.name)}; }
+
+using IsLeftOut = std::function<bool(const CpuTarget&)>;
+bool none(const CpuTarget&) { return false; }
 
 using MakeBuffers = std::function<std::vector<GuardedBuffer>(const KernelSpec&)>;
 std::vector<GuardedBuffer> random_buffers(const KernelSpec& spec) { return make_buffers(spec, 11); }
@@ -30,12 +35,12 @@ struct OneCode {
   size_t served = 0;
 };
 
-/// Of the first spec and of the last, on each target whose code this host runs or emulates.
-std::vector<OneCode> compiled_for(const std::vector<KernelSpec>& specs) {
+/// Of the first spec and of the last, on each target whose code this host runs or emulates, but those that `is_left_out` names.
+std::vector<OneCode> compiled_for(const std::vector<KernelSpec>& specs, const IsLeftOut& is_left_out) {
   const CpuCompileBackend backend;
   std::vector<OneCode> codes;
   for (const CpuTarget& target : ladder()) {
-    if (!can_emulate(target)) continue;
+    if (!can_emulate(target) || is_left_out(target)) continue;
     for (const KernelSpec* spec : {&specs.front(), &specs.back()}) {
       const auto sized = backend.sized(*spec, named(target));
       EXPECT_TRUE(sized) << kernel_name(*spec) << " on " << target.name;
@@ -70,8 +75,8 @@ void check_by(OneCode& code, const KernelSpec& spec, std::vector<GuardedBuffer> 
 
 /// Expects each code to run at least so many of the specs, whatever their sizes are.
 void expect_one_code_of(const std::vector<KernelSpec>& specs, size_t at_least, double tolerance,
-                        const MakeBuffers& make = random_buffers) {
-  std::vector<OneCode> codes = compiled_for(specs);
+                        const MakeBuffers& make = random_buffers, const IsLeftOut& is_left_out = none) {
+  std::vector<OneCode> codes = compiled_for(specs, is_left_out);
   for (const KernelSpec& spec : specs) {
     EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
     const std::vector<GuardedBuffer> inputs = make(spec);
@@ -270,6 +275,93 @@ TEST(Sized, one_code_of_attention_takes_halves) {
                        2e-2);
 }
 
+/// Tails below and above a tile, a whole one, many of them.
+const std::vector<int64_t> k_product_sizes{17, 19, 31, 64, 77, 130, 250};
+
+/// Products of each way that operands can lie: `make(size)` without that. Targets that multiply bytes and bf16 besides have the same
+/// code for others.
+template <typename Make>
+void expect_products_of_one_code(const std::vector<int64_t>& sizes, double tolerance, const Make& make) {
+  for (const int way : {0, 1, 2, 3}) {
+    std::vector<KernelSpec> specs;
+    for (const int64_t size : sizes) {
+      GemmCase c = make(size);
+      c.a_transposed = way % 2 == 1;
+      c.b_transposed = way / 2 == 1;
+      specs.push_back(conformance::gemm(c));
+    }
+    expect_one_code_of(specs, specs.size(), tolerance, random_buffers,
+                       [](const CpuTarget& target) { return target.has(Feature::avx512_vnni); });
+  }
+}
+
+TEST(Sized, one_code_multiplies_any_number_of_rows) {
+  const auto by_wide = [](int64_t rows) { return GemmCase{.m = rows, .n = 70, .k = 50}; };
+  expect_products_of_one_code(k_product_sizes, 1e-5, by_wide);
+  const auto by_narrow = [](int64_t rows) { return GemmCase{.m = rows, .n = 5, .k = 300}; };
+  expect_products_of_one_code({77, 131, 250}, 1e-5, by_narrow);
+}
+
+TEST(Sized, one_code_multiplies_any_number_of_columns) {
+  expect_products_of_one_code({65, 80, 97, 257}, 1e-5,
+                              [](int64_t columns) { return GemmCase{.m = 23, .n = columns, .k = 50}; });
+}
+
+TEST(Sized, one_code_sums_any_number_of_products) {
+  const auto make = [](int64_t k) { return GemmCase{.m = 20, .n = 33, .k = k}; };
+  expect_products_of_one_code({2, 3, 17, 255, 256}, 1e-4, make);
+  expect_products_of_one_code({257, 600, 1025, 2500}, 1e-4, make);
+}
+
+TEST(Sized, one_code_multiplies_any_number_of_matrices) {
+  for (const bool b_transposed : {false, true}) {
+    expect_one_code({2, 3, 5}, 3, 1e-5, [&](int64_t batch) {
+      return conformance::gemm(
+          {.batch = batch, .m = 13 * batch, .n = 49 + batch, .k = 9 * batch, .b_transposed = b_transposed});
+    });
+  }
+}
+
+TEST(Sized, one_code_of_a_product_does_what_follows_it) {
+  expect_products_of_one_code({17, 31, 130}, 1e-5,
+                              [](int64_t rows) { return GemmCase{.m = rows, .n = 70, .k = 50, .with_bias = true}; });
+}
+
+/// Partial sums of what is not stored in the dtype of sums lie in the workspace, of so many rows at a time.
+TEST(Sized, one_code_multiplies_numbers_of_each_dtype) {
+  struct Size {
+    int64_t rows, k;
+  };
+  const std::vector<std::vector<Size>> forms{{{300, 2201}, {61, 1027}, {49, 515}}, {{300, 39}, {61, 41}, {49, 255}}};
+  for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) {
+    const double tolerance = dtype == DType::f64 ? 1e-13 : 2e-2;
+    for (const std::vector<Size>& sizes : forms) {
+      for (const bool b_transposed : {false, true}) {
+        std::vector<KernelSpec> specs;
+        for (const auto [rows, k] : sizes) {
+          specs.push_back(
+              conformance::gemm({.m = rows, .n = 24, .k = k, .dtype = dtype, .b_transposed = b_transposed}));
+        }
+        expect_one_code_of(specs, specs.size(), tolerance, random_buffers, [](const CpuTarget& target) {
+          const bool has_others_code = target.has(Feature::avx512_vnni) && !target.has(Feature::avx512_bf16);
+          return has_others_code || target.has(Feature::amx_bf16);
+        });
+      }
+    }
+  }
+}
+
+TEST(Sized, few_rows_and_what_tiles_multiply_have_code_for_each_size) {
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto is_sized = [&](const GemmCase& c) {
+      return CpuCompileBackend().sized(conformance::gemm(c), named(*target)).has_value();
+    };
+    EXPECT_EQ(is_sized({.m = 40, .n = 70, .k = 50, .dtype = DType::bf16}), !target->has(Feature::amx_bf16));
+    EXPECT_FALSE(is_sized({.m = 2, .n = 70, .k = 50}));
+    EXPECT_TRUE(is_sized({.m = 40, .n = 70, .k = 50}));
+  }
+}
+
 TEST(Sized, what_code_depends_on_is_in_the_form) {
   const CpuCompileBackend backend;
   for (const CpuTarget* target : runnable_targets()) {
@@ -280,6 +372,10 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
     EXPECT_NE(form(summed(80, 3, 5)), form(summed(80, 3, 4)));  // laid out one after another
     EXPECT_EQ(form(squared(10'000)), form(squared(1'000'000)));
     EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
+    EXPECT_EQ(form(conformance::gemm({.m = 64, .n = 200, .k = 90})),
+              form(conformance::gemm({.m = 99, .n = 300, .k = 64})));
+    EXPECT_NE(form(conformance::gemm({.m = 64, .n = 200, .k = 90})),
+              form(conformance::gemm({.m = 64, .n = 200, .k = 900})));
     const auto backward = [](int64_t keys) {
       return AttentionBuilder({.heads = 2, .kv_heads = 2, .q_len = 20, .k_len = keys}).backward();
     };

@@ -37,7 +37,16 @@ def padded_of(length):
     return torch.randn(2, length, 5), torch.randn(2, 4, 5)
 
 
-CASES = {"cache": (grow, cache_of), "rows": (rows, rows_of), "padded": (padded, padded_of)}
+def products(x, weight, bias):
+    hidden, tokens = F.gelu(F.linear(x, weight, bias)), x.flatten(0, 1) / 24
+    return hidden @ weight + x, hidden.flatten(0, 1).t() @ tokens, torch.matmul(x, x.transpose(1, 2))
+
+
+def products_of(length):
+    return torch.randn(3, length, 40), torch.randn(72, 40) / 8, torch.randn(72)
+
+
+CASES = {"cache": (grow, cache_of), "rows": (rows, rows_of), "padded": (padded, padded_of), "products": (products, products_of)}
 
 
 def compare(compiled, function, arguments):
@@ -84,3 +93,29 @@ def test_numbers_that_are_extents_are_kilns():
         torch.testing.assert_close(out.detach(), mean * length)
         torch.testing.assert_close(gradient, (2 * mean * length / (length + 1)).reshape(2, 1, 1).expand(x.shape))
     assert kiln.stats()["fallback_ops"] == {}
+
+
+def test_further_steps_of_training_are_generated_once_for_a_range():
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(40, 96, bias=False), torch.nn.GELU(), torch.nn.Linear(96, 40, bias=False))
+    compiled = torch.compile(model, backend="kiln", dynamic=True)
+
+    def gradients(module, x, grad):
+        model.zero_grad()
+        x.grad = None
+        module(x).backward(grad)
+        return [x.grad, *[each.grad for each in model.parameters()]]
+
+    def step(length):
+        x, grad = torch.randn(3, length, 40, requires_grad=True), torch.randn(3, length, 40)
+        for ours, theirs in zip(gradients(compiled, x, grad), gradients(model, x, grad)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+    for length in (70, 83):
+        step(length)
+    before = kiln.stats()
+    for length in range(71, 83):
+        step(length)
+    after = kiln.stats()
+    assert after["programs"] > before["programs"] and after["checks_failed"] == 0
+    assert after["compilations"] == before["compilations"]

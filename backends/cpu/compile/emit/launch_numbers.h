@@ -42,7 +42,7 @@ SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened
 
 /// Which numbers of a body its launch carries.
 struct BodyNumbers {
-  LaunchNumbers* launch = nullptr;
+  const LaunchNumbers* launch = nullptr;
   struct OfAccess {
     LaunchNumbers::Place offset = 0;
     std::vector<LaunchNumbers::Place> strides;

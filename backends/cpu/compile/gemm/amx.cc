@@ -235,7 +235,7 @@ void AmxKernel::end_sums(const TileShape& shape, const GemmTileCall& call) {
 void AmxKernel::finish(const TileShape& shape, const GemmTileCall& call) {
   GemmTileCall of_tile = call;
   of_tile.scratch = m_g.e.advance(call.scratch, k_sums);
-  m_epilogue.run(of_tile, shape.rows, m_g.columns(shape));
+  m_epilogue.run(of_tile, m_g.e.index(shape.rows), m_g.e.index(m_g.columns(shape)));
 }
 
 template <typename Choices>

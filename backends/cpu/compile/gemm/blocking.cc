@@ -11,6 +11,7 @@ constexpr int64_t k_threads = 8;              // the most that tasks are counted
 constexpr int64_t k_tasks = 2 * k_threads;    // where a task repeats nothing that another does
 constexpr double k_flops_per_task = 1 << 20;  // about ten microseconds
 constexpr double k_uneven = 1.1;              // of an even share: the most that one thread may have
+constexpr int64_t k_rows_to_repack = 256;     // whose partial sums the workspace holds, where any number may come
 
 int64_t slab_tiles(const GemmBlocking& blocking) {
   return std::max<int64_t>(1, blocking.slab_units / blocking.tile_units);
@@ -59,11 +60,7 @@ GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem, const
   const int64_t units = ceil_div(gemm.n, blocking.unit);
   const int64_t column_tiles = ceil_div(units, blocking.tile_units);
   const int64_t row_tiles = ceil_div(gemm.m, blocking.tile_rows);
-  const double flops = 2.0 * static_cast<double>(problem.batches) * static_cast<double>(gemm.m) *
-                       static_cast<double>(gemm.n) * static_cast<double>(std::max<int64_t>(gemm.k, 1));
-  const auto at_most = [&](int64_t most) {
-    return static_cast<int64_t>(std::clamp(flops / k_flops_per_task, 1.0, static_cast<double>(most)));
-  };
+  const auto at_most = [&](int64_t most) { return std::min(worthwhile_tasks(problem), most); };
   int64_t slabs = ceil_div(units, blocking.slab_units);
   if (blocking.packs_b()) {
     const int64_t threads = at_most(machine.cores == 0 ? k_threads : std::min<int64_t>(machine.cores, k_threads));
@@ -82,6 +79,13 @@ GemmBlocking with_parts(GemmBlocking blocking, const GemmProblem& problem, const
   return blocking;
 }
 
+int64_t worthwhile_tasks(const GemmProblem& problem) {
+  const GemmSpec& gemm = *problem.gemm;
+  const double flops = 2.0 * static_cast<double>(problem.batches) * static_cast<double>(gemm.m) *
+                       static_cast<double>(gemm.n) * static_cast<double>(std::max<int64_t>(gemm.k, 1));
+  return static_cast<int64_t>(std::clamp(flops / k_flops_per_task, 1.0, static_cast<double>(k_tasks)));
+}
+
 int64_t second_level_share(const Machine& machine) { return static_cast<int64_t>(machine.second_level_bytes / 2); }
 
 int64_t second_level_slab(const Machine& machine, int64_t unit_bytes, int64_t tile_units) {
@@ -95,6 +99,16 @@ std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProbl
   tile.push_back(grid.columns.small() * blocking.unit);
   if (is_exchanged) std::swap(tile[tile.size() - 2], tile[tile.size() - 1]);
   return tile;
+}
+
+GemmGrid GemmGrid::of_any_size(const GemmBlocking& blocking) {
+  GemmGrid grid;
+  grid.rows = {blocking.tile_rows, 1};
+  grid.columns = {blocking.tile_units, 1};
+  grid.slabs = {slab_tiles(blocking), 1};
+  grid.parts = {std::max<int64_t>(1, k_rows_to_repack / blocking.tile_rows), 1};
+  grid.blocks = blocking.is_one_block ? 1 : 2;
+  return grid;
 }
 
 GemmGrid::GemmGrid(const GemmBlocking& blocking, const GemmProblem& problem)

@@ -27,10 +27,11 @@ enum class ReadB : uint8_t {
 struct GemmBlocking {
   int64_t unit = 1;  // columns
   int64_t tile_rows = 1, tile_units = 1;
-  int64_t group_rows = 1;  // rows of A packed at a time
-  int64_t k_block = 1;     // steps of k between two visits to memory, at most k and at least 1
-  int64_t slab_units = 1;  // width of the part of B kept in the second-level cache; the grid's outer dim
-  int64_t row_parts = 1;   // the grid's inner dim: parts of m, merged again within one call
+  int64_t group_rows = 1;     // rows of A packed at a time
+  int64_t k_block = 1;        // steps of k between two visits to memory, at most k and at least 1
+  bool is_one_block = false;  // where k is the launch's: it is known to be no more than that
+  int64_t slab_units = 1;     // width of the part of B kept in the second-level cache; the grid's outer dim
+  int64_t row_parts = 1;      // the grid's inner dim: parts of m, merged again within one call
   ReadA read_a = ReadA::direct;
   ReadB read_b = ReadB::direct;
 
@@ -56,6 +57,9 @@ int64_t second_level_share(const Machine& machine);
 /// How many units of a slab fit into that, a whole number of tiles and at least one.
 int64_t second_level_slab(const Machine& machine, int64_t unit_bytes, int64_t tile_units);
 
+/// How many tasks are worth handing out where none repeats what another does.
+int64_t worthwhile_tasks(const GemmProblem& problem);
+
 /// Schedule::tile.
 std::vector<int64_t> smallest_tile(const GemmBlocking& blocking, const GemmProblem& problem, bool is_exchanged);
 
@@ -69,6 +73,11 @@ struct GemmGrid {
   int64_t tail = 0;    // columns of the last unit where it is not whole
 
   GemmGrid(const GemmBlocking& blocking, const GemmProblem& problem);
+  /// One slab and one part, as large as the blocking lets them be: what code for any size has room for.
+  static GemmGrid of_any_size(const GemmBlocking& blocking);
+
+ private:
+  GemmGrid() = default;
 };
 
 }  // namespace kiln::cpu

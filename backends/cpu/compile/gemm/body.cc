@@ -20,9 +20,14 @@ GemmBody::GemmBody(GemmEmission& emission, const Body& body, const GemmPlace& pl
     : m_g(emission),
       m_rank(static_cast<int>(emission.problem.gemm->batch.size()) + 2),
       m_emitter(emission.e, *emission.problem.spec, body, load_buffers(emission, body, place), place.status) {
+  if (const SizedGemm* sized = emission.problem.sized) {
+    m_numbers = sized->of(*emission.problem.gemm, body);
+    m_numbers.launch = place.launch;
+    m_emitter.set_numbers(m_numbers);
+  }
   m_emitter.set_result_dims((uint64_t{1} << m_rank) - 1);
   m_scopes.push_back(m_emitter.root());
-  const Values batch = emission.batch_indices(place.batch);
+  const Values batch = emission.batch_indices(place);
   for (size_t dim = 0; dim < batch.size(); ++dim) {
     m_scopes.push_back(m_emitter.bind(*m_scopes.back(), static_cast<int>(dim), batch[dim]));
   }

@@ -28,6 +28,7 @@ class GemmBody {
  private:
   GemmEmission& m_g;
   int m_rank;
+  BodyNumbers m_numbers;
   BodyEmitter m_emitter;
   std::vector<std::unique_ptr<Scope>> m_scopes;  // with the batch dims bound one after another
   std::vector<std::unique_ptr<Scope>> m_made;

@@ -81,7 +81,7 @@ void DotKernel::emit(const TileShape& shape, const GemmTileCall& call) {
   } else {
     sum_in_blocks(shape, call);
   }
-  m_epilogue.run(call, shape.rows, shape.vectors);
+  m_epilogue.run(call, m_g.e.index(shape.rows), m_g.e.index(shape.vectors));
 }
 
 /// For each block of k, for each group of rows: sums from scratch to registers and back.

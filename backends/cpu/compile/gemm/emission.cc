@@ -115,18 +115,74 @@ llvm::Value* GemmEmission::start_of(const Split& split, llvm::Value* piece) cons
   return e.ir.CreateAdd(start, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, piece, e.index(split.bigger())));
 }
 
-llvm::Value* GemmEmission::even_start_of(const Split& split, llvm::Value* piece) const {
-  return e.ir.CreateUDiv(e.ir.CreateMul(piece, e.index(split.total)), e.index(split.count));
+llvm::Value* GemmEmission::even_start_of(llvm::Value* total, llvm::Value* count, llvm::Value* piece) const {
+  return e.ir.CreateUDiv(e.ir.CreateMul(piece, total), count);
 }
 
-Values GemmEmission::batch_indices(llvm::Value* linear) const {
-  const auto& extents = problem.gemm->batch;
-  Values indices(extents.size());
-  for (size_t dim = extents.size(); dim-- > 0;) {
-    indices[dim] = dim == 0 ? linear : e.ir.CreateURem(linear, e.index(extents[dim]));
-    if (dim > 0) linear = e.ir.CreateUDiv(linear, e.index(extents[dim]));
+Values GemmEmission::batch_indices(const GemmPlace& place) const {
+  Values indices(problem.gemm->batch.size());
+  llvm::Value* linear = place.batch;
+  for (size_t dim = indices.size(); dim-- > 0;) {
+    llvm::Value* extent = batch_extent(place, dim);
+    indices[dim] = dim == 0 ? linear : e.ir.CreateURem(linear, extent);
+    if (dim > 0) linear = e.ir.CreateUDiv(linear, extent);
   }
   return indices;
+}
+
+// Numbers that the spec says, or the launch.
+
+void GemmEmission::load_numbers(GemmPlace& place) {
+  if (problem.sized == nullptr) return;
+  m_loaded.push_back(problem.sized->launch);
+  m_loaded.back().load(e, place.extents);
+  place.launch = &m_loaded.back();
+}
+
+llvm::Value* GemmEmission::number(const GemmPlace& place, LaunchNumbers::Place opened, int64_t constant) const {
+  return opened == 0 ? e.index(constant) : place.launch->value(e, opened, constant);
+}
+
+llvm::Value* GemmEmission::m(const GemmPlace& place) const {
+  return number(place, problem.sized == nullptr ? 0 : problem.sized->m, problem.gemm->m);
+}
+
+llvm::Value* GemmEmission::n(const GemmPlace& place) const {
+  return number(place, problem.sized == nullptr ? 0 : problem.sized->n, problem.gemm->n);
+}
+
+llvm::Value* GemmEmission::k(const GemmPlace& place) const {
+  return number(place, problem.sized == nullptr ? 0 : problem.sized->k, problem.gemm->k);
+}
+
+llvm::Value* GemmEmission::steps(const GemmPlace& place) const {
+  if (problem.sized == nullptr) return e.index(problem.steps());
+  return e.ir.CreateUDiv(e.ir.CreateAdd(k(place), e.index(k_group() - 1)), e.index(k_group()));
+}
+
+llvm::Value* GemmEmission::tasks(const GemmPlace& place) const { return number(place, problem.sized->tasks, 0); }
+
+llvm::Value* GemmEmission::batch_extent(const GemmPlace& place, size_t dim) const {
+  return number(place, problem.sized == nullptr ? 0 : problem.sized->batch[dim], problem.gemm->batch[dim]);
+}
+
+llvm::Value* GemmEmission::stride_bytes(const GemmPlace& place, const Access& access, size_t dim) const {
+  const auto* opened = problem.sized == nullptr ? nullptr : problem.sized->of(*problem.gemm, access);
+  llvm::Value* stride = number(place, opened == nullptr ? 0 : opened->strides[dim], access.strides[dim]);
+  return e.ir.CreateMul(stride, e.index(static_cast<int64_t>(size_of(problem.spec->buffers[access.buffer].dtype))));
+}
+
+llvm::Value* GemmEmission::tile_bytes(const GemmPlace& place, const GemmOperand& operand) const {
+  return stride_bytes(place, *operand.plain, operand.plain->strides.size() - (&operand == &problem.a ? 2 : 1));
+}
+
+llvm::Value* GemmEmission::k_bytes(const GemmPlace& place, const GemmOperand& operand) const {
+  return stride_bytes(place, *operand.plain, operand.plain->strides.size() - (&operand == &problem.a ? 1 : 2));
+}
+
+llvm::Value* GemmEmission::partial_row_bytes(const GemmPlace& place) const {
+  const Access* access = problem.partial_sums;
+  return access == nullptr ? e.index(partial_row_bytes()) : stride_bytes(place, *access, access->strides.size() - 2);
 }
 
 llvm::Value* GemmEmission::panels_address(const GemmPlace& place, llvm::Value* k) const {
@@ -138,14 +194,18 @@ llvm::Value* GemmEmission::panels_address(const GemmPlace& place, llvm::Value* k
 llvm::Value* GemmEmission::address(const Access& access, const GemmPlace& place, llvm::Value* outer,
                                    llvm::Value* inner) const {
   const int64_t bytes = static_cast<int64_t>(size_of(problem.spec->buffers[access.buffer].dtype));
-  Values indices = batch_indices(place.batch);
+  const auto* opened = problem.sized == nullptr ? nullptr : problem.sized->of(*problem.gemm, access);
+  Values indices = batch_indices(place);
   indices.push_back(outer);
   indices.push_back(inner);
-  llvm::Value* base = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8), 8);
-  llvm::Value* pointer = e.advance(base, access.offset * bytes);
+  llvm::Value* pointer = e.load(e.pointer(), e.advance(place.buffers, int64_t{access.buffer} * 8), 8);
+  if (access.offset != 0) {
+    llvm::Value* offset = number(place, opened == nullptr ? 0 : opened->offset, access.offset);
+    pointer = e.advance(pointer, e.ir.CreateMul(offset, e.index(bytes)));
+  }
   for (size_t dim = 0; dim < indices.size(); ++dim) {
     if (access.strides[dim] == 0) continue;
-    pointer = e.advance(pointer, e.ir.CreateMul(indices[dim], e.index(access.strides[dim] * bytes)));
+    pointer = e.advance(pointer, e.ir.CreateMul(indices[dim], stride_bytes(place, access, dim)));
   }
   return pointer;
 }

@@ -1,31 +1,42 @@
 #pragma once
 
+#include <deque>
 #include <string>
 
 #include "backends/cpu/compile/emit/scalar_emitter.h"
 #include "backends/cpu/compile/gemm/blocking.h"
 #include "backends/cpu/compile/gemm/problem.h"
+#include "backends/cpu/compile/gemm/sized.h"
 
 namespace kiln::cpu {
 
-/// A tile of C as a function is written for it. `tail` lanes of the last vector exist; 0 means all.
+/// A tile of C as a function is written for it. `tail` lanes of the last vector exist; 0 means all. Of an edge the call says how
+/// many rows and columns exist, at least one of each.
 struct TileShape {
   int64_t rows = 1, vectors = 1, tail = 0;
+  bool is_edge = false;
   auto operator<=>(const TileShape&) const = default;
-  std::string suffix() const { return fmt::format("{}x{}{}", rows, vectors, tail ? fmt::format("_{}", tail) : ""); }
+  std::string suffix() const {
+    return fmt::format("{}x{}{}{}", rows, vectors, tail ? fmt::format("_{}", tail) : "", is_edge ? "_edge" : "");
+  }
 };
 
 /// Where a point of a kernel stands: what every function of a gemm is told. Values of the function being written.
 struct GemmPlace {
   llvm::Value* buffers = nullptr;
   llvm::Value* status = nullptr;
-  llvm::Value* batch = nullptr;  // linear
+  llvm::Value* batch = nullptr;           // linear
+  llvm::Value* extents = nullptr;         // what the launch carries
+  const LaunchNumbers* launch = nullptr;  // the same as numbers, loaded in this function; null where none were opened
 };
 
 /// What the parts of one gemm's code share.
 struct GemmEmission {
   GemmEmission(Emitter& emitter, const GemmProblem& a_problem, const GemmBlocking& a_blocking)
-      : e(emitter), problem(a_problem), blocking(a_blocking), grid(blocking, problem) {}
+      : e(emitter),
+        problem(a_problem),
+        blocking(a_blocking),
+        grid(problem.sized == nullptr ? GemmGrid(blocking, problem) : GemmGrid::of_any_size(blocking)) {}
 
   Emitter& e;
   const GemmProblem& problem;
@@ -41,6 +52,7 @@ struct GemmEmission {
   int64_t k_group() const { return problem.k_group(); }
   /// Where the loops carry partial sums from block to block of k.
   int64_t partial_row_bytes() const;
+  llvm::Value* partial_row_bytes(const GemmPlace& place) const;
   bool has_partial_sums_in_workspace() const { return grid.blocks > 1 && problem.partial_sums == nullptr; }
 
   /// One step of k of a row or a column. Several elements are an i32, the first in its lowest bits.
@@ -79,17 +91,33 @@ struct GemmEmission {
   llvm::Value* as_multiplied(const GemmOperand& operand, llvm::Value* pattern) const;
   /// An element's value in registers as it is multiplied; bits where several are multiplied at once.
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
+  /// Of a function that begins, which is told all of the place but `launch`: loads that.
+  void load_numbers(GemmPlace& place);
+  /// Extents, and from an element of an access to the next along the last dim but `inner`, in bytes: constants, or the launch's.
+  llvm::Value* m(const GemmPlace& place) const;
+  llvm::Value* n(const GemmPlace& place) const;
+  llvm::Value* k(const GemmPlace& place) const;
+  llvm::Value* steps(const GemmPlace& place) const;
+  llvm::Value* tasks(const GemmPlace& place) const;  // of the launch's
+  llvm::Value* batch_extent(const GemmPlace& place, size_t dim) const;
+  llvm::Value* stride_bytes(const GemmPlace& place, const Access& access, size_t dim) const;
+  /// From an operand's row or column to the next, and from one step of k to the next: of a plain one.
+  llvm::Value* tile_bytes(const GemmPlace& place, const GemmOperand& operand) const;
+  llvm::Value* k_bytes(const GemmPlace& place, const GemmOperand& operand) const;
   /// The first index of a piece.
   llvm::Value* start_of(const Split& split, llvm::Value* piece) const;
   /// The same where the bigger pieces lie among the others: then runs of as many pieces are alike, too.
-  llvm::Value* even_start_of(const Split& split, llvm::Value* piece) const;
+  llvm::Value* even_start_of(llvm::Value* total, llvm::Value* count, llvm::Value* piece) const;
   /// The indices of the batch dims.
-  Values batch_indices(llvm::Value* linear) const;
+  Values batch_indices(const GemmPlace& place) const;
   /// The address of an access without indirect terms at (batch, second to last, last).
   llvm::Value* address(const Access& access, const GemmPlace& place, llvm::Value* outer, llvm::Value* inner) const;
 
  private:
   llvm::Type* type_of(DType dtype) const;
+  llvm::Value* number(const GemmPlace& place, LaunchNumbers::Place opened, int64_t constant) const;
+
+  std::deque<LaunchNumbers> m_loaded;  // of each function that takes numbers from its launch
 };
 
 }  // namespace kiln::cpu

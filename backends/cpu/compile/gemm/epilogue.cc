@@ -10,7 +10,7 @@ llvm::Function* GemmEpilogue::function() {
   Emitter& e = m_g.e;
   const auto resume = e.ir.saveIP();
   GemmTileCall call;
-  m_function = begin_tile_function(e, "epilogue", call);
+  m_function = begin_tile_function(m_g, "epilogue", call);
   Value* rows = call.k_count;
   Value* columns = call.flags;
   const int64_t lanes = m_g.sum_lanes();
@@ -36,11 +36,11 @@ llvm::Function* GemmEpilogue::function() {
   return m_function;
 }
 
-void GemmEpilogue::run(const GemmTileCall& call, int64_t rows, int64_t columns) {
+void GemmEpilogue::run(const GemmTileCall& call, Value* rows, Value* columns) {
   GemmTileCall of_tile = call;
-  of_tile.k_count = m_g.e.index(rows);
-  of_tile.flags = m_g.e.index(columns);
-  call_tile_function(m_g.e, function(), of_tile);
+  of_tile.k_count = rows;
+  of_tile.flags = columns;
+  call_tile_function(m_g, function(), of_tile);
 }
 
 void prepare_stores(const GemmEmission& emission, GemmBody& body, Scope& columns) {

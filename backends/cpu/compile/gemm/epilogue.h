@@ -20,7 +20,7 @@ class GemmEpilogue {
 
   llvm::Function* function();
   /// Writes a call for the tile of `call`, `rows` x `columns`.
-  void run(const GemmTileCall& call, int64_t rows, int64_t columns);
+  void run(const GemmTileCall& call, llvm::Value* rows, llvm::Value* columns);
 
  private:
   GemmEmission& m_g;

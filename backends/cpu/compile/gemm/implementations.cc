@@ -22,10 +22,17 @@ Status body_claims(const Body& body) {
 }  // namespace
 
 std::span<const Implementation> gemm_implementations() {
-  static const std::array rows{
-      bf16_dot_implementation(),         i16_dot_implementation(),           dot_implementation(),
-      amx_bf16_implementation(),         amx_int8_implementation(),          bf16_outer_product_implementation(),
-      i8_outer_product_implementation(), i16_outer_product_implementation(), outer_product_implementation()};
+  static const std::array rows{bf16_dot_implementation(),
+                               i16_dot_implementation(),
+                               dot_implementation(),
+                               amx_bf16_implementation(),
+                               amx_int8_implementation(),
+                               bf16_outer_product_implementation(),
+                               i8_outer_product_implementation(),
+                               i16_outer_product_implementation(),
+                               outer_product_implementation(),
+                               sized_outer_product_implementation(),
+                               sized_bf16_outer_product_implementation()};
   return rows;
 }
 

@@ -20,6 +20,8 @@ Implementation bf16_dot_implementation();
 Implementation i16_dot_implementation();
 // outer_product.cc
 Implementation outer_product_implementation();
+Implementation sized_outer_product_implementation();
+Implementation sized_bf16_outer_product_implementation();
 Implementation bf16_outer_product_implementation();
 Implementation i16_outer_product_implementation();
 Implementation i8_outer_product_implementation();

@@ -37,6 +37,19 @@ class GemmLoops {
     Value* begin = nullptr;
     Value* end = nullptr;
   };
+  /// m or n as it is cut into tiles, in rows or in units. Where it is known, the pieces of a split; where it is the launch's, as
+  /// many whole tiles as there are, and one of what is left.
+  struct Cut {
+    Split split;             // of the launch's: one tile
+    Value* count = nullptr;  // of tiles
+    Value* total = nullptr;  // of the launch's
+  };
+  /// Tiles of one width, in rows or in units; `exist`: how many rows or columns of the only one, null for all.
+  struct Run {
+    Range tiles;
+    int64_t width = 1;
+    Value* exist = nullptr;
+  };
 
   int64_t unit() const { return m_blocking.unit; }
   /// One step of k of a packed unit of B.
@@ -47,19 +60,35 @@ class GemmLoops {
                               m_g.e.index(packed_unit_bytes()));
   }
   Workspace plan_workspace() const;
+  bool is_sized() const { return m_problem.sized != nullptr; }
 
+  void cut();
+  Value* start_of(const Cut& cut, Value* tile) const;
+  Range parts_of(const Emitter::Entry& entry) const;
   void emit_slab(Value* linear, const Range& parts);
   Block emit_block(Value* number) const;
   void pack_slab(const Range& tiles, const Block& block);
   void pack_group(const Range& rows, const Block& block);
   void emit_group(const Range& rows, const Range& tiles, const Block& block);
+  void run_tile(Value* row_tile, Value* tile, const GemmTileCall& call);
   void for_row_shape(Value* tile, const std::function<void(int64_t rows)>& body);
   void for_column_shape(Value* tile, const std::function<void(const TileShape&)>& body);
-  void for_segments(const Range& tiles, const Split& split, int64_t plain_end,
-                    const std::function<void(const Range&, int64_t width)>& body);
+  void run_sized_tile(const GemmTileCall& call);
+  void for_runs(const Range& tiles, const Cut& cut, int64_t unit, const std::function<void(const Run&)>& body);
+  void for_known_runs(const Range& tiles, const Split& split, int64_t plain_end,
+                      const std::function<void(const Run&)>& body);
   Value* workspace(int64_t offset) { return m_g.e.advance(m_workspace, offset); }
-  Value* minimum(Value* a, Value* b) { return m_g.e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, a, b); }
-  Value* maximum(Value* a, Value* b) { return m_g.e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, a, b); }
+  void either(Value* condition, const std::function<void()>& then, const std::function<void()>& otherwise) {
+    const auto nothing = [](const std::function<void()>& body) {
+      return [&body] {
+        body();
+        return Values{};
+      };
+    };
+    m_g.e.if_else(condition, nothing(then), nothing(otherwise));
+  }
+  Value* minimum(Value* a, Value* b) const { return m_g.e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, a, b); }
+  Value* maximum(Value* a, Value* b) const { return m_g.e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smax, a, b); }
 
   GemmEmission& m_g;
   const GemmProblem& m_problem;
@@ -71,6 +100,8 @@ class GemmLoops {
 
   // While the entry is written.
   GemmPlace m_place;
+  Cut m_rows, m_columns;
+  Value *m_slabs = nullptr, *m_parts = nullptr, *m_blocks = nullptr;  // how many
   Value* m_workspace = nullptr;
   Value* m_partial = nullptr;  // the slab's partial sums at row 0
 };
@@ -114,44 +145,92 @@ GemmLoops::Workspace GemmLoops::plan_workspace() const {
 LaunchShape GemmLoops::emit() {
   Emitter& e = m_g.e;
   const Emitter::Entry entry = e.begin_entry();
-  m_place = {entry.buffers, entry.status, nullptr};
+  m_place = {.buffers = entry.buffers, .status = entry.status, .extents = entry.extents};
+  m_g.load_numbers(m_place);
   m_workspace = entry.workspace;
   m_kernel.enter(workspace(m_layout.scratch));
-  Value* parts = e.index(m_grid.parts.count);
-  Value* end = e.ir.CreateUDiv(e.ir.CreateAdd(entry.last_task, e.index(m_grid.parts.count - 1)), parts);
-  e.loop(e.ir.CreateUDiv(entry.first_task, parts), end, 1, [&](Value* slab) {
-    Value* first = e.ir.CreateMul(slab, parts);
-    const Range range{maximum(e.ir.CreateSub(entry.first_task, first), e.index(0)),
-                      minimum(e.ir.CreateSub(entry.last_task, first), parts)};
-    if (m_g.has_partial_sums_in_workspace()) {
-      e.loop(range.begin, range.end, 1,
-             [&](Value* part) { emit_slab(slab, {part, e.ir.CreateAdd(part, e.index(1))}); });
-    } else {
-      emit_slab(slab, range);
-    }
+  cut();
+  const Range all = parts_of(entry);
+  Value* end = e.ir.CreateUDiv(e.ir.CreateAdd(all.end, e.ir.CreateSub(m_parts, e.index(1))), m_parts);
+  e.loop(e.ir.CreateUDiv(all.begin, m_parts), end, 1, [&](Value* slab) {
+    Value* first = e.ir.CreateMul(slab, m_parts);
+    const Range range{maximum(e.ir.CreateSub(all.begin, first), e.index(0)),
+                      minimum(e.ir.CreateSub(all.end, first), m_parts)};
+    if (!m_g.has_partial_sums_in_workspace()) return emit_slab(slab, range);
+    const int64_t at_once = is_sized() ? m_grid.parts.total : 1;
+    e.loop(range.begin, range.end, at_once, [&](Value* part) {
+      Value* next = e.ir.CreateAdd(part, e.index(at_once));
+      emit_slab(slab, {part, at_once == 1 ? next : minimum(next, range.end)});
+    });
   });
   m_kernel.leave(workspace(m_layout.scratch));
   e.ir.CreateRetVoid();
-  return LaunchShape{static_cast<uint64_t>(m_problem.batches * m_grid.slabs.count * m_grid.parts.count),
-                     static_cast<uint64_t>(m_layout.total)};
+  const int64_t tasks = is_sized() ? 0 : m_problem.batches * m_grid.slabs.count * m_grid.parts.count;
+  return LaunchShape{static_cast<uint64_t>(tasks), static_cast<uint64_t>(m_layout.total)};
+}
+
+/// Counts what the grid has. Where sizes are the launch's, each tile of rows is a part of its own.
+void GemmLoops::cut() {
+  Emitter& e = m_g.e;
+  if (!is_sized()) {
+    m_rows = {m_grid.rows, e.index(m_grid.rows.count)};
+    m_columns = {m_grid.columns, e.index(m_grid.columns.count)};
+    m_slabs = e.index(m_grid.slabs.count);
+    m_parts = e.index(m_grid.parts.count);
+    m_blocks = e.index(m_grid.blocks);
+    return;
+  }
+  const auto pieces = [&](Value* total, int64_t size) {
+    return e.ir.CreateUDiv(e.ir.CreateAdd(total, e.index(size - 1)), e.index(size));
+  };
+  Value *m = m_g.m(m_place), *n = m_g.n(m_place), *units = pieces(n, unit());
+  m_rows = {m_grid.rows, pieces(m, m_blocking.tile_rows), m};
+  m_columns = {m_grid.columns, pieces(units, m_blocking.tile_units), units};
+  m_parts = m_rows.count;
+  m_blocks = m_grid.blocks == 1 ? e.index(1) : pieces(m_g.steps(m_place), m_blocking.k_block);
+  m_slabs = pieces(m_columns.count, m_grid.slabs.total);
+  if (!m_blocking.packs_b() || m_blocking.packs_a()) return;
+  // Narrow slabs have A read more often, wide ones are packed by several threads: that costs more where B is the larger.
+  Value* narrow = maximum(m_slabs, minimum(m_columns.count, m_g.tasks(m_place)));
+  m_slabs = e.ir.CreateSelect(e.ir.CreateICmpSGE(n, m), narrow, m_slabs);
+}
+
+Value* GemmLoops::start_of(const Cut& cut, Value* tile) const {
+  if (cut.total == nullptr) return m_g.start_of(cut.split, tile);
+  return minimum(m_g.e.ir.CreateMul(tile, m_g.e.index(cut.split.total)), cut.total);
+}
+
+/// The parts of slabs, counted through all of them, that a call is to compute.
+GemmLoops::Range GemmLoops::parts_of(const Emitter::Entry& entry) const {
+  if (!is_sized()) return {entry.first_task, entry.last_task};
+  Emitter& e = m_g.e;
+  Value* parts = e.ir.CreateMul(m_slabs, m_parts);
+  for (size_t dim = 0; dim < m_problem.gemm->batch.size(); ++dim) {
+    parts = e.ir.CreateMul(parts, m_g.batch_extent(m_place, dim));
+  }
+  Value* tasks = m_g.tasks(m_place);
+  return {m_g.even_start_of(parts, tasks, entry.first_task), m_g.even_start_of(parts, tasks, entry.last_task)};
 }
 
 void GemmLoops::emit_slab(Value* linear, const Range& parts) {
   Emitter& e = m_g.e;
-  Value* slab = e.ir.CreateURem(linear, e.index(m_grid.slabs.count));
-  m_place.batch = e.ir.CreateUDiv(linear, e.index(m_grid.slabs.count));
-  const Range tiles{m_g.even_start_of(m_grid.slabs, slab),
-                    m_g.even_start_of(m_grid.slabs, e.ir.CreateAdd(slab, e.index(1)))};
-  const Range rows{m_g.even_start_of(m_grid.parts, parts.begin), m_g.even_start_of(m_grid.parts, parts.end)};
-  Value* column = e.ir.CreateMul(m_g.start_of(m_grid.columns, tiles.begin), e.index(unit()));
+  Value* slab = e.ir.CreateURem(linear, m_slabs);
+  m_place.batch = e.ir.CreateUDiv(linear, m_slabs);
+  const auto slab_start = [&](Value* number) { return m_g.even_start_of(m_columns.count, m_slabs, number); };
+  const Range tiles{slab_start(slab), slab_start(e.ir.CreateAdd(slab, e.index(1)))};
+  const auto part_start = [&](Value* number) {
+    return is_sized() ? number : m_g.even_start_of(m_rows.count, m_parts, number);
+  };
+  const Range rows{part_start(parts.begin), part_start(parts.end)};
+  Value* column = e.ir.CreateMul(start_of(m_columns, tiles.begin), e.index(unit()));
   m_partial = m_place.buffers;
   if (m_problem.partial_sums != nullptr) {
     m_partial = m_g.address(*m_problem.partial_sums, m_place, e.index(0), column);
   } else if (m_g.has_partial_sums_in_workspace()) {
-    Value* row = m_g.start_of(m_grid.rows, rows.begin);
+    Value* row = start_of(m_rows, rows.begin);
     m_partial = e.advance(workspace(m_layout.partial), e.ir.CreateMul(row, e.index(-m_g.partial_row_bytes())));
   }
-  e.loop(e.index(0), e.index(m_grid.blocks), 1, [&](Value* number) {
+  e.loop(e.index(0), m_blocks, 1, [&](Value* number) {
     const Block block = emit_block(number);
     if (m_blocking.packs_b()) pack_slab(tiles, block);
     const int64_t group = std::max<int64_t>(1, m_blocking.group_rows / m_blocking.tile_rows);
@@ -170,28 +249,49 @@ GemmLoops::Block GemmLoops::emit_block(Value* number) const {
   block.k = e.ir.CreateMul(number, e.index(m_blocking.k_block * m_g.k_group()));
   const int64_t steps = m_problem.steps();
   if (m_grid.blocks == 1) {
-    block.count = e.index(steps);
+    block.count = m_g.steps(m_place);
     block.flags = e.index(GemmTileCall::k_first | GemmTileCall::k_last);
     return block;
   }
-  Value* last = e.ir.CreateICmpEQ(number, e.index(m_grid.blocks - 1));
-  block.count =
-      e.ir.CreateSelect(last, e.index(steps - (m_grid.blocks - 1) * m_blocking.k_block), e.index(m_blocking.k_block));
+  Value* last = e.ir.CreateICmpEQ(number, e.ir.CreateSub(m_blocks, e.index(1)));
+  Value* before = e.ir.CreateMul(number, e.index(m_blocking.k_block));
+  block.count = is_sized() ? minimum(e.ir.CreateSub(m_g.steps(m_place), before), e.index(m_blocking.k_block))
+                           : e.ir.CreateSelect(last, e.index(steps - (m_grid.blocks - 1) * m_blocking.k_block),
+                                               e.index(m_blocking.k_block));
   Value* first = e.ir.CreateICmpEQ(number, e.index(0));
   block.flags = e.ir.CreateOr(e.ir.CreateSelect(first, e.index(GemmTileCall::k_first), e.index(0)),
                               e.ir.CreateSelect(last, e.index(GemmTileCall::k_last), e.index(0)));
   return block;
 }
 
-/// Calls `body` for the runs of equally wide tiles within `tiles`; tiles from `plain_end` on are left out.
-void GemmLoops::for_segments(const Range& tiles, const Split& split, int64_t plain_end,
-                             const std::function<void(const Range&, int64_t)>& body) {
+/// Calls `body` for the runs of equally wide tiles within `tiles`, in units of so many rows or columns.
+void GemmLoops::for_runs(const Range& tiles, const Cut& cut, int64_t unit,
+                         const std::function<void(const Run&)>& body) {
+  if (cut.total == nullptr) {
+    const int64_t tail = &cut == &m_columns ? m_grid.tail : 0;
+    return for_known_runs(tiles, cut.split, cut.split.count - (tail != 0), body);
+  }
+  Emitter& e = m_g.e;
+  Value* extent = &cut == &m_columns ? m_g.n(m_place) : m_g.m(m_place);
+  const int64_t width = cut.split.total;
+  Value* whole_tiles = e.ir.CreateUDiv(extent, e.index(width * unit));
+  const Range whole{tiles.begin, minimum(tiles.end, whole_tiles)};
+  e.if_then(e.ir.CreateICmpSLT(whole.begin, whole.end), [&] { body({whole, width}); });
+  e.if_then(e.ir.CreateICmpSLT(whole_tiles, tiles.end), [&] {
+    Value* exist = e.ir.CreateSub(extent, e.ir.CreateMul(whole_tiles, e.index(width * unit)));
+    body({{whole_tiles, tiles.end}, width, exist});
+  });
+}
+
+/// Tiles from `plain_end` on are left out.
+void GemmLoops::for_known_runs(const Range& tiles, const Split& split, int64_t plain_end,
+                               const std::function<void(const Run&)>& body) {
   Emitter& e = m_g.e;
   const int64_t bigger = std::min(split.bigger(), plain_end);
   const auto segment = [&](int64_t from, int64_t to, int64_t width) {
     if (from >= to) return;
     const Range part{maximum(tiles.begin, e.index(from)), minimum(tiles.end, e.index(to))};
-    e.if_then(e.ir.CreateICmpSLT(part.begin, part.end), [&] { body(part, width); });
+    e.if_then(e.ir.CreateICmpSLT(part.begin, part.end), [&] { body({part, width}); });
   };
   segment(0, bigger, split.small() + 1);
   segment(bigger, plain_end, split.small());
@@ -199,10 +299,10 @@ void GemmLoops::for_segments(const Range& tiles, const Split& split, int64_t pla
 
 void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
   Emitter& e = m_g.e;
-  Value* first_unit = m_g.start_of(m_grid.columns, tiles.begin);
+  Value* first_unit = start_of(m_columns, tiles.begin);
   Value* unit_bytes = packed_unit_bytes(block);
   const auto call_for = [&](Value* tile) {
-    Value* unit_index = m_g.start_of(m_grid.columns, tile);
+    Value* unit_index = start_of(m_columns, tile);
     GemmPacking::Call call;
     call.place = m_place;
     call.first = e.ir.CreateMul(unit_index, e.index(unit()));
@@ -213,6 +313,17 @@ void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
     call.target = e.advance(workspace(m_layout.b), e.ir.CreateMul(e.ir.CreateSub(unit_index, first_unit), unit_bytes));
     return call;
   };
+  if (m_blocking.read_b == ReadB::transposed && is_sized()) {
+    for_runs(tiles, m_columns, unit(), [&](const Run& run) {
+      const TileShape shape{.vectors = run.width, .is_edge = run.exist != nullptr};
+      e.loop(run.tiles.begin, run.tiles.end, 1, [&](Value* tile) {
+        GemmPacking::Call call = call_for(tile);
+        call.exist = run.exist;
+        m_pack_b.transposed(shape, workspace(m_layout.columns), call);
+      });
+    });
+    return;
+  }
   if (m_blocking.read_b == ReadB::transposed) {
     e.loop(tiles.begin, tiles.end, 1, [&](Value* tile) {
       for_column_shape(tile, [&](const TileShape& shape) {
@@ -222,12 +333,12 @@ void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
     });
     return;
   }
-  const int64_t plain_end = m_grid.columns.count - (m_grid.tail != 0);
-  for_segments(tiles, m_grid.columns, plain_end, [&](const Range& some, int64_t vectors) {
-    GemmPacking::Call call = call_for(some.begin);
-    call.count = e.ir.CreateSub(some.end, some.begin);
-    m_pack_b.panels(vectors * unit(), call);
-    if (m_g.extra_steps() > 0) m_pack_b.offset_sums(vectors, call);
+  for_runs(tiles, m_columns, unit(), [&](const Run& run) {
+    GemmPacking::Call call = call_for(run.tiles.begin);
+    call.count = e.ir.CreateSub(run.tiles.end, run.tiles.begin);
+    call.exist = run.exist;
+    m_pack_b.panels(run.width * unit(), call);
+    if (m_g.extra_steps() > 0) m_pack_b.offset_sums(run.width, call);
   });
   if (m_grid.tail == 0) return;
   e.if_then(e.ir.CreateICmpEQ(tiles.end, e.index(m_grid.columns.count)), [&] {
@@ -239,7 +350,7 @@ void GemmLoops::pack_slab(const Range& tiles, const Block& block) {
 
 void GemmLoops::pack_group(const Range& rows, const Block& block) {
   Emitter& e = m_g.e;
-  Value* group_first = m_g.start_of(m_grid.rows, rows.begin);
+  Value* group_first = start_of(m_rows, rows.begin);
   GemmPacking::Call call;
   call.place = m_place;
   call.k = block.k;
@@ -249,78 +360,104 @@ void GemmLoops::pack_group(const Range& rows, const Block& block) {
   };
   if (m_blocking.read_a == ReadA::rows) {
     call.first = group_first;
-    call.count = e.ir.CreateSub(m_g.start_of(m_grid.rows, rows.end), group_first);
+    call.count = e.ir.CreateSub(start_of(m_rows, rows.end), group_first);
     call.source = source_of(call.first);
     call.target = workspace(m_layout.a);
     m_pack_a.rows(call);
     return;
   }
-  for_segments(rows, m_grid.rows, m_grid.rows.count, [&](const Range& some, int64_t height) {
-    call.first = m_g.start_of(m_grid.rows, some.begin);
-    call.count = e.ir.CreateSub(some.end, some.begin);
+  for_runs(rows, m_rows, 1, [&](const Run& run) {
+    call.first = start_of(m_rows, run.tiles.begin);
+    call.count = e.ir.CreateSub(run.tiles.end, run.tiles.begin);
+    call.exist = run.exist;
     call.source = source_of(call.first);
     Value* offset = e.ir.CreateMul(e.ir.CreateSub(call.first, group_first), block.count);
     call.target = e.advance(workspace(m_layout.a), e.ir.CreateMul(offset, e.index(m_g.packed_bytes())));
-    m_pack_a.panels(height, call);
+    m_pack_a.panels(run.width, call);
   });
 }
 
 void GemmLoops::emit_group(const Range& rows, const Range& tiles, const Block& block) {
   Emitter& e = m_g.e;
-  Value* group_first = m_g.start_of(m_grid.rows, rows.begin);
-  Value* slab_first = m_g.start_of(m_grid.columns, tiles.begin);
+  Value* group_first = start_of(m_rows, rows.begin);
+  Value* slab_first = start_of(m_columns, tiles.begin);
   // Base addresses at row 0 and column 0, or at the start of what is packed.
   Value* a_base =
       m_blocking.packs_a() ? workspace(m_layout.a) : m_g.address(*m_problem.a.plain, m_place, e.index(0), block.k);
   Value* a_row_bytes = m_blocking.read_a == ReadA::rows ? e.index(packed_row_bytes(m_g))
                        : m_blocking.packs_a()           ? e.ir.CreateMul(block.count, e.index(m_g.packed_bytes()))
-                                              : e.index(m_problem.a.tile_stride * m_problem.a.element_bytes());
+                                                        : m_g.tile_bytes(m_place, m_problem.a);
   const bool is_placed = m_blocking.read_b == ReadB::placed;
   Value* b_base = m_blocking.packs_b() ? workspace(m_layout.b)
                   : is_placed          ? m_g.panels_address(m_place, block.k)
                                        : m_g.address(*m_problem.b.plain, m_place, block.k, e.index(0));
   Value* b_unit_bytes = m_blocking.packs_b() ? packed_unit_bytes(block)
                         : is_placed          ? e.index(m_g.panel_bytes())
-                                             : e.index(unit() * m_problem.b.tile_stride * m_problem.b.element_bytes());
+                                             : e.ir.CreateMul(m_g.tile_bytes(m_place, m_problem.b), e.index(unit()));
   e.loop(rows.begin, rows.end, 1, [&](Value* row_tile) {
     GemmTileCall call;
     call.place = m_place;
     call.scratch = workspace(m_layout.scratch);
     call.k_count = block.count;
     call.flags = block.flags;
-    call.m = m_g.start_of(m_grid.rows, row_tile);
+    call.m = start_of(m_rows, row_tile);
     call.a = e.advance(
         a_base, e.ir.CreateMul(m_blocking.packs_a() ? e.ir.CreateSub(call.m, group_first) : call.m, a_row_bytes));
-    Value* partial_row = e.advance(m_partial, e.ir.CreateMul(call.m, e.index(m_g.partial_row_bytes())));
+    Value* partial_row = e.advance(m_partial, e.ir.CreateMul(call.m, m_g.partial_row_bytes(m_place)));
     e.loop(tiles.begin, tiles.end, 1, [&](Value* tile) {
-      Value* column = m_g.start_of(m_grid.columns, tile);
+      Value* column = start_of(m_columns, tile);
       Value* in_slab = e.ir.CreateSub(column, slab_first);
       call.n = e.ir.CreateMul(column, e.index(unit()));
       call.b = e.advance(b_base, e.ir.CreateMul(m_blocking.packs_b() ? in_slab : column, b_unit_bytes));
       call.partial = e.advance(partial_row, e.ir.CreateMul(in_slab, e.index(unit() * m_g.sum_bytes())));
-      for_row_shape(row_tile, [&](int64_t height) {
-        for_column_shape(tile, [&](TileShape shape) {
-          shape.rows = height;
-          m_kernel.run(shape, call);
-        });
-      });
+      is_sized() ? run_sized_tile(call) : run_tile(row_tile, tile, call);
     });
   });
+}
+
+void GemmLoops::run_tile(Value* row_tile, Value* tile, const GemmTileCall& call) {
+  for_row_shape(row_tile, [&](int64_t height) {
+    for_column_shape(tile, [&](TileShape shape) {
+      shape.rows = height;
+      m_kernel.run(shape, call);
+    });
+  });
+}
+
+/// By the function of a whole tile where all of it exists. Edges have functions of as many vectors as there are columns, and one
+/// of few rows.
+void GemmLoops::run_sized_tile(const GemmTileCall& call) {
+  Emitter& e = m_g.e;
+  const TileShape whole{m_blocking.tile_rows, m_blocking.tile_units};
+  Value* rows = e.ir.CreateSub(m_g.m(m_place), call.m);
+  Value* columns = e.ir.CreateSub(m_g.n(m_place), call.n);
+  GemmTileCall edge = call;
+  edge.rows = minimum(rows, e.index(whole.rows));
+  edge.columns = minimum(columns, e.index(whole.vectors * unit()));
+  const auto run_edge = [&](int64_t height, int64_t vectors) { m_kernel.run({height, vectors, 0, true}, edge); };
+  const std::function<void(int64_t)> by_columns = [&](int64_t vectors) {
+    if (vectors == whole.vectors) return run_edge(whole.rows, vectors);
+    either(
+        e.ir.CreateICmpSLE(columns, e.index(vectors * unit())), [&] { run_edge(whole.rows, vectors); },
+        [&] { by_columns(vectors + 1); });
+  };
+  const int64_t few = (whole.rows + 2) / 3;
+  Value* is_whole = e.ir.CreateAnd(e.ir.CreateICmpSGE(rows, e.index(whole.rows)),
+                                   e.ir.CreateICmpSGE(columns, e.index(whole.vectors * unit())));
+  either(
+      is_whole, [&] { m_kernel.run(whole, call); },
+      [&] {
+        if (few == whole.rows) return by_columns(1);
+        either(e.ir.CreateICmpSLE(rows, e.index(few)), [&] { run_edge(few, whole.vectors); }, [&] { by_columns(1); });
+      });
 }
 
 void GemmLoops::for_row_shape(Value* tile, const std::function<void(int64_t)>& body) {
   Emitter& e = m_g.e;
   if (m_grid.rows.bigger() == 0) return body(m_grid.rows.small());
-  e.if_else(
-      e.ir.CreateICmpSLT(tile, e.index(m_grid.rows.bigger())),
-      [&] {
-        body(m_grid.rows.small() + 1);
-        return Values{};
-      },
-      [&] {
-        body(m_grid.rows.small());
-        return Values{};
-      });
+  either(
+      e.ir.CreateICmpSLT(tile, e.index(m_grid.rows.bigger())), [&] { body(m_grid.rows.small() + 1); },
+      [&] { body(m_grid.rows.small()); });
 }
 
 void GemmLoops::for_column_shape(Value* tile, const std::function<void(const TileShape&)>& body) {
@@ -331,30 +468,14 @@ void GemmLoops::for_column_shape(Value* tile, const std::function<void(const Til
   const auto whole = [&] {
     if (bigger == plain) return body({1, m_grid.columns.small() + 1, 0});
     if (bigger == 0) return body({1, m_grid.columns.small(), 0});
-    e.if_else(
-        e.ir.CreateICmpSLT(tile, e.index(bigger)),
-        [&] {
-          body({1, m_grid.columns.small() + 1, 0});
-          return Values{};
-        },
-        [&] {
-          body({1, m_grid.columns.small(), 0});
-          return Values{};
-        });
+    either(
+        e.ir.CreateICmpSLT(tile, e.index(bigger)), [&] { body({1, m_grid.columns.small() + 1, 0}); },
+        [&] { body({1, m_grid.columns.small(), 0}); });
   };
   if (m_grid.tail == 0) return whole();
   const TileShape masked{1, m_grid.columns.small(), m_grid.tail};  // the last tile is never one of the bigger
   if (plain == 0) return body(masked);
-  e.if_else(
-      e.ir.CreateICmpEQ(tile, e.index(last)),
-      [&] {
-        body(masked);
-        return Values{};
-      },
-      [&] {
-        whole();
-        return Values{};
-      });
+  either(e.ir.CreateICmpEQ(tile, e.index(last)), [&] { body(masked); }, whole);
 }
 
 }  // namespace

@@ -28,18 +28,21 @@ class OuterProductKernel final : public GemmTileKernel {
       : GemmTileKernel(emission),
         m_schedule(schedule),
         m_epilogue(emission,
-                   {.vectors = schedule.tile_vectors, .has_whole = true, .has_tail = emission.grid.tail != 0}) {}
+                   {.vectors = schedule.tile_vectors, .has_whole = true, .has_tail = may_have_tail(emission)}) {}
 
   int64_t scratch_bytes() const override {
-    if (!m_schedule.rolled_epilogue && !has_runs()) return 0;
+    if (!m_schedule.rolled_epilogue && !has_runs() && m_g.problem.sized == nullptr) return 0;
     return m_schedule.tile_rows * m_schedule.tile_vectors * m_g.sum_vector_bytes();
   }
 
  private:
   using Sums = Values;  // row by row
-  /// How a tile steps through a packed or unpacked operand, in bytes.
+  /// How a tile steps through a packed or unpacked operand, in bytes, and which columns of a B exist that is not packed.
   struct Steps {
-    int64_t a_row = 0, a_k = 0, b_k = 0, b_vector = 0;
+    Values a_rows;  // from the first row to each; of rows that do not exist, to the last that does
+    Value* b_k = nullptr;
+    int64_t a_k = 0, b_vector = 0;
+    Values masks;  // by vector; null for all
   };
   struct Operands {
     Value* a = nullptr;
@@ -48,12 +51,15 @@ class OuterProductKernel final : public GemmTileKernel {
   static constexpr int64_t k_longest_run = 256;  // elements along k
 
   void emit_callees() override {
-    if (m_schedule.rolled_epilogue) m_epilogue.function();
+    if (m_schedule.rolled_epilogue || m_g.problem.sized != nullptr) m_epilogue.function();
   }
   void emit(const TileShape& shape, const GemmTileCall& call) override;
-  Steps steps(const TileShape& shape) const;
+  static bool may_have_tail(const GemmEmission& g) { return g.problem.sized != nullptr || g.grid.tail != 0; }
+  Steps steps(const TileShape& shape, const GemmTileCall& call) const;
+  Value* row_of(const TileShape& shape, const GemmTileCall& call, int64_t row) const;
+  Values masks(const TileShape& shape, const GemmTileCall& call) const;
   Sums multiply(const TileShape& shape, const GemmTileCall& call);
-  Sums sum_run(const TileShape& shape, Operands& at, Value* count);
+  Sums sum_run(const TileShape& shape, const Steps& by, Operands& at, Value* count);
   /// Sums of integers are exact, however long.
   bool has_runs() const { return is_floating(m_g.problem.types.accumulator) && run_steps() < m_g.blocking.k_block; }
   int64_t run_steps() const {
@@ -70,36 +76,64 @@ class OuterProductKernel final : public GemmTileKernel {
   GemmEpilogue m_epilogue;
 };
 
-OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape) const {
+/// A row's index; of one that does not exist the last that does.
+Value* OuterProductKernel::row_of(const TileShape& shape, const GemmTileCall& call, int64_t row) const {
+  Emitter& e = m_g.e;
+  if (!shape.is_edge || row == 0) return e.index(row);
+  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.index(row), e.ir.CreateSub(call.rows, e.index(1)));
+}
+
+/// By vector of columns: which of them exist, null for all.
+Values OuterProductKernel::masks(const TileShape& shape, const GemmTileCall& call) const {
+  Values masks;
+  for (int64_t v = 0; v < shape.vectors; ++v) {
+    Value* before = m_g.e.index(v * m_g.sum_lanes());
+    masks.push_back(shape.is_edge ? m_g.e.prefix_mask(m_g.e.ir.CreateSub(call.columns, before), m_g.lanes())
+                                  : m_g.mask(m_g.columns(shape, v), m_g.sum_lanes()));
+  }
+  return masks;
+}
+
+OuterProductKernel::Steps OuterProductKernel::steps(const TileShape& shape, const GemmTileCall& call) const {
+  Emitter& e = m_g.e;
   const GemmProblem& problem = m_g.problem;
   const int64_t bytes = m_g.packed_bytes();
+  // What is packed of an edge is as wide as what is packed of a whole tile.
+  const bool is_sized = problem.sized != nullptr;
+  const int64_t packed_rows = is_sized ? m_schedule.tile_rows : shape.rows;
+  const int64_t packed_vectors = is_sized ? m_schedule.tile_vectors : shape.vectors;
   Steps steps;
+  Value* row_bytes = nullptr;
   switch (m_schedule.read_a) {
     case ReadA::direct:
-      steps.a_row = problem.a.tile_stride * problem.a.element_bytes();
+      row_bytes = m_g.tile_bytes(call.place, problem.a);
       steps.a_k = problem.a.k_stride * bytes;
       break;
     case ReadA::rows:
-      steps.a_row = packed_row_bytes(m_g);
+      row_bytes = e.index(packed_row_bytes(m_g));
       steps.a_k = bytes;
       break;
     case ReadA::panels:
-      steps.a_row = bytes;
-      steps.a_k = shape.rows * bytes;
+      row_bytes = e.index(bytes);
+      steps.a_k = packed_rows * bytes;
       break;
+  }
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    steps.a_rows.push_back(e.ir.CreateMul(row_of(shape, call, row), row_bytes));
   }
   switch (m_schedule.read_b) {
     case ReadB::direct:
-      steps.b_k = problem.b.k_stride * problem.b.element_bytes();
+      steps.b_k = m_g.k_bytes(call.place, problem.b);
       steps.b_vector = m_g.sum_lanes() * problem.b.element_bytes();
+      steps.masks = masks(shape, call);
       break;
     case ReadB::placed:
-      steps.b_k = m_g.packed_vector_bytes();
+      steps.b_k = e.index(m_g.packed_vector_bytes());
       steps.b_vector = m_g.panel_bytes();
       break;
     case ReadB::panels:
     case ReadB::transposed:
-      steps.b_k = shape.vectors * m_g.packed_vector_bytes();
+      steps.b_k = e.index(packed_vectors * m_g.packed_vector_bytes());
       steps.b_vector = m_g.packed_vector_bytes();
       break;
   }
@@ -114,15 +148,17 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
       static_cast<uint64_t>(m_g.blocking.packs_b() ? m_g.packed_vector_bytes() : m_g.packed_bytes() / m_g.k_group());
   Values columns;
   for (int64_t v = 0; v < shape.vectors; ++v) {
-    Value* pointer = e.advance(b, at * steps.b_k + v * steps.b_vector);
+    Value* step = e.ir.CreateMul(e.index(at), steps.b_k);
+    Value* pointer = e.advance(b, e.ir.CreateAdd(step, e.index(v * steps.b_vector)));
     columns.push_back(m_schedule.read_b == ReadB::direct
-                          ? m_g.load_elements(m_g.problem.b, pointer, m_g.mask(m_g.columns(shape, v), m_g.sum_lanes()))
+                          ? m_g.load_elements(m_g.problem.b, pointer, steps.masks[static_cast<size_t>(v)])
                           : e.load(m_g.packed_vector(), pointer, packed_alignment));
   }
   Sums next;
   for (int64_t row = 0; row < shape.rows; ++row) {
     const auto alignment = static_cast<uint64_t>(m_g.packed_bytes() / m_g.k_group());
-    Value* scalar = e.load(m_g.packed_step(), e.advance(a, at * steps.a_k + row * steps.a_row), alignment);
+    Value* offset = e.ir.CreateAdd(steps.a_rows[static_cast<size_t>(row)], e.index(at * steps.a_k));
+    Value* scalar = e.load(m_g.packed_step(), e.advance(a, offset), alignment);
     Value* broadcast = e.splat(scalar, m_g.lanes());
     for (int64_t v = 0; v < shape.vectors; ++v) {
       next.push_back(m_g.multiply_add(broadcast, columns[v], sums[row * shape.vectors + v]));
@@ -131,12 +167,12 @@ OuterProductKernel::Sums OuterProductKernel::step(const TileShape& shape, const 
   return next;
 }
 
-OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, Operands& at, Value* count) {
+OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, const Steps& by, Operands& at,
+                                                     Value* count) {
   Emitter& e = m_g.e;
-  const Steps by = steps(shape);
   Values carried{at.a, at.b}, begins;
   for (int64_t v = 0; v < shape.vectors && m_g.extra_steps() > 0; ++v) {
-    Value* from = e.advance(e.advance(at.b, e.ir.CreateMul(count, e.index(by.b_k))), v * by.b_vector);
+    Value* from = e.advance(e.advance(at.b, e.ir.CreateMul(count, by.b_k)), v * by.b_vector);
     begins.push_back(e.load(m_g.sum_vector(), from, static_cast<uint64_t>(m_g.sum_vector_bytes())));
   }
   for (int64_t i = 0; i < shape.rows * shape.vectors; ++i) {
@@ -146,7 +182,7 @@ OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, Ope
     carried = e.loop(e.index(0), times, 1, carried, [&](Value*, const Values& now) {
       Sums running(now.begin() + 2, now.end());
       for (int64_t i = 0; i < unroll; ++i) running = step(shape, by, now[0], now[1], i, running);
-      Values next{e.advance(now[0], unroll * by.a_k), e.advance(now[1], unroll * by.b_k)};
+      Values next{e.advance(now[0], unroll * by.a_k), e.advance(now[1], e.ir.CreateMul(e.index(unroll), by.b_k))};
       next.insert(next.end(), running.begin(), running.end());
       return next;
     });
@@ -161,7 +197,8 @@ OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, Ope
 OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, const GemmTileCall& call) {
   Emitter& e = m_g.e;
   Operands at{call.a, call.b};
-  if (!has_runs()) return sum_run(shape, at, call.k_count);
+  const Steps by = steps(shape, call);
+  if (!has_runs()) return sum_run(shape, by, at, call.k_count);
   const auto total_at = [&](size_t i) {
     return e.advance(call.scratch, static_cast<int64_t>(i) * m_g.sum_vector_bytes());
   };
@@ -181,7 +218,7 @@ OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, co
     Operands here{now[0], now[1]};
     Value* rest = e.ir.CreateSub(call.k_count, from);
     Value* count = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(longest));
-    add(sum_run(shape, here, count), true);
+    add(sum_run(shape, by, here, count), true);
     return Values{here.a, here.b};
   });
   Sums totals;
@@ -191,12 +228,13 @@ OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, co
 
 void OuterProductKernel::prefetch_output(const TileShape& shape, const GemmTileCall& call) {
   const Access* access = m_g.problem.partial_sums;
-  if (!m_schedule.prefetch_output || access == nullptr) return;
+  if (!m_schedule.prefetch_output || access == nullptr || shape.is_edge) return;
   Value* start = m_g.address(*access, call.place, call.m, call.n);
-  const int64_t row_bytes = access->strides[access->strides.size() - 2] * m_g.sum_bytes();
+  Value* row_bytes = m_g.partial_row_bytes(call.place);
   for (int64_t row = 0; row < shape.rows; ++row) {
+    Value* first = m_g.e.advance(start, m_g.e.ir.CreateMul(m_g.e.index(row), row_bytes));
     for (int64_t v = 0; v < shape.vectors; ++v) {
-      Value* line = m_g.e.advance(start, row * row_bytes + v * m_g.sum_vector_bytes());
+      Value* line = m_g.e.advance(first, v * m_g.sum_vector_bytes());
       m_g.e.ir.CreateIntrinsic(llvm::Intrinsic::prefetch, {m_g.e.pointer()},
                                {line, m_g.e.ir.getInt32(1), m_g.e.ir.getInt32(3), m_g.e.ir.getInt32(1)});
     }
@@ -208,12 +246,13 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
   prefetch_output(shape, call);
   if (m_g.grid.blocks == 1) return finish(shape, call, multiply(shape, call));
 
-  const auto each = [&](const auto& visit) {
-    for (int64_t row = 0; row < shape.rows; ++row) {
-      for (int64_t v = 0; v < shape.vectors; ++v) {
-        visit(e.advance(call.partial, row * m_g.partial_row_bytes() + v * m_g.sum_vector_bytes()),
-              m_g.columns(shape, v));
-      }
+  Value* row_bytes = m_g.partial_row_bytes(call.place);
+  const Values exist = masks(shape, call);
+  const auto each_of_row = [&](int64_t row, const auto& visit) {
+    Value* first = e.advance(call.partial, e.ir.CreateMul(row_of(shape, call, row), row_bytes));
+    for (int64_t v = 0; v < shape.vectors; ++v) {
+      visit(e.advance(first, v * m_g.sum_vector_bytes()), exist[static_cast<size_t>(v)],
+            static_cast<size_t>(row * shape.vectors + v));
     }
   };
   Sums block = multiply(shape, call);
@@ -221,9 +260,13 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
       is_block(call, GemmTileCall::k_first), [&] { return block; },
       [&] {
         Sums total;
-        each([&](Value* pointer, int64_t lanes) {
-          total.push_back(m_g.add(m_g.load_lanes(m_g.sum_vector(), pointer, lanes), block[total.size()]));
-        });
+        for (int64_t row = 0; row < shape.rows; ++row) {
+          each_of_row(row, [&](Value* pointer, Value* mask, size_t i) {
+            Value* partial =
+                mask == nullptr ? e.load(m_g.sum_vector(), pointer) : e.masked_load(m_g.sum_vector(), pointer, mask);
+            total.push_back(m_g.add(partial, block[i]));
+          });
+        }
         return total;
       });
   e.if_else(
@@ -233,14 +276,20 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
         return Values{};
       },
       [&] {
-        size_t at = 0;
-        each([&](Value* pointer, int64_t lanes) { m_g.store_lanes(sums[at++], pointer, lanes); });
+        for (int64_t row = 0; row < shape.rows; ++row) {
+          const auto store = [&] {
+            each_of_row(row, [&](Value* pointer, Value* mask, size_t i) {
+              mask == nullptr ? e.store(sums[i], pointer) : e.masked_store(sums[i], pointer, mask);
+            });
+          };
+          shape.is_edge&& row > 0 ? e.if_then(e.ir.CreateICmpSGT(call.rows, e.index(row)), store) : store();
+        }
         return Values{};
       });
 }
 
 void OuterProductKernel::finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
-  if (!m_schedule.rolled_epilogue) return store_results(shape, call, sums);
+  if (!m_schedule.rolled_epilogue && !shape.is_edge) return store_results(shape, call, sums);
   Emitter& e = m_g.e;
   const int64_t row_bytes = m_schedule.tile_vectors * m_g.sum_vector_bytes();
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -249,7 +298,8 @@ void OuterProductKernel::finish(const TileShape& shape, const GemmTileCall& call
               static_cast<uint64_t>(m_g.sum_vector_bytes()));
     }
   }
-  m_epilogue.run(call, shape.rows, m_g.columns(shape));
+  m_epilogue.run(call, shape.is_edge ? call.rows : e.index(shape.rows),
+                 shape.is_edge ? call.columns : e.index(m_g.columns(shape)));
 }
 
 void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCall& call, const Sums& sums) {
@@ -287,11 +337,33 @@ std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target,
 }
 
 template <typename Choices>
+Expected<LaunchShape> emit_sized(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
+  KILN_ASSIGN_OR_RETURN(const GemmTypes types, Choices::types(spec, emitter.target()));
+  const KernelSpec form = oriented(spec, schedule.exchanged);
+  GemmProblem problem = analyse_gemm(form, emitter.target(), types);
+  KILN_RETURN_IF_ERROR(schedule.validate(problem));
+  const SizedGemm sized = SizedGemm::open(form, schedule.read_a, schedule.read_b, worthwhile_tasks(problem));
+  problem.sized = &sized;
+  GemmEmission emission(emitter, problem, schedule.blocking(problem));
+  OuterProductKernel kernel(emission, schedule);
+  return emit_gemm_loops(emission, kernel);
+}
+
+template <typename Choices>
 constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, schedules<Choices>,
                                emit_tiles<Choices, OuterProductKernel>};
 
 }  // namespace
 
+Implementation sized_outer_product_implementation() {
+  using Choices = SizedOuterProductSchedule;
+  return {Choices::k_implementation, claims<Choices>, no_schedules, emit_sized<Choices>, sized_outer_product};
+}
+Implementation sized_bf16_outer_product_implementation() {
+  using Choices = SizedBf16OuterProductSchedule;
+  return {Choices::k_implementation, claims<Choices>, no_schedules, emit_sized<Choices>, sized_bf16_outer_product};
+}
 Implementation outer_product_implementation() { return k_row<OuterProductSchedule>; }
 Implementation bf16_outer_product_implementation() { return k_row<Bf16OuterProductSchedule>; }
 Implementation i16_outer_product_implementation() { return k_row<I16OuterProductSchedule>; }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "backends/backend.h"
 #include "backends/cpu/compile/gemm/blocking.h"
 #include "backends/machine.h"
 #include "base/expected.h"
@@ -60,6 +63,34 @@ struct I8OuterProductSchedule : OuterProductSchedule {
   static constexpr auto types = i8_quads;
   bool operator==(const I8OuterProductSchedule&) const = default;
 };
+
+/// The same choices for code that takes from its launch what grows with m, n, k and the batch (SizedGemm). Tiles have one size,
+/// and edges; slabs and blocks of k have the most that they may be.
+struct SizedOuterProductSchedule : OuterProductSchedule {
+  static constexpr std::string_view k_implementation = "sized_outer_product";
+  static constexpr uint32_t k_version = 1;
+
+  bool is_one_block = false;  // k is no more than k_block
+
+  static auto fields(auto& s) { return std::tuple_cat(OuterProductSchedule::fields(s), std::tie(s.is_one_block)); }
+  /// Errors: invalid_argument, as of the others.
+  Status validate(const GemmProblem& problem) const;
+  GemmBlocking blocking(const GemmProblem& problem) const;
+};
+
+/// The same for operands that are multiplied by pairs of bf16.
+struct SizedBf16OuterProductSchedule : SizedOuterProductSchedule {
+  static constexpr std::string_view k_implementation = "sized_outer_product_bf16";
+  static constexpr auto types = bf16_pairs;
+};
+
+/// How one code serves floating products of the spec's form, by elements and by pairs of bf16. None where operands lie in pieces,
+/// for few rows, which are faster without packing, of too many numbers, and where pairs, or AMX's tiles, multiply faster.
+std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target);
+std::optional<SizedSpec> sized_bf16_outer_product(const KernelSpec& spec, const CpuTarget& target);
+
+/// Whether a short epilogue is not short enough for straight-line code over a whole tile.
+bool needs_rolled_epilogue(const GemmProblem& problem);
 
 /// Best first by the analytic model, at least one. The first is within a few per cent of the best for nearly all shapes.
 std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, const Machine& machine);

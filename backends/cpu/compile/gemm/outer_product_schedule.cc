@@ -127,18 +127,6 @@ std::vector<Tile> ranked_tiles(const GemmProblem& problem, const Machine& machin
 /// Operations that make straight-line code over a whole tile too long, or need too many registers beside it.
 bool is_heavy(ScalarOp op) { return is_expensive(op) || op == ScalarOp::div || op == ScalarOp::rsqrt; }
 
-bool needs_rolled_epilogue(const GemmProblem& problem) {
-  const Body& body = problem.gemm->epilogue;
-  size_t operations = problem.gemm->stores.size();
-  for (const ScalarNode& node : body.exprs) {
-    if (is_heavy(node.op)) return true;
-    operations += node.op != ScalarOp::constant && node.op != ScalarOp::accumulator;
-  }
-  const bool indirect = std::any_of(body.accesses.begin(), body.accesses.end(),
-                                    [](const Access& access) { return !access.indirect.empty(); });
-  return indirect || operations > 8;
-}
-
 bool is_small_b(const GemmProblem& problem) {
   return problem.gemm->n * problem.gemm->k * problem.b.element_bytes() <= k_direct_b_bytes;
 }
@@ -201,6 +189,18 @@ OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmPro
 }
 
 }  // namespace
+
+bool needs_rolled_epilogue(const GemmProblem& problem) {
+  const Body& body = problem.gemm->epilogue;
+  size_t operations = problem.gemm->stores.size();
+  for (const ScalarNode& node : body.exprs) {
+    if (is_heavy(node.op)) return true;
+    operations += node.op != ScalarOp::constant && node.op != ScalarOp::accumulator;
+  }
+  const bool indirect = std::any_of(body.accesses.begin(), body.accesses.end(),
+                                    [](const Access& access) { return !access.indirect.empty(); });
+  return indirect || operations > 8;
+}
 
 std::vector<OuterProductSchedule> ranked_schedules(const GemmProblem& problem, const Machine& machine) {
   std::vector<OuterProductSchedule> schedules;

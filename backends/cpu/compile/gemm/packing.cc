@@ -19,11 +19,12 @@ int64_t packed_row_bytes(const GemmEmission& emission) {
   return ((emission.blocking.k_block + lanes - 1) / lanes + 1) * emission.packed_vector_bytes();
 }
 
-llvm::Function* GemmPacking::begin(const std::string& name, Call& call) {
+llvm::Function* GemmPacking::begin(const std::string& name, bool is_edge, Call& call) {
   Emitter& e = m_g.e;
   llvm::Type* p = e.pointer();
-  llvm::Function* function = e.begin_function((m_is_a ? "a_" : "b_") + name, e.ir.getVoidTy(),
-                                              {p, p, p, p, e.i64(), e.i64(), e.i64(), e.i64(), e.i64()});
+  std::vector<llvm::Type*> types{p, p, p, p, e.i64(), e.i64(), e.i64(), e.i64(), e.i64()};
+  if (m_g.problem.sized != nullptr) types.insert(types.end(), {p, e.i64()});
+  llvm::Function* function = e.begin_function((m_is_a ? "a_" : "b_") + name, e.ir.getVoidTy(), types);
   llvm::Argument* argument = function->arg_begin();
   call.place.buffers = argument;
   call.place.status = argument + 1;
@@ -34,21 +35,29 @@ llvm::Function* GemmPacking::begin(const std::string& name, Call& call) {
   call.first = argument + 6;
   call.k = argument + 7;
   call.place.batch = argument + 8;
+  if (m_g.problem.sized == nullptr) return function;
+  call.place.extents = argument + 9;
+  if (is_edge) call.exist = argument + 10;
+  m_g.load_numbers(call.place);
   return function;
 }
 
 void GemmPacking::invoke(const std::string& name, const Call& call, const std::function<void(const Call&)>& emit) {
-  llvm::Function*& function = m_functions[name];
+  llvm::Function*& function = m_functions[call.exist == nullptr ? name : name + "_edge"];
   if (function == nullptr) {
     const auto resume = m_g.e.ir.saveIP();
     Call inner;
-    function = begin(name, inner);
+    function = begin(name, call.exist != nullptr, inner);
     emit(inner);
     m_g.e.ir.CreateRetVoid();
     m_g.e.ir.restoreIP(resume);
   }
-  m_g.e.ir.CreateCall(function, {call.place.buffers, call.place.status, call.source, call.target, call.k_count,
-                                 call.count, call.first, call.k, call.place.batch});
+  Values arguments{call.place.buffers, call.place.status, call.source, call.target,     call.k_count,
+                   call.count,         call.first,        call.k,      call.place.batch};
+  if (m_g.problem.sized != nullptr) {
+    arguments.insert(arguments.end(), {call.place.extents, call.exist == nullptr ? m_g.e.index(0) : call.exist});
+  }
+  m_g.e.ir.CreateCall(function, arguments);
 }
 
 int GemmPacking::tile_dim(const GemmBody& body) const { return m_is_a ? body.outer_dim() : body.inner_dim(); }
@@ -70,8 +79,7 @@ Value* GemmPacking::element_count(const Call& call) const {
   Emitter& e = m_g.e;
   Value* elements = e.ir.CreateMul(call.k_count, e.index(group));
   if (missing_elements() == 0) return elements;
-  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, elements,
-                                    e.ir.CreateSub(e.index(m_g.problem.gemm->k), call.k));
+  return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, elements, e.ir.CreateSub(m_g.k(call.place), call.k));
 }
 
 bool GemmPacking::has_whole_vectors() const {
@@ -79,18 +87,24 @@ bool GemmPacking::has_whole_vectors() const {
 }
 
 bool GemmPacking::has_short_vector() const {
+  if (takes_k_from_launch()) return true;
   return m_g.problem.gemm->k % (m_g.sum_lanes() * m_g.k_group()) != 0 || !has_whole_vectors();
 }
 
-int64_t GemmPacking::missing_elements() const { return m_g.problem.steps() * m_g.k_group() - m_g.problem.gemm->k; }
+bool GemmPacking::takes_k_from_launch() const { return m_g.problem.sized != nullptr && m_g.problem.sized->k != 0; }
 
-Values GemmPacking::elements_of_step(Value* k) const {
+int64_t GemmPacking::missing_elements() const {
+  if (takes_k_from_launch()) return m_g.k_group() == 1 ? 0 : m_g.k_group();
+  return m_g.problem.steps() * m_g.k_group() - m_g.problem.gemm->k;
+}
+
+Values GemmPacking::elements_of_step(const GemmPlace& place, Value* k) const {
   Emitter& e = m_g.e;
   Values elements;
   for (int64_t i = 0; i < m_g.k_group(); ++i) {
     Value* at = e.ir.CreateAdd(k, e.index(i));
     if (may_be_missing(i)) {
-      at = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at, e.index(m_g.problem.gemm->k - 1));
+      at = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at, e.ir.CreateSub(m_g.k(place), e.index(1)));
     }
     elements.push_back(at);
   }
@@ -100,15 +114,14 @@ Values GemmPacking::elements_of_step(Value* k) const {
 Values GemmPacking::rows_of_step(const Call& call, Value* k) const {
   Emitter& e = m_g.e;
   Values rows;
-  for (Value* at : elements_of_step(k)) {
-    Value* before = e.ir.CreateSub(at, call.k);
-    rows.push_back(
-        e.advance(call.source, e.ir.CreateMul(before, e.index(operand().k_stride * operand().element_bytes()))));
+  Value* step_bytes = m_g.k_bytes(call.place, operand());
+  for (Value* at : elements_of_step(call.place, k)) {
+    rows.push_back(e.advance(call.source, e.ir.CreateMul(e.ir.CreateSub(at, call.k), step_bytes)));
   }
   return rows;
 }
 
-Value* GemmPacking::join(const Values& elements, Value* k) const {
+Value* GemmPacking::join(const GemmPlace& place, const Values& elements, Value* k) const {
   if (elements.size() == 1) return elements[0];
   Emitter& e = m_g.e;
   llvm::Type* step = Emitter::like(elements[0], m_g.packed_step());
@@ -118,7 +131,7 @@ Value* GemmPacking::join(const Values& elements, Value* k) const {
     Value* element = e.ir.CreateZExt(elements[static_cast<size_t>(i)], step);
     if (i > 0) element = e.ir.CreateShl(element, Emitter::integer(step, bits * i));
     if (may_be_missing(i)) {
-      Value* is_there = e.ir.CreateICmpSLT(e.ir.CreateAdd(k, e.index(i)), e.index(m_g.problem.gemm->k));
+      Value* is_there = e.ir.CreateICmpSLT(e.ir.CreateAdd(k, e.index(i)), m_g.k(place));
       element = e.ir.CreateSelect(is_there, element, Emitter::integer(step, 0));
     }
     joined = joined == nullptr ? element : e.ir.CreateOr(joined, element);
@@ -137,25 +150,28 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
   Emitter& e = m_g.e;
   const int64_t bytes = m_g.packed_bytes(), lanes = m_g.sum_lanes(), element_bytes = operand().element_bytes();
   const int64_t step_bytes = m_is_a ? width * bytes : (width + lanes - 1) / lanes * m_g.packed_vector_bytes();
-  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.converts(operand());
+  const bool plain = operand().plain != nullptr && operand().tile_stride == 1 && !m_g.problem.converts(operand()) &&
+                     call.exist == nullptr;
   std::optional<GemmBody> body;
   if (!plain) body.emplace(m_g, *operand().body, call.place);
   Value* panel_bytes = panel_bytes_of(call, step_bytes);
   e.loop(e.index(0), call.k_count, 1, [&](Value* step) {
     Value* k = e.ir.CreateAdd(call.k, e.ir.CreateMul(step, e.index(m_g.k_group())));
-    const Values elements = elements_of_step(k), rows = plain ? rows_of_step(call, k) : Values();
+    const Values elements = elements_of_step(call.place, k), rows = plain ? rows_of_step(call, k) : Values();
     Value* target = e.advance(call.target, e.ir.CreateMul(step, e.index(step_bytes)));
     e.loop(e.index(0), call.count, 1, {target}, [&](Value* tile, const Values& at) {
       if (plain) {
-        copy_plain(width, rows, e.ir.CreateMul(tile, e.index(width * element_bytes)), k, at[0]);
+        copy_plain(call, width, rows, e.ir.CreateMul(tile, e.index(width * element_bytes)), k, at[0]);
       } else {
         Value* index = e.ir.CreateAdd(call.first, e.ir.CreateMul(tile, e.index(width)));
         for (int64_t done = 0; done < width; done += lanes) {
           const int64_t active = std::min(lanes, width - done);
-          Scope& some = body->lanes(tile_dim(*body), index, done, m_g.mask(active, lanes));
+          Value* mask = call.exist == nullptr ? m_g.mask(active, lanes)
+                                              : e.prefix_mask(e.ir.CreateSub(call.exist, e.index(done)), m_g.lanes());
+          Scope& some = body->lanes(tile_dim(*body), index, done, mask);
           Values values;
           for (Value* at_k : elements) values.push_back(evaluate(*body, body->at(some, k_dim(*body), at_k)));
-          m_g.store_lanes(join(values, k), e.advance(at[0], done * bytes), m_is_a ? active : lanes);
+          m_g.store_lanes(join(call.place, values, k), e.advance(at[0], done * bytes), m_is_a ? active : lanes);
         }
       }
       return Values{e.advance(at[0], panel_bytes)};
@@ -164,7 +180,8 @@ void GemmPacking::emit_panels(int64_t width, const Call& call) {
 }
 
 /// `width` contiguous elements of each row. Narrow pieces are vectors of their own size: no masks where none are needed.
-void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, Value* k, Value* target) {
+void GemmPacking::copy_plain(const Call& call, int64_t width, const Values& rows, Value* offset, Value* k,
+                             Value* target) {
   Emitter& e = m_g.e;
   const int64_t bytes = m_g.packed_bytes(), element_bytes = operand().element_bytes();
   llvm::Type* element = element_type();
@@ -176,7 +193,7 @@ void GemmPacking::copy_plain(int64_t width, const Values& rows, Value* offset, V
         Value* from = e.advance(e.advance(row, offset), done * element_bytes);
         values.push_back(with_offset(e.load(Emitter::vector(element, static_cast<int>(piece)), from)));
       }
-      e.store(join(values, k), e.advance(target, done * bytes));
+      e.store(join(call.place, values, k), e.advance(target, done * bytes));
     }
   }
   for (; !m_is_a && done % m_g.sum_lanes() != 0; ++done) {
@@ -253,7 +270,7 @@ void GemmPacking::emit_row_blocks(const Call& call) {
         for (Value* at : rows_of_step(call, k)) {
           elements.push_back(e.load(Emitter::vector(m_g.packed_element(), m_g.lanes()), e.advance(at, offset)));
         }
-        block.push_back(join(elements, k));
+        block.push_back(join(call.place, elements, k));
       }
       e.transpose(block);
       Value* to = e.advance(target, e.ir.CreateMul(first, e.index(m_g.packed_bytes())));
@@ -308,23 +325,30 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   Emitter& e = m_g.e;
   const int64_t lanes = m_g.sum_lanes(), bytes = m_g.packed_bytes();
   Value* source = call.source;
-  int64_t row_bytes = operand().tile_stride * operand().element_bytes();
+  Value* row_bytes = operand().plain == nullptr ? nullptr : m_g.tile_bytes(call.place, operand());
   if (transposes_from_scratch()) {
     Call evaluate_rows = call;
     evaluate_rows.target = scratch;
-    evaluate_rows.count = e.index(m_g.columns(shape));
+    evaluate_rows.count = call.exist == nullptr ? e.index(m_g.columns(shape)) : call.exist;
+    evaluate_rows.exist = nullptr;
     rows(evaluate_rows);
     source = scratch;
-    row_bytes = packed_row_bytes(m_g);
+    row_bytes = e.index(packed_row_bytes(m_g));
   }
   const int64_t step_bytes = shape.vectors * m_g.packed_vector_bytes();
   const auto blocks = [&](Value* step, Value* rest) {
     for (int64_t v = 0; v < shape.vectors; ++v) {
-      Value* from = e.advance(e.advance(source, v * lanes * row_bytes), e.ir.CreateMul(step, e.index(bytes)));
+      Value* first = e.advance(source, e.ir.CreateMul(e.index(v * lanes), row_bytes));
+      Value* from = e.advance(first, e.ir.CreateMul(step, e.index(bytes)));
       Value* to =
           e.advance(e.advance(call.target, v * m_g.packed_vector_bytes()), e.ir.CreateMul(step, e.index(step_bytes)));
-      e.ir.CreateCall(transpose_block(m_g.columns(shape, v), shape.vectors, row_bytes, rest == nullptr),
-                      {from, to, rest == nullptr ? e.index(0) : rest});
+      Values arguments{from, to, rest == nullptr ? e.index(0) : rest};
+      if (m_g.problem.sized != nullptr) {
+        Value* last = e.ir.CreateSub(call.exist == nullptr ? e.index(0) : call.exist, e.index(v * lanes + 1));
+        arguments.insert(arguments.end(), {row_bytes, last});
+      }
+      e.ir.CreateCall(transpose_block(m_g.columns(shape, v), shape.vectors, row_bytes, rest == nullptr, shape.is_edge),
+                      arguments);
     }
   };
   Value* count = element_count(call);
@@ -337,20 +361,29 @@ void GemmPacking::transposed(const TileShape& shape, Value* scratch, const Call&
   e.if_then(e.ir.CreateICmpNE(rest, e.index(0)), [&] { blocks(whole_steps, rest); });
 }
 
-/// (source, target, elements along k when not whole): sum_lanes() rows of k become sum_lanes() steps of one vector.
-llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, int64_t source_row_bytes, bool whole) {
-  llvm::Function*& function = m_transposes[{columns, vectors, whole}];
+/// (source, target, elements along k when not whole, and where sizes are the launch's from one row to the next, the last row
+/// that exists): sum_lanes() rows of k become sum_lanes() steps of one vector.
+llvm::Function* GemmPacking::transpose_block(int64_t columns, int64_t vectors, Value* row_bytes, bool whole,
+                                             bool is_edge) {
+  llvm::Function*& function = m_transposes[{columns, vectors, whole, is_edge}];
   if (function != nullptr) return function;
   Emitter& e = m_g.e;
   const auto resume = e.ir.saveIP();
-  function = e.begin_function(fmt::format("transpose_{}_{}_{}", columns, vectors, whole), e.ir.getVoidTy(),
-                              {e.pointer(), e.pointer(), e.i64()});
+  std::vector<llvm::Type*> types{e.pointer(), e.pointer(), e.i64()};
+  if (m_g.problem.sized != nullptr) types.insert(types.end(), {e.i64(), e.i64()});
+  function = e.begin_function(fmt::format("transpose_{}_{}_{}{}", columns, vectors, whole, is_edge ? "_edge" : ""),
+                              e.ir.getVoidTy(), types);
+  if (m_g.problem.sized != nullptr) row_bytes = function->getArg(3);
+  const auto row_of = [&](int64_t column) -> Value* {
+    Value* at = e.index(column);
+    return is_edge ? e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at, function->getArg(4)) : at;
+  };
   const int elements = m_g.lanes() * static_cast<int>(m_g.k_group());
   Value* mask = whole ? nullptr : e.prefix_mask(function->getArg(2), elements);
   llvm::Type* type = Emitter::vector(element_type(), elements);
   Values rows;
   for (int64_t column = 0; column < m_g.sum_lanes(); ++column) {
-    Value* pointer = e.advance(function->getArg(0), column * source_row_bytes);
+    Value* pointer = e.advance(function->getArg(0), e.ir.CreateMul(row_of(column), row_bytes));
     Value* row = column >= columns ? llvm::Constant::getNullValue(type)
                  : whole           ? e.load(type, pointer)
                                    : e.masked_load(type, pointer, mask);

@@ -53,7 +53,7 @@ void GemmPacking::emit_pieced_panels(int64_t width, const Call& call) {
       }
       for (size_t v = 0; v < vectors.size(); ++v) {
         const int64_t done = static_cast<int64_t>(v) * lanes;
-        m_g.store_lanes(join(elements[v], k), e.advance(now.back(), done * bytes),
+        m_g.store_lanes(join(call.place, elements[v], k), e.advance(now.back(), done * bytes),
                         m_is_a ? std::min(lanes, width - done) : lanes);
       }
       at.push_back(e.advance(now.back(), step_bytes));

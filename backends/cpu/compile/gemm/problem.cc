@@ -252,6 +252,21 @@ KernelSpec oriented(const KernelSpec& spec, bool is_exchanged) {
   return result;
 }
 
+bool lies_along_m(const GemmProblem& problem) {
+  const GemmSpec& gemm = *problem.gemm;
+  const int64_t lanes = problem.sum_lanes();
+  const bool fits_n = gemm.n >= lanes, fits_m = gemm.m >= lanes;
+  if (fits_n != fits_m) return fits_m;
+  const size_t rank = gemm.batch.size() + 2;
+  int along_m = 0, along_n = 0;
+  for (const Store& store : gemm.stores) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    along_m += access.strides[rank - 2] == 1;
+    along_n += access.strides[rank - 1] == 1;
+  }
+  return along_m > along_n;
+}
+
 bool prefers_exchange(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
   // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
@@ -264,16 +279,7 @@ bool prefers_exchange(const GemmProblem& problem) {
   const bool streams_b =
       problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) && !problem.types.offsets_a;
   if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
-  const bool fits_n = gemm.n >= lanes, fits_m = gemm.m >= lanes;
-  if (fits_n != fits_m) return fits_m;
-  const size_t rank = gemm.batch.size() + 2;
-  int along_m = 0, along_n = 0;
-  for (const Store& store : gemm.stores) {
-    const Access& access = gemm.epilogue.accesses[store.access];
-    along_m += access.strides[rank - 2] == 1;
-    along_n += access.strides[rank - 1] == 1;
-  }
-  return along_m > along_n;
+  return lies_along_m(problem);
 }
 
 }  // namespace kiln::cpu

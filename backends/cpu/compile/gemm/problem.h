@@ -85,11 +85,14 @@ struct GemmOperand {
   int64_t element_bytes() const { return static_cast<int64_t>(size_of(loaded)); }
 };
 
+struct SizedGemm;
+
 /// A gemm spec as the generator sees it: derived facts, no choices. Borrows the spec.
 struct GemmProblem {
   const KernelSpec* spec = nullptr;
   const GemmSpec* gemm = nullptr;
   const CpuTarget* target = nullptr;
+  const SizedGemm* sized = nullptr;  // which numbers of the spec are the launch's; null: none
   GemmTypes types;
   int registers = 32;  // vector registers of the target
   int64_t batches = 1;
@@ -132,6 +135,9 @@ KernelSpec exchanged(const KernelSpec& spec);
 
 /// The spec in the form that is compiled, `exchanged` or as it is.
 KernelSpec oriented(const KernelSpec& spec, bool is_exchanged);
+
+/// Whether lanes, and stores, lie better along m, however large the problem is otherwise.
+bool lies_along_m(const GemmProblem& problem);
 
 /// Whether the model takes `exchanged` for the better form of the problem.
 bool prefers_exchange(const GemmProblem& problem);

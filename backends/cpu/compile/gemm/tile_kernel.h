@@ -19,11 +19,13 @@ struct GemmTileCall {
   llvm::Value* flags = nullptr;
   llvm::Value* m = nullptr;  // the tile's first row and column
   llvm::Value* n = nullptr;
+  llvm::Value* rows = nullptr;  // how many of an edge exist
+  llvm::Value* columns = nullptr;
 };
 
 /// A function with these parameters, and a call of it.
-llvm::Function* begin_tile_function(Emitter& e, const std::string& name, GemmTileCall& call);
-void call_tile_function(Emitter& e, llvm::Function* function, const GemmTileCall& call);
+llvm::Function* begin_tile_function(GemmEmission& emission, const std::string& name, GemmTileCall& call);
+void call_tile_function(GemmEmission& emission, llvm::Function* function, const GemmTileCall& call);
 
 /// The functions that compute one tile of C, one for each shape, written on first use: what an implementation gives the
 /// loops (loops.h).
