@@ -108,18 +108,19 @@ void compare(const KernelSpec& spec, Buffers& got, Buffers& expected, const Chec
 }
 
 LaunchStatus run_in_slices(const HostExecutable& executable, const std::vector<void*>& buffers,
-                           std::mt19937_64& random) {
+                           std::span<const int64_t> extents, std::mt19937_64& random) {
   std::vector<uint8_t> workspace(executable.workspace_bytes() + 64, 0xA5);
   uint8_t* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
   std::vector<std::pair<uint64_t, uint64_t>> slices;
-  for (uint64_t first = 0; first < executable.tasks();) {
-    const uint64_t last = std::min(executable.tasks(), first + 1 + random() % 9);
+  const uint64_t tasks = launch_tasks(executable.tasks(), extents);
+  for (uint64_t first = 0; first < tasks;) {
+    const uint64_t last = std::min(tasks, first + 1 + random() % 9);
     slices.emplace_back(first, last);
     first = last;
   }
   std::shuffle(slices.begin(), slices.end(), random);
   auto status = LaunchStatus::ok;
-  for (const auto& [first, last] : slices) executable.run(buffers.data(), aligned, &status, first, last, {});
+  for (const auto& [first, last] : slices) executable.run(buffers.data(), aligned, &status, first, last, extents);
   return status;
 }
 
@@ -165,7 +166,8 @@ class DeviceBuffer {
 };
 
 /// The whole grid on a queue of its own, over copies of `buffers`, which it leaves as the device left them.
-LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, const Buffers& buffers) {
+LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, const Buffers& buffers,
+                           std::span<const int64_t> extents) {
   const auto queue = device.create_queue();
   EXPECT_TRUE(queue.ok()) << queue.status().to_string();
   if (!queue.ok()) return LaunchStatus::ok;
@@ -181,7 +183,7 @@ LaunchStatus run_on_device(Device& device, const DeviceExecutable& executable, c
   }
   DeviceBuffer device_workspace(device, **queue, workspace), device_status(device, **queue, status);
   const Status launched =
-      executable.launch(**queue, pointers.data(), device_workspace.data(), device_status.data(), {});
+      executable.launch(**queue, pointers.data(), device_workspace.data(), device_status.data(), extents);
   EXPECT_TRUE(launched.ok()) << launched.to_string();
   for (const auto& copy : copies) copy->fetch();
   device_workspace.fetch();
@@ -256,9 +258,14 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
   EXPECT_TRUE(reference.ok() || reference.code() == StatusCode::out_of_range) << reference.to_string();
   const LaunchStatus wanted = reference.ok() ? LaunchStatus::ok : LaunchStatus::index_out_of_range;
 
-  const std::vector<Schedule> schedules = default_candidates(*backend.compile, spec, backend.target);
+  std::vector<Schedule> schedules = default_candidates(*backend.compile, spec, backend.target);
   EXPECT_FALSE(schedules.empty());
-  for (const Schedule& schedule : schedules) {
+  const auto sized = backend.compile->sized(spec, backend.target);
+  if (sized) schedules.push_back(sized->candidates.front());
+  for (size_t s = 0; s < schedules.size(); ++s) {
+    const Schedule& schedule = schedules[s];
+    const bool is_sized = sized && s + 1 == schedules.size();
+    const std::span<const int64_t> extents = is_sized ? std::span(sized->extents) : std::span<const int64_t>();
     SCOPED_TRACE(kernel_name(spec) + ", " + schedule.description);
     const auto image = backend.compile->compile(spec, schedule, backend.target);
     // A vendor's library says which of its code there is when it is asked for it.
@@ -271,8 +278,9 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
     EXPECT_TRUE(executable.ok()) << executable.status().to_string();
     if (!executable.ok()) return {};
     Buffers got = copy();
-    const LaunchStatus status = (*executable)->host() ? run_in_slices(*(*executable)->host(), pointers(got), random)
-                                                      : run_on_device(*backend.device, *(*executable)->device(), got);
+    const LaunchStatus status = (*executable)->host()
+                                    ? run_in_slices(*(*executable)->host(), pointers(got), extents, random)
+                                    : run_on_device(*backend.device, *(*executable)->device(), got, extents);
     EXPECT_EQ(status, wanted);
     compare(spec, got, expected, options);
     if (testing::Test::HasFailure()) return {};

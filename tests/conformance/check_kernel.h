@@ -22,7 +22,7 @@ struct CheckOptions {
 /// them gives.
 double tolerance_of(DType dtype);
 
-/// Compiles `spec` with every candidate of the backend, runs each on random inputs (on the host as slices of the grid in
+/// Compiles `spec` with every candidate of the backend, that which takes sizes from its launches included, runs each on random inputs (on the host as slices of the grid in
 /// random order), and compares buffers and status with the reference. Reports as GoogleTest failures. Empty, or why
 /// nothing was run: this host lacks the target (the kernel was compiled all the same), or the target lacks f64.
 std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec, std::mt19937_64& random,

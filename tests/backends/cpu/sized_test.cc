@@ -229,6 +229,18 @@ TEST(Sized, one_code_reduces_rows_of_any_length) {
   expect_one_code({64, 70, 127, 256, 321}, 5, 1e-5, [](int64_t columns) { return softmax(9, columns); });
 }
 
+TEST(Sized, one_code_sums_everything) {
+  const auto total = [](int64_t elements) {
+    LoopsBuilder b({elements}, 0);
+    const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1}));
+    b.next_stage();
+    b.output(b.reduced(sum), {0});
+    return b.build(true);
+  };
+  expect_one_code({17, 19, 20}, 3, 1e-4, total);
+  expect_one_code({4000, 5001, 100'000}, 3, 1e-4, total);
+}
+
 TEST(Sized, one_code_sums_any_number_of_rows) {
   expect_one_code({17, 20, 31, 128, 129, 1000, 5000}, 7, 1e-4, [](int64_t rows) { return summed(32, 3, rows); });
   expect_one_code({2, 3, 40, 200}, 4, 1e-4, [](int64_t blocks) { return summed(32, blocks, 150); });

@@ -4,6 +4,7 @@ the test, as they would be by a daemon that takes its time."""
 import contextlib
 import copy
 import json
+import math
 import os
 import signal
 import subprocess
@@ -114,7 +115,7 @@ def test_always_waits_for_each_size(entry, held):
 
 @entries
 def test_first_waits_in_the_first_call_and_swaps_in_what_other_sizes_need(entry, held, monkeypatch):
-    monkeypatch.setattr(waiting, "CHANCE_COMPILATIONS", 0)
+    monkeypatch.setattr(waiting, "PAYS_S", math.inf)
     policy("first")
     twins = Twins(entry)
     twins.step(5)
@@ -141,6 +142,7 @@ def test_first_waits_in_the_first_call_and_swaps_in_what_other_sizes_need(entry,
 @entries
 def test_a_size_that_is_met_once_has_programs_while_they_cost_little(entry, monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE_S", PATIENCE)
+    monkeypatch.setattr(waiting, "PAYS_S", 0.0)
     policy("first")
     twins, cost = Twins(entry), iter([waiting.CHANCE_COMPILATIONS - 1, *[1] * 4])
     monkeypatch.setattr(programs, "compilations_of", lambda _: next(cost, 100))
@@ -151,7 +153,18 @@ def test_a_size_that_is_met_once_has_programs_while_they_cost_little(entry, monk
     assert meanwhile() > 0
 
 
-def test_a_step_has_little_patience(held):
+def test_a_program_has_to_pay_for_a_size_that_is_met_once():
+    chance = waiting.Chance()
+    assert not chance.is_left, "nobody knows yet how long torch takes"
+    assert chance.timed(lambda: 5) == 5 and not chance.is_left
+    chance.timed(time.sleep, waiting.PAYS_S)
+    assert chance.is_left
+    chance.note(waiting.CHANCE_COMPILATIONS + 1)
+    assert not chance.is_left
+
+
+def test_a_step_has_little_patience(held, monkeypatch):
+    monkeypatch.setattr(waiting, "PAYS_S", 0.0)
     policy("first")
     twins = Twins(backend, dynamic=True)
     twins.step(5)

@@ -188,7 +188,7 @@ class LoopsEmitter {
   }
 
   // Extents that the launch carries: points of the dims without lanes, row-major, are shared evenly by the tasks; where the
-  // lane dim is the only one, its elements are, in whole rounds.
+  // lane dim is the only one, its elements are, in whole rounds. One row is one task.
 
   llvm::Value* sized_tasks() { return m_sized->launch.value(e, m_sized->tasks, 0); }
 
@@ -197,7 +197,7 @@ class LoopsEmitter {
     for (const LoopsGrid::Loop& loop : m_grid.order) {
       if (!lanes_are_rows() || loop.dim != m_schedule.lane_dim) dims.push_back(loop.dim);
     }
-    if (dims.empty()) return share_lanes(root, entry);
+    if (dims.empty()) return lanes_are_rows() ? share_lanes(root, entry) : row(root);
     Values extents;
     for (const int dim : dims) extents.push_back(extent(dim));
     llvm::Value* points = extents[0];

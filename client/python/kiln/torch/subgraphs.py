@@ -102,7 +102,7 @@ class SymbolicSubgraph:
             is_met_by_chance = self._met.count(numbers) <= (self._meetings - 1) * self._calls_of_a_step
             if is_met_by_chance and not self._more_chance.is_left:
                 waiting.note_meanwhile()
-                return self.eager(arguments)
+                return self._more_chance.timed(self.eager, arguments)
             program = self._add(numbers, arguments[len(self._inputs) :])
         return program(arguments[: len(self._inputs)], targets)
 

@@ -2,9 +2,10 @@
 
 client.wait of the configuration says it. `always`: whoever needs a program waits for it. `first`: so it is in a graph's first
 call; what other sizes need later is built while steps run in torch, and a later call swaps it in. `never`: the first call runs in
-torch, too. Sizes that are met by chance cost no compilation: programs for further sizes are asked for when those are met for the
-MEETINGS-th time. Until then torch runs the very graph that Dynamo gave (BySizes), as without Kiln; then, while programs are being
-built, the subgraphs that they are of (Awaited).
+torch, too. Kernels serve ranges of sizes, so most further sizes need no code of their own, and a step waits PATIENCE_S for their programs.
+Where it is not enough, while programs are being built, torch runs the subgraphs that they are of (Awaited). A size that is met by
+chance gets programs where that is likely to pay (Chance), others when they are met for the MEETINGS-th time. Until then torch runs the
+very graph that Dynamo gave (BySizes), as without Kiln.
 
 A build is a thread that waits for the daemon, which does the work. At the end of the process such waits end, and the daemon's
 work goes on; a forked child has none of its parent's threads, and asks anew.
@@ -35,6 +36,8 @@ from .tensors import tensors_in
 MAX_BUILDING = 8
 # Kernels that may be compiled for sizes of a graph that are met once, beyond one for each program of theirs.
 CHANCE_COMPILATIONS = 32
+# What torch takes at least for a call of a graph whose sizes get programs when they are met once: those take some time themselves.
+PAYS_S = 0.1
 # Sizes that were not compiled for yet get programs when they are met so often, whatever those cost. In a loop over random sizes some
 # are met twice by chance, as birthdays are; what is met three times is likely to be met again and again.
 MEETINGS = 3
@@ -82,17 +85,25 @@ def chance_of_more() -> Chance:
 
 
 class Chance:
-    """What the sizes of one graph may cost that are met by chance: CHANCE_COMPILATIONS kernels, and one more for each of their
-    programs. Kernels that serve ranges of sizes soon cost less than that; beyond it sizes have to be met again.
+    """Whether sizes of one graph that are met by chance get programs: where torch takes PAYS_S for a call of it, as long as they cost
+    no more than CHANCE_COMPILATIONS kernels, and one more for each program. Kernels that serve ranges of sizes soon cost less.
 
     Threading: any; of what two threads note at once something may be lost."""
 
     def __init__(self) -> None:
-        self._left = CHANCE_COMPILATIONS
+        self._left, self._torch_s = CHANCE_COMPILATIONS, 0.0
 
     @property
     def is_left(self) -> bool:
-        return self._left > 0
+        return self._left > 0 and self._torch_s >= PAYS_S
+
+    def timed(self, by_torch, *arguments):
+        """What torch gives, for a call of the graph."""
+        start = time.perf_counter()
+        try:
+            return by_torch(*arguments)
+        finally:
+            self._torch_s = time.perf_counter() - start
 
     def note(self, compilations: int) -> None:
         """What one program cost."""
@@ -159,7 +170,7 @@ class BySizes:
         if sizes in self._admitted or self._admit(sizes):
             return self._compiled(*arguments)
         note_meanwhile()
-        return self._by_torch(*arguments)
+        return self._chance.timed(self._by_torch, *arguments)
 
     def _admit(self, sizes: tuple) -> bool:
         is_met_by_chance = self._met.count(sizes) <= (self._meetings - 1) * self._calls_of_a_step
