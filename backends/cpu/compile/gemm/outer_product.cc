@@ -282,7 +282,11 @@ void OuterProductKernel::emit(const TileShape& shape, const GemmTileCall& call) 
               mask == nullptr ? e.store(sums[i], pointer) : e.masked_store(sums[i], pointer, mask);
             });
           };
-          shape.is_edge&& row > 0 ? e.if_then(e.ir.CreateICmpSGT(call.rows, e.index(row)), store) : store();
+          if (!shape.is_edge || row == 0) {
+            store();
+          } else {
+            e.if_then(e.ir.CreateICmpSGT(call.rows, e.index(row)), store);
+          }
         }
         return Values{};
       });
