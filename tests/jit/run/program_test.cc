@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <cstring>
 #include <map>
@@ -26,7 +27,7 @@ class AddOne : public HostExecutable {
     std::memset(workspace, 7, 100);
     const auto* in = static_cast<const float*>(buffers[0]);
     auto* out = static_cast<float*>(buffers[1]);
-    const uint64_t tasks = launch_tasks(m_tasks, extents);
+    const uint64_t tasks = std::max<uint64_t>(launch_tasks(m_tasks, extents), 1);
     for (int64_t i = m_count * first / tasks; i < static_cast<int64_t>(m_count * last / tasks); ++i)
       out[i] = in[i] + addend;
     if (m_fails) *status = LaunchStatus::index_out_of_range;
