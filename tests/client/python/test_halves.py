@@ -18,8 +18,10 @@ from test_rows import CASES
 ROUNDINGS = 4
 
 
-# Says f32 by name; jumps by 1 where a quotient is rounded before it is floored; places of pixels and bins are torch's to round.
-LEFT_OUT = {"softmax gradient", "division modes", "histograms", *(n for n in CASES if "sampling" in n)}
+# Says f32 by name; jumps by 1 where a quotient is rounded before it is floored; places of pixels and bins are torch's to round;
+# torch's trace of running statistics says another dtype than its kernels give.
+LEFT_OUT = {"softmax gradient", "division modes", "histograms", "batch_norm that only reads statistics",
+            *(n for n in CASES if "sampling" in n)}  # fmt: skip
 
 
 def halved(value, dtype):

@@ -24,7 +24,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))
-        return torch.special.i1(y) * 2 + x if self.special else y * 2 + x
+        return torch.special.ndtri(y * 0.4 + 0.5) * 2 + x if self.special else y * 2 + x
 
 
 def model(special=False, blocks=2):
@@ -53,7 +53,7 @@ def test_two_models_of_one_process_are_told_apart(entry):
     first, second = kiln.report(plain), kiln.report(special)
     assert first.nodes_in_torch == 0 and first.causes == () and first.share_of_nodes == 1
     assert second.nodes_in_kiln > 0 and second.nodes_in_torch > 0
-    (cause,) = [c for c in second.causes if c.op == "aten.special_i1.default"]
+    (cause,) = [c for c in second.causes if c.op == "aten.special_ndtri.default"]
     assert cause.nodes % 3 == 0 and cause.why == "no row" and cause.advice in str(second)
     counted = kiln.stats()
     assert first.nodes_in_kiln + second.nodes_in_kiln == counted["nodes_compiled"]
@@ -94,7 +94,7 @@ def test_compiled_in_place_and_with_hooks():
 
 def test_a_function():
     def function(x):
-        return torch.tanh(x) * 2 + torch.special.i1(x)
+        return torch.tanh(x) * 2 + torch.special.bessel_j0(x)
 
     compiled = whole(function)
     compiled(torch.randn(64))

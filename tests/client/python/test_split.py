@@ -148,7 +148,8 @@ def test_an_entry_all_of_whose_graphs_are_torchs_is_called_as_without_kiln_in_th
 
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
-def test_an_evaluation_that_is_torchs_says_nothing_of_training():
+def test_an_evaluation_that_is_torchs_says_nothing_of_training(monkeypatch):
+    monkeypatch.setenv("KILN_CONVOLUTION", "torch")
     regional._captures.clear()
     module = Convolutions(trains_product=True)
     model, x = kiln.compile(module), torch.randn(2, 64, 16, 16)
@@ -159,7 +160,8 @@ def test_an_evaluation_that_is_torchs_says_nothing_of_training():
     assert kiln.stats()["nodes_compiled"] > 0
 
 
-def test_shares_of_work_follow_products():
+def test_shares_of_work_follow_products(monkeypatch):
+    monkeypatch.setenv("KILN_CONVOLUTION", "torch")
     graph = captured(lambda x, w: torch.nn.functional.conv2d(x, w) + 1, torch.randn(2, 64, 12, 12), torch.randn(64, 64, 3, 3)).graph
     heavy = share_of_work(partition(graph))
     graph = captured(lambda x, w: torch.nn.functional.conv2d(x, w) + 1, torch.randn(2, 2, 12, 12), torch.randn(4, 2, 1, 1)).graph

@@ -135,6 +135,7 @@ def batch_norm_with_running_statistics(b, node):
     if not is_training:
         (dtype, shape), *saved = result_types(node)[:3]
         operands = (b.value(node.args[0]), b.optional(node.args[1]), b.optional(node.args[2]), *running)
+        require(operands[0].dtype in ("f32", "f64"), "a batch norm of halves beside its running statistics")
         out = b.op("batch_norm", operands, dtype, shape, eps=float(number(eps)))
         return out, *(b.full(0, *each) for each in saved), *running
     batch, results, squares = trained(b, node, eps, *running)
