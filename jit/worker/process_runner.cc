@@ -178,13 +178,14 @@ Expected<kiln_executor_request> ProcessRunner::request_for(const Image& image,
   if (extents.size() > limits::k_launch_extents) {
     return error(StatusCode::out_of_range, "{} extents, at most {}", extents.size(), limits::k_launch_extents);
   }
-  if (launch_tasks(image.tasks, extents) == 0) return invalid_argument("launch data: a launch without tasks");
+  const uint64_t tasks = launch_tasks(image.tasks, extents);
+  if (tasks == 0) return invalid_argument("launch data: a launch without tasks");
   kiln_executor_request request{};
   request.magic = KILN_EXECUTOR_MAGIC;
   request.command = KILN_EXECUTOR_RUN;
   request.bytes = image.code.size();
   request.entry = image.entry;
-  request.tasks = launch_tasks(image.tasks, extents);
+  request.tasks = tasks;
   request.workspace_bytes = image.workspace_bytes;
   request.features = image.features;
   request.repetitions = 1;

@@ -39,7 +39,7 @@ LaunchShape AttentionEmission::emit_tasks(const std::function<Value*()>& count,
   const auto* known = llvm::dyn_cast<llvm::ConstantInt>(pieces);
   const uint64_t tasks = known != nullptr ? known->getZExtValue() : k_sized_tasks;
   const auto share_of = [&](Value* task) {
-    return known != nullptr ? task : e.ir.CreateUDiv(e.ir.CreateMul(pieces, task), e.index(k_sized_tasks));
+    return known != nullptr ? task : e.even_start(task, pieces, e.index(k_sized_tasks));
   };
   e.loop(share_of(entry.first_task), share_of(entry.last_task), 1, [&](Value* piece) { body(entry, piece); });
   e.ir.CreateRetVoid();
@@ -240,8 +240,7 @@ void AttentionEmission::weighted_sum(const Operand& keys, int64_t depth, Value* 
 
 Value* AttentionEmission::round_to_tile(Value* count) {
   Value* rows = e.index(schedule.tile_rows);
-  Value* tiles = e.ir.CreateUDiv(e.ir.CreateAdd(count, e.index(schedule.tile_rows - 1)), rows);
-  return e.ir.CreateMul(tiles, rows);
+  return e.ir.CreateMul(e.ceil_div(count, rows), rows);
 }
 
 Value* AttentionEmission::valid_queries(Value* first_query) {

@@ -70,7 +70,7 @@ class AttentionEmission {
   llvm::Value* q_len() { return number(m_numbers.q_len, attention.q_len); }
   llvm::Value* k_len() { return number(m_numbers.k_len, attention.k_len); }
   llvm::Value* causal_offset() { return number(m_numbers.causal_offset, attention.causal_offset); }
-  llvm::Value* blocks() { return e.ir.CreateUDiv(e.ir.CreateAdd(q_len(), e.index(block() - 1)), e.index(block())); }
+  llvm::Value* blocks() { return e.ceil_div(q_len(), e.index(block())); }
 
   llvm::Type* vector() const { return Emitter::vector(e.f32(), e.lanes()); }
   llvm::Value* real(double value) const { return Emitter::real(vector(), value); }

@@ -48,6 +48,14 @@ class Emitter {
 
   // Constants. `type` may be a vector: all lanes are the value.
   llvm::Value* index(int64_t value) { return ir.getInt64(static_cast<uint64_t>(value)); }
+  /// The quotient of numbers that are not negative, rounded up.
+  llvm::Value* ceil_div(llvm::Value* value, llvm::Value* divisor) {
+    return ir.CreateUDiv(ir.CreateAdd(value, ir.CreateSub(divisor, index(1))), divisor);
+  }
+  /// Where piece `number` begins of `total` things that `count` pieces share evenly.
+  llvm::Value* even_start(llvm::Value* number, llvm::Value* total, llvm::Value* count) {
+    return ir.CreateUDiv(ir.CreateMul(number, total), count);
+  }
   static llvm::Constant* real(llvm::Type* type, double value);
   static llvm::Constant* integer(llvm::Type* type, int64_t value);
   /// <0, 1, …, lanes - 1> of an integer element type.

@@ -115,10 +115,6 @@ llvm::Value* GemmEmission::start_of(const Split& split, llvm::Value* piece) cons
   return e.ir.CreateAdd(start, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, piece, e.index(split.bigger())));
 }
 
-llvm::Value* GemmEmission::even_start_of(llvm::Value* total, llvm::Value* count, llvm::Value* piece) const {
-  return e.ir.CreateUDiv(e.ir.CreateMul(piece, total), count);
-}
-
 Values GemmEmission::batch_indices(const GemmPlace& place) const {
   Values indices(problem.gemm->batch.size());
   llvm::Value* linear = place.batch;
@@ -157,7 +153,7 @@ llvm::Value* GemmEmission::k(const GemmPlace& place) const {
 
 llvm::Value* GemmEmission::steps(const GemmPlace& place) const {
   if (problem.sized == nullptr) return e.index(problem.steps());
-  return e.ir.CreateUDiv(e.ir.CreateAdd(k(place), e.index(k_group() - 1)), e.index(k_group()));
+  return e.ceil_div(k(place), e.index(k_group()));
 }
 
 llvm::Value* GemmEmission::tasks(const GemmPlace& place) const { return number(place, problem.sized->tasks, 0); }

@@ -106,8 +106,6 @@ struct GemmEmission {
   llvm::Value* k_bytes(const GemmPlace& place, const GemmOperand& operand) const;
   /// The first index of a piece.
   llvm::Value* start_of(const Split& split, llvm::Value* piece) const;
-  /// The same where the bigger pieces lie among the others: then runs of as many pieces are alike, too.
-  llvm::Value* even_start_of(llvm::Value* total, llvm::Value* count, llvm::Value* piece) const;
   /// The indices of the batch dims.
   Values batch_indices(const GemmPlace& place) const;
   /// The address of an access without indirect terms at (batch, second to last, last).

@@ -151,7 +151,7 @@ LaunchShape GemmLoops::emit() {
   m_kernel.enter(workspace(m_layout.scratch));
   cut();
   const Range all = parts_of(entry);
-  Value* end = e.ir.CreateUDiv(e.ir.CreateAdd(all.end, e.ir.CreateSub(m_parts, e.index(1))), m_parts);
+  Value* end = e.ceil_div(all.end, m_parts);
   e.loop(e.ir.CreateUDiv(all.begin, m_parts), end, 1, [&](Value* slab) {
     Value* first = e.ir.CreateMul(slab, m_parts);
     const Range range{maximum(e.ir.CreateSub(all.begin, first), e.index(0)),
@@ -180,9 +180,7 @@ void GemmLoops::cut() {
     m_blocks = e.index(m_grid.blocks);
     return;
   }
-  const auto pieces = [&](Value* total, int64_t size) {
-    return e.ir.CreateUDiv(e.ir.CreateAdd(total, e.index(size - 1)), e.index(size));
-  };
+  const auto pieces = [&](Value* total, int64_t size) { return e.ceil_div(total, e.index(size)); };
   Value *m = m_g.m(m_place), *n = m_g.n(m_place), *units = pieces(n, unit());
   m_rows = {m_grid.rows, pieces(m, m_blocking.tile_rows), m};
   m_columns = {m_grid.columns, pieces(units, m_blocking.tile_units), units};
@@ -209,17 +207,17 @@ GemmLoops::Range GemmLoops::parts_of(const Emitter::Entry& entry) const {
     parts = e.ir.CreateMul(parts, m_g.batch_extent(m_place, dim));
   }
   Value* tasks = m_g.tasks(m_place);
-  return {m_g.even_start_of(parts, tasks, entry.first_task), m_g.even_start_of(parts, tasks, entry.last_task)};
+  return {e.even_start(entry.first_task, parts, tasks), e.even_start(entry.last_task, parts, tasks)};
 }
 
 void GemmLoops::emit_slab(Value* linear, const Range& parts) {
   Emitter& e = m_g.e;
   Value* slab = e.ir.CreateURem(linear, m_slabs);
   m_place.batch = e.ir.CreateUDiv(linear, m_slabs);
-  const auto slab_start = [&](Value* number) { return m_g.even_start_of(m_columns.count, m_slabs, number); };
+  const auto slab_start = [&](Value* number) { return e.even_start(number, m_columns.count, m_slabs); };
   const Range tiles{slab_start(slab), slab_start(e.ir.CreateAdd(slab, e.index(1)))};
   const auto part_start = [&](Value* number) {
-    return is_sized() ? number : m_g.even_start_of(m_rows.count, m_parts, number);
+    return is_sized() ? number : e.even_start(number, m_rows.count, m_parts);
   };
   const Range rows{part_start(parts.begin), part_start(parts.end)};
   Value* column = e.ir.CreateMul(start_of(m_columns, tiles.begin), e.index(unit()));

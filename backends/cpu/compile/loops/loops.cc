@@ -202,9 +202,7 @@ class LoopsEmitter {
     for (const int dim : dims) extents.push_back(extent(dim));
     llvm::Value* points = extents[0];
     for (size_t i = 1; i < extents.size(); ++i) points = e.ir.CreateMul(points, extents[i]);
-    const auto share_of = [&](llvm::Value* task) {
-      return e.ir.CreateUDiv(e.ir.CreateMul(points, task), sized_tasks());
-    };
+    const auto share_of = [&](llvm::Value* task) { return e.even_start(task, points, sized_tasks()); };
     llvm::Value* first = share_of(entry.first_task);
     Values indices(dims.size());
     llvm::Value* rest = first;
@@ -242,9 +240,9 @@ class LoopsEmitter {
 
   void share_lanes(Scope& root, const Emitter::Entry& entry) {
     llvm::Value* end = extent(m_schedule.lane_dim);
-    llvm::Value* rounds = count_of(end, e.index(lane_step()));
+    llvm::Value* rounds = e.ceil_div(end, e.index(lane_step()));
     const auto bound = [&](llvm::Value* task) {
-      llvm::Value* round = e.ir.CreateUDiv(e.ir.CreateMul(rounds, task), sized_tasks());
+      llvm::Value* round = e.even_start(task, rounds, sized_tasks());
       return e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateMul(round, e.index(lane_step())), end);
     };
     over_rows(root, {bound(entry.first_task), bound(entry.last_task)});
@@ -294,20 +292,17 @@ class LoopsEmitter {
     llvm::Value* is_one = e.ir.CreateICmpULE(trips, run);
     const auto* known = llvm::dyn_cast<llvm::ConstantInt>(is_one);
     if (known == nullptr || known->isZero()) m_runs[position] = run;
-    return e.ir.CreateSelect(is_one, e.ir.CreateMul(trips, within), count_of(trips, run));
+    return e.ir.CreateSelect(is_one, e.ir.CreateMul(trips, within), e.ceil_div(trips, run));
   }
-  /// Both fold constants, as the intrinsics do not.
+  /// Folds constants, as the intrinsic does not.
   llvm::Value* larger(llvm::Value* a, llvm::Value* b) { return e.ir.CreateSelect(e.ir.CreateICmpUGT(a, b), a, b); }
-  llvm::Value* count_of(llvm::Value* length, llvm::Value* piece) {
-    return e.ir.CreateUDiv(e.ir.CreateAdd(length, e.ir.CreateSub(piece, e.index(1))), piece);
-  }
   /// for i in [begin, end) by step, carrying the totals of a stage; each `run` of the index (null: it is one) is summed by
   /// itself.
   Values in_runs(const Stage* stage, llvm::Value* run, llvm::Value* begin, llvm::Value* end, int64_t step,
                  const Values& initial, const Emitter::LoopBody& body) {
     if (run == nullptr || stage->reductions.empty()) return e.loop(begin, end, step, initial, body);
     const size_t count = stage->reductions.size();
-    llvm::Value* runs = count_of(e.ir.CreateSub(end, begin), run);
+    llvm::Value* runs = e.ceil_div(e.ir.CreateSub(end, begin), run);
     return e.loop(e.index(0), runs, 1, initial, [&](llvm::Value* number, const Values& totals) {
       llvm::Value* from = e.ir.CreateAdd(begin, e.ir.CreateMul(number, run));
       llvm::Value* to = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateAdd(from, run), end);

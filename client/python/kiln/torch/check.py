@@ -118,9 +118,9 @@ def is_due(count: int, sizes: tuple) -> bool:
     return count & (count - 1) == 0 or min(sizes, default=2) < 2
 
 
-def on_first_run(owner, program, eager, facts: Facts, is_due: bool = True) -> None:
+def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True) -> None:
     """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first, where
-    that is due; `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
+    it is one that is checked (is_due); `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
     session = _session.session()
     owner.run, owner.check = program, SKIPPED
     if session.check == "never":
@@ -131,7 +131,7 @@ def on_first_run(owner, program, eager, facts: Facts, is_due: bool = True) -> No
         raise Quarantined(f"it did not agree with torch when it first ran; `kiln repro` replays that ({record.name})")
     if is_on_trial():
         return
-    if not is_due and session.check == "first" and state == UNKNOWN and not session.is_forced:
+    if not is_checked and session.check == "first" and state == UNKNOWN and not session.is_forced:
         return
     owner.check = BEFORE
     if session.check == "always" or state != AGREED or session.is_forced:

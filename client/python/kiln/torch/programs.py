@@ -112,4 +112,5 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned", "waiting_at_most"]
+__all__ = ["build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned",
+           "waiting_at_most"]  # fmt: skip

@@ -99,8 +99,7 @@ class SymbolicSubgraph:
         numbers = self._binding.read(arguments)
         program = self._programs.get(numbers)
         if program is None:
-            is_met_by_chance = self._met.count(numbers) <= (self._meetings - 1) * self._calls_of_a_step
-            if is_met_by_chance and not self._more_chance.is_left:
+            if self._met.is_by_chance(numbers, self._meetings, self._calls_of_a_step) and not self._more_chance.is_left:
                 waiting.note_meanwhile()
                 return self._more_chance.timed(self.eager, arguments)
             program = self._add(numbers, arguments[len(self._inputs) :])

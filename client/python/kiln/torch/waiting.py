@@ -173,8 +173,7 @@ class BySizes:
         return self._chance.timed(self._by_torch, *arguments)
 
     def _admit(self, sizes: tuple) -> bool:
-        is_met_by_chance = self._met.count(sizes) <= (self._meetings - 1) * self._calls_of_a_step
-        if is_met_by_chance and not self._chance.is_left:
+        if self._met.is_by_chance(sizes, self._meetings, self._calls_of_a_step) and not self._chance.is_left:
             return False
         self._meetings = self._more_meetings
         while len(self._admitted) >= MAX_BINDINGS:
@@ -195,6 +194,10 @@ class Meetings:
         if len(self._met) > MAX_MET:
             self._met.pop(next(iter(self._met)), None)
         return count
+
+    def is_by_chance(self, key, meetings: int, calls_of_a_step: int) -> bool:
+        """Whether, this time included, it was met in fewer than `meetings` steps."""
+        return meetings > 1 and self.count(key) <= (meetings - 1) * calls_of_a_step
 
 
 _building: set[Build] = set()
