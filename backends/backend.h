@@ -34,6 +34,7 @@ struct SizedSpec {
   Digest form;                   // equal for all of them
   std::vector<int64_t> extents;  // what a launch of this one carries, none negative; at most limits::k_launch_extents
   std::vector<Schedule> candidates;  // best first, at least one; equal for all of them
+  bool carries_tasks = false;        // the first of `extents` is how many tasks a launch has, any of which do the same
 };
 
 /// Compiled code with its launch data: the payload of an artifact of kind `code` (cache/format/artifact.h).
@@ -75,9 +76,10 @@ class CompileBackend {
   /// Best first by the analytic model of `machine`; 1 to 16. The first one is generation 0.
   virtual std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
                                            const Machine& machine) const = 0;
-  /// How code can serve the spec at other sizes, too; none where each size has code of its own.
-  virtual std::optional<SizedSpec> sized([[maybe_unused]] const KernelSpec& spec,
-                                         [[maybe_unused]] const Target& target) const {
+  /// How code can serve the spec at other sizes, too; none where each size has code of its own. `like`: Schedule::bytes of a
+  /// candidate for other sizes, with whose choices this is to be; none where they do not serve it. Empty: with its own.
+  virtual std::optional<SizedSpec> sized([[maybe_unused]] const KernelSpec& spec, [[maybe_unused]] const Target& target,
+                                         [[maybe_unused]] std::span<const uint8_t> like = {}) const {
     return std::nullopt;
   }
   /// With a driver in `target`: native code for it, and the portable form beside. Without: what can be made without.

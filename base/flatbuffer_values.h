@@ -38,6 +38,13 @@ inline std::vector<uint8_t> read_bytes(const FlatBytes* bytes) {
   return bytes == nullptr ? std::vector<uint8_t>{} : std::vector<uint8_t>(bytes->begin(), bytes->end());
 }
 
+/// Of any alignment.
+inline std::vector<int64_t> read_numbers(const flatbuffers::Vector<int64_t>* list) {
+  std::vector<int64_t> numbers(size_of_list(list));
+  if (!numbers.empty()) std::memcpy(numbers.data(), list->Data(), numbers.size() * sizeof(int64_t));
+  return numbers;
+}
+
 /// Errors: invalid_argument for another length than a digest's, absent ones too.
 inline Status read_digest(const FlatBytes* bytes, Digest& digest) {
   const size_t size = size_of_list(bytes);

@@ -30,19 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds k_explanation{5};     // that the daemon is asked about misses
 constexpr std::chrono::seconds k_capture_daemon{2};  // that it may take to start and answer, beside the fleet's budget
 
-/// An output that is an input has the input's layout, whatever was asked.
-Status check_outputs(const Graph& graph) {
-  for (size_t i = 0; i < graph.outputs().size(); ++i) {
-    const ValueId value = graph.outputs()[i];
-    if (graph.value(value).producer != k_none) continue;
-    if (graph.output_strides()[i] != graph.type(value).strides) {
-      return invalid_argument("output {} is input {} with other strides; copy it in the graph", i,
-                              graph.value(value).result_index);
-    }
-  }
-  return {};
-}
-
 /// Of a build's report: why its programs could not be checked, behind a colon.
 std::string why_not_judged(const std::string& report) {
   std::string why;
@@ -85,6 +72,18 @@ void say_refused(const MountedPacks& packs) {
 }
 
 }  // namespace
+
+Status check_outputs(const Graph& graph) {
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    const ValueId value = graph.outputs()[i];
+    if (graph.value(value).producer != k_none) continue;
+    if (graph.output_strides()[i] != graph.type(value).strides) {
+      return invalid_argument("output {} is input {} with other strides; copy it in the graph", i,
+                              graph.value(value).result_index);
+    }
+  }
+  return {};
+}
 
 Client::Client(Config config, std::unique_ptr<Resolver> resolver, Interrupted interrupted)
     : m_config(std::move(config)), m_resolver(std::move(resolver)), m_connection(m_config, std::move(interrupted)) {}
@@ -208,7 +207,7 @@ protocol::Build Client::request_for(const Canonical& canonical, std::span<const 
 
 protocol::Build Client::request_for(const Canonical& canonical, const CompileOptions& options) const {
   protocol::Build request = request_for(canonical, std::span(device().targets).first(1), options);
-  request.sizes_vary = !options.symbol_values.empty();
+  request.sizes_vary = !options.symbol_values.empty() || m_config.client_wait == "first";
   return request;
 }
 
@@ -226,6 +225,32 @@ Expected<protocol::Built> Client::build_for(const Graph& graph, const std::vecto
   auto built = m_connection.build(std::move(request), deadline_of(options), options.progress);
   if (built.ok()) m_stats.compilations += built->compilations;
   return built;
+}
+
+bool Client::serves_many_sizes() const {
+  return !m_config.disable && device().device->is_host() && !m_config.deterministic && m_config.autotune_mode != "max";
+}
+
+Expected<Client::Compiled> Client::load(const Resolver::ForSizes& found, std::span<const int64_t> sizes) {
+  const auto start = Clock::now();
+  KILN_ASSIGN_OR_RETURN(auto program, m_resolver->load(found, sizes));
+  m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
+  ++m_stats.hits_mapped;
+  m_stats.add_program(program->plans(), program->generation());
+  return Compiled{std::move(program), "mapped hit", found.key};
+}
+
+Status Client::build_for_sizes(const Canonical& canonical, const CompileOptions& options) {
+  if (!serves_many_sizes()) return error(StatusCode::unimplemented, "no program serves many sizes here");
+  if (m_config.client_require_hit) return error(StatusCode::not_found, "client.require_hit is on");
+  const Target& target = device().targets.front();
+  protocol::Build request = request_for(canonical, {}, options);
+  request.sizes.assign(options.symbol_values.begin(), options.symbol_values.end());
+  request.tune = false;
+  request.targets.push_back(named(target));
+  KILN_ASSIGN_OR_RETURN(protocol::Built built, m_connection.build(request, deadline_of(options), options.progress));
+  m_stats.compilations += built.compilations;
+  return take_in(built);
 }
 
 Expected<std::vector<Artifact>> Client::collect(const Graph& graph, const CompileOptions& options,

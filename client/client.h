@@ -17,6 +17,9 @@
 
 namespace kiln {
 
+/// An output that is an input has the input's layout, whatever was asked. Errors: invalid_argument.
+Status check_outputs(const Graph& graph);
+
 /// One process's view of Kiln: the mapped cache first, the daemon for what is missing.
 ///
 /// Threading: any thread at once.
@@ -38,7 +41,7 @@ class Client {
   struct Compiled {
     std::shared_ptr<const Program> program;
     std::string how;            // "mapped hit", "checked", "built", "tuned", "joined", "daemon hit"
-    Digest key;                 // of the program
+    Digest key;                 // of the program, or of that for many sizes which gave it
     uint64_t compilations = 0;  // that it cost, where nobody else had asked before
   };
 
@@ -65,6 +68,18 @@ class Client {
   /// The graph's program for a target of this host, first, and after it all that it is made of; built where it is not there.
   /// Errors: failed_precondition for another target, whose code nobody here can check; as of compile.
   Expected<std::vector<Artifact>> collect(const Graph& graph, const CompileOptions& options, const std::string& target);
+
+  /// Whether programs for many sizes serve here: not where each is to be the same, whatever came before, or has raced.
+  bool serves_many_sizes() const;
+  /// As of Resolver. Nothing is counted.
+  std::optional<Resolver::ForSizes> find_for_sizes(const Digest& graph, std::span<const int64_t> sizes) {
+    return m_resolver->find_for_sizes(graph, sizes);
+  }
+  /// What was found, for these sizes: a hit.
+  Expected<Compiled> load(const Resolver::ForSizes& found, std::span<const int64_t> sizes);
+  /// Has the daemon build the program that serves options.symbol_values and others. `canonical`: the graph's, of symbols.
+  /// Errors: unimplemented where there is none; those of compile.
+  Status build_for_sizes(const Canonical& canonical, const CompileOptions& options);
 
   const OpenDevice& device() const { return m_resolver->device(); }
   /// The stream of the client's device, for memory that callers hold on it; null on the host.

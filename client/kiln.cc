@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "client/export.h"
 #include "client/handles.h"
+#include "client/sized_graph.h"
 #include "frontend/autodiff/gradient.h"
 #include "frontend/infer/builder.h"
 #include "frontend/text/text.h"
@@ -23,6 +24,9 @@ struct kiln_client {
 };
 struct kiln_graph {
   kiln::Graph graph;
+};
+struct kiln_sized_graph {
+  std::unique_ptr<kiln::SizedGraph> graph;
 };
 struct kiln_program {
   kiln::Client::Compiled compiled;
@@ -229,6 +233,30 @@ kiln_error* kiln_client_build(kiln_client* client, const kiln_graph* graph, cons
     return built.status();
   });
 }
+
+kiln_error* kiln_sized_graph_create(kiln_client* client, const kiln_graph* graph, kiln_sized_graph** out) {
+  return guarded([&]() -> kiln::Status {
+    KILN_ASSIGN_OR_RETURN(auto sized, kiln::SizedGraph::create(*client->client, graph->graph));
+    *out = new kiln_sized_graph{std::move(sized)};
+    return {};
+  });
+}
+
+kiln_error* kiln_sized_graph_program(kiln_sized_graph* graph, const int64_t* sizes, size_t count, kiln_program** out) {
+  return guarded([&]() -> kiln::Status {
+    KILN_ASSIGN_OR_RETURN(const auto compiled, graph->graph->program({sizes, count}));
+    *out = compiled ? new kiln_program{*compiled} : nullptr;
+    return {};
+  });
+}
+
+size_t kiln_sized_graph_known(kiln_sized_graph* graph) { return graph->graph->known(); }
+
+kiln_error* kiln_sized_graph_build(kiln_sized_graph* graph, const kiln_compile_options* options) {
+  return guarded([&]() -> kiln::Status { return graph->graph->build(how_to(options)); });
+}
+
+void kiln_sized_graph_destroy(kiln_sized_graph* graph) { delete graph; }
 
 void kiln_program_destroy(kiln_program* program) { delete program; }
 

@@ -17,6 +17,7 @@ set(KILN_PYTHON_SOURCES
   ${PROJECT_SOURCE_DIR}/client/python/src/host_tensor.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/module.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/program.cc
+  ${PROJECT_SOURCE_DIR}/client/python/src/sized_graph.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/stopwatch.cc
   ${PROJECT_SOURCE_DIR}/client/python/src/tensor_exchange.cc)
 

@@ -9,6 +9,7 @@ BuildRequest request_of(const protocol::Build& build, const std::string& cache_d
     request.targets.push_back({target.backend, target.name, target.driver, target.is_deterministic, target.threads});
   request.sizes_vary = build.sizes_vary;
   request.name = build.name;
+  request.sizes = build.sizes;
   if (!build.afresh && !build.again) request.program_keys = build.keys;
   return request;
 }

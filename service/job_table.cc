@@ -27,6 +27,7 @@ Digest job_key(const protocol::Build& build) {
   writer.write(static_cast<uint8_t>(build.unkept));
   writer.write(static_cast<uint8_t>(build.afresh));
   writer.write(static_cast<uint8_t>(build.sizes_vary));
+  for (const int64_t size : build.sizes) writer.write(size);
   // The graph by its digest: no copy of megabytes, and no way to shift bytes between the parts.
   for (const uint8_t byte : digest_of(build.graph).bytes) writer.write(byte);
   return digest_of(writer.bytes());

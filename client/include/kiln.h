@@ -133,6 +133,21 @@ KILN_API void kiln_program_destroy(kiln_program* program);
 KILN_API kiln_error* kiln_client_build(kiln_client* client, const kiln_graph* graph, const char* targets,
                                        const kiln_compile_options* options);
 
+/* A graph of symbols, of which a process wants programs for ever other sizes. Programs for many sizes, which the daemon builds,
+ * give them without it. `client` must outlive it. Threading: any thread at once. */
+typedef struct kiln_sized_graph kiln_sized_graph;
+KILN_API kiln_error* kiln_sized_graph_create(kiln_client* client, const kiln_graph* graph, kiln_sized_graph** out);
+/* The program for these sizes, one for each symbol in order; *out is NULL where none in the cache serves them. Asks nobody.
+ * Errors: failed_precondition (a guard of the graph does not hold), invalid_argument (another number of sizes). */
+KILN_API kiln_error* kiln_sized_graph_program(kiln_sized_graph* graph, const int64_t* sizes, size_t count,
+                                              kiln_program** out);
+/* How many programs for many sizes have served this graph so far. */
+KILN_API size_t kiln_sized_graph_known(kiln_sized_graph* graph);
+/* Waits until the daemon has built the program that serves options->symbol_values, and sizes around them. Errors: unimplemented
+ * (sizes make other programs there), unavailable, deadline_exceeded, what the compiler reported. */
+KILN_API kiln_error* kiln_sized_graph_build(kiln_sized_graph* graph, const kiln_compile_options* options);
+KILN_API void kiln_sized_graph_destroy(kiln_sized_graph* graph);
+
 KILN_API size_t kiln_program_input_count(const kiln_program* program);
 KILN_API size_t kiln_program_output_count(const kiln_program* program);
 /* Outputs that are views of an input are not written: output `index` is input `*input` as it is. 1 if so, else 0. */

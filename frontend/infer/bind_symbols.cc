@@ -61,11 +61,16 @@ Expected<Attributes> bind_attributes(const Node& node, std::span<const int64_t> 
 
 }  // namespace
 
-Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extents) {
+Status check_guards(const Graph& graph, std::span<const int64_t> extents) {
   if (extents.size() != graph.symbols().size()) {
     return invalid_argument("got {} extents, the graph has {} symbols", extents.size(), graph.symbols().size());
   }
   for (const Guard& guard : graph.guards()) KILN_RETURN_IF_ERROR(check_guard(guard, extents));
+  return {};
+}
+
+Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extents) {
+  KILN_RETURN_IF_ERROR(check_guards(graph, extents));
 
   Graph bound;
   for (const ValueId input : graph.inputs()) {

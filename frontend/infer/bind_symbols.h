@@ -13,4 +13,7 @@ namespace kiln {
 /// dims that become negative or overflow.
 Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extents);
 
+/// What bind_symbols() says of the guards.
+Status check_guards(const Graph& graph, std::span<const int64_t> extents);
+
 }  // namespace kiln

@@ -12,9 +12,11 @@
 #include "frontend/canonical/canonical.h"
 #include "frontend/regions/regions.h"
 #include "frontend/wire/wire.h"
+#include "jit/build/judge_linked.h"
 #include "jit/build/kernels/choose_kernels.h"
 #include "jit/build/kernels/tune_kernels.h"
 #include "jit/build/link/link.h"
+#include "jit/build/many_sizes/build_for_sizes.h"
 #include "jit/build/plan/plan_regions.h"
 #include "jit/build/plan/tune_plans.h"
 #include "jit/build/program_verdict/program_verdict.h"
@@ -115,14 +117,15 @@ class ProgramBuild {
       };
     }
     if (m_request.sizes_vary && m_request.tuning == Tuning::off) {
-      auto kernels = choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, true, judge_early);
+      auto kernels =
+          choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, CodeSizes::one_or_any, judge_early);
       if (kernels.ok()) {
         m_kernels = std::move(*kernels);
         return {};
       }
     }
-    KILN_ASSIGN_OR_RETURN(
-        m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment, {}, false, judge_early));
+    KILN_ASSIGN_OR_RETURN(m_kernels, choose_kernels(m_regions.plans, m_target, m_published, m_environment, {},
+                                                    CodeSizes::one, judge_early));
     return {};
   }
 
@@ -132,19 +135,11 @@ class ProgramBuild {
     return judge(settled, partition, m_kernels, m_linked);
   }
 
-  /// A program as it is linked, run and held against the client's graph. Errors: internal when it is wrong.
   Expected<ProgramVerdict> judge(const Graph& settled, const RegionPartition& partition, const ChosenKernels& kernels,
                                  const LinkedArtifacts& linked) const {
-    m_environment.progress("verify", 0, 1, "program");
-    std::vector<const Plan*> plans;
-    for (const Plan& plan : m_regions.plans) plans.push_back(&plan);
-    const LinkedProgram program{linked.program.payload, [&](const Digest& plan) { return plan_named(plan, linked); },
-                                [&](const Digest& code) { return kernel_named(code, kernels); }};
-    ProgramVerdict verdict = judge_program({m_client, m_canonical.graph, settled, partition, plans}, program, *m_runner,
-                                           m_environment.program_verdict_max_bytes);
-    KILN_RETURN_IF_ERROR(verdict.status);
-    m_environment.progress("verify", 1, 1, "program");
-    return verdict;
+    return judge_linked({m_client, m_canonical.graph, settled, partition, m_regions.plans, kernels,
+                         linked.program.payload, linked.plans},
+                        m_published, *m_runner, m_environment);
   }
 
   static Json report_of(const ProgramVerdict& verdict) {
@@ -153,30 +148,6 @@ class ProgramBuild {
                 {"elements", verdict.elements},     {"undetermined", verdict.undetermined},
                 {"bytes", verdict.bytes},           {"error_of_tolerance", verdict.max_error},
                 {"run_ms", verdict.run_ms},         {"reference_ms", verdict.reference_ms}};
-  }
-
-  static Expected<std::span<const uint8_t>> plan_named(const Digest& digest, const LinkedArtifacts& linked) {
-    const auto found = std::ranges::find(linked.plans, digest, &BuiltArtifact::digest);
-    if (found != linked.plans.end()) return std::span<const uint8_t>(found->payload);
-    return error(StatusCode::internal, "the program names plan {} that it was not linked with", digest.to_short());
-  }
-
-  Expected<LinkedProgram::Kernel> kernel_named(const Digest& digest, const ChosenKernels& kernels) const {
-    const KernelSpec* spec = spec_of(digest, kernels);
-    if (spec == nullptr)
-      return error(StatusCode::internal, "the program names code {} that its plans do not", digest.to_short());
-    const auto buffers = static_cast<uint32_t>(spec->buffers.size());
-    KILN_ASSIGN_OR_RETURN(Image image, image_of(digest, kernels, m_published));
-    return LinkedProgram::Kernel{std::move(image), buffers};
-  }
-
-  const KernelSpec* spec_of(const Digest& code, const ChosenKernels& kernels) const {
-    for (size_t p = 0; p < m_regions.plans.size(); ++p) {
-      const std::vector<KernelChoice>& codes = kernels.of_plans[p];
-      const auto found = std::ranges::find(codes, code, &KernelChoice::code);
-      if (found != codes.end()) return &m_regions.plans[p].specs[found - codes.begin()];
-    }
-    return nullptr;
   }
 
   void publish() {
@@ -219,6 +190,7 @@ class ProgramBuild {
 Expected<BuildResult> build(const BuildRequest& request, const BackendFinder& find_backend,
                             const BuildEnvironment& environment) {
   KILN_ASSIGN_OR_RETURN(const Graph received, from_wire(request.graph_wire));
+  if (!request.sizes.empty()) return build_for_sizes(request, received, find_backend, environment);
   if (!received.symbols().empty()) return invalid_argument("graph has {} unbound symbols", received.symbols().size());
   const Canonical canonical = canonicalise(received);
   Published published(request.cache_directory, environment.supply);

@@ -21,7 +21,7 @@ enum class Tuning : uint8_t {
 
 /// What a compile worker is asked.
 struct BuildRequest {
-  std::vector<uint8_t> graph_wire;  // every symbol bound
+  std::vector<uint8_t> graph_wire;  // every symbol bound, but where `sizes` are given
   std::vector<Target> targets;      // one program each
   std::string cache_directory;      // read through the mapped cache: what is there is not built again
   Tuning tuning = Tuning::off;
@@ -30,6 +30,8 @@ struct BuildRequest {
   /// Other sizes of the graph are likely to be asked for, too: kernels that can take sizes from their launches do.
   bool sizes_vary = false;
   std::string name = {};  // what the client calls the graph
+  /// One for each symbol of the graph: a program for many sizes is asked for, these and others around them (size_ranges.h).
+  std::vector<int64_t> sizes = {};
 };
 
 /// The way of a miss, top-down: wire → canonical graph → regions → plans → kernel specs → candidates → code →

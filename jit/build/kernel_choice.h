@@ -12,6 +12,7 @@ struct KernelChoice {
   Digest code;
   uint32_t generation = 0;
   std::vector<int64_t> extents = {};  // of the spec, where the code takes sizes from its launch
+  bool carries_tasks = false;         // as SizedSpec
 };
 
 }  // namespace kiln

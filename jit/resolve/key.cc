@@ -41,6 +41,16 @@ Key program_key(const Digest& graph, const Target& target, Proof proof) {
   return make_key("program", "graph", graph.to_hex(), target, proof);
 }
 
+Key sized_program_key(const Digest& graph, std::span<const SizeRange> ranges, const Target& target) {
+  Key key = make_key("program", "graph", graph.to_hex(), target, Proof::verified);
+  std::string sizes;
+  for (const SizeRange& range : ranges) {
+    sizes += fmt::format("{}{} to {}", sizes.empty() ? "" : ", ", range.first, range.last);
+  }
+  key.parts.push_back({"sizes", std::move(sizes)});
+  return key;
+}
+
 Key plan_key(const Digest& region, const Target& target, Proof proof) {
   return make_key("plan", "region", region.to_hex(), target, proof);
 }

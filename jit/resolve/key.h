@@ -1,12 +1,14 @@
 #pragma once
 
 #include <charconv>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
 #include "base/digest.h"
+#include "jit/run/sized_numbers.h"
 
 namespace kiln {
 
@@ -40,6 +42,8 @@ inline uint32_t threads_in(std::string_view part) {
 
 /// graph → program. `graph` is Canonical::digest of the graph with every symbol bound.
 Key program_key(const Digest& graph, const Target& target, Proof proof = Proof::verified);
+/// graph of symbols → the program for these ranges of their sizes. `graph` is Canonical::digest of the graph as it is.
+Key sized_program_key(const Digest& graph, std::span<const SizeRange> ranges, const Target& target);
 /// region → plan. `region` is RegionClass::digest.
 Key plan_key(const Digest& region, const Target& target, Proof proof = Proof::verified);
 /// kernel spec → code. `spec` is one of Plan::digests, `toolchain` CompileBackend::toolchain().

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/process_mutex.h"
+#include "jit/resolve/size_ranges.h"
 #include "jit/run/named_artifacts.h"
 
 namespace kiln {
@@ -131,6 +132,25 @@ Resolver::Lookup Resolver::load(Lookup lookup, const kiln_view& view) {
   lookup.miss = program.status().code() == StatusCode::not_found ? KILN_MISS_EVICTED : KILN_MISS_CORRUPT;
   lookup.detail = program.status().message();
   return lookup;
+}
+
+std::optional<Resolver::ForSizes> Resolver::find_for_sizes(const Digest& graph, std::span<const int64_t> sizes) {
+  std::vector<SizeRange> tried;
+  for (const uint32_t doublings : k_range_doublings) {
+    std::vector<SizeRange> ranges = ranges_around(sizes, doublings);
+    if (ranges == tried) continue;
+    kiln_view view;
+    const Digest key = sized_program_key(graph, ranges, m_device.targets.front()).digest();
+    if (m_sources.find_key(key, KILN_ARTIFACT_PROGRAM, view) == KILN_HIT) {
+      return ForSizes{key, std::move(ranges), payload_of(view)};
+    }
+    tried = std::move(ranges);
+  }
+  return std::nullopt;
+}
+
+Expected<std::shared_ptr<const Program>> Resolver::load(const ForSizes& found, std::span<const int64_t> sizes) {
+  return Program::load(found.bytes, m_kernels, sizes);
 }
 
 Expected<std::vector<Artifact>> Resolver::collect(const Digest& graph, const Target& target) {

@@ -53,6 +53,17 @@ class Resolver {
   /// The next look for the key takes what is newest; a job's ranks keep what they have.
   void let_go(const Digest& key);
 
+  /// A program for many sizes in the cache: its bytes, valid as long as the resolver.
+  struct ForSizes {
+    Digest key;
+    std::vector<SizeRange> ranges;
+    std::span<const uint8_t> bytes;
+  };
+  /// That of a graph of symbols, of which `graph` is Canonical::digest, that serves these sizes on the device's best target.
+  std::optional<ForSizes> find_for_sizes(const Digest& graph, std::span<const int64_t> sizes);
+  /// Errors: not_found for a plan or kernel that is not there any more; as of Program::load.
+  Expected<std::shared_ptr<const Program>> load(const ForSizes& found, std::span<const int64_t> sizes);
+
   /// The artifacts of a graph's program for one target: the program first, then the plans and kernels it names.
   /// Errors: not_found.
   Expected<std::vector<Artifact>> collect(const Digest& graph, const Target& target);

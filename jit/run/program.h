@@ -17,7 +17,7 @@
 namespace kiln {
 
 /// Version of the meaning of program.fbs; part of every plan and program key.
-inline constexpr uint32_t k_program_version = 4;
+inline constexpr uint32_t k_program_version = 5;
 
 /// Where a program's plans and kernels come from: the mapped cache, or a test.
 class ArtifactSource {
@@ -52,7 +52,9 @@ class Program {
   /// Checks the bytes before anything is used: flatbuffer verifier, indices, bounds; that launches read what others have
   /// written and still is there (data_flow.h), in the layout it was written in; that every output is made. Errors:
   /// data_loss, with what does not fit; the source's.
-  static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes, ArtifactSource& source);
+  /// `sizes`: of a program for many sizes (sized_numbers.h), those that it is to be loaded for; none: those that its bytes state.
+  static Expected<std::shared_ptr<const Program>> load(std::span<const uint8_t> bytes, ArtifactSource& source,
+                                                       std::span<const int64_t> sizes = {});
 
   const std::vector<TensorLayout>& inputs() const { return m_inputs; }
   const std::vector<TensorLayout>& outputs() const { return m_outputs; }
@@ -129,7 +131,8 @@ class Program {
   std::vector<int64_t> m_extents;
   std::vector<Step> m_steps;
   std::vector<std::shared_ptr<const Executable>> m_executables;
-  std::vector<DeviceMemory> m_constants;  // of the plans, where they cannot be read in place
+  std::vector<DeviceMemory> m_constants;        // of the plans, where they cannot be read in place
+  std::vector<std::vector<uint8_t>> m_resized;  // plans of a program for many sizes, for its own
   std::vector<std::string> m_launch_names;
   std::vector<Digest> m_plans;
   std::unique_ptr<LaunchProfile> m_profile;

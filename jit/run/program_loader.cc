@@ -14,6 +14,7 @@
 #include "jit/run/data_flow.h"
 #include "jit/run/program.h"
 #include "jit/run/program_generated.h"
+#include "jit/run/sized_numbers.h"
 
 namespace kiln {
 
@@ -58,7 +59,8 @@ Expected<std::vector<TensorLayout>> read_layouts(const flatbuffers::Vector<flatb
 /// Flattens calls of plans into steps over one argument list.
 class ProgramLoader {
  public:
-  ProgramLoader(const fb::Program& stored, ArtifactSource& source) : m_stored(stored), m_source(source) {}
+  ProgramLoader(const fb::Program& stored, ArtifactSource& source, std::span<const int64_t> sizes)
+      : m_stored(stored), m_source(source), m_sizes(sizes) {}
 
   Expected<std::shared_ptr<const Program>> load() {
     if (m_stored.version() != k_program_version) return damaged("another version");
@@ -159,6 +161,10 @@ class ProgramLoader {
 
   Status read_plan(const Digest& digest) {
     KILN_ASSIGN_OR_RETURN(auto bytes, m_source.plan(digest));
+    if (!m_sizes.empty()) {
+      KILN_ASSIGN_OR_RETURN(auto resized, resized_plan(bytes, m_sizes));
+      bytes = m_program->m_resized.emplace_back(std::move(resized));
+    }
     const auto* plan = verified<fb::Plan>(bytes);
     if (!plan || plan->version() != k_program_version) return damaged("plan of another version");
     if (plan->scratch_bytes() > std::numeric_limits<uint64_t>::max() / 4) return damaged("scratch too large");
@@ -312,6 +318,7 @@ class ProgramLoader {
 
   const fb::Program& m_stored;
   ArtifactSource& m_source;
+  const std::span<const int64_t> m_sizes;
   std::unique_ptr<Program> m_program = std::make_unique<Program>();
   std::vector<ProgramBuffer> m_buffers;
   std::optional<DataFlow> m_flow;
@@ -320,10 +327,16 @@ class ProgramLoader {
   uint64_t m_plan_scratch_bytes = 0;
 };
 
-Expected<std::shared_ptr<const Program>> Program::load(std::span<const uint8_t> bytes, ArtifactSource& source) {
+Expected<std::shared_ptr<const Program>> Program::load(std::span<const uint8_t> bytes, ArtifactSource& source,
+                                                       std::span<const int64_t> sizes) {
+  std::vector<uint8_t> resized;
+  if (!sizes.empty()) {
+    KILN_ASSIGN_OR_RETURN(resized, resized_program(bytes, sizes));
+    bytes = resized;
+  }
   const auto* stored = verified<fb::Program>(bytes);
   if (!stored) return damaged("not a program");
-  return ProgramLoader(*stored, source).load();
+  return ProgramLoader(*stored, source, sizes).load();
 }
 
 }  // namespace kiln

@@ -22,7 +22,8 @@ Offset<void> write(FlatBufferBuilder& builder, const BuildRequest& request) {
   const auto target_list = builder.CreateVector(targets);
   const auto name = builder.CreateString(request.name);
   return wire::CreateJob(builder, graph, target_list, builder.CreateString(request.cache_directory),
-                         static_cast<uint8_t>(request.tuning), request.sizes_vary, name)
+                         static_cast<uint8_t>(request.tuning), request.sizes_vary, name,
+                         builder.CreateVector(request.sizes))
       .Union();
 }
 Status read(const wire::Job& table, BuildRequest& request) {
@@ -32,6 +33,7 @@ Status read(const wire::Job& table, BuildRequest& request) {
   request.tuning = static_cast<Tuning>(table.tuning());
   request.sizes_vary = table.sizes_vary();
   request.name = read_text(table.name());
+  request.sizes = read_numbers(table.sizes());
   if (table.targets() == nullptr) return {};
   for (const wire::Target* target : *table.targets()) {
     request.targets.push_back({read_text(target->backend()), read_text(target->name()), read_text(target->driver()),

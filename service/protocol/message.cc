@@ -45,7 +45,7 @@ Offset<void> write(FlatBufferBuilder& builder, const Build& build) {
   const auto name = builder.CreateString(build.name);
   return wire::CreateBuild(builder, build.id, graph, target_list, static_cast<uint8_t>(build.priority), build.tune,
                            build.again, build.unkept, build.afresh, write_digests(builder, build.keys),
-                           build.sizes_vary, name)
+                           build.sizes_vary, name, builder.CreateVector(build.sizes))
       .Union();
 }
 Status read(const wire::Build& table, Build& build) {
@@ -61,6 +61,7 @@ Status read(const wire::Build& table, Build& build) {
   build.afresh = table.afresh();
   build.sizes_vary = table.sizes_vary();
   build.name = printable_name(read_text(table.name()));
+  build.sizes = read_numbers(table.sizes());
   if (table.targets() == nullptr || table.targets()->size() == 0) {
     return invalid_argument("build {}: no target", table.id());
   }

@@ -43,7 +43,7 @@ enum class Priority : uint8_t { waiting = 0, warming = 1, background = 2 };
 /// Build a graph for targets and publish it. Answered by Progress*, then Built or Failure.
 struct Build {
   uint32_t id = 0;
-  std::vector<uint8_t> graph;  // wire form, symbols bound
+  std::vector<uint8_t> graph;  // wire form, symbols bound, but where `sizes` are given
   std::vector<TargetName> targets;
   Priority priority = Priority::waiting;
   bool tune = false;    // race candidates of what has not raced on this machine
@@ -54,6 +54,8 @@ struct Build {
   std::vector<Digest> keys = {};
   bool sizes_vary = false;  // other sizes of the graph are likely to be asked for, too
   std::string name = {};    // what people know the graph by
+  /// One for each symbol of the graph: a program for these sizes and many around them is wanted, for one target.
+  std::vector<int64_t> sizes = {};
 };
 
 /// Everything else that is asked. Append only; a verb is a row of docs/protocol.md.

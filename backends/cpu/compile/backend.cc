@@ -101,12 +101,13 @@ std::vector<Schedule> CpuCompileBackend::schedules(const KernelSpec& spec, const
   return in_turn(of_rows);
 }
 
-std::optional<SizedSpec> CpuCompileBackend::sized(const KernelSpec& spec, const Target& target) const {
+std::optional<SizedSpec> CpuCompileBackend::sized(const KernelSpec& spec, const Target& target,
+                                                  std::span<const uint8_t> like) const {
   const auto cpu = resolve(target);
   if (!cpu.ok() || target.is_deterministic) return std::nullopt;
   for (const Implementation& implementation : implementations_of(spec)) {
     if (implementation.sized == nullptr || !implementation.claims(spec, **cpu).ok()) continue;
-    if (auto sized = implementation.sized(spec, **cpu)) return sized;
+    if (auto sized = implementation.sized(spec, **cpu, like)) return sized;
   }
   return std::nullopt;
 }

@@ -16,7 +16,8 @@ class CpuCompileBackend final : public CompileBackend {
   bool is_fork_safe() const override { return true; }
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
-  std::optional<SizedSpec> sized(const KernelSpec& spec, const Target& target) const override;
+  std::optional<SizedSpec> sized(const KernelSpec& spec, const Target& target,
+                                 std::span<const uint8_t> like = {}) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;
   Expected<Image> finish(Image image, const Target& target) const override;
   Expected<std::string> disassemble(const Image& image, const Target& target) const override;

@@ -6,6 +6,7 @@
 #include "client/include/kiln.h"
 #include "client/python/src/error.h"
 #include "client/python/src/program.h"
+#include "client/python/src/sized_graph.h"
 
 namespace kiln::python {
 
@@ -58,17 +59,6 @@ PyObject* create_client(PyTypeObject* type, PyObject* arguments, PyObject* keywo
 void destroy_client(PyObject* object) {
   if (client_of(object) != nullptr) kiln_client_destroy(client_of(object));
   free_object(object);
-}
-
-bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
-  if (object == nullptr || object == Py_None) return true;
-  Handle list = Handle::steal(as_tuple(object, "symbol_values must be a sequence of integers"));
-  if (!list) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(list.get()); ++i) {
-    out.push_back(PyLong_AsLongLong(PyTuple_GetItem(list.get(), i)));
-    if (PyErr_Occurred() != nullptr) return false;
-  }
-  return true;
 }
 
 /// DLPack's device of a client of a device: (type, number).
@@ -157,6 +147,17 @@ PyObject* build(PyObject* self, PyObject* arguments, PyObject* keywords) {
     return nullptr;
   }
   Py_RETURN_NONE;
+}
+
+PyObject* sized(PyObject* self, PyObject* arguments) {
+  const char* text = nullptr;
+  Py_ssize_t size = 0;
+  if (!PyArg_ParseTuple(arguments, "s#", &text, &size)) return nullptr;
+  kiln_sized_graph* graph = nullptr;
+  const auto create = [&](const kiln_graph* parsed) {
+    return kiln_sized_graph_create(client_of(self), parsed, &graph);
+  };
+  return with_graph(text, size, create) ? wrap_sized_graph(graph, self) : nullptr;
 }
 
 PyObject* export_to(PyObject* self, PyObject* arguments) {
@@ -256,6 +257,8 @@ PyMethodDef k_methods[] = {
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},
+    {"sized", sized, METH_VARARGS,
+     "sized(text) -> SizedGraph: for programs of ever other sizes of a graph of symbols."},
     {"export", export_to, METH_VARARGS,
      "export(path, request): writes an export; the request is JSON (docs/export.md)."},
     {"stats", stats, METH_NOARGS, "Counters of this process, as JSON."},

@@ -10,6 +10,7 @@ namespace kiln::python {
 ///   compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None) -> Program
 ///       memory: DLPack's (device type, number) of its tensors, for a client of a device
 ///   build(text, targets, deadline_ms=0, symbol_values=())      for devices by the names of their targets
+///   sized(text) -> SizedGraph
 ///   stats() -> str, explain() -> str        JSON
 ///   capture_get(key, fetch=False) -> bytes | None, capture_put(key, data, name=None)
 ///

@@ -6,6 +6,7 @@
 #include "client/python/src/error.h"
 #include "client/python/src/exported.h"
 #include "client/python/src/program.h"
+#include "client/python/src/sized_graph.h"
 #include "client/python/src/stopwatch.h"
 
 namespace kiln::python {
@@ -81,7 +82,7 @@ PyMODINIT_FUNC PyInit__kiln() {
   using namespace kiln::python;
   Handle module = Handle::steal(PyModule_Create(&k_module));
   if (!module || !add_error_type(module.get()) || !add_client_type(module.get()) || !add_exported_type(module.get()) ||
-      !add_program_type(module.get()) || !add_stopwatch_type(module.get())) {
+      !add_program_type(module.get()) || !add_sized_graph_type(module.get()) || !add_stopwatch_type(module.get())) {
     return nullptr;
   }
   return module.release();

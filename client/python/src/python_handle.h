@@ -3,7 +3,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace kiln::python {
 
@@ -37,6 +39,19 @@ inline PyObject* as_tuple(PyObject* sequence, const char* otherwise) {
   PyObject* items = PySequence_Tuple(sequence);
   if (items == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) PyErr_SetString(PyExc_TypeError, otherwise);
   return items;
+}
+
+/// Appends the sizes of a graph's symbols that a caller gave: a sequence of integers, None, or nothing. Sets a Python error and
+/// returns false for anything else.
+inline bool read_symbols(PyObject* object, std::vector<int64_t>& out) {
+  if (object == nullptr || object == Py_None) return true;
+  Handle list = Handle::steal(as_tuple(object, "symbol_values must be a sequence of integers"));
+  if (!list) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(list.get()); ++i) {
+    out.push_back(PyLong_AsLongLong(PyTuple_GetItem(list.get(), i)));
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
 }
 
 /// What a type's dealloc ends with.

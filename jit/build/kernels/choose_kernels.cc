@@ -109,14 +109,15 @@ class WantedCode {
  public:
   /// `target`: anybody's, of however many threads. `asked`: that of the programs.
   WantedCode(std::span<const Plan> plans, const BuildTarget& target, const Target& asked, Published& published,
-             const ChosenKernels& made, bool sizes_vary)
-      : m_target(target), m_asked(asked), m_published(published), m_made(made) {
+             const ChosenKernels& made, CodeSizes sizes, const SizedSchedules* like)
+      : m_target(target), m_asked(asked), m_published(published), m_made(made), m_sizes(sizes) {
+    const std::vector<uint8_t> none;
     for (size_t p = 0; p < plans.size(); ++p) {
       m_wanted.emplace_back(plans[p].specs.size());
       for (const Launch& launch : plans[p].launches) {
         Wanted& code = m_wanted[p][launch.spec];
         if (!std::exchange(code.is_settled, true) && !find_winner(plans[p], launch, code))
-          find_or_make(plans[p], launch, sizes_vary, code);
+          find_or_make(plans[p], launch, like == nullptr ? none : (*like)[p][launch.spec], code);
       }
     }
   }
@@ -132,6 +133,7 @@ class WantedCode {
       for (const Wanted& code : of_plan) {
         codes.push_back(choices.at(code.key));
         codes.back().extents = code.extents;
+        codes.back().carries_tasks = code.carries_tasks;
         if (code.is_to_race) codes.back().generation = 0;
       }
     }
@@ -141,6 +143,7 @@ class WantedCode {
   struct Wanted {
     Digest key;
     std::vector<int64_t> extents;  // of its launches
+    bool carries_tasks = false;    // as SizedSpec
     bool is_settled = false;
     bool is_to_race = false;  // on the programs' threads: whatever anybody's code has won, it was on others
   };
@@ -164,23 +167,24 @@ class WantedCode {
     const auto winner = known(key);
     if (!winner) return false;
     m_choices.try_emplace(key, *winner);
-    code = {key, {}, true, false};
+    code = {key, {}, false, true, false};
     return true;
   }
 
-  void find_or_make(const Plan& plan, const Launch& launch, bool sizes_vary, Wanted& code) {
+  void find_or_make(const Plan& plan, const Launch& launch, const std::vector<uint8_t>& like, Wanted& code) {
     const KernelSpec& spec = plan.specs[launch.spec];
     Digest content = plan.digests[launch.spec];
     Key key = key_of(content, spec, m_target.target);
-    auto found = known(key.digest());
+    auto found = m_sizes == CodeSizes::any ? std::nullopt : known(key.digest());
     std::optional<SizedSpec> sized;
-    if (sizes_vary && !found) sized = m_target.backend.sized(spec, m_target.target);
+    if (m_sizes != CodeSizes::one && !found) sized = m_target.backend.sized(spec, m_target.target, like);
     if (sized) {
       content = sized->form;
       key = key_of(content, spec, m_target.target);
-      found = known(key.digest());
       code.extents = sized->extents;
+      code.carries_tasks = sized->carries_tasks;
     }
+    if (!found && m_sizes != CodeSizes::one) found = known(key.digest());
     code.key = key.digest();
     if (!m_choices.try_emplace(code.key, found.value_or(KernelChoice{})).second || found) return;
     m_jobs.push_back({code.key, key.to_json(), &plan, &launch, {}, std::move(sized)});
@@ -190,6 +194,7 @@ class WantedCode {
   const Target& m_asked;
   Published& m_published;
   const ChosenKernels& m_made;
+  const CodeSizes m_sizes;
   // Specs are shared across regions, and with everything published before: each is looked for once.
   std::vector<std::vector<Wanted>> m_wanted;  // of each plan
   std::unordered_map<Digest, KernelChoice> m_choices;
@@ -226,12 +231,12 @@ Expected<Image> image_of(const Digest& code, const ChosenKernels& chosen, Publis
 }
 
 Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildTarget& asked, Published& published,
-                                       const BuildEnvironment& environment, const ChosenKernels& made, bool sizes_vary,
-                                       const WithFirstCandidates& beside) {
+                                       const BuildEnvironment& environment, const ChosenKernels& made, CodeSizes sizes,
+                                       const WithFirstCandidates& beside, const SizedSchedules* like) {
   // What is made here serves programs of any number of threads.
   const Target anybodys = asked.target.for_all_threads();
   const BuildTarget target{asked.backend, anybodys, asked.proof, asked.machine};
-  WantedCode wanted(plans, target, asked.target, published, made, sizes_vary);
+  WantedCode wanted(plans, target, asked.target, published, made, sizes, like);
   std::vector<KernelJob>& jobs = wanted.jobs();
 
   ChosenKernels chosen;
@@ -248,6 +253,31 @@ Expected<ChosenKernels> choose_kernels(std::span<const Plan> plans, const BuildT
   KILN_ASSIGN_OR_RETURN([[maybe_unused]] const auto none,
                         take_supplied(environment.supply, true, target, elsewhere, chosen));
   KILN_RETURN_IF_ERROR(make_kernels(elsewhere, target, published, environment, chosen));
+  wanted.settle(chosen);
+  return chosen;
+}
+
+SizedSchedules sized_schedules(std::span<const Plan> plans, const BuildTarget& target) {
+  SizedSchedules schedules;
+  for (const Plan& plan : plans) {
+    auto& of_plan = schedules.emplace_back();
+    for (const KernelSpec& spec : plan.specs) {
+      const auto sized = target.backend.sized(spec, target.target.for_all_threads());
+      of_plan.push_back(sized ? sized->candidates.front().bytes : std::vector<uint8_t>());
+    }
+  }
+  return schedules;
+}
+
+Expected<ChosenKernels> known_kernels(std::span<const Plan> plans, const BuildTarget& asked, Published& published,
+                                      const ChosenKernels& made, const SizedSchedules& like) {
+  const Target anybodys = asked.target.for_all_threads();
+  const BuildTarget target{asked.backend, anybodys, asked.proof, asked.machine};
+  WantedCode wanted(plans, target, asked.target, published, made, CodeSizes::any, &like);
+  if (!wanted.jobs().empty()) {
+    return error(StatusCode::not_found, "no code for {}", kernel_name(wanted.jobs().front().spec()));
+  }
+  ChosenKernels chosen;
   wanted.settle(chosen);
   return chosen;
 }

@@ -47,8 +47,21 @@ class LifetimeRecorder {
   std::vector<bool> m_seen;
 };
 
-/// Scratch offsets of a plan's temporaries; other buffers get none.
-MemoryPlan plan_scratch(const Plan& plan) {
+flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<fb::SizedNumber>>> write_numbers(
+    flatbuffers::FlatBufferBuilder& builder, const std::vector<SizedNumber>& numbers) {
+  std::vector<flatbuffers::Offset<fb::SizedNumber>> stored;
+  for (const SizedNumber& number : numbers) {
+    std::vector<flatbuffers::Offset<fb::Term>> terms;
+    for (const Dim::Term& term : number.value.terms())
+      terms.push_back(fb::CreateTerm(builder, term.coefficient, builder.CreateVector(term.symbols)));
+    stored.push_back(fb::CreateSizedNumber(builder, number.before_end, builder.CreateVector(terms)));
+  }
+  return builder.CreateVector(stored);
+}
+
+}  // namespace
+
+MemoryPlan scratch_of(const Plan& plan) {
   LifetimeRecorder recorder(plan.buffers.size());
   for (uint32_t step = 0; step < plan.launches.size(); ++step) {
     for (uint32_t buffer : plan.launches[step].buffers) recorder.touch(buffer, step);
@@ -61,6 +74,14 @@ MemoryPlan plan_scratch(const Plan& plan) {
   }
   return plan_memory(recorder.lifetimes());
 }
+
+std::vector<std::string> kernel_names(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const KernelSpec& spec : plan.specs) names.push_back(kernel_name(spec));
+  return names;
+}
+
+namespace {
 
 flatbuffers::Offset<fb::Tensor> write_layout(flatbuffers::FlatBufferBuilder& builder, const TensorType& type,
                                              const std::vector<Dim>& strides) {
@@ -82,41 +103,15 @@ class ProgramBuffers {
     const Graph& graph = description.graph;
     for (uint32_t i = 0; i < graph.inputs().size(); ++i) add(graph.inputs()[i], fb::Place::input, i);
     for (uint32_t i = 0; i < graph.outputs().size(); ++i) add(graph.outputs()[i], fb::Place::output, i);
-    place_intermediates();
+    for (const ProgramCall& call : description.calls) {
+      for (ValueId value : call.outputs) add(value, fb::Place::scratch, 0);
+    }
   }
 
   uint32_t index_of(ValueId value) const { return m_index.at(value); }
-  uint64_t scratch_bytes() const { return m_scratch_bytes; }
 
-  std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder) const {
-    std::vector<flatbuffers::Offset<fb::Buffer>> stored;
-    for (const Placed& placed : m_placed) {
-      const TensorType& type = m_description.graph.type(placed.value);
-      const auto tensor = placed.place == fb::Place::scratch ? write_layout(builder, type, type.strides) : 0;
-      stored.push_back(fb::CreateBuffer(builder, placed.place, placed.index, placed.offset, placed.bytes, tensor));
-    }
-    return stored;
-  }
-
- private:
-  struct Placed {
-    ValueId value;
-    fb::Place place;
-    uint32_t index;
-    uint64_t offset = 0, bytes = 0;
-  };
-
-  /// The first place wins: an output that is an input stays the input's.
-  void add(ValueId value, fb::Place place, uint32_t index) {
-    if (!m_index.try_emplace(value, static_cast<uint32_t>(m_placed.size())).second) return;
-    const TensorType& type = m_description.graph.type(value);
-    m_placed.push_back({value, place, index, 0, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
-  }
-
-  void place_intermediates() {
-    for (const ProgramCall& call : m_description.calls) {
-      for (ValueId value : call.outputs) add(value, fb::Place::scratch, 0);
-    }
+  /// Of what is between regions; the rest gets no place.
+  MemoryPlan scratch() const {
     LifetimeRecorder recorder(m_placed.size());
     for (uint32_t step = 0; step < m_description.calls.size(); ++step) {
       const ProgramCall& call = m_description.calls[step];
@@ -126,17 +121,41 @@ class ProgramBuffers {
     for (size_t i = 0; i < m_placed.size(); ++i) {
       if (m_placed[i].place == fb::Place::scratch) recorder.set_bytes(i, m_placed[i].bytes);
     }
-    const MemoryPlan memory = plan_memory(recorder.lifetimes());
+    return plan_memory(recorder.lifetimes());
+  }
+
+  std::vector<flatbuffers::Offset<fb::Buffer>> write(flatbuffers::FlatBufferBuilder& builder,
+                                                     const MemoryPlan& scratch) const {
+    std::vector<flatbuffers::Offset<fb::Buffer>> stored;
     for (size_t i = 0; i < m_placed.size(); ++i) {
-      if (m_placed[i].place == fb::Place::scratch) m_placed[i].offset = memory.offsets[i];
+      const Placed& placed = m_placed[i];
+      const TensorType& type = m_description.graph.type(placed.value);
+      const bool is_scratch = placed.place == fb::Place::scratch;
+      const auto tensor = is_scratch ? write_layout(builder, type, type.strides) : 0;
+      const uint64_t offset = is_scratch ? scratch.offsets[i] : 0;
+      stored.push_back(fb::CreateBuffer(builder, placed.place, placed.index, offset, placed.bytes, tensor));
     }
-    m_scratch_bytes = memory.total_bytes;
+    return stored;
+  }
+
+ private:
+  struct Placed {
+    ValueId value;
+    fb::Place place;
+    uint32_t index;
+    uint64_t bytes = 0;
+  };
+
+  /// The first place wins: an output that is an input stays the input's.
+  void add(ValueId value, fb::Place place, uint32_t index) {
+    if (!m_index.try_emplace(value, static_cast<uint32_t>(m_placed.size())).second) return;
+    const TensorType& type = m_description.graph.type(value);
+    m_placed.push_back({value, place, index, static_cast<uint64_t>(element_count(type)) * size_of(type.dtype)});
   }
 
   const ProgramDescription& m_description;
   std::vector<Placed> m_placed;
   std::unordered_map<ValueId, uint32_t> m_index;
-  uint64_t m_scratch_bytes = 0;
 };
 
 /// Outputs that are an input: nothing writes them.
@@ -152,10 +171,10 @@ std::vector<flatbuffers::Offset<fb::Alias>> write_aliases(flatbuffers::FlatBuffe
 }  // namespace
 
 BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<const KernelChoice> kernels,
-                            uint32_t choice_generation) {
+                            uint32_t choice_generation, const ManySizes* many) {
   assert(kernels.size() == plan.specs.size());
   flatbuffers::FlatBufferBuilder builder;
-  const MemoryPlan scratch = plan_scratch(plan);
+  const MemoryPlan scratch = many != nullptr ? many->scratch : scratch_of(plan);
 
   std::vector<uint8_t> constant_bytes;
   std::vector<flatbuffers::Offset<fb::Buffer>> buffers;
@@ -187,11 +206,8 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
   }
 
   std::vector<fb::ArtifactDigest> stored_codes;
-  std::vector<flatbuffers::Offset<flatbuffers::String>> names;
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    stored_codes.push_back(to_stored(kernels[i].code));
-    names.push_back(builder.CreateString(kernel_name(plan.specs[i])));
-  }
+  for (const KernelChoice& kernel : kernels) stored_codes.push_back(to_stored(kernel.code));
+  const auto names = builder.CreateVectorOfStrings(many != nullptr ? many->names : kernel_names(plan));
   std::vector<flatbuffers::Offset<fb::Launch>> launches;
   for (const Launch& launch : plan.launches) {
     std::vector<uint8_t> roles;
@@ -210,16 +226,23 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
   builder.ForceVectorAlignment(constant_bytes.size(), 1, 16);
   const auto stored_constants = builder.CreateVector(constant_bytes);
   const auto choices = choice_generation > 0 ? builder.CreateVector(encode_choices(plan.choices)) : 0;
-  builder.Finish(fb::CreatePlan(builder, k_program_version, builder.CreateVectorOfStructs(stored_codes),
-                                builder.CreateVector(names), builder.CreateVector(buffers),
-                                builder.CreateVector(launches), scratch.total_bytes, stored_constants,
-                                std::ranges::any_of(plan.specs, has_indirect_access), choices, choice_generation));
+  const auto codes = builder.CreateVectorOfStructs(stored_codes);
+  const auto stored_buffers = builder.CreateVector(buffers);
+  const auto stored_launches = builder.CreateVector(launches);
+  // Last, since they say where the others lie: in bytes before the end.
+  const auto numbers = many != nullptr ? write_numbers(builder, many->numbers) : 0;
+  builder.Finish(fb::CreatePlan(
+      builder, k_program_version, codes, names, stored_buffers, stored_launches, scratch.total_bytes, stored_constants,
+      std::ranges::any_of(plan.specs, has_indirect_access), choices, choice_generation, numbers));
   return finish(ArtifactKind::plan, builder);
 }
 
-BuiltArtifact program_artifact(const ProgramDescription& description) {
+MemoryPlan scratch_of(const ProgramDescription& description) { return ProgramBuffers(description).scratch(); }
+
+BuiltArtifact program_artifact(const ProgramDescription& description, const ManySizes* many) {
   const Graph& graph = description.graph;
   const ProgramBuffers placed(description);
+  const MemoryPlan scratch = many != nullptr ? many->scratch : placed.scratch();
   flatbuffers::FlatBufferBuilder builder;
 
   std::vector<fb::ArtifactDigest> plans;
@@ -238,17 +261,23 @@ BuiltArtifact program_artifact(const ProgramDescription& description) {
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     outputs.push_back(write_layout(builder, graph.type(graph.outputs()[i]), graph.output_strides()[i]));
   }
-  const auto buffers = builder.CreateVector(placed.write(builder));
+  const auto buffers = builder.CreateVector(placed.write(builder, scratch));
   const auto aliases = builder.CreateVector(write_aliases(builder, graph));
   const auto target = builder.CreateString(description.target);
   const auto stored_plans = builder.CreateVectorOfStructs(plans);
   const auto stored_calls = builder.CreateVector(calls);
   const auto stored_inputs = builder.CreateVector(inputs);
   const auto stored_outputs = builder.CreateVector(outputs);
-  builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls,
-                                   placed.scratch_bytes(), stored_inputs, stored_outputs, aliases, target,
-                                   description.generation, static_cast<uint32_t>(graph.nodes().size()),
-                                   description.is_tuned));
+  flatbuffers::Offset<flatbuffers::Vector<const fb::SizeRange*>> ranges = 0;
+  if (many != nullptr) {
+    std::vector<fb::SizeRange> stored_ranges;
+    for (const SizeRange& range : many->ranges) stored_ranges.emplace_back(range.first, range.last);
+    ranges = builder.CreateVectorOfStructs(stored_ranges);
+  }
+  const auto numbers = many != nullptr ? write_numbers(builder, many->numbers) : 0;
+  builder.Finish(fb::CreateProgram(builder, k_program_version, stored_plans, buffers, stored_calls, scratch.total_bytes,
+                                   stored_inputs, stored_outputs, aliases, target, description.generation,
+                                   static_cast<uint32_t>(graph.nodes().size()), description.is_tuned, ranges, numbers));
   return finish(ArtifactKind::program, builder);
 }
 

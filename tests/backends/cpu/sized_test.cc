@@ -31,6 +31,7 @@ struct OneCode {
   const CpuTarget* target;
   std::string made_of;
   Digest form;
+  std::vector<uint8_t> choices;
   std::unique_ptr<LoadedImage> image;
   size_t served = 0;
 };
@@ -48,7 +49,8 @@ std::vector<OneCode> compiled_for(const std::vector<KernelSpec>& specs, const Is
       const auto image = backend.compile(*spec, sized->candidates.front(), named(target));
       EXPECT_TRUE(image.ok()) << image.status().to_string();
       if (image.ok())
-        codes.push_back({&target, kernel_name(*spec), sized->form, std::make_unique<LoadedImage>(*image)});
+        codes.push_back({&target, kernel_name(*spec), sized->form, sized->candidates.front().bytes,
+                         std::make_unique<LoadedImage>(*image)});
     }
   }
   return codes;
@@ -56,7 +58,7 @@ std::vector<OneCode> compiled_for(const std::vector<KernelSpec>& specs, const Is
 
 void check_by(OneCode& code, const KernelSpec& spec, std::vector<GuardedBuffer> ours,
               const std::vector<GuardedBuffer>& reference, double tolerance) {
-  const auto sized = CpuCompileBackend().sized(spec, named(*code.target));
+  const auto sized = CpuCompileBackend().sized(spec, named(*code.target), code.choices);
   if (!sized || sized->form != code.form) return;
   ++code.served;
   const HostExecutable& kernel = code.image->executable();
@@ -134,6 +136,15 @@ KernelSpec summed(int64_t columns, int64_t blocks, int64_t rows) {
   b.next_stage();
   b.output(b.reduced(sum), {1, 0, 0});
   return b.build(true);
+}
+
+/// Sums over windows of `points` rows, of each of `columns`, two rows apart.
+KernelSpec pooled(int64_t columns, int64_t windows, int64_t points) {
+  LoopsBuilder b({columns, windows, points}, 2);
+  const uint32_t sum = b.reduce(Combiner::sum, b.input(DType::f32, {1, 2 * columns, columns}));
+  b.next_stage();
+  b.output(b.reduced(sum), {1, columns, 0});
+  return b.build();
 }
 
 /// Each row of a sequence added to the row of a table that data names.
@@ -374,6 +385,27 @@ TEST(Sized, few_rows_and_what_tiles_multiply_have_code_for_each_size) {
   }
 }
 
+TEST(Sized, choices_for_the_largest_serve_smaller_ones_and_none_beyond_their_room) {
+  const CpuCompileBackend backend;
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto choices_of = [&](const KernelSpec& spec) {
+      return backend.sized(spec, named(*target))->candidates.front().bytes;
+    };
+    const auto form = [&](const KernelSpec& spec, const KernelSpec& like) {
+      const auto sized = backend.sized(spec, named(*target), choices_of(like));
+      return sized ? std::optional(sized->form) : std::nullopt;
+    };
+    const auto product = [](int64_t k) { return conformance::gemm({.m = 64, .n = 200, .k = k}); };
+    EXPECT_EQ(form(product(90), product(900)), form(product(900), product(900)));
+    EXPECT_EQ(form(product(900), product(90)), std::nullopt);
+    const auto backward = [](int64_t keys) {
+      return AttentionBuilder({.heads = 2, .kv_heads = 2, .q_len = 20, .k_len = keys}).backward();
+    };
+    EXPECT_EQ(form(backward(4097), backward(40)), std::nullopt);
+    EXPECT_EQ(form(summed(32, 2, 17), product(90)), std::nullopt) << "another kind's";
+  }
+}
+
 TEST(Sized, what_code_depends_on_is_in_the_form) {
   const CpuCompileBackend backend;
   for (const CpuTarget* target : runnable_targets()) {
@@ -381,7 +413,9 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
     EXPECT_EQ(form(grown(4, 64, 64)), form(grown(2, 128, 80)));
     EXPECT_EQ(form(normed(40, 200)), form(normed(40, 201)));
     EXPECT_EQ(form(summed(32, 2, 17)), form(summed(32, 9, 400)));
-    EXPECT_NE(form(summed(80, 3, 5)), form(summed(80, 3, 4)));  // laid out one after another
+    EXPECT_EQ(form(summed(80, 3, 5)), form(summed(80, 3, 4)));
+    EXPECT_EQ(form(pooled(80, 30, 3)), form(pooled(80, 31, 3)));
+    EXPECT_NE(form(pooled(80, 30, 3)), form(pooled(80, 30, 4)));  // a window is laid out point by point
     EXPECT_EQ(form(squared(10'000)), form(squared(1'000'000)));
     EXPECT_NE(form(decoded(64, true)), form(decoded(64, false)));
     EXPECT_EQ(form(conformance::gemm({.m = 64, .n = 200, .k = 90})),
@@ -391,8 +425,8 @@ TEST(Sized, what_code_depends_on_is_in_the_form) {
     const auto backward = [](int64_t keys) {
       return AttentionBuilder({.heads = 2, .kv_heads = 2, .q_len = 20, .k_len = keys}).backward();
     };
-    EXPECT_EQ(form(backward(40)), form(backward(512)));
-    EXPECT_NE(form(backward(40)), form(backward(513)));  // more room
+    EXPECT_EQ(form(backward(40)), form(backward(4096)));
+    EXPECT_NE(form(backward(40)), form(backward(4097)));  // more room
     const auto grouped = [](int64_t kv_heads) {
       return AttentionBuilder({.heads = 4, .kv_heads = kv_heads, .q_len = 20, .k_len = 40}).forward();
     };

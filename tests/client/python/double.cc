@@ -104,6 +104,13 @@ kiln_error* kiln_client_build(kiln_client*, const kiln_graph*, const char* targe
   if (strcmp(targets, "nowhere") == 0) return new kiln_error{KILN_INVALID_ARGUMENT, "no target is called nowhere", ""};
   return nullptr;
 }
+kiln_error* kiln_sized_graph_create(kiln_client*, const kiln_graph*, kiln_sized_graph**) {
+  return new kiln_error{KILN_UNIMPLEMENTED, "no program serves many sizes", ""};
+}
+kiln_error* kiln_sized_graph_program(kiln_sized_graph*, const int64_t*, size_t, kiln_program**) { return nullptr; }
+size_t kiln_sized_graph_known(kiln_sized_graph*) { return 0; }
+kiln_error* kiln_sized_graph_build(kiln_sized_graph*, const kiln_compile_options*) { return nullptr; }
+void kiln_sized_graph_destroy(kiln_sized_graph*) {}
 size_t kiln_program_input_count(const kiln_program* program) { return program->graph.inputs; }
 size_t kiln_program_output_count(const kiln_program* program) { return program->graph.outputs; }
 int kiln_program_output_alias(const kiln_program* program, size_t index, size_t* input) {

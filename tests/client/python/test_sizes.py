@@ -1,10 +1,16 @@
 """Graphs whose extents are symbols: further sizes are right, and cost no code generation where kernels take sizes from launches."""
 
+import threading
+
+import conftest
+import processes
 import pytest
 import torch
 from torch.nn import functional as F
 
 import kiln
+from kiln import _session
+from kiln.torch import programs, waiting
 
 HEADS, DEPTH = 3, 16
 
@@ -119,3 +125,113 @@ def test_further_steps_of_training_are_generated_once_for_a_range():
     after = kiln.stats()
     assert after["programs"] > before["programs"] and after["checks_failed"] == 0
     assert after["compilations"] == before["compilations"]
+
+
+def encoder():
+    layer = torch.nn.TransformerEncoderLayer(24, 2, 48, dropout=0.0, activation="gelu", batch_first=True)
+    layers = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    return torch.nn.Sequential(torch.nn.Embedding(30, 24), layers, torch.nn.Linear(24, 30))
+
+
+def gradients_of(model, module, batch, length):
+    tokens = (torch.arange(batch * length).view(batch, length) * 7) % 30
+    model.zero_grad()
+    F.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten()).backward()
+    return [each.grad.clone() for each in model.parameters()]
+
+
+@pytest.mark.parametrize("entry", ["backend", "kiln"])
+def test_batches_and_lengths_of_a_range_have_one_program(entry):
+    """Trained at sizes around those of the first steps, and at such that differ by a factor of 15."""
+    model = encoder()
+    compiled = torch.compile(model, backend="kiln") if entry == "backend" else kiln.compile(model)
+    sizes = [(3, 20), (5, 33), (2, 17), (15, 16), (4, 255), (7, 64), (2, 255), (14, 31), (9, 100), (15, 24)]
+    for count, (batch, length) in enumerate(sizes):
+        if count == 3:
+            before = kiln.stats()
+        for ours, theirs in zip(gradients_of(model, compiled, batch, length), gradients_of(model, model, batch, length)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    after = kiln.stats()
+    assert after["compilations"] == before["compilations"] and after["misses"] == before["misses"], kiln.explain()
+    assert after["hits_mapped"] >= before["hits_mapped"] + 2 * (len(sizes) - 3) and after["checks_failed"] == 0
+
+
+@pytest.mark.skipif(conftest.OVER_DOUBLE, reason="a cache")
+def test_sizes_that_nobody_met_are_in_the_cache(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    environment = {"KILN_CACHE_DIR": str(folder), "KILN_CLIENT_WAIT": "always", "KILN_DAEMON_IDLE_EXIT_MS": "1000"}
+    processes.report_of("sized_process.py", "20", "40", **environment)
+    later = processes.report_of("sized_process.py", "20", "77", "55", "200", KILN_NO_DAEMON="1", **environment)
+    assert later["misses"] == 0 and later["calls_meanwhile"] == 0 and later["hits_mapped"] == 4, later
+
+
+def test_steps_run_in_torch_while_a_program_for_many_sizes_is_built(monkeypatch):
+    go, build = threading.Event(), programs.build_for_sizes
+
+    def held(*asked):
+        assert go.wait(60)
+        build(*asked)
+
+    monkeypatch.setattr(programs, "build_for_sizes", held)
+    _session.session().wait = "first"
+    model = torch.nn.Sequential(torch.nn.Linear(24, 48), torch.nn.GELU(), torch.nn.LayerNorm(48), torch.nn.Linear(48, 3))
+    compiled = torch.compile(model, backend="kiln")
+
+    def step(rows):
+        x = torch.randn(rows, 24)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        return kiln.stats()
+
+    step(20)
+    assert step(21)["calls_meanwhile"] == 1 and step(22)["calls_meanwhile"] == 2
+    go.set()
+    for each in list(waiting.building):
+        each.thread.join(60)
+    before = step(23)
+    for rows in (24, 30, 90, 255):
+        after = step(rows)
+    assert after["calls_meanwhile"] == before["calls_meanwhile"] and after["misses"] == before["misses"]
+    assert after["hits_mapped"] == before["hits_mapped"] + 4
+
+
+def test_a_wrong_program_for_many_sizes_is_found_and_not_used_again(monkeypatch, capsys):
+    def function(x):
+        return torch.softmax(x * 2, 1) @ x.transpose(1, 2)
+
+    made = []
+
+    class Wrong:
+        def __init__(self, graph):
+            self._graph = graph
+
+        def __getattr__(self, name):
+            return getattr(self._graph, name)
+
+        def program(self, *arguments):
+            program = self._graph.program(*arguments)
+            made.append(program)
+            return program and (lambda tensors, targets=None: [t + 1 for t in program(tensors)])
+
+    right = programs.sized_graph
+    monkeypatch.setattr(programs, "sized_graph", lambda *asked: Wrong(right(*asked)))
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    for length in (18, 40, 41, 42, 50):
+        x = torch.randn(2, length, 6)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
+    assert kiln.stats()["checks_failed"] == 1 and len([each for each in made if each]) == 1
+    assert "did not agree with torch" in capsys.readouterr().err
+
+
+def test_sizes_whose_programs_are_unlike_have_one_each(monkeypatch):
+    """More symbols than a program for many sizes has."""
+    def function(*tensors):
+        return [tensor * 2 + 1 for tensor in tensors]
+
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    for extra in range(3):
+        tensors = [torch.randn(5 + i + extra * (i + 1)) for i in range(6)]
+        for ours, theirs in zip(compiled(*tensors), function(*tensors)):
+            torch.testing.assert_close(ours, theirs)
+    assert kiln.stats()["misses"] >= 3
+    assert any("symbols" in str(row.get("reason", "")) for row in kiln.explain())

@@ -31,6 +31,12 @@ def unknown(monkeypatch):
     monkeypatch.setattr(check.Record, "read", lambda _: check.UNKNOWN)
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Each size has a program of its own; test_sizes.py has those that serve many."""
+    monkeypatch.setattr(programs, "sized_graph", lambda *_: None)
+
+
 @pytest.fixture
 def held(monkeypatch):
     """Builds in the background wait for held.go; held.asked has those that began, held.failing what they raise instead. Whoever
@@ -43,7 +49,7 @@ def held(monkeypatch):
         @staticmethod
         def finish():
             Held.go.set()
-            for build in list(waiting._building):
+            for build in list(waiting.building):
                 build.thread.join(PATIENCE)
 
     def held_program(*arguments, **options):
@@ -222,13 +228,13 @@ def test_a_forward_and_a_backward_may_run_in_different_places(which, monkeypatch
     twins = Twins(backend)
     twins.step(5)
     assert len(made) == 2 and there.wait(PATIENCE)
-    while len(waiting._building) > 1:  # it has been given to its thread, which ends
+    while len(waiting.building) > 1:  # it has been given to its thread, which ends
         time.sleep(0.01)
     for _ in range(2):
         twins.step(5)
     assert kiln.stats()["checked"] == 1, "one of two is there"
     go.set()
-    for build in list(waiting._building):
+    for build in list(waiting.building):
         build.thread.join(PATIENCE)
     twins.step(5)
     assert kiln.stats()["checked"] == 2
@@ -315,7 +321,7 @@ def test_a_forked_child_asks_anew(held):
         try:
             held.go.set()
             compiled(x)
-            for build in list(waiting._building):
+            for build in list(waiting.building):
                 build.thread.join(PATIENCE)
             is_right = torch.equal(compiled(x), compiled(x)) and torch.allclose(compiled(x), x.tanh() * 2, atol=1e-5)
             status = 0 if is_right and len(held.asked) == 2 and kiln.stats()["checked"] == 1 else 2

@@ -173,34 +173,56 @@ bool reads_keys_once(const AttentionSpec& attention) {
   return attention.q_len == 1 || (attention.q_len <= k_few_queries && attention.k_len > k_few_keys);
 }
 
-/// By the first choices of `Choices` for the target's usual machine. None where the row has no schedules there.
-template <typename Choices, typename Spec>
-std::optional<SizedSpec> sized_attention(const KernelSpec& spec, const CpuTarget& target,
-                                         const std::vector<Schedule>& schedules, uint32_t most_keys = 0) {
+/// The first choices of `Choices` for the target's usual machine. None where the row has no schedules there.
+template <typename Choices>
+std::optional<SizedAttentionSchedule<Choices>> best_of(const std::vector<Schedule>& schedules, uint32_t most_keys = 0) {
   if (schedules.empty()) return std::nullopt;
   const auto best = parse_choices<Choices>(schedules.front().bytes);
+  return best.ok() ? std::optional(SizedAttentionSchedule<Choices>{*best, most_keys}) : std::nullopt;
+}
+
+/// As of CompileBackend::sized. None where they are of another row.
+template <typename Choices>
+std::optional<SizedAttentionSchedule<Choices>> given(std::span<const uint8_t> like) {
+  const auto choices = parse_choices<SizedAttentionSchedule<Choices>>(like);
+  return choices.ok() ? std::optional(*choices) : std::nullopt;
+}
+
+template <typename Spec, typename Choices>
+std::optional<SizedSpec> sized_attention(const KernelSpec& spec, const CpuTarget& target, const Choices& choices) {
   auto [form, numbers] = opened(std::get<Spec>(spec.kernel));
-  if (!best.ok() || numbers.launch.carried().size() > limits::k_launch_extents) return std::nullopt;
-  const SizedAttentionSchedule<Choices> choices{*best, most_keys};
+  if (numbers.launch.carried().size() > limits::k_launch_extents) return std::nullopt;
   return sized_spec(spec, std::move(form), numbers.launch,
                     {encode_choices(choices), "sized, " + choices.describe(target)});
 }
 
 template <typename Choices, auto schedules>
-std::optional<SizedSpec> sized_forward(const KernelSpec& spec, const CpuTarget& target) {
-  if (reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
-  return sized_attention<Choices, AttentionSpec>(spec, target, schedules(spec, target, default_machine(target)));
+std::optional<SizedSpec> sized_forward(const KernelSpec& spec, const CpuTarget& target, std::span<const uint8_t> like) {
+  if (like.empty() && reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
+  const auto choices =
+      like.empty() ? best_of<Choices>(schedules(spec, target, default_machine(target))) : given<Choices>(like);
+  return choices ? sized_attention<AttentionSpec>(spec, target, *choices) : std::nullopt;
 }
 
-/// A task's workspace has room for the next power of two of keys, so that neighbouring sizes share code.
+/// How many keys a task's workspace has room for: as many for most sizes, so that they share code; the next power of two beyond
+/// these, and where heads are so deep that these would not fit.
+uint32_t room_for_keys(const AttentionSpec& forward) {
+  constexpr uint32_t k_usual = 4096;
+  const uint32_t least = std::bit_ceil(static_cast<uint32_t>(forward.k_len));
+  return least < k_usual && fits_backward(forward, k_usual) ? k_usual : least;
+}
+
 template <typename Choices, auto schedules>
-std::optional<SizedSpec> sized_backward(const KernelSpec& spec, const CpuTarget& target) {
-  constexpr uint32_t k_least_keys = 512;
+std::optional<SizedSpec> sized_backward(const KernelSpec& spec, const CpuTarget& target,
+                                        std::span<const uint8_t> like) {
   const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
-  const uint32_t most_keys = std::max(k_least_keys, std::bit_ceil(static_cast<uint32_t>(forward.k_len)));
-  if (!fits_backward(forward, most_keys)) return std::nullopt;
-  return sized_attention<Choices, AttentionBackwardSpec>(spec, target, schedules(spec, target, default_machine(target)),
-                                                         most_keys);
+  const auto choices =
+      like.empty() ? best_of<Choices>(schedules(spec, target, default_machine(target)), room_for_keys(forward))
+                   : given<Choices>(like);
+  if (!choices || choices->most_keys < forward.k_len || !fits_backward(forward, choices->most_keys)) {
+    return std::nullopt;
+  }
+  return sized_attention<AttentionBackwardSpec>(spec, target, *choices);
 }
 
 std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
@@ -213,9 +235,9 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
   return schedules;
 }
 
-std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget& target) {
-  if (!reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
-  return sized_decode_attention(spec, target);
+std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget&, std::span<const uint8_t> like) {
+  if (like.empty() && !reads_keys_once(std::get<AttentionSpec>(spec.kernel))) return std::nullopt;
+  return sized_decode_attention(spec, like);
 }
 
 /// The row of `Choices`, and the one whose code takes sizes from its launches.

@@ -339,12 +339,13 @@ Expected<LaunchShape> emit_sized_decode_attention(Emitter& emitter, const Kernel
   return AttentionDecode(emitter, spec, attention, schedule, opened_keys(attention).numbers).emit();
 }
 
-std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const CpuTarget&) {
+std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, std::span<const uint8_t> like) {
   const auto& attention = std::get<AttentionSpec>(spec.kernel);
   if (attention.causal || attention.score_value != k_no_expr) return std::nullopt;
   auto [form, numbers] = opened_keys(attention);
   if (numbers.k_len == 0) return std::nullopt;
   const SizedDecodeSchedule schedule;
+  if (!like.empty() && !parse_choices<SizedDecodeSchedule>(like).ok()) return std::nullopt;
   return sized_spec(spec, std::move(form), numbers.launch, {encode_choices(schedule), "sized, " + schedule.describe()});
 }
 

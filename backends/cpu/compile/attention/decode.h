@@ -31,6 +31,6 @@ struct SizedDecodeSchedule : DecodeSchedule {
 };
 
 /// None where queries see a part of the keys, or there is a score expression: its addresses may depend on how many keys there are.
-std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, const CpuTarget& target);
+std::optional<SizedSpec> sized_decode_attention(const KernelSpec& spec, std::span<const uint8_t> like);
 
 }  // namespace kiln::cpu

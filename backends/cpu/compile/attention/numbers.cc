@@ -4,7 +4,7 @@ namespace kiln::cpu {
 
 void AttentionNumbers::open(const AttentionSpec& attention, AttentionSpec& form) {
   constexpr int k_queries = 2;  // the dim that lanes of scores run along
-  batch = launch.open(form.batch);
+  batch = launch.open(form.batch, 1);
   heads = launch.open(form.heads);
   form.kv_heads = attention.heads / attention.kv_heads;  // how many share keys is compiled in
   q_len = launch.open(form.q_len);
@@ -22,7 +22,9 @@ void AttentionNumbers::open(const Access& access, Access& form, bool opens_rows)
   BodyNumbers::OfAccess& of_access = accesses[&access];
   of_access.offset = launch.open(form.offset);
   of_access.strides.assign(form.strides.size(), 0);
-  for (size_t dim = 0; dim < (opens_rows ? 3 : 2); ++dim) of_access.strides[dim] = launch.open(form.strides[dim]);
+  // A batch of one has no stride; code is the same for it.
+  of_access.strides[0] = launch.open(form.strides[0], 0);
+  for (size_t dim = 1; dim < (opens_rows ? 3 : 2); ++dim) of_access.strides[dim] = launch.open(form.strides[dim]);
 }
 
 OpenedAttention<AttentionSpec> opened(const AttentionSpec& attention) {

@@ -30,7 +30,8 @@ struct Implementation {
   /// Errors: invalid_argument for bytes that are no schedule of this row, or one that does not fit.
   Expected<LaunchShape> (*emit)(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> schedule);
   /// Of a row whose code takes sizes from its launch: how it serves the spec (CompileBackend::sized). Null for other rows.
-  std::optional<SizedSpec> (*sized)(const KernelSpec& spec, const CpuTarget& target) = nullptr;
+  std::optional<SizedSpec> (*sized)(const KernelSpec& spec, const CpuTarget& target,
+                                    std::span<const uint8_t> like) = nullptr;
 };
 
 /// Implementation::schedules of a row whose code is asked for where sizes vary, and never stands beside others.

@@ -12,22 +12,22 @@ namespace {
 
 constexpr int64_t k_opened = INT64_MIN;  // no spec has it
 
-bool is_carried(int64_t number) { return number > 1 && number <= int64_t{limits::k_tensor_elements}; }
-
 }  // namespace
 
-LaunchNumbers::Place LaunchNumbers::open(int64_t& number) {
+LaunchNumbers::Place LaunchNumbers::open(int64_t& number, int64_t least) {
   const bool is_negative = number < 0;
   const int64_t carried = number == INT64_MIN ? 0 : std::abs(number);
-  if (!is_carried(carried)) return 0;
+  if (carried < least || carried > int64_t{limits::k_tensor_elements}) return 0;
   m_carried.push_back(carried);
   number = is_negative ? k_opened + 1 : k_opened;
   const auto place = static_cast<Place>(m_carried.size());
   return is_negative ? -place : place;
 }
 
-LaunchNumbers::Place LaunchNumbers::carry(int64_t number) {
-  m_carried.push_back(number);
+LaunchNumbers::Place LaunchNumbers::carry_tasks(int64_t tasks) {
+  assert(m_carried.empty());
+  m_carries_tasks = true;
+  m_carried.push_back(tasks);
   return static_cast<Place>(m_carried.size());
 }
 
@@ -50,7 +50,7 @@ SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened
   for (BufferSpec& buffer : form.buffers) buffer.elements = 0;
   std::vector<uint8_t> bytes = canonical_bytes(form);
   bytes.insert(bytes.end(), schedule.bytes.begin(), schedule.bytes.end());
-  return {digest_of(bytes), launch.carried(), {std::move(schedule)}};
+  return {digest_of(bytes), launch.carried(), {std::move(schedule)}, launch.carries_tasks()};
 }
 
 BodyNumbers BodyNumbers::open(Body& body, int lane_dim, LaunchNumbers& launch) {

@@ -17,11 +17,11 @@ class LaunchNumbers {
   /// One of them: which, counted from 1, less than 0 where what is carried is to be negated. 0: no number of a launch.
   using Place = int32_t;
 
-  /// Opens a number: the spec no longer says it, but that it is one, and which sign it has. What is 0 or 1 stays, since code
-  /// may be another for it, as does what no tensor reaches.
-  Place open(int64_t& number);
-  /// Has the launch carry a number that is none of the spec's, whatever it is.
-  Place carry(int64_t number);
+  /// Opens a number: the spec no longer says it, but that it is one, and which sign it has. What is below `least` stays, since
+  /// code may be another for it, as does what no tensor reaches.
+  Place open(int64_t& number, int64_t least = 2);
+  /// Has the launch carry, before anything else, how many tasks it has, which is none of the spec's numbers.
+  Place carry_tasks(int64_t tasks);
   /// The number at `place`, or else `constant`.
   llvm::Value* value(Emitter& e, Place place, int64_t constant) const;
   /// Loads what the launch carries; to be called in a function before value().
@@ -30,9 +30,11 @@ class LaunchNumbers {
   Values exchange_loaded(Values loaded) { return std::exchange(m_loaded, std::move(loaded)); }
 
   const std::vector<int64_t>& carried() const { return m_carried; }
+  bool carries_tasks() const { return m_carries_tasks; }
 
  private:
   std::vector<int64_t> m_carried;
+  bool m_carries_tasks = false;
   Values m_loaded;
 };
 

@@ -86,8 +86,10 @@ struct SizedBf16OuterProductSchedule : SizedOuterProductSchedule {
 
 /// How one code serves floating products of the spec's form, by elements and by pairs of bf16. None where operands lie in pieces,
 /// for few rows, which are faster without packing, of too many numbers, and where pairs, or AMX's tiles, multiply faster.
-std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target);
-std::optional<SizedSpec> sized_bf16_outer_product(const KernelSpec& spec, const CpuTarget& target);
+std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target,
+                                             std::span<const uint8_t> like);
+std::optional<SizedSpec> sized_bf16_outer_product(const KernelSpec& spec, const CpuTarget& target,
+                                                  std::span<const uint8_t> like);
 
 /// Whether a short epilogue is not short enough for straight-line code over a whole tile.
 bool needs_rolled_epilogue(const GemmProblem& problem);

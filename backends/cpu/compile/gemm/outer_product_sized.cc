@@ -74,17 +74,24 @@ std::vector<int64_t> tile_of(const SizedOuterProductSchedule& schedule, const Ge
 }
 
 template <typename Choices>
-std::optional<SizedSpec> sized_by(const KernelSpec& spec, const CpuTarget& target) {
+std::optional<SizedSpec> sized_by(const KernelSpec& spec, const CpuTarget& target, std::span<const uint8_t> like) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   const bool is_in_pieces = !gemm.a_pieces.empty() || !gemm.b_pieces.empty();
   const bool is_empty = product(gemm.batch) == 0 || gemm.m == 0 || gemm.n == 0 || gemm.k == 0;
   const auto types = Choices::types(spec, target);
   if (is_in_pieces || is_empty || !is_floating(gemm.dtype) || !types.ok()) return std::nullopt;
-  const bool is_exchanged = lies_along_m(analyse_gemm(spec, target, *types));
+  std::optional<Choices> given;
+  if (!like.empty()) {
+    auto parsed = parse_choices<Choices>(like);
+    if (!parsed.ok()) return std::nullopt;
+    given = std::move(*parsed);
+  }
+  const bool is_exchanged = given ? given->exchanged : lies_along_m(analyse_gemm(spec, target, *types));
   const KernelSpec form = oriented(spec, is_exchanged);
   const GemmProblem problem = analyse_gemm(form, target, *types);
-  if (gemm.m < k_few_rows && gemm.n >= problem.sum_lanes()) return std::nullopt;
-  const Choices schedule{schedule_for(problem, default_machine(target), is_exchanged)};
+  if (!given && gemm.m < k_few_rows && gemm.n >= problem.sum_lanes()) return std::nullopt;
+  const Choices schedule = given.value_or(Choices{schedule_for(problem, default_machine(target), is_exchanged)});
+  if (given && !schedule.validate(problem).ok()) return std::nullopt;
   SizedGemm sized = SizedGemm::open(form, schedule.read_a, schedule.read_b, worthwhile_tasks(problem));
   const bool has_opened = sized.launch.carried().size() > 1;  // besides the tasks
   if (!has_opened || sized.launch.carried().size() > limits::k_launch_extents) return std::nullopt;
@@ -112,14 +119,16 @@ GemmBlocking SizedOuterProductSchedule::blocking(const GemmProblem& problem) con
   return blocking;
 }
 
-std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target) {
+std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target,
+                                             std::span<const uint8_t> like) {
   if (bf16_pairs(spec, target).ok()) return std::nullopt;
-  return sized_by<SizedOuterProductSchedule>(spec, target);
+  return sized_by<SizedOuterProductSchedule>(spec, target, like);
 }
 
-std::optional<SizedSpec> sized_bf16_outer_product(const KernelSpec& spec, const CpuTarget& target) {
+std::optional<SizedSpec> sized_bf16_outer_product(const KernelSpec& spec, const CpuTarget& target,
+                                                  std::span<const uint8_t> like) {
   if (bf16_tiles(spec, target).ok()) return std::nullopt;
-  return sized_by<SizedBf16OuterProductSchedule>(spec, target);
+  return sized_by<SizedBf16OuterProductSchedule>(spec, target, like);
 }
 
 }  // namespace kiln::cpu

@@ -6,7 +6,7 @@ SizedGemm SizedGemm::open(const KernelSpec& oriented, ReadA read_a, ReadB read_b
   SizedGemm sized{oriented, {}, 0, 0, 0, 0, {}, {}, {}, {}};
   auto& gemm = std::get<GemmSpec>(sized.form.kernel);
   LaunchNumbers& launch = sized.launch;
-  sized.tasks = launch.carry(tasks);
+  sized.tasks = launch.carry_tasks(tasks);
   sized.m = launch.open(gemm.m);
   sized.n = launch.open(gemm.n);
   sized.k = launch.open(gemm.k);

@@ -317,7 +317,9 @@ class LoopsEmitter {
   }
   Values over_reduced(const Stage& stage, size_t position, const Values& initial, const Emitter::LoopBody& body) {
     const int dim = m_reduced_dims[position];
-    if (is_laid_out(m_loops, m_schedule, dim)) {
+    const bool is_known =
+        m_sized == nullptr ? is_laid_out(m_loops, m_schedule, dim) : m_sized->is_laid_out[static_cast<size_t>(dim)];
+    if (is_known) {
       Values carried = initial;
       for (int64_t i = 0; i < known_extent(dim); ++i) carried = body(e.index(i), carried);
       return carried;

@@ -24,11 +24,12 @@ struct SizedLoops {
   LaunchNumbers::Place tasks = 0;             // they share the points evenly
   BodyNumbers body;                           // its `launch` is to be set to where this lies
   std::vector<LaunchNumbers::Place> extents;  // by dim
+  std::vector<bool> is_laid_out;              // by dim: as is_laid_out(), where it is of a window
 
   static SizedLoops open(const LoopsSpec& loops, const LoopsSchedule& schedule, int64_t tasks);
 };
 
-/// None where no extent is the launch's, or too many numbers are.
-std::optional<SizedSpec> sized_loops(const KernelSpec& spec, const CpuTarget& target);
+/// None where no extent is the launch's, or too many numbers are. `like`: as of CompileBackend::sized.
+std::optional<SizedSpec> sized_loops(const KernelSpec& spec, const CpuTarget& target, std::span<const uint8_t> like);
 
 }  // namespace kiln::cpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from torch import fx
 
 from . import programs, waiting
@@ -39,7 +41,7 @@ def _programs_of(graph: fx.Graph) -> dict[tuple, waiting.Build]:
     for subgraph in list(plan.subgraphs.values())[:MAX_BEGUN]:
         if not subgraph.symbols:
             asked = (subgraph.text, *subgraph.layouts, place)
-            begun[programs.key_of(*asked)] = waiting.Build(asked)
+            begun[programs.key_of(*asked)] = waiting.Build(functools.partial(programs.create_program, *asked))
     return begun
 
 

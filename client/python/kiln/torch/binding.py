@@ -7,8 +7,9 @@ that it has is s0 + s1, any two numbers of that sum mean the same program.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Callable, Sequence
 
 import sympy
 import torch
@@ -92,11 +93,40 @@ class Binding:
 
     def values(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the symbols, 0 for one that nothing says. Raises ValueError where they are no integers."""
-        names = dict.fromkeys(self.symbols, 0) | {given(i): number for i, number in enumerate(numbers)}
-        values = [self.of(symbol).subs(names) for symbol in self.symbols]
-        if not all(value.is_Integer for value in values):
+        values = [divmod(dividend, divisor) for dividend, divisor in self._values(*numbers)]
+        if any(rest for _, rest in values):
             raise ValueError(f"the symbols {self.symbols} have no values for {numbers}")
-        return tuple(map(int, values))
+        return tuple(value for value, _ in values)
+
+    @functools.cached_property
+    def _values(self) -> Callable:
+        """From the numbers of a call to each symbol's (dividend, divisor)."""
+        unknown = dict.fromkeys(self.symbols, 0)
+        fractions = [sympy.fraction(sympy.together(self.of(symbol).subs(unknown))) for symbol in self.symbols]
+        return function_of([given(i) for i in range(len(self.sources))], fractions)
+
+
+class Layouts:
+    """Layouts (dtype, shape, strides) whose dims depend on symbols, for any values of these."""
+
+    def __init__(self, symbols: list[sympy.Symbol], layouts: Sequence[tuple]) -> None:
+        self._dtypes = [dtype for dtype, _, _ in layouts]
+        self._dims = function_of(symbols, [(tuple(shape), tuple(strides)) for _, shape, strides in layouts])
+
+    def of(self, values: tuple[int, ...]) -> list[tuple]:
+        return [(dtype, *dims) for dtype, dims in zip(self._dtypes, self._dims(*values))]
+
+
+def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
+    """Of integers in the symbols' place: the result, lists and tuples whose leaves are integer polynomials."""
+    names = {symbol: sympy.Symbol(f"x{i}") for i, symbol in enumerate(symbols)}
+
+    def written(part) -> str:
+        if isinstance(part, (list, tuple)):
+            return f"({''.join(written(each) + ',' for each in part)})"
+        return str(sympy.sympify(part).subs(names, simultaneous=True))
+
+    return eval(f"lambda {', '.join(map(str, names.values()))}: {written(result)}", {})  # noqa: S307: of our own making
 
 
 def given(number: int) -> sympy.Symbol:

@@ -118,15 +118,23 @@ def is_due(count: int, sizes: tuple) -> bool:
     return count & (count - 1) == 0 or min(sizes, default=2) < 2
 
 
-def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True) -> None:
+# By name, of programs for many sizes: what was known of one when this process first looked. Its first runs for further sizes are
+# checked where none had been before.
+_known_of_many: dict[str, str] = {}
+
+
+def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True, is_of_many: bool = False) -> None:
     """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first, where
-    it is one that is checked (is_due); `eager` gives torch's results. owner.check says what became of that. Raises Quarantined."""
+    it is one that is checked (is_due); `eager` gives torch's results. owner.check says what became of that. is_of_many: the program is one of those that a program for
+    many sizes gives, whose key they share. Raises Quarantined."""
     session = _session.session()
     owner.run, owner.check = program, SKIPPED
-    if session.check == "never":
+    if session.check == "never" or (is_of_many and not is_checked and session.check == "first" and not session.is_forced):
         return
     record = Record(program)
     state = record.read()
+    if is_of_many and state != WRONG:
+        state = _known_of_many.setdefault(record.name, state)
     if state == WRONG and not session.is_forced:
         raise Quarantined(f"it did not agree with torch when it first ran; `kiln repro` replays that ({record.name})")
     if is_on_trial():

@@ -87,6 +87,20 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
         raise
 
 
+def sized_graph(text: str, place: Place):
+    """The graph of symbols for which libkiln gives programs for many sizes; None where such are not used. Raises kiln's Error."""
+    client = _session.session().client(place.name)
+    if client is None or place.memory is not None or _is_tuned.get() or _session.session().requires_hits:
+        return None
+    _attach()
+    return client.sized(text)
+
+
+def build_for_sizes(graph, values: tuple) -> None:
+    """Has a program built that serves these sizes of a sized_graph(), and others around them. Raises kiln's Error."""
+    graph.build(values, deadline_ms=_deadline_ms.get(), label=owner_name())
+
+
 def compilations_of(program) -> int:
     """Kernels that were compiled as this process asked for it."""
     return json.loads(program.describe()).get("compilations", 0) if hasattr(program, "describe") else 0
@@ -112,5 +126,5 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "tuned",
+__all__ = ["build_for_sizes", "build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "sized_graph", "tuned",
            "waiting_at_most"]  # fmt: skip

@@ -18,6 +18,7 @@ from . import check, compat, programs, waiting
 from .binding import Binding
 from .fallback import fallback_graph
 from .kept import NotKept, dump_names, load_names
+from .many_sizes import ManySizes
 from .packed import copy_of
 from .panels import Panels
 from .partition import Subgraph
@@ -30,12 +31,17 @@ class StaticSubgraph:
     """A subgraph whose shapes are all known."""
 
     def __init__(self, text: str, inputs: list, outputs: list, place: Place, eager: Callable, symbols: tuple = (),
-                 meetings: int | None = None, chance: waiting.Chance | None = None, is_checked: bool = True) -> None:  # fmt: skip
+                 meetings: int | None = None, chance: waiting.Chance | None = None, is_checked: bool = True,
+                 program=None) -> None:  # fmt: skip
         """meetings: as waiting.meetings(), which is asked where it is not given. chance: that of its graph, where it is of further
-        sizes. is_checked: whether its first run is one that is checked. Raises only where the program is waited for."""
+        sizes. is_checked: whether its first run is one that is checked. program: of a program for many sizes; None: one is to be
+        asked for. Raises only where the program is waited for, or given."""
         self.eager, self.ops = eager, getattr(eager, "ops", ())
         self.state, self._symbols, self._program = (text, inputs, outputs, place), symbols, None
         self._differentiates_forward, self._is_checked = compat.adapter().differentiates_forward, is_checked
+        self._is_of_many = program is not None
+        if program is not None:
+            return self.take(program)
         if meetings is None:
             meetings, chance = waiting.meetings(), waiting.chance()
         if meetings == 0:
@@ -45,7 +51,8 @@ class StaticSubgraph:
 
     def take(self, program) -> None:
         """Runs the program from now on. Raises check.Quarantined."""
-        check.on_first_run(self, program, self.eager, check.Facts(*self.state, self._symbols), self._is_checked)
+        check.on_first_run(self, program, self.eager, check.Facts(*self.state, self._symbols), self._is_checked,
+                           self._is_of_many)  # fmt: skip
         self._program = program
         _session.note_live(self)
 
@@ -87,6 +94,8 @@ class SymbolicSubgraph:
         self._more_meetings, self._bindings = waiting.more_meetings(), 0
         self._chance, self._more_chance = waiting.chance(), waiting.chance_of_more()
         self._calls_of_a_step = instances()
+        self._many = ManySizes(text, inputs, outputs, place, binding.symbols)
+        self._of_many_checked: StaticSubgraph | None = None  # the last of its programs whose first run was to be checked
 
     def programs(self):
         return list(self._programs.values())
@@ -99,32 +108,69 @@ class SymbolicSubgraph:
         numbers = self._binding.read(arguments)
         program = self._programs.get(numbers)
         if program is None:
-            if self._met.is_by_chance(numbers, self._meetings, self._calls_of_a_step) and not self._more_chance.is_left:
+            program = self._of_many(numbers, arguments)
+        if program is None:
+            is_by_chance = self._met.is_by_chance(numbers, self._meetings, self._calls_of_a_step)
+            chance = self._more_chance
+            if self._many.is_building or chance.is_for_many or (is_by_chance and not chance.is_left):
                 waiting.note_meanwhile()
-                return self._more_chance.timed(self.eager, arguments)
-            program = self._add(numbers, arguments[len(self._inputs) :])
+                return chance.timed(self.eager, arguments)
+            program = self._add(numbers, arguments)
         return program(arguments[: len(self._inputs)], targets)
 
-    def _add(self, numbers: tuple, sizes: list) -> Callable:
-        meetings, self._meetings, self._bindings = min(self._meetings, 1), self._more_meetings, self._bindings + 1
-        chance, self._chance = self._chance, self._more_chance
-        eager = functools.partial(_run_with_sizes, self.eager, sizes)
-        eager.ops = self.ops
+    def _of_many(self, numbers: tuple, arguments: list) -> Callable | None:
+        """The program for these numbers from one for many sizes; that is asked for where there is none."""
+        if self._bindings == 0 and self._meetings == 0:  # it is waited for, and perhaps the only one
+            return None
+        if self._of_many_checked is not None and self._of_many_checked.check == check.WRONG:
+            self._many.note_wrong()
+        if not self._many.serves:
+            self._more_chance.serves_many = False
+            return None
         try:
             values = self._binding.values(numbers)
-            by_symbol = dict(zip(self._binding.symbols, values))
-            inputs, outputs = ([_bound(layout, by_symbol) for layout in layouts] for layouts in (self._inputs, self._outputs))
-            program = StaticSubgraph(self._text, inputs, outputs, self._place, eager, values, meetings, chance,
+            program, is_new = self._many.program(values)
+            if program is None:
+                self._many.ask(values, waits=self._more_meetings == 0)
+                program, is_new = self._many.program(values) if self._more_meetings == 0 else (None, False)
+            if program is None:
+                return None
+            self._bindings += 1
+            is_checked = is_new or check.is_due(self._bindings, values)
+            made = StaticSubgraph(self._text, *self._many.layouts(values), self._place, self._eager_with(arguments), values,
+                                  is_checked=is_checked, program=program)  # fmt: skip
+            self._of_many_checked = made if is_checked else self._of_many_checked
+        except Exception as error:  # noqa: BLE001: each size has a program of its own, then
+            self._many.note_wrong()
+            _session.session().note_fallback("a program for many sizes", str(error))
+            return None
+        return self._keep(numbers, made)
+
+    def _eager_with(self, arguments: list) -> Callable:
+        eager = functools.partial(_run_with_sizes, self.eager, arguments[len(self._inputs) :])
+        eager.ops = self.ops
+        return eager
+
+    def _keep(self, numbers: tuple, program: Callable) -> Callable:
+        while len(self._programs) >= waiting.MAX_BINDINGS:
+            self._programs.pop(next(iter(self._programs)), None)
+        self._programs[numbers] = program
+        return program
+
+    def _add(self, numbers: tuple, arguments: list) -> Callable:
+        meetings, self._meetings, self._bindings = min(self._meetings, 1), self._more_meetings, self._bindings + 1
+        chance, self._chance = self._chance, self._more_chance
+        eager = self._eager_with(arguments)
+        try:
+            values = self._binding.values(numbers)
+            program = StaticSubgraph(self._text, *self._many.layouts(values), self._place, eager, values, meetings, chance,
                                      check.is_due(self._bindings, values))  # fmt: skip
         except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
             programs.insist(Reason.of(error))
             _session.session().note_fallback(f"a subgraph with {dict(zip(map(str, self._binding.sources), numbers))}", str(error))
             _session.session().say("binding", f"a subgraph of symbolic shape runs in torch: {error}")
             program = eager
-        while len(self._programs) >= waiting.MAX_BINDINGS:
-            self._programs.pop(next(iter(self._programs)), None)
-        self._programs[numbers] = program
-        return program
+        return self._keep(numbers, program)
 
     def dump(self) -> tuple:
         return "symbolic", _dump_state(self.state, self.eager)
@@ -132,11 +178,6 @@ class SymbolicSubgraph:
 
 def _run_with_sizes(eager: Callable, sizes: list, tensors: list, targets: list | None = None) -> list:
     return eager([*tensors, *sizes])
-
-
-def _bound(layout: tuple, values: dict) -> tuple:
-    dtype, shape, strides = layout
-    return dtype, *(tuple(d if isinstance(d, int) else int(d.subs(values)) for d in dims) for dims in (shape, strides))
 
 
 class FrozenSubgraph:

@@ -21,6 +21,7 @@ import os
 import threading
 import time
 import weakref
+from typing import Callable
 
 import torch
 from torch import fx
@@ -88,10 +89,14 @@ class Chance:
     """Whether sizes of one graph that are met by chance get programs: where torch takes PAYS_S for a call of it, as long as they cost
     no more than CHANCE_COMPILATIONS kernels, and one more for each program. Kernels that serve ranges of sizes soon cost less.
 
+    Attributes: serves_many, whether programs for many sizes may serve its subgraphs (many_sizes.py); is_for_many, whether only these
+    may in the call that is under way, whose sizes were not met often enough.
+
     Threading: any; of what two threads note at once something may be lost."""
 
     def __init__(self) -> None:
         self._left, self._torch_s = CHANCE_COMPILATIONS, 0.0
+        self.serves_many, self.is_for_many = True, False
 
     @property
     def is_left(self) -> bool:
@@ -154,8 +159,8 @@ def _without_sizes(graph: fx.Graph) -> int:
 
 
 class BySizes:
-    """A compiled graph, for sizes that were met often enough, or may have programs by chance; for others Dynamo's own graph, whose
-    steps are eager's.
+    """A compiled graph, for sizes that were met often enough, or may have programs by chance, or from one for many sizes; for others
+    Dynamo's own graph, whose steps are eager's.
 
     Threading: as torch.compile's functions; two threads that meet sizes at once may count as one."""
 
@@ -167,7 +172,9 @@ class BySizes:
 
     def __call__(self, *arguments):
         sizes = tuple([int(arguments[i]) for i in self._sizes])
-        if sizes in self._admitted or self._admit(sizes):
+        is_admitted = sizes in self._admitted or self._admit(sizes)
+        self._chance.is_for_many = not is_admitted
+        if is_admitted or (self._sizes and self._chance.serves_many):
             return self._compiled(*arguments)
         note_meanwhile()
         return self._chance.timed(self._by_torch, *arguments)
@@ -200,35 +207,35 @@ class Meetings:
         return meetings > 1 and self.count(key) <= (meetings - 1) * calls_of_a_step
 
 
-_building: set[Build] = set()
-os.register_at_fork(after_in_child=_building.clear)
+building: set[Build] = set()
+os.register_at_fork(after_in_child=building.clear)
 
 
 class Build:
     """A program on its way, in a thread of its own: its daemon is waited for there. Threading: any thread looks at it."""
 
-    def __init__(self, asked: tuple) -> None:
-        """asked: what create_program takes, in the mode that holds here."""
+    def __init__(self, make: Callable) -> None:
+        """make: gives the program, in the mode that holds here."""
         _leave_in_the_end()
         self._program = self._error = None
         self.has_ended, self._process = False, os.getpid()
         context = contextvars.copy_context()
-        self.thread = threading.Thread(target=context.run, args=(self._create, asked), name="kiln-build", daemon=True)
-        _building.add(self)
+        self.thread = threading.Thread(target=context.run, args=(self._create, make), name="kiln-build", daemon=True)
+        building.add(self)
         try:
             self.thread.start()
         except RuntimeError:  # Python ends, or there are too many threads
-            _building.discard(self)
+            building.discard(self)
             raise
 
-    def _create(self, asked: tuple) -> None:
+    def _create(self, make: Callable) -> None:
         try:
-            self._program = programs.create_program(*asked)
+            self._program = make()
         except Exception as error:  # noqa: BLE001: raised where the program is asked for
             self._error = error
         finally:
             self.has_ended = True
-            _building.discard(self)
+            building.discard(self)
 
     @property
     def is_lost(self) -> bool:
@@ -254,7 +261,7 @@ def _leave() -> None:
 
     _kiln.end_waits()
     until = time.monotonic() + LEAVE_S
-    for build in list(_building):
+    for build in list(building):
         build.thread.join(max(0.0, until - time.monotonic()))
 
 
@@ -280,9 +287,9 @@ class Awaited:
 
     def _ask(self) -> None:
         self._calls_left -= 1
-        if self._calls_left <= 0 and len(_building) < MAX_BUILDING:
+        if self._calls_left <= 0 and len(building) < MAX_BUILDING:
             with programs.tuned(self._is_tuned):
-                self._build = Build(self._asked)
+                self._build = Build(functools.partial(programs.create_program, *self._asked))
             if self._chance and _session.session().wait == "first":
                 self._build.thread.join(PATIENCE_S)
 
