@@ -38,6 +38,7 @@ BatchEvaluation::Elements BatchEvaluation::compute(ValueId value, ListId list) {
 }
 
 BatchEvaluation::Elements BatchEvaluation::held(ValueId value, ListId list, Elements elements) const {
+  if (m_evaluator.holds_as_computed(value)) return elements;
   for (size_t i = 0; i < elements.size(); ++i) elements[i] = m_evaluator.as_held(value, m_lists[list][i], elements[i]);
   return elements;
 }
@@ -46,9 +47,16 @@ BatchEvaluation::Elements BatchEvaluation::pointwise(const Node& node, ListId li
   const size_t count = m_lists[list].size();
   const ValueId result = node.results[0];
   const Elements none(node.operands.size() < 3 ? count : 0);
+  Elements repeated[3];
   const Elements* operands[3] = {&none, &none, &none};
   for (size_t i = 0; i < node.operands.size(); ++i) {
-    operands[i] = &at(node.operands[i], broadcast(node.operands[i], result, list));
+    const ValueId operand = node.operands[i];
+    if (m_evaluator.elements(operand) == 1) {
+      repeated[i].assign(count, m_evaluator.at(operand, 0));
+      operands[i] = &repeated[i];
+    } else {
+      operands[i] = &at(operand, broadcast(operand, result, list));
+    }
   }
   const DType from = m_graph.type(node.operands.back()).dtype, to = m_graph.type(result).dtype;
   Elements elements(count);

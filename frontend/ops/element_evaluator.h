@@ -113,6 +113,10 @@ class ElementEvaluator {
   /// What a kernel holds of a computed element: within its accumulator's range and rounded at random where these were asked
   /// for, an integer where the value's dtype holds integers.
   double as_held(ValueId value, int64_t index, double element) const;
+  /// Whether that is the element itself, whichever it is.
+  bool holds_as_computed(ValueId value) const {
+    return is_floating(m_states[value].dtype) && !m_view.within_range && m_view.rounding_seed == 0 && !m_rounding_seed;
+  }
   /// Keeps what is known of elements of a computed value.
   void remember(ValueId value, std::span<const int64_t> indices, std::span<const double> elements);
   bool is_input(ValueId value) const { return m_states[value].data != nullptr; }
