@@ -10,6 +10,7 @@
 #include "frontend/fuse/homes.h"
 #include "frontend/fuse/merge_products.h"
 #include "frontend/fuse/plan.h"
+#include "frontend/fuse/score_path.h"
 #include "frontend/fuse/split_reductions.h"
 #include "frontend/kernel/affine.h"
 #include "frontend/ops/op.h"
@@ -107,21 +108,31 @@ Status write_copies(const GraphFacts& facts, const FusionState& state, const std
 
 namespace {
 
-/// Attention over nothing is no kernel, but what its decomposition gives: zeros.
+bool is_of_scores(const Node& node) {
+  return node.op->name == "attention_scores" || node.op->name == "attention_of_scores";
+}
+
+/// Attention over nothing is no kernel, but what its decomposition gives: zeros. Attention of scores is one with what makes them.
 bool has_own_kernel(const Graph& graph, const Node& node) {
   if (node.op->kind != OpKind::attention) return false;
+  if (is_of_scores(node) && score_path(graph, graph.value(node.results[0]).producer).empty()) return false;
   return std::all_of(node.operands.begin(), node.operands.end(), [&](ValueId operand) {
     return operand == k_none || product(constants_of(graph.type(operand).shape)) > 0;
   });
 }
 
-}  // namespace
+/// As has_own_kernel, but of no scores: where that is too much for one kernel, all scores are values of their own.
+bool has_kernel_without_scores(const Graph& graph, const Node& node) {
+  return !is_of_scores(node) && has_own_kernel(graph, node);
+}
 
-Expected<Plan> fuse(const Graph& region, const FuseChoices& choices) {
+using KeepWhole = bool (*)(const Graph&, const Node&);
+
+Expected<Plan> fuse_keeping(KeepWhole keep_whole, const Graph& region, const FuseChoices& choices) {
   Plan plan;
   plan.region = region;
   plan.choices = choices;
-  KILN_ASSIGN_OR_RETURN(Graph primitives, decompose(region, has_own_kernel, nullptr, &plan.values));
+  KILN_ASSIGN_OR_RETURN(Graph primitives, decompose(region, keep_whole, nullptr, &plan.values));
   if (choices.products_merged) primitives = merge_products(primitives, plan.values);
   KILN_ASSIGN_OR_RETURN(const GraphFacts before, gather_facts(primitives));
   plan.graph = place_copy_points(split_reductions(primitives, before, plan.values), plan.values);
@@ -143,6 +154,14 @@ Expected<Plan> fuse(const Graph& region, const FuseChoices& choices) {
   KILN_RETURN_IF_ERROR(write_copies(facts, state, groups, writer));
   KILN_RETURN_IF_ERROR(check_plan(plan));
   return plan;
+}
+
+}  // namespace
+
+Expected<Plan> fuse(const Graph& region, const FuseChoices& choices) {
+  Expected<Plan> plan = fuse_keeping(has_own_kernel, region, choices);
+  if (plan.ok() || std::ranges::none_of(region.nodes(), is_of_scores)) return plan;
+  return fuse_keeping(has_kernel_without_scores, region, choices);
 }
 
 }  // namespace kiln

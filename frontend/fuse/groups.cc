@@ -1,6 +1,7 @@
 /// What shares a kernel.
 ///
-/// First every matrix product claims its epilogue, going forward. Then all other nodes are placed going backward, each
+/// First attention takes the expression that its scores are made by, and every matrix product claims its epilogue, going
+/// forward. Then all other nodes are placed going backward, each
 /// after everything that uses it, so that its users' kernels are known:
 ///  - one user kernel: join it. That never makes a cycle, since the node's only way out leads into that kernel.
 ///  - several user kernels and cheap: virtual, computed again in each.
@@ -19,6 +20,7 @@
 #include <map>
 #include <set>
 
+#include "frontend/fuse/score_path.h"
 #include "frontend/kernel/expensive.h"
 #include "frontend/ops/attributes.h"
 
@@ -37,13 +39,16 @@ bool is_scatter(const Node& node) {
   return name == "index_add" || name == "scatter" || name == "scatter_add";
 }
 
-/// Whether a kernel wants the value as a tensor with strides: operands of products, of sorting, and of attention, but not its
-/// bias, which comes last and is part of the score expression.
+/// Whether a kernel wants the value as a tensor with strides: operands of products, of sorting, and of attention, but not what
+/// is part of the score expression.
 bool is_laid_out_in(const Node& user, ValueId value) {
   if (user.op->kind == OpKind::contraction || user.op->kind == OpKind::ordering) return true;
   if (user.op->kind != OpKind::attention) return false;
-  const auto bias = user.operands.begin() + (user.op->name == "attention_backward" ? 6 : 3);
-  return std::find(user.operands.begin(), bias, value) != bias;
+  for (size_t i = 0; i < user.operands.size(); ++i) {
+    const std::string_view name = user.op->operands[i].name;
+    if (user.operands[i] == value && name != "bias" && name != "scores") return true;
+  }
+  return false;
 }
 
 bool is_default_virtual(const OpDef& op) { return op.kind == OpKind::view || op.kind == OpKind::creation; }
@@ -64,6 +69,7 @@ Grouper::Grouper(FusionState& state, const FuseChoices& choices)
 }
 
 Status Grouper::run() {
+  KILN_RETURN_IF_ERROR(claim_scores());
   KILN_RETURN_IF_ERROR(grow_epilogues());
   KILN_RETURN_IF_ERROR(place_backwards());
   merge_siblings();
@@ -196,6 +202,18 @@ bool Grouper::try_virtual(NodeId node, const std::vector<GroupId>& groups) {
   }
   for (size_t i = 0; i < groups.size(); ++i) m_groups[groups[i]].kernels = std::move(results[i].kernels);
   return true;
+}
+
+Status Grouper::claim_scores() {
+  for (NodeId id = 0; id < graph().nodes().size(); ++id) {
+    if (!m_state.facts->is_live[id] || graph().node(id).op->name != "attention_of_scores") continue;
+    const GroupId group = add_group(GroupKind::attention, id);
+    m_groups[group].nodes = score_path(graph(), id);
+    if (m_groups[group].nodes.empty()) return error(StatusCode::unimplemented, "attention of scores from elsewhere");
+    for (const NodeId node : m_groups[group].nodes) m_state.group_of[node] = group;
+    KILN_RETURN_IF_ERROR(settle(group));
+  }
+  return {};
 }
 
 Status Grouper::place_backwards() {

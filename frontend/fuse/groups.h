@@ -34,6 +34,7 @@ class Grouper {
   const std::vector<GroupId>& execution_order() const { return m_order; }
 
  private:
+  Status claim_scores();
   Status grow_epilogues();
   Status claim_epilogue(GroupId group);
   Status place_backwards();

@@ -6,6 +6,7 @@
 // arXiv 2307.08691), algorithm 2. Both therefore must agree on lse: both read `scores` below, in the reference and in
 // the decomposition, so that taking one whole and the other apart gives the same gradients.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,22 +28,34 @@ constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 // --- types -------------------------------------------------------------------------------------------------------------
 
-/// Operands q, k, v from `first` on, and the bias at `bias`.
-Status check_attention(const OpContext& context, size_t first, size_t bias) {
+Status expect_heads(const OpContext& context, size_t operand) {
+  if (context.operands[operand]->rank() == 4) return {};
+  return operand_error(context, operand, "rank 4: batch, heads, sequence, features");
+}
+
+/// Whether each head of the operand's serves as many of `heads`.
+Status expect_shared(const OpContext& context, size_t operand, const Dim& heads) {
+  if (heads.divided_by(context.operands[operand]->shape[1])) return {};
+  return operand_error(context, operand, fmt::format("heads that divide {}", heads.to_string()));
+}
+
+/// Operands q and k from `first` on.
+Status check_scores(const OpContext& context, size_t first) {
   KILN_RETURN_IF_ERROR(expect_floating(context, first));
-  const TensorType& q = *context.operands[first];
-  for (size_t i = first; i < first + 3; ++i) {
-    if (context.operands[i]->rank() != 4) return operand_error(context, i, "rank 4: batch, heads, sequence, features");
-  }
-  const TensorType& k = *context.operands[first + 1];
-  const TensorType& v = *context.operands[first + 2];
+  for (size_t i = first; i < first + 2; ++i) KILN_RETURN_IF_ERROR(expect_heads(context, i));
+  const TensorType &q = *context.operands[first], &k = *context.operands[first + 1];
   KILN_RETURN_IF_ERROR(
       expect_type(context, first + 1, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, {}}));
+  return expect_shared(context, first + 1, q.shape[1]);
+}
+
+/// Operands q, k, v from `first` on, and the bias at `bias`.
+Status check_attention(const OpContext& context, size_t first, size_t bias) {
+  KILN_RETURN_IF_ERROR(check_scores(context, first));
+  KILN_RETURN_IF_ERROR(expect_heads(context, first + 2));
+  const TensorType &q = *context.operands[first], &k = *context.operands[first + 1], &v = *context.operands[first + 2];
   KILN_RETURN_IF_ERROR(
       expect_type(context, first + 2, {q.dtype, {q.shape[0], k.shape[1], k.shape[2], v.shape[3]}, {}}));
-  if (!q.shape[1].divided_by(k.shape[1])) {
-    return operand_error(context, first + 1, fmt::format("heads that divide {}", q.shape[1].to_string()));
-  }
   if (context.operands[bias] == nullptr) return {};
   const TensorType& added = *context.operands[bias];  // widened in the kernel, so it may be wide already
   if (added.dtype != accumulator_of(q.dtype)) KILN_RETURN_IF_ERROR(expect_dtype(context, bias, q.dtype));
@@ -76,7 +89,33 @@ Expected<Types> infer_attention_backward(const OpContext& context) {
   return types;
 }
 
+/// q, k
+Expected<Types> infer_scores(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(check_scores(context, 0));
+  const TensorType &q = *context.operands[0], &k = *context.operands[1];
+  return Types{{accumulator_of(q.dtype), {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}, {}}};
+}
+
+/// scores, v
+Expected<Types> infer_of_scores(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(expect_floating(context, 1));
+  for (size_t i = 0; i < 2; ++i) KILN_RETURN_IF_ERROR(expect_heads(context, i));
+  const TensorType &scores = *context.operands[0], &v = *context.operands[1];
+  const DType wide = accumulator_of(v.dtype);
+  if (scores.dtype != wide) KILN_RETURN_IF_ERROR(expect_dtype(context, 0, v.dtype));
+  KILN_RETURN_IF_ERROR(
+      expect_type(context, 1, {v.dtype, {scores.shape[0], v.shape[1], scores.shape[3], v.shape[3]}, {}}));
+  KILN_RETURN_IF_ERROR(expect_shared(context, 1, scores.shape[1]));
+  const Shape rows(scores.shape.begin(), scores.shape.end() - 1);
+  return Types{{v.dtype, {rows[0], rows[1], rows[2], v.shape[3]}, {}}, {wide, rows, {}}};
+}
+
 // --- reference ---------------------------------------------------------------------------------------------------------
+
+/// How many of the keys a query keeps, the first ones.
+int64_t kept_of_causal(int64_t keys, int64_t query, int64_t offset) {
+  return std::clamp<int64_t>(query + offset + 1, 0, keys);
+}
 
 /// The operands both directions share, and index arithmetic over them. A query row is (b * heads + h) * queries + q,
 /// a key row (b * kv_heads + h) * keys + k.
@@ -111,7 +150,10 @@ struct Problem {
     const int64_t batch = query_row / (heads * queries), head = query_row / queries % heads;
     return (batch * kv_heads + head / group) * keys + key;
   }
-  bool keeps(int64_t query_row, int64_t key) const { return !causal || key <= query_row % queries + causal_offset; }
+  bool keeps(int64_t query_row, int64_t key) const { return key < kept(query_row); }
+  int64_t kept(int64_t query_row) const {
+    return causal ? kept_of_causal(keys, query_row % queries, causal_offset) : keys;
+  }
 
   /// The keys (or values) of a query row's head, row after row; likewise what belongs to the queries of a key row's group.
   std::shared_ptr<const std::vector<double>> of_keys(size_t slot, ValueId value, int64_t query_row,
@@ -129,14 +171,21 @@ struct Problem {
     return e.dot({a, a_row * length, 1, length}, {b, b_row * length, 1, length});
   }
   double bias_at(int64_t query_row, int64_t key) const {
-    if (bias == k_none) return 0;
+    return bias == k_none ? 0 : e.at(bias, bias_index(query_row, key));
+  }
+  int64_t bias_index(int64_t query_row, int64_t key) const {
     const int64_t at[] = {query_row / (heads * queries), query_row / queries % heads, query_row % queries, key};
     const std::vector<int64_t>& extents = e.extents(bias);
-    int64_t address = 0;
+    int64_t index = 0;
     for (size_t d = 0; d < extents.size(); ++d) {
-      if (extents[d] != 1) address += at[d + 4 - extents.size()] * e.strides(bias)[d];
+      if (extents[d] != 1) index += at[d + 4 - extents.size()] * e.strides(bias)[d];
     }
-    return e.at(bias, address);
+    return index;
+  }
+  /// Has biases computed that are asked for next: together they cost far less than one by one.
+  template <typename IndexOf>
+  void prepare_biases(int64_t count, IndexOf index_of) const {
+    if (bias != k_none) e.prepare(bias, count, index_of);
   }
 };
 
@@ -147,23 +196,28 @@ std::vector<double> products_with(std::span<const double> row, const std::vector
   return products;
 }
 
-/// A query row's output, then its lse.
-void fill_output_row(const Problem& p, int64_t row, std::span<double> out) {
-  const auto keys = p.of_keys(0, p.k, row, p.features);
-  std::vector<double> scores = products_with(p.row_of(p.q, row, p.features), *keys, p.keys);
+/// A query row's output, then its lse, of its scores and the rows of the values.
+void fill_from_scores(std::vector<double> scores, const std::vector<double>& values, std::span<double> out) {
   double largest = -k_infinity;
-  for (int64_t key = 0; key < p.keys; ++key) {
-    double& score = scores[static_cast<size_t>(key)];
-    score = p.score(row, key, score);
-    largest = std::isnan(score) || score > largest ? score : largest;
-  }
+  for (const double score : scores) largest = std::isnan(score) || score > largest ? score : largest;
   out.back() = -k_infinity;
   if (largest == -k_infinity) return;  // no key: zeros
   double sum = 0;
   for (double& score : scores) sum += score = score == -k_infinity ? 0 : std::exp(score - largest);
-  add_weighted_rows(scores, p.of_keys(1, p.v, row, p.value_features)->data(), out.first(out.size() - 1));
+  add_weighted_rows(scores, values.data(), out.first(out.size() - 1));
   for (double& value : out.first(out.size() - 1)) value /= sum;
   out.back() = std::log(sum) + largest;
+}
+
+void fill_output_row(const Problem& p, int64_t row, std::span<double> out) {
+  const auto keys = p.of_keys(0, p.k, row, p.features);
+  std::vector<double> scores = products_with(p.row_of(p.q, row, p.features), *keys, p.keys);
+  p.prepare_biases(p.kept(row), [&](int64_t key) { return p.bias_index(row, key); });
+  for (int64_t key = 0; key < p.keys; ++key) {
+    double& score = scores[static_cast<size_t>(key)];
+    score = p.score(row, key, score);
+  }
+  fill_from_scores(std::move(scores), *p.of_keys(1, p.v, row, p.value_features), out);
 }
 
 double attention_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
@@ -172,6 +226,40 @@ double attention_element(ElementEvaluator& e, const Graph& graph, NodeId id, uin
   const auto values = e.scratch(id, row, static_cast<size_t>(p.value_features) + 1,
                                 [&](std::span<double> out) { fill_output_row(p, row, out); });
   return result == 0 ? values[static_cast<size_t>(index % p.value_features)] : values.back();
+}
+
+double scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const Node& node = graph.node(id);
+  const ValueId q = node.operands[0], k = node.operands[1];
+  const std::vector<int64_t>&of_q = e.extents(q), &of_k = e.extents(k);
+  const int64_t features = of_q[3], keys = of_k[2], row = index / keys;
+  const auto scores = e.scratch(id, row, static_cast<size_t>(keys), [&](std::span<double> out) {
+    const int64_t head = row / of_q[2] / (of_q[1] / of_k[1]);  // of all batches' heads of keys
+    const auto matrix = e.matrix(0, k, head * keys * features, keys, features);
+    row_products(e.line(0, {q, row * features, 1, features}).data(), 1, matrix->data(), out.size(),
+                 static_cast<size_t>(features), out.data());
+    for (double& score : out) score *= number_of(node.attributes, "scale");
+  });
+  return scores[static_cast<size_t>(index % keys)];
+}
+
+double of_scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
+  const Node& node = graph.node(id);
+  const ValueId scores = node.operands[0], v = node.operands[1];
+  const std::vector<int64_t>&extents = e.extents(scores), &of_v = e.extents(v);
+  const int64_t queries = extents[2], keys = extents[3], width = of_v[3], row = result == 0 ? index / width : index;
+  const auto fill = [&](std::span<double> out) {
+    const bool causal = boolean_of(node.attributes, "causal");
+    const int64_t offset = integer_of(node.attributes, "causal_offset");
+    const int64_t kept = causal ? kept_of_causal(keys, row % queries, offset) : keys;
+    std::vector<double> row_scores(static_cast<size_t>(keys), -k_infinity);
+    e.prepare(scores, kept, [&](int64_t key) { return row * keys + key; });
+    for (int64_t key = 0; key < kept; ++key) row_scores[static_cast<size_t>(key)] = e.at(scores, row * keys + key);
+    const int64_t head = row / queries / (extents[1] / of_v[1]);
+    fill_from_scores(std::move(row_scores), *e.matrix(1, v, head * keys * width, keys, width), out);
+  };
+  const auto values = e.scratch(id, row, static_cast<size_t>(width) + 1, fill);
+  return result == 0 ? values[static_cast<size_t>(index % width)] : values.back();
 }
 
 /// What the backward pass knows of one (query, key) pair.
@@ -202,6 +290,7 @@ void fill_query_gradient(const Problem& p, const Node& node, int64_t row, std::s
   const auto values = p.of_keys(1, p.v, row, p.value_features);
   std::vector<double> slopes = products_with(p.row_of(p.q, row, p.features), *keys, p.keys);
   const auto from_values = products_with(p.row_of(node.operands[0], row, p.value_features), *values, p.keys);
+  p.prepare_biases(p.kept(row), [&](int64_t key) { return p.bias_index(row, key); });
   for (int64_t key = 0; key < p.keys; ++key) {
     double& slope = slopes[static_cast<size_t>(key)];
     const Pair pair = backward_pair(p, node, row, key, slope, from_values[static_cast<size_t>(key)]);
@@ -218,6 +307,7 @@ void fill_key_gradient(const Problem& p, const Node& node, int64_t key_row, std:
   const auto grads = p.e.matrix(3, node.operands[0], first * p.value_features, rows, p.value_features);
   std::vector<double> slopes = products_with(p.row_of(p.k, key_row, p.features), *queries, rows);
   std::vector<double> weights = products_with(p.row_of(p.v, key_row, p.value_features), *grads, rows);
+  p.prepare_biases(rows, [&](int64_t i) { return p.bias_index(first + i, key_row % p.keys); });
   for (int64_t i = 0; i < rows; ++i) {
     double &slope = slopes[static_cast<size_t>(i)], &weight = weights[static_cast<size_t>(i)];
     const Pair pair = backward_pair(p, node, first + i, key_row % p.keys, slope, weight);
@@ -263,10 +353,13 @@ ValueId sum_heads(GraphBuilder& b, ValueId x, const Dim& kv_heads) {
   return b.sum(b.reshape(x, {shape[0], kv_heads, *shape[1].divided_by(kv_heads), shape[2], shape[3]}), {2});
 }
 
-/// (B, H, Q, K), -inf where a key is not kept. `q` and `k` have equal heads.
-ValueId scores(GraphBuilder& b, const Node& node, ValueId q, ValueId k, ValueId bias) {
-  ValueId score = b.mul(b.matmul(q, b.transpose(k)), number_of(node.attributes, "scale"));
-  if (bias != k_none) score = b.add(score, b.widen(bias));
+/// (B, H, Q, K). `q` and `k` have equal heads.
+ValueId scaled_products(GraphBuilder& b, const Node& node, ValueId q, ValueId k) {
+  return b.mul(b.matmul(q, b.transpose(k)), number_of(node.attributes, "scale"));
+}
+
+/// -inf where a key is not kept.
+ValueId masked(GraphBuilder& b, const Node& node, ValueId score) {
   if (!boolean_of(node.attributes, "causal") || !b.status().ok()) return score;
   const Shape matrix(b.shape(score).end() - 2, b.shape(score).end());
   const ValueId ahead = b.sub(b.iota(matrix, 1), b.iota(matrix, 0));
@@ -274,10 +367,15 @@ ValueId scores(GraphBuilder& b, const Node& node, ValueId q, ValueId k, ValueId 
   return b.select(b.compare("le", ahead, offset), score, b.constant(-k_infinity, score));
 }
 
-Gradients decompose_attention(GraphBuilder& b, const Node& node, Values in) {
-  const Dim heads = b.shape(in[0])[1];
-  const ValueId k = repeat_heads(b, b.widen(in[1]), heads), v = repeat_heads(b, b.widen(in[2]), heads);
-  const ValueId score = scores(b, node, b.widen(in[0]), k, in[3]);
+ValueId scores(GraphBuilder& b, const Node& node, ValueId q, ValueId k, ValueId bias) {
+  const ValueId products = scaled_products(b, node, q, k);
+  return masked(b, node, bias == k_none ? products : b.add(products, b.widen(bias)));
+}
+
+/// out and lse of scores that are masked; `values` is v as it was given.
+Gradients of_masked(GraphBuilder& b, ValueId score, ValueId values) {
+  if (!b.status().ok()) return b.status();
+  const ValueId v = repeat_heads(b, b.widen(values), b.shape(score)[1]);
   const ValueId largest = b.amax(score, {3}, true);
   const ValueId shift = b.select(b.compare("eq", largest, -k_infinity), b.constant(0, largest), largest);
   const ValueId weights = b.exp(b.sub(score, shift));
@@ -285,7 +383,21 @@ Gradients decompose_attention(GraphBuilder& b, const Node& node, Values in) {
   const ValueId divisor = b.select(b.compare("eq", sum, 0), b.constant(1, sum), sum);  // no key: zeros
   const ValueId out = b.div(b.matmul(weights, v), divisor);
   const ValueId lse = b.squeeze(b.add(b.log(sum), shift), 3);
-  return b.finish({b.cast(out, b.dtype(in[0])), lse});
+  return b.finish({b.cast(out, b.dtype(values)), lse});
+}
+
+Gradients decompose_attention(GraphBuilder& b, const Node& node, Values in) {
+  const ValueId k = repeat_heads(b, b.widen(in[1]), b.shape(in[0])[1]);
+  return of_masked(b, scores(b, node, b.widen(in[0]), k, in[3]), in[2]);
+}
+
+Gradients decompose_scores(GraphBuilder& b, const Node& node, Values in) {
+  const ValueId k = repeat_heads(b, b.widen(in[1]), b.shape(in[0])[1]);
+  return b.finish({scaled_products(b, node, b.widen(in[0]), k)});
+}
+
+Gradients decompose_of_scores(GraphBuilder& b, const Node& node, Values in) {
+  return of_masked(b, masked(b, node, b.widen(in[0])), in[1]);
 }
 
 struct ScoreGradient {
@@ -346,9 +458,10 @@ Gradients attention_gradient(GraphBuilder& b, const Node& node, Values in, Value
 }  // namespace
 
 std::span<const OpDef> attention_ops() {
-  static const std::vector<AttributeDef> attributes = {fallback("causal", AttributeType::boolean, false),
-                                                       fallback("causal_offset", AttributeType::integer, int64_t{0}),
-                                                       required("scale", AttributeType::number)};
+  static const AttributeDef scale = required("scale", AttributeType::number);
+  static const std::vector<AttributeDef> mask = {fallback("causal", AttributeType::boolean, false),
+                                                 fallback("causal_offset", AttributeType::integer, int64_t{0})};
+  static const std::vector<AttributeDef> attributes = {mask[0], mask[1], scale};
   static const OperandDef bias = {"bias", OperandKind::optional};
   static const std::vector<OpDef> rows = {
       {.name = "attention",
@@ -368,6 +481,21 @@ std::span<const OpDef> attention_ops() {
        .infer = infer_attention_backward,
        .element = attention_backward_element,
        .decompose = decompose_attention_backward},
+      {.name = "attention_scores",
+       .kind = OpKind::attention,
+       .operands = {{"q"}, {"k"}},
+       .attributes = {scale},
+       .infer = infer_scores,
+       .element = scores_element,
+       .decompose = decompose_scores},
+      {.name = "attention_of_scores",
+       .kind = OpKind::attention,
+       .operands = {{"scores"}, {"v"}},
+       .attributes = mask,
+       .result_count = 2,
+       .infer = infer_of_scores,
+       .element = of_scores_element,
+       .decompose = decompose_of_scores},
   };
   return rows;
 }

@@ -50,6 +50,12 @@ def _attention(q, k, v, bias=None, *, causal=False, causal_offset=0, scale):
     return score.softmax(-1) @ v, score.logsumexp(-1)
 
 
+def _attention_of_scores(score, v, *, causal=False, causal_offset=0):
+    if causal:
+        score = score.masked_fill(torch.ones_like(score).tril(causal_offset) == 0, -torch.inf)
+    return score.softmax(-1) @ v.repeat_interleave(score.shape[1] // v.shape[1], 1), score.logsumexp(-1)
+
+
 def _attention_backward(grad, q, k, v, out, lse, bias=None, **attributes):
     with torch.enable_grad():
         leaves = [t.detach().requires_grad_() for t in (q, k, v)]
@@ -182,7 +188,8 @@ OPS = {
     "nll_loss_backward": lambda g, x, t, total, reduction, ignore_index: torch.ops.aten.nll_loss_backward(
         g, x, t, None, _reduction(reduction), ignore_index, total),
     "mse_loss": lambda a, b, reduction: F.mse_loss(a, b, reduction=reduction),
-    "attention": _attention, "attention_backward": _attention_backward,
+    "attention": _attention, "attention_backward": _attention_backward, "attention_of_scores": _attention_of_scores,
+    "attention_scores": lambda q, k, scale: q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(-1, -2) * scale,
 }  # fmt: skip
 
 NODE = re.compile(r"  (.+?) = (\w+)\((.*?)\)(?: \{(.*)\})?$")

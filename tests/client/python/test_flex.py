@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import kiln
-from kiln.torch.attend import attend, attend_backward
+from kiln.torch.attend import attend, attend_backward, attention_of_scores, attention_scores
 
 BATCH, HEADS, QUERIES, KEYS, FEATURES = 2, 4, 37, 45, 12
 
@@ -153,7 +153,8 @@ def test_the_logarithm_of_the_sums_is_returned_and_differentiated(name):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_what_a_graph_falls_back_to_agrees_with_the_formula(is_causal):
+def test_what_a_graph_falls_back_to_agrees_with_the_formula(is_causal, monkeypatch):
+    monkeypatch.setattr("kiln.torch.attend.SCORES_IN_CACHE", 10 * BATCH * HEADS * KEYS)  # several blocks of queries
     inputs = [x.detach().requires_grad_() for x in operands(2)]
     bias = torch.where(torch.rand(HEADS, 1, KEYS) < 0.3, -math.inf, torch.randn(HEADS, 1, KEYS))
     bias[..., 0] = 0.5  # the formula's gradients of a query without keys are no numbers
@@ -161,6 +162,8 @@ def test_what_a_graph_falls_back_to_agrees_with_the_formula(is_causal):
     expected = formula(*wide, lambda s, *_: s + bias.double(), causal if is_causal else None)
     out, lse = attend(*inputs, bias, 1 / math.sqrt(FEATURES), is_causal)
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    scores = attention_scores(*inputs[:2], 1 / math.sqrt(FEATURES)) + bias
+    torch.testing.assert_close(attention_of_scores(scores, inputs[2], is_causal), (out, lse))
     grad = torch.randn_like(out)
     got = attend_backward(grad, *inputs, out, lse, bias, 1 / math.sqrt(FEATURES), is_causal)
     for a, b in zip(got, torch.autograd.grad(expected, wide, grad.double()), strict=True):

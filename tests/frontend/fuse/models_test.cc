@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 
 #include "frontend/autodiff/gradient.h"
 #include "frontend/infer/builder.h"
@@ -121,6 +122,50 @@ TEST_F(FusedModel, LayerNormIsOneKernelWithItsStatistics) {
   const std::vector<ValueId> operands{input({6, 8}), input({8}), input({8})};
   const Plan plan = fused(b.ops("layer_norm", operands, {{"eps", 1e-5}, {"normalized_rank", int64_t{1}}}));
   EXPECT_EQ(plan.launches.size(), 1U) << kernels_of(plan);
+}
+
+// Attention of what `change` makes of scores.
+std::vector<ValueId> attention_of(GraphBuilder& b, Graph& graph, int64_t kv_heads,
+                                  const std::function<ValueId(ValueId)>& change) {
+  const auto input = [&](Shape shape) { return graph.add_input({DType::f32, std::move(shape), {}}); };
+  const ValueId q = input({2, 6, 5, 4}), k = input({2, kv_heads, 7, 4}), v = input({2, kv_heads, 7, 3});
+  const ValueId scores = b.op("attention_scores", {q, k}, {{"scale", 0.5}});
+  return b.ops("attention_of_scores", std::vector<ValueId>{change(scores), v}, {{"causal", true}});
+}
+
+TEST_F(FusedModel, AttentionTakesWhateverIsMadeOfEachScore) {
+  for (const int64_t kv_heads : {6, 2}) {
+    Graph fresh;
+    GraphBuilder builder(fresh);
+    const ValueId mask = fresh.add_input({DType::boolean, {5, 7}, {}}),
+                  slope = fresh.add_input({DType::f32, {6, 1, 1}, {}});
+    fresh.set_outputs(attention_of(builder, fresh, kv_heads, [&](ValueId scores) {
+      const ValueId capped = builder.op("gelu", {builder.mul(scores, slope)}, {{"approximate", std::string("tanh")}});
+      return builder.select(mask, builder.mul(capped, scores), builder.constant(-INFINITY, scores));
+    }));
+    const std::string shared = kv_heads == 6 ? "" : "_kv2";
+    EXPECT_EQ(kernels_of(expect_fused(fresh, random_inputs(fresh, 3))),
+              "attention_f32_2x6x5x7x4" + shared + "_causal_score ");
+  }
+}
+
+TEST_F(FusedModel, ScoresThatAreUsedOtherwiseOrAreTooLongAreValuesOfTheirOwn) {
+  ValueId kept = k_none;
+  std::vector<ValueId> outputs =
+      attention_of(b, graph, 2, [&](ValueId scores) { return kept = b.op("tanh", {scores}); });
+  outputs.push_back(kept);
+  EXPECT_GT(fused(outputs).launches.size(), 1U);
+  Graph fresh;
+  GraphBuilder builder(fresh);
+  fresh.set_outputs(attention_of(builder, fresh, 2, [&](ValueId scores) {
+    for (int i = 0; i < 300; ++i) scores = builder.add(scores, 1e-3 * i);
+    return scores;
+  }));
+  EXPECT_GT(expect_fused(fresh, random_inputs(fresh, 3)).launches.size(), 1U);
+  outputs = attention_of(builder, fresh, 2,
+                         [&](ValueId scores) { return builder.op("softmax", {scores}, {{"dim", int64_t{3}}}); });
+  fresh.set_outputs(outputs);
+  EXPECT_GT(expect_fused(fresh, random_inputs(fresh, 3)).launches.size(), 1U);
 }
 
 TEST_F(FusedModel, KernelsAreJudgedByTheOpsTheyWereMadeFrom) {

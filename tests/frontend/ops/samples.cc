@@ -278,6 +278,11 @@ void add_attention(Source& s, std::vector<Sample>& out) {
   out.push_back({"attention",
                  {s.normal({1, 2, 3, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 1, 5, 2}), s.normal({1, 3, 5})},
                  offset});
+  const Attributes scale = {{"scale", 0.7}}, mask = {{"causal", true}, {"causal_offset", int64_t{1}}};
+  out.push_back({"attention_scores", {s.normal({2, 2, 3, 4}), s.normal({2, 2, 5, 4})}, scale});
+  out.push_back({"attention_scores", {s.normal({2, 6, 3, 2}), s.normal({2, 2, 5, 2})}, scale});
+  out.push_back({"attention_of_scores", {s.normal({2, 2, 3, 5}), s.normal({2, 2, 5, 4})}, {}});
+  out.push_back({"attention_of_scores", {s.normal({2, 6, 3, 5}), s.normal({2, 2, 5, 2})}, mask});
   const auto backward = [&](int64_t heads, int64_t kv_heads, int64_t q, int64_t k, std::optional<Tensor> bias,
                             const Attributes& attributes) {
     const Sample forward = {

@@ -146,6 +146,16 @@ def attention(a, q, k, v, bias):
     return out, torch.logsumexp(q @ k.transpose(-1, -2) * a["scale"] + mask, -1)
 
 
+def attention_scores(a, q, k):
+    return q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(-1, -2) * a["scale"]
+
+
+def attention_of_scores(a, scores, v):
+    if a["causal"]:
+        scores = scores.masked_fill(torch.ones_like(scores).tril(a["causal_offset"]) == 0, -math.inf)
+    return scores.softmax(-1) @ v.repeat_interleave(scores.shape[1] // v.shape[1], 1), scores.logsumexp(-1)
+
+
 def attention_backward(a, grad, q, k, v, out, lse, bias):
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     return torch.autograd.grad(attention(a, q, k, v, bias)[0], (q, k, v), grad)
@@ -238,6 +248,8 @@ WITH_TORCH = {
     "cross_entropy": lambda a, x, t: F.cross_entropy(x, t, reduction=a["reduction"], ignore_index=a["ignore_index"]),
     "mse_loss": lambda a, x, y: F.mse_loss(x, y, reduction=a["reduction"]),
     "attention": attention,
+    "attention_scores": attention_scores,
+    "attention_of_scores": attention_of_scores,
     "attention_backward": attention_backward,  # the samples' out and lse are those of the same attention
 }
 

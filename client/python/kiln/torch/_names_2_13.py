@@ -10,7 +10,7 @@ _NAMES = {
     "_operator": "add eq floordiv ge getitem gt le lt mod mul ne neg pow sub truediv",
     "functools": "partial",
     "kiln._reasons": "Reason",
-    "kiln.torch.attend": "attend attend_backward",
+    "kiln.torch.attend": "attend attend_backward attention_of_scores attention_scores",
     "kiln.torch.fused_attention": "fused_attention fused_attention_backward",
     "kiln.torch.dropout": "draw_mask draw_seed keep_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",

@@ -7,12 +7,34 @@ import math
 import torch
 
 
+SCORES_IN_CACHE = 1 << 20  # so many are made of one block of queries, and are done with before the next block's
+
+
 def attend(query, key, value, bias, scale: float, causal: bool):
     """(out, lse) of attention, lse the natural logarithm of the sums; keys and values may have fewer heads. A query that sees no
     key has zeros and -inf."""
-    scores = scores_of(wide(query), as_many_heads(wide(key), query), scale)
-    out, lse = normalised(_masked(scores, bias, causal), as_many_heads(wide(value), query))
+    key, value = (as_many_heads(wide(x), query) for x in (key, value))
+    extents = (*query.shape[:3], key.shape[2])
+    bias = None if bias is None else bias.expand(extents)
+    count = max(1, SCORES_IN_CACHE // max(1, extents[0] * extents[1] * extents[3]))
+    blocks = []
+    for first in range(0, max(1, extents[2]), count):
+        rows, keys = slice(first, first + count), slice(first + count if causal else None)
+        scores = scores_of(wide(query[:, :, rows]), key[:, :, keys], scale)
+        scores = _masked(scores, None if bias is None else bias[:, :, rows, keys], causal, first)
+        blocks.append(normalised(scores, value[:, :, keys]))
+    out, lse = blocks[0] if len(blocks) == 1 else (torch.cat(results, 2) for results in zip(*blocks))
     return out.to(query.dtype), lse
+
+
+def attention_scores(query, key, scale: float):
+    return scores_of(wide(query), as_many_heads(wide(key), query), scale)
+
+
+def attention_of_scores(scores, value, causal: bool):
+    """(out, lse) as attend's, of scores however they were made."""
+    out, lse = normalised(_masked(scores, None, causal), as_many_heads(wide(value), scores))
+    return out.to(value.dtype), lse
 
 
 def attend_backward(grad, query, key, value, out, lse, bias, scale: float, causal: bool):
@@ -36,11 +58,12 @@ def scores_of(query, key, scale: float):
     return (query @ key.transpose(-2, -1)) * scale
 
 
-def _masked(scores, bias, causal: bool):
+def _masked(scores, bias, causal: bool, first: int = 0):
+    """Of the queries from `first` on."""
     scores = scores if bias is None else scores + bias
     if not causal:
         return scores
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(first)
     return torch.where(seen, scores, -math.inf)
 
 
@@ -79,5 +102,5 @@ def _shared(grad, x):
     return grad if grad.shape[0] == batch else grad.sum(0, keepdim=True)
 
 
-__all__ = ["as_many_heads", "attend", "attend_backward", "gradient_of_scores", "gradients", "normalised", "scores_of", "wide"]
+__all__ = ["as_many_heads", "attend", "attend_backward", "attention_of_scores", "attention_scores", "gradient_of_scores", "gradients", "normalised", "scores_of", "wide"]
 

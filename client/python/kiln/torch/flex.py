@@ -1,8 +1,9 @@
 """FlexAttention, taken apart: what its score and mask functions say becomes ops of the graph, and so Kiln's.
 
-A score function that only adds to the score, and a mask, are a bias: the graph computes it and `attend` takes it; where both
-share a kernel it is computed for a block of scores at a time and lies nowhere. Other score functions, and gradients of what
-they capture, are said with all scores at once, as torch's own formula has it.
+A score function that only adds to the score, and a mask, are a bias: the graph computes it and `attend` takes it. Of another
+score function the graph says what scores become between `attention_scores` and `attention_of_scores`. Either way, where all
+that shares a kernel, it is computed for a block of scores at a time and lies nowhere. Gradients of other score functions, and
+of what a score function captures, are said with all scores at once, as torch's own formula has it.
 
 torch has no gradients of FlexAttention on processors and says so before it asks a backend; under Kiln's it is let by
 (compat.py's adapter).
@@ -19,7 +20,18 @@ import torch
 from torch import fx
 
 from . import compat
-from .attend import as_many_heads, attend, attend_backward, gradient_of_scores, gradients, normalised, scores_of, wide
+from .attend import (
+    as_many_heads,
+    attend,
+    attend_backward,
+    attention_of_scores,
+    attention_scores,
+    gradient_of_scores,
+    gradients,
+    normalised,
+    scores_of,
+    wide,
+)
 from .expansion import table_of_pieces
 from .nodes import node_of, piece_of
 from .tensors import relayout, tensors_in
@@ -68,11 +80,16 @@ class _Call:
         return (*query.shape[:3], key.shape[2])
 
     @property
-    def has_bias(self) -> bool:
-        """Whether it is attention with a bias, of the forms that kernels have: one dtype, not f64, and one batch."""
+    def is_uniform(self) -> bool:
+        """Whether its tensors are of the forms that kernels have: one dtype, not f64, and one batch."""
         query, *others = (n.meta["val"] for n in (self.query, self.key, self.value))
-        is_uniform = all((x.dtype, x.shape[0]) == (query.dtype, query.shape[0]) for x in others)
-        return is_uniform and query.dtype is not torch.float64 and adds_to_score(self.score.graph)
+        is_alike = all((x.dtype, x.shape[0]) == (query.dtype, query.shape[0]) for x in others)
+        return is_alike and query.dtype is not torch.float64
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether it is attention with a bias, of the forms that kernels have."""
+        return self.is_uniform and adds_to_score(self.score.graph)
 
     @property
     def is_known(self) -> bool:
@@ -83,14 +100,22 @@ class _Call:
     def places(self) -> list[torch.Tensor]:
         return [torch.arange(extent) for extent in self.extents]
 
+    def places_in(self, function: fx.GraphModule) -> list[torch.Tensor]:
+        """As places, the first alone where the function does not look at which it is: its results are the same for all of them."""
+        first = 0 if function is self.mask else 1
+        looked_at = function.graph.find_nodes(op="placeholder")[first : first + 4]
+        return [places if node.users else places[:1] for node, places in zip(looked_at, self.places())]
+
     def seen(self, captures: list):
-        """Which scores count."""
+        """Which scores count; of extent 1 where it is the same for all."""
         over = compat.adapter().over_scores(self.mask, (), (None,) * len(captures))
-        return over(*self.places(), *captures)
+        return over(*self.places_in(self.mask), *captures)
 
     def scored(self, scores, prefix, captures: list):
+        """prefix: 0 where `scores` are all of them, None where they are one number; then of extent 1 as `seen` is."""
         over = compat.adapter().over_scores(self.score, (prefix,), (None,) * len(captures))
-        return over(scores, *self.places(), *captures)
+        places = self.places() if prefix == 0 else self.places_in(self.score)
+        return over(scores, *places, *captures)
 
 
 def separate_flex_attention(graph: fx.Graph) -> None:
@@ -138,6 +163,10 @@ def _forward(graph: fx.Graph, call: _Call):
         bias, causal = _bias(graph, call)
         values = query.meta["val"].new_empty(out.shape), lse
         made = node_of(graph, attend, (query, key, value, bias, call.scale, causal), values)
+        results = [piece_of(graph, made, i) for i in (0, 1)]
+    elif call.is_uniform:
+        scores, causal = _scores(graph, call)
+        made = node_of(graph, attention_of_scores, (scores, value, causal), (query.meta["val"].new_empty(out.shape), lse))
         results = [piece_of(graph, made, i) for i in (0, 1)]
     else:
         def dense(query, key, value, *captures):
@@ -202,8 +231,7 @@ def _all_scores(call: _Call, query, key, captures, count: int):
 def _bias(graph: fx.Graph, call: _Call) -> tuple[fx.Node | None, bool]:
     """(what is added to scores, whether keys after the query are left out besides)."""
     count = len(_nodes(call.score_captures))
-    causal = implies_causal(call.mask.graph)
-    everything = is_constant(call.mask.graph, True) or is_causal(call.mask.graph, _result(call.mask.graph))
+    everything, causal = _mask_said(call)
     if everything and not adds_something(call.score.graph):
         return None, causal
 
@@ -214,6 +242,28 @@ def _bias(graph: fx.Graph, call: _Call) -> tuple[fx.Node | None, bool]:
         return torch.where(call.seen(_given(call.mask_captures, captures[count:])), bias, -math.inf)
 
     return _trace(graph, bias_of, _captures(call))[0], causal
+
+
+def _mask_said(call: _Call) -> tuple[bool, bool]:
+    """(whether it leaves out at most keys after the query, whether it leaves out all of these)."""
+    mask = call.mask.graph
+    return is_constant(mask, True) or is_causal(mask, _result(mask)), implies_causal(mask)
+
+
+def _scores(graph: fx.Graph, call: _Call) -> tuple[fx.Node, bool]:
+    """(what scores become, whether keys after the query are left out besides)."""
+    count = len(_nodes(call.score_captures))
+    everything, causal = _mask_said(call)
+    raw = call.query.meta["val"].new_empty(call.extents, dtype=torch.float32)
+    made = node_of(graph, attention_scores, (call.query, call.key, call.scale), raw)
+
+    def changed(raw, *captures):
+        scores = call.scored(raw, 0, _given(call.score_captures, captures[:count])).to(raw.dtype)
+        if everything:
+            return scores
+        return torch.where(call.seen(_given(call.mask_captures, captures[count:])), scores, -math.inf)
+
+    return _trace(graph, changed, [made, *_captures(call)])[0], causal
 
 
 # ---- what the functions say

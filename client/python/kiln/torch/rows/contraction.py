@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from ..._reasons import Reason
-from ..attend import attend, attend_backward
+from ..attend import attend, attend_backward, attention_of_scores, attention_scores
 from ..fused_attention import fused_attention, fused_attention_backward
 from ..builder import Builder, meta_of, type_of
 from .normalisation import statistics_dtype
@@ -117,6 +117,18 @@ def attention_of_a_function(b, node):
 def attention_backward_of_a_function(b, node):
     scale, causal = node.args[7:9]
     return b.ops("attention_backward", list(map(b.optional, node.args[:7])), result_types(node), causal=causal, scale=scale)
+
+
+@row(attention_scores)
+def scores_of_a_function(b, node):
+    query, key, scale = node.args
+    return b.op("attention_scores", (b.value(query), b.value(key)), *result_type(node), scale=scale)
+
+
+@row(attention_of_scores)
+def attention_of_scores_of_a_function(b, node):
+    scores, value, causal = node.args
+    return b.ops("attention_of_scores", (b.value(scores), b.value(value)), result_types(node), causal=causal)
 
 
 @row("_trilinear.default")
