@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
@@ -228,19 +229,35 @@ double attention_element(ElementEvaluator& e, const Graph& graph, NodeId id, uin
   return result == 0 ? values[static_cast<size_t>(index % p.value_features)] : values.back();
 }
 
-double scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+/// The scores of a query row with all keys.
+std::span<const double> scores_of_row(ElementEvaluator& e, const Graph& graph, NodeId id, int64_t row) {
   const Node& node = graph.node(id);
   const ValueId q = node.operands[0], k = node.operands[1];
   const std::vector<int64_t>&of_q = e.extents(q), &of_k = e.extents(k);
-  const int64_t features = of_q[3], keys = of_k[2], row = index / keys;
-  const auto scores = e.scratch(id, row, static_cast<size_t>(keys), [&](std::span<double> out) {
+  const int64_t features = of_q[3], keys = of_k[2];
+  return e.scratch(id, row, static_cast<size_t>(keys), [&](std::span<double> out) {
     const int64_t head = row / of_q[2] / (of_q[1] / of_k[1]);  // of all batches' heads of keys
     const auto matrix = e.matrix(0, k, head * keys * features, keys, features);
     row_products(e.line(0, {q, row * features, 1, features}).data(), 1, matrix->data(), out.size(),
                  static_cast<size_t>(features), out.data());
     for (double& score : out) score *= number_of(node.attributes, "scale");
   });
-  return scores[static_cast<size_t>(index % keys)];
+}
+
+double scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const int64_t keys = e.extents(graph.node(id).results[0])[3];
+  return scores_of_row(e, graph, id, index / keys)[static_cast<size_t>(index % keys)];
+}
+
+void scores_elements(ElementEvaluator& e, const Graph& graph, NodeId id, std::span<const int64_t> indices,
+                     std::span<double> out) {
+  const int64_t keys = e.extents(graph.node(id).results[0])[3];
+  int64_t row = -1;
+  std::span<const double> scores;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] / keys != row) scores = scores_of_row(e, graph, id, row = indices[i] / keys);
+    out[i] = scores[static_cast<size_t>(indices[i] % keys)];
+  }
 }
 
 double of_scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t result, int64_t index) {
@@ -253,8 +270,9 @@ double of_scores_element(ElementEvaluator& e, const Graph& graph, NodeId id, uin
     const int64_t offset = integer_of(node.attributes, "causal_offset");
     const int64_t kept = causal ? kept_of_causal(keys, row % queries, offset) : keys;
     std::vector<double> row_scores(static_cast<size_t>(keys), -k_infinity);
-    e.prepare(scores, kept, [&](int64_t key) { return row * keys + key; });
-    for (int64_t key = 0; key < kept; ++key) row_scores[static_cast<size_t>(key)] = e.at(scores, row * keys + key);
+    std::vector<int64_t> indices(static_cast<size_t>(kept));
+    std::iota(indices.begin(), indices.end(), row * keys);
+    e.many(scores, indices, row_scores);
     const int64_t head = row / queries / (extents[1] / of_v[1]);
     fill_from_scores(std::move(row_scores), *e.matrix(1, v, head * keys * width, keys, width), out);
   };
@@ -487,6 +505,7 @@ std::span<const OpDef> attention_ops() {
        .attributes = {scale},
        .infer = infer_scores,
        .element = scores_element,
+       .elements = scores_elements,
        .decompose = decompose_scores},
       {.name = "attention_of_scores",
        .kind = OpKind::attention,

@@ -12,9 +12,9 @@ namespace {
 
 // Work is counted in products of a contraction's tight loop: what finding and comparing an element costs, what a node
 // costs for an element in a loop of its own, and when it is asked for one element after another, as the sums of
-// reductions are.
+// reductions are. What a score is made of is computed along a row of keys, and of a bias once for heads that share it.
 constexpr double k_element_work = 1'024, k_node_work = 256, k_single_work = 512;
-constexpr double k_exponential_work = 128, k_comparison_work = 64;
+constexpr double k_exponential_work = 128, k_comparison_work = 64, k_score_work = 64;
 // What the elements of an output may cost, 130 ms of one core at most. A count, so that a busy machine looks at no less. What
 // is made of more pieces, as short vectors make it, has more places where one can be wrong: each piece may cost as much.
 constexpr double k_piece_work = 0x1.1p17, k_usual_work = 0x1.5p29, k_most_work = 0x1.1p31;
@@ -128,8 +128,8 @@ Work work_of(const KernelSpec& spec, bool shares_rows, double nodes) {
       return {0, static_cast<double>(gemm.k) + k_element_work + nodes * k_node_work};
     }
     Work operator()(const AttentionSpec& a) const {
-      const double work =
-          static_cast<double>(a.k_len) * (static_cast<double>(a.head_dim + a.value_dim) + k_exponential_work);
+      const double score = static_cast<double>(a.score.exprs.size()) * k_score_work + k_exponential_work;
+      const double work = static_cast<double>(a.k_len) * (static_cast<double>(a.head_dim + a.value_dim) + score);
       return shares_rows ? Work{work, k_element_work} : Work{0, work};
     }
     Work operator()(const AttentionBackwardSpec& backward) const {

@@ -13,33 +13,48 @@ SCORES_IN_CACHE = 1 << 20  # so many are made of one block of queries, and are d
 def attend(query, key, value, bias, scale: float, causal: bool):
     """(out, lse) of attention, lse the natural logarithm of the sums; keys and values may have fewer heads. A query that sees no
     key has zeros and -inf."""
-    key, value = (as_many_heads(wide(x), query) for x in (key, value))
+    dtype = query.dtype
+    query, key, value = wide(query) * scale, *(as_many_heads(wide(x), query) for x in (key, value))
     extents = (*query.shape[:3], key.shape[2])
     bias = None if bias is None else bias.expand(extents)
-    count = max(1, SCORES_IN_CACHE // max(1, extents[0] * extents[1] * extents[3]))
-    blocks = []
-    for first in range(0, max(1, extents[2]), count):
-        rows, keys = slice(first, first + count), slice(first + count if causal else None)
-        scores = scores_of(wide(query[:, :, rows]), key[:, :, keys], scale)
-        scores = _masked(scores, None if bias is None else bias[:, :, rows, keys], causal, first)
-        blocks.append(normalised(scores, value[:, :, keys]))
-    out, lse = blocks[0] if len(blocks) == 1 else (torch.cat(results, 2) for results in zip(*blocks))
-    return out.to(query.dtype), lse
+
+    def of_rows(rows: slice, keys: slice):
+        scores = query[:, :, rows] @ key[:, :, keys].transpose(-2, -1)
+        scores = scores if bias is None else scores + bias[:, :, rows, keys]
+        return normalised(_masked(scores, causal, rows.start), value[:, :, keys])
+
+    out, lse = _in_blocks(of_rows, extents, causal)
+    return out.to(dtype), lse
 
 
 def attention_scores(query, key, scale: float):
-    return scores_of(wide(query), as_many_heads(wide(key), query), scale)
+    return (wide(query) * scale) @ as_many_heads(wide(key), query).transpose(-2, -1)
 
 
 def attention_of_scores(scores, value, causal: bool):
     """(out, lse) as attend's, of scores however they were made."""
-    out, lse = normalised(_masked(scores, None, causal), as_many_heads(wide(value), scores))
-    return out.to(value.dtype), lse
+    dtype, value = value.dtype, as_many_heads(wide(value), scores)
+
+    def of_rows(rows: slice, keys: slice):
+        return normalised(_masked(scores[:, :, rows, keys], causal, rows.start), value[:, :, keys])
+
+    out, lse = _in_blocks(of_rows, scores.shape, causal)
+    return out.to(dtype), lse
+
+
+def _in_blocks(of_rows, extents: tuple, causal: bool):
+    """What of_rows gives of all queries: of some at a time, and of the keys that these may see."""
+    batch, heads, queries, keys = extents
+    count = max(1, SCORES_IN_CACHE // max(1, batch * heads * keys))
+    starts = range(0, max(1, queries), count)
+    blocks = [of_rows(slice(first, first + count), slice(first + count if causal else None)) for first in starts]
+    return blocks[0] if len(blocks) == 1 else (torch.cat(results, 2) for results in zip(*blocks))
 
 
 def attend_backward(grad, query, key, value, out, lse, bias, scale: float, causal: bool):
     """Gradients of query, key and value."""
-    scores = _masked(scores_of(wide(query), as_many_heads(wide(key), query), scale), bias, causal)
+    scores = scores_of(wide(query), as_many_heads(wide(key), query), scale)
+    scores = _masked(scores if bias is None else scores + bias, causal)
     weights, grad_scores = gradient_of_scores(scores, grad, value, out, lse, None)
     return gradients(grad_scores, weights, grad, query, key, value, scale)
 
@@ -58,9 +73,8 @@ def scores_of(query, key, scale: float):
     return (query @ key.transpose(-2, -1)) * scale
 
 
-def _masked(scores, bias, causal: bool, first: int = 0):
-    """Of the queries from `first` on."""
-    scores = scores if bias is None else scores + bias
+def _masked(scores, causal: bool, first: int = 0):
+    """Of the queries from `first` on, without the keys after each."""
     if not causal:
         return scores
     seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(first)

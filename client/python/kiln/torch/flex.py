@@ -175,7 +175,7 @@ def _forward(graph: fx.Graph, call: _Call):
 
         results = _trace(graph, dense, [query, key, value, *_captures(call)])
     yield _laid_out(graph, results[0], out)
-    yield _trace(graph, lambda lse: lse / LN_2, [results[1]])[0]
+    yield node_of(graph, aten.div.Tensor, (results[1], LN_2), results[1].meta["val"])
     if any(user.args[1] == 2 for user in call.node.users):
         def largest_of(query, key, *captures):
             return _all_scores(call, query, key, captures, count).amax(-1) / LN_2
@@ -187,7 +187,7 @@ def _backward(graph: fx.Graph, call: _Call):
     *expected, of_captures = call.node.meta["val"]
     operands = [call.grad, call.query, call.key, call.value, call.out]
     is_plain = call.grad_lse is None or _is_zero(call.grad_lse)
-    lse = _trace(graph, lambda lse: lse * LN_2, [call.lse])[0]
+    lse = node_of(graph, aten.mul.Tensor, (call.lse, LN_2), call.lse.meta["val"])
     if is_plain and call.has_bias and not any(isinstance(g, torch.Tensor) for g in of_captures):
         bias, causal = _bias(graph, call)
         values = tuple(g.new_empty(g.shape) for g in expected)
@@ -231,12 +231,14 @@ def _all_scores(call: _Call, query, key, captures, count: int):
 def _bias(graph: fx.Graph, call: _Call) -> tuple[fx.Node | None, bool]:
     """(what is added to scores, whether keys after the query are left out besides)."""
     count = len(_nodes(call.score_captures))
-    everything, causal = _mask_said(call)
-    if everything and not adds_something(call.score.graph):
+    (everything, causal), is_scored = _mask_said(call), adds_something(call.score.graph)
+    if everything and not is_scored:
         return None, causal
 
     def bias_of(*captures):
-        bias = call.scored(torch.zeros((), dtype=torch.float32), None, _given(call.score_captures, captures[:count]))
+        bias = torch.zeros((), dtype=torch.float32)
+        if is_scored:
+            bias = call.scored(bias, None, _given(call.score_captures, captures[:count]))
         if everything:
             return bias
         return torch.where(call.seen(_given(call.mask_captures, captures[count:])), bias, -math.inf)
