@@ -14,6 +14,7 @@ Configured by client.check: first, never, or always.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import functools
 import hashlib
@@ -25,6 +26,7 @@ import platform
 import random
 import re
 import tempfile
+import threading
 import weakref
 from dataclasses import dataclass
 
@@ -78,6 +80,8 @@ class Record:
 
     def read(self) -> str:
         """Agreement holds for the very plans that agreed, a quarantine for the key."""
+        if (writing := _writing.get(self.name)) is not None and writing.is_alive():
+            writing.join()
         client = _session.session().client()
         if not self.name or client is None:
             return UNKNOWN
@@ -94,6 +98,23 @@ class Record:
         except Exception as error:  # noqa: BLE001: without a daemon, each process checks for itself
             session.is_check_unkept = True
             session.note_fallback("check", f"not kept: {error}")
+
+    def write_beside(self, state: str) -> None:
+        """As write, but the caller does not wait for the daemon: read() does, and Python when it ends."""
+        context = contextvars.copy_context()
+
+        def write() -> None:
+            context.run(self.write, state)
+            _writing.pop(self.name, None)
+
+        _writing[self.name] = thread = threading.Thread(target=write, name="kiln-check")
+        try:
+            thread.start()
+        except RuntimeError:  # Python ends, or there are too many threads
+            write()
+
+
+_writing: dict[str, threading.Thread] = {}  # what is being kept of programs, by their records' names
 
 
 @dataclass(frozen=True)
@@ -202,7 +223,7 @@ class Checked:
         self._settle(self if self._always else self.program, AGREED)
         if not self._kept:
             self._kept = True
-            self._record.write(AGREED)
+            self._record.write_beside(AGREED)
 
     def _reject(self, difference: str, tensors: list, wanted: list, got: list) -> None:
         session = _session.session()
