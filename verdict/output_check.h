@@ -29,12 +29,13 @@ class OutputCheck {
       }
     }
   }
+  /// The reference's values, of each block.
+  std::vector<std::vector<double>> expected_blocks() const;
   /// Both take an element's place in the buffer: what is there, and whether it is not to be compared.
   Status compare(const std::function<double(int64_t)>& got, const std::function<bool(int64_t)>& skip,
                  Verdict& verdict) const;
 
  private:
-  std::vector<std::vector<double>> expected_blocks() const;
   Status look_into(std::vector<Doubt> doubts, Verdict& verdict) const;
   bool is_excused_by_rounding(const Doubt& doubt, Verdict& verdict) const;
   double allowed(double exact, double scale) const;

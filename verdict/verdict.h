@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@
 namespace kiln {
 
 class OutputCheck;
+
+/// What the reference gives of demanded elements, block by block, row by row.
+struct ExpectedBlocks {
+  DemandedBlocks demanded;
+  std::vector<std::vector<double>> values;
+};
 
 /// What an output buffer of a kernel must hold: element `flat` (row-major over `dims`) lies at the sum of
 /// index times stride, in elements. `expected` is the f64 reference.
@@ -34,7 +41,13 @@ struct OutputReference {
   /// `expected` of the kernel's own steps, each value kept in the range of its accumulator: exp(100) is infinite in f32. Asked
   /// only in the harsh situation, of elements that miss the tolerance. May be empty.
   std::function<double(int64_t flat)> within_range = {};
+  /// What foresee() computed.
+  std::shared_ptr<const ExpectedBlocks> foreseen = {};
 };
+
+/// Computes what a verdict in an ordinary situation will compare this output with, as long as it demands the same: before there
+/// is a candidate.
+void foresee(OutputReference& output);
 
 /// How an accepted candidate did.
 struct Verdict {

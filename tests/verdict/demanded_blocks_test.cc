@@ -7,6 +7,8 @@
 #include <numeric>
 #include <set>
 
+#include "verdict/output_check.h"
+
 namespace kiln {
 namespace {
 
@@ -105,6 +107,23 @@ TEST(DemandedBlocks, LeaveOutRowsAndThenColumnsWhereEvenOneElementATileIsTooMuch
 TEST(DemandedBlocks, ComeTheSameAgain) {
   const Demand demand{{512, 3'072}, 6, 64, 0, 1'792, 0x1p27};
   EXPECT_EQ(demanded_blocks(demand).blocks, demanded_blocks(demand).blocks);
+}
+
+TEST(DemandedBlocks, ThatWereForeseenAreNotAskedForAgainAndOthersAre) {
+  size_t asked = 0;
+  OutputReference output{.dims = {64, 64}, .strides = {64, 1}, .expected = [&](int64_t flat) {
+                           ++asked;
+                           return static_cast<double>(flat);
+                         }};
+  const auto expected = [&] { return OutputCheck(output, DType::f32, Situation::plain).expected_blocks(); };
+  const auto wanted = expected();
+  foresee(output);
+  asked = 0;
+  EXPECT_EQ(expected(), wanted);
+  EXPECT_EQ(asked, 0U);
+  output.demand = {.dims = {64, 64}, .tile_rows = 8, .tile_columns = 8, .work = 1e5};
+  EXPECT_NE(expected(), wanted);
+  EXPECT_GT(asked, 0U);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "autotune/machine_lock.h"
@@ -97,6 +98,18 @@ class KernelBuild {
     m_first = compile(m_schedules.front());
     KILN_RETURN_IF_ERROR(m_first->status());
     return code_artifact(**m_first, m_target.backend);
+  }
+
+  /// As compile_first, for `beside`, while the reference computes what the code will be compared with.
+  void compile_beside_reference(CandidateRunner& runner, const Beside& beside) {
+    if (m_made_before != nullptr || m_schedules.empty()) return;
+    m_runner = &runner;
+    const std::jthread compiling([&] {
+      if (const auto first = compile_first(); first.ok()) beside({&*first, 1});
+    });
+    if (!prepare(Situation::plain).ok()) return;  // run() says why
+    m_reference->aim_at({&m_schedules.front(), 1});
+    m_reference->foresee();
   }
 
   /// Code that was made before does not get its verdict any more.
@@ -320,6 +333,20 @@ class KernelBuilds {
     return kernels;
   }
 
+  /// The same of one job, whose reference computes on another thread than compiles it.
+  Expected<std::vector<BuiltKernel>> run_one(const Beside& beside) {
+    std::vector<BuiltKernel> kernels(1);
+    const auto build = [&](size_t, CandidateRunner* runner) -> Status {
+      KernelBuild& kernel = build_of(0, runner);
+      if (runner != nullptr) kernel.compile_beside_reference(*runner, beside);
+      KILN_ASSIGN_OR_RETURN(kernels[0], kernel.run(runner));
+      m_environment.progress("compile", 1, 1, kernel_name(m_jobs[0].spec()));
+      return {};
+    };
+    KILN_RETURN_IF_ERROR(for_each(1, true, build));
+    return kernels;
+  }
+
  private:
   using Work = std::function<Status(size_t item, CandidateRunner* runner)>;
 
@@ -373,6 +400,7 @@ Expected<std::vector<BuiltKernel>> build_kernels(std::span<const KernelJob> jobs
                                                  const BuildEnvironment& environment, const Beside& beside) {
   KernelBuilds builds(jobs, target, environment);
   if (!beside) return builds.run({});
+  if (jobs.size() == 1 && environment.threads() > 1) return builds.run_one(beside);
   const auto first = builds.compile_first();
   if (!first.ok()) return builds.run({});
   return builds.run([&] { beside(*first); });

@@ -69,6 +69,10 @@ void LaunchReference::aim_at(std::span<const Schedule> schedules) {
   }
 }
 
+void LaunchReference::foresee() {
+  for (OutputReference& output : m_outputs) kiln::foresee(output);
+}
+
 bool LaunchReference::finds_bad_index(bool thoroughly) const {
   constexpr double k_share = 0x1p-7;
   for (const OutputReference& output : m_outputs) {

@@ -25,6 +25,9 @@ class LaunchReference {
   /// Has the verdict see each tile of kernels that one of these schedules made; small ones of which nothing is known.
   void aim_at(std::span<const Schedule> schedules);
 
+  /// Computes what the verdict in an ordinary situation will compare with.
+  void foresee();
+
   /// They refer to what this object owns.
   const std::vector<OutputReference>& outputs() const { return m_outputs; }
 

@@ -279,11 +279,12 @@ TEST_F(KernelBuilderTest, ARightKernelWithAPlantedNeighbourIsStillTheOnlyOneBuil
 }
 
 TEST_F(KernelBuilderTest, WhatIsDoneBesideTheVerdictsIsGivenTheFirstCandidatesThatCompile) {
-  const std::vector<KernelJob> jobs(3, {{}, "{}", &m_plan, &m_plan.launches.front()});
   const BuildEnvironment environment{
-      .make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); }};
+      .make_runner = [](const Target&) { return ProcessRunner::create({.executor_path = KILN_EXECUTOR_PATH}); },
+      .threads = [] { return size_t{2}; }};
   const Target target = host_target();
-  const auto is_foreseen = [&](const std::vector<Plant>& plants) -> std::optional<bool> {
+  const auto is_foreseen = [&](size_t count, const std::vector<Plant>& plants) -> std::optional<bool> {
+    const std::vector<KernelJob> jobs(count, {{}, "{}", &m_plan, &m_plan.launches.front()});
     std::vector<Digest> first, made;
     const PlantedBackend backend(plants);
     const auto built =
@@ -297,9 +298,11 @@ TEST_F(KernelBuilderTest, WhatIsDoneBesideTheVerdictsIsGivenTheFirstCandidatesTh
     for (const BuiltKernel& kernel : *built) EXPECT_EQ(kernel.schedule, "right");
     return first == made;
   };
-  EXPECT_EQ(is_foreseen({right()}), true);
-  EXPECT_EQ(is_foreseen({wrong(), right()}), false);
-  EXPECT_EQ(is_foreseen({bad_plants()[0], right()}), std::nullopt);
+  for (const size_t count : {1, 3}) {
+    EXPECT_EQ(is_foreseen(count, {right()}), true);
+    EXPECT_EQ(is_foreseen(count, {wrong(), right()}), false);
+    EXPECT_EQ(is_foreseen(count, {bad_plants()[0], right()}), std::nullopt);
+  }
 }
 
 }  // namespace
