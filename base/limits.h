@@ -20,8 +20,9 @@ inline constexpr size_t k_text_bytes = size_t{64} << 20;
 
 // Kernels.
 inline constexpr size_t k_kernel_buffers = 128;
-inline constexpr size_t k_launch_extents = 64;  // beside the buffers they fit a device's argument of 4 KiB
+inline constexpr size_t k_launch_extents = 64;     // beside the buffers they fit a device's argument of 4 KiB
 inline constexpr size_t k_many_sizes_symbols = 4;  // of a program for many sizes
+inline constexpr size_t k_many_sizes_graphs = 8;   // of one graph, by which of its symbols are the same
 inline constexpr uint64_t k_many_sizes_scratch_bytes = uint64_t{256} << 20;  // of the same, at the largest sizes
 inline constexpr size_t k_code_bytes = size_t{16} << 20;
 inline constexpr size_t k_task_workspace_bytes = size_t{256} << 20;

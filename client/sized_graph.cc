@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "frontend/infer/bind_symbols.h"
 
 namespace kiln {
@@ -16,38 +17,65 @@ bool serves(const Resolver::ForSizes& found, std::span<const int64_t> sizes) {
 
 }  // namespace
 
-Expected<std::unique_ptr<SizedGraph>> SizedGraph::create(Client& client, const Graph& graph) {
+Expected<std::unique_ptr<SizedGraph>> SizedGraph::create(Client& client, Graph graph) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
-  return std::unique_ptr<SizedGraph>(new SizedGraph(client, graph));
+  return std::unique_ptr<SizedGraph>(new SizedGraph(client, std::move(graph)));
 }
 
-std::optional<Resolver::ForSizes> SizedGraph::find(std::span<const int64_t> sizes) {
-  {
-    const std::scoped_lock lock(m_mutex);
-    const auto known = std::ranges::find_if(m_found, [&](const auto& found) { return serves(found, sizes); });
-    if (known != m_found.end()) return *known;
+SizedGraph::Sizes SizedGraph::merged_sizes(std::span<const int64_t> sizes) const {
+  Sizes merged;
+  const bool merges = sizes.size() > limits::k_many_sizes_symbols;
+  for (const int64_t size : sizes) {
+    const auto same = merges ? std::ranges::find(merged.sizes, size) : merged.sizes.end();
+    merged.into.push_back(static_cast<SymbolId>(same - merged.sizes.begin()));
+    if (same == merged.sizes.end()) merged.sizes.push_back(size);
   }
-  auto found = m_client.find_for_sizes(m_canonical.digest, sizes);
+  return merged;
+}
+
+SizedGraph::Merged& SizedGraph::merged(const std::vector<SymbolId>& into) {
+  const auto known = m_merged.find(into);
+  if (known != m_merged.end()) return known->second;
+  return m_merged.emplace(into, Merged{canonicalise(merge_symbols(m_graph, into))}).first->second;
+}
+
+std::optional<Resolver::ForSizes> SizedGraph::find(const Sizes& sizes) {
   const std::scoped_lock lock(m_mutex);
-  if (found) m_found.push_back(*found);
+  if (m_merged.size() >= limits::k_many_sizes_graphs && !m_merged.contains(sizes.into)) return std::nullopt;
+  Merged& graph = merged(sizes.into);
+  const auto known = std::ranges::find_if(graph.found, [&](const auto& found) { return serves(found, sizes.sizes); });
+  if (known != graph.found.end()) return *known;
+  auto found = m_client.find_for_sizes(graph.canonical.digest, sizes.sizes);
+  if (found) graph.found.push_back(*found);
   return found;
 }
 
 size_t SizedGraph::known() {
   const std::scoped_lock lock(m_mutex);
-  return m_found.size();
+  size_t count = 0;
+  for (const auto& [into, graph] : m_merged) count += graph.found.size();
+  return count;
 }
 
 Expected<std::optional<Client::Compiled>> SizedGraph::program(std::span<const int64_t> sizes) {
-  KILN_RETURN_IF_ERROR(check_guards(m_canonical.graph, sizes));
+  KILN_RETURN_IF_ERROR(check_guards(m_graph, sizes));
   const std::optional<Client::Compiled> none;
   if (!m_client.serves_many_sizes()) return none;
-  const auto found = find(sizes);
+  const Sizes merged = merged_sizes(sizes);
+  const auto found = find(merged);
   if (!found) return none;
-  auto compiled = m_client.load(*found, sizes);
+  auto compiled = m_client.load(*found, merged.sizes);
   if (!compiled.ok())
     return none;  // a kernel is gone from the cache: the build that the caller then asks for makes it anew
   return std::optional(std::move(*compiled));
+}
+
+Status SizedGraph::build(const Client::CompileOptions& options) {
+  KILN_RETURN_IF_ERROR(check_guards(m_graph, options.symbol_values));
+  const Sizes merged = merged_sizes(options.symbol_values);
+  Client::CompileOptions asked = options;
+  asked.symbol_values = merged.sizes;
+  return m_client.build_for_sizes(canonicalise(merge_symbols(m_graph, merged.into)), asked);
 }
 
 }  // namespace kiln

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,11 +12,12 @@
 namespace kiln {
 
 /// A graph of symbols, of which one process wants programs for ever other sizes: those that programs for many sizes give.
+/// Where the graph has more symbols than these programs have, those of equal sizes are taken for one.
 /// The client must outlive it. Threading: any thread at once.
 class SizedGraph {
  public:
   /// Errors: as of Client::compile, for the graph.
-  static Expected<std::unique_ptr<SizedGraph>> create(Client& client, const Graph& graph);
+  static Expected<std::unique_ptr<SizedGraph>> create(Client& client, Graph graph);
 
   /// The program for these sizes, one for each symbol; nothing where no program in the cache serves them. Nobody is asked.
   /// Errors: failed_precondition for a guard that does not hold; invalid_argument for another number of sizes.
@@ -23,16 +25,30 @@ class SizedGraph {
   /// How many programs for many sizes have served so far.
   size_t known();
   /// Waits until the daemon has built what serves options.symbol_values. Errors: as of Client::build_for_sizes.
-  Status build(const Client::CompileOptions& options) { return m_client.build_for_sizes(m_canonical, options); }
+  Status build(const Client::CompileOptions& options);
 
  private:
-  SizedGraph(Client& client, const Graph& graph) : m_client(client), m_canonical(canonicalise(graph)) {}
-  std::optional<Resolver::ForSizes> find(std::span<const int64_t> sizes);
+  /// The graph with some of its symbols taken for one.
+  struct Merged {
+    Canonical canonical;
+    std::vector<Resolver::ForSizes> found = {};  // few, since their ranges do not overlap much
+  };
+  /// Which of the graph's symbols are one, and the sizes of what is left.
+  struct Sizes {
+    std::vector<SymbolId> into;
+    std::vector<int64_t> sizes;
+  };
+
+  SizedGraph(Client& client, Graph graph) : m_client(client), m_graph(std::move(graph)) {}
+  Sizes merged_sizes(std::span<const int64_t> sizes) const;
+  /// Call with m_mutex held.
+  Merged& merged(const std::vector<SymbolId>& into);
+  std::optional<Resolver::ForSizes> find(const Sizes& sizes);
 
   Client& m_client;
-  const Canonical m_canonical;
+  const Graph m_graph;
   std::mutex m_mutex;
-  std::vector<Resolver::ForSizes> m_found;  // m_mutex guards it; few, since their ranges do not overlap much
+  std::map<std::vector<SymbolId>, Merged> m_merged;  // m_mutex guards it; a few: sizes are equal for a reason
 };
 
 }  // namespace kiln

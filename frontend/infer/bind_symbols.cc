@@ -1,5 +1,8 @@
 #include "frontend/infer/bind_symbols.h"
 
+#include <cassert>
+#include <functional>
+
 #include "frontend/ops/attributes.h"
 
 namespace kiln {
@@ -27,36 +30,78 @@ Status check_guard(const Guard& guard, std::span<const int64_t> extents) {
   return {};
 }
 
-Expected<std::vector<Dim>> bind_dims(const std::vector<Dim>& dims, std::span<const int64_t> extents) {
-  std::vector<Dim> bound;
+/// What a dim of a graph is in another.
+using NewDim = std::function<Expected<Dim>(const Dim&)>;
+
+Expected<std::vector<Dim>> rewritten(const std::vector<Dim>& dims, const NewDim& new_dim) {
+  std::vector<Dim> result;
   for (const Dim& dim : dims) {
-    const std::optional<int64_t> value = dim.evaluate(extents);
-    if (!value || *value < 0) return invalid_argument("dim {} has no extent of 0 or more", dim.to_string());
-    bound.emplace_back(*value);
+    KILN_ASSIGN_OR_RETURN(result.emplace_back(), new_dim(dim));
   }
-  return bound;
+  return result;
 }
 
-Expected<TensorType> bind_type(const TensorType& type, std::span<const int64_t> extents) {
-  TensorType bound{type.dtype, {}, {}};
-  KILN_ASSIGN_OR_RETURN(bound.shape, bind_dims(type.shape, extents));
-  KILN_ASSIGN_OR_RETURN(bound.strides, bind_dims(type.strides, extents));
-  return bound;
+Expected<TensorType> rewritten(const TensorType& type, const NewDim& new_dim) {
+  TensorType result{type.dtype, {}, {}};
+  KILN_ASSIGN_OR_RETURN(result.shape, rewritten(type.shape, new_dim));
+  KILN_ASSIGN_OR_RETURN(result.strides, rewritten(type.strides, new_dim));
+  return result;
 }
 
-Expected<Attributes> bind_attributes(const Node& node, std::span<const int64_t> extents) {
+Expected<Attributes> rewritten_attributes(const Node& node, const NewDim& new_dim) {
   Attributes attributes = node.attributes;
   for (auto& [name, value] : attributes) {
     const Shape* shape = std::get_if<Shape>(&value);
     if (shape == nullptr) continue;
-    KILN_ASSIGN_OR_RETURN(Shape bound, bind_dims(*shape, extents));
-    value = std::move(bound);
+    KILN_ASSIGN_OR_RETURN(Shape dims, rewritten(*shape, new_dim));
+    value = std::move(dims);
     for (const AttributeDef& def : node.op->attributes) {
       if (def.name == name && def.type == AttributeType::extent)
         value = extent_attribute(Dim(std::get<Shape>(value)[0]));
     }
   }
   return attributes;
+}
+
+/// Adds the inputs, nodes and outputs of one graph to another without any. Nodes keep their ids.
+Status rewrite(const Graph& graph, const NewDim& new_dim, Graph& result) {
+  for (const ValueId input : graph.inputs()) {
+    KILN_ASSIGN_OR_RETURN(TensorType type, rewritten(graph.type(input), new_dim));
+    result.add_input(std::move(type), graph.value(input).name);
+  }
+  // A graph may name inputs after nodes: ids are translated, in practice to themselves.
+  std::vector<ValueId> renamed(graph.values().size(), k_none);
+  for (size_t i = 0; i < graph.inputs().size(); ++i) renamed[graph.inputs()[i]] = result.inputs()[i];
+  static const OpDef* const extent = find_op("extent");
+  static const OpDef* const full = find_op("full");
+  for (const Node& node : graph.nodes()) {
+    std::vector<ValueId> operands;
+    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : renamed[operand]);
+    std::vector<TensorType> types;
+    for (const ValueId value : node.results) {
+      KILN_ASSIGN_OR_RETURN(types.emplace_back(), rewritten(graph.type(value), new_dim));
+    }
+    KILN_ASSIGN_OR_RETURN(Attributes attributes, rewritten_attributes(node, new_dim));
+    const OpDef* op = node.op;
+    if (op == extent && extent_of(attributes, "value").is_constant()) {
+      op = full;
+      const auto value = static_cast<double>(extent_of(attributes, "value").constant());
+      attributes = {{"dtype", dtype_of(attributes, "dtype")}, {"shape", Shape{}}, {"value", value}};
+    }
+    const NodeId id = result.add_node(op, std::move(operands), std::move(attributes), std::move(types));
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      renamed[node.results[r]] = result.node(id).results[r];
+      result.set_name(result.node(id).results[r], graph.value(node.results[r]).name);
+    }
+  }
+  std::vector<ValueId> outputs;
+  for (const ValueId output : graph.outputs()) outputs.push_back(renamed[output]);
+  result.set_outputs(std::move(outputs));
+  for (size_t i = 0; i < graph.output_strides().size(); ++i) {
+    KILN_ASSIGN_OR_RETURN(std::vector<Dim> strides, rewritten(graph.output_strides()[i], new_dim));
+    result.set_output_strides(i, std::move(strides));
+  }
+  return {};
 }
 
 }  // namespace
@@ -71,45 +116,33 @@ Status check_guards(const Graph& graph, std::span<const int64_t> extents) {
 
 Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extents) {
   KILN_RETURN_IF_ERROR(check_guards(graph, extents));
-
   Graph bound;
-  for (const ValueId input : graph.inputs()) {
-    KILN_ASSIGN_OR_RETURN(TensorType type, bind_type(graph.type(input), extents));
-    bound.add_input(std::move(type), graph.value(input).name);
-  }
-  // A graph may name inputs after nodes: ids are translated, in practice to themselves.
-  std::vector<ValueId> renamed(graph.values().size(), k_none);
-  for (size_t i = 0; i < graph.inputs().size(); ++i) renamed[graph.inputs()[i]] = bound.inputs()[i];
-  static const OpDef* const extent = find_op("extent");
-  static const OpDef* const full = find_op("full");
-  for (const Node& node : graph.nodes()) {
-    std::vector<ValueId> operands;
-    for (const ValueId operand : node.operands) operands.push_back(operand == k_none ? k_none : renamed[operand]);
-    std::vector<TensorType> types;
-    for (const ValueId result : node.results) {
-      KILN_ASSIGN_OR_RETURN(types.emplace_back(), bind_type(graph.type(result), extents));
-    }
-    KILN_ASSIGN_OR_RETURN(Attributes attributes, bind_attributes(node, extents));
-    const OpDef* op = node.op;
-    if (op == extent) {
-      op = full;
-      const auto value = static_cast<double>(extent_of(attributes, "value").constant());
-      attributes = {{"dtype", dtype_of(attributes, "dtype")}, {"shape", Shape{}}, {"value", value}};
-    }
-    const NodeId id = bound.add_node(op, std::move(operands), std::move(attributes), std::move(types));
-    for (size_t r = 0; r < node.results.size(); ++r) {
-      renamed[node.results[r]] = bound.node(id).results[r];
-      bound.set_name(bound.node(id).results[r], graph.value(node.results[r]).name);
-    }
-  }
-  std::vector<ValueId> outputs;
-  for (const ValueId output : graph.outputs()) outputs.push_back(renamed[output]);
-  bound.set_outputs(std::move(outputs));
-  for (size_t i = 0; i < graph.output_strides().size(); ++i) {
-    KILN_ASSIGN_OR_RETURN(std::vector<Dim> strides, bind_dims(graph.output_strides()[i], extents));
-    bound.set_output_strides(i, std::move(strides));
-  }
+  const auto bind = [&](const Dim& dim) -> Expected<Dim> {
+    const std::optional<int64_t> value = dim.evaluate(extents);
+    if (!value || *value < 0) return invalid_argument("dim {} has no extent of 0 or more", dim.to_string());
+    return Dim(*value);
+  };
+  KILN_RETURN_IF_ERROR(rewrite(graph, bind, bound));
   return bound;
+}
+
+Graph merge_symbols(const Graph& graph, std::span<const SymbolId> into) {
+  Graph merged;
+  for (SymbolId id = 0; id < graph.symbols().size(); ++id) {
+    if (into[id] == merged.symbols().size()) merged.add_symbol(graph.symbols()[id]);
+  }
+  const auto merge = [&](const Dim& dim) {
+    std::vector<Dim::Term> terms = dim.terms();
+    for (Dim::Term& term : terms) {
+      for (SymbolId& symbol : term.symbols) symbol = into[symbol];
+    }
+    return Dim::from_terms(std::move(terms));
+  };
+  for (const Guard& guard : graph.guards()) merged.add_guard({merge(guard.dim), guard.relation, guard.modulus});
+  [[maybe_unused]] const Status status =
+      rewrite(graph, [&](const Dim& dim) { return Expected<Dim>(merge(dim)); }, merged);
+  assert(status.ok());
+  return merged;
 }
 
 }  // namespace kiln

@@ -16,4 +16,8 @@ Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extent
 /// What bind_symbols() says of the guards.
 Status check_guards(const Graph& graph, std::span<const int64_t> extents);
 
+/// The graph where symbols that are the same have one name: `into[id]` is the new number of symbol `id`. Numbers are given as
+/// symbols come: 0 to the first, and the next to each that is not the same as one before. Nodes keep their ids.
+Graph merge_symbols(const Graph& graph, std::span<const SymbolId> into);
+
 }  // namespace kiln

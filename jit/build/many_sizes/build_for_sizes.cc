@@ -51,6 +51,20 @@ Expected<RegionPartition> bound(RegionPartition partition, const Sizes& sizes) {
   return partition;
 }
 
+/// A plan in which each launch has a spec of its own: which of them are equal depends on sizes.
+Plan with_specs_apart(Plan plan) {
+  std::vector<KernelSpec> specs;
+  std::vector<Digest> digests;
+  for (Launch& launch : plan.launches) {
+    specs.push_back(plan.specs[launch.spec]);
+    digests.push_back(plan.digests[launch.spec]);
+    launch.spec = static_cast<uint32_t>(specs.size() - 1);
+  }
+  plan.specs = std::move(specs);
+  plan.digests = std::move(digests);
+  return plan;
+}
+
 /// Tries one grid of ranges after the other.
 class SizedBuild {
  public:
@@ -106,7 +120,7 @@ class SizedBuild {
     for (const RegionClass& region_class : planned.partition.classes) {
       auto plan = fuse(region_class.graph);
       if (!plan.ok()) return plan.status().with_op(missing_op(region_class.graph, m_target.backend, m_target.target));
-      planned.plans.push_back(std::move(*plan));
+      planned.plans.push_back(with_specs_apart(std::move(*plan)));
     }
     return planned;
   }

@@ -223,15 +223,30 @@ def test_a_wrong_program_for_many_sizes_is_found_and_not_used_again(monkeypatch,
     assert "did not agree with torch" in capsys.readouterr().err
 
 
-def test_sizes_whose_programs_are_unlike_have_one_each(monkeypatch):
-    """More symbols than a program for many sizes has."""
-    def function(*tensors):
-        return [tensor * 2 + 1 for tensor in tensors]
+def doubled(*tensors):
+    return [tensor * 2 + 1 for tensor in tensors]
 
-    compiled = torch.compile(function, backend="kiln", dynamic=True)
+
+def step_of_many(compiled, sizes):
+    tensors = [torch.randn(size, 3) for size in sizes]
+    for ours, theirs in zip(compiled(*tensors), doubled(*tensors)):
+        torch.testing.assert_close(ours, theirs)
+    return kiln.stats()
+
+
+def test_a_graph_of_too_many_symbols_has_a_program_for_each_size():
+    compiled = torch.compile(doubled, backend="kiln", dynamic=True)
     for extra in range(3):
-        tensors = [torch.randn(5 + i + extra * (i + 1)) for i in range(6)]
-        for ours, theirs in zip(compiled(*tensors), function(*tensors)):
-            torch.testing.assert_close(ours, theirs)
-    assert kiln.stats()["misses"] >= 3
+        stats = step_of_many(compiled, [5 + i + extra * (i + 1) for i in range(6)])
+    assert stats["misses"] >= 3
     assert any("symbols" in str(row.get("reason", "")) for row in kiln.explain())
+
+
+def test_symbols_that_are_the_same_size_are_one():
+    """As the lengths of the keys and values of a model's layers are."""
+    compiled = torch.compile(doubled, backend="kiln", dynamic=True)
+    step_of_many(compiled, [5, 6, 7, 8, 9, 10])
+    before = step_of_many(compiled, [20, 20, 20, 20, 31, 31])
+    for equal, other in ((21, 30), (40, 19), (200, 255), (16, 17)):
+        after = step_of_many(compiled, [equal] * 4 + [other] * 2)
+    assert after["misses"] == before["misses"] and after["hits_mapped"] == before["hits_mapped"] + 4, kiln.explain()

@@ -114,6 +114,28 @@ TEST_F(BuilderTest, binding_symbols_replaces_them_everywhere_and_checks_guards) 
   EXPECT_THAT(status.message(), HasSubstr("does not hold: it is -1"));
 }
 
+TEST_F(BuilderTest, symbols_that_are_the_same_are_merged_everywhere) {
+  const Dim s = Dim::symbol(graph.add_symbol("s0")), t = Dim::symbol(graph.add_symbol("s1")),
+            u = Dim::symbol(graph.add_symbol("s2"));
+  const ValueId x = input(DType::f32, {s, u}), y = input(DType::f32, {t, u});
+  const ValueId count = builder.extent(s * t + u, DType::f32);
+  graph.set_outputs({builder.mul(builder.add(x, y), count)});
+  ASSERT_TRUE(builder.status().ok()) << builder.status().message();
+
+  const SymbolId into[] = {0, 0, 1};
+  const Graph merged = merge_symbols(graph, into);
+  const Dim first = Dim::symbol(0), second = Dim::symbol(1);
+  EXPECT_EQ(merged.symbols(), (std::vector<std::string>{"s0", "s2"}));
+  EXPECT_EQ(merged.type(merged.inputs()[1]).shape, (Shape{first, second}));
+  const Node& node = merged.node(merged.value(count).producer);
+  EXPECT_EQ(node.op->name, "extent");
+  EXPECT_EQ(std::get<Shape>(*find_attribute(node.attributes, "value"))[0], first * first + second);
+  ASSERT_FALSE(merged.guards().empty());
+  EXPECT_EQ(merged.guards()[0].dim, Dim()) << "that both are equal";
+  const int64_t extents[] = {5, 7};
+  EXPECT_TRUE(bind_symbols(merged, extents).ok());
+}
+
 TEST_F(BuilderTest, results_larger_than_the_limit_are_refused) {
   const ValueId x = input(DType::f32, {1});
   EXPECT_THAT(error_of("expand", {x}, {{"shape", Shape{int64_t{1} << 31, int64_t{1} << 31}}}).message(),

@@ -9,6 +9,7 @@ from .. import _session
 from . import programs, waiting
 from .binding import Layouts
 from .place import Place
+from .tally import owner_name
 
 
 class ManySizes:
@@ -16,7 +17,7 @@ class ManySizes:
 
     def __init__(self, text: str, inputs: list, outputs: list, place: Place, symbols: list) -> None:
         """As of a SymbolicSubgraph."""
-        self._text, self._place = text, place
+        self._text, self._place, self._label = text, place, owner_name()
         self._inputs, self._outputs = Layouts(symbols, inputs), Layouts(symbols, outputs)
         self._build, self._asked, self._is_wrong = None, (), False
         self._refused: set[tuple] = set()  # sizes by where they lie between powers of two: no program serves these
@@ -56,7 +57,8 @@ class ManySizes:
         if not self.serves or _place_of(values) in self._refused:
             return
         if self._build is None and len(waiting.building) < waiting.MAX_BUILDING:
-            self._build, self._asked = waiting.Build(functools.partial(programs.build_for_sizes, self._graph, values)), values
+            make = functools.partial(programs.build_for_sizes, self._graph, values, self._label)
+            self._build, self._asked = waiting.Build(make), values
         if waits and self._build is not None:
             self._build.thread.join()
             self._settle()

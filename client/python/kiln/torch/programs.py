@@ -96,9 +96,9 @@ def sized_graph(text: str, place: Place):
     return client.sized(text)
 
 
-def build_for_sizes(graph, values: tuple) -> None:
+def build_for_sizes(graph, values: tuple, label: str | None) -> None:
     """Has a program built that serves these sizes of a sized_graph(), and others around them. Raises kiln's Error."""
-    graph.build(values, deadline_ms=_deadline_ms.get(), label=owner_name())
+    graph.build(values, deadline_ms=_deadline_ms.get(), label=label)
 
 
 def compilations_of(program) -> int:
