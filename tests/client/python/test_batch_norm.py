@@ -19,8 +19,8 @@ INPUTS = {
     "one channel": ((8, 1, 4, 4), (0, 1, 2, 3)),
     "channels last": ((3, 5, 9, 7), (0, 2, 3, 1)),
     "a volume, channels last": ((2, 3, 4, 5, 3), (0, 2, 3, 4, 1)),
-    "rows": ((6, 5), (0, 1)),
-    "images of one pixel": ((6, 5, 1, 1), (0, 1, 2, 3)),
+    "rows": ((12, 5), (0, 1)),
+    "images of one pixel": ((12, 5, 1, 1), (0, 1, 2, 3)),
 }
 
 
@@ -93,6 +93,16 @@ def test_statistics_of_images_are_torchs_to_the_bit(is_dynamic):
     assert "batch_norm" not in str(kiln.stats()["fallback_ops"])
     for (name, buffer), expected in zip(ours.named_buffers(), theirs.buffers()):
         assert torch.equal(buffer, expected), name
+
+
+@pytest.mark.parametrize("image", [(), (1, 1)], ids=str)
+def test_running_statistics_of_a_few_rows_are_torchs_to_the_bit(image):
+    def statistics(x, mean, variance):
+        return aten._native_batch_norm_legit_functional(x, None, None, mean, variance, True, 0.3, 1e-3)[3:]
+
+    for rows in (2, 3, 6):
+        got, expected, _ = compiled(statistics, torch.randn(rows, 5, *image) * 3 + 5, torch.randn(5), torch.rand(5))
+        assert all(map(torch.equal, got, expected))
 
 
 STAYS = {
