@@ -101,6 +101,30 @@ def test_numbers_that_are_extents_are_kilns():
     assert kiln.stats()["fallback_ops"] == {}
 
 
+SHRUNK = {
+    "convolutions without padding": (lambda x, w, v: F.conv2d(F.conv2d(x, w).relu(), v), [(4, 3, 3, 3), (2, 4, 2, 1)]),
+    "places in an image": (lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), [(2, 5, 4, 2)]),
+    "places in an image, reflected": (lambda x, g: F.grid_sample(x, g, "bicubic", "reflection", align_corners=False), [(2, 5, 4, 2)]),
+    "places in an image, aligned": (lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True), [(2, 5, 4, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_extents_less_a_number_are_kilns(name, capfd):
+    torch._dynamo.reset()
+    function, shapes = SHRUNK[name]
+    others = [torch.randn(*shape, requires_grad=True) for shape in shapes]
+    compiled = torch.compile(function, backend="kiln")
+    for height in (6, 9, 4):
+        x = torch.randn(2, 3, height, height + 1, requires_grad=True)
+        expected, got = function(x, *others), compiled(x, *others)
+        grad = torch.randn_like(expected)
+        torch.testing.assert_close(got, expected)
+        for ours, theirs in zip(*(torch.autograd.grad(out, [x, *others], grad) for out in (got, expected))):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert kiln.stats()["fallback_ops"] == {} and "in torch" not in capfd.readouterr().err
+
+
 def test_further_steps_of_training_are_generated_once_for_a_range():
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(40, 96, bias=False), torch.nn.GELU(), torch.nn.Linear(96, 40, bias=False))

@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _len_torch_dispatch_stack,
 )
+from torch.utils._sympy.functions import Max
 
 VERSION = "2.13"
 
@@ -251,6 +252,11 @@ def _can_be_viewed_again(info) -> bool:
 
 def symbolic_expression(extent: torch.SymInt) -> sympy.Expr:
     return extent.node.expr
+
+
+def stride_expression(stride: torch.SymInt) -> sympy.Expr:
+    """Of a tensor with elements: what torch says for any is a product of Max(1, extent)."""
+    return stride.node.expr.replace(Max, lambda *of: sympy.Mul(*of) if len(of) == 2 and 1 in of else Max(*of))
 
 
 def differentiates_forward() -> bool:

@@ -26,9 +26,18 @@ def dim_of(extent) -> Dim:
     if isinstance(extent, int) and not isinstance(extent, bool):
         return extent
     if isinstance(extent, torch.SymInt):
-        expression = sympy.expand(compat.adapter().symbolic_expression(extent))
-        return int(expression) if expression.is_Integer else expression
+        return _expanded(compat.adapter().symbolic_expression(extent))
     raise Unsupported(f"{extent!r} is no extent")
+
+
+def _expanded(expression: sympy.Expr) -> Dim:
+    expression = sympy.expand(expression)
+    return int(expression) if expression.is_Integer else expression
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
+    """As dims, of a tensor with elements; of one without, nothing reads them."""
+    return tuple(s if isinstance(s, int) else _expanded(compat.adapter().stride_expression(s)) for s in tensor.stride())
 
 
 def meta_of(node: fx.Node):
@@ -55,7 +64,7 @@ def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
 def layout_of(node: fx.Node) -> tuple:
     """(dtype, shape, strides) of the node's tensor."""
     tensor = meta_of(node)
-    return *type_of(tensor), tuple(map(dim_of, tensor.stride()))
+    return *type_of(tensor), strides_of(tensor)
 
 
 def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -122,7 +131,7 @@ class Builder:
         self.inputs.append(node)
         if (panels := self._packed.get(node)) is not None:
             return panels.value(self, self.writer.input(*panels.layout(dtype)))
-        return self.writer.input(dtype, shape, tuple(map(dim_of, tensor.stride())))
+        return self.writer.input(dtype, shape, strides_of(tensor))
 
     def results(self, node: fx.Node) -> tuple:
         """All results of a node with several."""
@@ -207,7 +216,7 @@ class Builder:
         value = self.value(node)
         if value.root.startswith("%in"):
             value = self.op("cast", (value,), value.dtype, value.shape, dtype=DTypeName(value.dtype))
-        self.writer.output(value, tuple(map(dim_of, meta_of(node).stride())))
+        self.writer.output(value, strides_of(meta_of(node)))
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .binding import given
-from .builder import dim_of
+from .builder import dim_of, strides_of
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
 from .text import Unsupported
@@ -119,7 +119,7 @@ def _stand_in(fallback: fx.Graph, node: fx.Node, sizes: _Sizes) -> fx.Node:
     tensor = node.meta.get("val")
     if not isinstance(tensor, torch.Tensor):
         raise Unsupported(f"{node.name} is not to be had of the subgraph's inputs")
-    shape, strides = ([sizes.of(dim_of(e)) for e in extents] for extents in (tensor.shape, tensor.stride()))
+    shape, strides = ([sizes.of(d) for d in dims] for dims in (map(dim_of, tensor.shape), strides_of(tensor)))
     options = {"dtype": tensor.dtype, "device": tensor.device}
     memory = fallback.call_function(aten.empty_strided.default, (shape, strides), options)
     return fallback.call_function(aten.zeros_like.default, (memory,))

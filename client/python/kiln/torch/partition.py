@@ -24,7 +24,7 @@ from torch import fx
 from .._reasons import Reason
 from . import compat
 from .binding import Binding
-from .builder import Builder, dim_of, layout_of, meta_of, tensor_operands, type_of
+from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
 from .dropout import DRAWING, draw_mask, draw_seed, separate_masks
 from .loss_in_rows import run_loss, scaled
 from .place import Place, place_of
@@ -172,7 +172,7 @@ def _check_types(node: fx.Node, results: tuple) -> None:
         dtype, shape = type_of(tensor)
         if (result.dtype, result.shape) != (dtype, shape):
             raise Unsupported(f"row gives {result.dtype}{list(result.shape)}, torch {dtype}{list(shape)}")
-        dims_text([dim_of(s) for s in tensor.stride()])
+        dims_text(strides_of(tensor))
 
 
 def _several_results(node: fx.Node) -> bool:

@@ -92,6 +92,9 @@ def symbolic_expression(extent):
     raise NotAvailable("symbolic extents")
 
 
+stride_expression = symbolic_expression
+
+
 def differentiates_forward() -> bool:
     return False  # not told
 

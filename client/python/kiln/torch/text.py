@@ -41,7 +41,7 @@ class Value:
 
 
 def dim_text(dim: Dim) -> str:
-    """ "512", "s0*512", "2*s0*s1 + 3". Only polynomials with integer coefficients are dims."""
+    """ "512", "s0*512", "2*s0*s1 - 3". Only polynomials with integer coefficients are dims."""
     if isinstance(dim, int):
         return str(dim)
     polynomial = sympy.Poly(dim, *sorted(dim.free_symbols, key=str)) if dim.is_polynomial() else None
@@ -53,7 +53,7 @@ def dim_text(dim: Dim) -> str:
         if coefficient != 1 or not factors:
             factors.insert(0, str(coefficient))
         terms.append("*".join(factors))
-    return " + ".join(terms)
+    return " + ".join(terms).replace("+ -", "- ")
 
 
 def dims_text(dims: Sequence[Dim], brackets: str = "[]") -> str:

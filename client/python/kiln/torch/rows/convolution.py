@@ -30,12 +30,13 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
     return attributes, bool(transposed)
 
 
-def check(tensor: torch.Tensor, attributes: dict) -> None:
+def check(tensor: torch.Tensor, weight: torch.Tensor, attributes: dict) -> None:
     chosen = _session.session().convolution
     require(chosen != "torch", "a convolution: the configuration leaves them to torch")
     require(chosen == "kiln" or tensor.dtype in WIDE, "a convolution of halves: the configuration leaves these to torch")
     require(tensor.device.type == "cpu", "a convolution on another device than the CPU: its kernels are the CPU's")
     require(all(p >= 0 for p in attributes["padding"]), "a negative padding")
+    require(all(type(e) is int for e in weight.shape[2:]), "a convolution with a kernel of symbolic extents")
 
 
 def input_gradient(b: Builder, grad: Value, weight: Value, result: tuple, attributes: dict) -> Value:
@@ -46,7 +47,7 @@ def input_gradient(b: Builder, grad: Value, weight: Value, result: tuple, attrib
 @row("convolution.default")
 def convolution(b, node):
     attributes, transposed = attributes_of(node, 3)
-    check(meta_of(node), attributes)
+    check(meta_of(node), meta_of(node.args[1]), attributes)
     x, weight, bias = b.value(node.args[0]), b.value(node.args[1]), b.optional(node.args[2])
     dtype, shape = result_type(node)
     require(dtype in FLOATING, "a convolution of integers")
@@ -62,7 +63,7 @@ def convolution(b, node):
 @row("convolution_backward.default")
 def convolution_backward(b, node):
     attributes, transposed = attributes_of(node, 4)
-    check(meta_of(node.args[0]), attributes)
+    check(meta_of(node.args[0]), meta_of(node.args[2]), attributes)
     grad, x, weight = (b.value(a) for a in node.args[:3])
     require(grad.dtype in FLOATING, "a convolution of integers")
     wanted = node.args[10]

@@ -7,8 +7,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import sympy
+
 from ..builder import Builder
-from ..text import Value
+from ..text import Dim, Value
 from .functions import Arithmetic
 from .table import Family, require, result_type
 
@@ -21,6 +23,15 @@ ZEROS, BORDER, REFLECTION = range(3)
 CUBIC_SLOPE = -0.75
 
 
+class Places(Arithmetic):
+    """Also with halves of polynomials of extents that are not known yet."""
+
+    def _value(self, value) -> Value:
+        if isinstance(value, sympy.Expr):
+            return self.mul(self._b.extent(sympy.nsimplify(2 * value), self.dtype), 0.5)
+        return super()._value(value)
+
+
 @dataclass
 class Tap:
     """A pixel along one dim that each point [batch, 1, points] reads: where it is, its part of the result, and how that part
@@ -31,7 +42,7 @@ class Tap:
     change: Value | None
 
 
-def taps_of(a: Arithmetic, place: Value, extent: int, mode: int, padding: int, aligned: bool) -> list[Tap]:
+def taps_of(a: Places, place: Value, extent: Dim, mode: int, padding: int, aligned: bool) -> list[Tap]:
     """Of places in [-1, 1]."""
     half = (extent - 1) / 2 if aligned else extent / 2
     place = a.add(a.mul(place, half), (extent - 1) / 2)
@@ -64,7 +75,7 @@ def cubic(a: Arithmetic, t: Value) -> list[tuple[Value, Value]]:
     return [far(a.add(t, 1)), near(t), *((value, a.neg(change)) for value, change in behind)]
 
 
-def padded(a: Arithmetic, place: Value, extent: int, padding: int, aligned: bool) -> tuple[Value, Value]:
+def padded(a: Places, place: Value, extent: Dim, padding: int, aligned: bool) -> tuple[Value, Value]:
     """Where a place in pixels lies after padding, and by how much that moves with it."""
     slope = a.full_like(place, 1)
     if padding == REFLECTION:
@@ -75,7 +86,7 @@ def padded(a: Arithmetic, place: Value, extent: int, padding: int, aligned: bool
     return a.minimum(a.maximum(place, 0), extent - 1), a.choose(is_inside, slope, 0)
 
 
-def reflected(a: Arithmetic, place: Value, low: float, high: float) -> tuple[Value, Value]:
+def reflected(a: Places, place: Value, low: float, high: float | Dim) -> tuple[Value, Value]:
     """The place between the ends, after as many turns as it takes; 1, or -1 where these are odd."""
     span, one = high - low, a.full_like(place, 1)
     if span == 0:
@@ -104,25 +115,26 @@ class Pixel:
         return product
 
 
-def pixels_of(b: Builder, a: Arithmetic, image: Value, grid: Value, mode: int, padding: int, aligned: bool) -> list[Pixel]:
+def pixels_of(b: Builder, a: Places, image: Value, grid: Value, mode: int, padding: int, aligned: bool) -> list[Pixel]:
     """All that a point reads."""
     require(grid.dtype == image.dtype in ("f32", "f64"), "places in half precision, which torch rounds to it")
-    require(all(isinstance(e, int) for e in (*image.shape, *grid.shape)), "a symbolic extent")
     batch, count, extents = image.shape[0], math.prod(grid.shape[1:-1]), image.shape[2:]
+    may_be_one = padding == REFLECTION and aligned and not all(isinstance(e, int) for e in extents)
+    require(not may_be_one, "reflection at the ends of a symbolic extent")
     grid = b.reshape(grid, (batch, count, len(extents)))
     columns = (b.slice(grid, 2, i, i + 1, 1) for i in reversed(range(len(extents))))  # a grid's are innermost first
     taps = [taps_of(a, b.reshape(c, (batch, 1, count)), e, mode, padding, aligned) for c, e in zip(columns, extents)]
     return [pixel_at(b, a, chosen, extents) for chosen in itertools.product(*taps)]
 
 
-def pixel_at(b: Builder, a: Arithmetic, taps: tuple[Tap, ...], extents: tuple) -> Pixel:
+def pixel_at(b: Builder, a: Places, taps: tuple[Tap, ...], extents: tuple) -> Pixel:
     ends = [a.is_(name, tap.place, end) for tap, e in zip(taps, extents) for name, end in (("ge", 0), ("lt", e))]
     is_there, place = ends[0], None
     for end in ends[1:]:
         is_there = b.pointwise("bitwise_and", is_there, end)
     for tap, extent in zip(taps, extents):
         at = b.cast(a.choose(is_there, tap.place, 0), "i64")
-        place = at if place is None else b.pointwise("add", b.pointwise("mul", place, b.full(extent, "i64")), at)
+        place = at if place is None else b.pointwise("add", b.pointwise("mul", place, b.extent(extent, "i64")), at)
     return Pixel(taps, place, is_there)
 
 
@@ -140,7 +152,7 @@ def read(b: Builder, image: Value, pixel: Pixel) -> Value:
 def grid_sampler(b, node):
     image, grid, mode, padding, aligned = node.args
     image, grid, (dtype, shape) = b.value(image), b.value(grid), result_type(node)
-    a, total = Arithmetic(b, dtype), None
+    a, total = Places(b, dtype), None
     for pixel in pixels_of(b, a, image, grid, mode, padding, aligned):
         part = a.choose(pixel.is_there, a.mul(read(b, flat(b, image), pixel), pixel.weight(a)), 0)
         total = part if total is None else a.add(total, part)
@@ -151,7 +163,7 @@ def grid_sampler(b, node):
 def grid_sampler_backward(b, node):
     grad, image, grid, mode, padding, aligned, wanted = node.args
     grad, image, grid = b.value(grad), b.value(image), b.value(grid)
-    a, flat_grad, flat_image = Arithmetic(b, image.dtype), flat(b, grad), flat(b, image)
+    a, flat_grad, flat_image = Places(b, image.dtype), flat(b, grad), flat(b, image)
     given = b.full(0, a.dtype, flat_image.shape)
     moves = [None] * (len(image.shape) - 2)
     for pixel in pixels_of(b, a, image, grid, mode, padding, aligned):
