@@ -90,7 +90,7 @@ def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: 
 def sized_graph(text: str, place: Place):
     """The graph of symbols for which libkiln gives programs for many sizes; None where such are not used. Raises kiln's Error."""
     client = _session.session().client(place.name)
-    if client is None or place.memory is not None or _is_tuned.get() or _session.session().requires_hits:
+    if client is None or place.memory is not None or _is_tuned.get():
         return None
     _attach()
     return client.sized(text)
