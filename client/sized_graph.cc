@@ -1,6 +1,8 @@
 #include "client/sized_graph.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/limits.h"
 #include "frontend/infer/bind_symbols.h"
@@ -15,7 +17,33 @@ bool serves(const Resolver::ForSizes& found, std::span<const int64_t> sizes) {
   });
 }
 
+/// The two symbols that a guard says are equal.
+std::optional<std::pair<SymbolId, SymbolId>> equal_symbols(const Guard& guard) {
+  const std::vector<Dim::Term>& terms = guard.dim.terms();
+  const auto is_symbol = [](const Dim::Term& term) { return term.symbols.size() == 1; };
+  const bool is_difference = guard.relation == Guard::Relation::equal && terms.size() == 2 &&
+                             std::ranges::all_of(terms, is_symbol) && terms[0].coefficient == -terms[1].coefficient;
+  if (!is_difference) return std::nullopt;
+  return std::minmax(terms[0].symbols[0], terms[1].symbols[0]);
+}
+
+std::vector<SymbolId> first_equals(const Graph& graph) {
+  std::vector<SymbolId> first(graph.symbols().size());
+  std::iota(first.begin(), first.end(), SymbolId{0});
+  for (const Guard& guard : graph.guards()) {
+    const auto pair = equal_symbols(guard);
+    if (!pair) continue;
+    const auto [kept, gone] = std::minmax(first[pair->first], first[pair->second]);
+    const SymbolId from = gone, to = kept;
+    std::ranges::replace(first, from, to);
+  }
+  return first;
+}
+
 }  // namespace
+
+SizedGraph::SizedGraph(Client& client, Graph graph)
+    : m_client(client), m_graph(std::move(graph)), m_same(first_equals(m_graph)) {}
 
 Expected<std::unique_ptr<SizedGraph>> SizedGraph::create(Client& client, Graph graph) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
@@ -24,11 +52,17 @@ Expected<std::unique_ptr<SizedGraph>> SizedGraph::create(Client& client, Graph g
 
 SizedGraph::Sizes SizedGraph::merged_sizes(std::span<const int64_t> sizes) const {
   Sizes merged;
-  const bool merges = sizes.size() > limits::k_many_sizes_symbols;
-  for (const int64_t size : sizes) {
-    const auto same = merges ? std::ranges::find(merged.sizes, size) : merged.sizes.end();
+  size_t distinct = 0;
+  for (SymbolId symbol = 0; symbol < sizes.size(); ++symbol) distinct += m_same[symbol] == symbol ? 1 : 0;
+  const bool merges = distinct > limits::k_many_sizes_symbols;
+  for (SymbolId symbol = 0; symbol < sizes.size(); ++symbol) {
+    if (m_same[symbol] != symbol) {
+      merged.into.push_back(merged.into[m_same[symbol]]);
+      continue;
+    }
+    const auto same = merges ? std::ranges::find(merged.sizes, sizes[symbol]) : merged.sizes.end();
     merged.into.push_back(static_cast<SymbolId>(same - merged.sizes.begin()));
-    if (same == merged.sizes.end()) merged.sizes.push_back(size);
+    if (same == merged.sizes.end()) merged.sizes.push_back(sizes[symbol]);
   }
   return merged;
 }

@@ -12,7 +12,8 @@
 namespace kiln {
 
 /// A graph of symbols, of which one process wants programs for ever other sizes: those that programs for many sizes give.
-/// Where the graph has more symbols than these programs have, those of equal sizes are taken for one.
+/// Symbols that a guard says are equal are taken for one; where the graph has more than these programs have, those of equal
+/// sizes are, too.
 /// The client must outlive it. Threading: any thread at once.
 class SizedGraph {
  public:
@@ -39,7 +40,7 @@ class SizedGraph {
     std::vector<int64_t> sizes;
   };
 
-  SizedGraph(Client& client, Graph graph) : m_client(client), m_graph(std::move(graph)) {}
+  SizedGraph(Client& client, Graph graph);
   Sizes merged_sizes(std::span<const int64_t> sizes) const;
   /// Call with m_mutex held.
   Merged& merged(const std::vector<SymbolId>& into);
@@ -47,6 +48,7 @@ class SizedGraph {
 
   Client& m_client;
   const Graph m_graph;
+  const std::vector<SymbolId> m_same;  // by symbol: the first that guards say it is equal to, or itself
   std::mutex m_mutex;
   std::map<std::vector<SymbolId>, Merged> m_merged;  // m_mutex guards it; a few: sizes are equal for a reason
 };

@@ -266,6 +266,26 @@ def test_a_graph_of_too_many_symbols_has_a_program_for_each_size():
     assert any("symbols" in str(row.get("reason", "")) for row in kiln.explain())
 
 
+@pytest.mark.skipif(conftest.OVER_DOUBLE, reason="programs")
+def test_symbols_that_have_to_be_equal_are_one():
+    client = _session.session().client()
+    programs._attach()
+    graph = client.sized("graph(%a: f32[s0, 4], %b: f32[s1, 4]) symbols(s0, s1) {\n  %c = add(%a, %b)\n  return %c\n}\n")
+    graph.build((20, 20))
+
+    def run(rows):
+        layout = ("f32", (rows, 4), (4, 1))
+        program = graph.program((rows, rows), [layout] * 2, [layout])
+        x, y = torch.randn(rows, 4), torch.randn(rows, 4)
+        (out,) = program([x, y])
+        torch.testing.assert_close(out, x + y)
+
+    for rows in (16, 20, 97, 255):
+        run(rows)
+    with pytest.raises(Exception, match="does not hold"):
+        graph.program((30, 31), [], [])
+
+
 def test_symbols_that_are_the_same_size_are_one():
     """As the lengths of the keys and values of a model's layers are."""
     compiled = torch.compile(doubled, backend="kiln", dynamic=True)
