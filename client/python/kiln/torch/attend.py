@@ -116,5 +116,5 @@ def _shared(grad, x):
     return grad if grad.shape[0] == batch else grad.sum(0, keepdim=True)
 
 
-__all__ = ["as_many_heads", "attend", "attend_backward", "attention_of_scores", "attention_scores", "gradient_of_scores", "gradients", "normalised", "scores_of", "wide"]
-
+__all__ = ["as_many_heads", "attend", "attend_backward", "attention_of_scores", "attention_scores", "gradient_of_scores",
+           "gradients", "normalised", "scores_of", "wide"]  # fmt: skip

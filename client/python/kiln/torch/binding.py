@@ -93,10 +93,10 @@ class Binding:
 
     def values(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the symbols, 0 for one that nothing says. Raises ValueError where they are no integers."""
-        values = [divmod(dividend, divisor) for dividend, divisor in self._values(*numbers)]
-        if any(rest for _, rest in values):
+        fractions = self._values(*numbers)
+        if any(divisor == 0 or dividend % divisor for dividend, divisor in fractions):
             raise ValueError(f"the symbols {self.symbols} have no values for {numbers}")
-        return tuple(value for value, _ in values)
+        return tuple(dividend // divisor for dividend, divisor in fractions)
 
     @functools.cached_property
     def _values(self) -> Callable:
@@ -118,7 +118,8 @@ class Layouts:
 
 
 def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
-    """Of integers in the symbols' place: the result, lists and tuples whose leaves are integer polynomials."""
+    """Of integers in the symbols' place: the result, lists and tuples whose leaves are polynomials, and the larger or smaller of some,
+    with integer coefficients."""
     names = {symbol: sympy.Symbol(f"x{i}") for i, symbol in enumerate(symbols)}
 
     def written(part) -> str:
@@ -126,7 +127,8 @@ def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
             return f"({''.join(written(each) + ',' for each in part)})"
         return str(sympy.sympify(part).subs(names, simultaneous=True))
 
-    return eval(f"lambda {', '.join(map(str, names.values()))}: {written(result)}", {})  # noqa: S307: of our own making
+    source = f"lambda {', '.join(map(str, names.values()))}: {written(result)}"
+    return eval(source, {"Max": max, "Min": min})  # noqa: S307: of our own making
 
 
 def given(number: int) -> sympy.Symbol:

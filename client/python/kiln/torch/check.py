@@ -146,8 +146,8 @@ _known_of_many: dict[str, str] = {}
 
 def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True, is_of_many: bool = False) -> None:
     """Sets owner.run, which takes and gives lists of tensors: the program, or something in its place that checks it first, where
-    it is one that is checked (is_due); `eager` gives torch's results. owner.check says what became of that. is_of_many: the program is one of those that a program for
-    many sizes gives, whose key they share. Raises Quarantined."""
+    it is one that is checked (is_due); `eager` gives torch's results. owner.check says what became of that. is_of_many: the program
+    is one of those that a program for many sizes gives, whose key they share. Raises Quarantined."""
     session = _session.session()
     owner.run, owner.check = program, SKIPPED
     if session.check == "never" or (is_of_many and not is_checked and session.check == "first" and not session.is_forced):

@@ -126,5 +126,5 @@ def _attach() -> None:
     _kiln.attach(torch.Tensor, relayout)
 
 
-__all__ = ["build_for_sizes", "build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned", "key_of", "sized_graph", "tuned",
-           "waiting_at_most"]  # fmt: skip
+__all__ = ["build_for_sizes", "build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned",
+           "key_of", "sized_graph", "tuned", "waiting_at_most"]  # fmt: skip
