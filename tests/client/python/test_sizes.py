@@ -52,7 +52,17 @@ def products_of(length):
     return torch.randn(3, length, 40), torch.randn(72, 40) / 8, torch.randn(72)
 
 
-CASES = {"cache": (grow, cache_of), "rows": (rows, rows_of), "padded": (padded, padded_of), "products": (products, products_of)}
+def sliced(x, y):
+    """The same without its ends, and what is written into the middle."""
+    x = torch.slice_scatter(x, y, 1, 1, -1)
+    return x[:, 1:] * 2, x[:, :-2] + 1, x[:, -3:].exp(), x[:, -1] - x[:, 0], x[:, 2:-1].sum(1), x[:, :3] * x[:, 1:4]
+
+
+def sliced_of(length):
+    return torch.randn(2, length + 4, 6), torch.randn(2, length + 2, 6)
+
+
+CASES = {"sliced": (sliced, sliced_of), "cache": (grow, cache_of), "rows": (rows, rows_of), "padded": (padded, padded_of), "products": (products, products_of)}
 
 
 def compare(compiled, function, arguments):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import sympy
+
 from ..builder import Builder, dim_of, meta_of
 from ..tensors import is_empty, relayout
 from ..text import Value, is_dense
@@ -51,33 +53,38 @@ def transpose(b, node):
     return b.permute(b.value(node.args[0]), dims)
 
 
-def slice_bounds(extent, start, end) -> tuple:
-    """torch's start and end, which may be negative, absent or past the end, as 0 ≤ start ≤ end ≤ extent."""
+def slice_bounds(extent, start, end, step, elements) -> tuple:
+    """torch's start and end, which may be negative, absent or past the end, as 0 ≤ start ≤ end ≤ extent. elements: how many of them
+    there are by torch's own account."""
     start = 0 if start is None else dim_of(start)
     end = extent if end is None or end == 2**63 - 1 else dim_of(end)
-    if not isinstance(extent, int):
-        require(start == 0 and end == extent, "a slice of a symbolic extent")
+    if not all(isinstance(each, int) for each in (extent, start, end)):
+        start, end = from_front(extent, start), from_front(extent, end)
+        # Where torch cuts a bound off at the extent there are fewer.
+        require(step == 1 and sympy.expand(end - start - elements) == 0, "a slice that is cut off at a symbolic extent")
         return start, end
-    require(isinstance(start, int) and isinstance(end, int), "a symbolic slice")
     start = min(max(start + extent if start < 0 else start, 0), extent)
     end = min(max(end + extent if end < 0 else end, start), extent)
     return start, end
 
 
+def from_front(extent, index):
+    """An index or bound that may count from the end, as 0 or more; one that is no number is."""
+    return index + extent if isinstance(index, int) and index < 0 else index
+
+
 @row("slice.Tensor", is_view=True)
 def slice_tensor(b, node):
     x, dim = b.value(node.args[0]), wrap(arg(node, 1, "dim", 0), rank_of(node))
-    start, end = slice_bounds(x.shape[dim], arg(node, 2, "start"), arg(node, 3, "end"))
-    return b.slice(x, dim, start, end, result_type(node)[1][dim], number(arg(node, 4, "step", 1)))
+    step, elements = number(arg(node, 4, "step", 1)), result_type(node)[1][dim]
+    start, end = slice_bounds(x.shape[dim], arg(node, 2, "start"), arg(node, 3, "end"), step, elements)
+    return b.slice(x, dim, start, end, elements, step)
 
 
 @row("select.int", is_view=True)
 def select_int(b, node):
     x, dim = b.value(node.args[0]), wrap(node.args[1], len(b.value(node.args[0]).shape))
-    index = number(node.args[2])
-    if index < 0:
-        require(isinstance(x.shape[dim], int), "a negative index into a symbolic extent")
-        index += x.shape[dim]
+    index = from_front(x.shape[dim], number(node.args[2]))
     return b.reshape(b.slice(x, dim, index, index + 1, 1), result_type(node)[1])
 
 
@@ -175,8 +182,8 @@ def constant_pad(b, node):
 def slice_scatter(b, node):
     x, source = b.value(node.args[0]), b.value(node.args[1])
     dim = wrap(arg(node, 2, "dim", 0), len(x.shape))
-    start, end = slice_bounds(x.shape[dim], arg(node, 3, "start"), arg(node, 4, "end"))
     step = number(arg(node, 5, "step", 1))
+    start, end = slice_bounds(x.shape[dim], arg(node, 3, "start"), arg(node, 4, "end"), step, source.shape[dim])
     return b.op("slice_scatter", (x, b.cast(source, x.dtype)), x.dtype, x.shape, dim=dim, start=start, end=end, step=step)
 
 
@@ -184,19 +191,18 @@ def slice_scatter(b, node):
 def slice_backward(b, node):
     grad, _, dim, start, end, step = node.args
     dtype, shape = result_type(node)
-    dim, grad = wrap(dim, len(shape)), b.value(grad)
-    start, end = slice_bounds(shape[dim], start, end)
+    dim, grad, step = wrap(dim, len(shape)), b.value(grad), number(step)
+    start, end = slice_bounds(shape[dim], start, end, step, grad.shape[dim])
     if grad.shape == shape:
         return grad
     zeros = b.full(0, dtype, shape)
-    return b.op("slice_scatter", (zeros, grad), dtype, shape, dim=dim, start=start, end=end, step=number(step))
+    return b.op("slice_scatter", (zeros, grad), dtype, shape, dim=dim, start=start, end=end, step=step)
 
 
 def with_selected(b: Builder, x: Value, source: Value, dim: int, index) -> Value:
     """x, but for its elements at `index` of a dim."""
-    dim, index = wrap(dim, len(x.shape)), number(index)
-    require(isinstance(x.shape[dim], int), "a symbolic extent")
-    source, start = b.reshape(b.cast(source, x.dtype), kept_shape(x.shape, dim)), index % x.shape[dim]
+    dim = wrap(dim, len(x.shape))
+    source, start = b.reshape(b.cast(source, x.dtype), kept_shape(x.shape, dim)), from_front(x.shape[dim], number(index))
     return b.op("slice_scatter", (x, source), x.dtype, x.shape, dim=dim, start=start, end=start + 1, step=1)
 
 
