@@ -16,7 +16,9 @@ size_t how_many(std::span<const SizeRange> ranges, size_t most) {
   size_t count = 1;
   for (const SizeRange& range : ranges) {
     const auto width = static_cast<uint64_t>(range.last - range.first) + 1;
-    if (width > most || (count *= width) > most) return most + 1;
+    if (width > most) return most + 1;
+    count *= width;
+    if (count > most) return most + 1;
   }
   return count;
 }

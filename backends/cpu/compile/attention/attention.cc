@@ -216,9 +216,9 @@ template <typename Choices, auto schedules>
 std::optional<SizedSpec> sized_backward(const KernelSpec& spec, const CpuTarget& target,
                                         std::span<const uint8_t> like) {
   const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
-  const auto choices =
-      like.empty() ? best_of<Choices>(schedules(spec, target, default_machine(target)), room_for_keys(forward))
-                   : given<Choices>(like);
+  const auto choices = like.empty()
+                           ? best_of<Choices>(schedules(spec, target, default_machine(target)), room_for_keys(forward))
+                           : given<Choices>(like);
   if (!choices || choices->most_keys < forward.k_len || !fits_backward(forward, choices->most_keys)) {
     return std::nullopt;
   }
