@@ -3,6 +3,7 @@
 #include <flatbuffers/flatbuffers.h>
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,13 @@ inline flatbuffers::Offset<FlatBytes> write_digests(flatbuffers::FlatBufferBuild
   std::vector<uint8_t> bytes;
   for (const Digest& digest : digests) bytes.insert(bytes.end(), digest.bytes.begin(), digest.bytes.end());
   return builder.CreateVector(bytes);
+}
+
+/// The table that the bytes hold, whose every access is within them; null for bytes that are none.
+template <typename Table>
+const Table* verified(std::span<const uint8_t> bytes) {
+  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
+  return verifier.VerifyBuffer<Table>(nullptr) ? flatbuffers::GetRoot<Table>(bytes.data()) : nullptr;
 }
 
 /// Of a vector, or what is like one.

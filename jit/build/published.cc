@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/schedule_bytes.h"
+#include "base/flatbuffer_values.h"
 #include "jit/run/program_generated.h"
 
 namespace kiln {
@@ -25,16 +26,10 @@ Image image_in(const kiln_view& view) {
           header.features};
 }
 
-/// Null for bytes that are no plan.
-const fb::Plan* plan_in(std::span<const uint8_t> bytes) {
-  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
-  return verifier.VerifyBuffer<fb::Plan>(nullptr) ? flatbuffers::GetRoot<fb::Plan>(bytes.data()) : nullptr;
-}
-
 /// The plan that the key leads to; null where there is none. `view` has its bytes.
 const fb::Plan* find_plan(kiln_reader* reader, const Digest& key, kiln_view& view) {
   if (kiln_reader_find_key(reader, key.bytes.data(), KILN_ARTIFACT_PLAN, &view) != KILN_HIT) return nullptr;
-  return plan_in({view.payload, view.header.payload_size});
+  return verified<fb::Plan>({view.payload, view.header.payload_size});
 }
 
 std::optional<PublishedChoices> choices_of(const fb::Plan* plan) {
@@ -45,7 +40,9 @@ std::optional<PublishedChoices> choices_of(const fb::Plan* plan) {
 
 }  // namespace
 
-std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan) { return choices_of(plan_in(plan)); }
+std::optional<PublishedChoices> choices_in(std::span<const uint8_t> plan) {
+  return choices_of(verified<fb::Plan>(plan));
+}
 
 Published::Published(const std::string& cache_directory, CodeSupply* supply)
     : m_reader(kiln_reader_open(cache_directory.c_str())), m_supply(supply) {}

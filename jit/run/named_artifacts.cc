@@ -11,9 +11,9 @@ template <typename Table>
 std::vector<Digest> named_by(std::span<const uint8_t> bytes,
                              const flatbuffers::Vector<const fb::ArtifactDigest*>* (Table::*names)() const) {
   std::vector<Digest> digests;
-  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
-  if (!verifier.VerifyBuffer<Table>(nullptr)) return digests;
-  const auto* list = (flatbuffers::GetRoot<Table>(bytes.data())->*names)();
+  const auto* table = verified<Table>(bytes);
+  if (table == nullptr) return digests;
+  const auto* list = (table->*names)();
   for (uint32_t i = 0; i < size_of_list(list); ++i) digests.push_back(to_digest(*list->Get(i)));
   return digests;
 }
@@ -27,14 +27,13 @@ std::vector<Digest> plans_named_by(std::span<const uint8_t> program) {
 std::vector<Digest> codes_named_by(std::span<const uint8_t> plan) { return named_by<fb::Plan>(plan, &fb::Plan::codes); }
 
 bool is_raced_plan(std::span<const uint8_t> plan) {
-  flatbuffers::Verifier verifier(plan.data(), plan.size());
-  return verifier.VerifyBuffer<fb::Plan>(nullptr) &&
-         flatbuffers::GetRoot<fb::Plan>(plan.data())->choice_generation() > 0;
+  const auto* table = verified<fb::Plan>(plan);
+  return table != nullptr && table->choice_generation() > 0;
 }
 
 bool is_tuned_program(std::span<const uint8_t> program) {
-  flatbuffers::Verifier verifier(program.data(), program.size());
-  return !verifier.VerifyBuffer<fb::Program>(nullptr) || flatbuffers::GetRoot<fb::Program>(program.data())->is_tuned();
+  const auto* table = verified<fb::Program>(program);
+  return table == nullptr || table->is_tuned();
 }
 
 }  // namespace kiln

@@ -20,12 +20,6 @@ namespace kiln {
 
 namespace {
 
-template <typename T>
-const T* verified(std::span<const uint8_t> bytes) {
-  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
-  return verifier.VerifyBuffer<T>(nullptr) ? flatbuffers::GetRoot<T>(bytes.data()) : nullptr;
-}
-
 uint64_t bytes_of(const TensorLayout& layout) {
   uint64_t bytes = size_of(layout.dtype);
   for (int64_t dim : layout.dims) bytes *= static_cast<uint64_t>(dim);

@@ -44,12 +44,6 @@ Expected<std::vector<uint8_t>> resized(std::span<const uint8_t> bytes, const Num
   return copy;
 }
 
-template <typename Table>
-const Table* verified(std::span<const uint8_t> bytes) {
-  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
-  return verifier.VerifyBuffer<Table>(nullptr) ? flatbuffers::GetRoot<Table>(bytes.data()) : nullptr;
-}
-
 }  // namespace
 
 Expected<std::vector<uint8_t>> resized_program(std::span<const uint8_t> program, std::span<const int64_t> sizes) {

@@ -80,13 +80,14 @@ class SizedBuild {
         m_published(request.cache_directory, environment.supply) {}
 
   Expected<BuildResult> run() {
+    KILN_ASSIGN_OR_RETURN(PlannedSizes asked, plan(m_request.sizes));
     std::vector<SizeRange> tried;
     std::string whys;
     for (const uint32_t doublings : k_range_doublings) {
       const std::vector<SizeRange> ranges = ranges_around(m_request.sizes, doublings);
       if (ranges == tried) continue;
       tried = ranges;
-      auto result = build(ranges);
+      auto result = build(ranges, asked);
       if (result.ok() || result.status().code() != StatusCode::unimplemented) return result;
       whys += fmt::format("; up to {}: {}", fmt::join(tried | std::views::transform(&SizeRange::last), ", "),
                           result.status().message());
@@ -97,11 +98,10 @@ class SizedBuild {
 
  private:
   /// Errors: unimplemented where one program does not serve the ranges.
-  Expected<BuildResult> build(const std::vector<SizeRange>& ranges) {
+  Expected<BuildResult> build(const std::vector<SizeRange>& ranges, PlannedSizes& asked) {
     KILN_ASSIGN_OR_RETURN(std::vector<PlannedSizes> samples, plan_samples(ranges));
     // Code that suits the largest serves the others, if any does. It is made, and judged, for the sizes that were asked for.
     const SizedSchedules like = sized_schedules(samples.front().plans, m_target);
-    KILN_ASSIGN_OR_RETURN(PlannedSizes asked, plan(m_request.sizes));
     KILN_RETURN_IF_ERROR(check_like(samples.front(), asked));
     KILN_ASSIGN_OR_RETURN(asked.kernels, choose_kernels(asked.plans, m_target, m_published, m_environment, {},
                                                         CodeSizes::any, {}, &like));

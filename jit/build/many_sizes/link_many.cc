@@ -27,13 +27,11 @@ std::vector<KernelChoice> kernels_of(const PlannedSizes& sample, size_t plan, co
   return kernels;
 }
 
-Status no_program(const std::string& why) { return {StatusCode::unimplemented, why}; }
-
 /// That both are of the same code.
 Status check_alike(const PlannedSizes& a, const PlannedSizes& b) {
   const auto differ = [&](std::string_view what) {
-    return no_program(
-        fmt::format("sizes {} and {} have other {}", fmt::join(a.sizes, ", "), fmt::join(b.sizes, ", "), what));
+    return error(StatusCode::unimplemented, "sizes {} and {} have other {}", fmt::join(a.sizes, ", "),
+                 fmt::join(b.sizes, ", "), what);
   };
   for (size_t p = 0; p < a.plans.size(); ++p) {
     const std::vector<KernelChoice>&mine = a.kernels.of_plans[p], &others = b.kernels.of_plans[p];
@@ -75,8 +73,8 @@ Expected<LinkedMany> link_many(std::span<const PlannedSizes> samples, const std:
   const PlannedSizes& largest = samples.front();
   for (const PlannedSizes& sample : samples) KILN_RETURN_IF_ERROR(check_alike(largest, sample));
   if (const uint64_t bytes = scratch_bytes(largest, target); bytes > limits::k_many_sizes_scratch_bytes) {
-    return no_program(
-        fmt::format("the largest take {} bytes of scratch, at most {}", bytes, limits::k_many_sizes_scratch_bytes));
+    return error(StatusCode::unimplemented, "the largest take {} bytes of scratch, at most {}", bytes,
+                 limits::k_many_sizes_scratch_bytes);
   }
   LinkedMany linked;
   for (size_t p = 0; p < largest.plans.size(); ++p) {
