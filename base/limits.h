@@ -55,6 +55,7 @@ inline constexpr size_t k_job_retries = 1;  // a crash may be the machine's faul
 inline constexpr uint64_t k_daemon_heartbeat_ms = 1'000;
 inline constexpr uint64_t k_daemon_silence_ms = 10'000;
 inline constexpr uint64_t k_daemon_backoff_ms = 30'000;
+inline constexpr uint64_t k_races_wait_ms = 3'600'000;  // for a program whose kernels race first, where nobody says
 inline constexpr uint64_t k_daemon_backoff_max_ms = 600'000;
 
 // What ranks of one job agreed upon: 16,384 programs of 64 bytes, kept for so long after the last one.

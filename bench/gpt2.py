@@ -45,8 +45,8 @@ def compiled(model, compiler):
         import kiln
 
         return kiln.compile(model)
-    if compiler == "backend":
-        return torch.compile(model, backend="kiln")
+    if compiler in ("backend", "tuned"):
+        return torch.compile(model, backend="kiln", mode="max-autotune" if compiler == "tuned" else None)
     if compiler in ("inductor", "autotune"):
         return torch.compile(model, mode="max-autotune" if compiler == "autotune" else None)
     return model
@@ -61,8 +61,9 @@ def compiled_optimizer(optimizer, compiler):
 
         return kiln.compile(optimizer)
     if compiler != "eager":
-        backend = "kiln" if compiler == "backend" else "inductor"
-        optimizer.step = torch.compile(optimizer.step, backend=backend, mode="max-autotune" if compiler == "autotune" else None)
+        backend = "kiln" if compiler in ("backend", "tuned") else "inductor"
+        mode = "max-autotune" if compiler in ("autotune", "tuned") else None
+        optimizer.step = torch.compile(optimizer.step, backend=backend, mode=mode)
     return optimizer
 
 

@@ -3,9 +3,10 @@
 dropout, and AdamW compiled with the model. Kiln both ways against eager and Inductor, in one process, interleaved, 2 threads.
 With --memory, instead: peak memory of a step, each compiler in processes of its own, in turn: the most that was resident during
 steady steps, less what was before the model existed.
---models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16; --compilers kiln,backend,eager,inductor,autotune
-(Inductor's max-autotune); --rounds N; --processor: seconds that all threads were on a processor, for a machine that does other
-work; with OMP_WAIT_POLICY=passive, or threads that wait for one another count."""
+--models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16;
+--compilers kiln,backend,tuned,eager,inductor,autotune (tuned: the backend in mode max-autotune, as a later process of any mode
+finds it; autotune: Inductor's); --rounds N; --processor: seconds that all threads were on a processor, for a machine that does
+other work; with OMP_WAIT_POLICY=passive, or threads that wait for one another count."""
 import argparse
 import copy
 import json
@@ -51,7 +52,8 @@ def measure(name, mode, dtype, compilers, rounds, clock):
     torch.compiler.reset()
     title, base, batch = make_model(name, mode, dtype)
     steps = {compiler: make_step(mode, copy.deepcopy(base), batch, compiler) for compiler in compilers}
-    return common.row(f"{title} {dtype} {mode}", common.interleave(steps, rounds, warmup=2, clock=clock))
+    samples = common.interleave(steps, rounds, warmup=2, clock=clock)
+    return common.row(f"{title} {dtype} {mode}", samples, own=("backend", "tuned"))
 
 
 def resident_mib(field):
@@ -97,7 +99,7 @@ def main():
     parser.add_argument("--compilers", default="kiln,backend,eager,inductor")
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--memory-of", choices=[*gpt2.COMPILERS, "autotune"])
+    parser.add_argument("--memory-of", choices=[*gpt2.COMPILERS, "tuned", "autotune"])
     parser.add_argument("--json")
     arguments = parser.parse_args()
     names, modes, dtypes, compilers = (getattr(arguments, what).split(",") for what in ("models", "modes", "dtypes", "compilers"))

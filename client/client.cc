@@ -128,7 +128,25 @@ Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {
   return m_streams.try_emplace(native, std::move(adopted)).first->second;
 }
 
+namespace {
+
+/// The options, with progress that says once when all is planned.
+Client::CompileOptions watched(const Client::CompileOptions& options) {
+  Client::CompileOptions watched = options;
+  watched.progress = [seen = options.progress, planned = options.planned,
+                      is_told = false](const protocol::Progress& step) mutable {
+    if (seen) seen(step);
+    if (is_told || (step.stage == "fuse" && step.done < step.total)) return;
+    is_told = true;
+    planned();
+  };
+  return watched;
+}
+
+}  // namespace
+
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
+  if (options.planned && !wants_tuning(options)) return compile_unseen(graph, watched(options));
   if (options.progress || !wants_tuning(options) || isatty(STDERR_FILENO) != 1) return compile_unseen(graph, options);
   // Races take a while. Of programs that are compiled at once, one is shown.
   static std::atomic<bool> is_shown{false};
@@ -153,13 +171,15 @@ Expected<Client::Compiled> Client::compile_unseen(const Graph& graph, const Comp
   const Canonical canonical = canonicalise(bound);
   Resolver::Lookup lookup = m_resolver->find(canonical.digest, threads_of(options));
   m_stats.lookup_ns += static_cast<uint64_t>((Clock::now() - start).count());
+  const bool has_raced = lookup.program && lookup.program->is_tuned() && lookup.threads == threads_of(options);
+  const bool is_to_race = !has_raced && !lookup.is_of_job && wants_tuning(options);
+  if (options.mapped_only && (!lookup.program || is_to_race || m_config.client_recache)) {
+    return error(StatusCode::not_found, "no daemon may be asked for what is not mapped yet");
+  }
   const bool is_afresh = wants_afresh(canonical.digest);
   if (lookup.program && !is_afresh) {
     ++m_stats.hits_mapped;
-    const bool has_raced = lookup.program->is_tuned() && lookup.threads == threads_of(options);
-    const bool may_be_tuned = !has_raced && !lookup.is_of_job;
-    if (may_be_tuned && wants_tuning(options)) return tune(canonical, std::move(lookup), options);
-    return found(std::move(lookup), "mapped hit");
+    return is_to_race ? tune(canonical, std::move(lookup), options) : found(std::move(lookup), "mapped hit");
   }
   ++(lookup.is_deferred ? m_stats.hits_deferred : m_stats.misses);
   return ask_daemon(canonical, lookup, options, is_afresh);
@@ -285,7 +305,8 @@ uint32_t Client::threads_of(const CompileOptions& options) const {
 }
 
 Deadline Client::deadline_of(const CompileOptions& options) const {
-  return deadline_in(options.deadline_ms ? options.deadline_ms : m_config.client_deadline_ms);
+  if (options.deadline_ms != 0) return deadline_in(options.deadline_ms);
+  return deadline_in(wants_tuning(options) ? limits::k_races_wait_ms : m_config.client_deadline_ms);
 }
 
 Expected<Client::Compiled> Client::ask_daemon(const Canonical& canonical, const Resolver::Lookup& miss,

@@ -51,9 +51,11 @@ class Client {
     protocol::Priority priority = protocol::Priority::waiting;
     bool tune = false;                      // wait until its kernels have raced on this machine
     bool again = false;                     // and race those that have
+    bool mapped_only = false;               // no daemon is asked; not_found where one would be, which counts as no miss
     std::string_view label = {};            // what people know it by, before what the graph does: a model's class
     uint32_t threads = 0;                   // that it will run on, and race on; 0: as many as there are cores
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
+    std::function<void()> planned;  // the same, once all is planned and no op is refused; not where kernels race
   };
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find

@@ -67,11 +67,15 @@ kiln::Client::CompileOptions how_to(const kiln_compile_options* options) {
   if (options == nullptr) return {};
   kiln_compile_options given{};  // what the caller's header does not know yet stays zero
   std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
+  std::function<void()> planned;
+  if (given.planned != nullptr) planned = [given] { given.planned(given.planned_argument); };
   return {.symbol_values = {given.symbol_values, given.symbol_count},
           .deadline_ms = given.deadline_ms,
           .tune = given.tune != 0,
+          .mapped_only = given.mapped_only != 0,
           .label = given.label == nullptr ? "" : given.label,
-          .threads = given.threads};
+          .threads = given.threads,
+          .planned = planned};
 }
 
 nlohmann::ordered_json describe(const kiln::TensorLayout& layout) {

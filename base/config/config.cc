@@ -59,8 +59,10 @@ constexpr std::array k_keys = {
               "The folder with the public keys (*.pub) of those whose packs are used. Empty: nobody's are."},
     ConfigKey{"packs.trust_captures", &Config::packs_trust_captures, "",
               "The same of those whose packs may bring captures, which are Python, too."},
-    ConfigKey{"client.deadline_ms", &Config::client_deadline_ms, "ms",
-              "How long a client waits for a build before it falls back; the work goes on without it."},
+    ConfigKey{
+        "client.deadline_ms", &Config::client_deadline_ms, "ms",
+        "How long a client waits for a build before it falls back; the work goes on without it. Where kernels race "
+        "first, it waits an hour."},
     ConfigKey{
         "client.check", &Config::client_check, "",
         "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "

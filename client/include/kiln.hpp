@@ -190,7 +190,9 @@ class Client {
   }
 
   Program compile(const Graph& graph, uint32_t deadline_ms = 0) {
-    kiln_compile_options options{sizeof options, deadline_ms, nullptr, 0, 0, nullptr, 0};
+    kiln_compile_options options{};
+    options.struct_size = sizeof options;
+    options.deadline_ms = deadline_ms;
     kiln_program* program = nullptr;
     detail::check(kiln_program_create(m_client.get(), graph.get(), &options, &program));
     return Program(program);

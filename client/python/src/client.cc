@@ -94,9 +94,18 @@ kiln_compile_options options_of(uint32_t deadline_ms, const std::vector<int64_t>
           .threads = threads};
 }
 
+/// Calls a Python function of no arguments, from where the GIL is not held.
+void call_python(void* function) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* result = PyObject_CallNoArgs(static_cast<PyObject*>(function));
+  if (result == nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(function));
+  Py_XDECREF(result);
+  PyGILState_Release(state);
+}
+
 PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
-  static const char* k_names[] = {"text",   "inputs", "outputs", "deadline_ms", "symbol_values", "num_threads",
-                                  "memory", "tune",   "label",   "threads",     nullptr};
+  static const char* k_names[] = {"text", "inputs", "outputs", "deadline_ms", "symbol_values", "num_threads", "memory",
+                                  "tune", "label",  "threads", "mapped_only", "planned",       nullptr};
   const char* text = nullptr;
   Py_ssize_t text_size = 0;
   PyObject* inputs = nullptr;
@@ -107,16 +116,23 @@ PyObject* compile(PyObject* self, PyObject* arguments, PyObject* keywords) {
   unsigned int threads = 0;
   int tune = 0;
   const char* label = nullptr;
+  int mapped_only = 0;
+  PyObject* planned = Py_None;
   Placement placement;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOpzI", const_cast<char**>(k_names), &text, &text_size,
-                                   &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads, &memory, &tune,
-                                   &label, &threads)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "s#OO|IOIOpzIpO", const_cast<char**>(k_names), &text,
+                                   &text_size, &inputs, &outputs, &deadline_ms, &symbols, &placement.num_threads,
+                                   &memory, &tune, &label, &threads, &mapped_only, &planned)) {
     return nullptr;
   }
   std::vector<int64_t> symbol_values;
   if (!read_symbols(symbols, symbol_values) || !read_memory(memory, self, placement)) return nullptr;
   if (placement.num_threads != 0) threads = placement.num_threads;
-  const kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0, label, threads);
+  kiln_compile_options options = options_of(deadline_ms, symbol_values, tune != 0, label, threads);
+  options.mapped_only = mapped_only;
+  if (planned != Py_None) {
+    options.planned = call_python;
+    options.planned_argument = planned;
+  }
   kiln_program* program = nullptr;
   if (!with_graph(text, text_size, [&](const kiln_graph* graph) {
         return kiln_program_create(client_of(self), graph, &options, &program);
@@ -252,8 +268,8 @@ PyObject* capture_put(PyObject* self, PyObject* arguments) {
 PyMethodDef k_methods[] = {
     {"compile", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(compile)), METH_VARARGS | METH_KEYWORDS,
      "compile(text, inputs, outputs, deadline_ms=0, symbol_values=(), num_threads=0, memory=None, tune=False, "
-     "label=None, threads=0) -> Program. num_threads: that it runs on, 0: what OpenMP says at each call. threads: that "
-     "candidates race on, 0: all cores."},
+     "label=None, threads=0, mapped_only=False, planned=None) -> Program. num_threads: that it runs on, 0: what OpenMP "
+     "says at each call. threads: that candidates race on, 0: all cores. mapped_only, planned(): as kiln.h says."},
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(build)), METH_VARARGS | METH_KEYWORDS,
      "build(text, targets, deadline_ms=0, symbol_values=()): into the cache, for targets (commas between) of any "
      "host."},

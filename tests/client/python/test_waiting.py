@@ -18,6 +18,7 @@ import torch
 
 import kiln
 from kiln import _session
+from kiln._reasons import NOT_FOUND, Reason
 from kiln.torch import ahead, backend, check, programs, waiting
 
 WIDTH = 12
@@ -39,8 +40,8 @@ def alone(monkeypatch):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Builds in the background wait for held.go; held.asked has those that began, held.failing what they raise instead. Whoever
-    asks on the thread of the test is waiting, and is counted in held.waited."""
+    """Builds in the background wait for held.go; held.asked has those that began, held.failing what they raise instead. What is
+    waited for, or asked for on the thread of the test, is counted in held.waited."""
     create = programs.create_program
 
     class Held:
@@ -62,7 +63,12 @@ def held(monkeypatch):
                 raise Held.failing
         return create(*arguments, **options)
 
+    def waited(owner, asked, _):
+        Held.waited.append(asked)
+        owner.take(create(*asked))
+
     monkeypatch.setattr(programs, "create_program", held_program)
+    monkeypatch.setattr(waiting, "put_in_place", waited)
     monkeypatch.setattr(ahead, "begin", lambda _: None)  # asks in threads for what is waited for
     yield Held
     Held.finish()
@@ -239,6 +245,56 @@ def test_a_forward_and_a_backward_may_run_in_different_places(which, monkeypatch
     twins.step(5)
     assert kiln.stats()["checked"] == 2
     assert kiln.stats()["checks_failed"] == 0
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """What is created on the thread of the test is not mapped. In others it is sure at once, and there when torch's results are, which
+    planned.together has; then it raises planned.failing, if that is there."""
+    create, by_torch = programs.create_program, check.by_torch
+
+    class Planned:
+        made, together, failing = threading.Event(), [], None
+
+    def create_one(*arguments, **options):
+        if programs._mapped_only.get():
+            raise LookupError(Reason("not mapped", code=NOT_FOUND))
+        programs._planned.get()()
+        assert Planned.made.wait(PATIENCE)
+        Planned.together.append(arguments)
+        if Planned.failing:
+            raise Planned.failing
+        return create(*arguments, **options)
+
+    def by_torch_first(*arguments):
+        results = by_torch(*arguments)
+        Planned.made.set()
+        return results
+
+    monkeypatch.setattr(programs, "create_program", create_one)
+    monkeypatch.setattr(check, "by_torch", by_torch_first)
+    return Planned
+
+
+def test_a_first_run_is_compared_with_what_torch_gave_while_the_program_was_compiled(planned):
+    policy("always")
+    inference, x = torch.compile(make(), backend=backend), torch.randn(5, WIDTH)
+    with torch.no_grad():
+        got = inference(x)
+        assert planned.together and kiln.stats()["checked"] == 1
+        torch.testing.assert_close(got, make()(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(inference(x), got)
+    assert kiln.stats()["checked"] == 1 and not waiting.building
+
+
+def test_what_fails_once_it_is_planned_runs_in_torch(planned):
+    policy("always")
+    planned.failing = RuntimeError("the compiler crashed")
+    inference, x = torch.compile(make(), backend=backend), torch.randn(5, WIDTH)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(inference(x), make()(x))
+    assert len(planned.together) == 1 and kiln.stats()["checked"] == 0
 
 
 def test_what_is_written_in_place_is_written_either_way(held):

@@ -168,6 +168,17 @@ def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True, i
         owner.run = Checked(owner, program, eager, facts, record, session.check == "always")
 
 
+def by_torch(eager, facts: Facts, tensors: list) -> list | None:
+    """What a first run is compared with. None, and it is said, when memory does not allow it."""
+    needed, available = MEMORY_FACTOR * facts.bytes(), available_bytes(facts.place)
+    if needed > available:
+        _session.session().say("check memory", f"a program is not checked against torch: that may take "
+                               f"{needed >> 20} MiB, {available >> 20} MiB are available")  # fmt: skip
+        return None
+    with torch.no_grad(), intercepted(with_rows_choice):
+        return eager(tensors)
+
+
 class Checked:
     """A program beside torch, until they agreed, or `always`. Once they do not, torch's results count.
 
@@ -182,7 +193,7 @@ class Checked:
         session = _session.session()
         note_disturbance()
         try:
-            wanted = self._by_torch(tensors)
+            wanted = by_torch(self._eager, self._facts, tensors)
         except IndexError:
             return self.program(tensors)  # raises the same, and is looked at again on the next call
         except Exception as error:  # noqa: BLE001: no reason to stop
@@ -191,6 +202,11 @@ class Checked:
         if wanted is None:
             self._settle(self.program, SKIPPED)
             return self.program(tensors)
+        return self.compared(tensors, wanted)
+
+    def compared(self, tensors: list, wanted: list) -> list:
+        """The outputs, where they agree with torch's, which are wanted; else those."""
+        session = _session.session()
         got = self.program(tensors)
         difference = differ(got, wanted, lambda: self._by_torch_otherwise_rounded(tensors))
         session.counts["checked"] += 1
@@ -200,19 +216,9 @@ class Checked:
         self._agree()
         return got
 
-    def _by_torch(self, tensors: list) -> list | None:
-        """None, and it is said, when memory does not allow it."""
-        needed, available = MEMORY_FACTOR * self._facts.bytes(), available_bytes(self._facts.place)
-        if needed > available:
-            _session.session().say("check memory", f"a program is not checked against torch: that may take "
-                                   f"{needed >> 20} MiB, {available >> 20} MiB are available")  # fmt: skip
-            return None
-        with torch.no_grad(), intercepted(with_rows_choice):
-            return self._eager(tensors)
-
     def _by_torch_otherwise_rounded(self, tensors: list) -> list:
         with intercepted(rounded_otherwise):
-            return self._by_torch(_perturbed(tensors))
+            return by_torch(self._eager, self._facts, _perturbed(tensors))
 
     def _settle(self, function, check: str) -> None:
         """From now on the owner runs the function; nothing of this remains in the way."""

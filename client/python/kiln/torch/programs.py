@@ -6,6 +6,7 @@ import contextvars
 import functools
 import json
 import threading
+from typing import Callable
 
 import torch
 
@@ -54,6 +55,16 @@ def is_tuned() -> bool:
     return _is_tuned.get()
 
 
+# Where programs come from: no daemon is asked, and what is called when a daemon has planned all that it compiles.
+_mapped_only = contextvars.ContextVar("mapped_only", default=False)
+_planned = contextvars.ContextVar("planned", default=None)
+
+
+def telling(planned: Callable):
+    """Within, planned() is called when a program that is created is sure to be had: a daemon refuses no op of it any more."""
+    return set_within(_planned, planned)
+
+
 _thread = threading.local()
 
 
@@ -64,22 +75,36 @@ def key_of(text: str, inputs: list[tuple], outputs: list[tuple], place: Place, s
 
 
 def expect(begun: dict) -> None:
-    """Programs that are on their way, by key: this thread's create_program waits for their result() and takes them out."""
+    """Programs that are on their way, by key: this thread takes them out by take_begun(), and waits for their result()."""
     _thread.begun = begun
+
+
+def take_begun(*asked):
+    """What is on its way of what create_program(*asked) would create; None where nothing is."""
+    return getattr(_thread, "begun", {}).pop(key_of(*asked), None)
+
+
+def mapped_program(*asked):
+    """As create_program, but None where a daemon would have to be asked."""
+    try:
+        with set_within(_mapped_only, True):
+            return create_program(*asked)
+    except Exception as error:
+        if Reason.of(error).code != NOT_FOUND:
+            raise
+    return None
 
 
 def create_program(text: str, inputs: list[tuple], outputs: list[tuple], place: Place, symbol_values: tuple = ()):
     """An executable of the text, for tensors there. Raises kiln's Error when it cannot be had."""
-    begun = getattr(_thread, "begun", {}).pop(key_of(text, inputs, outputs, place, symbol_values), None)
-    if begun is not None and (program := begun.result()) is not None:
-        return program
     client = _session.session().client(place.name)
     if client is None:
         raise RuntimeError(Reason(f"no client for {place.device}", code=UNAVAILABLE, advice=DOCTOR))
     _attach()
     note_disturbance()
     options = {"symbol_values": symbol_values, "deadline_ms": _deadline_ms.get(), "memory": place.memory,
-               "tune": _is_tuned.get(), "label": owner_name(), "threads": torch.get_num_threads()}
+               "tune": _is_tuned.get(), "label": owner_name(), "threads": torch.get_num_threads(),
+               "mapped_only": _mapped_only.get(), "planned": _planned.get()}
     try:
         return client.compile(text, inputs, outputs, **options)
     except Exception as error:
@@ -127,4 +152,4 @@ def _attach() -> None:
 
 
 __all__ = ["build_for_sizes", "build_program", "compilations_of", "create_program", "expect", "in_mode", "insist", "is_tuned",
-           "key_of", "sized_graph", "tuned", "waiting_at_most"]  # fmt: skip
+           "key_of", "mapped_program", "sized_graph", "take_begun", "telling", "tuned", "waiting_at_most"]  # fmt: skip

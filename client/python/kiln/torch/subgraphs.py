@@ -45,7 +45,7 @@ class StaticSubgraph:
         if meetings is None:
             meetings, chance = waiting.meetings(), waiting.chance()
         if meetings == 0:
-            self.take(programs.create_program(*self.state, symbols))
+            waiting.put_in_place(self, (*self.state, symbols), eager)
         else:
             self.run, self.check = waiting.Awaited(self, (*self.state, symbols), eager, meetings, chance), check.BUILDING
 

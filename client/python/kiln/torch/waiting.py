@@ -30,7 +30,7 @@ from .. import _session
 from .._reasons import Reason
 from . import check, programs
 from .scoped import set_within
-from .tally import current_owner, instances, tally_of
+from .tally import current_owner, instances, note_disturbance, tally_of
 from .tensors import tensors_in
 
 # Builds of one process that are waited for in the background; what is wanted beyond is asked for by a later call.
@@ -212,13 +212,15 @@ os.register_at_fork(after_in_child=building.clear)
 
 
 class Build:
-    """A program on its way, in a thread of its own: its daemon is waited for there. Threading: any thread looks at it."""
+    """A program on its way, in a thread of its own: its daemon is waited for there. Threading: any thread looks at it.
+
+    Attributes: is_sure, set once all is planned that is to be compiled, at the latest at the end; has_ended."""
 
     def __init__(self, make: Callable) -> None:
         """make: gives the program, in the mode that holds here."""
         _leave_in_the_end()
         self._program = self._error = None
-        self.has_ended, self._process = False, os.getpid()
+        self.has_ended, self.is_sure, self._process = False, threading.Event(), os.getpid()
         context = contextvars.copy_context()
         self.thread = threading.Thread(target=context.run, args=(self._create, make), name="kiln-build", daemon=True)
         building.add(self)
@@ -230,11 +232,13 @@ class Build:
 
     def _create(self, make: Callable) -> None:
         try:
-            self._program = make()
+            with programs.telling(self.is_sure.set):
+                self._program = make()
         except Exception as error:  # noqa: BLE001: raised where the program is asked for
             self._error = error
         finally:
             self.has_ended = True
+            self.is_sure.set()
             building.discard(self)
 
     @property
@@ -296,21 +300,72 @@ class Awaited:
     def _settle(self, build: Build):
         """What runs from now on."""
         owner = self._owner()
+        return self._eager if owner is None else settle(owner, build, self._eager, self._chance)
+
+
+def settle(owner, build: Build, eager, chance: Chance | None = None):
+    """Has the owner run the program that was built, or torch where it cannot be had; what it runs."""
+    try:
+        program = build.result()
+        if chance:
+            chance.note(programs.compilations_of(program))
+        owner.take(program)
+    except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
+        _session.session().note_fallback("a subgraph", str(error))
+        _session.session().say("background", f"a subgraph runs in torch: {error}")
+        owner.run, owner.check = (lambda tensors, targets=None: eager(tensors)), check.FAILED
+    return owner.run
+
+
+def put_in_place(owner, asked: tuple, eager) -> None:
+    """Has the owner run the program that is asked for: at once where it is mapped, else as soon as its first call needs it, while
+    whose daemon compiles. Raises kiln's Error where it cannot be had, as far as that shows before code is compiled."""
+    build = programs.take_begun(*asked)
+    if build is None or build.is_lost:
+        if (program := programs.mapped_program(*asked)) is not None:
+            return owner.take(program)
+        if len(building) >= MAX_BUILDING:
+            return owner.take(programs.create_program(*asked))
+        build = Build(functools.partial(programs.create_program, *asked))
+    build.is_sure.wait()
+    if build.has_ended:
+        return owner.take(build.result())
+    owner.run, owner.check = Planned(owner, asked, build, eager), check.WAITING
+
+
+class Planned:
+    """In the place of a program whose code is being compiled, as owner.run. The first call needs torch's results to compare the
+    program's with: they are made while the daemon works.
+
+    Threading: any; two that wait for the program at once both take it."""
+
+    def __init__(self, owner, asked: tuple, build: Build, eager) -> None:
+        self._owner, self._asked, self._build, self._eager = weakref.ref(owner), asked, build, eager
+
+    def __call__(self, tensors: list, targets: list | None = None) -> list:
+        note_disturbance()
+        wanted = None if self._build.has_ended else self._meanwhile(tensors)
+        run = self._settled()
+        if wanted is not None and isinstance(run, check.Checked):
+            return run.compared(tensors, wanted)
+        return run(tensors, *(() if targets is None else (targets,)))
+
+    def _meanwhile(self, tensors: list) -> list | None:
+        """torch's results, where a first run may have to be compared with them."""
+        if _session.session().check == "never":
+            return None
+        try:
+            return check.by_torch(self._eager, check.Facts(*self._asked), tensors)
+        except Exception:  # noqa: BLE001: the first run meets it again
+            return None
+
+    def _settled(self):
+        owner = self._owner()
         if owner is None:
             return self._eager
-        try:
-            program = build.result()
-            if self._chance:
-                self._chance.note(programs.compilations_of(program))
-            owner.take(program)
-        except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
-            _session.session().note_fallback("a subgraph", str(error))
-            _session.session().say("background", f"a subgraph runs in torch: {error}")
-            owner.run, owner.check = self._eager_alone, check.FAILED
-        return owner.run
-
-    def _eager_alone(self, tensors: list, targets: list | None = None) -> list:
-        return self._eager(tensors)
+        if self._build.is_lost:
+            self._build = Build(functools.partial(programs.create_program, *self._asked))
+        return settle(owner, self._build, self._eager)
 
 
 def note_meanwhile() -> None:
@@ -319,4 +374,4 @@ def note_meanwhile() -> None:
 
 
 __all__ = ["BEING_BUILT", "MAX_BINDINGS", "MEETINGS", "Awaited", "Build", "Chance", "Meetings", "Situation", "chance", "chance_of_more",
-           "meetings", "more_meetings", "note_meanwhile"]  # fmt: skip
+           "meetings", "more_meetings", "note_meanwhile", "put_in_place"]  # fmt: skip
