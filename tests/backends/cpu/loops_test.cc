@@ -109,6 +109,89 @@ TEST(Loops, what_is_put_in_turn_is_stored_between_its_neighbours) {
   }
 }
 
+/// Windows of an image's channels, times weights of each channel, summed: [channels, height, width] positions.
+struct Windows {
+  int64_t channels, height, width, kernel;
+  int64_t stride = 1, dilation = 1;
+  DType dtype = DType::f32;
+
+  KernelSpec sums() const {
+    LoopsBuilder b({channels, height, width, kernel, kernel}, 3);
+    const int64_t seen = dilation * (kernel - 1) + 1, row = (width - 1) * stride + seen;
+    const ExprId image =
+        b.input(dtype, {((height - 1) * stride + seen) * row, stride * row, stride, dilation * row, dilation});
+    const ExprId weights = b.input(dtype, {kernel * kernel, 0, 0, kernel, 1});
+    const DType wide = accumulator_of(dtype);
+    const uint32_t sum = b.reduce(Combiner::sum, b.op(ScalarOp::mul, b.cast(image, wide), b.cast(weights, wide)));
+    b.next_stage();
+    b.output(b.cast(b.reduced(sum), dtype), {height * width, width, 1, 0, 0});
+    return b.build(true);
+  }
+};
+
+TEST(Loops, vectors_in_flight_may_lie_along_any_parallel_dim) {
+  const std::vector<Windows> all = {
+      {2, 100, 45, 3, 2}, {70, 4, 7, 5}, {3, 9, 21, 5, 3, 2, DType::f64}, {3, 9, 21, 3, 1, 1, DType::bf16}};
+  for (const Windows& windows : all) {
+    const KernelSpec spec = windows.sums();
+    const double tolerance = windows.dtype == DType::bf16 ? 1e-2 : 1e-5;
+    for (const CpuTarget* target : runnable_targets()) {
+      for (const LoopsSchedule& schedule : {LoopsSchedule{.lane_dim = 2, .lanes = 4, .unroll = 3, .unroll_dim = 1},
+                                            {.lane_dim = 2, .lanes = 4, .unroll = 8, .unroll_dim = 0},
+                                            {.lane_dim = 1, .lanes = 4, .unroll = 5, .unroll_dim = 2}}) {
+        check_schedule_on(spec, make_buffers(spec, 7), *target, tolerance, encoded(schedule), 3);
+      }
+      check_kernel(spec, *target, tolerance);
+    }
+  }
+}
+
+/// The hot loop of the first candidate, as assembly.
+std::string hot_loop_of(const KernelSpec& spec, const Target& target) {
+  const CpuCompileBackend backend;
+  const auto image = backend.compile(spec, default_candidates(backend, spec, target).front(), target);
+  EXPECT_TRUE(image.ok()) << image.status().to_string();
+  const std::string text = backend.disassemble(*image, target).value();
+  const size_t start = text.find("# hot loop: ");
+  return text.substr(start, text.find("# end of the hot loop") - start);
+}
+
+TEST(Loops, windows_that_overlap_are_loaded_once_for_all_vectors_in_flight) {
+  const auto count = [](const std::string& text, std::string_view wanted) {
+    int64_t found = 0;
+    for (size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) ++found;
+    return found;
+  };
+  for (const CpuTarget* target : runnable_targets()) {
+    if (!target->has(Feature::fma)) continue;  // whose products are loads, too
+    const Target name{"cpu", std::string(target->name)};
+    for (const Windows& windows : {Windows{4, 56, 56, 7}, {4, 14, 14, 5}, {4, 28, 28, 5, 1, 2}}) {
+      const std::string loop = hot_loop_of(windows.sums(), name);
+      const int64_t products = count(loop, "vfmadd"), loads = count(loop, "ptr [");
+      EXPECT_LT(loads, products) << loop;
+      EXPECT_GT(products, 0) << loop;
+    }
+  }
+}
+
+TEST(Loops, vectors_in_flight_lie_along_rows_whose_windows_overlap) {
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto first_of = [&](const Windows& windows) {
+      return ranked_schedules(std::get<LoopsSpec>(windows.sums().kernel), *target).front();
+    };
+    const bool has_masks = target->has(Feature::avx512);  // or what lies apart may not be worth lanes
+    for (const int64_t stride : has_masks ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{1}) {
+      const LoopsSchedule schedule = first_of({4, 28, 28, 7, stride});
+      EXPECT_EQ(schedule.unroll_dim, 1) << target->name << ", stride " << stride;
+      EXPECT_EQ(schedule.lane_dim, 2);
+      EXPECT_LT((1 + stride) * schedule.unroll, has_masks ? 32 : 16) << "sums, and pixels that are seen again";
+    }
+    EXPECT_EQ(first_of({4, 28, 28, 3, 3}).unroll_dim, -1) << "windows side by side";
+    EXPECT_EQ(first_of({4, 7, 7, 3}).unroll, has_masks ? 7 : 4) << "rounds that are even";
+    EXPECT_EQ(first_of({4, 7, 7, 3}).lanes, std::min(8, target->vector_bytes / 4)) << "of which one is idle";
+  }
+}
+
 TEST(Loops, schedules_that_the_loops_cannot_be_laid_by_are_refused) {
   const KernelSpec spec = sums({48, 70}, {70, 1});
   for (const CpuTarget* target : runnable_targets()) {
@@ -118,6 +201,15 @@ TEST(Loops, schedules_that_the_loops_cannot_be_laid_by_are_refused) {
     expect_refused(spec, *target, LoopsSchedule{.lane_dim = 1, .lanes = 32}, "no such number of lanes");
     expect_refused(spec, *target, LoopsSchedule{.lane_dim = 1, .lanes = 4, .unroll = 16}, "no such number of vectors");
     expect_refused(spec, *target, LoopsSchedule{.lane_dim = 0, .lanes = 1, .unroll = 2}, "no such number of lanes");
+    const KernelSpec windows = Windows{4, 28, 28, 3}.sums();
+    for (const int8_t dim : {-2, 2, 3, 5}) {  // none, the lanes', reduced, none
+      const LoopsSchedule schedule{.lane_dim = 2, .lanes = 4, .unroll = 2, .unroll_dim = dim};
+      expect_refused(windows, *target, schedule, "vectors cannot lie along that dim");
+    }
+    const LoopsSchedule of_a_row{.lane_dim = 4, .lanes = 4, .unroll = 2, .unroll_dim = 1};
+    expect_refused(windows, *target, of_a_row, "vectors cannot lie along that dim");
+    const LoopsSchedule none{.lane_dim = 2, .lanes = 4, .unroll = 0, .unroll_dim = 1};
+    expect_refused(windows, *target, none, "no such number of vectors");
   }
   // Both dims are added into one element each: only in order.
   LoopsBuilder b({20, 30}, 2);

@@ -88,6 +88,13 @@ std::unique_ptr<Scope> BodyEmitter::spread(Scope& scope, int dim, llvm::Value* i
   return inner;
 }
 
+void BodyEmitter::place(Scope& lane_scope, int dim, llvm::Value* index, int64_t offset) {
+  lane_scope.bound |= uint64_t{1} << dim;
+  lane_scope.dim = dim;
+  lane_scope.index = index;
+  lane_scope.offset = offset;
+}
+
 std::unique_ptr<Scope> BodyEmitter::join(Scope& inner, Scope& lane_scope) {
   auto joined = root();
   joined->around = inner.around;
@@ -119,13 +126,17 @@ Scope* BodyEmitter::owner(Scope& scope, uint64_t dims) const {
   return &scope;
 }
 
+/// The scope that gives the dim a scalar index.
+const Scope& BodyEmitter::binder_of(Scope& scope, int dim) {
+  if (scope.dim == dim) return scope;
+  const auto at = std::ranges::find(scope.around, dim, &Scope::dim);
+  assert(at != scope.around.end() && "the dim has no scalar index");
+  return **at;
+}
+
 llvm::Value* BodyEmitter::index_of(Scope& scope, int dim) {
-  if (scope.dim == dim) return scope.index;
-  for (const Scope* around : scope.around) {
-    if (around->dim == dim) return around->index;
-  }
-  assert(false && "the dim has no scalar index");
-  return nullptr;
+  const Scope& binder = binder_of(scope, dim);
+  return binder.offset == 0 ? binder.index : e.ir.CreateAdd(binder.index, e.index(binder.offset));
 }
 
 void BodyEmitter::set_accumulator(Scope& scope, llvm::Value* value) {

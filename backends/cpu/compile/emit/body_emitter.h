@@ -19,7 +19,8 @@ struct Scope {
   uint64_t bound = 0;            // bit d: iteration dim d has an index
   int depth = 0;                 // loops around; scopes of equal depth are emitted side by side
   int dim = -1;                  // the dim bound last, -1 for none
-  llvm::Value* index = nullptr;  // of `dim`; i64
+  llvm::Value* index = nullptr;  // of `dim`, less `offset`; i64
+  int64_t offset = 0;            // constant part, so that neighbours share their address
   // When the lanes of vectors run along one of the bound dims:
   int lane_dim = -1;
   int lanes = 1;
@@ -31,6 +32,7 @@ struct Scope {
   std::vector<llvm::Value*> reduced;  // by reduction, null when not finished here
   struct Place {
     llvm::Value* pointer = nullptr;
+    int64_t offset = 0;            // from there on, in bytes: what is constant
     llvm::Value* valid = nullptr;  // i1, every indirect index in range; null for always
   };
   std::vector<std::optional<Place>> places;  // by access: the part that is the same for all lanes
@@ -55,6 +57,8 @@ class BodyEmitter {
   /// Beside `scope`, in the same block: lanes run along `dim` from index + offset on.
   std::unique_ptr<Scope> spread(Scope& scope, int dim, llvm::Value* index, int64_t offset, int lanes,
                                 llvm::Value* mask);
+  /// Gives all lanes of a scope that was spread, and not used yet, an index of one more dim: index + offset.
+  static void place(Scope& lane_scope, int dim, llvm::Value* index, int64_t offset);
   /// `inner`'s dims with `lane_scope`'s lanes; `inner` was bound inside the scope that lane_scope was spread
   /// beside.
   std::unique_ptr<Scope> join(Scope& inner, Scope& lane_scope);
@@ -101,6 +105,7 @@ class BodyEmitter {
   void add_lane_by_lane(Scope& scope, const Store& store, const Address& address, llvm::Value* active);
   Scope::Place common_place(Scope& scope, uint32_t access);
   Address address_of(Scope& scope, uint32_t access);
+  static const Scope& binder_of(Scope& scope, int dim);
   llvm::Value* index_of(Scope& scope, int dim);
   llvm::Value* lanes_like(llvm::Value* value, int lanes) {
     return Emitter::lanes_of(value) == lanes ? value : e.splat(value, lanes);

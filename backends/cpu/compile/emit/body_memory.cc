@@ -85,12 +85,19 @@ Scope::Place BodyEmitter::common_place(Scope& scope, uint32_t number) {
 
   const int64_t size = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
   const auto bytes = [&](llvm::Value* elements) { return e.ir.CreateMul(elements, e.index(size)); };
-  Scope::Place place{m_buffers[access.buffer], nullptr};
-  if (access.offset != 0) place.pointer = e.advance(place.pointer, bytes(offset_of(number)));
+  Scope::Place place{.pointer = m_buffers[access.buffer]};
+  const auto advance = [&](llvm::Value* by) {
+    const auto* known = llvm::dyn_cast<llvm::ConstantInt>(by);
+    if (known == nullptr) place.pointer = e.advance(place.pointer, by);
+    place.offset += known == nullptr ? 0 : known->getSExtValue();
+  };
+  if (access.offset != 0) advance(bytes(offset_of(number)));
   for (size_t d = 0; d < access.strides.size(); ++d) {
     if ((dims >> d & 1) == 0 || access.strides[d] == 0) continue;
-    llvm::Value* index = index_of(scope, static_cast<int>(d));
-    place.pointer = e.advance(place.pointer, e.ir.CreateMul(index, bytes(stride_of(number, d))));
+    const Scope& binder = binder_of(scope, static_cast<int>(d));
+    llvm::Value* stride = bytes(stride_of(number, d));
+    advance(e.ir.CreateMul(binder.index, stride));
+    if (binder.offset != 0) advance(e.ir.CreateMul(e.index(binder.offset), stride));
   }
   for (const IndirectTerm& term : access.indirect) {
     if ((m_dims[term.index] & lane_bit()) != 0) continue;
@@ -106,10 +113,14 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
   const Access& access = m_body.accesses[number];
   const Scope::Place common = common_place(scope, number);
   Address address{.pointer = common.pointer, .valid = common.valid};
-  if (scope.lane_dim < 0) return address;
+  if (scope.lane_dim < 0) {
+    address.pointer = e.advance(address.pointer, common.offset);
+    return address;
+  }
 
   const int64_t size = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
   const int64_t stride = access.strides[static_cast<size_t>(scope.lane_dim)] * size;
+  int64_t constant = common.offset;
   if (const auto lane = static_cast<size_t>(scope.lane_dim); is_launched(number, lane)) {
     address.varies = true;
     llvm::Value* step = e.ir.CreateMul(stride_of(number, lane), e.index(size));
@@ -119,7 +130,7 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
   } else if (stride != 0) {
     address.varies = true;
     address.pointer = e.advance(address.pointer, e.ir.CreateMul(scope.lane_index, e.index(stride)));
-    address.pointer = e.advance(address.pointer, scope.lane_offset * stride);
+    constant += scope.lane_offset * stride;
     address.stride = stride / size;
     if (stride != size) {
       // 32-bit offsets gather twice as many lanes at once.
@@ -129,6 +140,7 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
           e.ir.CreateMul(Emitter::iota(type->getScalarType(), scope.lanes), Emitter::integer(type, stride));
     }
   }
+  address.pointer = e.advance(address.pointer, constant);
   for (const IndirectTerm& term : access.indirect) {
     if ((m_dims[term.index] & lane_bit()) == 0) continue;
     address.varies = true;

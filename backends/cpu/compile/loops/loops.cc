@@ -16,6 +16,10 @@
 // loop (then a row's accumulators are vectors too, folded after the loop). Loops over lanes come in two
 // parts: `unroll` full vectors a round, then the remainder one masked vector a round.
 //
+// Vectors in flight may lie along a parallel dim beside that of the lanes: then each part has one vector for each of a few of its
+// indices. What these load from one address is loaded once, since code generation knows equal loads of a block by their
+// address: a pointer that all share, and a constant.
+//
 // A floating sum's order is fixed by the schedule: element i goes to accumulator (i / lanes) mod unroll, the accumulators
 // of each run of elements are added to those of the runs before, then to one another in order, and lanes are folded
 // halves first. The number of threads has no part in it.
@@ -34,15 +38,12 @@ class LoopsEmitter {
         m_loops(loops),
         m_schedule(schedule),
         m_grid(loops_grid(loops, schedule)),
-        m_sized(sized) {
+        m_sized(sized),
+        m_reduced_dims(reduced_dims(loops, schedule)) {
     for (const Stage& stage : loops.stages) m_roots.push_back(roots_of(m_loops, stage));
     for (const auto& roots : m_roots) m_all_roots.insert(m_all_roots.end(), roots.begin(), roots.end());
     for (const Stage& stage : loops.stages) {
       m_all_stores.insert(m_all_stores.end(), stage.stores.begin(), stage.stores.end());
-    }
-    const auto rank = static_cast<int>(loops.extents.size());
-    for (int dim = static_cast<int>(loops.parallel_rank); dim < rank; ++dim) {
-      if (dim != schedule.lane_dim) m_reduced_dims.push_back(dim);
     }
   }
 
@@ -136,16 +137,32 @@ class LoopsEmitter {
     if (position == m_grid.order.size()) return lanes_are_rows() ? over_rows(scope, *rows) : row(scope);
     const LoopsGrid::Loop& loop = m_grid.order[position];
     const bool is_of_lanes = loop.dim == m_schedule.lane_dim, is_last = position + 1 == m_grid.order.size();
+    const bool is_of_vectors = loop.dim == m_schedule.unroll_dim;
     const Range range = bounds(position, task);
     if (is_of_lanes && is_last) return over_rows(scope, range);
     const auto inside_of = [&](llvm::Value* index) {
-      const auto inside = is_of_lanes ? m_body->nest(scope) : m_body->bind(scope, loop.dim, index);
+      const bool is_bound_later = is_of_lanes || is_of_vectors;
+      const auto inside = is_bound_later ? m_body->nest(scope) : m_body->bind(scope, loop.dim, index);
       m_body->prepare(*inside, m_all_roots, m_all_stores);
       parallel(position + 1, *inside, task, is_of_lanes ? round_at(loop, index, range.second) : rows);
     };
+    if (is_of_vectors) return over_vectors(loop, range, inside_of);
     // A dim outside of the split one has a single round per task: no loop.
     const bool is_single = task != nullptr && position < static_cast<size_t>(m_grid.split);
     is_single ? inside_of(range.first) : e.loop(range.first, range.second, loop.step, inside_of);
+  }
+
+  /// The loop that vectors in flight lie along: `unroll` a round, then those that are left of the dim.
+  void over_vectors(const LoopsGrid::Loop& loop, const Range& range, const std::function<void(llvm::Value*)>& body) {
+    llvm::Value* full = e.ir.CreateSub(range.second, e.ir.CreateURem(range.second, e.index(loop.step)));
+    const auto rounds = [&](llvm::Value* begin, llvm::Value* end, int64_t vectors) {
+      e.loop(begin, end, loop.step, [&](llvm::Value* index) {
+        m_vectors = {index, vectors};
+        body(index);
+      });
+    };
+    rounds(range.first, full, loop.step);
+    if (const int64_t left = known_extent(loop.dim) % loop.step; left > 0) rounds(full, range.second, left);
   }
 
   void over_rows(Scope& scope, const Range& rows) {
@@ -167,11 +184,7 @@ class LoopsEmitter {
     if (run != nullptr) run = e.ir.CreateMul(run, e.index(step));
     Values carried = in_runs(reduced, run, begin, full, step, initial, [&](llvm::Value* i, const Values& values) {
       const auto block = m_body->nest(scope);
-      Scopes lanes;
-      for (int u = 0; u < m_schedule.unroll; ++u) {
-        const int64_t offset = int64_t{u} * m_schedule.lanes;
-        lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, offset, m_schedule.lanes, nullptr));
-      }
+      Scopes lanes = vectors_at(*block, i, step / m_schedule.lanes, nullptr);
       return body(*block, lanes, values);
     });
     if (step == 1) return carried;
@@ -181,10 +194,21 @@ class LoopsEmitter {
       if (const auto* known = llvm::dyn_cast<llvm::Constant>(mask); known != nullptr && known->isAllOnesValue()) {
         mask = nullptr;
       }
-      Scopes lanes;
-      lanes.push_back(m_body->spread(*block, m_schedule.lane_dim, i, 0, m_schedule.lanes, mask));
+      Scopes lanes = vectors_at(*block, i, 1, mask);
       return body(*block, lanes, values);
     });
+  }
+
+  /// The vectors in flight whose lanes begin at `index`: `count` along the lanes, or those of their own dim.
+  Scopes vectors_at(Scope& block, llvm::Value* index, int64_t count, llvm::Value* mask) {
+    const bool has_dim = m_schedule.unroll_dim >= 0;
+    Scopes vectors;
+    for (int64_t u = 0; u < (has_dim ? m_vectors.count : count); ++u) {
+      const int64_t offset = has_dim ? 0 : u * m_schedule.lanes;
+      vectors.push_back(m_body->spread(block, m_schedule.lane_dim, index, offset, m_schedule.lanes, mask));
+      if (has_dim) BodyEmitter::place(*vectors.back(), m_schedule.unroll_dim, m_vectors.first, u);
+    }
+    return vectors;
   }
 
   // Extents that the launch carries: points of the dims without lanes, row-major, are shared evenly by the tasks; where the
@@ -271,7 +295,7 @@ class LoopsEmitter {
 
   static constexpr int64_t k_longest_run = 128;  // elements added to one accumulator
 
-  int64_t lane_step() const { return int64_t{m_schedule.lanes} * m_schedule.unroll; }
+  int64_t lane_step() const { return m_schedule.step_of(m_schedule.lane_dim); }
   /// Decides m_runs. A loop adds to the totals that it is given once for each iteration and element of the loops inside of
   /// it, or once for each run.
   void plan_runs() {
@@ -451,10 +475,14 @@ class LoopsEmitter {
   const LoopsSchedule m_schedule;
   const LoopsGrid m_grid;
   SizedLoops* const m_sized;
+  const std::vector<int> m_reduced_dims;     // without the lane dim
   std::vector<std::vector<ExprId>> m_roots;  // by stage
   std::vector<ExprId> m_all_roots;
   std::vector<Store> m_all_stores;
-  std::vector<int> m_reduced_dims;  // without the lane dim
+  struct {
+    llvm::Value* first = nullptr;
+    int64_t count = 0;
+  } m_vectors;  // along their own dim: those that are emitted
   Values
       m_runs;  // of the loops over them, then of that over lanes: iterations that form a run, null where the loop is one
   BodyEmitter* m_body = nullptr;

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/loops_stages.h"
+#include "base/ceil_div.h"
+
 namespace kiln::cpu {
 namespace {
 
@@ -41,6 +44,26 @@ size_t place_of_lanes(const LoopsSpec& loops, int lane_dim, const std::vector<in
   return place;
 }
 
+/// A reduced dim along which some access reads for one index of a parallel dim what it reads for another that is in flight with
+/// it, as windows do that overlap.
+struct Shared {
+  int dim = -1;       // none
+  int64_t steps = 0;  // along it, from one reading to the next
+};
+
+Shared shared_along(const LoopsSpec& loops, int parallel) {
+  Shared shared;
+  for (const Access& access : loops.body.accesses) {
+    const int64_t apart = std::abs(access.strides[static_cast<size_t>(parallel)]);
+    for (size_t dim = loops.parallel_rank; dim < loops.extents.size() && access.indirect.empty(); ++dim) {
+      const int64_t step = std::abs(access.strides[dim]), least = std::gcd(apart, step);
+      if (apart == 0 || step == 0 || step / least >= k_largest_unroll || apart / least >= loops.extents[dim]) continue;
+      shared = {static_cast<int>(dim), apart / least};
+    }
+  }
+  return shared;
+}
+
 /// What loops allow, and what the choice among it looks at.
 class LoopsModel {
  public:
@@ -61,8 +84,9 @@ class LoopsModel {
     std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
 
     std::vector<LoopsSchedule> schedules;
-    const auto add = [&](int dim, int lanes, int unroll) {
-      const LoopsSchedule schedule{static_cast<int8_t>(dim), static_cast<uint8_t>(lanes), static_cast<uint8_t>(unroll)};
+    const auto add = [&](int dim, int lanes, int unroll, int unroll_dim = -1) {
+      const LoopsSchedule schedule{static_cast<int8_t>(dim), static_cast<uint8_t>(lanes), static_cast<uint8_t>(unroll),
+                                   static_cast<int8_t>(unroll_dim)};
       if (std::find(schedules.begin(), schedules.end(), schedule) == schedules.end()) schedules.push_back(schedule);
     };
     if (choices.empty()) {
@@ -70,6 +94,7 @@ class LoopsModel {
       return schedules;
     }
     const int best = choices[0].dim;
+    if (const auto [dim, vectors] = sharing_vectors(best); dim >= 0) add(best, lanes_of(best), vectors, dim);
     add(best, lanes(), unroll_of(best));
     if (choices.size() > 1) add(choices[1].dim, lanes(), unroll_of(choices[1].dim));
     add(best, lanes(), std::max(1, unroll_of(best) / 2));
@@ -102,7 +127,51 @@ class LoopsModel {
     return true;
   }
 
+  /// Whether vectors in flight, of lanes along `lane_dim`, may lie along another parallel dim. What is reduced is then met in
+  /// another order than the rows' own.
+  bool can_unroll(int dim, int lane_dim) const {
+    const auto rank = static_cast<int>(m_loops.parallel_rank);
+    if (dim < 0 || dim >= rank || lane_dim < 0 || lane_dim >= rank || dim == lane_dim) return false;
+    const auto is_once_a_row = [](const Stage& stage) { return stage.per_row || stage.stores.empty(); };
+    return is_possible(static_cast<size_t>(dim)) && std::ranges::all_of(m_loops.stages, is_once_a_row);
+  }
+
  private:
+  struct Vectors {
+    int dim = -1;  // none
+    int count = 0;
+  };
+  /// Vectors in flight that read what their neighbours read, along the innermost parallel dim of which there are several: as many
+  /// as registers hold sums and what is read again, in rounds as even as they can be.
+  Vectors sharing_vectors(int lane_dim) const {
+    const int registers = m_target.has(Feature::avx512) ? 32 : 16, others = 3;
+    for (auto dim = static_cast<int>(m_loops.parallel_rank) - 1; dim >= 0; --dim) {
+      const Shared shared = shared_along(m_loops, dim);
+      if (shared.dim < 0 || !can_unroll(dim, lane_dim)) continue;
+      const int64_t held = (registers - others) / (static_cast<int64_t>(m_loops.reductions.size()) + shared.steps);
+      const int64_t most = std::min<int64_t>(held, vectors_beside(cost_of_pass(), true));
+      const int64_t extent = m_loops.extents[static_cast<size_t>(dim)];
+      if (most > 1) return {dim, static_cast<int>(ceil_div(extent, ceil_div(extent, most)))};
+    }
+    return {};
+  }
+
+  /// Of what is done at each point of a row.
+  int cost_of_pass() const {
+    int cost = 0;
+    for (const Stage& stage : m_loops.stages) {
+      if (stage.per_row) continue;
+      for (const ExprId id : needed_by(m_loops.body, roots_of(m_loops, stage)))
+        cost += op_cost(m_loops.body.exprs[id].op);
+    }
+    return cost;
+  }
+
+  /// How many vectors in flight hide how long operations take, where one has `cost`.
+  static int vectors_beside(int cost, bool in_columns) {
+    return cost <= 16 ? (in_columns ? 8 : 4) : cost <= 48 ? 2 : 1;
+  }
+
   uint64_t dims_of(const ScalarNode& node) const {
     uint64_t dims = 0;
     for (const ExprId operand : node.operands) dims |= operand == k_no_expr ? 0 : m_dims[operand];
@@ -150,10 +219,20 @@ class LoopsModel {
     }
     const auto extent = static_cast<double>(m_loops.extents[dim]);
     const double rounds = std::ceil(extent / lanes());
+    if (dim >= m_loops.parallel_rank) cost += folds() * extent / rounds;
     cost *= rounds * lanes() / extent;  // lanes that stay idle
     // Folding lanes costs little, but many rows at a stride cost cache lines: reduce along the row when it is
     // dense.
     return dim >= m_loops.parallel_rank ? cost : cost * 1.01;
+  }
+
+  /// What folding lanes adds to each point of a row.
+  double folds() const {
+    double points = 1;
+    for (size_t dim = m_loops.parallel_rank; dim < m_loops.extents.size(); ++dim) {
+      points *= static_cast<double>(m_loops.extents[dim]);
+    }
+    return static_cast<double>(m_loops.reductions.size()) * std::log2(lanes()) / points;
   }
 
   int lanes() const {
@@ -168,11 +247,17 @@ class LoopsModel {
     return m_target.vector_bytes / element;
   }
 
+  /// As many lanes as there are elements, or fewer: vectors that are half empty take as long as full ones.
+  int lanes_of(int dim) const {
+    return std::min(lanes(),
+                    static_cast<int>(std::bit_ceil(static_cast<uint64_t>(m_loops.extents[static_cast<size_t>(dim)]))));
+  }
+
   int unroll_of(int dim) const {
     int cost = 0;
     for (const ScalarNode& node : m_loops.body.exprs) cost += op_cost(node.op);
     const bool in_columns = static_cast<uint32_t>(dim) < m_loops.parallel_rank && !m_loops.reductions.empty();
-    int unroll = cost <= 16 ? (in_columns ? 8 : 4) : cost <= 48 ? 2 : 1;
+    int unroll = vectors_beside(cost, in_columns);
     const int64_t most = std::min(m_loops.extents[static_cast<size_t>(dim)], lanes_in_cache(static_cast<size_t>(dim)));
     while (unroll > 1 && int64_t{unroll} * lanes() > most) unroll /= 2;
     return unroll;
@@ -230,27 +315,42 @@ std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTar
 
 Status LoopsSchedule::validate(const LoopsSpec& loops, const CpuTarget& target) const {
   const LoopsModel model(loops, target);
-  if (lane_dim == model.last_dim() && lanes == 1 && unroll == 1) return {};
+  if (lane_dim == model.last_dim() && lanes == 1 && unroll == 1 && unroll_dim == -1) return {};
   const auto refuse = [&](std::string_view why) { return invalid_argument("loops, {}: {}", describe(), why); };
   if (lane_dim < 0 || lane_dim > model.last_dim()) return refuse("there is no such dim");
   if (!model.is_possible(static_cast<size_t>(lane_dim))) return refuse("lanes cannot lie along that dim");
   const int most = target.vector_bytes / k_least_lane_bytes;
   if (!std::has_single_bit(lanes) || lanes < 2 || lanes > most) return refuse("no such number of lanes");
-  if (!std::has_single_bit(unroll) || unroll > k_largest_unroll) return refuse("no such number of vectors");
+  if (unroll_dim != -1 && !model.can_unroll(unroll_dim, lane_dim)) return refuse("vectors cannot lie along that dim");
+  const bool is_number = unroll_dim != -1 ? unroll > 0 : std::has_single_bit(unroll);
+  if (!is_number || unroll > k_largest_unroll) return refuse("no such number of vectors");
   return {};
 }
 
 std::string LoopsSchedule::describe() const {
-  return fmt::format("{} lanes along d{}, {} vectors", lanes, lane_dim, unroll);
+  const std::string along = unroll_dim < 0 ? "" : fmt::format(" along d{}", unroll_dim);
+  return fmt::format("{} lanes along d{}, {} vectors{}", lanes, lane_dim, unroll, along);
+}
+
+std::vector<int> reduced_dims(const LoopsSpec& loops, const LoopsSchedule& schedule) {
+  std::vector<int> dims;
+  for (auto dim = static_cast<int>(loops.parallel_rank); dim < static_cast<int>(loops.extents.size()); ++dim) {
+    if (dim != schedule.lane_dim) dims.push_back(dim);
+  }
+  if (schedule.unroll_dim < 0) return dims;
+  const int shared = shared_along(loops, schedule.unroll_dim).dim;
+  std::ranges::stable_partition(dims, [&](int dim) { return dim != shared; });
+  return dims;
 }
 
 bool is_laid_out(const LoopsSpec& loops, const LoopsSchedule& schedule, int dim) {
   constexpr int64_t k_most_points = 16;
   const auto lanes_are_rows = schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank);
   if (!lanes_are_rows || dim < static_cast<int>(loops.parallel_rank)) return false;
+  const std::vector<int> dims = reduced_dims(loops, schedule);
   int64_t points = 1;
-  for (auto d = static_cast<size_t>(dim); d < loops.extents.size() && points <= k_most_points; ++d) {
-    points *= loops.extents[d];
+  for (auto at = std::ranges::find(dims, dim); at != dims.end() && points <= k_most_points; ++at) {
+    points *= loops.extents[static_cast<size_t>(*at)];
   }
   return points <= k_most_points;
 }
@@ -263,14 +363,13 @@ LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
   LoopsGrid grid;
   std::vector<int> dims = dims_beside(loops, schedule.lane_dim);
   if (schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank)) {
-    const bool is_round =
-        loops.extents[static_cast<size_t>(schedule.lane_dim)] <= int64_t{schedule.lanes} * schedule.unroll;
+    const bool is_round = loops.extents[static_cast<size_t>(schedule.lane_dim)] <= schedule.step_of(schedule.lane_dim);
     const size_t place = is_round ? dims.size() : place_of_lanes(loops, schedule.lane_dim, dims);
     dims.insert(dims.begin() + static_cast<ptrdiff_t>(place), schedule.lane_dim);
   }
   for (const int dim : dims) {
-    const int64_t step = dim == schedule.lane_dim ? int64_t{schedule.lanes} * schedule.unroll : 1;
-    grid.order.push_back({dim, step, (loops.extents[static_cast<size_t>(dim)] + step - 1) / step});
+    const int64_t step = schedule.step_of(dim);
+    grid.order.push_back({dim, step, ceil_div(loops.extents[static_cast<size_t>(dim)], step)});
   }
 
   const auto points =

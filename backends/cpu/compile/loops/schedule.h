@@ -13,17 +13,22 @@ namespace kiln::cpu {
 /// along a reduced dim: one row at a time, its accumulators' lanes folded at its end.
 struct LoopsSchedule {
   static constexpr std::string_view k_implementation = "vector_loops";
-  static constexpr uint32_t k_version = 2;
+  static constexpr uint32_t k_version = 3;
 
   int8_t lane_dim = -1;  // -1: no dims at all
   uint8_t lanes = 1;
-  uint8_t unroll = 1;  // vectors in flight
+  uint8_t unroll = 1;      // vectors in flight
+  int8_t unroll_dim = -1;  // the parallel dim that these lie along, one vector for each index; -1: along the lanes
 
   bool operator==(const LoopsSchedule&) const = default;
-  static auto fields(auto& s) { return std::tie(s.lane_dim, s.lanes, s.unroll); }
+  static auto fields(auto& s) { return std::tie(s.lane_dim, s.lanes, s.unroll, s.unroll_dim); }
+  /// Elements of a dim that are in flight together.
+  int64_t step_of(int dim) const {
+    return int64_t{dim == lane_dim ? lanes : 1} * (dim == (unroll_dim < 0 ? lane_dim : unroll_dim) ? unroll : 1);
+  }
   /// Errors: invalid_argument when the loops cannot be laid so.
   Status validate(const LoopsSpec& loops, const CpuTarget& target) const;
-  /// "16 lanes along d1, 4 vectors"
+  /// "16 lanes along d1, 4 vectors", "16 lanes along d2, 7 vectors along d1"
   std::string describe() const;
 };
 
@@ -35,7 +40,7 @@ std::vector<LoopsSchedule> ranked_schedules(const LoopsSpec& loops, const CpuTar
 struct LoopsGrid {
   struct Loop {
     int dim;
-    int64_t step;    // elements of a round: all lanes in flight, or 1 of another dim
+    int64_t step;    // elements of a round: those in flight together
     int64_t rounds;  // how many there are
   };
   std::vector<Loop> order;  // parallel dims, outermost first
@@ -44,6 +49,10 @@ struct LoopsGrid {
   int64_t chunks = 1;
   int64_t tasks = 1;
 };
+
+/// The reduced dims without lanes, as loops run over them, outermost first. Innermost is one along which vectors in flight
+/// meet what their neighbours loaded.
+std::vector<int> reduced_dims(const LoopsSpec& loops, const LoopsSchedule& schedule);
 
 /// Whether the points of a reduced dim, inside lanes of rows, are laid out one after another, as a kernel's window is: those
 /// of it and of the reduced dims inside of it are few.

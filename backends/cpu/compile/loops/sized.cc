@@ -44,7 +44,8 @@ std::optional<SizedSpec> sized_loops(const KernelSpec& spec, const CpuTarget& ta
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
   SizedLoopsSchedule schedule;
   if (like.empty()) {
-    schedule = {ranked_schedules(loops, target).front()};
+    const auto ranked = ranked_schedules(loops, target);
+    schedule = {*std::ranges::find(ranked, -1, &LoopsSchedule::unroll_dim)};  // there always is one
   } else {
     const auto given = parse_choices<SizedLoopsSchedule>(like);
     if (!given.ok() || !given->validate(loops, target).ok()) return std::nullopt;
