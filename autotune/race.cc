@@ -93,7 +93,11 @@ class Race {
       if (m_entrants[index].status.ok()) best = std::min(best, m_least[index]);
     }
     std::erase_if(m_field, [&](size_t index) {
-      return index != 0 && (!m_entrants[index].status.ok() || m_least[index] > best * (1 + margin));
+      Entrant& entrant = m_entrants[index];
+      if (index == 0) return false;
+      const bool is_slower = entrant.status.ok() && m_least[index] > best * (1 + margin);
+      if (is_slower) entrant.slowness = m_least[index] / best;
+      return is_slower || !entrant.status.ok();
     });
   }
 
@@ -183,6 +187,11 @@ class Race {
 double Entrant::median() const { return quantile(seconds, 0.5); }
 
 double Entrant::spread() const { return spread_of(seconds); }
+
+std::string Entrant::why_dropped() const {
+  if (!status.ok()) return status.message();
+  return slowness > 0 ? fmt::format("it took {:.2f} times as long as the fastest so far", slowness) : "";
+}
 
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules) {
   if (entrants.empty()) return invalid_argument("a race without entrants");

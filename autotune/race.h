@@ -15,11 +15,14 @@ struct Entrant {
   std::vector<double> seconds;  // of each sample that counts, in the order of the turns
   uint32_t disturbed = 0;       // samples that were taken again: disturbed, or uneven
   Status status;                // why it dropped out: it crashed or hung
+  double slowness = 0;          // its least sample over the best one when it dropped out for that; 0: it did not
   bool is_finalist = false;
 
   double median() const;
   /// The width of the middle half of the samples, as a share of the median.
   double spread() const;
+  /// Why it did not run to the end, for people; empty: it did.
+  std::string why_dropped() const;
 };
 
 struct RaceRules {

@@ -30,7 +30,7 @@ struct TuningRecord {
     std::vector<double> seconds;
     double median = 0, spread = 0;  // Entrant's
     uint32_t disturbed = 0;
-    std::string dropped;  // why it never ran to an end; empty: it did
+    std::string dropped;  // Entrant::why_dropped
     bool is_finalist = false;
 
     /// How an entrant did.

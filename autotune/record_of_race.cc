@@ -6,10 +6,8 @@ namespace kiln {
 
 TuningRecord::Candidate TuningRecord::Candidate::of(const Entrant& entrant, std::vector<uint8_t> schedule,
                                                     std::string origin) {
-  return {
-      entrant.description, std::move(origin), std::move(schedule), entrant.seconds,
-      entrant.median(),    entrant.spread(),  entrant.disturbed,   entrant.status.ok() ? "" : entrant.status.message(),
-      entrant.is_finalist};
+  return {entrant.description, std::move(origin), std::move(schedule),   entrant.seconds,    entrant.median(),
+          entrant.spread(),    entrant.disturbed, entrant.why_dropped(), entrant.is_finalist};
 }
 
 }  // namespace kiln

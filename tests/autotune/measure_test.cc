@@ -167,6 +167,7 @@ TEST_F(StopwatchTest, a_candidate_that_hangs_drops_out_and_the_others_race_on) {
   ASSERT_TRUE(winner.ok()) << winner.status().to_string();
   EXPECT_EQ(*winner, 2);
   EXPECT_EQ(entrants[1].status.code(), StatusCode::deadline_exceeded);
+  EXPECT_EQ(entrants[1].why_dropped(), "candidate did not end within 100 ms");
 }
 
 TEST(Stopwatch, what_other_kernels_drove_out_of_the_caches_is_fetched_again) {

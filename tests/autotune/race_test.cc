@@ -131,6 +131,16 @@ TEST(Race, who_fails_drops_out_and_says_why) {
   EXPECT_TRUE(entrants[5].seconds.empty());
 }
 
+TEST(Race, who_is_slower_drops_out_and_says_how_much) {
+  Track track({1.0, 0.5, 2.0});
+  std::vector<Entrant> entrants;
+  ASSERT_EQ(track.run(entrants).value(), 1);
+  EXPECT_EQ(entrants[0].why_dropped(), "") << "the incumbent stays to the end";
+  EXPECT_EQ(entrants[1].why_dropped(), "");
+  EXPECT_NEAR(entrants[2].slowness, 4, 1);
+  EXPECT_NE(entrants[2].why_dropped(), "");
+}
+
 TEST(Race, an_incumbent_that_fails_is_an_error) {
   Track track(sixteen_with(5, 0.5));
   track.failing = {0};

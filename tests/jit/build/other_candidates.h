@@ -53,22 +53,25 @@ inline const CompileBackend* badly_ordered(std::string_view name) {
   return name == backend.name() ? &backend : nullptr;
 }
 
-/// Its second candidate does nothing at all: the fastest, and wrong.
-class IdleCandidate final : public OtherCandidates {
+/// Behind its first candidate: one that does nothing at all, the fastest, and wrong; one that crashes; and a slow one.
+class BadCandidates final : public OtherCandidates {
  public:
-  IdleCandidate()
+  BadCandidates()
       : OtherCandidates([](const GemmSpec&, std::vector<Schedule>& schedules) {
-          schedules.insert(schedules.begin() + 1, {schedules.front().bytes, "idle"});
+          const std::vector<uint8_t> bytes = schedules.front().bytes;
+          schedules.insert(schedules.begin() + 1,
+                           {{bytes, "idle"}, {bytes, "crashing"}, {encode_choices(slow_schedule()), "slow"}});
         }) {}
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override {
     KILN_ASSIGN_OR_RETURN(Image image, OtherCandidates::compile(spec, schedule, target));
-    if (schedule.description == "idle") image.code.assign(image.code.size(), 0xc3);  // ret
+    if (schedule.description == "idle") image.code.assign(image.code.size(), 0xc3);      // ret
+    if (schedule.description == "crashing") image.code.assign(image.code.size(), 0xf4);  // hlt, which no process may
     return image;
   }
 };
 
-inline const CompileBackend* idle_as_second(std::string_view name) {
-  static const IdleCandidate backend;
+inline const CompileBackend* bad_ones_behind_the_first(std::string_view name) {
+  static const BadCandidates backend;
   return name == backend.name() ? &backend : nullptr;
 }
 

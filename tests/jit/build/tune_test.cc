@@ -19,6 +19,8 @@
 namespace kiln {
 namespace {
 
+using ::testing::HasSubstr;
+
 /// A product of some milliseconds.
 Graph product() { return product_of(384, 512, 768); }
 
@@ -344,17 +346,23 @@ TEST_F(TuneTest, a_neighbourhood_leads_to_its_latest_race) {
 }
 
 TEST_F(TuneTest, a_wrong_candidate_that_wins_a_race_drops_out_and_the_others_race_again) {
-  const auto tuned = build_it(Tuning::all, product_and_loop(), idle_as_second);
+  const auto tuned = build_it(Tuning::all, product_and_loop(), bad_ones_behind_the_first);
   ASSERT_TRUE(tuned.ok()) << tuned.status().to_string();
   const auto record = record_in(*tuned);
   ASSERT_TRUE(record.ok()) << record.status().to_string();
   const auto& all = record->candidates;
   const auto idle = std::ranges::find(all, "idle", &TuningRecord::Candidate::description);
   ASSERT_NE(idle, all.end());
-  EXPECT_NE(idle->dropped, "") << "its verdict";
+  EXPECT_THAT(idle->dropped, HasSubstr("was not written")) << "its verdict";
   EXPECT_TRUE(idle->is_finalist) << "it won a race";
   EXPECT_NE(&all[record->winner], &*idle);
   EXPECT_FALSE(all[record->winner].seconds.empty());
+  const auto why_dropped = [&](std::string_view description) {
+    return std::ranges::find(all, description, &TuningRecord::Candidate::description)->dropped;
+  };
+  EXPECT_THAT(why_dropped("crashing"), HasSubstr("died of signal"));
+  EXPECT_THAT(why_dropped("slow"), HasSubstr("times as long"));
+  EXPECT_EQ(all[record->winner].dropped, "");
 }
 
 TEST_F(TuneTest, a_bad_order_is_recovered_from_beside_a_neighbour_with_the_same_pick) {
