@@ -255,6 +255,28 @@ double embedding_backward_element(ElementEvaluator& e, const Graph& graph, NodeI
   return total;
 }
 
+/// Rows of the source summed at the places that indices name, among `rows` of zeros. `dtype`: of the result, where the source is
+/// wider, and sums are rounded once. Where fewer places are named than there are rows, what is wide is a row for each name
+/// alone: a place's sum is in that of the last which names it.
+ValueId rows_summed(GraphBuilder& b, ValueId indices, ValueId source, const Dim& rows, DType dtype) {
+  const Dim count = element_count(b.shape(indices)), width = b.shape(source).back();
+  const Attributes by_row = {{"dim", int64_t{0}}};
+  const bool has_few = count.is_constant() && rows.is_constant() && count.constant() < rows.constant();
+  if (dtype == b.dtype(source) || !has_few || count.constant() == 0) {
+    const ValueId zeros = b.full({rows, width}, 0, b.dtype(source));
+    return b.cast(b.op("index_add", {zeros, indices, source}, by_row), dtype);
+  }
+  const ValueId names = b.reshape(indices, {count});
+  const ValueId last = b.op("scatter", {b.full({rows}, -1, DType::i64), names, b.iota({count}, 0)}, by_row);
+  const ValueId zeros = b.full({count, width}, 0, b.dtype(source));
+  const ValueId sums =
+      b.op("index_add", {zeros, b.op("take", {last, names}, by_row), b.reshape(source, {count, width})}, by_row);
+  const ValueId is_unnamed = b.compare("lt", last, 0);
+  const ValueId place = b.select(is_unnamed, b.constant(0, last), last);
+  const ValueId named = b.op("take", {b.cast(sums, dtype), place}, by_row);
+  return b.select(b.unsqueeze(is_unnamed, 1), b.constant(0, named), named);
+}
+
 Gradients decompose_embedding_backward(GraphBuilder& b, const Node& node, Values in) {
   ValueId grad = b.widen(in[0]);
   const int64_t padding_idx = integer_of(node.attributes, "padding_idx");
@@ -264,10 +286,7 @@ Gradients decompose_embedding_backward(GraphBuilder& b, const Node& node, Values
     grad = b.select(column, b.constant(0, grad), grad);
   }
   if (!b.status().ok()) return b.status();
-  const Shape shape = {extent_of(node.attributes, "rows"), b.shape(in[0]).back()};
-  const ValueId zeros = b.full(shape, 0, b.dtype(grad));
-  const ValueId sum = b.op("index_add", {zeros, in[1], grad}, {{"dim", int64_t{0}}});
-  return b.finish({b.cast(sum, b.dtype(in[0]))});
+  return b.finish({rows_summed(b, in[1], grad, extent_of(node.attributes, "rows"), b.dtype(in[0]))});
 }
 
 // --- index_select ------------------------------------------------------------------------------------------------------

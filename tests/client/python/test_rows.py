@@ -161,7 +161,7 @@ CASES = {
     "batched products": (lambda a, b, c: (aten.bmm(a, b), aten.baddbmm(c, a, b, beta=2, alpha=0.5)), lambda: [f32(2, 5, 7), f32(2, 7, 3), f32(2, 5, 3)]),
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient by frequency": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, True), aten.embedding_dense_backward(g, i, 10, 3, True)), lambda: [f32(2, 6, 4), i64(2, 6)]),
-    "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
+    "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False), aten.embedding_dense_backward(g, i, 40, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),
     "rows by number": (lambda x, i: (aten.index_select(x, 1, i), aten.index(x, [None, i]), aten.index(x, [i - 7])), lambda: [f32(8, 9), i64(6, below=7)]),
     "rows by floats": (lambda t, x: (aten.embedding(t, aten._to_copy(x * 16, dtype=torch.int64)), aten.index_select(t, 0, aten._to_copy(aten.floor(x * 15), dtype=torch.int32)),
                        aten.gather(t, 0, aten._to_copy(x[:10].view(2, 5) * 16, dtype=torch.int64))), lambda: [f32(16, 5), torch.rand(70)]),

@@ -229,6 +229,15 @@ TEST_F(FusedModel, EmbeddingAndItsGradientAgree) {
   EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, AnEmbeddingsGradientInHalvesIsWideForTheRowsAloneThatAreNamed) {
+  const ValueId grad = input({3, 4, 6}, DType::bf16), indices = input({3, 4}, DType::i64);
+  graph.set_outputs(
+      {b.op("embedding_backward", {grad, indices}, {{"rows", int64_t{40}}, {"padding_idx", int64_t{2}}})});
+  const Plan plan = expect_fused(graph, random_inputs(graph, 7, 7), 1.0 / 256);
+  const auto is_wide = [](const PlanBuffer& each) { return each.dtype == DType::f32 && each.elements >= 40 * 6; };
+  EXPECT_TRUE(std::ranges::none_of(plan.buffers, is_wide)) << kernels_of(plan);
+}
+
 TEST_F(FusedModel, CrossEntropyAndItsGradientAgree) {
   const ValueId logits = input({6, 10}), target = input({6}, DType::i64);
   const ValueId loss = b.op("cross_entropy", {logits, target}, {{"reduction", std::string("mean")}});
