@@ -316,6 +316,23 @@ def test_ops_between_captures_are_checked(spoilt):
     assert kiln.stats()["checks_failed"] >= 2
 
 
+def resident_bytes():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_a_check_leaves_free_is_given_back(monkeypatch):
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+    compiled(torch.randn(6, 6))
+    monkeypatch.setattr(check, "GIVEN_BACK_BYTES", 0)
+    blocks = [b"x" * (64 << 10) for _ in range(4096)]  # each in the allocator's heap
+    between = blocks[::16]
+    del blocks
+    with_holes = resident_bytes()
+    compiled(torch.randn(7, 7))
+    assert kiln.stats()["checked"] == 2
+    assert with_holes - resident_bytes() > len(between) * 8 * (64 << 10), "half of what is free"
+
+
 def test_what_is_nothing_but_rounding_is_no_difference():
     def norm_of_equals(x):
         equal = torch.zeros_like(x) + x.mean()

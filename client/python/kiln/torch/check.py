@@ -48,6 +48,9 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, to
 PERTURBATION, ROUNDING, PERTURBED_RUNS, MARGIN = 4.0, 2.0, 4, 16.0
 # Memory that a check may need, in times of the subgraph's inputs and outputs: torch's result and what it makes on the way.
 MEMORY_FACTOR = 4
+# What a check needed is given back to the system from so many bytes on: the allocator would keep it, in holes of its heap, and
+# less is soon used again.
+GIVEN_BACK_BYTES = 64 << 20
 # Results are compared in pieces of about so many elements: on the host they lie in a core's cache; a device, which is asked for an
 # answer after each, has enough to do.
 PIECE, DEVICE_PIECE = 1 << 16, 1 << 24
@@ -214,6 +217,9 @@ class Checked:
             self._reject(difference, tensors, wanted, got)
             return wanted
         self._agree()
+        del wanted
+        if MEMORY_FACTOR * self._facts.bytes() >= GIVEN_BACK_BYTES:
+            give_back_memory()
         return got
 
     def _by_torch_otherwise_rounded(self, tensors: list) -> list:
@@ -422,6 +428,12 @@ def _perturb(tensor: torch.Tensor) -> torch.Tensor:
     changed = _memory_of(tensor).clone()
     _multiply(changed, _factors(changed.device, changed.dtype, PERTURBATION, True))
     return changed.as_strided(tensor.shape, tensor.stride())
+
+
+def give_back_memory() -> None:
+    """What the C library's allocator holds free goes back to the system, where the library can be told so."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def available_bytes(place: Place) -> int:
