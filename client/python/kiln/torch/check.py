@@ -208,7 +208,7 @@ class Checked:
         return self.compared(tensors, wanted)
 
     def compared(self, tensors: list, wanted: list) -> list:
-        """The outputs, where they agree with torch's, which are wanted; else those."""
+        """The outputs, where they agree with torch's, which are wanted, and let go of; else those."""
         session = _session.session()
         got = self.program(tensors)
         difference = differ(got, wanted, lambda: self._by_torch_otherwise_rounded(tensors))
@@ -217,7 +217,7 @@ class Checked:
             self._reject(difference, tensors, wanted, got)
             return wanted
         self._agree()
-        del wanted
+        wanted.clear()
         if MEMORY_FACTOR * self._facts.bytes() >= GIVEN_BACK_BYTES:
             give_back_memory()
         return got
