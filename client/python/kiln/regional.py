@@ -394,14 +394,17 @@ def signature(module: torch.nn.Module) -> tuple:
 
 
 def find_entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
-    """Repeated siblings share an entry; every largest module without any has one; a loss function too.
+    """Repeated siblings share an entry; so do the largest modules without any that are alike; a loss function has one.
 
     What remains, the forwards of the modules that hold the blocks, runs in Python as always."""
     describer = Describer()
     blocks = repeated_blocks(model, describer)
     held = {module for group in blocks for module in group}
     entries = [Entry("block", group, describer, settings) for group in blocks]
-    entries += [Entry("part", [module], describer, settings) for module in _parts(model, held)]
+    parts: dict[tuple, list] = {}
+    for module in _parts(model, held):
+        parts.setdefault((type(module), signature(module), describe_module(module, describer)), []).append(module)
+    entries += [Entry("part", group, describer, settings) for group in parts.values()]
     loss = getattr(model, "loss_function", None) if held else None
     if callable(loss) and not isinstance(loss, torch.nn.Module) and hasattr(type(model), "loss_function"):
         entries.append(Entry("loss_function", [loss], describer, settings, model))
@@ -418,7 +421,7 @@ def repeated_blocks(model: torch.nn.Module, describer: Describer) -> list[list[t
         for child in parent.children():
             alike.setdefault((type(child), signature(child)), []).append(child)
         for (_, parameters), modules in alike.items():
-            if len(modules) < 2 or not parameters or not any(True for _ in modules[0].children()):
+            if len(modules) < 2 or not parameters or not _is_called(modules[0]) or not any(True for _ in modules[0].children()):
                 pending.extend(modules)
                 continue
             same: dict[bytes, list] = {}
@@ -429,9 +432,15 @@ def repeated_blocks(model: torch.nn.Module, describer: Describer) -> list[list[t
     return groups
 
 
+def _is_called(module: torch.nn.Module) -> bool:
+    """Whether it has a forward, which lists of modules and other containers have not."""
+    return getattr(module.forward, "__func__", None) is not torch.nn.Module.forward
+
+
 def _parts(module: torch.nn.Module, blocks: set) -> list[torch.nn.Module]:
+    """The largest modules without any that are called."""
     if module in blocks:
         return []
-    if not any(child in blocks for child in module.modules()):
-        return [] if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) else [module]
-    return [part for child in module.children() for part in _parts(child, blocks)]
+    if _is_called(module) and not any(child in blocks for child in module.modules()):
+        return [module]
+    return list(dict.fromkeys(part for child in module.children() for part in _parts(child, blocks)))

@@ -374,6 +374,46 @@ def test_repeated_blocks_are_found_by_class_and_parameters():
     assert blocks_of(make("perceptron")) == []
 
 
+class Halving(torch.nn.Module):
+    """Halves a signal's length, and says what it made of it in a mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv1d(4, 4, 3, stride=2, padding=1), torch.nn.GroupNorm(2, 4)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+class Pyramid(torch.nn.Module):
+    """As models of images are: lists that are alike and are not called, with modules that are alike and meet other sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = (torch.nn.ModuleList([Halving()]) for _ in range(2))
+        self.halvings, self.heads = torch.nn.Sequential(Halving(), Halving()), torch.nn.ModuleList([torch.nn.Linear(4, 2)])
+
+    def forward(self, x):
+        x = self.up[0](self.down[0](self.halvings(x)))
+        return self.heads[0](x.transpose(1, 2)).square().mean()
+
+
+def test_what_lists_hold_has_captures_and_each_module_the_sizes_that_it_meets():
+    model = Pyramid()
+    compiled = kiln.compile(copy.deepcopy(model))
+    entries = regional.find_entries(model, regional.Settings())
+    assert {m for entry in entries for m in entry.modules} == {*model.halvings, model.down[0], model.up[0], *model.heads}
+    for length in (64, 48):
+        x = torch.randn(2, 4, length)
+        for pair in (model, compiled):
+            pair.zero_grad()
+            pair(x).backward()
+        for expected, got in zip(model.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, expected.grad)
+        if length == 64:  # sizes of one module that change are symbols; halved, they are none that Kiln has
+            assert kiln.stats()["fallback_ops"] == {}
+
+
 def test_a_host_beside_a_filled_store_neither_captures_nor_compiles_nor_checks(store, tmp_path):
     first = run(tmp_path / "one", "train", "perceptron", **store)
     assert first["stats"]["compilations"] > 0 and first["stats"]["checked"] > 0

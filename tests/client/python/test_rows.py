@@ -147,7 +147,7 @@ CASES = {
                          aten.linalg_vector_norm(x, 2, [0, 2]), aten.var(x, [1], correction=0, keepdim=True), aten.var(x, [0, 1], correction=1)), lambda: [f32(3, 4, 5)]),
     "reductions of a scalar": (lambda x: (aten.sum(x), aten.mean(x), aten.amax(x, [0]), aten.prod(x, 0), aten.logsumexp(x, [0]), aten.linalg_vector_norm(x, 2, [0]),
                                aten.norm(x, 2, [0], True), aten.var(x, [0], correction=0)), lambda: [torch.tensor(-1.7)]),
-    "any and all": (lambda b: (aten.any(b, 1), aten.any(b), aten.all(b, 0, True), aten.any(b, [0, 1])), lambda: [flag(4, 5)]),
+    "any and all": (lambda b: (aten.any(b, 1), aten.any(b), aten.all(b, 0, True), aten.any(b, [0, 1]), aten._is_all_true(b)), lambda: [flag(4, 5)]),
     "extremes of truths": (lambda b, t: (*aten.max(b, 1), *aten.min(b, 0, True), aten.max(b), aten.min(t), aten.amax(b, [0]), aten.amin(b, [1], True)), lambda: [flag(4, 5), flag(2) | True]),
     "extremes": (lambda x: (*aten.max(x, 1), *aten.min(x, 0, True), aten.argmax(x, 1), aten.argmin(x)), lambda: [torch.randperm(20).float().view(4, 5)]),
     "cumsum": (lambda x, b: (aten.cumsum(x, 1), aten.cumsum(b, 0)), lambda: [f32(3, 9), flag(7)]),

@@ -28,7 +28,7 @@ import threading
 import types
 
 import torch
-from torch._dynamo import guards
+from torch._dynamo import guards, pgo
 from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.source import ChainedSource, LocalSource
 
@@ -474,3 +474,17 @@ def _pickle_guards(state, builder) -> bytes:
 
 
 guards.CheckFunctionManager.serialize_guards, guards.pickle_guards_state = _serialize_or_say, _pickle_guards
+
+
+_update_sizes = pgo.update_automatic_dynamic
+
+
+def _update_sizes_of_target(translator, name: str, entry, **options):
+    """Modules that share a capture may each be called with sizes of its own, and always with these: only a second size of the same
+    module is captured as a symbol."""
+    if isinstance(thread.target, torch.nn.Module) and isinstance(entry.size, tuple):
+        name = f"{name} of {id(thread.target)}"
+    return _update_sizes(translator, name, entry, **options)
+
+
+pgo.update_automatic_dynamic = _update_sizes_of_target

@@ -3,12 +3,13 @@
 What kiln.compile leaves in Python, the forwards of the modules that hold the blocks, is few ops: positions, sums of
 embeddings, masks. It is not traced (docs/capture_and_guards.md says why). Python runs it as always, and each op that torch
 is about to run goes to a program of its own, found by what the program depends on: the op, its numbers, and its operands'
-types.
+types. An op that changes its first operand goes as the one that gives a new tensor, and the result is written to the operand.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import threading
 
@@ -19,23 +20,27 @@ from .. import _session
 from .._reasons import Reason
 from . import check, compat, programs, waiting
 from .compiler import build_elsewhere
-from .partition import WITHOUT_ROW, partition
+from .expansion import first_partition, is_said_in_others
+from .partition import WITHOUT_ROW
 from .place import place_of
 from .rows import NO_ROW, ROWS, row_of
 from .subgraphs import EagerSubgraph
 from .tally import Tally
-from .tensors import tensors_in
+from .tensors import is_empty, span_of, tensors_in
 from .text import Unsupported
+from .write_back import write_back
 
-# Types and numbers that one op may have programs for. An op with more, as one that counts steps, stays in torch: each
-# would be compiled, which takes longer than it ever saves.
-MAX_VARIANTS = 8
+# Types and numbers that one op may have programs for: those of the model's first call, and what later calls add up to. An op with
+# more, as one that counts steps, stays in torch: each would be compiled, which takes longer than it ever saves.
+MAX_FIRST_VARIANTS, MAX_VARIANTS = 64, 8
 
+aten = torch.ops.aten
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ATOMS = (type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, str)
 
 # Why an op has no program here, besides what partition() says.
 _NO_WORK = Reason("no work")
+_OVERLAPS = Reason("an operand shares memory with the one that is changed")
 _ANOTHER_MODE = Reason("another dispatch mode", advice="nothing: the mode has to see the op")
 _TOO_MANY = Reason(f"met in more than {MAX_VARIANTS} variants",
                    advice="give the op fewer shapes and numbers, or torch.compile the model with dynamic=True")  # fmt: skip
@@ -85,21 +90,25 @@ class Between:
 
     def _find(self, op, arguments: tuple, keywords: dict):
         """The program, or why there is none."""
-        if row_of(op) is NO_ROW:
-            return WITHOUT_ROW
         if is_free(op):
             return _NO_WORK
+        function = function_of(op)
+        if row_of(function) is NO_ROW and not is_said_in_others(function):
+            return WITHOUT_ROW
         if compat.adapter().has_dispatch_modes():
             return _ANOTHER_MODE
         try:
             key = (op, _describe(arguments), *((name, _describe(value)) for name, value in keywords.items()))
             program = self._programs.get(key)
+            if function is not op and overlaps(arguments[0], (arguments[1:], keywords)):
+                return _OVERLAPS
         except Exception as error:  # noqa: BLE001: a tensor without strides, a subclass, an object
             return Reason(f"operands of another kind: {error}")
-        if program is None and self._variants[op] >= MAX_VARIANTS:
+        if program is None and self._variants[op] >= (MAX_FIRST_VARIANTS if self._is_counting else MAX_VARIANTS):
             return _TOO_MANY
         if program is None:
-            meetings = waiting.more_meetings() if self._variants[op] else waiting.meetings()
+            is_first = self._is_counting or not self._variants[op]
+            meetings = waiting.meetings() if is_first else waiting.more_meetings()
             if meetings > 1 and (key in self._met_now or self._met.count(key) < meetings):
                 self._met_now.add(key)
                 return waiting.BEING_BUILT
@@ -114,7 +123,7 @@ class Between:
 
     def _count(self, op, why: Reason | None) -> None:
         """Only in the model's first call."""
-        if self._is_counting and not is_free(op):
+        if self._is_counting and why is not _NO_WORK:
             why = None if why is None else why.within("between captures")
             _session.session().count_between(str(op), why)
             self._tally.add(int(why is None), [] if why is None else [(str(op), why)], ())
@@ -133,13 +142,42 @@ def run_capture(function, *arguments):
             _thread.interception = interception
 
 
+@functools.cache
 def is_free(op) -> bool:
-    """Views, and what computes nothing."""
+    """Views, in place or not, what computes nothing, and draws of dropout's masks."""
     schema = getattr(op, "_schema", None)
     if schema is None:
         return False
     is_alias = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return is_alias or row_of(op).is_view or row_of(op).is_idle
+    is_nothing = torch.Tag.inplace_view in op.tags or op is aten.bernoulli_.float
+    return is_alias or is_nothing or row_of(op).is_view or row_of(op).is_idle
+
+
+@functools.cache
+def function_of(op):
+    """Of an op that gives its first operand, changed, and changes nothing else, the op that gives the same as a new tensor; else
+    the op."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or not schema.is_mutable or not schema.name.endswith("_"):
+        return op
+    changed = [argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments]
+    namespace, name = schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    function = getattr(packet, schema.overload_name or "default", None)
+    is_alike = function is not None and [a.name for a in function._schema.arguments] == [a.name for a in schema.arguments]
+    return function if is_alike and changed[0] and sum(changed) == 1 else op
+
+
+def overlaps(tensor: torch.Tensor, others) -> bool:
+    """Whether one of the others, which does not lie just as the tensor does, has an element between the tensor's first and last."""
+    begin, end = _range_of(tensor)
+    apart = (o for o in tensors_in(others) if (o.data_ptr(), o.shape, o.stride()) != (begin, tensor.shape, tensor.stride()))
+    return any(begin < other_end and other_begin < end for other_begin, other_end in map(_range_of, apart))
+
+
+def _range_of(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    return begin, begin + span_of(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
 def _describe(value):
@@ -165,7 +203,13 @@ class _Program:
 
     def __init__(self, op, arguments: tuple, keywords: dict, meetings: int) -> None:
         """meetings: as waiting.meetings()."""
-        result = op(*arguments, **keywords)  # torch knows what comes out
+        function = function_of(op)
+        self._is_in_place = function is not op
+        result = function(*arguments, **keywords)  # torch knows what comes out
+        if self._is_in_place and (result.dtype, result.shape) != (arguments[0].dtype, arguments[0].shape):
+            raise Unsupported("what it gives is no such tensor as the one that it changes")
+        if all(map(is_empty, tensors_in(result))):
+            raise Unsupported(_NO_WORK)
         self._is_tuple = isinstance(result, tuple)
         graph, operands = fx.Graph(), {}
         of_type = compat.adapter().fake_tensors()  # a graph is a cycle, and would keep the caller's tensors for long
@@ -176,7 +220,7 @@ class _Program:
             operands[node] = len(operands)
             return node
 
-        node = graph.call_function(op, _replaced(arguments, operand), _replaced(keywords, operand))
+        node = graph.call_function(function, _replaced(arguments, operand), _replaced(keywords, operand))
         node.meta["val"] = _replaced(result, of_type)
         results = [node]
         if self._is_tuple:
@@ -186,10 +230,11 @@ class _Program:
         graph.output(tuple(results))
         for target in _session.session().targets:
             build_elsewhere(graph, place_of(graph), target)
-        plan = partition(graph)
+        plan = first_partition(graph, place_of(graph))
         for reason in plan.reasons.values():
             raise Unsupported(reason)
         (subgraph,) = plan.subgraphs.values()
+        (results,) = (n.args[0] for n in graph.find_nodes(op="output"))  # where the op was taken apart, others than before
         self._operands = [operands[n] for n in subgraph.inputs]
         self._order = [subgraph.outputs.index(n) for n in results]
         self.ops, self._program = (str(op),), None
@@ -214,6 +259,10 @@ class _Program:
     def __call__(self, arguments: tuple, keywords: dict):
         tensors = list(tensors_in((arguments, keywords)))
         with compat.adapter().profiled("kiln"):
+            if self._is_in_place:
+                (result,) = self.run([tensors[i] for i in self._operands], tensors[:1])
+                write_back(tensors[0], result)
+                return tensors[0]
             results = self.run([tensors[i] for i in self._operands])
         return tuple(results[i] for i in self._order) if self._is_tuple else results[0]
 

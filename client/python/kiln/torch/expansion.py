@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from . import compat
-from .partition import Partition, draws, gives_nothing, is_free, is_view, partition, why_not
+from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
 from .rows import NO_ROW, row_of
@@ -40,10 +40,7 @@ def first_partition(graph: fx.Graph, place: Place) -> Partition:
 
 def _expand(node: fx.Node, place: Place) -> bool:
     """Puts the node's pieces in its place. False, and the graph is as it was, where they are not to be had."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable or draws(node) or any(name in schema.name for name in WHOLE):
-        return False
-    if any(result.alias_info is not None for result in schema.returns):  # a view, which costs nothing
+    if not is_said_in_others(node.target):
         return False
     operands = node.all_input_nodes
     if any(not _is_known(n) for n in (node, *operands)):
@@ -55,6 +52,16 @@ def _expand(node: fx.Node, place: Place) -> bool:
         return False
     _splice(node, operands, pieces)
     return True
+
+
+def is_said_in_others(op) -> bool:
+    """Whether torch has a decomposition of the op that does all that the op does, and nothing else."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or schema.is_mutable or any(name in schema.name for name in WHOLE):
+        return False
+    if any(result.alias_info is not None for result in schema.returns):  # a view, which costs nothing
+        return False
+    return op in compat.adapter().decompositions() and not compat.adapter().draws_random_numbers(op)
 
 
 def _has_several(node: fx.Node) -> bool:
@@ -87,10 +94,8 @@ _kept: dict[tuple, _Pieces | None] = {}
 
 
 def _pieces_of(node: fx.Node, operands: list[fx.Node]) -> _Pieces | None:
-    """The node's decomposition, with a placeholder for each operand; None where torch has none of this type."""
-    rule = compat.adapter().decompositions().get(node.target)
-    if rule is None:
-        return None
+    """The node's decomposition, with a placeholder for each operand; None where it does not fit this type."""
+    rule = compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
     arguments = fx.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
     key = (node.target, repr(arguments), *(_type_key(n.meta["val"]) for n in operands))

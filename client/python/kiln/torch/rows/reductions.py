@@ -35,7 +35,7 @@ row("prod.dim_int", "prod.default")(reduction("prod"))
 row("amax.default")(reduction("amax"))
 row("amin.default")(reduction("amin"))
 row("any.dim", "any.dims", "any.default")(reduction("any"))
-row("all.dim", "all.dims", "all.default")(reduction("all"))
+row("all.dim", "all.dims", "all.default", "_is_all_true.default")(reduction("all"))
 
 
 @row("logsumexp.default")
