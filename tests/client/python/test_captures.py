@@ -55,6 +55,16 @@ def compiled(kind, which="A"):
     return kiln.compile(copy.deepcopy(model)), model
 
 
+@pytest.mark.parametrize("module", [torch.nn.Flatten(), torch.nn.Unflatten(1, (3, -1))], ids=lambda m: type(m).__name__)
+def test_what_gives_a_view_of_its_input_is_kept(module):
+    for frames_made in (1, 0):
+        forget()
+        x = torch.randn(2, 6, 4, requires_grad=True)
+        got = kiln.compile(copy.deepcopy(module))(x)
+        assert torch.equal(got, module(x)) and got._base is x
+        assert frames() == frames_made, kiln.explain()
+
+
 # ---- what guards cannot hold in another process
 
 

@@ -27,6 +27,11 @@ _NAMES = {
     "torch":
         "Size Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
         "float32 float64 int16 int32 int64 int8 preserve_format strided sym_float sym_int sym_max sym_min sym_not uint8",
+    "torch._C._functionalization":
+        "InverseReturnMode _reshape_alias_ViewMeta _unsafe_view_ViewMeta alias_ViewMeta as_strided_ViewMeta detach_ViewMeta "
+        "diagonal_ViewMeta expand_ViewMeta permute_ViewMeta select_int_ViewMeta slice_Tensor_ViewMeta split_Tensor_ViewMeta "
+        "split_with_sizes_ViewMeta squeeze_ViewMeta squeeze_dim_ViewMeta squeeze_dims_ViewMeta t_ViewMeta transpose_int_ViewMeta "
+        "unbind_int_ViewMeta unfold_ViewMeta unsqueeze_ViewMeta view_ViewMeta view_dtype_ViewMeta",
     "torch._C._dynamo.guards": "GlobalStateGuard",
     "torch._dynamo.guards":
         "GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS GuardBuilder.BOOL_MATCH GuardBuilder.BUILTIN_MATCH "
@@ -68,13 +73,14 @@ _NAMES = {
     "torch._functorch._aot_autograd.schemas":
         "CacheableAOTConfig InputAliasInfo MemoryFormatMeta MutationType OpaqueMeta OutputAliasInfo OutputType "
         "PlainTensorMeta ViewAndMutationMeta",
-    "torch._functorch._aot_autograd.functional_utils": "ViewMetaSequence",
+    "torch._functorch._aot_autograd.functional_utils": "MetadataKey ViewMetaSequence",
     "torch._guards": "DuplicateInputs Guard GuardsSet StorageOverlap",
     "torch._subclasses.functional_tensor": "FunctionalTensor",
     "torch._utils":
         "_rebuild_meta_tensor_no_storage _rebuild_parameter_with_state _rebuild_tensor_v2 torch.contiguous_format",
-    "torch.fx.experimental.symbolic_shapes": "_CppShapeGuardsHelper _ShapeGuardsHelper",
+    "torch.fx.experimental.symbolic_shapes": "SymIntEqByExpr _CppShapeGuardsHelper _ShapeGuardsHelper",
     "torch.nn.parameter": "Parameter",
+    "torch.serialization": "_get_layout",
     "torch.utils._ordered_set": "OrderedSet",
     "torch.utils._sympy.functions": "CleanDiv FloorDiv Max Min Mod PythonMod",
 }
