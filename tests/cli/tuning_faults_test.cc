@@ -16,7 +16,6 @@
 #include <fstream>
 #include <functional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -50,13 +49,6 @@ pid_t racing_worker(pid_t daemon) {
     }
   }
   return 0;
-}
-
-/// What a process has mapped.
-std::string libraries_of(pid_t process) {
-  std::ostringstream text;
-  text << std::ifstream("/proc/" + std::to_string(process) + "/maps").rdbuf();
-  return text.str();
 }
 
 /// Fewer processors than threads for a process and its children. Threads and children may end meanwhile.
@@ -216,26 +208,6 @@ TEST_F(RaceFaults, ARaceGoesOnUnderAQuotaThatIsPutOnMeanwhile) {
   EXPECT_EQ(race_with([&](pid_t, pid_t worker) { quota.put_on(worker); }), 0);
   EXPECT_GT(quota.waits(), 0);
   expect_tuned();
-}
-
-TEST_F(RaceFaults, AClockThatIsSetAgainAndAgainChangesNothing) {
-#ifdef KILN_IS_SANITIZED
-  GTEST_SKIP() << "a sanitizer has to be the first library";
-#endif
-  m_world.set("LD_PRELOAD", KILN_RESTLESS_CLOCK);
-  m_world.set("KILN_DAEMON_IDLE_EXIT_MS", "1000");
-  EXPECT_EQ(race_with([](pid_t daemon, pid_t worker) {
-              for (const pid_t process : {daemon, worker}) {
-                EXPECT_THAT(libraries_of(process), HasSubstr(KILN_RESTLESS_CLOCK));
-              }
-            }),
-            0);
-  expect_tuned();
-  EXPECT_EQ(kiln({"ls"}).exit_status, 0);
-  const auto daemon = kiln({"status", "--json"}).json()["pid"].get<pid_t>();
-  const auto is_there = [&] { return !libraries_of(daemon).empty(); };
-  for (int i = 0; i < 12'000 && is_there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_FALSE(is_there()) << "it should have left when nobody asked for anything";
 }
 
 TEST_F(Cli, AWinnerNeverRunsWhereItsFeaturesAreMasked) {
