@@ -5,6 +5,7 @@ are other ways of Kiln, listed but no peers; a ratio above 1 says that ours is f
 "roof", what the machine's multiply-adds alone would reach, and "of_roof", our share of it."""
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import math
@@ -30,6 +31,18 @@ def host():
 
         facts.update(torch=torch.__version__, threads=torch.get_num_threads())
     return facts
+
+
+@contextlib.contextmanager
+def runs_in_kiln(case):
+    """Raises where what is first called within leaves something to torch, which would race itself."""
+    import kiln
+
+    before = kiln.stats()
+    yield
+    now = kiln.stats()
+    if now["nodes_compiled"] == before["nodes_compiled"] or now["nodes_fallback"] > before["nodes_fallback"]:
+        raise RuntimeError(f"{case} runs in torch, and is no measure of Kiln: {json.dumps(kiln.explain())[:1000]}")
 
 
 def spread(samples):

@@ -5,6 +5,7 @@ alternating with eager in one process, after a check against f64.
 --dtype f32|bf16; --threads N; --batch N; --of out,input,weight; --set resnet|depthwise|unet|all
 """
 import argparse
+import os
 import time
 from typing import NamedTuple
 
@@ -76,7 +77,9 @@ def measure(case, which, options):
     exact = function(*(operand.double() for operand in operands))
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="kiln")
-    kernels.require_right(f"{case} {which}", [compiled(*operands), function(*operands)], [exact, exact], allowed)
+    with common.runs_in_kiln(f"{case} {which}"):
+        got = compiled(*operands)
+    kernels.require_right(f"{case} {which}", [got, function(*operands)], [exact, exact], allowed)
     races = {"kiln": lambda: compiled(*operands), "onednn": lambda: function(*operands)}
     clock = time.thread_time if options.threads == 1 else time.perf_counter  # a thread's own stands while others have its processor
     samples = common.interleave(races, options.rounds, sample_s=SAMPLE_S, most_s=options.seconds, clock=clock)
@@ -95,6 +98,7 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     kernels.set_up(options)
+    os.environ["KILN_CONVOLUTION"] = "kiln"  # those of halves, too
     wanted = options.of.split(",")
     cases = SETS.get(options.set) or [case for cases in SETS.values() for case in cases]
     rows = common.until_interrupted(measure(case, which, options) for case in cases for which in wanted)

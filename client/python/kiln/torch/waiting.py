@@ -318,8 +318,8 @@ def settle(owner, build: Build, eager, chance: Chance | None = None):
 
 
 def put_in_place(owner, asked: tuple, eager) -> None:
-    """Has the owner run the program that is asked for: at once where it is mapped, else as soon as its first call needs it, while
-    whose daemon compiles. Raises kiln's Error where it cannot be had, as far as that shows before code is compiled."""
+    """Has the owner run the program that is asked for: at once where it is mapped, else from its first call on, which waits for what
+    is compiled until then. Raises kiln's Error where the program cannot be had, as far as that shows before code is compiled."""
     build = programs.take_begun(*asked)
     if build is None or build.is_lost:
         if (program := programs.mapped_program(*asked)) is not None:
