@@ -142,7 +142,6 @@ def run_capture(function, *arguments):
             _thread.interception = interception
 
 
-@functools.cache
 def is_free(op) -> bool:
     """Views, in place or not, what computes nothing, and draws of dropout's masks."""
     schema = getattr(op, "_schema", None)

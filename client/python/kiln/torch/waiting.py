@@ -221,8 +221,8 @@ class Build:
         _leave_in_the_end()
         self._program = self._error = None
         self.has_ended, self.is_sure, self._process = False, threading.Event(), os.getpid()
-        context = contextvars.copy_context()
-        self.thread = threading.Thread(target=context.run, args=(self._create, make), name="kiln-build", daemon=True)
+        self._context = contextvars.copy_context()
+        self.thread = threading.Thread(target=self._context.run, args=(self._create, make), name="kiln-build", daemon=True)
         building.add(self)
         try:
             self.thread.start()
@@ -240,6 +240,10 @@ class Build:
             self.has_ended = True
             self.is_sure.set()
             building.discard(self)
+
+    def on_behalf(self, function: Callable, *arguments):
+        """function(*arguments), in the mode and for the owner that the program was asked for."""
+        return self._context.copy().run(function, *arguments)
 
     @property
     def is_lost(self) -> bool:
@@ -309,7 +313,7 @@ def settle(owner, build: Build, eager, chance: Chance | None = None):
         program = build.result()
         if chance:
             chance.note(programs.compilations_of(program))
-        owner.take(program)
+        build.on_behalf(owner.take, program)
     except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
         _session.session().note_fallback("a subgraph", str(error))
         _session.session().say("background", f"a subgraph runs in torch: {error}")
@@ -364,7 +368,7 @@ class Planned:
         if owner is None:
             return self._eager
         if self._build.is_lost:
-            self._build = Build(functools.partial(programs.create_program, *self._asked))
+            self._build = self._build.on_behalf(Build, functools.partial(programs.create_program, *self._asked))
         return settle(owner, self._build, self._eager)
 
 
