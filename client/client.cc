@@ -146,7 +146,9 @@ Client::CompileOptions watched(const Client::CompileOptions& options) {
 }  // namespace
 
 Expected<Client::Compiled> Client::compile(const Graph& graph, const CompileOptions& options) {
-  if (options.planned && !wants_tuning(options)) return compile_unseen(graph, watched(options));
+  // Devices' backends refuse what they have no kernel for as late as they compile it.
+  const bool is_planned_first = device().device->is_host() && !wants_tuning(options);
+  if (options.planned && is_planned_first) return compile_unseen(graph, watched(options));
   if (options.progress || !wants_tuning(options) || isatty(STDERR_FILENO) != 1) return compile_unseen(graph, options);
   // Races take a while. Of programs that are compiled at once, one is shown.
   static std::atomic<bool> is_shown{false};

@@ -55,7 +55,7 @@ class Client {
     std::string_view label = {};            // what people know it by, before what the graph does: a model's class
     uint32_t threads = 0;                   // that it will run on, and race on; 0: as many as there are cores
     Connection::ProgressCallback progress;  // called on the calling thread while the daemon builds
-    std::function<void()> planned;  // the same, once all is planned and no op is refused; not where kernels race
+    std::function<void()> planned;          // the same, where kiln.h's planned() is called
   };
 
   /// The way of a graph: bind symbols → canonicalise → find in the mapped cache → else ask the daemon → find

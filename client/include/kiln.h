@@ -121,7 +121,7 @@ typedef struct kiln_compile_options {
   uint32_t threads; /* that it will run on, where candidates race; 0: as many as there are cores */
   int mapped_only;  /* not 0: no daemon is asked; what is not mapped, or has yet to race, is not_found, and no miss */
   /* NULL, or called on the calling thread once a daemon has planned all that it compiles: no op is refused any more. Not
-   * called where candidates race, nor for what is mapped. */
+   * called for devices, where candidates race, nor for what is mapped. */
   void (*planned)(void* argument);
   void* planned_argument;
 } kiln_compile_options;
