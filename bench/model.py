@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Is every step fast? Models of models.py: forward without gradients; train, loss and gradients; step, the same with
-dropout, and AdamW compiled with the model. Kiln both ways against eager and Inductor, in one process, interleaved, 2 threads.
+dropout, and AdamW compiled with the model. Kiln both ways against eager and Inductor, in one process, interleaved, 2 threads,
+each sample after a step of its own kind, as steps follow one another.
 With --memory, instead: peak memory of a step, each compiler in processes of its own, in turn: the most that was resident during
 steady steps, less what was before the model existed.
 --models gpt2,llama,bert,vit,t5; --modes forward,train,step; --dtypes f32,bf16;
@@ -52,7 +53,7 @@ def measure(name, mode, dtype, compilers, rounds, clock):
     torch.compiler.reset()
     title, base, batch = make_model(name, mode, dtype)
     steps = {compiler: make_step(mode, copy.deepcopy(base), batch, compiler) for compiler in compilers}
-    samples = common.interleave(steps, rounds, warmup=2, clock=clock)
+    samples = common.interleave(steps, rounds, warmup=2, clock=clock, after_own=True)
     return common.row(f"{title} {dtype} {mode}", samples, own=("backend", "tuned"))
 
 

@@ -16,6 +16,21 @@ constexpr size_t k_kept_blocks = 4;
 constexpr size_t k_huge_page_bytes = size_t{2} << 20;
 // Smaller blocks come from the allocator's heap, whose pages are there already.
 constexpr size_t k_advised_bytes = size_t{4} << 20;
+
+/// Fresh pages from a multiple of huge pages on, so that the system can give huge ones from the first byte to the last: in small
+/// ones, wherever the system has these, a kernel's workspace crowds some sets of the second-level cache. Null where there are none.
+uint8_t* map_huge_pages(size_t bytes) {
+  const size_t mapped = bytes + k_huge_page_bytes;
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<uint8_t*>(memory);
+  const size_t before =
+      (k_huge_page_bytes - reinterpret_cast<uintptr_t>(begin) % k_huge_page_bytes) % k_huge_page_bytes;
+  if (before > 0) munmap(begin, before);
+  munmap(begin + before + bytes, k_huge_page_bytes - before);
+  madvise(begin + before, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless
+  return begin + before;
+}
 }  // namespace
 
 struct ArenaPool::State {
@@ -55,10 +70,8 @@ ArenaPool::Block ArenaPool::acquire(size_t bytes) {
   const State::Kept kept = m_state->take(bytes);
   if (kept.bytes >= bytes) return Block(kept.memory, Release{this, kept.bytes});
   if (kept.memory != nullptr) munmap(kept.memory, kept.bytes);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return Block(nullptr, Release{this, 0});
-  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless
-  return Block(static_cast<uint8_t*>(memory), Release{this, bytes});
+  uint8_t* memory = map_huge_pages(bytes);
+  return Block(memory, Release{this, memory == nullptr ? 0 : bytes});
 }
 
 void ArenaPool::release(uint8_t* memory, size_t bytes) {
