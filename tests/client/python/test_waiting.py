@@ -250,11 +250,11 @@ def test_a_forward_and_a_backward_may_run_in_different_places(which, monkeypatch
 @pytest.fixture
 def planned(monkeypatch):
     """What is created on the thread of the test is not mapped. In others it is sure at once, and there when torch's results are, which
-    planned.together has; then it raises planned.failing, if that is there."""
+    planned.together has; then it raises planned.failing, if that is there. planned.threads: how many torch had for its results."""
     create, by_torch = programs.create_program, check.by_torch
 
     class Planned:
-        made, together, failing = threading.Event(), [], None
+        made, together, failing, threads = threading.Event(), [], None, None
 
     def create_one(*arguments, **options):
         if programs._mapped_only.get():
@@ -267,6 +267,7 @@ def planned(monkeypatch):
         return create(*arguments, **options)
 
     def by_torch_first(*arguments):
+        Planned.threads = torch.get_num_threads()
         results = by_torch(*arguments)
         Planned.made.set()
         return results
@@ -285,6 +286,21 @@ def test_a_first_run_is_compared_with_what_torch_gave_while_the_program_was_comp
         torch.testing.assert_close(got, make()(x), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inference(x), got)
     assert kiln.stats()["checked"] == 1 and not waiting.building
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_torch_leaves_a_processor_to_the_compiler_until_the_program_is_there(planned, three_threads):
+    policy("always")
+    with torch.no_grad():
+        torch.compile(make(), backend=backend)(torch.randn(5, WIDTH))
+    assert planned.threads == 2 and torch.get_num_threads() == 3
 
 
 def test_what_fails_once_it_is_planned_runs_in_torch(planned):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import contextvars
+import ctypes
 import functools
 import os
 import threading
@@ -265,7 +266,7 @@ def _leave_in_the_end() -> None:
 
 def _leave() -> None:
     """Nothing is left in libkiln, nor comes back from there, when Python ends."""
-    from .. import _kiln
+    from .. import _kiln  # there only with libkiln
 
     _kiln.end_waits()
     until = time.monotonic() + LEAVE_S
@@ -359,7 +360,8 @@ class Planned:
         if _session.session().check == "never":
             return None
         try:
-            return check.by_torch(self._eager, check.Facts(*self._asked), tensors)
+            with _smaller_team():
+                return check.by_torch(self._eager, check.Facts(*self._asked), tensors)
         except Exception:  # noqa: BLE001: the first run meets it again
             return None
 
@@ -370,6 +372,32 @@ class Planned:
         if self._build.is_lost:
             self._build = self._build.on_behalf(Build, functools.partial(programs.create_program, *self._asked))
         return settle(owner, self._build, self._eager)
+
+
+@contextlib.contextmanager
+def _smaller_team():
+    """A processor is left to the daemon: the threads of a team, which wait for one another at work, would keep it from where they
+    wait. torch.set_num_threads would concern threads that begin meanwhile, too, and for good."""
+    threads = torch.get_num_threads()
+    _set_threads_of_this_thread(max(1, threads - 1))
+    try:
+        yield
+    finally:
+        _set_threads_of_this_thread(threads)
+
+
+def _set_threads_of_this_thread(threads: int) -> None:
+    """How many share what the calling thread does in parallel, by torch's OpenMP, and by its MKL where it has one."""
+    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+        if (setter := getattr(_libtorch(), name, None)) is not None:
+            setter(ctypes.c_int(threads))
+
+
+@functools.cache
+def _libtorch() -> ctypes.CDLL:
+    """Symbols of torch's library and of those that it needs; without it, of the process."""
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    return ctypes.CDLL(path if os.path.exists(path) else None)
 
 
 def note_meanwhile() -> None:
