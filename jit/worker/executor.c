@@ -40,11 +40,15 @@
 #define FEW_THREADS 4           /* where nobody says how many */
 #define STACK_BYTES (2 << 20)   /* of each thread but the first */
 #define CHUNKS_PER_THREAD 8
-#define POISON 0xff /* NaN in every float format; an index far outside */
+#define HUGE_PAGE_BYTES (2ull << 20)
+#define LARGE_BYTES (256ull << 10) /* of one thread's workspace, a buffer's copy */
+#define POISON 0xff                /* NaN in every float format; an index far outside */
 
 struct memory {
   uint8_t* address;
   uint64_t bytes;
+  uint8_t* outer; /* with what is unreadable around it */
+  uint64_t outer_bytes;
 };
 
 /* The launch that the threads work on. */
@@ -88,24 +92,34 @@ static int g_threads = 1; /* that there are, with this one */
 static int g_team = 1;    /* those of them that take part, from the first on */
 static sem_t g_begin[MAX_THREADS], g_done;
 
-static uint64_t round_up(uint64_t bytes) { return (bytes + g_page_bytes - 1) / g_page_bytes * g_page_bytes; }
+static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-/* Maps with an unreadable page on both sides, so that a stride too far crashes instead of finding a
- * neighbour. */
-static int map_guarded(struct memory* out, uint64_t bytes, int protection, int flags, int fd) {
-  const uint64_t inner = round_up(bytes ? bytes : 1);
-  uint8_t* outer = mmap(NULL, inner + 2 * g_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+/* Maps whole pages from a multiple of `alignment` on, with unreadable ones on both sides, so that a stride too far
+ * crashes instead of finding a neighbour. */
+static int map_guarded(struct memory* out, uint64_t bytes, uint64_t alignment, int protection, int flags, int fd) {
+  const uint64_t inner = round_up(bytes ? bytes : 1, alignment), outer_bytes = inner + alignment + g_page_bytes;
+  uint8_t* outer = mmap(NULL, outer_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (outer == MAP_FAILED) return -1;
-  if (mmap(outer + g_page_bytes, inner, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) return -1;
-  out->address = outer + g_page_bytes;
-  out->bytes = inner;
+  const uint64_t at = (uintptr_t)outer;
+  uint8_t* begin = outer + (round_up(at + g_page_bytes, alignment) - at);
+  if (mmap(begin, inner, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) return -1;
+  *out = (struct memory){begin, inner, outer, outer_bytes};
+  return 0;
+}
+
+/* Memory of this process's own. What is large lies in huge pages, as what programs work in does: small ones, which may lie
+ * anywhere, crowd some sets of the second-level cache, and times would be those of where they happen to lie. */
+static int map_own(struct memory* out, uint64_t bytes) {
+  const int is_large = bytes >= LARGE_BYTES, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const uint64_t alignment = is_large ? HUGE_PAGE_BYTES : g_page_bytes;
+  if (map_guarded(out, bytes, alignment, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+  if (is_large) madvise(out->address, out->bytes, MADV_HUGEPAGE); /* advice: refusal is harmless */
   return 0;
 }
 
 static void unmap_guarded(struct memory* memory) {
-  if (memory->address) munmap(memory->address - g_page_bytes, memory->bytes + 2 * g_page_bytes);
-  memory->address = NULL;
-  memory->bytes = 0;
+  if (memory->address) munmap(memory->outer, memory->outer_bytes);
+  *memory = (struct memory){0};
 }
 
 /* Nothing but what the loop below needs; everything else kills. mmap may not ask for writable and executable.
@@ -124,7 +138,9 @@ static int enter_sandbox(void) {
   for (size_t i = 0; i < sizeof allowed / sizeof *allowed; ++i) {
     failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, wx, allowed[i]));
   }
-  failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_EQ, MADV_POPULATE_WRITE_));
+  const uint64_t advice[] = {MADV_POPULATE_WRITE_, MADV_HUGEPAGE};
+  for (size_t i = 0; i < sizeof advice / sizeof *advice; ++i)
+    failed |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_EQ, advice[i]));
   failed |= seccomp_load(filter);
   seccomp_release(filter);
   return failed ? -1 : 0;
@@ -168,7 +184,7 @@ static uint64_t now_ns(void) {
 static int map_data(const struct kiln_executor_request* request, int fd) {
   unmap_guarded(&g_data);
   g_populated_bytes = 0;
-  return map_guarded(&g_data, request->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+  return map_guarded(&g_data, request->bytes, g_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
 }
 
 static int keep_pool(const struct kiln_executor_request* request, int fd) {
@@ -191,8 +207,7 @@ static int prepare_workspaces(uint64_t bytes) {
     struct memory* memory = &g_workspaces[thread];
     if (bytes > memory->bytes) {
       unmap_guarded(memory);
-      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-      if (map_guarded(memory, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+      if (map_own(memory, bytes) != 0) return -1;
     }
     if (memory->address) memset(workspace_of(thread), POISON, bytes);
   }
@@ -234,8 +249,7 @@ static int copy_buffers(const struct kiln_executor_request* request) {
     const uint64_t bytes = request->buffers[i].bytes;
     if (own->address && own->bytes < bytes) return errno = EINVAL, -1;
     if (!own->address) {
-      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-      if (map_guarded(own, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+      if (map_own(own, bytes) != 0) return -1;
       memcpy(own->address, g_launch->buffers[i], bytes);
     }
     g_launch->buffers[i] = own->address;
@@ -249,8 +263,7 @@ static void* copy_of(const struct kiln_executor_buffer* part, const void* pooled
     struct memory* memory = &g_copies[i].memory;
     if (memory->address && memcmp(&g_copies[i].of, part, sizeof *part) == 0) return memory->address;
     if (memory->address) continue;
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (map_guarded(memory, part->bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return NULL;
+    if (map_own(memory, part->bytes) != 0) return NULL;
     g_copies[i].of = *part;
     return memcpy(memory->address, pooled, part->bytes);
   }
@@ -273,8 +286,7 @@ static int prepare_sweep(uint64_t bytes) {
     struct memory* memory = &g_swept[thread];
     if (bytes <= memory->bytes) continue;
     unmap_guarded(memory);
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (map_guarded(memory, bytes, PROT_READ | PROT_WRITE, flags, -1) != 0) return -1;
+    if (map_own(memory, bytes) != 0) return -1;
   }
   return 0;
 }
@@ -368,14 +380,15 @@ static void do_all_tasks(void) {
 static void populate(const struct kiln_executor_request* request) {
   if (!g_data.address || request->task_step > 1) return;
   if (request->used_bytes > g_populated_bytes) {
-    madvise(g_data.address, round_up(request->used_bytes), MADV_POPULATE_WRITE_);
+    madvise(g_data.address, round_up(request->used_bytes, g_page_bytes), MADV_POPULATE_WRITE_);
     g_populated_bytes = request->used_bytes;
   }
   for (uint32_t i = 0; !request->used_bytes && i < request->buffer_count; ++i) {
     const struct kiln_executor_buffer* buffer = &request->buffers[i];
     if (buffer->pool != KILN_EXECUTOR_NO_POOL) continue;
     const uint64_t first = buffer->offset / g_page_bytes * g_page_bytes;
-    madvise(g_data.address + first, round_up(buffer->offset + buffer->bytes - first), MADV_POPULATE_WRITE_);
+    madvise(g_data.address + first, round_up(buffer->offset + buffer->bytes - first, g_page_bytes),
+            MADV_POPULATE_WRITE_);
   }
 }
 
@@ -417,7 +430,7 @@ static void forget_launches(void) {
 
 static int map_launch(const struct kiln_executor_request* request, int fd) {
   struct launch* launch = g_launch;
-  if (map_guarded(&launch->code, request->bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
+  if (map_guarded(&launch->code, request->bytes, g_page_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd) != 0) return -1;
   const uint8_t* address = launch->code.address + request->entry;
   memcpy(&launch->entry, &address, sizeof launch->entry);
   memcpy(launch->extents, request->extents, sizeof launch->extents);
