@@ -73,12 +73,10 @@ def _call_for(function, seconds):
         function()
 
 
-def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf, settle_s=0.0, wake_s=0.0, clock=time.perf_counter,
-               after_own=False):
+def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf, settle_s=0.0, wake_s=0.0, clock=time.perf_counter):
     """{name: [seconds of a call]}: all functions in turn, each round from another one on, so that drift of the machine hits
     all alike. With `sample_s` a sample is as many calls as fit into it, after one that does not count, or after all that fit
-    into `wake_s`: threads that slept begin on one processor until the system spreads them. With `after_own` one that does not
-    count comes before each sample, too: it finds the process's memory as its own kind leaves it. After `most_s` seconds no round
+    into `wake_s`: threads that slept begin on one processor until the system spreads them. After `most_s` seconds no round
     begins but the first LEAST_ROUNDS. `settle_s` passes before each sample: threads of a pool wait for more work a while, on
     processors that another pool's then lack. `clock` counts the seconds of samples."""
     calls = dict.fromkeys(functions, 1)
@@ -94,7 +92,7 @@ def interleave(functions, rounds, warmup=1, sample_s=None, most_s=math.inf, sett
         for i in range(len(names)):
             name = names[(turn + i) % len(names)]
             time.sleep(settle_s)
-            if sample_s or after_own:
+            if sample_s:
                 _call_for(functions[name], wake_s)
             samples[name].append(_timed(functions[name], calls[name], clock))
     return samples

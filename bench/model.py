@@ -20,6 +20,7 @@ import gpt2
 import models
 
 DROPOUT = 0.1
+SAMPLE_S = 5e-2  # of steps, at least one, after one that does not count
 
 
 def whole_step(run, model, batch, compiler):
@@ -53,7 +54,7 @@ def measure(name, mode, dtype, compilers, rounds, clock):
     torch.compiler.reset()
     title, base, batch = make_model(name, mode, dtype)
     steps = {compiler: make_step(mode, copy.deepcopy(base), batch, compiler) for compiler in compilers}
-    samples = common.interleave(steps, rounds, warmup=2, clock=clock, after_own=True)
+    samples = common.interleave(steps, rounds, warmup=2, sample_s=SAMPLE_S, clock=clock)
     return common.row(f"{title} {dtype} {mode}", samples, own=("backend", "tuned"))
 
 

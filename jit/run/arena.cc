@@ -17,20 +17,24 @@ constexpr size_t k_huge_page_bytes = size_t{2} << 20;
 // Smaller blocks come from the allocator's heap, whose pages are there already.
 constexpr size_t k_advised_bytes = size_t{4} << 20;
 
+constexpr size_t up_to_huge_page(size_t bytes) {
+  return (bytes + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
+}
+
 /// Fresh pages from a multiple of huge pages on, so that the system can give huge ones from the first byte to the last: in small
-/// ones, wherever the system has these, a kernel's workspace crowds some sets of the second-level cache. Null where there are none.
+/// ones, which may lie anywhere, a kernel's workspace seems to crowd some sets of the second-level cache. Null where there are none.
 uint8_t* map_huge_pages(size_t bytes) {
-  const size_t mapped = bytes + k_huge_page_bytes;
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, bytes + k_huge_page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* begin = static_cast<uint8_t*>(memory);
-  const size_t before =
-      (k_huge_page_bytes - reinterpret_cast<uintptr_t>(begin) % k_huge_page_bytes) % k_huge_page_bytes;
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const size_t before = up_to_huge_page(address) - address;
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, k_huge_page_bytes - before);
   madvise(begin + before, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless
   return begin + before;
 }
+
 }  // namespace
 
 struct ArenaPool::State {
@@ -66,7 +70,7 @@ ArenaPool& ArenaPool::shared() {
 }
 
 ArenaPool::Block ArenaPool::acquire(size_t bytes) {
-  bytes = (std::max<size_t>(bytes, 1) + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
+  bytes = up_to_huge_page(std::max<size_t>(bytes, 1));
   const State::Kept kept = m_state->take(bytes);
   if (kept.bytes >= bytes) return Block(kept.memory, Release{this, kept.bytes});
   if (kept.memory != nullptr) munmap(kept.memory, kept.bytes);
@@ -92,7 +96,7 @@ void ArenaPool::release(uint8_t* memory, size_t bytes) {
 void advise_huge_pages(void* memory, size_t bytes) {
   if (bytes < k_advised_bytes) return;
   const auto begin = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = (begin + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
+  const uintptr_t first = up_to_huge_page(begin);
   const uintptr_t last = (begin + bytes) / k_huge_page_bytes * k_huge_page_bytes;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }

@@ -108,7 +108,7 @@ static int map_guarded(struct memory* out, uint64_t bytes, uint64_t alignment, i
 }
 
 /* Memory of this process's own. What is large lies in huge pages, as what programs work in does: small ones, which may lie
- * anywhere, crowd some sets of the second-level cache, and times would be those of where they happen to lie. */
+ * anywhere, seem to crowd some sets of the second-level cache, and times would be those of where they happen to lie. */
 static int map_own(struct memory* out, uint64_t bytes) {
   const int is_large = bytes >= LARGE_BYTES, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   const uint64_t alignment = is_large ? HUGE_PAGE_BYTES : g_page_bytes;

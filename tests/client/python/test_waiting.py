@@ -298,9 +298,13 @@ def three_threads():
 
 def test_torch_leaves_a_processor_to_the_compiler_until_the_program_is_there(planned, three_threads):
     policy("always")
+    if (of_mkl := getattr(waiting._libtorch(), "MKL_Set_Num_Threads_Local", None)) is not None:
+        of_mkl(1)  # which torch would have made 3
+    before = torch.__config__.parallel_info()
     with torch.no_grad():
         torch.compile(make(), backend=backend)(torch.randn(5, WIDTH))
     assert planned.threads == 2 and torch.get_num_threads() == 3
+    assert torch.__config__.parallel_info() == before
 
 
 def test_what_fails_once_it_is_planned_runs_in_torch(planned):

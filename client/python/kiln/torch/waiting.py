@@ -377,20 +377,16 @@ class Planned:
 @contextlib.contextmanager
 def _smaller_team():
     """A processor is left to the daemon: the threads of a team, which wait for one another at work, would keep it from where they
-    wait. torch.set_num_threads would concern threads that begin meanwhile, too, and for good."""
+    wait. Only the calling thread's teams are smaller: torch.set_num_threads would concern threads that begin meanwhile, for good."""
     threads = torch.get_num_threads()
-    _set_threads_of_this_thread(max(1, threads - 1))
+    openmp, mkl = [getattr(_libtorch(), name, lambda threads: 0) for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")]
+    openmp(max(1, threads - 1))
+    of_mkl = mkl(max(1, threads - 1))  # 0: as all threads
     try:
         yield
     finally:
-        _set_threads_of_this_thread(threads)
-
-
-def _set_threads_of_this_thread(threads: int) -> None:
-    """How many share what the calling thread does in parallel, by torch's OpenMP, and by its MKL where it has one."""
-    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
-        if (setter := getattr(_libtorch(), name, None)) is not None:
-            setter(ctypes.c_int(threads))
+        openmp(threads)
+        mkl(of_mkl)
 
 
 @functools.cache
