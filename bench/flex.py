@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Is FlexAttention fast? The forward beside Inductor's, both compiled, in turn in one process, after a check against f64; and how
-long each takes to compile, caches empty. The backward, which nobody else has on processors, beside the same formula with all
-scores in memory, differentiated by eager torch.
+"""Is FlexAttention fast? The forward beside Inductor's, both compiled, in turn in one process, after a check against f64. How
+long each one's first calls take, caches empty: all cases in turn, in several processes. The backward, which nobody else has on
+processors, beside the same formula with all scores in memory, differentiated by eager torch.
 
 One thread is timed by its own clock, so that what others take of the processor does not count.
 
---threads N; --length N; --cases A,B
+--threads N; --length N; --cases A,B; --processes N
 """
 import argparse
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -16,6 +17,7 @@ import tempfile
 import time
 
 import common
+import gpt2
 
 HEADS, FEATURES = 8, 64
 SAMPLE_S = 5e-2
@@ -73,22 +75,58 @@ def require_right(case, got, exact):
         raise RuntimeError(f"{case} is off by {error:.1e}")
 
 
-def measure(case, options):
-    """Rows of the first call, the forward, and forward with backward."""
+def compiled_by_both(case, flex, inputs, exact):
+    """What each compiler made of it, and the seconds of each one's first call."""
     import torch
 
-    flex, formula = functions_of(case, options.length)
-    inputs = [torch.randn(1, HEADS, options.length, FEATURES) for _ in range(3)]
-    exact = formula(*(x.double() for x in inputs))
-    compiled, first = {}, {}
-    for name, backend in (("kiln", "kiln"), ("inductor", "inductor")):
+    compiled, seconds = {}, {}
+    for name in ("kiln", "inductor"):
         torch._dynamo.reset()
         begin = time.perf_counter()
-        compiled[name] = torch.compile(flex, backend=backend)
+        compiled[name] = torch.compile(flex, backend=name)
         with torch.no_grad(), common.runs_in_kiln(case) if name == "kiln" else contextlib.nullcontext():
-            require_right(f"{case} by {name}", compiled[name](*inputs), exact)
-        first[name] = [time.perf_counter() - begin]
-    yield common.row(f"first call {case}", first, of="first call")
+            got = compiled[name](*inputs)
+        seconds[name] = time.perf_counter() - begin
+        require_right(f"{case} by {name}", got, exact)
+    return compiled, seconds
+
+
+def problem(case, length):
+    """(FlexAttention, the formula, inputs, what the formula gives in f64)."""
+    import torch
+
+    flex, formula = functions_of(case, length)
+    inputs = [torch.randn(1, HEADS, length, FEATURES) for _ in range(3)]
+    return flex, formula, inputs, formula(*(x.double() for x in inputs))
+
+
+def print_first_calls(cases, options):
+    """The first also waits for the compilers' own beginnings: what they import, the daemon's start."""
+    found = {}
+    for case in cases:
+        flex, _, inputs, exact = problem(case, options.length)
+        _, found[case] = compiled_by_both(case, flex, inputs, exact)
+    print(json.dumps(found))
+
+
+def first_calls(options):
+    """A row of each case."""
+    found = []
+    for _ in range(options.processes):
+        with gpt2.Cache() as cache:
+            arguments = ("--threads", options.threads, "--length", options.length, "--cases", options.cases)
+            found.append(cache.run("flex.py", "--first-calls", *arguments, KILN_AUTOTUNE_MODE="off"))
+    for case in found[0]:
+        samples = {name: [each[case][name] for each in found] for name in found[0][case]}
+        yield common.row(f"first call {case}", samples, of="first call")
+
+
+def measure(case, options):
+    """Rows of the forward, and forward with backward."""
+    import torch
+
+    flex, formula, inputs, exact = problem(case, options.length)
+    compiled, _ = compiled_by_both(case, flex, inputs, exact)
 
     def forward(name):
         return torch.no_grad()(lambda: compiled[name](*inputs))
@@ -106,6 +144,13 @@ def measure(case, options):
     yield common.row(f"with gradients {case}", samples, unit="ms", scale=1e3, of="with gradients")
 
 
+def prepare(options):
+    import torch
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
@@ -114,14 +159,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=10, help="after which a case begins no further round")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--processes", type=int, default=3, help="in which first calls are timed, each with empty caches")
+    parser.add_argument("--first-calls", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    cases = options.cases.split(",")
+    if options.first_calls:
+        prepare(options)
+        return print_first_calls(cases, options)
+    rows = common.until_interrupted(first_calls(options))
     with tempfile.TemporaryDirectory() as empty:
         os.environ.update(KILN_CACHE_DIR=str(pathlib.Path(empty) / "kiln"), TORCHINDUCTOR_CACHE_DIR=empty, KILN_AUTOTUNE_MODE="off")
-        import torch
-
-        torch.set_num_threads(options.threads)
-        torch.manual_seed(0)
-        rows = common.until_interrupted(row for case in options.cases.split(",") for row in measure(case, options))
+        prepare(options)
+        rows += common.until_interrupted(row for case in cases for row in measure(case, options))
     kinds = dict.fromkeys(row["of"] for row in rows)
     common.report(f"flex {options.length}", rows, {kind: common.ratios(row for row in rows if row["of"] == kind) for kind in kinds})
 

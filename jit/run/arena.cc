@@ -95,10 +95,11 @@ void ArenaPool::release(uint8_t* memory, size_t bytes) {
 
 void advise_huge_pages(void* memory, size_t bytes) {
   if (bytes < k_advised_bytes) return;
-  const auto begin = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = up_to_huge_page(begin);
-  const uintptr_t last = (begin + bytes) / k_huge_page_bytes * k_huge_page_bytes;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  auto* const begin = static_cast<uint8_t*>(memory);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const size_t first = up_to_huge_page(address) - address;
+  const size_t last = bytes - (address + bytes) % k_huge_page_bytes;
+  if (first < last) madvise(begin + first, last - first, MADV_HUGEPAGE);
 }
 
 }  // namespace kiln

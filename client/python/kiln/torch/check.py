@@ -171,14 +171,19 @@ def on_first_run(owner, program, eager, facts: Facts, is_checked: bool = True, i
         owner.run = Checked(owner, program, eager, facts, record, session.check == "always")
 
 
-def by_torch(eager, facts: Facts, tensors: list) -> list | None:
-    """What a first run is compared with. None, and it is said, when memory does not allow it."""
+def with_rows_choice(op, arguments: tuple, keywords: dict):
+    """What the op gives: of several right results that which its row gives, as of the places of equal elements."""
+    return (row_of(op).settled or op)(*arguments, **keywords)
+
+
+def by_torch(eager, facts: Facts, tensors: list, step=with_rows_choice) -> list | None:
+    """What a first run is compared with: each op as `step` gives it. None, and it is said, when memory does not allow it."""
     needed, available = MEMORY_FACTOR * facts.bytes(), available_bytes(facts.place)
     if needed > available:
         _session.session().say("check memory", f"a program is not checked against torch: that may take "
                                f"{needed >> 20} MiB, {available >> 20} MiB are available")  # fmt: skip
         return None
-    with torch.no_grad(), intercepted(with_rows_choice):
+    with torch.no_grad(), intercepted(step):
         return eager(tensors)
 
 
@@ -370,11 +375,6 @@ def intercepted(run):
         return compat.adapter().OpInterceptor(run)
     except compat.adapter().NotAvailable:
         return contextlib.nullcontext()
-
-
-def with_rows_choice(op, arguments: tuple, keywords: dict):
-    """What the op gives: of several right results that which its row gives, as of the places of equal elements."""
-    return (row_of(op).settled or op)(*arguments, **keywords)
 
 
 def rounded_otherwise(op, arguments: tuple, keywords: dict):

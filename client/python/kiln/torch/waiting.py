@@ -360,8 +360,14 @@ class Planned:
         if _session.session().check == "never":
             return None
         try:
-            with _smaller_team():
-                return check.by_torch(self._eager, check.Facts(*self._asked), tensors)
+            with _smaller_team() as enlarge:
+
+                def step(op, arguments: tuple, keywords: dict):
+                    if self._build.has_ended:
+                        enlarge()
+                    return check.with_rows_choice(op, arguments, keywords)
+
+                return check.by_torch(self._eager, check.Facts(*self._asked), tensors, step)
         except Exception:  # noqa: BLE001: the first run meets it again
             return None
 
@@ -377,16 +383,21 @@ class Planned:
 @contextlib.contextmanager
 def _smaller_team():
     """A processor is left to the daemon: the threads of a team, which wait for one another at work, would keep it from where they
-    wait. Only the calling thread's teams are smaller: torch.set_num_threads would concern threads that begin meanwhile, for good."""
+    wait. Only the calling thread's teams are smaller: torch.set_num_threads would concern threads that begin meanwhile, for good.
+    Gives what makes them whole again, once the daemon is done."""
     threads = torch.get_num_threads()
     openmp, mkl = [getattr(_libtorch(), name, lambda threads: 0) for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")]
     openmp(max(1, threads - 1))
     of_mkl = mkl(max(1, threads - 1))  # 0: as all threads
-    try:
-        yield
-    finally:
+
+    def enlarge() -> None:
         openmp(threads)
         mkl(of_mkl)
+
+    try:
+        yield enlarge
+    finally:
+        enlarge()
 
 
 @functools.cache
