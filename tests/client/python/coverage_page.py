@@ -42,6 +42,10 @@ LEFT = (
     ("histc over the range of its data", "torch looks at the range, and refuses one that is not finite"),
     ("gradients of bags scaled by frequency", "torch takes the frequencies of other indices"),
     ("embedding_renorm", "it writes to weights what eager writes, to the last place"),
+    ("nn.LSTM of f32 and bf16 with oneDNN", "oneDNN's kernel of all steps takes less time than a program for each step"),
+    ("recurrent layers with projections, of packed sequences, under autocast", "no form that is known; the graph ends before them"),
+    ("ctc_loss", "sums over paths as long as the data say"),
+    ("_grouped_mm", "the sizes of the groups are in the data; torch calls its library for each"),
     ("_assert_async", "an error that torch raises"),
     ("_local_scalar_dense", "a number that Python reads"),
 )  # fmt: skip

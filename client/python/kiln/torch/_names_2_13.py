@@ -16,6 +16,7 @@ _NAMES = {
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
     "kiln.torch.loss_in_rows": "run_loss scaled",
+    "kiln.torch.over_time": "run_over_time",
     "kiln.torch.partition": "resolve_negative",
     "kiln.torch.subgraphs": "run_subgraph",
     "kiln.torch.write_back": "write_back",
@@ -57,7 +58,7 @@ _NAMES = {
         "NegateSource NonSerializableSetGetItemSource ParamBufferSource ShapeEnvSource SkipGuardSource "
         "TensorProperty "
         "TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource TypeSource "
-        "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource",
+        "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource WeakRefCallSource",
     "torch._functorch._aot_autograd.aot_autograd_result":
         "BundledAOTAutogradCacheArtifact BundledAOTAutogradResult BundledCompiledBackward BundledCompiledForward",
     "torch._functorch._aot_autograd.descriptors":

@@ -8,15 +8,19 @@ import functools
 import inspect
 import sys
 import types
+from typing import NoReturn
 
 import sympy
 import torch
 from torch import fx
+from torch._dynamo import config as dynamo_config
 from torch._dynamo import eval_frame
 from torch._dynamo import exc as dynamo_exceptions
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners
 from torch._functorch._aot_autograd import descriptors, graph_compile, runtime_wrappers
@@ -24,8 +28,8 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._decomp import decomposition_table
 from torch._higher_order_ops.flex_attention import flex_attention as flex_forward
 from torch._higher_order_ops.flex_attention import flex_attention_backward as flex_backward
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedFakeTensorException
 from torch.autograd import forward_ad, profiler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
@@ -190,6 +194,41 @@ def _is_traced_for_kiln() -> bool:
 
 
 _validate_device_as_torch, flex._validate_device = flex._validate_device, _validate_device
+
+
+def _wrap_module(self, module):
+    """torch's, which without `allow_rnn` has the whole function that calls a recurrent layer run in eager; recurrent.py has them."""
+    with dynamo_config.patch(allow_rnn=True) if _is_traced_for_kiln() else contextlib.nullcontext():
+        return _wrap_module_as_torch(self, module)
+
+
+_wrap_module_as_torch, VariableBuilder.wrap_module = VariableBuilder.wrap_module, _wrap_module
+
+_seen_as: dict = {}
+
+
+def see_as(functions: dict) -> None:
+    """Of torch's builtin functions, what Dynamo has in graphs for Kiln in place of each: functions of the same arguments."""
+    _seen_as.update(functions)
+
+
+def _call_in_graph(self, translator, arguments, keywords):
+    is_other = isinstance(self.value, types.BuiltinFunctionType) and self.value in _seen_as and _is_traced_for_kiln()
+    variable = TorchInGraphFunctionVariable(_seen_as[self.value]) if is_other else self
+    return _call_in_graph_as_torch(variable, translator, arguments, keywords)
+
+
+_call_in_graph_as_torch, TorchInGraphFunctionVariable.call_function = TorchInGraphFunctionVariable.call_function, _call_in_graph
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether nothing is computed of it: a graph is captured."""
+    return detect_fake_mode(tensor) is not None
+
+
+def leave_to_eager(what: str) -> NoReturn:
+    """Called while Dynamo has a function run on fake tensors: the graph ends before it."""
+    raise UnsupportedFakeTensorException(what)
 
 
 def default_partition(joint, inputs, **options):

@@ -26,6 +26,7 @@ import re
 import sys
 import threading
 import types
+import weakref
 
 import torch
 from torch._dynamo import guards, pgo
@@ -42,9 +43,9 @@ _VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTA
 _KEYS = ("DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK")
 # Guards on versions and on lives of objects, which no other process has.
 _NOWHERE_ELSE = ("DICT_VERSION", "NN_MODULE", "WEAKREF_ALIVE")
-# Kept as names.
+# Kept as names, or as places.
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial, enum.Enum,
-         functools._lru_cache_wrapper, type, property, torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # fmt: skip
+         functools._lru_cache_wrapper, type, property, weakref.ref, torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # fmt: skip
 # Where a function without a module of its own is looked for.
 _HOMES = ("torch", "torch._C._nn", "torch.nn.functional", "torch._C", "builtins")
 _UNIQUE = re.compile(r"___\d+")

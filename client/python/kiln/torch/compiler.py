@@ -20,6 +20,7 @@ from .pieces import is_counted, name_of
 from .place import Place
 from .programs import build_program, insist
 from .split import UNIMPLEMENTED, split
+from .step_programs import compute_over_time
 from .subgraphs import EagerSubgraph, FrozenSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .tally import entry_name
 from .text import Unsupported
@@ -36,6 +37,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
     separate_attention(gm.graph)
     compute_in_rows(gm, make_alone)
+    compute_over_time(gm, make_alone)
     place = prepare(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)

@@ -15,11 +15,12 @@ from . import counters, subgraphs
 from .again import Again
 from .kept import NotKept, dump_names, dump_tensor, load_names, load_tensor
 from .loss_in_rows import LossInRows
+from .over_time import OverTime
 from .tally import current_owner, tally_of
 
 
-# Kinds of attributes: a constant's, a loss's; all others are subgraphs.
-_TENSOR, _LOSS = "tensor", "loss"
+# Kinds of attributes: a constant's, what runs steps; all others are subgraphs.
+_TENSOR, _IN_STEPS = "tensor", {"loss": LossInRows, "over time": OverTime}
 # In a forward's meta: what the race said of what it saves for its backward (saving.py), empty where there was none.
 WHAT_IS_SAVED = "kiln_what_is_saved"
 
@@ -43,10 +44,10 @@ class CompiledGraph:
 
     @property
     def subgraphs(self) -> list:
-        """What runs them; a loss's own among them."""
-        losses = [value for value in self.attributes.values() if isinstance(value, LossInRows)]
+        """What runs them; those of steps among them."""
+        in_steps = [value for value in self.attributes.values() if isinstance(value, tuple(_IN_STEPS.values()))]
         own = [value for value in self.attributes.values() if isinstance(value, subgraphs.KINDS)]
-        return own + [subgraph for loss in losses for subgraph in loss.subgraphs]
+        return own + [subgraph for value in in_steps for subgraph in value.subgraphs]
 
     @property
     def has_subgraphs(self) -> bool:
@@ -95,16 +96,17 @@ class _Attributes:
 def _dump_attribute(name: str, value) -> tuple:
     if isinstance(value, subgraphs.KINDS):
         return value.dump()
-    if isinstance(value, LossInRows):
-        return _LOSS, value.dump()
+    for kind, of_kind in _IN_STEPS.items():
+        if isinstance(value, of_kind):
+            return kind, value.dump()
     if isinstance(value, torch.Tensor):
         return _TENSOR, dump_tensor(name, value)
     raise NotKept(f"{name} is a {type(value).__name__}")
 
 
 def _load_attribute(kind: str, state: tuple):
-    if kind == _LOSS:
-        return LossInRows.load(subgraphs.load_subgraph, *state)
+    if kind in _IN_STEPS:
+        return _IN_STEPS[kind].load(subgraphs.load_subgraph, *state)
     return load_tensor(*state) if kind == _TENSOR else subgraphs.load_subgraph(kind, state)
 
 

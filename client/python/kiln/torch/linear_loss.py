@@ -15,12 +15,9 @@ from typing import Callable
 import torch
 from torch import fx
 
-from . import compat
-from .loss_in_rows import LinearLoss, LossInRows, Step, max_rows_of, run_loss, scaled, summed_in
+from .loss_in_rows import LinearLoss, LossInRows, max_rows_of, run_loss, scaled, summed_in
 from .nodes import applied, node_of, piece_of
-from .partition import is_free, partition
-from .place import Place
-from .subgraphs import EagerSubgraph
+from .step_programs import make_step
 
 aten = torch.ops.aten
 
@@ -226,29 +223,11 @@ def _make(found: _Found, make_subgraph: Callable) -> LossInRows | None:
     sums = [t.new_empty(t.shape, dtype=dtype) for t, is_wanted in zip((weight, bias), loss.wanted[1:]) if is_wanted]
     for rows in dict.fromkeys(chunks):
         of_rows = [x.new_empty((rows, x.shape[1])), x.new_empty(rows, dtype=torch.int64), x.new_empty((), dtype=dtype)]
-        step = _make_step(loss, [*of_rows, weight, *([bias] if loss.has_bias else []), *sums], make_subgraph)
+        step = make_step(loss.step, [*of_rows, weight, *([bias] if loss.has_bias else []), *sums], make_subgraph)
         if step is None:
             return None
         steps[rows] = step
     return LossInRows(loss, chunks, steps)
-
-
-def _make_step(loss: LinearLoss, operands: list, make_subgraph: Callable) -> Step | None:
-    """`operands`: tensors of the types of the step's arguments."""
-    graph = compat.adapter().trace_pieces(loss.step, operands, {}).graph
-    arguments = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
-    results = {node: i for i, node in enumerate(graph.find_nodes(op="output")[0].args[0])}
-    place = Place(operands[0].device)
-    plan = partition(graph, None, place)
-    if len(plan.subgraphs) != 1 or any(not is_free(node) for node in plan.reasons):
-        return None
-    (subgraph,) = plan.subgraphs.values()
-    if not arguments.keys() >= set(subgraph.inputs) or results.keys() != set(subgraph.outputs):
-        return None
-    made = make_subgraph(graph, subgraph, place)
-    if isinstance(made, EagerSubgraph):
-        return None
-    return Step(made, [arguments[n] for n in subgraph.inputs], [results[n] for n in subgraph.outputs])
 
 
 # ---- replacing

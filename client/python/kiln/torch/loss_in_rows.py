@@ -21,6 +21,8 @@ from typing import Callable
 
 import torch
 
+from .steps import Step
+
 # Rows of one program: with fewer, sums of gradients that are read and written would cost more than scores that are not. Products
 # of halves cost less, and their sums are as large.
 MAX_ROWS, MAX_ROWS_OF_HALVES = 256, 1024
@@ -66,29 +68,6 @@ class LinearLoss:
         return losses, *gradients
 
 
-class Step:
-    """LinearLoss.step for so many rows, as a program."""
-
-    def __init__(self, subgraph, inputs: list[int], outputs: list[int]) -> None:
-        """inputs: of the subgraph, the function's argument that each is; outputs: the result that each is."""
-        self.subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
-
-    def __call__(self, arguments: list, targets: list) -> list:
-        """Results lie in the targets, or else in memory of their own."""
-        made = self.subgraph([arguments[i] for i in self._inputs], [targets[i] for i in self._outputs])
-        results = list(targets)
-        for i, result in zip(self._outputs, made):
-            results[i] = result
-        return results
-
-    def dump(self) -> tuple:
-        return self.subgraph.dump(), self._inputs, self._outputs
-
-    @classmethod
-    def load(cls, load_subgraph: Callable, subgraph: tuple, inputs: list[int], outputs: list[int]) -> Step:
-        return cls(load_subgraph(*subgraph), inputs, outputs)
-
-
 class LossInRows:
     """A LinearLoss and its gradients. Threading: any thread."""
 
@@ -116,10 +95,7 @@ class LossInRows:
             here = slice(begin, begin + rows)
             begin += rows
             places = [losses[here], *([] if of_x is None else [of_x[here]])]
-            made = self._steps[rows]([x[here], targets[here], *operands, *sums], [*places, *next_sums])
-            for place, result in zip(places, made):
-                if result is not place:
-                    place.copy_(result)
+            made = self._steps[rows]([x[here], targets[here], *operands, *sums], [*places, *next_sums], len(places))
             next_sums, sums = sums, made[len(places) :]
         total = losses.sum() / count if loss.is_mean else losses.sum()
         return total if loss.is_wide else total.to(x.dtype), *([] if of_x is None else [of_x]), *sums
@@ -158,4 +134,4 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> 
     return (gradient * factor).to(dtype)
 
 
-__all__ = ["LinearLoss", "LossInRows", "Step", "max_rows_of", "run_loss", "scaled", "summed_in"]
+__all__ = ["LinearLoss", "LossInRows", "max_rows_of", "run_loss", "scaled", "summed_in"]

@@ -27,6 +27,7 @@ from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
 from .dropout import DRAWING, draw_mask, draw_seed, separate_masks
 from .loss_in_rows import run_loss, scaled
+from .over_time import run_over_time
 from .place import Place, place_of
 from .rows import NO_ROW, ROWS, row_of
 from .tensors import is_empty, tensors_in
@@ -121,7 +122,7 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, scaled)
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, scaled)
 
 
 def prepare(graph: fx.Graph) -> Place:

@@ -38,6 +38,14 @@ def flex_attention() -> tuple:
     return None, None
 
 
+def is_fake(tensor) -> bool:
+    return False
+
+
+def see_as(functions: dict) -> None:
+    pass
+
+
 def default_partition(joint, inputs, **options):
     from functorch.compile import default_partition as torch_partition
 
