@@ -310,11 +310,22 @@ class Loss(nn.Module):
         return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.GRU(WIDTH, 24, batch_first=True, bidirectional=True), nn.LSTM(48, WIDTH, batch_first=True)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)[0]))[0]
+
+
 def make_architecture(name):
     """(model, inputs), small and with random weights."""
     torch.manual_seed(1)
     if name == "names":
         return Names(), {"x": torch.randn(2, 5, WIDTH)}
+    if name == "recurrent":
+        return Recurrent(), {"x": torch.randn(2, 5, WIDTH)}
     if name == "loss":
         return Loss(), {"x": torch.randn(2, 300, WIDTH), "labels": torch.randint(20011, (2, 300))}
     if name == "encoder":
