@@ -5,8 +5,10 @@
 /// followers. Of these, the product takes everything up to one exit node, the furthest one for which no value in
 /// between is also wanted by other kernels: such a value would have to be stored beside the exit. It may be when the
 /// exit has to be stored in any case, because a product takes it as operand or the caller wants it; or when it is
-/// itself an output. So a linear layer takes bias, activation and residual, while the gradient that enters a norm's
-/// backward is left alone: three kernels want it, and none wants a product of it and the weight in memory.
+/// itself an output. A cast to a wider dtype that the caller does not want is no exit: what it widens takes less memory,
+/// and readers widen it for nothing. So a linear layer takes bias, activation and residual, while the gradient that
+/// enters a norm's backward is left alone: three kernels want it, and none wants a product of it and the weight in
+/// memory.
 #include <algorithm>
 #include <set>
 
@@ -110,8 +112,9 @@ Status Grouper::claim_epilogue(GroupId id) {
   };
   size_t tried = 0;
   for (auto exit = epilogue.nodes.rbegin(); exit != epilogue.nodes.rend() && tried < k_exits_tried; ++exit) {
-    std::vector<NodeId> nodes = exit_set(epilogue, id, *exit);
     const ValueId last = graph().node(*exit).results[0];
+    if (is_widening(graph(), graph().node(*exit)) && !is_stored(last)) continue;
+    std::vector<NodeId> nodes = exit_set(epilogue, id, *exit);
     const bool is_in_memory = is_stored(last) || is_operand(last);
     const auto stays_inside = [&](NodeId node) {
       const ValueId value = graph().node(node).results[0];

@@ -314,6 +314,22 @@ TEST_F(FusedModel, AProductMultipliesHalvesThatOthersReadToo) {
   }
 }
 
+TEST_F(FusedModel, AProductStoresHalvesAndNotWhatTheyAreWidenedTo) {
+  for (const bool is_wanted : {false, true}) {
+    graph = Graph();
+    const ValueId product = b.matmul(input({6, 8}, DType::bf16), input({8, 4}, DType::bf16));
+    const ValueId wide = b.cast(product, DType::f32);
+    std::vector<ValueId> outputs{b.sum(wide, {0}), b.amax(wide, {1}), product};
+    if (is_wanted) outputs.push_back(wide);
+    graph.set_outputs(outputs);
+    const Plan plan = expect_fused(graph, random_inputs(graph, 3), 1.0 / 32);
+    for (const PlanBuffer& buffer : plan.buffers) {
+      EXPECT_FALSE(buffer.kind == BufferKind::temporary && buffer.elements == 24) << kernels_of(plan);
+    }
+    EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
+  }
+}
+
 TEST_F(FusedModel, AHalfThatIsStoredIsTheSameForTheKernelThatStoresIt) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     graph = Graph();
