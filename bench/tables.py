@@ -27,6 +27,7 @@ TITLES = {
     "conv f32": "Convolutions, f32", "conv bf16": "Convolutions, bf16", "tune": "Tuning",
     "near_shapes": "Winners of near shapes", "background_cost": "What tuning in the background costs",
     "dynamic": "Sizes that change", "quantized": "Products with bytes", "flex 1024": "FlexAttention, 1024 queries, f32",
+    "recurrent": "Recurrent layers, f32",
     "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs", "graph_fuzz": "Random graphs", "conformance": "Other people's suites",
 }  # fmt: skip

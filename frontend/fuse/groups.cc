@@ -3,8 +3,11 @@
 /// First attention takes the expression that its scores are made by, and every matrix product claims its epilogue, going
 /// forward. Then all other nodes are placed going backward, each
 /// after everything that uses it, so that its users' kernels are known:
-///  - one user kernel: join it. That never makes a cycle, since the node's only way out leads into that kernel.
-///  - several user kernels and cheap: virtual, computed again in each.
+///  - one user kernel: join it. That never makes a cycle, since the node's only way out leads into that kernel. A product
+///    does not take in what is made of something heavy without it: that is stored once, where each heavy value would be,
+///    in a wider dtype perhaps.
+///  - several user kernels and cheap: virtual, computed again in each; in more than a few only a cast to a wider dtype,
+///    whose copy would take longer to read.
 ///  - several, and one of them can host it as one more stored value without waiting for another: join that.
 ///  - otherwise a kernel of its own.
 /// Whether a kernel can host a node is not guessed: the kernel is lowered with it, and the node stays if that worked.
@@ -32,6 +35,8 @@ namespace {
 constexpr uint32_t k_virtual_depth = 6;
 // How far to look for a dependency before assuming there is one.
 constexpr size_t k_search_nodes = 4096;
+// How far to look for heavy nodes that a value is made of.
+constexpr size_t k_beside_nodes = 64;
 
 bool is_scatter(const Node& node) {
   const std::string_view name = node.op->name;
@@ -233,6 +238,30 @@ Status Grouper::place_backwards() {
 /// A product reads what is narrower in memory faster than what it was widened to.
 bool Grouper::is_read_narrow(const Node& node) const { return !m_choices.widening_apart && is_widening(graph(), node); }
 
+bool Grouper::is_made_beside(NodeId id, GroupId product) const {
+  const Node& node = graph().node(id);
+  if (m_groups[product].kind != GroupKind::gemm || node.op->kind != OpKind::pointwise || is_widening(graph(), node))
+    return false;
+  std::set<NodeId> seen;
+  std::vector<NodeId> pending{id};
+  bool has_heavy = false;
+  while (!pending.empty() && seen.size() < k_beside_nodes) {
+    const NodeId at = pending.back();
+    pending.pop_back();
+    for (const ValueId operand : graph().node(at).operands) {
+      if (operand == k_none || m_state.facts->is_input(operand) || is_stored(operand)) continue;
+      const NodeId producer = graph().value(operand).producer;
+      const OpDef& op = *graph().node(producer).op;
+      const bool is_pointwise = op.kind == OpKind::pointwise;
+      if ((!is_pointwise && op.kind != OpKind::view) || !seen.insert(producer).second) continue;
+      const bool is_heavy = is_pointwise && is_expensive(op);
+      has_heavy |= is_heavy && m_state.facts->elements[operand] == m_state.facts->elements[node.results[0]];
+      if (!is_heavy) pending.push_back(producer);
+    }
+  }
+  return has_heavy && !value_depends_on(node.results[0], product);
+}
+
 Status Grouper::place(NodeId id) {
   const Node& node = graph().node(id);
   if (node.op->kind == OpKind::attention) return settle(add_group(GroupKind::attention, id));
@@ -252,7 +281,8 @@ Status Grouper::place(NodeId id) {
   const bool is_cheap = !is_expensive(*node.op);
   if (!in_memory && uses.groups.size() == 1) {
     const GroupId user = uses.groups.front();
-    if ((is_cheap || m_groups[user].kind == GroupKind::loops) && try_join(id, user)) return {};
+    const bool is_welcome = m_groups[user].kind == GroupKind::loops || (is_cheap && !is_made_beside(id, user));
+    if (is_welcome && try_join(id, user)) return {};
   }
   if (!in_memory && is_cheap && uses.groups.size() > 1) {
     uint32_t depth = 0;
@@ -260,7 +290,9 @@ Status Grouper::place(NodeId id) {
       if (m_state.is_virtual[user]) depth = std::max(depth, m_virtual_depth[user]);
     }
     m_virtual_depth[id] = depth + 1;
-    if (depth < k_virtual_depth && uses.groups.size() <= 4 && try_virtual(id, uses.groups)) return {};
+    const bool is_free = is_widening(graph(), node);
+    const bool is_near = depth < k_virtual_depth && uses.groups.size() <= 4;
+    if ((is_free || is_near) && try_virtual(id, uses.groups)) return {};
   }
   for (const GroupId user : uses.groups) {
     if (m_groups[user].kind != GroupKind::loops) continue;

@@ -39,6 +39,9 @@ class Grouper {
   Status claim_epilogue(GroupId group);
   Status place_backwards();
   Status place(NodeId node);
+  /// Whether the node waits for nothing of the product and is made, by cheap nodes, of a heavy value that has as many
+  /// elements and would need a buffer for the product to read.
+  bool is_made_beside(NodeId node, GroupId product) const;
   void merge_siblings();
   Status settle_all();
   bool group_pinned_values();

@@ -368,6 +368,16 @@ TEST_F(FusedModel, WhatIsHeavyBehindAProductMayBeApart) {
   EXPECT_EQ(kernel_name(apart->specs[0]), "gemm_f32_7x9x5_nn_e1") << "the bias stays with the product";
 }
 
+TEST_F(FusedModel, WhatAProductIsMultipliedByIsStoredOnceWhateverItIsMadeOf) {
+  const ValueId x = input({6, 8}), weight = input({5, 8});
+  const ValueId gate = b.add(b.op("erf", {x}), b.mul(x, b.exp(b.mul(x, x))));
+  const ValueId hidden = b.mul(x, b.op("erf", {x}));
+  const Plan plan = fused({b.mul(b.matmul(input({6, 5}), weight), gate), b.matmul(b.transpose(hidden), input({6, 3}))});
+  EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
+  const auto temporaries = std::ranges::count(plan.buffers, BufferKind::temporary, &PlanBuffer::kind);
+  EXPECT_EQ(temporaries, 2) << "the gate, and an operand: " << kernels_of(plan);
+}
+
 TEST_F(FusedModel, AWidenedOperandMayBeApart) {
   const ValueId wide = b.op("cast", {input({5, 9}, DType::i8)}, {{"dtype", DType::f32}});
   const Plan plan = fused({b.matmul(input({7, 5}), wide)}, 100);
