@@ -17,6 +17,7 @@ _NAMES = {
     "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
     "kiln.torch.loss_in_rows": "run_loss scaled",
     "kiln.torch.over_time": "run_over_time",
+    "kiln.torch.pairs": "as_complex as_pairs each_in_pairs in_pairs",
     "kiln.torch.partition": "resolve_negative",
     "kiln.torch.subgraphs": "run_subgraph",
     "kiln.torch.write_back": "write_back",

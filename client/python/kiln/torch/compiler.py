@@ -10,6 +10,7 @@ from torch import fx
 from .. import _session
 from .._reasons import NOT_FOUND, UNAVAILABLE, Reason
 from . import compat
+from .complex_numbers import put_pairs
 from .flex import separate_flex_attention
 from .fused_attention import separate_fused_attention
 from .graphs import WHAT_IS_SAVED, CompiledGraph
@@ -36,6 +37,7 @@ def separate_attention(graph: fx.Graph) -> None:
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
     separate_attention(gm.graph)
+    put_pairs(gm.graph)
     compute_in_rows(gm, make_alone)
     compute_over_time(gm, make_alone)
     place = prepare(gm.graph)

@@ -40,18 +40,23 @@ def first_partition(graph: fx.Graph, place: Place) -> Partition:
 
 def _expand(node: fx.Node, place: Place) -> bool:
     """Puts the node's pieces in its place. False, and the graph is as it was, where they are not to be had."""
-    if not is_said_in_others(node.target):
-        return False
-    operands = node.all_input_nodes
-    if any(not _is_known(n) for n in (node, *operands)):
-        return False
-    if _has_several(node) and any(user.target is not operator.getitem for user in node.users):
-        return False
-    pieces = _pieces_of(node, operands)
+    pieces = pieces_of(node)
     if pieces is None or any(not gives_nothing(n) and why_not(n, place) is not None for n in pieces.calls):
         return False
-    _splice(node, operands, pieces)
+    _splice(node, node.all_input_nodes, pieces)
     return True
+
+
+def pieces_of(node: fx.Node) -> Pieces | None:
+    """What torch takes the node apart into; None where it does not, or not for these types."""
+    if not is_said_in_others(node.target):
+        return None
+    operands = node.all_input_nodes
+    if any(not _is_known(n) for n in (node, *operands)):
+        return None
+    if _has_several(node) and any(user.target is not operator.getitem for user in node.users):
+        return None
+    return _traced(node, operands)
 
 
 def is_said_in_others(op) -> bool:
@@ -81,7 +86,7 @@ def _is_known(node: fx.Node) -> bool:
 
 
 @dataclass
-class _Pieces:
+class Pieces:
     graph: fx.Graph
     results: list[fx.Node]
 
@@ -90,10 +95,10 @@ class _Pieces:
         return [n for n in self.graph.nodes if n.op == "call_function"]
 
 
-_kept: dict[tuple, _Pieces | None] = {}
+_kept: dict[tuple, Pieces | None] = {}
 
 
-def _pieces_of(node: fx.Node, operands: list[fx.Node]) -> _Pieces | None:
+def _traced(node: fx.Node, operands: list[fx.Node]) -> Pieces | None:
     """The node's decomposition, with a placeholder for each operand; None where it does not fit this type."""
     rule = compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
@@ -117,7 +122,7 @@ def _type_key(value) -> tuple:
     return tuple((t.dtype, t.device, tuple(t.shape), t.stride()) for t in tensors_in(value))
 
 
-def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> _Pieces | None:
+def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> Pieces | None:
     def decomposed(*tensors):
         positional, named = _with_tensors(arguments, tensors)
         result = rule(*positional, **named)
@@ -138,7 +143,7 @@ def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> _P
         return None
     if not all(isinstance(r, fx.Node) and _is_of_type(r.meta["val"], e) for r, e in zip(results, expected)):
         return None
-    return _Pieces(graph, list(results))
+    return Pieces(graph, list(results))
 
 
 @functools.cache
@@ -164,7 +169,7 @@ def _with_tensors(value, tensors):
 # ---- replacing
 
 
-def _splice(node: fx.Node, operands: list[fx.Node], pieces: _Pieces) -> None:
+def _splice(node: fx.Node, operands: list[fx.Node], pieces: Pieces) -> None:
     copies = dict(zip(pieces.graph.find_nodes(op="placeholder"), operands))
     values = list(tensors_in(node.meta["val"]))
     whole = Whole(node.target, node.args, node.kwargs, node.meta["val"], operands)

@@ -29,6 +29,7 @@ from torch import fx
 from . import ahead, compat, saving
 from .builder import tensor_operands
 from .compiler import make_alone, separate_attention
+from .complex_numbers import put_pairs
 from .dropout import separate_masks
 from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
@@ -76,7 +77,7 @@ def storage_of(node: fx.Node) -> fx.Node:
     """The node whose memory this node's tensor lies in: itself, unless torch says that it is a view."""
     while node.op == "call_function":
         made_by = node.args[0] if node.target is operator.getitem else node
-        if not _is_alias(made_by.target):
+        if not (_is_alias(made_by.target) or is_view(made_by)):
             return node
         node = made_by.args[0]
     return node
@@ -153,6 +154,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     adapter = compat.adapter()
     try:
         separate_attention(joint.graph)
+        put_pairs(joint.graph)
         if _is_static(joint):
             separate_masks(joint.graph)
             compute_in_rows(joint, make_alone)

@@ -8,6 +8,8 @@ from typing import Callable
 
 from torch import fx
 
+from .pairs import each_in_pairs, in_pairs
+
 _KEY = "kiln_whole"
 
 
@@ -76,6 +78,8 @@ def is_counted(node: fx.Node) -> bool:
 def name_of(node: fx.Node) -> str:
     """What the node is called where nodes are counted."""
     whole = whole_of(node)
+    if node.target in (in_pairs, each_in_pairs):
+        return str(node.args[0])
     return str(node.target if whole is None else whole.target)
 
 

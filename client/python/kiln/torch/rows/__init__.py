@@ -12,6 +12,7 @@ import operator
 from . import (
     activation_gradients,
     batch_norm,
+    complex_numbers,
     contraction,
     convolution,
     creation,
@@ -51,6 +52,7 @@ FAMILIES = (
     resizing,
     contraction,
     convolution,
+    complex_numbers,
     random,
 )
 

@@ -52,7 +52,7 @@ class Family:
         def add(lower: Callable) -> Callable:
             row = Row(lower, **{**self._facts, **facts})
             self.later.update({name: row for name in overloads if _is_late(name)})
-            for target in filter(None, map(_find, overloads)):
+            for target in filter(None, map(find_overload, overloads)):
                 if target in self.rows:
                     raise ValueError(f"{target} has a row already")
                 self.rows[target] = row
@@ -62,10 +62,11 @@ class Family:
 
 
 def _is_late(overload) -> bool:
-    return isinstance(overload, str) and overload.startswith("prims.") and _find(overload) is None
+    return isinstance(overload, str) and overload.startswith("prims.") and find_overload(overload) is None
 
 
-def _find(name: str | Callable):
+def find_overload(name: str | Callable):
+    """What a row says it is for; None where this torch lacks it."""
     if callable(name):
         return name
     namespace = torch.ops.prims if name.startswith("prims.") else aten

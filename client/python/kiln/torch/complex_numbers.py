@@ -1,0 +1,177 @@
+"""Puts pairs of real numbers in place of complex tensors: Kiln has no complex dtypes.
+
+A node that a rule says (complex_rules.py) becomes real nodes: views, and all that is linear, are torch's same op on pairs, of one
+dim more; what mixes the parts is in_pairs or each_in_pairs (pairs.py), which have rows, and in torch are the op itself. No complex
+tensor is left between such nodes. What stays in torch, as Fourier transforms do, and whoever the graph is called by, gives and is
+given views of pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Callable
+
+import torch
+from torch import fx
+
+from .complex_rules import RULES
+from .expansion import pieces_of
+from .nodes import node_of, piece_of
+from .pairs import as_complex, as_pairs
+from .tensors import relayout, tensors_in
+from .text import Unsupported
+
+aten = torch.ops.aten
+
+
+_CROSSINGS = (as_pairs, as_complex)
+
+
+def put_pairs(graph: fx.Graph) -> None:
+    """In place of complex tensors between all nodes that rules say."""
+    nodes = [n for n in graph.nodes if n.op == "call_function" and _is_complex(n, *n.all_input_nodes)]
+    if nodes:
+        writer = PairsWriter(graph)
+        for node in nodes:
+            writer.rewrite(node)
+        writer.erase_unread()
+
+
+def _is_complex(*nodes: fx.Node) -> bool:
+    return any(t.is_complex() for n in nodes for t in tensors_in(n.meta.get("val")))
+
+
+def _is_alias(target: Callable) -> bool:
+    """Whether torch gives it as a view."""
+    return any(r.alias_info is not None for r in getattr(getattr(target, "_schema", None), "returns", ()))
+
+
+def _mode_of(graph: fx.Graph):
+    """The one in which torch finds out what nodes give, without data."""
+    tensors = (t for n in graph.nodes for t in tensors_in(n.meta.get("val")))
+    return next((t.fake_mode for t in tensors if hasattr(t, "fake_mode")), contextlib.nullcontext())
+
+
+class PairsWriter:
+    """Makes the nodes that stand for others, before each of them: what rules are written with."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._mode = _mode_of(graph)
+        self._pairs: dict[fx.Node, fx.Node] = {}  # of complex nodes
+        self._made: set[fx.Node] = set()
+
+    def rewrite(self, node: fx.Node) -> None:
+        """Leaves the node as it is where no rule says it, or all that torch takes it apart into."""
+        if node.target is as_complex:
+            self._pairs[node] = node.args[0]
+        with self._graph.inserting_before(node), torch.no_grad():
+            if node.target in RULES:
+                self._by_rule(node)
+            elif node.target not in _CROSSINGS:
+                self._in_pieces(node)
+
+    def _by_rule(self, node: fx.Node) -> None:
+        before = set(self._made)
+        try:
+            result = RULES[node.target](self, node)
+            is_own = result in self._made and result not in before and result.target is not as_pairs
+            if not is_own and not _is_alias(node.target):
+                result = self.call(aten.clone.default, result)
+            self._replace(node, result)
+        except Exception:  # noqa: BLE001: what no rule foresaw stays in torch, and what was made for it has no readers
+            return
+
+    def _in_pieces(self, node: fx.Node) -> None:
+        pieces = pieces_of(node)
+        if pieces is None or any(_is_complex(n, *n.all_input_nodes) and n.target not in RULES for n in pieces.calls):
+            return
+        copies = dict(zip(pieces.graph.find_nodes(op="placeholder"), node.all_input_nodes))
+        for piece in pieces.calls:
+            copies[piece] = self.call(piece.target, *fx.map_arg(piece.args, copies.get), **fx.map_arg(piece.kwargs, copies.get))
+        made = [copies[n] for n in pieces.calls]
+        results = [copies[n] for n in pieces.results]
+        for i, value in enumerate(tensors_in(node.meta["val"])):
+            if results[i].meta["val"].stride() != value.stride():
+                results[i] = self.call(relayout, results[i], value.stride())
+                made.append(results[i])
+        self._give(node, lambda i, _: results[i])
+        for piece in made:
+            if _is_complex(piece, *piece.all_input_nodes):
+                self.rewrite(piece)
+
+    def erase_unread(self) -> None:
+        for node in reversed(self._graph.nodes):
+            if node in self._made and not node.users:
+                self._graph.erase_node(node)
+
+    def _replace(self, node: fx.Node, result: fx.Node) -> None:
+        if isinstance(node.meta["val"], torch.Tensor):
+            return self._give(node, lambda _, value: self._in_place_of(value, result))
+        self._give(node, lambda i, value: self._in_place_of(value, self._keep(piece_of(self._graph, result, i))))
+
+    def _give(self, node: fx.Node, result_of: Callable) -> None:
+        """The node's readers what result_of(number of the result, its value) says."""
+        pieces = [] if isinstance(node.meta["val"], torch.Tensor) else list(node.users)
+        if not pieces and node.users:
+            node.replace_all_uses_with(result_of(0, node.meta["val"]))
+        for piece in pieces:
+            piece.replace_all_uses_with(result_of(piece.args[1], piece.meta["val"]))
+            self._graph.erase_node(piece)
+        self._graph.erase_node(node)
+        self._made.discard(node)
+
+    def _in_place_of(self, value: torch.Tensor, result: fx.Node) -> fx.Node:
+        """What a reader of the value is given: the result, or a complex view of it."""
+        expected = as_pairs(value) if value.is_complex() else value
+        result = self._laid_out(result, expected)
+        if not value.is_complex():
+            return result
+        view = self._keep(node_of(self._graph, as_complex, (result,), value.resolve_conj()))
+        self._pairs[view] = result
+        return view
+
+    def _laid_out(self, result: fx.Node, expected: torch.Tensor) -> fx.Node:
+        """The result with the strides that torch's has, where it is one of its own and these are known."""
+        value = result.meta["val"]
+        known = all(type(n) is int for t in (value, expected) for n in (*t.shape, *t.stride()))
+        if (value.dtype, value.device) != (expected.dtype, expected.device) or (known and value.shape != expected.shape):
+            raise Unsupported("a rule gives another type")
+        if result not in self._made or not known or _is_alias(result.target) or value.stride() == expected.stride():
+            return result
+        return self.call(relayout, result, expected.stride())
+
+    def _keep(self, node: fx.Node) -> fx.Node:
+        self._made.add(node)
+        return node
+
+    # ---- for rules
+
+    def call(self, target: Callable, *arguments, **keywords) -> fx.Node:
+        """A node, which has what torch says that it gives."""
+        values, named = fx.map_arg((arguments, keywords), lambda n: n.meta["val"])
+        with self._mode:
+            value = target(*values, **named)
+        node = self._graph.call_function(target, arguments, keywords)
+        node.meta["val"] = value
+        return self._keep(node)
+
+    def pairs(self, operand, dtype: torch.dtype) -> fx.Node:
+        """Those of a complex or a real node or of a number, with parts of this dtype."""
+        if not isinstance(operand, fx.Node):
+            parts = [self.call(aten.scalar_tensor.default, float(v), dtype=dtype) for v in (operand.real, operand.imag)]
+            return self.call(aten.stack.default, parts)
+        is_complex = operand.meta["val"].is_complex()
+        result = self._pairs_of(operand) if is_complex else operand
+        if result.meta["val"].dtype != dtype:
+            result = self.call(aten._to_copy.default, result, dtype=dtype)
+        return result if is_complex else self.call(aten.stack.default, [result, self.call(aten.zeros_like.default, result)], -1)
+
+    def _pairs_of(self, node: fx.Node) -> fx.Node:
+        if node not in self._pairs:
+            with self._graph.inserting_after(node):
+                self._pairs[node] = self.call(as_pairs, node)
+        return self._pairs[node]
+
+
+__all__ = ["PairsWriter", "put_pairs"]
