@@ -9,6 +9,7 @@ import collections
 import functools
 import pathlib
 import sys
+import textwrap
 from dataclasses import dataclass, field
 
 import torch
@@ -16,9 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import test_rows
 import test_sorting
+from kiln.torch.complex_rules import RULES
 from kiln.torch.partition import is_free, ops_of, why_not
 from kiln.torch.place import place_of
-from kiln.torch.rows import FAMILIES, NO_ROW, row_of
+from kiln.torch.rows import FAMILIES, NO_ROW, complex_numbers, row_of
 from kiln.torch.tensors import tensors_in
 from kiln.torch.text import DTYPES
 
@@ -31,7 +33,8 @@ LEFT = (
      "generator; a dropout's mask is drawn by its kernel where `random` says so"),
     ("nonzero, _unique, unique_consecutive, masked_select, bincount", "the size of the result is in the data"),
     ("repeat_interleave of a tensor", "the size of the result is in the data; where it is given torch refuses numbers that do not add up to it"),
-    ("_fft_r2c, _fft_c2r, _fft_c2c, view_as_complex, all of complex numbers", "Kiln has no complex numbers"),
+    ("_fft_r2c, _fft_c2r, _fft_c2c", "torch calls MKL's or pocketfft's, which no kernel of ours beats; what is around them is Kiln's"),
+    ("of complex numbers: inverse functions, log1p, logaddexp, products of all elements, elements by a mask", "no rule yet"),
     ("linalg factorisations and solves: cholesky, lu, qr, svd, eigh, solve, solve_triangular, det, inverse, matrix_exp", "LAPACK's"),
     ("gcd, lcm, powers of integers by tensors", "loops as long as the data say"),
     ("batch norm of halves in training, of rows, of images that are not in row-major order", "torch sums these in other orders"),
@@ -148,6 +151,10 @@ def page() -> str:
     found = survey()
     lines = [HEAD]
     for family in FAMILIES:
+        if family is complex_numbers:
+            names = sorted(name_of(target) for target in RULES if hasattr(target, "_schema"))
+            lines += [COMPLEX, textwrap.fill(", ".join(names) + ".", 125, break_on_hyphens=False)]
+            continue
         rows = {t: row for t, row in family.FAMILY.rows.items() if "aten" in str(t) or "prims" in str(t)}
         lines += [f"\n## {family.__name__.rsplit('.', 1)[1].replace('_', ' ')}\n", "| op | dtypes | backward | sizes that change | devices |", "|---|---|---|---|---|"]
         lines += [line_of(target, found.get(target)) for target in sorted(rows, key=str)]
@@ -155,8 +162,12 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def name_of(target) -> str:
+    return str(target).removeprefix("aten.").removesuffix(".default")
+
+
 def line_of(target, entry: Found | None) -> str:
-    name = str(target).removeprefix("aten.").removesuffix(".default")
+    name = name_of(target)
     if entry is None or not entry.dtypes:
         return f"| {name} | | | | |"
     dtypes = " ".join(d for d in DTYPES.values() if d in entry.dtypes)
@@ -173,6 +184,12 @@ taken apart by torch's own decomposition where rows say all of its pieces, and e
 *dtypes*: of the first operand, among those of the cases. *backward*: whether rows say all that torch's derivative calls;
 empty where torch has none. *sizes that change*: a program serves symbolic extents. *devices*: those whose backends have kernels
 for what the row says. An empty line: the row's cases are models', or on other devices."""
+COMPLEX = """
+## complex numbers
+
+Complex tensors are pairs of real ones (`client/python/kiln/torch/complex_numbers.py`), forward and backward. In complex64 and
+complex128 rules say, besides what torch takes apart into these:
+"""
 TAIL = """
 ## What stays in torch
 

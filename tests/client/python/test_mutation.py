@@ -124,7 +124,7 @@ def test_the_conjugate_bit_is_seen():
     as_eager(lambda z: z * 2 + 1, conjugated)
     as_eager(lambda z: (z.conj(), z.t(), z.real * 2, z.imag * 2), conjugated)
     as_eager(lambda z, x: (torch.tanh(z.imag) + x, torch.view_as_real(z @ z.mH).sum(-1) @ x), conjugated, leaf(6, 5))
-    assert kiln.stats()["nodes_compiled"] > 0 and kiln.stats()["fallback_ops"]["aten.mul.Tensor"] > 0
+    assert kiln.stats()["nodes_compiled"] > 0 and kiln.stats()["fallback_ops"].keys() <= {"aten._neg_view.default", "aten.clone.default"}
 
 
 def test_gradients_go_through_conjugated_values():

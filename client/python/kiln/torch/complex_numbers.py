@@ -169,8 +169,7 @@ class PairsWriter:
 
     def _pairs_of(self, node: fx.Node) -> fx.Node:
         if node not in self._pairs:
-            with self._graph.inserting_after(node):
-                self._pairs[node] = self.call(as_pairs, node)
+            self._pairs[node] = self.call(as_pairs, node)
         return self._pairs[node]
 
 

@@ -1,6 +1,6 @@
 """How torch's ops on complex tensors are said by pairs of real numbers (complex_numbers.py): a rule for each overload. To cover one
-more, add a rule: what is linear is the same op on pairs, whose last dim is the parts'; for what mixes the parts name it in MIXED,
-and give it a formula in rows/complex_numbers.py."""
+more, add a rule, if it is linear: the same op on pairs, whose last dim is the parts'. What mixes the parts has a formula of them in
+rows/complex_numbers.py, and so its rule."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import fx
 
 from .pairs import OF_REALS, PARTS, each_in_pairs, in_pairs
 from .rows.complex_numbers import FORMULAS, PRODUCTS
-from .rows.table import arg, find_overload, wrap
+from .rows.table import arg, find_overload, require, wrap
 from .tensors import is_empty, relayout, tensors_in
-from .text import Unsupported
 
 aten = torch.ops.aten
 
@@ -27,11 +26,6 @@ def rule(*overloads: str | Callable):
         return function
 
     return add
-
-
-def require(condition: bool, why: str) -> None:
-    if not condition:
-        raise Unsupported(why)
 
 
 # ---- reading nodes
@@ -71,7 +65,8 @@ def wrapped(dims, rank: int) -> list[int]:
 def each(w, node):
     if node.target in OF_REALS:
         return w.call(each_in_pairs, node.target, *node.args)
-    operands = [w.pairs(a, dtype_of(node)) if isinstance(a, fx.Node) else a for a in node.args]
+    is_constant = not node.all_input_nodes  # as a number's conjugate is, in the derivative of a product by it
+    operands = [w.pairs(a, dtype_of(node)) if isinstance(a, fx.Node) or is_constant else a for a in node.args]
     return w.call(each_in_pairs, node.target, *operands)
 
 
@@ -239,6 +234,13 @@ def constant(w, node):
     return filled(w, node, number, lambda part: w.call(aten.full.default, node.args[first], part, **options))
 
 
+@rule("new_empty_strided.default", "empty_strided.default")
+def bare(w, node):
+    sizes, strides = node.args[-2:]
+    options = {"dtype": dtype_of(node), "device": node.meta["val"].device}
+    return w.call(aten.empty_strided.default, [*sizes, 2], [*(2 * stride for stride in strides), 1], **options)
+
+
 @rule("scalar_tensor.default")
 def scalar(w, node):
     return w.pairs(node.args[0], dtype_of(node))
@@ -290,7 +292,7 @@ def along(w, node):
 
 
 @rule("slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int", "index_select.default", "unfold.default",
-      "index_add.default", "slice_scatter.default", "select_scatter.default", "index_copy.default", "index_fill.int_Scalar")
+      "index_add.default", "slice_scatter.default", "select_scatter.default", "index_copy.default")  # fmt: skip
 def along_one(w, node):
     """One of the arguments is called dim; complex ones are as the first."""
     rank, pairs = dims(w, node)

@@ -119,7 +119,7 @@ def reciprocal(a, x):
     return div(a, Parts(a.full_like(x.re, 1), a.full_like(x.re, 0)), x)
 
 
-@formula("_conj.default", "_conj_physical.default", "conj_physical.default")
+@formula("_conj.default", "_conj_physical.default")
 def conj(a, x):
     return Parts(x.re, a.neg(x.im))
 
@@ -286,7 +286,7 @@ def tanh(a, x):
     shrunk, lost = a.exp(size), a.expm1(size)
     sine, cosine = a.sin(x.im), a.cos(x.im)
     under = a.add(a.mul(a.mul(lost, lost), 0.25), a.mul(shrunk, a.mul(cosine, cosine)))
-    is_far = a.is_("eq", shrunk, 0)
+    is_far = a.is_("is_inf", x.re)
     re = a.choose(is_far, 1, a.div(a.mul(a.mul(a.neg(lost), a.add(shrunk, 1)), 0.25), under))
     im = a.choose(is_far, 0, a.div(a.mul(shrunk, a.mul(sine, cosine)), under))
     return Parts(kept_zero(a, x.re, a.choose(a.is_("lt", x.re, 0), a.neg(re), re)), kept_zero(a, x.im, im))
