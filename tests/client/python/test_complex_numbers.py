@@ -193,6 +193,42 @@ def test_results_that_are_inputs_are_copies():
     assert number == 1 + 2j
 
 
+def test_what_is_written_to_is_as_in_eager():
+    def function(z, x):
+        z.mul_(2j).add_(x)
+        torch.view_as_real(z)[..., 1].mul_(3)
+        x.copy_((z * z.conj()).real)
+        return z.sum(0), z[1:].conj() * 2
+
+    with torch.no_grad():
+        alike.check(function, [c64(3, 4), f32(3, 4)], torch.compile(function, backend=backend))
+    assert kiln.stats()["fallback_ops"] == {}
+
+
+def test_an_input_is_not_written_to_before_a_view_of_it_is_read():
+    def function(x):
+        y = torch.tanh(x)
+        z = torch.logaddexp(torch.view_as_complex(x), torch.view_as_complex(y))
+        x.copy_(y * 3)
+        return z
+
+    run = torch.compile(function, backend=backend)
+    with torch.no_grad():
+        for _ in range(2):  # the first time outputs are made apart, to be checked
+            alike.check(function, [f32(5, 2)], run)
+    assert kiln.stats()["fallback_ops"] == {"aten.logaddexp.default": 1}
+
+
+def test_sizes_that_are_asked_for_may_change():
+    def function(x):
+        return (x + 1j).reshape(x.shape[0] * x.shape[1], -1).abs().sum(-1), x.new_zeros(x.shape[1]) + 2
+
+    run = torch.compile(function, backend=backend, dynamic=True)
+    for length in (3, 5, 8):
+        x = c64(2, length, 4)
+        torch.testing.assert_close(run(x), function(x))
+
+
 @pytest.mark.skipif(OVER_DOUBLE, reason="captures are kept by libkiln")
 @pytest.mark.parametrize("model", ["Rotary", "Operator"])
 def test_the_next_process_compiles_nothing(tmp_path, model):

@@ -78,6 +78,7 @@ class Builder:
         """packed: how inputs lie that are not as their nodes say (panels.py)."""
         self.writer = TextWriter()
         self.inputs: list[fx.Node] = []
+        self.parts: dict[str, tuple] = {}  # of values that are stacks along their last dim, by name: what they were made of
         self._rows = rows
         self._belongs = belongs
         self._packed = packed

@@ -16,8 +16,9 @@ from torch import fx
 
 from .complex_rules import RULES
 from .expansion import pieces_of
-from .nodes import node_of, piece_of
+from .nodes import gives_view, node_of, piece_of
 from .pairs import as_complex, as_pairs
+from .place import place_of
 from .tensors import relayout, tensors_in
 from .text import Unsupported
 
@@ -41,11 +42,6 @@ def _is_complex(*nodes: fx.Node) -> bool:
     return any(t.is_complex() for n in nodes for t in tensors_in(n.meta.get("val")))
 
 
-def _is_alias(target: Callable) -> bool:
-    """Whether torch gives it as a view."""
-    return any(r.alias_info is not None for r in getattr(getattr(target, "_schema", None), "returns", ()))
-
-
 def _mode_of(graph: fx.Graph):
     """The one in which torch finds out what nodes give, without data."""
     tensors = (t for n in graph.nodes for t in tensors_in(n.meta.get("val")))
@@ -57,30 +53,38 @@ class PairsWriter:
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self._mode = _mode_of(graph)
+        self._mode, self._device = _mode_of(graph), place_of(graph).device
         self._pairs: dict[fx.Node, fx.Node] = {}  # of complex nodes
-        self._made: set[fx.Node] = set()
+        self._made: dict[fx.Node, fx.Node | None] = {}  # with the node that was rewritten when it was made
+        self._at: fx.Node | None = None
 
     def rewrite(self, node: fx.Node) -> None:
         """Leaves the node as it is where no rule says it, or all that torch takes it apart into."""
         if node.target is as_complex:
             self._pairs[node] = node.args[0]
-        with self._graph.inserting_before(node), torch.no_grad():
-            if node.target in RULES:
-                self._by_rule(node)
-            elif node.target not in _CROSSINGS:
-                self._in_pieces(node)
-
-    def _by_rule(self, node: fx.Node) -> None:
-        before = set(self._made)
+        if node.target in _CROSSINGS:
+            return
+        self._at = node
         try:
-            result = RULES[node.target](self, node)
-            is_own = result in self._made and result not in before and result.target is not as_pairs
-            if not is_own and not _is_alias(node.target):
-                result = self.call(aten.clone.default, result)
-            self._replace(node, result)
+            with self._graph.inserting_before(node), torch.no_grad():
+                self._by_rule(node) if node.target in RULES else self._in_pieces(node)
         except Exception:  # noqa: BLE001: what no rule foresaw stays in torch, and what was made for it has no readers
             return
+
+    def erase_unread(self) -> None:
+        for node in reversed(self._graph.nodes):
+            if node in self._made and not node.users:
+                self._graph.erase_node(node)
+
+    def _by_rule(self, node: fx.Node) -> None:
+        result = RULES[node.target](self, node)
+        is_own = self._made.get(result) is node and result.target is not as_pairs
+        if not is_own and not gives_view(node.target):
+            result = self.call(aten.clone.default, result)
+        if isinstance(node.meta["val"], torch.Tensor):
+            return self._give(node, {node: self._in_place_of(node.meta["val"], result)})
+        pieces = {piece: self._keep(piece_of(self._graph, result, piece.args[1])) for piece in node.users}
+        self._give(node, {piece: self._in_place_of(piece.meta["val"], pairs) for piece, pairs in pieces.items()})
 
     def _in_pieces(self, node: fx.Node) -> None:
         pieces = pieces_of(node)
@@ -89,37 +93,24 @@ class PairsWriter:
         copies = dict(zip(pieces.graph.find_nodes(op="placeholder"), node.all_input_nodes))
         for piece in pieces.calls:
             copies[piece] = self.call(piece.target, *fx.map_arg(piece.args, copies.get), **fx.map_arg(piece.kwargs, copies.get))
-        made = [copies[n] for n in pieces.calls]
-        results = [copies[n] for n in pieces.results]
+        made, results = [copies[n] for n in pieces.calls], [copies[n] for n in pieces.results]
         for i, value in enumerate(tensors_in(node.meta["val"])):
             if results[i].meta["val"].stride() != value.stride():
                 results[i] = self.call(relayout, results[i], value.stride())
                 made.append(results[i])
-        self._give(node, lambda i, _: results[i])
+        is_one = isinstance(node.meta["val"], torch.Tensor)
+        self._give(node, {node: results[0]} if is_one else {piece: results[piece.args[1]] for piece in node.users})
         for piece in made:
             if _is_complex(piece, *piece.all_input_nodes):
                 self.rewrite(piece)
 
-    def erase_unread(self) -> None:
-        for node in reversed(self._graph.nodes):
-            if node in self._made and not node.users:
-                self._graph.erase_node(node)
-
-    def _replace(self, node: fx.Node, result: fx.Node) -> None:
-        if isinstance(node.meta["val"], torch.Tensor):
-            return self._give(node, lambda _, value: self._in_place_of(value, result))
-        self._give(node, lambda i, value: self._in_place_of(value, self._keep(piece_of(self._graph, result, i))))
-
-    def _give(self, node: fx.Node, result_of: Callable) -> None:
-        """The node's readers what result_of(number of the result, its value) says."""
-        pieces = [] if isinstance(node.meta["val"], torch.Tensor) else list(node.users)
-        if not pieces and node.users:
-            node.replace_all_uses_with(result_of(0, node.meta["val"]))
-        for piece in pieces:
-            piece.replace_all_uses_with(result_of(piece.args[1], piece.meta["val"]))
-            self._graph.erase_node(piece)
-        self._graph.erase_node(node)
-        self._made.discard(node)
+    def _give(self, node: fx.Node, others: dict[fx.Node, fx.Node]) -> None:
+        """The readers of the node, or of pieces of it, what stands for these."""
+        for old, new in others.items():
+            old.replace_all_uses_with(new)
+        for old in (*(piece for piece in others if piece is not node), node):
+            self._graph.erase_node(old)
+            self._made.pop(old, None)
 
     def _in_place_of(self, value: torch.Tensor, result: fx.Node) -> fx.Node:
         """What a reader of the value is given: the result, or a complex view of it."""
@@ -137,12 +128,12 @@ class PairsWriter:
         known = all(type(n) is int for t in (value, expected) for n in (*t.shape, *t.stride()))
         if (value.dtype, value.device) != (expected.dtype, expected.device) or (known and value.shape != expected.shape):
             raise Unsupported("a rule gives another type")
-        if result not in self._made or not known or _is_alias(result.target) or value.stride() == expected.stride():
+        if result not in self._made or not known or gives_view(result.target) or value.stride() == expected.stride():
             return result
         return self.call(relayout, result, expected.stride())
 
     def _keep(self, node: fx.Node) -> fx.Node:
-        self._made.add(node)
+        self._made[node] = self._at
         return node
 
     # ---- for rules
@@ -159,7 +150,8 @@ class PairsWriter:
     def pairs(self, operand, dtype: torch.dtype) -> fx.Node:
         """Those of a complex or a real node or of a number, with parts of this dtype."""
         if not isinstance(operand, fx.Node):
-            parts = [self.call(aten.scalar_tensor.default, float(v), dtype=dtype) for v in (operand.real, operand.imag)]
+            parts = [self.call(aten.scalar_tensor.default, float(v), dtype=dtype, device=self._device)
+                     for v in (operand.real, operand.imag)]  # fmt: skip
             return self.call(aten.stack.default, parts)
         is_complex = operand.meta["val"].is_complex()
         result = self._pairs_of(operand) if is_complex else operand

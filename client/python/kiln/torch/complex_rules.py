@@ -402,8 +402,3 @@ def of_each(w, node):
     places = w.call(aten.expand.default, w.call(aten.unsqueeze.default, places, -1), [*[-1] * rank, 2])
     values = [operand(w, node, 3)] if len(node.args) > 3 else []
     return w.call(node.target, pairs, wrap(dim, rank), places, *values)
-
-
-@rule("sym_size.int")
-def size(w, node):
-    return w.call(node.target, operand(w, node), wrap(node.args[1], rank_of(node.args[0])))

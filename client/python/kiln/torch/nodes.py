@@ -23,4 +23,10 @@ def piece_of(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
     return node_of(graph, operator.getitem, (node, index), node.meta["val"][index])
 
 
-__all__ = ["applied", "node_of", "piece_of"]
+def gives_view(target: Callable) -> bool:
+    """Whether torch's op gives a view of an operand, and writes to none."""
+    returns = getattr(getattr(target, "_schema", None), "returns", ())
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+__all__ = ["applied", "gives_view", "node_of", "piece_of"]

@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from .nodes import gives_view
+from .rows import row_of
+
 aten = torch.ops.aten
 
 
@@ -42,9 +45,9 @@ def _is_alike(target: fx.Node, value: fx.Node) -> bool:
 
 
 def _readers(node: fx.Node, plan):
-    """Who reads the value, through views or not."""
+    """Who reads the value, through views, whoever makes them, or not."""
     for user in node.users:
-        if user in plan.views:
+        if user in plan.views or row_of(user.target).is_view or gives_view(user.target):
             yield from _readers(user, plan)
         else:
             yield user

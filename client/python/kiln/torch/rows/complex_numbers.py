@@ -71,6 +71,8 @@ def whole(b, node):
 
 
 def parts_of(b: Builder, pairs: Value) -> Parts:
+    if pairs.name in b.parts:
+        return Parts(*b.parts[pairs.name])
     *shape, _ = pairs.shape
     last = len(shape)
     return Parts(*(b.reshape(b.slice(pairs, last, i, i + 1, 1), shape) for i in range(2)))
@@ -79,7 +81,9 @@ def parts_of(b: Builder, pairs: Value) -> Parts:
 def pairs_of(b: Builder, parts: Parts, dtype: str, shape) -> Value:
     *shape, _ = shape
     values = [b.expand(v if isinstance(v, Value) else b.full(v, dtype), shape) for v in parts]
-    return b.op("stack", values, dtype, (*shape, 2), dim=len(shape))
+    result = b.op("stack", values, dtype, (*shape, 2), dim=len(shape))
+    b.parts[result.name] = tuple(values)
+    return result
 
 
 def number(value) -> Parts:
