@@ -1,7 +1,7 @@
 """Puts pairs of real numbers in place of complex tensors: Kiln has no complex dtypes.
 
-A node that a rule says (complex_rules.py) becomes real nodes: views, and all that is linear, are torch's same op on pairs, of one
-dim more; what mixes the parts is in_pairs or each_in_pairs (pairs.py), which have rows, and in torch are the op itself. No complex
+A node that a rule says (complex_rules.py) becomes real nodes: views, and all that is linear, are torch's same op on pairs, of
+one dim more; what mixes the parts is in_pairs or each_in_pairs (pairs.py), which have rows, and in torch are the op itself. No complex
 tensor is left between such nodes. What stays in torch, as Fourier transforms do, and whoever the graph is called by, gives and is
 given views of pairs.
 """

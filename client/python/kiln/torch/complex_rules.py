@@ -1,6 +1,6 @@
-"""How torch's ops on complex tensors are said by pairs of real numbers (complex_numbers.py): a rule for each overload. To cover one
-more, add a rule, if it is linear: the same op on pairs, whose last dim is the parts'. What mixes the parts has a formula of them in
-rows/complex_numbers.py, and so its rule."""
+"""How torch's ops on complex tensors are said by pairs of real numbers (complex_numbers.py): a rule for each overload. To cover
+one more, add a rule, if it is linear: the same op on pairs, whose last dim is the parts'. What mixes the parts has a formula of
+them in rows/complex_numbers.py, and so its rule."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ def filled(w, node, number, make: Callable) -> fx.Node:
     return w.call(aten.stack.default, [make(float(part)) for part in (number.real, number.imag)], -1)
 
 
-@rule("zeros.default", "ones.default", "full.default", "empty.memory_format", "new_zeros.default", "new_ones.default", "new_full.default",
-      "new_empty.default")  # fmt: skip
+@rule("zeros.default", "ones.default", "full.default", "empty.memory_format", "new_zeros.default", "new_ones.default",
+      "new_full.default", "new_empty.default")  # fmt: skip
 def constant(w, node):
     name, first = node.target._schema.name.split("::")[1].removeprefix("new_"), int(isinstance(node.args[0], fx.Node))
     number = node.args[first + 1] if name == "full" else int(name == "ones")
@@ -264,8 +264,8 @@ def dims(w, node):
     return rank_of(node.args[0]), operand(w, node)
 
 
-@rule("view.default", "_unsafe_view.default", "reshape.default", "expand.default", "slice_backward.default", "select_backward.default",
-      "diagonal_backward.default")  # fmt: skip
+@rule("view.default", "_unsafe_view.default", "reshape.default", "expand.default", "slice_backward.default",
+      "select_backward.default", "diagonal_backward.default")  # fmt: skip
 def with_sizes(w, node):
     """The sizes are the second argument, and dims of that many come after them."""
     rank, pairs = len(node.args[1]), operand(w, node)
@@ -291,8 +291,8 @@ def along(w, node):
     return w.call(node.target, pairs, wrap(named, rank) if isinstance(named, int) else wrapped(named, rank))
 
 
-@rule("slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int", "index_select.default", "unfold.default",
-      "index_add.default", "slice_scatter.default", "select_scatter.default", "index_copy.default")  # fmt: skip
+@rule("slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int", "index_select.default",
+      "unfold.default", "index_add.default", "slice_scatter.default", "select_scatter.default", "index_copy.default")  # fmt: skip
 def along_one(w, node):
     """One of the arguments is called dim; complex ones are as the first."""
     rank, pairs = dims(w, node)

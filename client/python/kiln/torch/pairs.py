@@ -1,5 +1,5 @@
-"""Complex tensors as real ones: pairs, whose last dim is the real and the imaginary part. What graphs call where complex_numbers.py
-has put pairs in place of complex tensors, and what it is in torch."""
+"""Complex tensors as real ones: pairs, whose last dim is the real and the imaginary part. What graphs call where
+complex_numbers.py has put pairs in place of complex tensors, and what it is in torch."""
 
 from __future__ import annotations
 

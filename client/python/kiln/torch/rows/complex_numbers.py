@@ -31,7 +31,7 @@ PRODUCTS: dict[Callable, Callable] = {}
 
 def formula(*overloads: str):
     def add(function: Callable) -> Callable:
-        FORMULAS.update(dict.fromkeys(map(find_overload, overloads), function))
+        FORMULAS.update({target: function for target in map(find_overload, overloads) if target is not None})
         return function
 
     return add
@@ -185,8 +185,8 @@ def polar(a, size, angle):
 
 @formula("exp.default")
 def exp(a, x):
-    """By the root of e^re, which may overflow where the products do not. Where it is 0 so is the result, whatever the angle; and the
-    imaginary part is 0 where it was."""
+    """By the root of e^re, which may overflow where the products do not. Where it is 0 so is the result, whatever the angle;
+    and the imaginary part is 0 where it was."""
     root = a.exp(a.mul(x.re, 0.5))
     re, im = (kept_zero(a, root, a.mul(a.mul(root, turn), root)) for turn in (a.cos(x.im), a.sin(x.im)))
     is_real = a.is_("eq", x.im, 0)
@@ -228,7 +228,8 @@ def scaled_by(a, x, factor: float):
 
 @formula("sqrt.default")
 def sqrt(a, x):
-    """The larger part as a root, the other by it; of an eighth, so that nothing overflows. An infinite imaginary part decides alone."""
+    """The larger part as a root, the other by it; of an eighth, so that nothing overflows. An infinite imaginary part decides
+    alone."""
     eighth = scaled_by(a, x, 0.125)
     root = a.mul(a.sqrt(a.add(a.abs(eighth.re), length(a, eighth))), 2)
     is_below, is_zero, is_endless = a.is_("lt", x.re, 0), a.is_("eq", root, 0), a.is_("is_inf", x.im)
@@ -350,8 +351,8 @@ def pow_tensor(a, x, exponent):
 @product("mm.default")
 @product("bmm.default")
 def matmul(b, left, right):
-    """One real product of twice the extents: a row of the left one as it lies is re, im, re, im, … and meets the right one's rows,
-    each followed by itself times i."""
+    """One real product of twice the extents: a row of the left one as it lies is re, im, re, im, … and meets the right one's
+    rows, each followed by itself times i."""
     *batch, rows, depth, _ = left.shape
     columns = right.shape[-2]
     parts = parts_of(b, right)
