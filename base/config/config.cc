@@ -88,8 +88,8 @@ constexpr std::array k_keys = {
               "On: equal bits on every machine of a target, with any number of threads; kernels are the target's first "
               "pick and never race."},
     ConfigKey{"random", &Config::random, "",
-              "Who draws dropout's masks: torch, the very ones that eager draws of a seed; fast, kernels themselves, "
-              "which store none of them.",
+              "Who draws random numbers, dropout's masks among them: torch, the very ones that eager draws of a seed; fast, "
+              "kernels themselves, which store none of them.",
               "torch,fast"},
     ConfigKey{
         "convolution", &Config::convolution, "",

@@ -77,7 +77,7 @@ class Session:
 
     @functools.cached_property
     def random(self) -> str:
-        """Who draws dropout's masks: `random` of the configuration."""
+        """Who draws random numbers: `random` of the configuration."""
         return self._setting("random", "torch")
 
     @functools.cached_property
@@ -162,7 +162,7 @@ COUNTED = (
 
 def stats() -> dict:
     """Counters of this process: libkiln's (docs/client.md), and of captured graphs `nodes_compiled`, `nodes_fallback`
-    (views and draws of dropout's masks not counted; a graph that n modules share counts n times), `nodes_between` (those of
+    (views and what random numbers are made of not counted; a graph that n modules share counts n times), `nodes_between` (those of
     the fallback that ran between kiln.compile's captures), `fallback_ops` (name → count), `graphs`, `graphs_eager`,
     `captures_loaded`, `captures_not_kept`, `checked` and `checks_failed` (first runs beside torch, and those that did not
     agree), `calls_meanwhile` (of graphs or subgraphs, that torch ran as programs were not there yet), `weights_packed` and

@@ -29,8 +29,10 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs/coverage.md"
 ON_THE_CPU = {"attention", "attention_backward", "argsort", "convolution", "convolution_backward_input", "convolution_backward_weight"}
 # What no row says and torch runs as ever, with the reason.
 LEFT = (
-    ("rand, randn, randint, uniform, normal, exponential, bernoulli, multinomial, randperm", "numbers drawn in torch's order from its "
-     "generator; a dropout's mask is drawn by its kernel where `random` says so"),
+    ("rand, randn, randint, random, uniform, normal, log_normal, exponential, geometric, cauchy, bernoulli, multinomial, dropout's masks",
+     "numbers drawn in torch's order from its generator, unless `random: fast` has kernels draw, on the host, where sizes are known"),
+    ("randperm", "torch shuffles in one pass; kernels would sort"),
+    ("poisson, binomial, _standard_gamma, _sample_dirichlet, rrelu_with_noise", "numbers drawn as often as the data say, or no row yet"),
     ("nonzero, _unique, unique_consecutive, masked_select, bincount", "the size of the result is in the data"),
     ("repeat_interleave of a tensor", "the size of the result is in the data; where it is given torch refuses numbers that do not add up to it"),
     ("_fft_r2c, _fft_c2r, _fft_c2c", "torch calls MKL's or pocketfft's, which no kernel of ours beats; what is around them is Kiln's"),

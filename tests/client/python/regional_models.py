@@ -88,6 +88,18 @@ class Branching(nn.Module):
         return x - 2 * y
 
 
+class Noisy(nn.Module):
+    """A block that draws numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x):
+        mean, deviation = self.up(self.norm(x)).chunk(2, -1)
+        return x * torch.bernoulli(torch.full((x.shape[0], 1, 1), 0.9)) + mean + deviation * torch.randn_like(mean)
+
+
 class Model(nn.Module):
     def __init__(self, blocks):
         super().__init__()
@@ -110,7 +122,7 @@ def perceptron():
     return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 48), nn.Tanh(), nn.Linear(48, VOCABULARY))
 
 
-MAKERS = {"gpt": Gpt, "llama": Llama, "bert": Bert, "branching": Branching}
+MAKERS = {"gpt": Gpt, "llama": Llama, "bert": Bert, "branching": Branching, "noisy": Noisy}
 
 
 def make(kind, depth=3, **options):

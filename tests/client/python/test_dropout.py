@@ -8,7 +8,6 @@ from torch.nn import functional
 import kiln
 from kiln import _session
 from kiln.torch import backend
-from kiln.torch.dropout import keep_mask
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +85,3 @@ def test_attention_with_dropout_has_the_gradients_of_its_masks():
     y.sum().backward()
     torch.testing.assert_close((v * v.grad).sum(), y.sum())
     assert kiln.stats()["checks_failed"] == 0
-
-
-def test_the_mask_of_torch_has_the_strides_asked_for():
-    mask = keep_mask(torch.tensor(5), (4, 6), (1, 4), 0.5)
-    assert mask.stride() == (1, 4) and torch.equal(mask, keep_mask(torch.tensor(5), (4, 6), (6, 1), 0.5))

@@ -130,15 +130,15 @@ def test_dropout_draws_eagers_masks_in_both_processes(tmp_path):
     assert max(cold["error"], warm["error"]) < TOLERANCE and warm["digest"] == cold["digest"] and warm["frames"] == 0
 
 
-def test_dropout_that_kernels_draw_is_of_the_seed_alone_in_both_processes(tmp_path):
-    options = json.dumps({"dropout": 0.3})
-    cold = run(tmp_path, "train", "gpt", "2", options, KILN_RANDOM="fast")
-    warm = run(tmp_path, "train", "gpt", "2", options, KILN_RANDOM="fast", KILN_NO_DAEMON="1")
+@pytest.mark.parametrize("kind, options", [("gpt", '{"dropout": 0.3}'), ("noisy", "{}")])
+def test_what_kernels_draw_is_of_the_seed_alone_in_both_processes(tmp_path, kind, options):
+    cold = run(tmp_path, "train", kind, "2", options, KILN_RANDOM="fast")
+    warm = run(tmp_path, "train", kind, "2", options, KILN_RANDOM="fast", KILN_NO_DAEMON="1")
     for process in (cold, warm):
         assert process["digest"] == process["again"] == cold["digest"] and process["error"] > TOLERANCE
         assert process["stats"]["checks_failed"] == 0 and process["stats"]["fallback_ops"] == {}
     assert cold["stats"]["checked"] > 0 and warm["frames"] == 0 and warm["stats"]["compilations"] == 0
-    torchs = run(tmp_path, "train", "gpt", "2", options)  # what was captured for the other way does not fit
+    torchs = run(tmp_path, "train", kind, "2", options)  # what was captured for the other way does not fit
     assert torchs["error"] < TOLERANCE and torchs["frames"] > 0
 
 

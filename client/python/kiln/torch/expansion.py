@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from . import compat
+from .distributions import DISTRIBUTIONS
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
@@ -60,7 +61,9 @@ def pieces_of(node: fx.Node) -> Pieces | None:
 
 
 def is_said_in_others(op) -> bool:
-    """Whether torch has a decomposition of the op that does all that the op does, and nothing else."""
+    """Whether the op does what other ops do, and nothing else: a function of this package, or one that torch can take apart."""
+    if op in DISTRIBUTIONS:
+        return True
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or any(name in schema.name for name in WHOLE):
         return False
@@ -100,7 +103,7 @@ _kept: dict[tuple, Pieces | None] = {}
 
 def _traced(node: fx.Node, operands: list[fx.Node]) -> Pieces | None:
     """The node's decomposition, with a placeholder for each operand; None where it does not fit this type."""
-    rule = compat.adapter().decompositions()[node.target]
+    rule = node.target if node.target in DISTRIBUTIONS else compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
     arguments = fx.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
     key = (node.target, repr(arguments), *(_type_key(n.meta["val"]) for n in operands))

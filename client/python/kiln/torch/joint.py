@@ -30,10 +30,10 @@ from . import ahead, compat, saving
 from .builder import tensor_operands
 from .compiler import make_alone, separate_attention
 from .complex_numbers import put_pairs
-from .dropout import separate_masks
 from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
 from .partition import is_view
+from .random_ops import separate_draws
 from .rows import row_of
 
 
@@ -156,7 +156,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
         separate_attention(joint.graph)
         put_pairs(joint.graph)
         if _is_static(joint):
-            separate_masks(joint.graph)
+            separate_draws(joint.graph)
             compute_in_rows(joint, make_alone)
             joint.recompile()
             static = options.get("static_lifetime_input_nodes")

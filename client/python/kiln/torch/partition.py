@@ -25,10 +25,12 @@ from .._reasons import Reason
 from . import compat
 from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
-from .dropout import DRAWING, draw_mask, draw_seed, separate_masks
+from .draws import draw_seed, random_words
+from .dropout import draw_mask
 from .loss_in_rows import run_loss, scaled
 from .over_time import run_over_time
 from .place import Place, place_of
+from .random_ops import separate_draws
 from .rows import NO_ROW, ROWS, row_of
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
@@ -93,8 +95,8 @@ def is_view(node: fx.Node) -> bool:
 
 def is_free(node: fx.Node) -> bool:
     """What costs nothing in torch and is not counted: views, pieces of tuples, sizes and what is asserted of them, empty tensors,
-    drawing a mask, a look at a gradient's negative bit."""
-    if node.op != "call_function" or is_view(node) or node.target in (*_FREE, *DRAWING):
+    what random numbers are made of, a look at a gradient's negative bit."""
+    if node.op != "call_function" or is_view(node) or node.target in _FREE:
         return True
     return gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
 
@@ -122,12 +124,13 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, scaled)
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, scaled, draw_mask,
+         draw_seed, random_words)  # fmt: skip
 
 
 def prepare(graph: fx.Graph) -> Place:
     """What a captured graph becomes before it is split; where it runs."""
-    separate_masks(graph)
+    separate_draws(graph)
     resolve_tangents(graph)
     return place_of(graph)
 
