@@ -20,6 +20,7 @@ from torch import fx
 
 from . import compat
 from .described import ATOMS
+from .draws import draw_seed
 from .kept import dump_names, load_names
 from .panels import with_backward
 from .partition import draws
@@ -64,6 +65,8 @@ class Again:
             self.draws = any(map(draws, gm.graph.nodes))
             with with_backward():
                 compiled = compiler(gm, example_inputs)
+            if gm.graph.find_nodes(op="call_function", target=draw_seed):
+                self.why_not = "kernels drew its random numbers, and torch would draw others"
             compiled.again = self
             return compiled
 

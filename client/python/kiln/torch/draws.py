@@ -24,9 +24,9 @@ def draw_seed() -> torch.Tensor:
     return torch.randint(1 << 53, ())
 
 
-def random_words(seed: torch.Tensor, size, stride, index: int, count: int) -> torch.Tensor:
-    """Of the `count` random words of 32 bits that each element has, the one at `index`, as an i64."""
-    words = _philox(seed, torch.arange(index, count * math.prod(size), count).reshape(size))
+def random_words(seed: torch.Tensor, size, stride) -> torch.Tensor:
+    """For each element a random word of 32 bits, as an i64."""
+    words = _philox(seed, torch.arange(math.prod(size)).reshape(size))
     return torch.empty_strided(size, stride, dtype=torch.int64).copy_(words)
 
 
@@ -46,12 +46,11 @@ def _philox(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def words_of_one_seed(graph: fx.Graph, tensor: torch.Tensor, count: int) -> list[fx.Node]:
-    """So many words for each element of a tensor of this type."""
-    size, stride = tuple(tensor.shape), preserved_strides(tensor)
+def words_of_one_seed(graph: fx.Graph, tensor: torch.Tensor, count: int) -> fx.Node:
+    """So many words for each element of a tensor of this type, along a first dim."""
+    size, stride = (count, *tensor.shape), (tensor.numel(), *preserved_strides(tensor))
     seed = node_of(graph, draw_seed, (), tensor.new_empty((), dtype=torch.int64))
-    value = tensor.new_empty_strided(size, stride, dtype=torch.int64)
-    return [node_of(graph, random_words, (seed, size, stride, index, count), value) for index in range(count)]
+    return node_of(graph, random_words, (seed, size, stride), tensor.new_empty_strided(size, stride, dtype=torch.int64))
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from .draws import is_fast, is_static, preserved_strides, words_of_one_seed, words_of_share
-from .nodes import node_of
+from .nodes import applied, node_of
 
 aten = torch.ops.aten
 
@@ -63,6 +63,6 @@ def _separate(graph: fx.Graph, node: fx.Node, x: fx.Node, tensor, p: float, trai
 def _mask(graph: fx.Graph, tensor, p: float) -> fx.Node:
     if not is_fast():
         return graph.call_function(draw_mask, (tuple(tensor.shape), preserved_strides(tensor), p))
-    (words,) = words_of_one_seed(graph, tensor, 1)
+    words = applied(graph, aten.select.int, words_of_one_seed(graph, tensor, 1), 0, 0)
     return graph.call_function(aten.lt.Scalar, (words, words_of_share(1 - p)))
 

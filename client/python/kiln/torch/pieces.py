@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -80,7 +81,8 @@ def name_of(node: fx.Node) -> str:
     whole = whole_of(node)
     if node.target in (in_pairs, each_in_pairs):
         return str(node.args[0])
-    return str(node.target if whole is None else whole.target)
+    target = node.target if whole is None else whole.target
+    return f"kiln.{target.__name__}" if isinstance(target, types.FunctionType) else str(target)
 
 
 def put_together(reasons: dict) -> dict:

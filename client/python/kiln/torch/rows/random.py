@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 
 from ..distributions import DISTRIBUTIONS
 from ..draws import random_words
@@ -15,17 +15,9 @@ FAMILY = Family(is_recomputed=True)
 
 @FAMILY.row(random_words)
 def words(b, node):
-    seed, _, _, index, count = node.args
-    return b.pointwise("philox", b.value(seed), _places(b, result_type(node)[1], index, count))
-
-
-def _places(b, shape: tuple, start: int, step: int):
-    """start, start + step, … for each element, the last dim's first."""
-    places = b.full(start, "i64")
-    steps = itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=step)
-    for dim, step in zip(reversed(range(len(shape))), steps):
-        places = b.pointwise("add", places, ascending(b, "i64", shape, dim, step=step))
-    return places
+    _, shape = result_type(node)
+    places = b.reshape(ascending(b, "i64", (math.prod(shape),)), shape)
+    return b.pointwise("philox", b.value(node.args[0]), places)
 
 
 @FAMILY.row(*DISTRIBUTIONS)
