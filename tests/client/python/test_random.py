@@ -14,6 +14,7 @@ import kiln
 from kiln import _session
 from kiln.torch import backend
 from kiln.torch import distributions as of
+from kiln.torch._names_2_13 import NAMES
 from kiln.torch.draws import draw_seed, random_words
 from kiln.torch.expansion import first_partition
 from kiln.torch.partition import prepare
@@ -173,6 +174,10 @@ def test_kernels_compute_what_torch_does_of_the_same_words(size):
     all_in_kiln()
 
 
+def test_captures_may_name_all_distributions():
+    assert {(function.__module__, function.__name__) for function in of.DISTRIBUTIONS} <= NAMES
+
+
 def test_words_of_torch_have_the_strides_asked_for():
     transposed, straight = (random_words(torch.tensor(5), (2, 4, 6), strides) for strides in ((24, 1, 4), (24, 6, 1)))
     assert transposed.stride() == (24, 1, 4) and torch.equal(transposed, straight) and straight.unique().numel() == 48
@@ -230,6 +235,16 @@ def test_a_seed_gives_numbers_and_draws_differ():
     assert torch.equal(run(), first)
     draws = [*first, *second]
     assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_a_draw_of_what_was_drawn():
+    def draw(x):
+        shares = torch.rand_like(x)
+        return shares, torch.bernoulli(shares), torch.normal(shares, 1e-3)
+
+    shares, hits, near = torch.compile(draw, backend=backend)(torch.empty(4000))
+    assert abs((hits * shares).mean() - 1 / 3) < 0.04 and (near - shares).abs().max() < 0.01
+    all_in_kiln()
 
 
 def test_another_configuration_draws_what_eager_draws():

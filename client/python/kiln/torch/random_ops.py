@@ -41,11 +41,10 @@ class Draw(NamedTuple):
 def separate_draws(graph: fx.Graph) -> None:
     """Takes apart dropout, and what else draws numbers, in place."""
     separate_masks(graph)
-    if is_fast():
-        for node in list(graph.nodes):
-            if (draw := _draw_of(node)) is not None:
-                _replace(graph, node, draw)
-        graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if (draw := _draw_of(node)) is not None and is_fast():
+            _replace(graph, node, draw)
+    graph.eliminate_dead_code()
 
 
 def _draw_of(node: fx.Node) -> Draw | None:
@@ -125,7 +124,12 @@ def _replace(graph: fx.Graph, node: fx.Node, draw: Draw) -> None:
     with graph.inserting_before(node):
         words = words_of_one_seed(graph, draw.shaped, draw.words)
         arguments = (words, value.dtype, *draw.parameters.values())
-        drawn = draw.function(*fx.map_arg(arguments, lambda n: n.meta["val"]))
+        try:
+            drawn = draw.function(*fx.map_arg(arguments, lambda n: n.meta["val"]))
+        except Exception:  # noqa: BLE001: what the function does not take stays torch's
+            return
+        if (drawn.dtype, drawn.shape) != (value.dtype, value.shape):
+            return
         result = node_of(graph, draw.function, arguments, drawn)
         if drawn.stride() != value.stride():
             result = applied(graph, relayout, result, value.stride())
