@@ -87,10 +87,11 @@ constexpr std::array k_keys = {
     ConfigKey{"deterministic", &Config::deterministic, "",
               "On: equal bits on every machine of a target, with any number of threads; kernels are the target's first "
               "pick and never race."},
-    ConfigKey{"random", &Config::random, "",
-              "Who draws random numbers, dropout's masks among them: torch, the very ones that eager draws of a seed; fast, "
-              "kernels themselves, which store none of them.",
-              "torch,fast"},
+    ConfigKey{
+        "random", &Config::random, "",
+        "Who draws random numbers, dropout's masks among them: torch, the very ones that eager draws of a seed; fast, "
+        "kernels themselves, which store none of them.",
+        "torch,fast"},
     ConfigKey{
         "convolution", &Config::convolution, "",
         "Who computes convolutions on the CPU: kiln; torch; auto, Kiln those of f32 and f64 and torch those of halves.",
