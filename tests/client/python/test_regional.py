@@ -366,7 +366,7 @@ def blocks_of(model):
 
 def test_repeated_blocks_are_found_by_class_and_parameters():
     assert {kind: [len(group) for group in blocks_of(make(kind, 4))] for kind in MAKERS} == {
-        "gpt": [4], "llama": [4], "bert": [4], "branching": [4],
+        "gpt": [4], "llama": [4], "bert": [4], "branching": [4], "noisy": [4],
     }  # fmt: skip
     mixed = make("gpt", 4)
     mixed.blocks[2] = MAKERS["llama"]()
