@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import test_rows
 import test_sorting
-from kiln.torch.complex_rules import RULES
+from kiln.torch.rows.complex_rules import RULES
 from kiln.torch.partition import is_free, ops_of, why_not
 from kiln.torch.place import place_of
 from kiln.torch.rows import FAMILIES, NO_ROW, complex_numbers, row_of

@@ -14,7 +14,7 @@ import kiln
 from capture import assert_close, captured, compiled
 from kiln.torch import backend, programs
 from kiln.torch.complex_numbers import put_pairs
-from kiln.torch.complex_rules import RULES
+from kiln.torch.rows.complex_rules import RULES
 from kiln.torch.pairs import as_complex, as_pairs, each_in_pairs, in_pairs
 from kiln.torch.rows.complex_numbers import FORMULAS, PRODUCTS
 

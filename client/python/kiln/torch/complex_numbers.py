@@ -1,6 +1,6 @@
 """Puts pairs of real numbers in place of complex tensors: Kiln has no complex dtypes.
 
-A node that a rule says (complex_rules.py) becomes real nodes: views, and all that is linear, are torch's same op on pairs, of
+A node that a rule says (rows/complex_rules.py) becomes real nodes: views, and all that is linear, are torch's same op on pairs, of
 one dim more; what mixes the parts is in_pairs or each_in_pairs (pairs.py), which have rows, and in torch are the op itself. No complex
 tensor is left between such nodes. What stays in torch, as Fourier transforms do, and whoever the graph is called by, gives and is
 given views of pairs.
@@ -14,11 +14,11 @@ from typing import Callable
 import torch
 from torch import fx
 
-from .complex_rules import RULES
 from .expansion import pieces_of
 from .nodes import gives_view, node_of, piece_of
 from .pairs import as_complex, as_pairs
 from .place import place_of
+from .rows.complex_rules import RULES
 from .tensors import relayout, tensors_in
 from .text import Unsupported
 

@@ -1,6 +1,6 @@
-"""How torch's ops on complex tensors are said by pairs of real numbers (complex_numbers.py): a rule for each overload. To cover
+"""How torch's ops on complex tensors are said by pairs of real numbers (../complex_numbers.py): a rule for each overload. To cover
 one more, add a rule, if it is linear: the same op on pairs, whose last dim is the parts'. What mixes the parts has a formula of
-them in rows/complex_numbers.py, and so its rule."""
+them in complex_numbers.py here, and so its rule."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Callable
 import torch
 from torch import fx
 
-from .pairs import OF_REALS, PARTS, each_in_pairs, in_pairs
-from .rows.complex_numbers import FORMULAS, PRODUCTS
-from .rows.table import arg, find_overload, require, wrap
-from .tensors import is_empty, relayout, tensors_in
+from ..pairs import OF_REALS, PARTS, each_in_pairs, in_pairs
+from ..tensors import is_empty, relayout, tensors_in
+from .complex_numbers import FORMULAS, PRODUCTS
+from .table import arg, find_overload, require, wrap
 
 aten = torch.ops.aten
 
