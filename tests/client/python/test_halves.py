@@ -67,7 +67,8 @@ class Block(torch.nn.Module):
         attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         x = x + self.down(torch.nn.functional.gelu(self.up(x)))
-        return torch.nn.functional.cross_entropy((x @ self.table.weight.to(x.dtype).t()).float().flatten(0, 1), ids.flatten())
+        scores = (x @ self.table.weight.to(x.dtype).t()).float()
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), ids.roll(1, 1).flatten())
 
 
 class HalfInside(torch.nn.Module):
