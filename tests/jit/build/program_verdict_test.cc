@@ -73,7 +73,7 @@ TEST_F(ProgramVerdictTest, WhatNeedsMoreMemoryThanThereIsIsNotJudged) {
   }
 }
 
-TEST_F(ProgramVerdictTest, WhatAKernelKeepsUnroundedIsNotComputedAgain) {
+TEST_F(ProgramVerdictTest, AProductThatALaterKernelReadsIsNotComputedAgain) {
   const Linked linked("product and norm", product_and_norm_gradients());
   const ProgramVerdict verdict = linked.judge(linked.parts(), *m_runner);
   EXPECT_TRUE(verdict.status.ok()) << verdict.status.to_string();
@@ -88,7 +88,6 @@ TEST_F(ProgramVerdictTest, WhatAKernelKeepsUnroundedIsNotComputedAgain) {
       if (!has("layer_norm_backward")) continue;
       ++with_gradients;
       EXPECT_FALSE(has("matmul"));
-      EXPECT_TRUE(has("cast")) << "the product was stored as it was computed";
     }
   }
   EXPECT_GT(with_gradients, 0U);

@@ -57,7 +57,7 @@ class Linked {
 /// inputs that are returned.
 std::vector<std::unique_ptr<Linked>> subjects();
 
-/// A product in bf16, and the gradients of the layer norm before it: a kernel keeps the product in f32.
+/// A product in bf16, and the gradients of the layer norm before it.
 Graph product_and_norm_gradients();
 
 }  // namespace kiln::planted
