@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from .. import _session
-from .nodes import applied, node_of, piece_of
+from .nodes import all_arguments, applied, node_of, piece_of
 
 aten = torch.ops.aten
 
@@ -27,9 +27,7 @@ class _Call(NamedTuple):
 
     @classmethod
     def of(cls, node: fx.Node) -> _Call:
-        schema = node.target._schema.arguments
-        given = dict(zip((a.name for a in schema), node.args)) | node.kwargs
-        return cls(node, {a.name: given.get(a.name, a.default_value) for a in schema})
+        return cls(node, all_arguments(node))
 
     def tensors(self, *names: str) -> list:
         return [self.arguments.get(name) for name in names]

@@ -23,10 +23,21 @@ def piece_of(graph: fx.Graph, node: fx.Node, index: int) -> fx.Node:
     return node_of(graph, operator.getitem, (node, index), node.meta["val"][index])
 
 
+def named_arguments(node: fx.Node) -> dict:
+    """Those that the node has, by the names of its op's schema."""
+    return dict(zip((a.name for a in node.target._schema.arguments), node.args)) | node.kwargs
+
+
+def all_arguments(node: fx.Node) -> dict:
+    """As named_arguments, with the schema's defaults of those that it has not."""
+    given = named_arguments(node)
+    return {a.name: given.get(a.name, a.default_value) for a in node.target._schema.arguments}
+
+
 def gives_view(target: Callable) -> bool:
     """Whether torch's op gives a view of an operand, and writes to none."""
     returns = getattr(getattr(target, "_schema", None), "returns", ())
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-__all__ = ["applied", "gives_view", "node_of", "piece_of"]
+__all__ = ["all_arguments", "applied", "gives_view", "named_arguments", "node_of", "piece_of"]

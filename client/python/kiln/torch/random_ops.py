@@ -16,7 +16,7 @@ from torch import fx
 from . import distributions as of
 from .draws import is_fast, is_static, preserved_strides, words_of_one_seed
 from .dropout import separate_masks
-from .nodes import applied, node_of
+from .nodes import all_arguments, applied, node_of
 from .tensors import is_empty, relayout
 from .text import DTYPES
 
@@ -73,10 +73,8 @@ def _is_known(parameter) -> bool:
 
 
 def _arguments(node: fx.Node) -> dict:
-    """By the names of the schema."""
-    schema = node.target._schema.arguments
-    given = dict(zip((a.name for a in schema), node.args)) | node.kwargs
-    return {RENAMED.get(a.name, a.name): given.get(a.name, a.default_value) for a in schema}
+    """All that the op takes, by our names."""
+    return {RENAMED.get(name, name): value for name, value in all_arguments(node).items()}
 
 
 def _elementwise(function: Callable, name: str, given: dict, value: torch.Tensor) -> Draw | None:

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from . import compat
+from .nodes import node_of
 from .over_time import OverTime, run_over_time
 from .partition import is_free, partition
 from .place import Place
@@ -70,8 +71,7 @@ def _replace(gm: fx.GraphModule, node: fx.Node, runner: OverTime, operands: list
     setattr(gm, name, runner)
     with gm.graph.inserting_before(node):
         attribute = gm.graph.create_node("get_attr", name)
-        run = gm.graph.call_function(run_over_time, (attribute, *operands))
-    run.meta["val"] = node.meta["val"]
+        run = node_of(gm.graph, run_over_time, (attribute, *operands), node.meta["val"])
     node.replace_all_uses_with(run)
     gm.graph.erase_node(node)
 

@@ -12,7 +12,7 @@ from ..builder import Builder
 from ..pairs import OF_REALS, as_complex, as_pairs, each_in_pairs, in_pairs
 from ..text import Unsupported, Value
 from .functions import Arithmetic, hypot
-from .table import Family, find_overload, require, result_type
+from .table import Family, entering, require, result_type
 
 FAMILY = Family()
 row = FAMILY.row
@@ -29,20 +29,7 @@ FORMULAS: dict[Callable, Callable] = {}
 PRODUCTS: dict[Callable, Callable] = {}
 
 
-def formula(*overloads: str):
-    def add(function: Callable) -> Callable:
-        FORMULAS.update({target: function for target in map(find_overload, overloads) if target is not None})
-        return function
-
-    return add
-
-
-def product(overload: str):
-    def add(function: Callable) -> Callable:
-        PRODUCTS[find_overload(overload)] = function
-        return function
-
-    return add
+formula, product = entering(FORMULAS), entering(PRODUCTS)
 
 
 @row(as_pairs, as_complex, is_view=True)
@@ -348,8 +335,7 @@ def pow_tensor(a, x, exponent):
 # ---- products of matrices
 
 
-@product("mm.default")
-@product("bmm.default")
+@product("mm.default", "bmm.default")
 def matmul(b, left, right):
     """One real product of twice the extents: a row of the left one as it lies is re, im, re, im, … and meets the right one's
     rows, each followed by itself times i."""

@@ -9,23 +9,17 @@ from typing import Callable
 import torch
 from torch import fx
 
+from ..nodes import named_arguments
 from ..pairs import OF_REALS, PARTS, each_in_pairs, in_pairs
 from ..tensors import is_empty, relayout, tensors_in
 from .complex_numbers import FORMULAS, PRODUCTS
-from .table import arg, find_overload, require, wrap
+from .table import arg, entering, require, wrap
 
 aten = torch.ops.aten
 
 # (PairsWriter, node) → the node of the result: pairs, or real, or a tuple of pairs. Raises Unsupported.
 RULES: dict[Callable, Callable] = {}
-
-
-def rule(*overloads: str | Callable):
-    def add(function: Callable) -> Callable:
-        RULES.update({target: function for target in map(find_overload, overloads) if target is not None})
-        return function
-
-    return add
+rule = entering(RULES)
 
 
 # ---- reading nodes
@@ -297,8 +291,7 @@ def along_one(w, node):
     """One of the arguments is called dim; complex ones are as the first."""
     rank, pairs = dims(w, node)
     require(rank > 0, "a number")
-    schema = node.target._schema.arguments
-    named = dict(zip((a.name for a in schema), node.args)) | node.kwargs
+    schema, named = node.target._schema.arguments, named_arguments(node)
     place = next(name for name in ("dim", "dimension") if any(a.name == name for a in schema))
     named[place] = wrap(named.get(place, 0), rank)
     require(named.get("alpha", 1) == 1, "a factor")

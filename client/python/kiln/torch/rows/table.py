@@ -61,6 +61,19 @@ class Family:
         return add
 
 
+def entering(table: dict[Callable, Callable]):
+    """A decorator by which functions enter the table, each for the overloads that are named; as Family.row takes them."""
+
+    def entry(*overloads: str | Callable):
+        def add(function: Callable) -> Callable:
+            table.update({target: function for target in map(find_overload, overloads) if target is not None})
+            return function
+
+        return add
+
+    return entry
+
+
 def _is_late(overload) -> bool:
     return isinstance(overload, str) and overload.startswith("prims.") and find_overload(overload) is None
 
