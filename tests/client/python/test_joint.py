@@ -83,3 +83,16 @@ def test_a_gradient_is_taken_over_and_the_next_one_added_to_it():
     assert taken == seen
     compiled(x).sum().backward()
     assert taken == {name: parameter.grad.data_ptr() for name, parameter in model.named_parameters()}
+
+
+def test_the_second_gradient_of_a_shared_weight_is_added_to_the_first_one_where_that_lies():
+    """Autograd does so where nobody else holds the memory: a view would keep the tensor that it is of."""
+    weight, seen = torch.randn(9, 8, requires_grad=True), []
+    layer = torch.compile(lambda x: torch.nn.functional.linear(x, weight).sin(), backend=backend)
+    made = [layer(torch.randn(count, 8)) for count in (6, 6)]
+    for result in made:
+        result.grad_fn.register_hook(lambda gradients, _: seen.extend(g.data_ptr() for g in gradients if g is not None))
+    weight.register_hook(lambda total: seen.append(total.data_ptr()))
+    (made[0].sum() + made[1].sum()).backward()
+    first, second, total = seen
+    assert first != second and total == first

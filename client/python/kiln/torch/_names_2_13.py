@@ -23,7 +23,7 @@ _NAMES = {
     "kiln.torch.partition": "resolve_negative",
     "kiln.torch.subgraphs": "run_subgraph",
     "kiln.torch.tensors": "relayout",
-    "kiln.torch.write_back": "write_back",
+    "kiln.torch.write_back": "own_tensor write_back",
     "sympy.core.add": "Add",
     "sympy.core.mul": "Mul",
     "sympy.core.numbers": "Half Integer NegativeOne One Rational Zero",

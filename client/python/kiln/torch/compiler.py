@@ -25,7 +25,7 @@ from .step_programs import compute_over_time
 from .subgraphs import EagerSubgraph, FrozenSubgraph, StaticSubgraph, SymbolicSubgraph, run_subgraph
 from .tally import entry_name
 from .text import Unsupported
-from .write_back import own_memory, write_back
+from .write_back import own_memory, release_outputs, write_back
 
 
 def separate_attention(graph: fx.Graph) -> None:
@@ -111,6 +111,7 @@ def _stitch(gm: fx.GraphModule, plan: Partition, subgraphs: dict) -> tuple[fx.Gr
         graph.call_function(write_back, (here(copy.args[0]), here(copy.args[1])))
     (output,) = gm.graph.find_nodes(op="output")
     graph.output(fx.map_arg(output.args[0], here))
+    release_outputs(graph, run_subgraph)
     graph.eliminate_dead_code()
     made = {_name_of(level): subgraph for level, subgraph in subgraphs.items()}
     names = [n.target.split(".")[0] for n in graph.find_nodes(op="get_attr")]

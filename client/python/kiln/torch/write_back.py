@@ -1,11 +1,17 @@
-"""What a graph writes to its inputs.
+"""What a graph writes to its inputs, and in whose tensors it gives its outputs.
 
 AOTAutograd makes a graph functional: what it writes to an input it copies there at its end. Where a subgraph makes such a value
 and nothing needs what the input held before, the subgraph's program is given the input's own memory to write to, and the copy
 falls away (kiln_program_may_overwrite says whether the program can).
+
+An output that is a view leaves as a tensor of its own where nothing else that leaves lies in its memory: a view keeps the tensor
+that it is of, and autograd adds to a gradient in place only where nobody else holds its memory.
 """
 
 from __future__ import annotations
+
+import operator
+from collections import Counter
 
 import torch
 from torch import fx
@@ -70,3 +76,38 @@ def write_back(target: torch.Tensor, value: torch.Tensor) -> None:
         target.copy_(value)
     elif not target.is_inference():
         torch.autograd.graph.increment_version(target)
+
+
+def release_outputs(graph: fx.Graph, runner) -> None:
+    """Has the stitched graph give views of what only they hold, of results of calls of `runner`, as tensors of their own."""
+    (output,) = graph.find_nodes(op="output")
+    roots = {n: _root(n) for n in output.all_input_nodes}
+    holders = Counter(roots.values())
+
+    def released(node: fx.Node) -> fx.Node:
+        root = roots[node]
+        if root is node or holders[root] > 1 or not _is_result(root, runner):
+            return node
+        with graph.inserting_before(output):
+            return graph.call_function(own_tensor, (node,))
+
+    leaving = {node: released(node) for node in roots}
+    output.args = fx.map_arg(output.args, leaving.__getitem__)
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """What the node, or the tuple that it is a piece of, is a view of in the end."""
+    while True:
+        made = node.args[0] if node.target is operator.getitem else node
+        if not row_of(made.target).is_view and not gives_view(made.target):
+            return node
+        node = made.args[0]
+
+
+def _is_result(node: fx.Node, runner) -> bool:
+    return node.target is operator.getitem and node.args[0].target is runner
+
+
+def own_tensor(view: torch.Tensor) -> torch.Tensor:
+    """The view's elements where they lie, in a tensor that is a view of none."""
+    return view.data
