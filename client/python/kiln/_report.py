@@ -132,10 +132,10 @@ def _lack(states: list[str], check) -> str:
 
 def _entries(parts: list) -> list:
     """kiln.compile's, of these modules."""
-    from .regional import entry_of  # imports torch, too
+    from .regional import entries_of  # imports torch, too
 
-    entries = (entry_of(value) for part in parts for value in list(getattr(part, "__dict__", {}).values()))
-    return list(dict.fromkeys(entry for entry in entries if entry is not None))
+    values = [value for part in parts for value in list(getattr(part, "__dict__", {}).values())]
+    return list(dict.fromkeys(entry for value in values for entry in entries_of(value)))
 
 
 def _captures(entries) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -94,7 +94,7 @@ def compile_model(model: torch.nn.Module, settings: Settings) -> torch.nn.Module
         entry.start(packages)
         entry.place()
     if not any(model in entry.modules for entry in entries):
-        model._compiled_call_impl = _Whole(model)
+        model._compiled_call_impl = _Whole(model, settings)
     return model
 
 
@@ -104,12 +104,9 @@ def compile_function(function, settings: Settings):
     if isinstance(function, types.MethodType):
         return types.MethodType(compile_function(function.__func__, settings), function.__self__)
     try:
-        packages = captures.adapter()
-        entry = Entry("function", [function], Describer(), settings)
+        bound = _bound(function, settings)
     except Exception:  # noqa: BLE001: Kiln never makes its caller fail
         return torch.compile(function, **settings.of_torch())
-    entry.start_later(packages)
-    bound = _Bound(entry, function)
 
     @functools.wraps(function)
     def compiled(*arguments, **keywords):
@@ -352,12 +349,30 @@ class _Bound:
         return self._time.run(run_capture, self.entry.run, self._target, arguments, keywords)
 
 
-class _Whole:
-    """The whole model: ops that run between captures go to Kiln one by one."""
+def _bound(function, settings: Settings) -> _Bound:
+    """A function, which has a capture from its first run on."""
+    packages = captures.adapter()
+    entry = Entry("function", [function], Describer(), settings)
+    entry.start_later(packages)
+    return _Bound(entry, function)
 
-    def __init__(self, model: torch.nn.Module) -> None:
+
+class _Whole:
+    """The whole model: ops that run between captures go to Kiln one by one, losses as captures."""
+
+    def __init__(self, model: torch.nn.Module, settings: Settings) -> None:
         tally = tally_of(model)
-        self._model, self._between, self._time = model, Between(tally), tally.time
+        self._model, self._between, self._time = model, Between(tally, self._loss), tally.time
+        self._settings, self._losses = settings, {}
+
+    def _loss(self, function) -> _Bound:
+        if function not in self._losses:
+            self._losses[function] = _bound(function, self._settings)
+        return self._losses[function]
+
+    @property
+    def losses(self) -> list[_Bound]:
+        return list(self._losses.values())
 
     def __call__(self, *arguments, **keywords):
         if torch.compiler.is_compiling():
@@ -365,9 +380,10 @@ class _Whole:
         return self._time.run(self._between.run, self._model._call_impl, arguments, keywords)
 
 
-def entry_of(value) -> Entry | None:
+def entries_of(value) -> list[Entry]:
     """Of what stands on a module that was compiled."""
-    return value.entry if isinstance(value, _Bound) else None
+    bounds = value.losses if isinstance(value, _Whole) else [value]
+    return [bound.entry for bound in bounds if isinstance(bound, _Bound)]
 
 
 def _stored(key: bytes, fetches: bool = False) -> bytes | None:

@@ -103,7 +103,7 @@ def test_each_of_many_blocks_may_hold_a_number_of_its_own():
         for place, block in enumerate(pair):
             block.scale = place - depth // 2
     check(compiled, model)
-    entry = regional.entry_of(compiled.blocks[0]._compiled_call_impl)
+    (entry,) = regional.entries_of(compiled.blocks[0]._compiled_call_impl)
     assert entry.capture_counts()["kept"] == depth
 
 

@@ -34,6 +34,7 @@ from torch.autograd import forward_ad, profiler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
 from torch.nn.attention import flex_attention as flex
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -335,6 +336,30 @@ def _is_composite(op) -> bool:
     return isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
+
+
+class FunctionInterceptor(TorchFunctionMode):
+    """While it is entered and not paused, run(function, arguments, keywords) takes the place of each function of torch that this
+    thread calls, but for those that `run` and functions of torch call."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        return self._run(function, arguments, keywords or {})
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Does nothing within its own `run`, and below a mode that was entered later."""
+        if _get_current_function_mode() is not self:
+            yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
 
 class OpInterceptor(TorchDispatchMode):

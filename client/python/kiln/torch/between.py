@@ -4,14 +4,19 @@ What kiln.compile leaves in Python, the forwards of the modules that hold the bl
 embeddings, masks. It is not traced (docs/capture_and_guards.md says why). Python runs it as always, and each op that torch
 is about to run goes to a program of its own, found by what the program depends on: the op, its numbers, and its operands'
 types. An op that changes its first operand goes as the one that gives a new tensor, and the result is written to the operand.
+A loss of torch.nn.functional is no op but some with gradients of their own, as large as the scores: it has a capture.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
+import inspect
 import operator
 import threading
+import types
+from typing import Callable
 
 import torch
 from torch import fx
@@ -51,9 +56,10 @@ _thread = threading.local()
 class Between:
     """Enters around one model's calls. Threading: any; each thread that runs the model has its own interception."""
 
-    def __init__(self, tally: Tally | None = None) -> None:
-        """tally: what it counts by, besides the session."""
-        self._tally = tally or Tally()
+    def __init__(self, tally: Tally | None = None, captured: Callable | None = None) -> None:
+        """tally: what it counts by, besides the session. captured(loss): a function that does what the loss function does, from a
+        capture."""
+        self._tally, self._captured = tally or Tally(), captured
         self._programs: dict[tuple, _Program | Reason] = {}  # by op, numbers and types; a reason is why there is none
         self._variants: collections.Counter = collections.Counter()
         self._met, self._met_now = waiting.Meetings(), set()  # in all calls of the model, and in this one
@@ -63,14 +69,20 @@ class Between:
         """function(*arguments, **keywords), its ops in Kiln, but for those of captures."""
         if torch.compiler.is_compiling() or getattr(_thread, "interception", None) is not None:
             return function(*arguments, **keywords)
-        with compat.adapter().OpInterceptor(self._run_op) as interception:
-            _thread.interception = interception
+        functions = compat.adapter().FunctionInterceptor(self._run_function)
+        with functions if self._captured else contextlib.nullcontext(), compat.adapter().OpInterceptor(self._run_op) as ops:
+            _thread.interception = functions, ops
             try:
                 return function(*arguments, **keywords)
             finally:
                 _thread.interception = None
                 self._is_counting = False
                 self._met_now.clear()
+
+    def _run_function(self, function, arguments: tuple, keywords: dict):
+        if not torch.compiler.is_compiling() and function in losses():  # in this order: what the model compiles is traced through here
+            function = self._captured(function)
+        return function(*arguments, **keywords)
 
     def _run_op(self, op, arguments: tuple, keywords: dict):
         program = self._find(op, arguments, keywords)
@@ -132,14 +144,22 @@ class Between:
 def run_capture(function, *arguments):
     """function(*arguments), whose ops are those of a capture, which Kiln has seen."""
     interception = getattr(_thread, "interception", None)
-    if interception is None or not interception.is_innermost():
+    if interception is None or not interception[1].is_innermost():
         return function(*arguments)
-    with interception.paused():
+    functions, ops = interception
+    with functions.paused(), ops.paused():
         _thread.interception = None
         try:
             return function(*arguments)
         finally:
             _thread.interception = interception
+
+
+@functools.cache
+def losses() -> frozenset:
+    """What torch.nn.functional has with a reduction."""
+    functions = (f for f in vars(torch.nn.functional).values() if isinstance(f, types.FunctionType))
+    return frozenset(f for f in functions if "reduction" in inspect.signature(f).parameters)
 
 
 def is_free(op) -> bool:
