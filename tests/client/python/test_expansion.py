@@ -116,3 +116,16 @@ def test_gradients_of_what_is_in_pieces_are_torchs():
     model = torch.compile(layer, backend="kiln")
     torch.testing.assert_close(step(model, x), step(layer, x))
     assert kiln.stats()["nodes_fallback"] == before
+
+
+@pytest.mark.parametrize("function", [lambda x, y: aten.xlogy(x.exp(), y.exp()).sum(0), lambda x, y: aten.huber_loss(x, y, 0, 0.5) * 2,
+                                      lambda x, y: aten._prelu_kernel(x, y[0, 0].view(1)), lambda x, y: aten.aminmax(x + y, dim=1)[1]])  # fmt: skip
+def test_a_node_whose_extents_change_is_in_pieces_too(function):
+    in_kiln = torch.compile(function, backend=kiln.torch.backend, dynamic=True)
+    for shape in ((4, 5), (33, 7), (2, 64)):
+        x, y = f32(*shape), f32(*shape)
+        got, expected = in_kiln(x, y), function(x, y)
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == expected.stride()
+    stats = kiln.stats()
+    assert stats["nodes_compiled"] > 0 and stats["fallback_ops"] == {} and stats["checks_failed"] == 0

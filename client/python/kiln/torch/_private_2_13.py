@@ -152,8 +152,12 @@ def decompositions() -> dict:
 
 
 def trace_pieces(function, tensors: list, table: dict) -> fx.GraphModule:
-    """The graph of a function of tensors of these types, its ops taken apart by `table`. Nothing is computed."""
-    with _disable_current_modes(), tracing(None), torch._C._DisableAutocast(), torch.no_grad(), FakeTensorMode():
+    """The graph of a function of tensors of these types, its ops taken apart by `table`. Nothing is computed. Raises where the graph
+    would be another for other values of their symbols."""
+    symbols = next((e.node.shape_env for t in tensors for e in t.shape if isinstance(e, torch.SymInt)), None)
+    in_general = contextlib.nullcontext() if symbols is None else symbols.error_on_new_guards()
+    fake = FakeTensorMode(shape_env=symbols)
+    with _disable_current_modes(), tracing(None), torch._C._DisableAutocast(), torch.no_grad(), fake, in_general:
         types = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         return make_fx(function, decomposition_table=table)(*types)
 

@@ -14,12 +14,13 @@ import torch
 from torch import fx
 
 from . import compat
+from .builder import dim_of, strides_of
 from .distributions import DISTRIBUTIONS
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
 from .rows import NO_ROW, row_of
-from .tensors import relayout, tensors_in
+from .tensors import elements_of, relayout, tensors_in
 
 # Nodes of a decomposition that is worth a place in the graph.
 MAX_PIECES = 200
@@ -77,12 +78,10 @@ def _has_several(node: fx.Node) -> bool:
 
 
 def _is_known(node: fx.Node) -> bool:
-    """Whether it is tensors of known extents, and nothing else."""
+    """Whether it is tensors that have strides, and nothing else."""
     value = node.meta.get("val")
     values = [value] if isinstance(value, torch.Tensor) else value
-    if not isinstance(values, (tuple, list)) or not all(isinstance(v, torch.Tensor) for v in values):
-        return False
-    return all(v.layout is torch.strided and all(type(e) is int for e in (*v.shape, *v.stride())) for v in values)
+    return isinstance(values, (tuple, list)) and all(isinstance(v, torch.Tensor) and v.layout is torch.strided for v in values)
 
 
 # ---- tracing
@@ -106,6 +105,8 @@ def _traced(node: fx.Node, operands: list[fx.Node]) -> Pieces | None:
     rule = node.target if node.target in DISTRIBUTIONS else compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
     arguments = fx.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
+    if not all(map(_has_known_extents, tensors_in([n.meta["val"] for n in (node, *operands)]))):
+        return _trace(node, rule, arguments, operands)
     key = (node.target, repr(arguments), *(_type_key(n.meta["val"]) for n in operands))
     if key not in _kept:
         while len(_kept) >= MAX_KEPT:
@@ -119,6 +120,10 @@ class _Place:
     """Stands for an operand among arguments."""
 
     index: int
+
+
+def _has_known_extents(tensor: torch.Tensor) -> bool:
+    return all(type(e) is int for e in (*tensor.shape, *tensor.stride()))
 
 
 def _type_key(value) -> tuple:
@@ -141,12 +146,15 @@ def _trace(node: fx.Node, rule, arguments: tuple, operands: list[fx.Node]) -> Pi
     expected = list(tensors_in(node.meta["val"]))
     if graph.find_nodes(op="get_attr") or len(graph.nodes) > MAX_PIECES or len(results) != len(expected):
         return None
-    elements = sum(t.numel() for n in (node, *operands) for t in tensors_in(n.meta["val"]))
-    if any(t.numel() > MAX_GROWTH * elements for n in graph.nodes for t in tensors_in(n.meta.get("val"))):
+    elements = sum(elements_of(t) for n in (node, *operands) for t in tensors_in(n.meta["val"]))
+    if any(elements_of(t) > MAX_GROWTH * elements for n in graph.nodes for t in tensors_in(n.meta.get("val"))):
         return None
     if not all(isinstance(r, fx.Node) and _is_of_type(r.meta["val"], e) for r, e in zip(results, expected)):
         return None
-    return Pieces(graph, list(results))
+    pieces = Pieces(graph, list(results))
+    if all(map(_has_known_extents, expected)) or not any(_is_laid_out_anew(r, e, pieces) for r, e in zip(results, expected)):
+        return pieces
+    return None  # strides that are not known are no arguments of a copy
 
 
 @functools.cache
@@ -156,7 +164,17 @@ def table_of_pieces() -> dict:
 
 
 def _is_of_type(value: torch.Tensor, expected: torch.Tensor) -> bool:
-    return (value.dtype, value.shape, value.device) == (expected.dtype, expected.shape, expected.device)
+    return (value.dtype, _dims(value), value.device) == (expected.dtype, _dims(expected), expected.device)
+
+
+def _dims(tensor: torch.Tensor) -> list:
+    return [dim_of(extent) for extent in tensor.shape]
+
+
+def _is_laid_out_anew(result: fx.Node, value: torch.Tensor, pieces: Pieces) -> bool:
+    """Whether what the pieces give is no tensor of its own, or has other strides than the op gives."""
+    is_own = result in pieces.calls and pieces.results.count(result) == 1 and not is_view(result)
+    return not is_own or strides_of(result.meta["val"]) != strides_of(value)
 
 
 def _with_tensors(value, tensors):
@@ -181,7 +199,8 @@ def _splice(node: fx.Node, operands: list[fx.Node], pieces: Pieces) -> None:
             copies[piece] = node.graph.node_copy(piece, lambda n: copies[n])
             whole.add(copies[piece])
         for result, value in zip(pieces.results, values):
-            whole.results.append(_made(node.graph, copies[result], value, whole))
+            is_anew = _is_laid_out_anew(result, value, pieces)
+            whole.results.append(_made(node.graph, copies[result], value, whole, is_anew))
     for user in list(node.users) if whole.several else ():
         user.replace_all_uses_with(whole.results[user.args[1]])
         node.graph.erase_node(user)
@@ -191,10 +210,9 @@ def _splice(node: fx.Node, operands: list[fx.Node], pieces: Pieces) -> None:
     whole.erase_unread()
 
 
-def _made(graph: fx.Graph, result: fx.Node, value: torch.Tensor, whole: Whole) -> fx.Node:
+def _made(graph: fx.Graph, result: fx.Node, value: torch.Tensor, whole: Whole, is_anew: bool) -> fx.Node:
     """The result as a tensor of its own with the strides that the op gives."""
-    is_own = result in whole.nodes and result not in whole.results and not is_view(result)
-    if not is_own or result.meta["val"].stride() != value.stride():
+    if is_anew:
         result = graph.call_function(relayout, (result, value.stride()))
         whole.add(result)
     result.meta["val"] = value

@@ -7,7 +7,6 @@ nothing: what crosses between two runtimes costs more than it saves.
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import Callable
 
@@ -20,7 +19,7 @@ from .expansion import first_partition
 from .partition import Partition, Subgraph, describe_alone, is_free, ops_of, partition
 from .pieces import put_together, whole_of
 from .place import Place
-from .tensors import tensors_in
+from .tensors import elements_of, extents_of, tensors_in
 from .text import Unsupported
 
 # Of kiln.Error.code_name: what says something about the graph, whoever asks and whenever.
@@ -32,8 +31,6 @@ MAX_PROBES = 64
 MIN_SHARE = 0.05
 # The estimate counts elements that are read and written; so many operations of a product take as long as one of them.
 OPERATIONS_PER_ELEMENT = 32
-# Stands for an extent that is not known yet.
-SYMBOLIC_EXTENT = 64
 
 
 def split(graph: fx.Graph, place: Place, make: Callable) -> tuple[Partition, dict]:
@@ -103,7 +100,7 @@ def share_of_work(plan: Partition) -> float:
 
 def work_of(node: fx.Node) -> float:
     """In elements that cross memory, its tensors', and what its products' operations amount to."""
-    elements = sum(math.prod(_extents(t)) for n in (node, *node.all_input_nodes) for t in tensors_in(n.meta.get("val")))
+    elements = sum(elements_of(t) for n in (node, *node.all_input_nodes) for t in tensors_in(n.meta.get("val")))
     count = flop_registry.get(getattr(node.target, "overloadpacket", None))
     operations = 0
     if count is not None:
@@ -119,12 +116,8 @@ def _shape_of(node: fx.Node):
     """What torch counts a product's operations by."""
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
-        return _extents(value)
-    return tuple(map(_extents, tensors_in(value)))
-
-
-def _extents(tensor: torch.Tensor) -> tuple:
-    return tuple(e if type(e) is int else SYMBOLIC_EXTENT for e in tensor.shape)
+        return extents_of(value)
+    return tuple(map(extents_of, tensors_in(value)))
 
 
 __all__ = ["MIN_SHARE", "UNIMPLEMENTED", "share_of_work", "split", "work_of"]

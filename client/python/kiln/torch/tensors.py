@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
+
+SYMBOLIC_EXTENT = 64
 
 
 def tensors_in(value) -> Iterator[torch.Tensor]:
@@ -28,6 +31,15 @@ def relayout(tensor: torch.Tensor, strides: tuple) -> torch.Tensor:
 def span_of(shape, strides) -> int:
     """Elements of memory from a tensor's first element to its last, gaps included."""
     return 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+
+
+def extents_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """With SYMBOLIC_EXTENT in the place of each that is not known yet."""
+    return tuple(e if type(e) is int else SYMBOLIC_EXTENT for e in tensor.shape)
+
+
+def elements_of(tensor: torch.Tensor) -> int:
+    return math.prod(extents_of(tensor))
 
 
 def is_empty(tensor: torch.Tensor) -> bool:
