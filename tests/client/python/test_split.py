@@ -14,8 +14,10 @@ from conftest import OVER_DOUBLE
 from kiln import regional
 from kiln._reasons import CAUSES
 from kiln.torch import backend, captures, programs
-from kiln.torch.partition import partition
+from kiln.torch.fallback import fallback_graph
+from kiln.torch.partition import partition, prepare
 from kiln.torch.split import ABOUT_THE_GRAPH, share_of_work
+from kiln.torch.subgraphs import EagerSubgraph
 
 
 class Refused(Exception):
@@ -172,3 +174,23 @@ def test_codes_are_those_that_libkiln_has():
     header = pathlib.Path(__file__).parents[3] / "client/include/kiln.h"
     known = {name.lower() for name in re.findall(r"KILN_(\w+) = \d+", header.read_text())}
     assert set(CAUSES) | set(ABOUT_THE_GRAPH) < known and not set(CAUSES) & set(ABOUT_THE_GRAPH)
+
+
+def test_a_fallback_writes_only_to_what_it_made_and_nothing_else_reads():
+    def function(x, y):
+        once = (x.t().exp() + y).tanh()
+        twice = once * 2
+        view = twice.t()
+        return (twice - 1).abs() + twice.sin(), view.cos(), (y * y).to(torch.float64) + 1, torch.where(x > 0, x, -x).neg()
+
+    graph = captured(function, torch.randn(4, 6), torch.randn(6, 4)).graph
+    (subgraph,) = partition(graph, None, prepare(graph)).subgraphs.values()
+    fallback = fallback_graph(graph, subgraph)
+    changing = {str(n.target) for n in fallback.nodes if "_." in str(n.target)}
+    assert changing == {f"aten.{name}_.{overload}" for name, overload in (
+        ("add", "Tensor"), ("tanh", "default"), ("mul", "Tensor"), ("abs", "default"), ("neg", "default"))}  # fmt: skip
+    x, y = torch.randn(4, 6), torch.randn(6, 4)
+    before = x.clone(), y.clone()
+    for got, want in zip(EagerSubgraph(graph, subgraph)([x, y]), function(x, y), strict=True):
+        assert torch.equal(got, want) and got.stride() == want.stride()
+    assert torch.equal(x, before[0]) and torch.equal(y, before[1])

@@ -34,6 +34,7 @@ import torch
 
 from .. import _session
 from . import compat
+from .nodes import gives_view
 from .place import Place
 from .rows import row_of
 from .tally import entry_name, is_on_trial, note_disturbance
@@ -378,14 +379,15 @@ def intercepted(run):
 
 
 def rounded_otherwise(op, arguments: tuple, keywords: dict):
-    """What the op gives, as if it had been rounded otherwise: operands that cancel no longer do so exactly."""
+    """What the op gives, as if it had been rounded otherwise: operands that cancel no longer do so exactly. What changes an operand
+    gives that operand, whatever is returned here."""
     result = op(*arguments, **keywords)
-    is_alias = any(r.alias_info is not None for r in op._schema.returns)
-    if is_alias or not isinstance(result, torch.Tensor) or not result.is_floating_point():
+    if gives_view(op) or not isinstance(result, torch.Tensor) or not result.is_floating_point():
         return result
     is_shared = any(isinstance(a, torch.Tensor) and a.untyped_storage().data_ptr() == result.untyped_storage().data_ptr()
                     for a in (*arguments, *keywords.values()))  # fmt: skip
-    if is_shared or span_of(result.shape, result.stride()) != result.numel():  # or elements that share memory, or gaps
+    is_packed = span_of(result.shape, result.stride()) == result.numel()  # no elements that share memory, and no gaps
+    if not op._schema.is_mutable and (is_shared or not is_packed):
         result = result.clone(memory_format=torch.contiguous_format)
     _multiply(_memory_of(result), _factors(result.device, result.dtype, ROUNDING, False))
     return result

@@ -16,6 +16,7 @@ from torch import fx
 
 from .binding import given
 from .builder import dim_of, strides_of
+from .nodes import gives_view
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
 from .text import Unsupported
@@ -40,7 +41,42 @@ def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
         else:
             copies[node] = _stand_in(fallback, node, sizes)
     fallback.output(tuple(copies[n] for n in subgraph.outputs))
+    _reuse_memory(fallback)
     return fallback
+
+
+def _reuse_memory(fallback: fx.Graph) -> None:
+    """Has ops write where an operand lies that nothing else reads. Bits are the same; fresh memory takes longer than the arithmetic."""
+    for node in fallback.nodes:
+        changing = _changing(node.target)
+        if changing is not None and _is_done_with(node.args[0]) and _is_alike(node.args[0], node):
+            node.target = changing
+
+
+@functools.cache
+def _changing(op):
+    """Of a pointwise op of torch, the one that changes its first operand; None where there is none."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or torch.Tag.pointwise not in op.tags:
+        return None
+    namespace, name = schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
+    return getattr(packet, schema.overload_name or "default", None)
+
+
+def _is_done_with(value) -> bool:
+    """Whether the value is what an op made in memory of its own for one reader alone."""
+    is_made = isinstance(value, fx.Node) and hasattr(value.target, "_schema") and len(value.users) == 1
+    return is_made and not gives_view(value.target) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _is_alike(node: fx.Node, other: fx.Node) -> bool:
+    a, b = node.meta["val"], other.meta.get("val")
+    return isinstance(b, torch.Tensor) and _layout(a) == _layout(b)
+
+
+def _layout(tensor: torch.Tensor) -> tuple:
+    return tensor.dtype, list(map(dim_of, tensor.shape)), strides_of(tensor)
 
 
 def _whole_in(node: fx.Node, inside: set) -> Whole | None:
