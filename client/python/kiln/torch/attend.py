@@ -7,7 +7,7 @@ import math
 import torch
 
 
-SCORES_IN_CACHE = 1 << 20  # so many are made of one block of queries, and are done with before the next block's
+SCORES_IN_CACHE = 1 << 18  # so many are made of one block of queries, and are done with before the next block's
 
 
 def attend(query, key, value, bias, scale: float, causal: bool):
