@@ -143,7 +143,7 @@ def survey() -> dict:
                 found[node.target].takes_symbols = True
         for node in nodes:
             entry = found[node.target]
-            if entry.is_differentiated is None and "f32" in entry.dtypes:
+            if entry.is_differentiated is None and entry.dtypes & {"f32", "bf16"}:
                 entry.is_differentiated = derivative_in_kiln(node)
     return found
 
