@@ -163,6 +163,26 @@ TEST(GemmGroups, FewRowsEach) {
   }
 }
 
+TEST(GemmGroups, OneCodeServesOtherSizes) {
+  const CpuCompileBackend backend;
+  std::mt19937 random(9);
+  for (const Along along : {Along::m, Along::k}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Case known{.groups = 5, .m = 300, .n = 150, .k = 400, .along = along, .dtype = dtype};
+      const Case other{.groups = 6, .m = 420, .n = 171, .k = 333, .along = along, .dtype = dtype};
+      const KernelSpec made_of = grouped(known), spec = grouped(other);
+      const std::vector<Expected> all = expected_of(spec, other, random);
+      for (const CpuTarget* target : runnable_targets()) {
+        const Target name{"cpu", std::string(target->name)};
+        const auto sized = backend.sized(made_of, name), same = backend.sized(spec, name);
+        ASSERT_TRUE(sized && same && sized->form == same->form) << kernel_name(spec) << " on " << target->name;
+        const LoadedImage loaded(*backend.compile(made_of, sized->candidates.front(), name));
+        for (const Expected& one : all) check_by(loaded.executable(), one, tolerance(dtype), 5, same->extents);
+      }
+    }
+  }
+}
+
 TEST(GemmGroups, WhatIsCutIntoGroupsHasNoBatch) {
   KernelSpec spec = grouped({.groups = 3, .m = 4, .n = 5, .k = 6});
   auto& gemm = std::get<GemmSpec>(spec.kernel);

@@ -136,6 +136,20 @@ def _graph_of_experts(x, weight):
     return captured(lambda *i: (torch.ops.transformers.grouped_mm_fallback(*i),), x, weight, ends_of((10, 10, 20), torch.int64))
 
 
+@pytest.mark.skipif(OVER_DOUBLE, reason="programs for many sizes are libkiln's")
+def test_further_numbers_of_rows_are_right_and_asked_of_nobody():
+    dtype, weight = torch.float32, torch.randn(4, 40, 72)
+    run = torch.compile(lambda *x: torch.ops.transformers.grouped_mm_fallback(*x), backend="kiln", dynamic=True)
+    misses = []
+    for rows in (300, 411, 333, 500):
+        x, grad, ends = torch.randn(rows, 40), torch.randn(rows, 72), ends_of((rows // 3, 0, 7, rows // 2))
+        expected = gradients(by_groups)(x.double(), weight.double(), ends, grad.double())
+        for g, e in zip(gradients(run)(x, weight, ends, grad), expected, strict=True):
+            is_near(g, e, dtype)
+        misses.append(kiln.stats()["misses"])
+    assert misses == misses[:1] * 4 and kiln.stats()["nodes_fallback"] == kiln.stats()["checks_failed"] == 0
+
+
 # ---- models
 
 
