@@ -165,8 +165,12 @@ SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situatio
       m_situation(situation),
       m_window(window),
       m_kinds(kinds_of(spec, situation)),
-      m_index_bound(spec.buffers.size(), 0) {
+      m_index_bound(spec.buffers.size(), 0),
+      m_ends_of(spec.buffers.size(), 0) {
   for (const Body* body : bodies_of(spec)) bound_body(*body, m_index_bound);
+  const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
+  if (gemm == nullptr || !gemm->groups) return;
+  m_ends_of[gemm->groups->ends.buffer] = gemm->groups->along == GemmGroups::Along::m ? gemm->m : gemm->k;
 }
 
 uint64_t SampleData::misalignment(uint32_t buffer) const {
@@ -241,6 +245,12 @@ Expected<SampleSource> SampleData::source(uint32_t buffer) const {
   return source;
 }
 
+std::pair<int64_t, int64_t> SampleData::integers_of(uint32_t buffer) const {
+  if (m_index_bound[buffer] > 0) return m_window.range(m_index_bound[buffer]);
+  if (m_ends_of[buffer] > 0) return {0, m_ends_of[buffer] + m_ends_of[buffer] / 8};
+  return {-100, 100};
+}
+
 Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   const DType dtype = m_spec->buffers[buffer].dtype;
   if (has_source(buffer)) {
@@ -254,7 +264,8 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   }
   const uint64_t seed = seed_of(buffer);
   const int64_t bound = m_index_bound[buffer];
-  const auto [low, high] = bound > 0 ? m_window.range(bound) : std::pair<int64_t, int64_t>(-100, 100);
+  const bool ascends = m_ends_of[buffer] > 0 && m_situation != Situation::harsh;
+  const auto [low, high] = integers_of(buffer);
   switch (dtype) {
     case DType::boolean:
       fill_with_integers<uint8_t>(bytes, seed, 0, 1);
@@ -268,9 +279,11 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
       break;
     case DType::i32:
       fill_with_integers<int32_t>(bytes, seed, low, high);
+      if (ascends) std::ranges::sort(std::span(reinterpret_cast<int32_t*>(bytes.data()), bytes.size() / 4));
       break;
     case DType::i64:
       fill_with_integers<int64_t>(bytes, seed, low, high);
+      if (ascends) std::ranges::sort(std::span(reinterpret_cast<int64_t*>(bytes.data()), bytes.size() / 8));
       break;
     default:
       fill_with_positions(dtype, bytes, seed, m_window.positions(bound));

@@ -39,7 +39,8 @@ inline constexpr IndexWindow k_index_windows[] = {{0, 1},     {0, 0.5}, {0.5, 1}
 
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
 /// in [-100, 100] unless they address memory: those, and floats that indices are made of, stay inside the window of every bound
-/// that they are checked against, but for the situations that are about them.
+/// that they are checked against, but for the situations that are about them. The ends of a product's groups ascend, but in the
+/// harsh situation; some are larger than what they are of.
 /// Equal (spec, seed, situation, window) give equal bytes.
 class SampleData {
  public:
@@ -66,6 +67,7 @@ class SampleData {
   uint64_t seed_of(uint32_t buffer) const { return m_seed * 7919 + buffer * 104'729; }
 
   std::optional<int64_t> bad_index(uint32_t buffer) const;
+  std::pair<int64_t, int64_t> integers_of(uint32_t buffer) const;
   void spoil(uint32_t buffer, std::span<uint8_t> bytes) const;
 
   const KernelSpec* m_spec;
@@ -74,6 +76,7 @@ class SampleData {
   IndexWindow m_window;
   std::vector<SamplePool::Kind> m_kinds;  // per buffer
   std::vector<int64_t> m_index_bound;     // per buffer; 0 where it addresses nothing
+  std::vector<int64_t> m_ends_of;         // per buffer; how many elements its groups are of, 0 where it holds no ends
 };
 
 /// Fills with random floats of the half-open interval.

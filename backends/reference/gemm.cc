@@ -28,6 +28,23 @@ OperandValues evaluate_operand(const KernelSpec& spec, const Body& body, ExprId 
   return result;
 }
 
+/// Of each row, or of each element along k, which matrix of the batch it belongs to; none: as many as there are.
+std::vector<int64_t> matrices_of(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* const> buffers) {
+  const Access& ends = gemm.groups->ends;
+  std::vector<int64_t> matrices;
+  for (int64_t i = 0; i < (gemm.groups->along == GemmGroups::Along::m ? gemm.m : gemm.k); ++i) {
+    int64_t matrix = 0;
+    const auto end = [&] {
+      return load_number(spec.buffers[ends.buffer].dtype, buffers[ends.buffer],
+                         plain_address(ends, std::span(&matrix, 1)))
+          .integer;
+    };
+    while (matrix < gemm.batch.front() && end() <= i) ++matrix;
+    matrices.push_back(matrix);
+  }
+  return matrices;
+}
+
 }  // namespace
 
 bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* const> buffers) {
@@ -44,13 +61,27 @@ bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* co
   }
   const std::vector<ExprId> order = epilogue.order_for(roots);
 
+  const std::vector<int64_t> matrices = gemm.groups ? matrices_of(spec, gemm, buffers) : std::vector<int64_t>();
+  const bool are_rows_grouped = gemm.groups && gemm.groups->along == GemmGroups::Along::m;
+  const auto is_summed = [&](int64_t matrix, int64_t m, int64_t k) {
+    return !gemm.groups || matrices[static_cast<size_t>(are_rows_grouped ? m : k)] == matrix;
+  };
+  // Rows of no matrix are stored with the first one.
+  const auto is_stored = [&](int64_t matrix, int64_t m) {
+    if (!are_rows_grouped) return true;
+    const int64_t own = matrices[static_cast<size_t>(m)];
+    return own == matrix || (own == gemm.batch.front() && matrix == 0);
+  };
   std::vector<int64_t> point(extents.size(), 0);
   int64_t row = 0;  // batch * m, flattened
   do {
-    const int64_t n = point.back(), matrix = row / gemm.m;
+    const int64_t n = point.back(), matrix = row / gemm.m, m = row % gemm.m;
+    if (n + 1 == gemm.n) ++row;
+    if (!is_stored(matrix, m)) continue;
     Number total;
     for (int64_t k = 0; k < gemm.k; ++k) {
-      const Number x = a.values[static_cast<size_t>(row * gemm.k + k)];
+      if (!is_summed(matrix, m, k)) continue;
+      const Number x = a.values[static_cast<size_t>((matrix * gemm.m + m) * gemm.k + k)];
       const Number y = b.values[static_cast<size_t>((matrix * gemm.k + k) * gemm.n + n)];
       total.real += x.real * y.real;
       total.integer = static_cast<int64_t>(static_cast<uint64_t>(total.integer) +
@@ -59,7 +90,6 @@ bool run_kernel(const KernelSpec& spec, const GemmSpec& gemm, std::span<void* co
     epilogue.set_accumulator(total);
     epilogue.evaluate(order, point);
     for (const Store& store : gemm.stores) epilogue.store(store, point);
-    if (n + 1 == gemm.n) ++row;
   } while (next_point(point, extents));
   return !a.index_out_of_range && !b.index_out_of_range && !epilogue.index_out_of_range();
 }

@@ -123,4 +123,9 @@ void remove_dim(Body& body, size_t d) {
   merge_dims(body, d);
 }
 
+void insert_dim(Body& body, size_t d) {
+  for (Access& access : body.accesses) access.strides.insert(access.strides.begin() + static_cast<ptrdiff_t>(d), 0);
+  for (ScalarNode& node : body.exprs) node.slot += node.op == ScalarOp::index && node.slot >= d;
+}
+
 }  // namespace kiln

@@ -47,5 +47,7 @@ bool merge_pieces(Body& body, const IterationSpace& space);
 /// No access moves along the dim and no expression asks for its value.
 bool ignores_dim(const Body& body, size_t d);
 void remove_dim(Body& body, size_t d);
+/// A dim that the body ignores becomes dim d.
+void insert_dim(Body& body, size_t d);
 
 }  // namespace kiln

@@ -25,6 +25,12 @@ class GemmLowering {
     m_gemm.n = extents.back();
     m_gemm.m = extents[extents.size() - 2];
     m_gemm.k = state.facts->extents[m_node.operands[0]].back();
+    if (m_node.operands.size() == 3) {
+      const bool are_rows = extents.size() == 2;
+      m_gemm.groups = {are_rows ? GemmGroups::Along::m : GemmGroups::Along::k, {}};
+      m_gemm.batch = state.facts->extents[m_node.operands[2]];
+      return;
+    }
     for (size_t d = 0; d + 2 < extents.size(); ++d) {
       if (extents[d] > 1) m_gemm.batch.push_back(extents[d]);
     }
@@ -35,6 +41,7 @@ class GemmLowering {
         !lower_operand(m_node.operands[1], m_gemm.k, m_gemm.n, m_gemm.b, m_gemm.b_value, m_gemm.b_pieces)) {
       return lowering_failed(m_failure);
     }
+    if (m_gemm.groups && !lower_ends(m_node.operands[2])) return lowering_failed(m_failure);
     settle_dtype();
     if (!lower_epilogue()) return lowering_failed(m_failure);
     merge_batch();
@@ -62,7 +69,8 @@ class GemmLowering {
       Index index(extents.size());
       index[extents.size() - 2] = position[position.size() - 2];
       index[extents.size() - 1] = position[position.size() - 1];
-      for (size_t d = 0, batch = 0; d + 2 < result.size(); ++d) {
+      if (m_gemm.groups && extents.size() == 3) index[0] = position[0];
+      for (size_t d = 0, batch = 0; d + 2 < result.size() && !m_gemm.groups; ++d) {
         if (result[d] == 1) continue;
         const size_t missing = result.size() - extents.size();
         if (d >= missing && extents[d - missing] != 1) index[d - missing] = position[batch];
@@ -84,6 +92,19 @@ class GemmLowering {
       return true;
     }
     return fail(operand, "an operand is cut too often");
+  }
+
+  /// Where groups end is loaded as it lies.
+  bool lower_ends(ValueId ends) {
+    IterationSpace space(m_gemm.batch);
+    BodyLowering lowering(m_state, m_group, m_buffers, space.extents());
+    const ExprId value = lowering.emit(ends, space.index());
+    Body body = std::move(lowering.body());
+    if (value == k_no_expr || body.exprs[value].op != ScalarOp::load || !merge_pieces(body, space)) {
+      return fail(ends, "ends of groups that are no tensor");
+    }
+    m_gemm.groups->ends = body.accesses[body.exprs[value].slot];
+    return true;
   }
 
   bool settle_pieces(Body& body, ExprId value, const IterationSpace& space, GemmPieces& pieces) {
@@ -213,10 +234,12 @@ class GemmLowering {
     if (!merge_pieces(m_gemm.epilogue, IterationSpace::of_pieces(std::move(logical)))) {
       return fail(k_none, "the epilogue cuts the product's dims");
     }
+    if (m_gemm.groups && (result.size() == 2 || result[0] == 1)) insert_dim(m_gemm.epilogue, 0);
     return true;
   }
 
   void merge_batch() {
+    if (m_gemm.groups) return;
     std::vector<int64_t>& batch = m_gemm.batch;
     Body* const bodies[] = {&m_gemm.a, &m_gemm.b, &m_gemm.epilogue};
     for (size_t d = batch.size(); d-- > 1;) {

@@ -31,7 +31,7 @@ class SiblingFinder {
   std::optional<Siblings> find() const {
     std::vector<NodeId> products;
     for (NodeId id = 0; id < m_graph.nodes().size(); ++id) {
-      if (m_graph.node(id).op->kind == OpKind::contraction) products.push_back(id);
+      if (m_graph.node(id).op->name == "matmul") products.push_back(id);
     }
     for (size_t first = 0; first < products.size(); ++first) {
       for (const size_t shared : {0, 1}) {

@@ -11,7 +11,7 @@ namespace kiln {
 namespace {
 
 // Leads the bytes, so that another layout of this file gives other keys.
-constexpr uint32_t k_spec_format_version = 2;
+constexpr uint32_t k_spec_format_version = 3;
 
 /// Every field, in the order of the headers.
 class SpecWriter {
@@ -95,6 +95,11 @@ class SpecWriter {
     m_writer.write(gemm.b_value);
     write(gemm.a_pieces);
     write(gemm.b_pieces);
+    m_writer.write(gemm.groups.has_value());
+    if (gemm.groups) {
+      m_writer.write(gemm.groups->along);
+      write(gemm.groups->ends);
+    }
     write(gemm.epilogue);
     write_list(gemm.stores);
   }
@@ -177,7 +182,9 @@ std::string name_of(const KernelSpec& spec, const LoopsSpec& loops) {
 }
 
 std::string name_of(const KernelSpec&, const GemmSpec& gemm) {
-  std::string name = fmt::format("gemm_{}_", to_string(gemm.dtype));
+  std::string name = "gemm_";
+  if (gemm.groups) name += gemm.groups->along == GemmGroups::Along::m ? "groups_m_" : "groups_k_";
+  name += fmt::format("{}_", to_string(gemm.dtype));
   if (!gemm.batch.empty()) name += joined(gemm.batch) + "x";
   name += fmt::format("{}x{}x{}_{}{}", gemm.m, gemm.n, gemm.k, operand_letter(gemm.a, gemm.a_value, gemm.a_pieces),
                       operand_letter(gemm.b, gemm.b_value, gemm.b_pieces));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -64,6 +65,15 @@ struct GemmPieces {
   bool operator==(const GemmPieces&) const = default;
 };
 
+/// Which matrix of the batch each row of a gemm, or each of its elements along k, belongs to, where data say so: the first
+/// one whose end is larger than the row's number. Matrices may be of no rows, and rows of no matrix.
+struct GemmGroups {
+  enum class Along : uint8_t { m, k };
+  Along along = Along::m;
+  Access ends;  // over (batch), plain; i32 or i64
+  bool operator==(const GemmGroups&) const = default;
+};
+
 /// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
 ///
 /// A and B are expressions too (`a`, `b`): bodies over (b…, m, k) and (b…, k, n) with one result each; the common
@@ -71,6 +81,9 @@ struct GemmPieces {
 /// K may be 0: the accumulator is then 0.
 /// An operand in pieces has an iteration dim for each: (batch…, m…, k…) or (batch…, k…, n…), row-major. It is one load
 /// without a predicate or an index from data, or casts of that.
+/// With `groups` there is one batch dim, and nothing is in pieces. Along m: of each row there is C[b, m, n] of the matrix that
+/// it belongs to alone, or with a sum of 0 where it belongs to none; A and the epilogue know of no b. Along k: the sum of each
+/// C[b, m, n] is of the elements that belong to b; A and B know of no b.
 struct GemmSpec {
   std::vector<int64_t> batch;  // extents, may be empty
   int64_t m = 0, n = 0, k = 0;
@@ -78,6 +91,7 @@ struct GemmSpec {
   Body a, b;                 // iteration dims: (batch…, m, k) and (batch…, k, n)
   ExprId a_value = k_no_expr, b_value = k_no_expr;
   GemmPieces a_pieces, b_pieces;
+  std::optional<GemmGroups> groups;
   Body epilogue;  // iteration dims: (batch…, m, n); `accumulator` has accumulator_of(dtype)
   std::vector<Store> stores;
   bool operator==(const GemmSpec&) const = default;

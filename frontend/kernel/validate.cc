@@ -371,6 +371,30 @@ class Validator {
     return is_plain ? Status() : invalid_argument("gemm: an operand in pieces is no plain load");
   }
 
+  /// No access moves along the batch, and no expression asks where in it a point is.
+  static bool ignores_batch(const Body& body) {
+    return std::ranges::all_of(body.accesses, [](const Access& access) { return access.strides.front() == 0; }) &&
+           std::ranges::none_of(body.exprs,
+                                [](const ScalarNode& node) { return node.op == ScalarOp::index && node.slot == 0; });
+  }
+
+  Status check_groups(const GemmSpec& gemm) {
+    if (!gemm.groups) return {};
+    if (gemm.batch.size() != 1 || !gemm.a_pieces.empty() || !gemm.b_pieces.empty()) {
+      return invalid_argument("gemm: groups of {} batch dims, or an operand in pieces", gemm.batch.size());
+    }
+    const GemmGroups& groups = *gemm.groups;
+    KILN_RETURN_IF_ERROR(check_access_form(groups.ends, gemm.batch));
+    const DType dtype = m_spec.buffers[groups.ends.buffer].dtype;
+    KILN_RETURN_IF_ERROR(check_tensor(groups.ends, gemm.batch, dtype, false));
+    if (dtype != DType::i32 && dtype != DType::i64) return invalid_argument("gemm: ends in {}", to_string(dtype));
+    const bool is_along_m = groups.along == GemmGroups::Along::m;
+    if (!ignores_batch(gemm.a) || !ignores_batch(is_along_m ? gemm.epilogue : gemm.b)) {
+      return invalid_argument("gemm: what is cut into groups has a batch");
+    }
+    return {};
+  }
+
   Status check(const GemmSpec& gemm) {
     std::vector<int64_t> extents = gemm.batch;
     extents.insert(extents.end(), {gemm.m, gemm.n});
@@ -383,6 +407,7 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_load_in_pieces(gemm.a, gemm.a_value, gemm.a_pieces));
     KILN_RETURN_IF_ERROR(check_load_in_pieces(gemm.b, gemm.b_value, gemm.b_pieces));
     KILN_RETURN_IF_ERROR(check_body(gemm.epilogue, {extents, nullptr, accumulator_of(gemm.dtype)}));
+    KILN_RETURN_IF_ERROR(check_groups(gemm));
     if (gemm.stores.empty()) return invalid_argument("gemm: no stores");
     for (const Store& store : gemm.stores) {
       KILN_RETURN_IF_ERROR(check_store(gemm.epilogue, store, extents, false, extents.size()));

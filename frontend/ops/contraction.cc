@@ -204,6 +204,69 @@ Gradients decompose_addmm(GraphBuilder& b, const Node& node, Values in) {
   return b.finish({b.add(product, beta == 1 ? in[0] : b.mul(in[0], beta))});
 }
 
+// --- groups ----------------------------------------------------------------------------------------------------------------
+
+/// Whether rows of `a` are in groups; else what is summed is.
+bool are_rows_grouped(size_t rank_of_b) { return rank_of_b == 3; }
+
+Expected<Types> infer_grouped_matmul(const OpContext& context) {
+  KILN_RETURN_IF_ERROR(expect_floating(context, 0));
+  const TensorType &a = *context.operands[0], &b = *context.operands[1], &ends = *context.operands[2];
+  KILN_RETURN_IF_ERROR(expect_dtype(context, 1, a.dtype));
+  KILN_RETURN_IF_ERROR(expect_index(context, 2));
+  if (a.rank() != 2) return operand_error(context, 0, "rank 2");
+  if (b.rank() != 2 && b.rank() != 3) return operand_error(context, 1, "rank 2 or 3");
+  if (ends.rank() != 1) return operand_error(context, 2, "rank 1");
+  KILN_RETURN_IF_ERROR(expect_equal(context, a.shape.back(), b.shape[b.rank() - 2], 1, "a number of rows of"));
+  if (!are_rows_grouped(b.rank())) {
+    return Types{{a.dtype, {ends.shape[0], a.shape[0], b.shape[1]}, {}}};
+  }
+  KILN_RETURN_IF_ERROR(expect_equal(context, b.shape[0], ends.shape[0], 2, "an extent of"));
+  return Types{{a.dtype, {a.shape[0], b.shape[2]}, {}}};
+}
+
+/// Where groups end, none before another one does and none behind `extent`; NaN where that is not known.
+std::span<const double> ends_of_groups(ElementEvaluator& e, NodeId id, ValueId ends, int64_t extent) {
+  const int64_t groups = e.extents(ends)[0];
+  return e.scratch(id, 0, static_cast<size_t>(groups), [&](std::span<double> known) {
+    double last = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const double end = std::min(e.at(ends, g), static_cast<double>(extent));
+      last = std::isnan(end) || end > last ? end : last;
+      known[static_cast<size_t>(g)] = last;
+    }
+  });
+}
+
+double grouped_matmul_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+  const Node& node = graph.node(id);
+  const ValueId a = node.operands[0], b = node.operands[1];
+  const bool has_row_groups = are_rows_grouped(e.extents(b).size());
+  const int64_t n = e.extents(b).back(), k = e.extents(a)[1];
+  const auto ends = ends_of_groups(e, id, node.operands[2], e.extents(a)[has_row_groups ? 0 : 1]);
+  if (std::ranges::any_of(ends, [](double end) { return std::isnan(end); })) return NAN;
+  if (has_row_groups) {
+    const int64_t row = index / n;
+    const auto group = std::ranges::upper_bound(ends, static_cast<double>(row)) - ends.begin();
+    if (group == std::ssize(ends)) return 0;
+    return e.dot({a, row * k, 1, k}, {b, group * k * n + index % n, n, k});
+  }
+  const int64_t m = e.extents(a)[0];
+  const auto group = static_cast<size_t>(index / (m * n));
+  const auto begin = group == 0 ? 0 : static_cast<int64_t>(ends[group - 1]), end = static_cast<int64_t>(ends[group]);
+  if (begin == end) return 0;
+  return e.dot({a, index / n % m * k + begin, 1, end - begin}, {b, begin * n + index % n, n, end - begin});
+}
+
+Gradients grouped_matmul_gradient(GraphBuilder& b, const Node&, Values in, Values, Values g) {
+  if (!b.status().ok()) return b.status();
+  const auto product = [&](ValueId left, ValueId right) { return b.op("grouped_matmul", {left, right, in[2]}); };
+  const ValueId of_a = are_rows_grouped(b.shape(in[1]).size()) ? product(g[0], b.transpose(in[1]))
+                                                               : b.transpose(product(in[1], b.transpose(g[0])));
+  const ValueId of_b = product(b.transpose(in[0]), g[0]);
+  return b.finish({of_a, of_b, k_none});
+}
+
 }  // namespace
 
 std::span<const OpDef> contraction_ops() {
@@ -223,6 +286,12 @@ std::span<const OpDef> contraction_ops() {
        .element = addmm_element,
        .elements = addmm_elements,
        .decompose = decompose_addmm},
+      {.name = "grouped_matmul",
+       .kind = OpKind::contraction,
+       .operands = {{"a"}, {"b"}, {"ends"}},
+       .infer = infer_grouped_matmul,
+       .element = grouped_matmul_element,
+       .gradient = grouped_matmul_gradient},
   };
   return rows;
 }

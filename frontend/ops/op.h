@@ -41,7 +41,7 @@ enum class OpKind : uint8_t {
   view,         // a renaming of indices: reshape, permute, expand, slice, …
   creation,     // from attributes alone: full, iota
   indexing,     // gather, scatter, concatenation, padding, scan, argmax
-  contraction,  // matmul
+  contraction,  // matmul, grouped_matmul
   attention,    // fused attention and its backward
   ordering,     // argsort
   composite,    // has a decomposition

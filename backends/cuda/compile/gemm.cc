@@ -263,6 +263,7 @@ Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
   }
   const GemmProblem problem = problem_of(spec);
   const GemmSpec& gemm = *problem.gemm;
+  if (gemm.groups) return error(StatusCode::unimplemented, "cuda gemm: groups that data say");
   for (const int64_t extent : {gemm.m, gemm.n, gemm.k}) {
     if (extent > INT32_MAX / 2) return error(StatusCode::unimplemented, "cuda gemm: an extent of {}", extent);
   }

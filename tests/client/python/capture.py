@@ -21,7 +21,7 @@ def compiled(function, *inputs):
 
 
 def assert_close(got, expected, factor=1.0):
-    """Equal types, and values to within rounding: 2e-6 for f32, 1e-12 for f64, relative to the largest; integers equal."""
+    """Equal types, and values to within rounding: 2e-6 for f32, 1e-12 for f64, 1e-3 for bf16, relative to the largest; integers equal."""
     assert len(got) == len(expected)
     for g, e in zip(got, expected):
         if e is None:
@@ -34,7 +34,7 @@ def assert_close(got, expected, factor=1.0):
         if not e.is_floating_point():
             assert torch.equal(g, e)
             continue
-        tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[e.dtype] * factor
+        tolerance = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 1e-3}[e.dtype] * factor
         finite = e[e.isfinite()]
         scale = finite.abs().max().item() if finite.numel() else 1.0
         torch.testing.assert_close(g, e, rtol=10 * tolerance, atol=tolerance * max(scale, 1e-30), equal_nan=True)

@@ -26,7 +26,7 @@ from kiln.torch.text import DTYPES
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/coverage.md"
 # Ops whose kernels are the CPU's alone (docs/kernels.md).
-ON_THE_CPU = {"attention", "attention_backward", "argsort", "convolution", "convolution_backward_input", "convolution_backward_weight"}
+ON_THE_CPU = {"attention", "attention_backward", "argsort", "grouped_matmul", "convolution", "convolution_backward_input", "convolution_backward_weight"}
 # What no row says and torch runs as ever, with the reason.
 LEFT = (
     ("rand, randn, randint, random, uniform, normal, log_normal, exponential, geometric, cauchy, bernoulli, multinomial, dropout's masks",
@@ -50,7 +50,6 @@ LEFT = (
     ("nn.LSTM of f32 and bf16 with oneDNN", "oneDNN's kernel of all steps takes less time than a program for each step"),
     ("recurrent layers with projections, of packed sequences, under autocast", "no form that is known; the graph ends before them"),
     ("ctc_loss", "sums over paths as long as the data say"),
-    ("_grouped_mm", "the sizes of the groups are in the data; torch calls its library for each"),
     ("_assert_async", "an error that torch raises"),
     ("_local_scalar_dense", "a number that Python reads"),
 )  # fmt: skip
@@ -144,7 +143,7 @@ def survey() -> dict:
                 found[node.target].takes_symbols = True
         for node in nodes:
             entry = found[node.target]
-            if entry.is_differentiated is None and "f32" in entry.dtypes:
+            if entry.is_differentiated is None and entry.dtypes & {"f32", "bf16"}:
                 entry.is_differentiated = derivative_in_kiln(node)
     return found
 

@@ -120,6 +120,13 @@ def _clamp(x, min=None, max=None):
     return x.clamp(min if min is None or x.is_floating_point() else int(min), max if max is None or x.is_floating_point() else int(max))
 
 
+def _grouped_matmul(a, b, ends):
+    are_rows = b.dim() == 3
+    groups = torch.searchsorted(ends.cummax(0).values, torch.arange(a.shape[0 if are_rows else 1]), right=True)
+    belongs = F.one_hot(groups, len(ends) + 1)[:, :-1].double()
+    return torch.einsum("tk,gkn,tg->tn" if are_rows else "mt,tn,tg->gmn", a.double(), b.double(), belongs).to(a.dtype)
+
+
 def _window(x, kernel, stride, dilation):
     outer, rank = x.dim() - len(kernel), len(kernel)
     for dim, (extent, step, apart) in enumerate(zip(kernel, stride, dilation)):
@@ -174,7 +181,7 @@ OPS = {
     "logsumexp": lambda x, dims, keep_dims=False: x.logsumexp(dims, keep_dims),
     "embedding": lambda w, i, padding_idx=-1: F.embedding(i, w), "embedding_backward": _embedding_backward,
     "addmm": lambda c, a, b, alpha=1, beta=1: alpha * (a @ b) + beta * c,
-    "window": _window, "convolution": _convolution,
+    "grouped_matmul": _grouped_matmul, "window": _window, "convolution": _convolution,
     "convolution_backward_input": _convolution_backward(0, lambda g, w, groups, extents: (g.shape[0], w.shape[1] * groups, *extents)),
     "convolution_backward_weight": _convolution_backward(1, lambda g, x, groups, kernel: (g.shape[1], x.shape[1] // groups, *kernel)),
     "softmax": lambda x, dim: x.softmax(dim), "log_softmax": lambda x, dim: x.log_softmax(dim),

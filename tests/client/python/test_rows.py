@@ -159,6 +159,8 @@ CASES = {
     "shifts by each": (lambda x, y, n: (aten.bitwise_left_shift(x, y), aten.bitwise_right_shift(x, y), aten.__lshift__(x, 3), aten.__rshift__(x, y), aten.bitwise_right_shift(n, n + 12), aten.bitwise_left_shift(n, n - 120)),
                lambda: [torch.randint(-(2**62), 2**62, (99,)), torch.randint(0, 64, (99,)), i8(99) // 8]),
     "batched products": (lambda a, b, c: (aten.bmm(a, b), aten.baddbmm(c, a, b, beta=2, alpha=0.5)), lambda: [f32(2, 5, 7), f32(2, 7, 3), f32(2, 5, 3)]),
+    "products of groups": (lambda x, w, e: (aten._grouped_mm(x, w, e), aten._grouped_mm(w, x.t(), e), aten._grouped_mm(x.t(), x, e), aten._grouped_mm(w, w)),
+                           lambda: [torch.randn(24, 16).bfloat16(), torch.randn(3, 16, 16).bfloat16(), torch.tensor([5, 5, 24], dtype=torch.int32)]),
     "embedding": (lambda w, i: aten.embedding(w, i, 3), lambda: [f32(10, 4), i64(2, 6)]),
     "embedding gradient by frequency": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, True), aten.embedding_dense_backward(g, i, 10, 3, True)), lambda: [f32(2, 6, 4), i64(2, 6)]),
     "embedding gradient": (lambda g, i: (aten.embedding_dense_backward(g, i, 10, -1, False), aten.embedding_dense_backward(g, i, 10, 3, False), aten.embedding_dense_backward(g, i, 40, 3, False)), lambda: [f32(2, 6, 4), i64(2, 6)]),

@@ -188,6 +188,15 @@ void add_contractions(Source& s, std::vector<Sample>& out) {
       {"addmm", {s.normal({4, 1, 2}), s.normal({4, 3, 5}), s.normal({5, 2})}, {{"alpha", 0.5}, {"beta", -2.0}}});
 }
 
+/// Groups of which some are empty, end before another one did, or behind what there is; and rows of no group.
+void add_grouped_products(Source& s, std::vector<Sample>& out) {
+  for (const auto& ends : {std::vector<double>{2, 2, 5}, {0, 3, 7}, {4, 1, 6}, {-3, 9, 2}, {7, 7, 7}}) {
+    const Tensor of_i32 = values(DType::i32, {3}, ends), of_i64 = values(DType::i64, {3}, ends);
+    out.push_back({"grouped_matmul", {s.normal({7, 4}), s.normal({3, 4, 2}), of_i32}, {}});
+    out.push_back({"grouped_matmul", {s.normal({4, 7}), s.normal({7, 2}), of_i64}, {}});
+  }
+}
+
 Attributes convolution(Integers stride, Integers padding, Integers dilation, int64_t groups) {
   return {{"stride", std::move(stride)},
           {"padding", std::move(padding)},
@@ -305,8 +314,8 @@ void add_attention(Source& s, std::vector<Sample>& out) {
 std::vector<Sample> op_samples() {
   Source source;
   std::vector<Sample> samples;
-  for (const auto add : {add_pointwise, add_reductions, add_views, add_indexing, add_contractions, add_convolutions,
-                         add_normalisations, add_losses, add_attention}) {
+  for (const auto add : {add_pointwise, add_reductions, add_views, add_indexing, add_contractions, add_grouped_products,
+                         add_convolutions, add_normalisations, add_losses, add_attention}) {
     add(source, samples);
   }
   return samples;

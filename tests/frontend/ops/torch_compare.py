@@ -161,6 +161,13 @@ def attention_backward(a, grad, q, k, v, out, lse, bias):
     return torch.autograd.grad(attention(a, q, k, v, bias)[0], (q, k, v), grad)
 
 
+def grouped_matmul(a, x, y, ends):
+    are_rows = y.dim() == 3
+    groups = torch.searchsorted(ends.cummax(0).values, torch.arange(x.shape[0 if are_rows else 1]), right=True)
+    belongs = F.one_hot(groups, len(ends) + 1)[:, :-1].to(x.dtype)
+    return torch.einsum("tk,gkn,tg->tn" if are_rows else "mt,tn,tg->gmn", x, y, belongs)
+
+
 def nll(a, log_probs, target):
     return aten.nll_loss_forward(log_probs, target, None, REDUCTIONS[a["reduction"]], a["ignore_index"])
 
@@ -231,6 +238,7 @@ WITH_TORCH = {
     "tril": lambda a, x: torch.tril(x, a["diagonal"]),
     "triu": lambda a, x: torch.triu(x, a["diagonal"]),
     "addmm": lambda a, b, x, y: scaled(a["alpha"], x @ y) + scaled(a["beta"], b),
+    "grouped_matmul": grouped_matmul,
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,

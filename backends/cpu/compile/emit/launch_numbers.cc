@@ -70,4 +70,13 @@ BodyNumbers BodyNumbers::open(Body& body, int lane_dim, LaunchNumbers& launch) {
   return numbers;
 }
 
+BodyNumbers BodyNumbers::closed(const Body& body) {
+  BodyNumbers numbers;
+  for (const Access& access : body.accesses) {
+    numbers.accesses.push_back({0, std::vector<LaunchNumbers::Place>(access.strides.size(), 0)});
+  }
+  numbers.constants.resize(body.exprs.size(), 0);
+  return numbers;
+}
+
 }  // namespace kiln::cpu

@@ -54,6 +54,7 @@ struct BodyNumbers {
 
   /// Opens offsets, integer constants and strides; of strides along the lanes those that are gathered by whatever they are.
   static BodyNumbers open(Body& body, int lane_dim, LaunchNumbers& launch);
+  static BodyNumbers closed(const Body& body);
 };
 
 }  // namespace kiln::cpu

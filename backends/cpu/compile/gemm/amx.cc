@@ -241,6 +241,7 @@ void AmxKernel::finish(const TileShape& shape, const GemmTileCall& call) {
 template <typename Choices>
 Status claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
+  KILN_RETURN_IF_ERROR(whole_products_claims(spec));
   return Choices::types(spec, target).status();
 }
 

@@ -267,6 +267,7 @@ namespace {
 template <typename Choices>
 Status claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
+  KILN_RETURN_IF_ERROR(whole_products_claims(spec));
   KILN_ASSIGN_OR_RETURN(const GemmTypes types, Choices::types(spec, target));
   return fits_dot(analyse_gemm(spec, target, types));
 }

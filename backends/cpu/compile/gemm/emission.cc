@@ -121,6 +121,10 @@ Values GemmEmission::batch_indices(const GemmPlace& place) const {
   for (size_t dim = indices.size(); dim-- > 0;) {
     llvm::Value* extent = batch_extent(place, dim);
     indices[dim] = dim == 0 ? linear : e.ir.CreateURem(linear, extent);
+    if (has_groups(GemmGroups::Along::m)) {  // what expressions read is there, though nothing is summed
+      llvm::Value* last = e.ir.CreateSub(extent, e.index(1));
+      indices[dim] = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, linear, last);
+    }
     if (dim > 0) linear = e.ir.CreateUDiv(linear, extent);
   }
   return indices;
@@ -139,7 +143,33 @@ llvm::Value* GemmEmission::number(const GemmPlace& place, LaunchNumbers::Place o
   return opened == 0 ? e.index(constant) : place.launch->value(e, opened, constant);
 }
 
+void GemmEmission::add_group(std::vector<llvm::Type*>& types) const {
+  if (problem.gemm->groups) types.insert(types.end(), {e.i64(), e.i64()});
+}
+
+void GemmEmission::add_group(const GemmPlace& place, Values& arguments) const {
+  if (problem.gemm->groups) arguments.insert(arguments.end(), {place.begin, place.end});
+}
+
+void GemmEmission::take_group(GemmPlace& place, llvm::Argument* first) const {
+  if (!problem.gemm->groups) return;
+  place.begin = first;
+  place.end = first + 1;
+}
+
+llvm::Value* GemmEmission::first_m(const GemmPlace& place) const {
+  return has_groups(GemmGroups::Along::m) ? place.begin : e.index(0);
+}
+
+llvm::Value* GemmEmission::first_k(const GemmPlace& place) const {
+  return has_groups(GemmGroups::Along::k) ? place.begin : e.index(0);
+}
+
 llvm::Value* GemmEmission::m(const GemmPlace& place) const {
+  return has_groups(GemmGroups::Along::m) ? place.end : whole_m(place);
+}
+
+llvm::Value* GemmEmission::whole_m(const GemmPlace& place) const {
   return number(place, problem.sized == nullptr ? 0 : problem.sized->m, problem.gemm->m);
 }
 
@@ -148,15 +178,24 @@ llvm::Value* GemmEmission::n(const GemmPlace& place) const {
 }
 
 llvm::Value* GemmEmission::k(const GemmPlace& place) const {
+  return has_groups(GemmGroups::Along::k) ? place.end : whole_k(place);
+}
+
+llvm::Value* GemmEmission::whole_k(const GemmPlace& place) const {
   return number(place, problem.sized == nullptr ? 0 : problem.sized->k, problem.gemm->k);
 }
 
 llvm::Value* GemmEmission::steps(const GemmPlace& place) const {
   if (problem.sized == nullptr) return e.index(problem.steps());
-  return e.ceil_div(k(place), e.index(k_group()));
+  llvm::Value* steps = e.ceil_div(e.ir.CreateSub(k(place), first_k(place)), e.index(k_group()));
+  if (!has_groups(GemmGroups::Along::m)) return steps;
+  // Rows of no group are those of one more, with sums of nothing.
+  return e.ir.CreateSelect(e.ir.CreateICmpEQ(place.batch, batch_extent(place, 0)), e.index(0), steps);
 }
 
-llvm::Value* GemmEmission::tasks(const GemmPlace& place) const { return number(place, problem.sized->tasks, 0); }
+llvm::Value* GemmEmission::tasks(const GemmPlace& place) const {
+  return number(place, problem.sized->tasks, worthwhile_tasks(problem));
+}
 
 llvm::Value* GemmEmission::batch_extent(const GemmPlace& place, size_t dim) const {
   return number(place, problem.sized == nullptr ? 0 : problem.sized->batch[dim], problem.gemm->batch[dim]);

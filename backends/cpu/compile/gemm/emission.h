@@ -26,6 +26,8 @@ struct GemmPlace {
   llvm::Value* buffers = nullptr;
   llvm::Value* status = nullptr;
   llvm::Value* batch = nullptr;           // linear
+  llvm::Value* begin = nullptr;           // the first row of the group, or element along k; null without groups
+  llvm::Value* end = nullptr;             // behind the last one
   llvm::Value* extents = nullptr;         // what the launch carries
   const LaunchNumbers* launch = nullptr;  // the same as numbers, loaded in this function; null where none were opened
 };
@@ -93,9 +95,22 @@ struct GemmEmission {
   llvm::Value* to_multiply(ScalarEmitter& scalars, llvm::Value* value) const;
   /// Of a function that begins, which is told all of the place but `launch`: loads that.
   void load_numbers(GemmPlace& place);
+  /// What a function is told of its group: types of parameters, arguments, and the parameters from `first` on.
+  void add_group(std::vector<llvm::Type*>& types) const;
+  void add_group(const GemmPlace& place, Values& arguments) const;
+  void take_group(GemmPlace& place, llvm::Argument* first) const;
+  bool has_groups(GemmGroups::Along along) const {
+    return problem.gemm->groups && problem.gemm->groups->along == along;
+  }
+  /// Rows, or elements along k, begin there: 0 but for groups. `m` and `k` are where they end.
+  llvm::Value* first_m(const GemmPlace& place) const;
+  llvm::Value* first_k(const GemmPlace& place) const;
   /// Extents, and from an element of an access to the next along the last dim but `inner`, in bytes: constants, or the launch's.
   llvm::Value* m(const GemmPlace& place) const;
   llvm::Value* n(const GemmPlace& place) const;
+  /// Of all groups.
+  llvm::Value* whole_m(const GemmPlace& place) const;
+  llvm::Value* whole_k(const GemmPlace& place) const;
   llvm::Value* k(const GemmPlace& place) const;
   llvm::Value* steps(const GemmPlace& place) const;
   llvm::Value* tasks(const GemmPlace& place) const;  // of the launch's

@@ -32,7 +32,9 @@ std::span<const Implementation> gemm_implementations() {
                                i16_outer_product_implementation(),
                                outer_product_implementation(),
                                sized_outer_product_implementation(),
-                               sized_bf16_outer_product_implementation()};
+                               sized_bf16_outer_product_implementation(),
+                               grouped_bf16_outer_product_implementation(),
+                               grouped_outer_product_implementation()};
   return rows;
 }
 
@@ -51,6 +53,11 @@ Status gemm_bodies_claims(const KernelSpec& spec) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   for (const Body* body : {&gemm.a, &gemm.b, &gemm.epilogue}) KILN_RETURN_IF_ERROR(body_claims(*body));
   return {};
+}
+
+Status whole_products_claims(const KernelSpec& spec) {
+  if (!std::get<GemmSpec>(spec.kernel).groups) return {};
+  return error(StatusCode::unimplemented, "gemm: groups that data say");
 }
 
 }  // namespace kiln::cpu

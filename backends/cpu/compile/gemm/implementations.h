@@ -22,12 +22,17 @@ Implementation i16_dot_implementation();
 Implementation outer_product_implementation();
 Implementation sized_outer_product_implementation();
 Implementation sized_bf16_outer_product_implementation();
+Implementation grouped_outer_product_implementation();
+Implementation grouped_bf16_outer_product_implementation();
 Implementation bf16_outer_product_implementation();
 Implementation i16_outer_product_implementation();
 Implementation i8_outer_product_implementation();
 
 /// Why the expressions of operands and epilogue cannot be emitted, or ok.
 Status gemm_bodies_claims(const KernelSpec& spec);
+
+/// Why a row that makes each product of a batch whole has no code for the spec, or ok.
+Status whole_products_claims(const KernelSpec& spec);
 
 /// The choices of `rank(problem)` for one orientation, as schedules.
 template <typename Choices, typename Rank>

@@ -43,6 +43,7 @@ class GemmLoops {
     Split split;             // of the launch's: one tile
     Value* count = nullptr;  // of tiles
     Value* total = nullptr;  // of the launch's
+    Value* first = nullptr;  // of the launch's: where they begin
   };
   /// Tiles of one width, in rows or in units; `exist`: how many rows or columns of the only one, null for all.
   struct Run {
@@ -63,6 +64,11 @@ class GemmLoops {
   bool is_sized() const { return m_problem.sized != nullptr; }
 
   void cut();
+  bool has_groups() const { return m_problem.gemm->groups.has_value(); }
+  void emit_groups(const Emitter::Entry& entry);
+  Value* for_groups(const std::function<void(Value* before, Value* weight)>& body);
+  Value* end_of_group() const;
+  void emit_parts(const Range& all);
   Value* start_of(const Cut& cut, Value* tile) const;
   Range parts_of(const Emitter::Entry& entry) const;
   void emit_slab(Value* linear, const Range& parts);
@@ -149,8 +155,21 @@ LaunchShape GemmLoops::emit() {
   m_g.load_numbers(m_place);
   m_workspace = entry.workspace;
   m_kernel.enter(workspace(m_layout.scratch));
-  cut();
-  const Range all = parts_of(entry);
+  if (has_groups()) {
+    emit_groups(entry);
+  } else {
+    cut();
+    emit_parts(parts_of(entry));
+  }
+  m_kernel.leave(workspace(m_layout.scratch));
+  e.ir.CreateRetVoid();
+  int64_t tasks = m_problem.batches * m_grid.slabs.count * m_grid.parts.count;
+  if (is_sized()) tasks = m_problem.sized->launch.carries_tasks() ? 0 : worthwhile_tasks(m_problem);
+  return LaunchShape{static_cast<uint64_t>(tasks), static_cast<uint64_t>(m_layout.total)};
+}
+
+void GemmLoops::emit_parts(const Range& all) {
+  Emitter& e = m_g.e;
   Value* end = e.ceil_div(all.end, m_parts);
   e.loop(e.ir.CreateUDiv(all.begin, m_parts), end, 1, [&](Value* slab) {
     Value* first = e.ir.CreateMul(slab, m_parts);
@@ -163,10 +182,59 @@ LaunchShape GemmLoops::emit() {
       emit_slab(slab, {part, at_once == 1 ? next : minimum(next, range.end)});
     });
   });
-  m_kernel.leave(workspace(m_layout.scratch));
-  e.ir.CreateRetVoid();
-  const int64_t tasks = is_sized() ? 0 : m_problem.batches * m_grid.slabs.count * m_grid.parts.count;
-  return LaunchShape{static_cast<uint64_t>(tasks), static_cast<uint64_t>(m_layout.total)};
+}
+
+/// Where the group at m_place.batch ends, as data say.
+Value* GemmLoops::end_of_group() const {
+  Emitter& e = m_g.e;
+  const GemmGroups& groups = *m_problem.gemm->groups;
+  const DType dtype = m_problem.spec->buffers[groups.ends.buffer].dtype;
+  const auto bytes = static_cast<int64_t>(size_of(dtype));
+  Value* buffer = e.load(e.pointer(), e.advance(m_place.buffers, int64_t{groups.ends.buffer} * 8), 8);
+  Value* offset = e.ir.CreateMul(m_g.batch_indices(m_place)[0], e.index(groups.ends.strides[0] * bytes));
+  Value* end = e.load(dtype == DType::i32 ? e.i32() : e.i64(),
+                      e.advance(e.advance(buffer, groups.ends.offset * bytes), offset), static_cast<uint64_t>(bytes));
+  return e.ir.CreateSExt(end, e.i64());
+}
+
+/// Calls `body` for each group, whose rows or elements along k the place has then: with how much all parts before weigh, and one
+/// of the group's. The weight of all.
+Value* GemmLoops::for_groups(const std::function<void(Value* before, Value* weight)>& body) {
+  Emitter& e = m_g.e;
+  const bool are_rows = m_g.has_groups(GemmGroups::Along::m);
+  Value* extent = are_rows ? m_g.whole_m(m_place) : m_g.whole_k(m_place);
+  Value* groups = m_g.batch_extent(m_place, 0);
+  Value* all = are_rows ? e.ir.CreateAdd(groups, e.index(1)) : groups;  // rows of no group come last
+  return e.loop(e.index(0), all, 1, {e.index(0), e.index(0)}, [&](Value* group, const Values& now) {
+    m_place.batch = group;
+    m_place.begin = now[0];
+    // No group begins before another one ends, nor ends where nothing is.
+    Value* end = maximum(minimum(end_of_group(), extent), now[0]);
+    m_place.end = are_rows ? e.ir.CreateSelect(e.ir.CreateICmpEQ(group, groups), extent, end) : end;
+    cut();
+    Value* weight = are_rows ? e.index(1) : e.ir.CreateAdd(m_g.steps(m_place), e.index(1));
+    body(now[1], weight);
+    Value* parts = e.ir.CreateMul(m_slabs, m_parts);
+    return Values{m_place.end, e.ir.CreateAdd(now[1], e.ir.CreateMul(parts, weight))};
+  })[1];
+}
+
+/// Tasks share what all groups weigh evenly: which parts are a task's is known once the ends are.
+void GemmLoops::emit_groups(const Emitter::Entry& entry) {
+  Emitter& e = m_g.e;
+  Value* total = for_groups([](Value*, Value*) {});
+  Value* tasks = m_g.tasks(m_place);
+  Value* first = e.even_start(entry.first_task, total, tasks);
+  Value* last = e.even_start(entry.last_task, total, tasks);
+  for_groups([&](Value* before, Value* weight) {
+    Value* parts = e.ir.CreateMul(m_slabs, m_parts);
+    const auto part = [&](Value* at) {
+      Value* within = maximum(e.ir.CreateSub(at, before), e.index(0));
+      return minimum(e.ceil_div(within, weight), parts);
+    };
+    const Range range{part(first), part(last)};
+    e.if_then(e.ir.CreateICmpSLT(range.begin, range.end), [&] { emit_parts(range); });
+  });
 }
 
 /// Counts what the grid has. Where sizes are the launch's, each tile of rows is a part of its own.
@@ -181,11 +249,13 @@ void GemmLoops::cut() {
     return;
   }
   const auto pieces = [&](Value* total, int64_t size) { return e.ceil_div(total, e.index(size)); };
-  Value *m = m_g.m(m_place), *n = m_g.n(m_place), *units = pieces(n, unit());
-  m_rows = {m_grid.rows, pieces(m, m_blocking.tile_rows), m};
-  m_columns = {m_grid.columns, pieces(units, m_blocking.tile_units), units};
+  Value* first = m_g.first_m(m_place);
+  Value *m = e.ir.CreateSub(m_g.m(m_place), first), *n = m_g.n(m_place), *units = pieces(n, unit());
+  m_rows = {m_grid.rows, pieces(m, m_blocking.tile_rows), m, first};
+  m_columns = {m_grid.columns, pieces(units, m_blocking.tile_units), units, e.index(0)};
   m_parts = m_rows.count;
   m_blocks = m_grid.blocks == 1 ? e.index(1) : pieces(m_g.steps(m_place), m_blocking.k_block);
+  if (has_groups()) m_blocks = maximum(m_blocks, e.index(1));  // one of nothing
   m_slabs = pieces(m_columns.count, m_grid.slabs.total);
   if (!m_blocking.packs_b() || m_blocking.packs_a()) return;
   // Narrow slabs have A read more often, wide ones are packed by several threads: that costs more where B is the larger.
@@ -195,7 +265,8 @@ void GemmLoops::cut() {
 
 Value* GemmLoops::start_of(const Cut& cut, Value* tile) const {
   if (cut.total == nullptr) return m_g.start_of(cut.split, tile);
-  return minimum(m_g.e.ir.CreateMul(tile, m_g.e.index(cut.split.total)), cut.total);
+  Value* start = minimum(m_g.e.ir.CreateMul(tile, m_g.e.index(cut.split.total)), cut.total);
+  return m_g.e.ir.CreateAdd(cut.first, start);
 }
 
 /// The parts of slabs, counted through all of them, that a call is to compute.
@@ -213,7 +284,7 @@ GemmLoops::Range GemmLoops::parts_of(const Emitter::Entry& entry) const {
 void GemmLoops::emit_slab(Value* linear, const Range& parts) {
   Emitter& e = m_g.e;
   Value* slab = e.ir.CreateURem(linear, m_slabs);
-  m_place.batch = e.ir.CreateUDiv(linear, m_slabs);
+  if (!has_groups()) m_place.batch = e.ir.CreateUDiv(linear, m_slabs);
   const auto slab_start = [&](Value* number) { return e.even_start(number, m_columns.count, m_slabs); };
   const Range tiles{slab_start(slab), slab_start(e.ir.CreateAdd(slab, e.index(1)))};
   const auto part_start = [&](Value* number) {
@@ -244,7 +315,7 @@ void GemmLoops::emit_slab(Value* linear, const Range& parts) {
 GemmLoops::Block GemmLoops::emit_block(Value* number) const {
   Emitter& e = m_g.e;
   Block block;
-  block.k = e.ir.CreateMul(number, e.index(m_blocking.k_block * m_g.k_group()));
+  block.k = e.ir.CreateAdd(m_g.first_k(m_place), e.ir.CreateMul(number, e.index(m_blocking.k_block * m_g.k_group())));
   const int64_t steps = m_problem.steps();
   if (m_grid.blocks == 1) {
     block.count = m_g.steps(m_place);
@@ -270,7 +341,7 @@ void GemmLoops::for_runs(const Range& tiles, const Cut& cut, int64_t unit,
     return for_known_runs(tiles, cut.split, cut.split.count - (tail != 0), body);
   }
   Emitter& e = m_g.e;
-  Value* extent = &cut == &m_columns ? m_g.n(m_place) : m_g.m(m_place);
+  Value* extent = &cut == &m_columns ? m_g.n(m_place) : cut.total;
   const int64_t width = cut.split.total;
   Value* whole_tiles = e.ir.CreateUDiv(extent, e.index(width * unit));
   const Range whole{tiles.begin, minimum(tiles.end, whole_tiles)};

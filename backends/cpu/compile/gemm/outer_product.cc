@@ -320,9 +320,15 @@ void OuterProductKernel::store_results(const TileShape& shape, const GemmTileCal
 }
 
 template <typename Choices>
-Status claims(const KernelSpec& spec, const CpuTarget& target) {
+Status sized_claims(const KernelSpec& spec, const CpuTarget& target) {
   KILN_RETURN_IF_ERROR(gemm_bodies_claims(spec));
   return Choices::types(spec, target).status();
+}
+
+template <typename Choices>
+Status claims(const KernelSpec& spec, const CpuTarget& target) {
+  KILN_RETURN_IF_ERROR(whole_products_claims(spec));
+  return sized_claims<Choices>(spec, target);
 }
 
 constexpr int64_t k_rows_to_repay_pairing = 8;
@@ -341,13 +347,21 @@ std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target,
 }
 
 template <typename Choices>
+Status grouped_claims(const KernelSpec& spec, const CpuTarget& target) {
+  if (whole_products_claims(spec).ok()) return error(StatusCode::unimplemented, "gemm by groups: there are none");
+  return sized_claims<Choices>(spec, target);
+}
+
+template <typename Choices>
 Expected<LaunchShape> emit_sized(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<Choices>(bytes));
   KILN_ASSIGN_OR_RETURN(const GemmTypes types, Choices::types(spec, emitter.target()));
   const KernelSpec form = oriented(spec, schedule.exchanged);
   GemmProblem problem = analyse_gemm(form, emitter.target(), types);
   KILN_RETURN_IF_ERROR(schedule.validate(problem));
-  const SizedGemm sized = SizedGemm::open(form, schedule.read_a, schedule.read_b, worthwhile_tasks(problem));
+  constexpr bool is_known = requires { Choices::k_is_known; };
+  const SizedGemm sized = is_known ? SizedGemm::closed(form)
+                                   : SizedGemm::open(form, schedule.read_a, schedule.read_b, worthwhile_tasks(problem));
   problem.sized = &sized;
   GemmEmission emission(emitter, problem, schedule.blocking(problem));
   OuterProductKernel kernel(emission, schedule);
@@ -362,11 +376,20 @@ constexpr Implementation k_row{Choices::k_implementation, claims<Choices>, sched
 
 Implementation sized_outer_product_implementation() {
   using Choices = SizedOuterProductSchedule;
-  return {Choices::k_implementation, claims<Choices>, no_schedules, emit_sized<Choices>, sized_outer_product};
+  return {Choices::k_implementation, sized_claims<Choices>, no_schedules, emit_sized<Choices>, sized_outer_product};
 }
 Implementation sized_bf16_outer_product_implementation() {
   using Choices = SizedBf16OuterProductSchedule;
-  return {Choices::k_implementation, claims<Choices>, no_schedules, emit_sized<Choices>, sized_bf16_outer_product};
+  return {Choices::k_implementation, sized_claims<Choices>, no_schedules, emit_sized<Choices>,
+          sized_bf16_outer_product};
+}
+Implementation grouped_outer_product_implementation() {
+  using Choices = GroupedOuterProductSchedule;
+  return {Choices::k_implementation, grouped_claims<Choices>, grouped_schedules<Choices>, emit_sized<Choices>};
+}
+Implementation grouped_bf16_outer_product_implementation() {
+  using Choices = GroupedBf16OuterProductSchedule;
+  return {Choices::k_implementation, grouped_claims<Choices>, grouped_schedules<Choices>, emit_sized<Choices>};
 }
 Implementation outer_product_implementation() { return k_row<OuterProductSchedule>; }
 Implementation bf16_outer_product_implementation() { return k_row<Bf16OuterProductSchedule>; }

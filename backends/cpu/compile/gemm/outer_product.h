@@ -84,6 +84,26 @@ struct SizedBf16OuterProductSchedule : SizedOuterProductSchedule {
   static constexpr auto types = bf16_pairs;
 };
 
+/// The same code where none of that is the launch's, but where groups begin and end.
+struct GroupedOuterProductSchedule : SizedOuterProductSchedule {
+  static constexpr std::string_view k_implementation = "grouped_outer_product";
+  static constexpr bool k_is_known = true;  // besides groups
+};
+struct GroupedBf16OuterProductSchedule : SizedOuterProductSchedule {
+  static constexpr std::string_view k_implementation = "grouped_outer_product_bf16";
+  static constexpr auto types = bf16_pairs;
+  static constexpr bool k_is_known = true;
+};
+
+/// One schedule for a product of groups.
+template <typename Choices>
+std::vector<Schedule> grouped_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine);
+extern template std::vector<Schedule> grouped_schedules<GroupedOuterProductSchedule>(const KernelSpec&,
+                                                                                     const CpuTarget&, const Machine&);
+extern template std::vector<Schedule> grouped_schedules<GroupedBf16OuterProductSchedule>(const KernelSpec&,
+                                                                                         const CpuTarget&,
+                                                                                         const Machine&);
+
 /// How one code serves floating products of the spec's form, by elements and by pairs of bf16. None where operands lie in pieces,
 /// for few rows, which are faster without packing, of too many numbers, and where pairs, or AMX's tiles, multiply faster.
 std::optional<SizedSpec> sized_outer_product(const KernelSpec& spec, const CpuTarget& target,

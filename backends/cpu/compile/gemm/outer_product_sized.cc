@@ -21,6 +21,13 @@ struct Tile {
   int64_t rows, vectors;
 };
 
+/// Rows of a product, or steps of k: of a group, where there are groups, as if all were equally large.
+int64_t usual_m(const GemmProblem& problem) {
+  const GemmSpec& gemm = *problem.gemm;
+  const bool is_cut = gemm.groups && gemm.groups->along == GemmGroups::Along::m;
+  return is_cut ? ceil_div(gemm.m, gemm.batch.front()) : gemm.m;
+}
+
 Tile tile_for(const GemmProblem& problem) {
   const int64_t vectors = ceil_div(problem.gemm->n, problem.sum_lanes());
   const bool wide = problem.registers == 32;
@@ -41,7 +48,7 @@ ReadB read_b_of(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
   const bool is_small = gemm.n * gemm.k * problem.b.element_bytes() <= k_direct_b_bytes;
   const bool is_cheap = is_small && !problem.converts(problem.b);
-  return is_cheap || gemm.m < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
+  return is_cheap || usual_m(problem) < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
 }
 
 SizedOuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, bool is_exchanged) {
@@ -72,6 +79,26 @@ std::vector<int64_t> tile_of(const SizedOuterProductSchedule& schedule, const Ge
   if (schedule.exchanged) std::swap(tile[tile.size() - 2], tile[tile.size() - 1]);
   return tile;
 }
+
+}  // namespace
+
+template <typename Choices>
+std::vector<Schedule> grouped_schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
+  const auto types = Choices::types(spec, target);
+  if (!types.ok()) return {};
+  const bool is_exchanged = lies_along_m(analyse_gemm(spec, target, *types));
+  const KernelSpec form = oriented(spec, is_exchanged);
+  const GemmProblem problem = analyse_gemm(form, target, *types);
+  const auto schedule = schedule_for(problem, machine, is_exchanged);
+  return {{encode_choices(Choices{schedule}), "groups, " + schedule.describe(problem), tile_of(schedule, problem)}};
+}
+
+template std::vector<Schedule> grouped_schedules<GroupedOuterProductSchedule>(const KernelSpec&, const CpuTarget&,
+                                                                              const Machine&);
+template std::vector<Schedule> grouped_schedules<GroupedBf16OuterProductSchedule>(const KernelSpec&, const CpuTarget&,
+                                                                                  const Machine&);
+
+namespace {
 
 template <typename Choices>
 std::optional<SizedSpec> sized_by(const KernelSpec& spec, const CpuTarget& target, std::span<const uint8_t> like) {

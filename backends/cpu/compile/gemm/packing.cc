@@ -24,6 +24,7 @@ llvm::Function* GemmPacking::begin(const std::string& name, bool is_edge, Call& 
   llvm::Type* p = e.pointer();
   std::vector<llvm::Type*> types{p, p, p, p, e.i64(), e.i64(), e.i64(), e.i64(), e.i64()};
   if (m_g.problem.sized != nullptr) types.insert(types.end(), {p, e.i64()});
+  m_g.add_group(types);
   llvm::Function* function = e.begin_function((m_is_a ? "a_" : "b_") + name, e.ir.getVoidTy(), types);
   llvm::Argument* argument = function->arg_begin();
   call.place.buffers = argument;
@@ -38,6 +39,7 @@ llvm::Function* GemmPacking::begin(const std::string& name, bool is_edge, Call& 
   if (m_g.problem.sized == nullptr) return function;
   call.place.extents = argument + 9;
   if (is_edge) call.exist = argument + 10;
+  m_g.take_group(call.place, argument + 11);
   m_g.load_numbers(call.place);
   return function;
 }
@@ -57,6 +59,7 @@ void GemmPacking::invoke(const std::string& name, const Call& call, const std::f
   if (m_g.problem.sized != nullptr) {
     arguments.insert(arguments.end(), {call.place.extents, call.exist == nullptr ? m_g.e.index(0) : call.exist});
   }
+  m_g.add_group(call.place, arguments);
   m_g.e.ir.CreateCall(function, arguments);
 }
 
@@ -87,14 +90,16 @@ bool GemmPacking::has_whole_vectors() const {
 }
 
 bool GemmPacking::has_short_vector() const {
-  if (takes_k_from_launch()) return true;
+  if (takes_k_from_call()) return true;
   return m_g.problem.gemm->k % (m_g.sum_lanes() * m_g.k_group()) != 0 || !has_whole_vectors();
 }
 
-bool GemmPacking::takes_k_from_launch() const { return m_g.problem.sized != nullptr && m_g.problem.sized->k != 0; }
+bool GemmPacking::takes_k_from_call() const {
+  return (m_g.problem.sized != nullptr && m_g.problem.sized->k != 0) || m_g.has_groups(GemmGroups::Along::k);
+}
 
 int64_t GemmPacking::missing_elements() const {
-  if (takes_k_from_launch()) return m_g.k_group() == 1 ? 0 : m_g.k_group();
+  if (takes_k_from_call()) return m_g.k_group() == 1 ? 0 : m_g.k_group();
   return m_g.problem.steps() * m_g.k_group() - m_g.problem.gemm->k;
 }
 

@@ -85,7 +85,7 @@ class GemmPacking {
   bool has_whole_vectors() const;
   /// Whether some block's elements do not fill the last vector along k.
   bool has_short_vector() const;
-  bool takes_k_from_launch() const;
+  bool takes_k_from_call() const;
   /// Of the whole steps of k, how many elements there are not, at most, and whether the element `i` of some step is such a one.
   int64_t missing_elements() const;
   /// Whether the last instruction along k also takes steps that there are not: zeros stand for them.

@@ -194,7 +194,9 @@ Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target) {
 
 bool GemmProblem::reads_a_directly() const {
   if (a.plain == nullptr || converts(a) || types.offsets_a) return false;
-  return k_group() == 1 || (a.k_stride == 1 && steps() * k_group() == gemm->k);
+  const bool is_whole =
+      steps() * k_group() == gemm->k && !(gemm->groups && gemm->groups->along == GemmGroups::Along::k);
+  return k_group() == 1 || (a.k_stride == 1 && is_whole);
 }
 
 int64_t GemmProblem::panel_steps() const {
@@ -219,7 +221,7 @@ GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const 
   problem.target = &target;
   problem.types = types;
   problem.registers = target.has(Feature::avx512) ? 32 : 16;
-  problem.batches = product(gemm.batch);
+  problem.batches = gemm.groups ? 1 : product(gemm.batch);
   problem.a = analyse_operand(gemm, true, types.element);
   problem.b = analyse_operand(gemm, false, types.element);
   problem.partial_sums = find_partial_sums(spec, gemm, types.accumulator);
@@ -254,6 +256,7 @@ KernelSpec oriented(const KernelSpec& spec, bool is_exchanged) {
 
 bool lies_along_m(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
+  if (gemm.groups && gemm.groups->along == GemmGroups::Along::m) return false;  // groups are of rows
   const int64_t lanes = problem.sum_lanes();
   const bool fits_n = gemm.n >= lanes, fits_m = gemm.m >= lanes;
   if (fits_n != fits_m) return fits_m;

@@ -94,8 +94,8 @@ struct GemmProblem {
   const CpuTarget* target = nullptr;
   const SizedGemm* sized = nullptr;  // which numbers of the spec are the launch's; null: none
   GemmTypes types;
-  int registers = 32;  // vector registers of the target
-  int64_t batches = 1;
+  int registers = 32;   // vector registers of the target
+  int64_t batches = 1;  // products of m by n by k: one, where groups share these
   GemmOperand a, b;
   /// A store whose memory may hold partial sums between two blocks of k: written once, of the accumulator's type, along n
   /// contiguous, and not read by the epilogue. Without one, partial sums lie in the workspace.

@@ -18,6 +18,17 @@ SizedGemm SizedGemm::open(const KernelSpec& oriented, ReadA read_a, ReadB read_b
   return sized;
 }
 
+SizedGemm SizedGemm::closed(const KernelSpec& oriented) {
+  SizedGemm sized{oriented, {}, 0, 0, 0, 0, {}, {}, {}, {}};
+  const auto& gemm = std::get<GemmSpec>(sized.form.kernel);
+  sized.batch.resize(gemm.batch.size());
+  for (const auto& [body, numbers] :
+       {std::pair(&gemm.a, &sized.a), std::pair(&gemm.b, &sized.b), std::pair(&gemm.epilogue, &sized.epilogue)}) {
+    *numbers = BodyNumbers::closed(*body);
+  }
+  return sized;
+}
+
 const BodyNumbers& SizedGemm::of(const GemmSpec& gemm, const Body& body) const {
   return &body == &gemm.a ? a : &body == &gemm.b ? b : epilogue;
 }

@@ -17,6 +17,8 @@ struct SizedGemm {
   BodyNumbers a, b, epilogue;
 
   static SizedGemm open(const KernelSpec& oriented, ReadA read_a, ReadB read_b, int64_t tasks);
+  /// None of its numbers is the launch's.
+  static SizedGemm closed(const KernelSpec& oriented);
   /// Which numbers of `body`, one of the product's, are the launch's; which of an access of one of them.
   const BodyNumbers& of(const GemmSpec& gemm, const Body& body) const;
   const BodyNumbers::OfAccess* of(const GemmSpec& gemm, const Access& access) const;

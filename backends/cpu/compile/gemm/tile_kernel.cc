@@ -14,6 +14,7 @@ llvm::Function* begin_tile_function(GemmEmission& emission, const std::string& n
   llvm::Type* p = e.pointer();
   std::vector<llvm::Type*> types{p, p, p, p, p, p, e.i64(), e.i64(), e.i64(), e.i64(), e.i64()};
   if (is_told_sizes(emission)) types.insert(types.end(), {p, e.i64(), e.i64()});
+  emission.add_group(types);
   llvm::Function* function = e.begin_function(name, e.ir.getVoidTy(), types);
   llvm::Argument* argument = function->arg_begin();
   call.place.buffers = argument;
@@ -31,6 +32,7 @@ llvm::Function* begin_tile_function(GemmEmission& emission, const std::string& n
   call.place.extents = argument + 11;
   call.rows = argument + 12;
   call.columns = argument + 13;
+  emission.take_group(call.place, argument + 14);
   emission.load_numbers(call.place);
   return function;
 }
@@ -42,6 +44,7 @@ void call_tile_function(GemmEmission& emission, llvm::Function* function, const 
     const auto or_none = [&](llvm::Value* count) { return count == nullptr ? emission.e.index(0) : count; };
     arguments.insert(arguments.end(), {call.place.extents, or_none(call.rows), or_none(call.columns)});
   }
+  emission.add_group(call.place, arguments);
   emission.e.ir.CreateCall(function, arguments);
 }
 

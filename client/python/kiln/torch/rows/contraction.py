@@ -11,8 +11,9 @@ from ..._reasons import Reason
 from ..attend import attend, attend_backward, attention_of_scores, attention_scores
 from ..fused_attention import fused_attention, fused_attention_backward
 from ..builder import Builder, meta_of, type_of
+from ..text import Value
 from .normalisation import statistics_dtype
-from .table import Family, arg, number, require, result_type, result_types
+from .table import Family, arg, aten, number, require, result_type, result_types
 
 FAMILY = Family()
 row = FAMILY.row
@@ -74,6 +75,47 @@ def addbmm(b, node):
     left = b.reshape(b.permute(left, (1, 0, 2)), (rows, batch * depth))
     scales = {name: float(number(node.kwargs.get(name, 1))) for name in ("alpha", "beta")}
     return b.op("addmm", (base, left, b.reshape(right, (batch * depth, columns))), *result_type(node), **scales)
+
+
+def of_ended_groups(left, right, offs=None, *rest, **options):
+    """torch leaves what is in no group as it finds the memory; here it is zero."""
+    out = aten._grouped_mm.default(left, right, offs, *rest, **options)
+    if offs is not None and left.dim() + right.dim() == 5:
+        out.narrow(left.dim() - 2, int(offs[-1]), out.shape[left.dim() - 2] - int(offs[-1])).zero_()
+    return out
+
+
+def grouped_matmul(b: Builder, left: Value, right: Value, ends: Value, dtype: str, shape) -> Value:
+    return b.op("grouped_matmul", (left, right, ends), dtype, shape)
+
+
+@row("_grouped_mm.default", settled=of_ended_groups)
+def grouped_mm(b, node):
+    left, right = (b.value(a) for a in node.args[:2])
+    ends, bias = (b.optional(arg(node, 2 + i, name)) for i, name in enumerate(("offs", "bias")))
+    require(bias is None, "a bias, which torch has no kernel for")
+    dtype, shape = result_type(node)
+    if ends is None:
+        return b.op("matmul", (left, right), dtype, shape)
+    if len(left.shape) == 2:
+        return grouped_matmul(b, left, right, ends, dtype, shape)
+    transposed = grouped_matmul(b, b.permute(right, (1, 0)), b.permute(left, (0, 2, 1)), ends, dtype, shape[::-1])
+    return b.permute(transposed, (1, 0))
+
+
+@row("transformers.grouped_mm_fallback.default")
+def experts(b, node):
+    return grouped_matmul(b, *(b.value(a) for a in node.args[:3]), *result_type(node))
+
+
+@row("transformers.grouped_mm_fallback_backward.default")
+def experts_backward(b, node):
+    x, weight, ends, grad = (b.value(a) for a in node.args[:4])
+    of_x, of_weight = result_types(node)
+    return (
+        grouped_matmul(b, grad, b.permute(weight, (0, 2, 1)), ends, *of_x),
+        grouped_matmul(b, b.permute(x, (1, 0)), grad, ends, *of_weight),
+    )
 
 
 def attention_attributes(b: Builder, node: fx.Node, query: fx.Node, first_option: int) -> tuple:

@@ -46,8 +46,8 @@ class Family:
 
     def row(self, *overloads: str | Callable, **facts: bool | Callable):
         """Adds the decorated function as the lowering of each overload, e.g. "add.Tensor"; those that this torch lacks are left
-        out. Of aten, or of the primitives that torch decomposes into: "prims.convert_element_type.default"; where torch has
-        not registered one yet it is known by name. A function of this package stands for itself."""
+        out. Of aten, or of a namespace that is named: "prims.convert_element_type.default"; where one is not registered yet it
+        is known by name. A function of this package stands for itself."""
 
         def add(lower: Callable) -> Callable:
             row = Row(lower, **{**self._facts, **facts})
@@ -74,16 +74,21 @@ def entering(table: dict[Callable, Callable]):
     return entry
 
 
+# Of ops that are registered when they are first needed: the primitives that torch decomposes into, and what a library adds.
+NAMESPACES = ("prims", "transformers")
+
+
 def _is_late(overload) -> bool:
-    return isinstance(overload, str) and overload.startswith("prims.") and find_overload(overload) is None
+    return isinstance(overload, str) and overload.split(".")[0] in NAMESPACES and find_overload(overload) is None
 
 
 def find_overload(name: str | Callable):
     """What a row says it is for; None where this torch lacks it."""
     if callable(name):
         return name
-    namespace = torch.ops.prims if name.startswith("prims.") else aten
-    packet, _, overload = name.removeprefix("prims.").partition(".")
+    first, _, rest = name.partition(".")
+    namespace = getattr(torch.ops, first) if first in NAMESPACES else aten
+    packet, _, overload = (rest if first in NAMESPACES else name).partition(".")
     return getattr(getattr(namespace, packet, None), overload or "default", None)
 
 
