@@ -319,6 +319,15 @@ class Recurrent(nn.Module):
         return self.second(torch.tanh(self.first(x)[0]))[0]
 
 
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores, self.loss = nn.Linear(WIDTH, 20), nn.CTCLoss()
+
+    def forward(self, x, targets, input_lengths, target_lengths):
+        return self.loss(self.scores(x).log_softmax(2), targets, input_lengths, target_lengths)
+
+
 def make_architecture(name):
     """(model, inputs), small and with random weights."""
     torch.manual_seed(1)
@@ -326,6 +335,9 @@ def make_architecture(name):
         return Names(), {"x": torch.randn(2, 5, WIDTH)}
     if name == "recurrent":
         return Recurrent(), {"x": torch.randn(2, 5, WIDTH)}
+    if name == "speech":
+        lengths = {"input_lengths": torch.tensor([40, 33, 20, 9]), "target_lengths": torch.tensor([20, 13, 8, 2])}
+        return Speech(), {"x": torch.randn(40, 4, WIDTH), "targets": torch.randint(1, 20, (4, 20)), **lengths}
     if name == "loss":
         return Loss(), {"x": torch.randn(2, 300, WIDTH), "labels": torch.randint(20011, (2, 300))}
     if name == "encoder":

@@ -238,7 +238,7 @@ def test_digests_tell_code_and_values_apart_and_nothing_else():
 
 def two_processes(folder, name, *options):
     """What a process says of an architecture, and what another one says that has no daemon. Their results are eager's."""
-    if name not in ("encoder", "names", "loss", "recurrent"):
+    if name not in ("encoder", "names", "loss", "recurrent", "speech"):
         pytest.importorskip("transformers")
 
     def run(**variables):
@@ -249,14 +249,14 @@ def two_processes(folder, name, *options):
     return cold, warm
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "t5", "encoder", "names", "loss", "recurrent"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "t5", "encoder", "names", "loss", "recurrent", "speech"])
 def test_a_second_process_captures_and_compiles_nothing(name, tmp_path):
     cold, warm = two_processes(tmp_path, name)
     assert cold["frames"] > 0 and warm["frames"] == 0 and warm["stats"]["compilations"] == 0, warm["explain"]
     assert warm["stats"]["captures_not_kept"] == warm["stats"]["checks_failed"] == cold["stats"]["checks_failed"] == 0
 
 
-@pytest.mark.parametrize("name", ["t5", "encoder", "loss", "recurrent"])
+@pytest.mark.parametrize("name", ["t5", "encoder", "loss", "recurrent", "speech"])
 def test_a_second_process_compiles_nothing_of_whole_models(name, tmp_path):
     cold, warm = two_processes(tmp_path, name, "--whole")
     assert cold["stats"]["compilations"] > 0 and warm["stats"]["compilations"] == 0, warm["explain"]

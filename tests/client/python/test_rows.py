@@ -229,6 +229,7 @@ CASES = {
                              *(p + 1 for p in aten.split_with_sizes(x * 2, [0, 4, 0], 1)[1:2])), lambda: [f32(3, 4), f32(3, 0)]),
     "reductions of nothing": (lambda x, n: (aten.sum(x, [0]), aten.sum(n, [0]), aten.mean(x, [0]), aten.prod(x, 0), aten.any(n, 0), aten.all(n, 0), aten.logsumexp(x, [0]), aten.linalg_vector_norm(x, 2, [0]), aten.mse_loss(x, x, 2)),
                               lambda: [f32(0, 5), i64(0, 5)]),
+    "triangular systems": (lambda a, b, c: (aten.linalg_solve_triangular(a, b, upper=False), aten.linalg_solve_triangular(a, c, upper=True, left=False, unitriangular=True), aten.cholesky_solve(b, a), aten.cholesky_inverse(a, True)), lambda: [3 * torch.eye(4) + f32(2, 4, 4), f32(2, 4, 3), f32(1, 5, 4)]),
     "products over nothing": (lambda a, b, c: (aten.mm(a, b), aten.addmm(c, a, b), aten.bmm(a.view(1, 3, 0), b.view(1, 0, 4))), lambda: [f32(3, 0), f32(0, 4), f32(4)]),
     "gradients of no rows": (lambda g, w, r: aten.native_layer_norm_backward(g, g, [8], r, r, w, w, [True] * 3), lambda: [f32(0, 8), f32(8), f32(0, 1)]),
     "lift_fresh_copy": (lambda x: aten.lift_fresh_copy(x * 2), lambda: [f32(3)]),

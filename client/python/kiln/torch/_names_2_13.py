@@ -12,6 +12,7 @@ _NAMES = {
     "kiln._reasons": "Reason",
     "kiln.torch.attend": "attend attend_backward attention_of_scores attention_scores",
     "kiln.torch.fused_attention": "fused_attention fused_attention_backward",
+    "kiln.torch.ctc_in_steps": "run_ctc_loss",
     "kiln.torch.distributions": "bernoulli cauchy exponential geometric integers log_normal normal places race uniform",
     "kiln.torch.draws": "draw_seed random_words",
     "kiln.torch.dropout": "draw_mask",

@@ -213,12 +213,13 @@ _seen_as: dict = {}
 
 
 def see_as(functions: dict) -> None:
-    """Of torch's builtin functions, what Dynamo has in graphs for Kiln in place of each: functions of the same arguments."""
+    """Of functions of torch that Dynamo does not look into, what it has in graphs for Kiln in place of each: functions of the same
+    arguments."""
     _seen_as.update(functions)
 
 
 def _call_in_graph(self, translator, arguments, keywords):
-    is_other = isinstance(self.value, types.BuiltinFunctionType) and self.value in _seen_as and _is_traced_for_kiln()
+    is_other = isinstance(self.value, (types.BuiltinFunctionType, types.FunctionType)) and self.value in _seen_as and _is_traced_for_kiln()
     variable = TorchInGraphFunctionVariable(_seen_as[self.value]) if is_other else self
     return _call_in_graph_as_torch(variable, translator, arguments, keywords)
 

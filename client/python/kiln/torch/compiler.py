@@ -11,6 +11,7 @@ from .. import _session
 from .._reasons import NOT_FOUND, UNAVAILABLE, Reason
 from . import compat
 from .complex_numbers import put_pairs
+from .ctc_loss import compute_ctc_losses
 from .flex import separate_flex_attention
 from .fused_attention import separate_fused_attention
 from .graphs import WHAT_IS_SAVED, CompiledGraph
@@ -40,6 +41,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     put_pairs(gm.graph)
     compute_in_rows(gm, make_alone)
     compute_over_time(gm, make_alone)
+    compute_ctc_losses(gm, make_alone)
     place = prepare(gm.graph)
     for target in _session.session().targets:
         build_elsewhere(gm.graph, place, target)

@@ -13,6 +13,7 @@ import torch
 
 from . import counters, subgraphs
 from .again import Again
+from .ctc_in_steps import CtcLossInSteps
 from .kept import NotKept, dump_names, dump_tensor, load_names, load_tensor
 from .loss_in_rows import LossInRows
 from .over_time import OverTime
@@ -20,7 +21,7 @@ from .tally import current_owner, tally_of
 
 
 # Kinds of attributes: a constant's, what runs steps; all others are subgraphs.
-_TENSOR, _IN_STEPS = "tensor", {"loss": LossInRows, "over time": OverTime}
+_TENSOR, _IN_STEPS = "tensor", {"loss": LossInRows, "over time": OverTime, "ctc loss": CtcLossInSteps}
 # In a forward's meta: what the race said of what it saves for its backward (saving.py), empty where there was none.
 WHAT_IS_SAVED = "kiln_what_is_saved"
 

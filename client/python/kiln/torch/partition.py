@@ -25,6 +25,7 @@ from .._reasons import Reason
 from . import compat
 from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
+from .ctc_in_steps import run_ctc_loss
 from .draws import draw_seed, random_words
 from .dropout import draw_mask
 from .loss_in_rows import run_loss, scaled
@@ -124,8 +125,8 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, scaled, draw_mask,
-         draw_seed, random_words)  # fmt: skip
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, run_ctc_loss, scaled,
+         draw_mask, draw_seed, random_words)  # fmt: skip
 
 
 def prepare(graph: fx.Graph) -> Place:

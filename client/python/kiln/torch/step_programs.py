@@ -20,7 +20,7 @@ from .subgraphs import EagerSubgraph
 def make_step(function: Callable, operands: list, make_subgraph: Callable) -> Step | None:
     """None where Kiln cannot have all of the function. `operands`: tensors of the types of its arguments. make_subgraph(graph,
     subgraph, place) gives what runs the graph's only subgraph."""
-    graph = compat.adapter().trace_pieces(function, operands, {}).graph
+    graph = compat.adapter().trace_pieces(lambda *given: function(*given), operands, {}).graph  # of any kind: fx counts names
     arguments = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     results = {node: i for i, node in enumerate(graph.find_nodes(op="output")[0].args[0])}
     place = Place(operands[0].device)
