@@ -64,9 +64,11 @@ def resident_mib(field):
 
 
 def peak_memory(name, mode, dtype, compiler):
-    """Prints what one process needed."""
+    """Prints what one process needed. Imports are not what is measured: in each process, also eager's, all are over before."""
+    import kiln.torch.entry  # noqa: F401
     import torch
-    import torch._dynamo  # imports are not what is measured
+    import torch._dynamo
+    import torch._functorch.aot_autograd
     import transformers  # noqa: F401
 
     torch.set_num_threads(2)

@@ -13,6 +13,8 @@ namespace {
 // A training step has a forward and a backward in flight one after another; nested or concurrent callers are
 // rare.
 constexpr size_t k_kept_blocks = 4;
+// What is kept for calls at once is given back after so many acquisitions in which fewer were: two steps of a model of some layers.
+constexpr size_t k_remembered_acquisitions = 64;
 constexpr size_t k_huge_page_bytes = size_t{2} << 20;
 // Smaller blocks come from the allocator's heap, whose pages are there already.
 constexpr size_t k_advised_bytes = size_t{4} << 20;
@@ -43,13 +45,16 @@ struct ArenaPool::State {
     size_t bytes;
   };
   std::vector<Kept> kept;
+  size_t in_flight = 0, most_in_flight = 0, acquisitions = 0;
 
   /// The smallest that fits, else the largest, which a larger one is to replace: as many are kept as were in flight at once.
   Kept take(size_t bytes);
+  /// The smallest, where there are more than `count`: the others serve whatever it could.
+  Kept take_beyond(size_t count);
 };
 
 ArenaPool::State::Kept ArenaPool::State::take(size_t bytes) {
-  const std::scoped_lock lock(process_mutex());
+  most_in_flight = std::max(most_in_flight, ++in_flight);
   if (kept.empty()) return {nullptr, 0};
   const auto is_better = [&](const Kept& a, const Kept& b) {
     const bool fits_a = a.bytes >= bytes, fits_b = b.bytes >= bytes;
@@ -62,6 +67,14 @@ ArenaPool::State::Kept ArenaPool::State::take(size_t bytes) {
   return found;
 }
 
+ArenaPool::State::Kept ArenaPool::State::take_beyond(size_t count) {
+  if (kept.size() <= count) return {nullptr, 0};
+  const auto smallest = std::ranges::min_element(kept, {}, &Kept::bytes);
+  const Kept found = *smallest;
+  kept.erase(smallest);
+  return found;
+}
+
 ArenaPool::ArenaPool() : m_state(new State) {}
 
 ArenaPool& ArenaPool::shared() {
@@ -71,26 +84,35 @@ ArenaPool& ArenaPool::shared() {
 
 ArenaPool::Block ArenaPool::acquire(size_t bytes) {
   bytes = up_to_huge_page(std::max<size_t>(bytes, 1));
-  const State::Kept kept = m_state->take(bytes);
+  State::Kept kept{nullptr, 0};
+  {
+    const std::scoped_lock lock(process_mutex());
+    kept = m_state->take(bytes);
+  }
   if (kept.bytes >= bytes) return Block(kept.memory, Release{this, kept.bytes});
   if (kept.memory != nullptr) munmap(kept.memory, kept.bytes);
   uint8_t* memory = map_huge_pages(bytes);
-  return Block(memory, Release{this, memory == nullptr ? 0 : bytes});
+  if (memory != nullptr) return Block(memory, Release{this, bytes});
+  const std::scoped_lock lock(process_mutex());
+  --m_state->in_flight;
+  return Block(nullptr, Release{this, 0});
 }
 
 void ArenaPool::release(uint8_t* memory, size_t bytes) {
-  State::Kept unwanted{memory, bytes};
+  State::Kept unwanted{nullptr, 0};
   {
     const std::scoped_lock lock(process_mutex());
-    m_state->kept.push_back(unwanted);
-    if (m_state->kept.size() <= k_kept_blocks) return;
-    // Give up the smallest: the others serve whatever it could.
-    auto smallest = std::min_element(m_state->kept.begin(), m_state->kept.end(),
-                                     [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-    unwanted = *smallest;
-    m_state->kept.erase(smallest);
+    --m_state->in_flight;
+    m_state->kept.push_back({memory, bytes});
+    size_t count = k_kept_blocks;
+    if (++m_state->acquisitions == k_remembered_acquisitions) {
+      count = std::min(count, m_state->most_in_flight);
+      m_state->acquisitions = 0;
+      m_state->most_in_flight = m_state->in_flight;
+    }
+    unwanted = m_state->take_beyond(count);
   }
-  munmap(unwanted.memory, unwanted.bytes);
+  if (unwanted.memory != nullptr) munmap(unwanted.memory, unwanted.bytes);
 }
 
 void advise_huge_pages(void* memory, size_t bytes) {

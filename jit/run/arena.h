@@ -7,7 +7,8 @@
 namespace kiln {
 
 /// Scratch memory of calls in flight, from a multiple of huge pages on, contents undefined. A released block is kept for the
-/// next call, because fresh pages cost more than the kernels that touch them. Threading: any thread at once.
+/// next call, because fresh pages cost more than the kernels that touch them; but no more blocks than calls were in flight at
+/// once among the last ones. Threading: any thread at once.
 /// After fork the child must not release blocks acquired before it (it never does: a call in flight belongs
 /// to a thread that the child does not have).
 class ArenaPool {

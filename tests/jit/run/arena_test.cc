@@ -1,7 +1,9 @@
 #include "jit/run/arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -29,6 +31,21 @@ TEST(ArenaPool, ALargerBlockTakesThePlaceOfTheLargestKeptOne) {
   ArenaPool::shared().acquire(k_bytes).reset();
   uint8_t* larger = ArenaPool::shared().acquire(k_bytes + 1).get();
   EXPECT_EQ(ArenaPool::shared().acquire(k_bytes).get(), larger);
+}
+
+TEST(ArenaPool, WhatOnlyCallsAtOnceNeededIsGivenBackLater) {
+  constexpr size_t k_bytes = size_t{6} << 20;
+  auto one = ArenaPool::shared().acquire(k_bytes), other = ArenaPool::shared().acquire(k_bytes);
+  uint8_t* const blocks[] = {one.get(), other.get()};
+  one.reset();
+  other.reset();
+  const auto are_mapped = [&] {
+    unsigned char resident = 0;
+    return std::ranges::count_if(blocks, [&](uint8_t* block) { return mincore(block, 1, &resident) == 0; });
+  };
+  EXPECT_EQ(are_mapped(), 2);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(ArenaPool::shared().acquire(k_bytes));
+  EXPECT_LE(are_mapped(), 1);
 }
 
 TEST(ArenaPool, ManyThreadsMayShareIt) {
