@@ -17,7 +17,7 @@ from .step_programs import make_step
 # Labels that paths are through, of all samples, from which on programs take less time than torch's loops.
 LEAST_LABELS = 128
 _DTYPES = (torch.float32, torch.float64)
-_REDUCTIONS = ("none", "mean", "sum")  # by torch's numbers
+_number_of = functional._Reduction.get_enum  # of a reduction: what torch.ctc_loss knows it by
 
 
 @torch.library.custom_op("kiln::ctc_loss", mutates_args=())
@@ -70,9 +70,9 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     has_gradient = x.requires_grad and torch.is_grad_enabled()
     losses, _ = torch.ops.kiln.ctc_loss(x, *operands, blank, zero_infinity, has_gradient)
     losses = torch.where(losses.isinf(), 0.0, losses) if zero_infinity else losses
-    if _REDUCTIONS[reduction] == "mean":
+    if reduction == _number_of("mean"):
         return (losses / operands[2].to(losses.dtype).clamp_min(1)).mean()
-    if _REDUCTIONS[reduction] == "sum":
+    if reduction == _number_of("sum"):
         return losses.sum()
     return losses.squeeze(0) if is_one else losses
 
@@ -110,9 +110,9 @@ def _padded(targets: torch.Tensor, lengths, as_tensor: torch.Tensor) -> torch.Te
 
 def functional_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):
     """torch.nn.functional.ctc_loss."""
-    if reduction not in _REDUCTIONS or not compat.adapter().is_fake(log_probs):
+    if not compat.adapter().is_fake(log_probs):
         return functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
-    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, _REDUCTIONS.index(reduction), zero_infinity)
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, _number_of(reduction), zero_infinity)
 
 
 compat.adapter().see_as({torch.ctc_loss: ctc_loss, functional.ctc_loss: functional_ctc_loss})
