@@ -343,6 +343,16 @@ def _is_composite(op) -> bool:
     )
 
 
+@contextlib.contextmanager
+def _left(mode):
+    """Within, the innermost mode is not entered."""
+    mode.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        mode.__enter__()
+
+
 class FunctionInterceptor(TorchFunctionMode):
     """While it is entered and not paused, run(function, arguments, keywords) takes the place of each function of torch that this
     thread calls, but for those that `run` and functions of torch call."""
@@ -354,17 +364,9 @@ class FunctionInterceptor(TorchFunctionMode):
     def __torch_function__(self, function, types, arguments=(), keywords=None):
         return self._run(function, arguments, keywords or {})
 
-    @contextlib.contextmanager
     def paused(self):
         """Does nothing within its own `run`, and below a mode that was entered later."""
-        if _get_current_function_mode() is not self:
-            yield
-            return
-        self.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            self.__enter__()
+        return _left(self) if _get_current_function_mode() is self else contextlib.nullcontext()
 
 
 class OpInterceptor(TorchDispatchMode):
@@ -389,13 +391,8 @@ class OpInterceptor(TorchDispatchMode):
     def is_innermost(self) -> bool:
         return _get_current_dispatch_mode() is self
 
-    @contextlib.contextmanager
     def paused(self):
-        self.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            self.__enter__()
+        return _left(self)
 
 
 def has_dispatch_modes() -> bool:

@@ -35,6 +35,10 @@ def _expanded(expression: sympy.Expr) -> Dim:
     return int(expression) if expression.is_Integer else expression
 
 
+def dims_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
+    return tuple(map(dim_of, tensor.shape))
+
+
 def strides_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
     """As dims, of a tensor with elements; of one without, nothing reads them."""
     return tuple(s if isinstance(s, int) else _expanded(compat.adapter().stride_expression(s)) for s in tensor.stride())
@@ -58,7 +62,7 @@ def type_of(tensor) -> tuple[str, tuple[Dim, ...]]:
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise Unsupported(f"dtype {tensor.dtype}")
-    return dtype, tuple(map(dim_of, tensor.shape))
+    return dtype, dims_of(tensor)
 
 
 def layout_of(node: fx.Node) -> tuple:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from . import compat
-from .builder import dim_of, strides_of
+from .builder import dims_of, strides_of
 from .distributions import DISTRIBUTIONS
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
@@ -164,11 +164,7 @@ def table_of_pieces() -> dict:
 
 
 def _is_of_type(value: torch.Tensor, expected: torch.Tensor) -> bool:
-    return (value.dtype, _dims(value), value.device) == (expected.dtype, _dims(expected), expected.device)
-
-
-def _dims(tensor: torch.Tensor) -> list:
-    return [dim_of(extent) for extent in tensor.shape]
+    return (value.dtype, dims_of(value), value.device) == (expected.dtype, dims_of(expected), expected.device)
 
 
 def _is_laid_out_anew(result: fx.Node, value: torch.Tensor, pieces: Pieces) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .binding import given
-from .builder import dim_of, strides_of
+from .builder import dim_of, dims_of, strides_of
 from .nodes import gives_view
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
@@ -76,7 +76,7 @@ def _is_alike(node: fx.Node, other: fx.Node) -> bool:
 
 
 def _layout(tensor: torch.Tensor) -> tuple:
-    return tensor.dtype, list(map(dim_of, tensor.shape)), strides_of(tensor)
+    return tensor.dtype, dims_of(tensor), strides_of(tensor)
 
 
 def _whole_in(node: fx.Node, inside: set) -> Whole | None:
@@ -155,7 +155,7 @@ def _stand_in(fallback: fx.Graph, node: fx.Node, sizes: _Sizes) -> fx.Node:
     tensor = node.meta.get("val")
     if not isinstance(tensor, torch.Tensor):
         raise Unsupported(f"{node.name} is not to be had of the subgraph's inputs")
-    shape, strides = ([sizes.of(d) for d in dims] for dims in (map(dim_of, tensor.shape), strides_of(tensor)))
+    shape, strides = ([sizes.of(d) for d in dims] for dims in (dims_of(tensor), strides_of(tensor)))
     options = {"dtype": tensor.dtype, "device": tensor.device}
     memory = fallback.call_function(aten.empty_strided.default, (shape, strides), options)
     return fallback.call_function(aten.zeros_like.default, (memory,))
