@@ -42,6 +42,7 @@ constexpr int64_t k_direct_b_bytes = 512 << 10;  // below it, B is read where it
 constexpr int64_t k_direct_a_bytes = 64 << 10;   // below it, A is
 constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the caches when a tile is stored
 constexpr int64_t k_rows_to_repay_packing = 48;
+constexpr int64_t k_rows_to_repay_aligning = 16;  // where B's rows begin anywhere in a vector, so that loads cross lines
 constexpr int64_t k_lanes_to_transpose = 4;
 constexpr int64_t k_page_bytes = 4096;
 constexpr int64_t k_first_level_bytes = 32 << 10;  // where the machine does not say
@@ -135,8 +136,10 @@ ReadB choose_read_b(const GemmProblem& problem) {
   const GemmOperand& b = problem.b;
   if (problem.panel_steps() > 0) return ReadB::placed;
   if (problem.reads_b_directly()) {
-    const bool is_cheap = is_small_b(problem) && !problem.converts(problem.b);
-    return is_cheap || problem.gemm->m < k_rows_to_repay_packing ? ReadB::direct : ReadB::panels;
+    const bool is_aligned = b.k_stride % problem.sum_lanes() == 0;
+    const bool is_cheap = is_small_b(problem) && !problem.converts(b) && is_aligned;
+    const int64_t repaid_by = is_aligned ? k_rows_to_repay_packing : k_rows_to_repay_aligning;
+    return is_cheap || problem.gemm->m < repaid_by ? ReadB::direct : ReadB::panels;
   }
   const bool transposable = problem.sum_lanes() >= k_lanes_to_transpose;
   return b.k_lanes && transposable ? ReadB::transposed : ReadB::panels;
