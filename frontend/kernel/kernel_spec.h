@@ -74,6 +74,8 @@ struct GemmGroups {
   bool operator==(const GemmGroups&) const = default;
 };
 
+std::string_view to_string(GemmGroups::Along along);
+
 /// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
 ///
 /// A and B are expressions too (`a`, `b`): bodies over (b…, m, k) and (b…, k, n) with one result each; the common
