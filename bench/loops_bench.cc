@@ -122,7 +122,7 @@ class Runner {
  public:
   Runner(const KernelSpec& spec, const Image& image) : m_loaded(image) {
     for (const BufferSpec& buffer : spec.buffers) {
-      const size_t size = static_cast<size_t>(buffer.elements) * size_of(buffer.dtype);
+      const size_t size = buffer.bytes();
       auto* data = static_cast<float*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
       std::memset(data, 0, size);
       for (int64_t i = 0; buffer.dtype == DType::f32 && i < buffer.elements; ++i) {

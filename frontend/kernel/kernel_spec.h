@@ -19,6 +19,7 @@ struct BufferSpec {
   DType dtype = DType::f32;
   int64_t elements = 0;
   BufferRole role = BufferRole::input;
+  uint64_t bytes() const { return static_cast<uint64_t>(elements) * size_of(dtype); }
   bool operator==(const BufferSpec&) const = default;
 };
 

@@ -68,9 +68,7 @@ MemoryPlan scratch_of(const Plan& plan) {
   }
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan.buffers[i];
-    if (buffer.kind == BufferKind::temporary) {
-      recorder.set_bytes(i, static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype));
-    }
+    if (buffer.kind == BufferKind::temporary) recorder.set_bytes(i, buffer.bytes());
   }
   return plan_memory(recorder.lifetimes());
 }
@@ -180,7 +178,6 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
   std::vector<flatbuffers::Offset<fb::Buffer>> buffers;
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan.buffers[i];
-    const uint64_t bytes = static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype);
     switch (buffer.kind) {
       case BufferKind::input:
         buffers.push_back(write_argument(builder, fb::Place::input, buffer.index,
@@ -193,7 +190,7 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
                                          plan.region.output_strides()[buffer.index]));
         break;
       case BufferKind::temporary:
-        buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], bytes));
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], buffer.bytes()));
         break;
       case BufferKind::constant: {
         const std::vector<uint8_t>& data = plan.constants[buffer.index];
