@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "backends/schedule_bytes.h"
+#include "base/ceil_div.h"
 #include "cache/format/artifact_bytes.h"
 #include "frontend/kernel/overwrites.h"
 #include "jit/build/link/memory_planner.h"
@@ -194,7 +195,7 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
         break;
       case BufferKind::constant: {
         const std::vector<uint8_t>& data = plan.constants[buffer.index];
-        constant_bytes.resize((constant_bytes.size() + 63) / 64 * 64);
+        constant_bytes.resize(round_up(constant_bytes.size(), 64));
         buffers.push_back(fb::CreateBuffer(builder, fb::Place::constant, 0, constant_bytes.size(), data.size()));
         constant_bytes.insert(constant_bytes.end(), data.begin(), data.end());
         break;
