@@ -43,6 +43,7 @@ struct ArenaPool::State {
   };
   std::vector<Kept> kept;
   size_t in_flight = 0, most_in_flight = 0, acquisitions = 0;
+  uint32_t process = fork_depth();  // that the calls in flight are of
 
   /// The smallest that fits, else the largest, which a larger one is to replace: as many are kept as were in flight at once.
   Kept take(size_t bytes);
@@ -51,6 +52,10 @@ struct ArenaPool::State {
 };
 
 ArenaPool::State::Kept ArenaPool::State::take(size_t bytes) {
+  if (process != fork_depth()) {  // this one is a forked child, which has no call yet
+    process = fork_depth();
+    in_flight = most_in_flight = 0;
+  }
   most_in_flight = std::max(most_in_flight, ++in_flight);
   if (kept.empty()) return {nullptr, 0};
   const auto is_better = [&](const Kept& a, const Kept& b) {
