@@ -44,9 +44,7 @@ std::string text_of(const KernelSpec& spec, const Body& body) {
 }
 
 Neighbourhood neighbourhood_of(const KernelSpec& spec, const GemmSpec& gemm) {
-  const std::string_view groups = !gemm.groups                                 ? ""
-                                  : gemm.groups->along == GemmGroups::Along::m ? " groups m"
-                                                                               : " groups k";
+  const std::string groups = gemm.groups ? fmt::format(" groups {}", to_string(gemm.groups->along)) : "";
   return {fmt::format("{}{} {} a{} b{} c{}", kind_name(spec), groups, to_string(gemm.dtype), text_of(spec, gemm.a),
                       text_of(spec, gemm.b), text_of(spec, gemm.epilogue)),
           logarithms({product(gemm.batch), gemm.m, gemm.n, gemm.k})};

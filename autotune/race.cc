@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "autotune/host_watch.h"
+#include "autotune/machine_lock.h"
 #include "autotune/quantile.h"
 
 namespace kiln {
@@ -196,6 +198,29 @@ std::string Entrant::why_dropped() const {
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules) {
   if (entrants.empty()) return invalid_argument("a race without entrants");
   return Race(entrants, take_sample, rules).run();
+}
+
+Expected<size_t> race_alone(std::vector<Entrant>& entrants, const TakeSample& take_sample, const BestSoFar& note_best,
+                            HostState& host) {
+  std::vector<size_t> numbers;
+  std::vector<Entrant> field;
+  for (size_t i = 0; i < entrants.size(); ++i) {
+    if (!entrants[i].status.ok()) continue;
+    numbers.push_back(i);
+    field.emplace_back().description = entrants[i].description;
+  }
+  HostWatch watch;
+  double best = HUGE_VAL;
+  const auto winner = race(field, [&](size_t index, double expected_seconds) {
+    const auto alone = MachineLock::exclusive();
+    auto sample = take_sample(numbers[index], expected_seconds);
+    if (sample.ok()) watch.note(*sample);
+    if (sample.ok() && sample->seconds < best) note_best(best = sample->seconds);
+    return sample;
+  });
+  host = watch.state();
+  for (size_t i = 0; i < numbers.size(); ++i) entrants[numbers[i]] = std::move(field[i]);
+  return winner.ok() ? Expected<size_t>(numbers[*winner]) : winner;
 }
 
 }  // namespace kiln

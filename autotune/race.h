@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autotune/measure.h"
+#include "autotune/record.h"
 #include "base/expected.h"
 
 namespace kiln {
@@ -53,5 +54,13 @@ using TakeSample = std::function<Expected<TimeSample>(size_t index, double expec
 /// busy that turns say nothing, an incumbent whose least sample is slower than the other's by `margin` does not win by turns.
 /// Errors: none of the entrants': who fails drops out. internal when the incumbent fails.
 Expected<size_t> race(std::vector<Entrant>& entrants, const TakeSample& take_sample, const RaceRules& rules = {});
+
+/// Told the least time of a repetition so far. [seconds]
+using BestSoFar = std::function<void(double)>;
+
+/// race() between those of the entrants that nothing is known against, with nobody else on this machine timing or compiling
+/// beside a sample; samples of an earlier race do not count. `host`: how the machine was meanwhile.
+Expected<size_t> race_alone(std::vector<Entrant>& entrants, const TakeSample& take_sample, const BestSoFar& note_best,
+                            HostState& host);
 
 }  // namespace kiln

@@ -167,7 +167,7 @@ Expected<std::unique_ptr<BenchKernel>> make_kernel(const char* text, const Targe
     void*& pointer = kernel->pointers.emplace_back(nullptr);
     if (buffer.kind == BufferKind::constant) pointer = kernel->plan.constants[buffer.index].data();
     if (buffer.kind != BufferKind::temporary) continue;
-    kernel->temporaries.push_back(pages(static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype)));
+    kernel->temporaries.push_back(pages(buffer.bytes()));
     pointer = kernel->temporaries.back().get();
   }
   return kernel;

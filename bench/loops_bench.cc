@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "backends/cpu/compile/backend.h"
+#include "base/ceil_div.h"
 #include "tests/backends/cpu/loaded_image.h"
 #include "tests/conformance/loops_cases.h"
 
@@ -122,8 +123,8 @@ class Runner {
  public:
   Runner(const KernelSpec& spec, const Image& image) : m_loaded(image) {
     for (const BufferSpec& buffer : spec.buffers) {
-      const size_t size = static_cast<size_t>(buffer.elements) * size_of(buffer.dtype);
-      auto* data = static_cast<float*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+      const size_t size = buffer.bytes();
+      auto* data = static_cast<float*>(std::aligned_alloc(64, round_up(size, 64)));
       std::memset(data, 0, size);
       for (int64_t i = 0; buffer.dtype == DType::f32 && i < buffer.elements; ++i) {
         data[i] = static_cast<float>(i % 1009) / 500 - 1;

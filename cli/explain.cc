@@ -11,7 +11,6 @@
 #include "client/client.h"
 #include "client/nearest/nearest.h"
 #include "frontend/canonical/canonical.h"
-#include "frontend/infer/bind_symbols.h"
 #include "frontend/text/summary.h"
 
 namespace kiln::cli {
@@ -33,16 +32,14 @@ struct Subject {
 };
 
 Expected<Subject> subject_of_graph(const Session& session, const ExplainOptions& options) {
-  KILN_ASSIGN_OR_RETURN(const Graph graph, read_graph(options.first));
   KILN_ASSIGN_OR_RETURN(const auto symbols, parse_symbols(options.symbols));
-  KILN_ASSIGN_OR_RETURN(const auto extents, symbol_values(graph, symbols));
+  KILN_ASSIGN_OR_RETURN(const Graph graph, read_bound_graph(options.first, symbols));
   KILN_ASSIGN_OR_RETURN(const auto client, Client::create(session.loaded()));
-  KILN_ASSIGN_OR_RETURN(const auto lookup, client->look_up(graph, extents));
-  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, extents));
+  KILN_ASSIGN_OR_RETURN(const auto lookup, client->look_up(graph));
   Subject subject{.key = {.key = lookup.key.to_hex(),
-                          .name = summary(bound),
+                          .name = summary(graph),
                           .parts = parts_of({{"key_parts", Json::parse(lookup.key_parts)}}),
-                          .graph = canonicalise(bound).graph},
+                          .graph = canonicalise(graph).graph},
                   .cached = lookup.program != nullptr};
   if (!subject.cached) subject.miss = lookup.detail;
   return subject;

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/nearest.h"
 #include "base/split.h"
+#include "frontend/infer/bind_symbols.h"
 #include "frontend/text/text.h"
 #include "frontend/wire/wire.h"
 
@@ -75,6 +76,12 @@ Expected<std::vector<int64_t>> symbol_values(const Graph& graph, const std::map<
     values.push_back(found->second);
   }
   return values;
+}
+
+Expected<Graph> read_bound_graph(const std::string& path, const std::map<std::string, int64_t>& symbols) {
+  KILN_ASSIGN_OR_RETURN(const Graph graph, read_graph(path));
+  KILN_ASSIGN_OR_RETURN(const auto extents, symbol_values(graph, symbols));
+  return bind_symbols(graph, extents);
 }
 
 }  // namespace kiln::cli

@@ -20,4 +20,7 @@ Expected<std::map<std::string, int64_t>> parse_symbols(const std::vector<std::st
 /// name that is no symbol of it.
 Expected<std::vector<int64_t>> symbol_values(const Graph& graph, const std::map<std::string, int64_t>& symbols);
 
+/// read_graph's graph with these values of its symbols in their place. Errors: read_graph's and symbol_values'.
+Expected<Graph> read_bound_graph(const std::string& path, const std::map<std::string, int64_t>& symbols);
+
 }  // namespace kiln::cli

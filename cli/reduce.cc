@@ -11,7 +11,6 @@
 #include "cli/check_graph.h"
 #include "cli/command.h"
 #include "cli/graph_file.h"
-#include "frontend/infer/bind_symbols.h"
 #include "frontend/text/text.h"
 
 namespace kiln::cli {
@@ -62,10 +61,8 @@ Fate look_at(Client& client, const Graph& graph, uint64_t seed) {
 
 ExitCode run_reduce(Session& session, const ReduceOptions& options) {
   using Clock = std::chrono::steady_clock;
-  KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
   KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
-  KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, symbols));
-  KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
+  KILN_CLI_ASSIGN(session, const Graph graph, read_bound_graph(options.file, symbols));
   KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
 
   const Fate wanted = look_at(*client, graph, options.seed);

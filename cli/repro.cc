@@ -9,7 +9,6 @@
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "client/client.h"
-#include "frontend/infer/bind_symbols.h"
 #include "frontend/ops/element_evaluator.h"
 
 namespace kiln::cli {
@@ -101,9 +100,7 @@ ExitCode print(const Session& session, const Bundle& bundle, const std::vector<R
 
 ExitCode repro(Session& session, const ReproOptions& options) {
   KILN_CLI_ASSIGN(session, const Bundle bundle, read_bundle(options.bundle));
-  KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.bundle + "/graph.kiln"));
-  KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, bundle.symbols));
-  KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
+  KILN_CLI_ASSIGN(session, const Graph graph, read_bound_graph(options.bundle + "/graph.kiln", bundle.symbols));
   KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
   KILN_CLI_ASSIGN(session, const Client::Compiled compiled, client->compile(graph, {}));
   const Program& program = *compiled.program;

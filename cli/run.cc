@@ -12,7 +12,6 @@
 #include "cli/command.h"
 #include "cli/graph_file.h"
 #include "client/client.h"
-#include "frontend/infer/bind_symbols.h"
 
 namespace kiln::cli {
 namespace {
@@ -129,10 +128,8 @@ ExitCode print_report(const Session& session, const Graph& graph, const Program&
 
 ExitCode run(Session& session, const RunOptions& options) {
   using Milliseconds = std::chrono::duration<double, std::milli>;
-  KILN_CLI_ASSIGN(session, const Graph symbolic, read_graph(options.file));
   KILN_CLI_ASSIGN(session, const auto symbols, parse_symbols(options.symbols));
-  KILN_CLI_ASSIGN(session, const auto extents, symbol_values(symbolic, symbols));
-  KILN_CLI_ASSIGN(session, const Graph graph, bind_symbols(symbolic, extents));
+  KILN_CLI_ASSIGN(session, const Graph graph, read_bound_graph(options.file, symbols));
   KILN_CLI_ASSIGN(session, const auto client, Client::create(session.loaded()));
 
   Report report;

@@ -294,10 +294,9 @@ Expected<std::vector<Artifact>> Client::collect(const Graph& graph, const Compil
   return m_resolver->collect(digest, *known);
 }
 
-Expected<Resolver::Lookup> Client::look_up(const Graph& graph, std::span<const int64_t> symbol_values) {
+Expected<Resolver::Lookup> Client::look_up(const Graph& graph) {
   KILN_RETURN_IF_ERROR(check_outputs(graph));
-  KILN_ASSIGN_OR_RETURN(const Graph bound, bind_symbols(graph, symbol_values));
-  return m_resolver->find(canonicalise(bound).digest);
+  return m_resolver->find(canonicalise(graph).digest);
 }
 
 uint32_t Client::threads_of(const CompileOptions& options) const {

@@ -90,8 +90,8 @@ class Client {
   /// limits::k_client_streams another one is dropped for it. Errors: failed_precondition on the host.
   Expected<std::shared_ptr<DeviceStream>> stream_over(void* native);
 
-  /// Where a graph stands in the mapped cache; nothing is built and nothing is counted.
-  Expected<Resolver::Lookup> look_up(const Graph& graph, std::span<const int64_t> symbol_values);
+  /// Where a graph without symbols stands in the mapped cache; nothing is built and nothing is counted.
+  Expected<Resolver::Lookup> look_up(const Graph& graph);
 
   /// A framework's own bytes; nothing when absent.
   std::optional<std::span<const uint8_t>> find_capture(std::span<const uint8_t> key);

@@ -108,9 +108,8 @@ void BackgroundTuner::run() {
         asio::post(m_around.store_thread, [this, found] { m_around.supplies.keep(*found, m_around.store); });
       },
       [this, program](JobOutcome outcome) {
-        asio::post(m_around.io, [this, program, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
-          on_done(program, std::move(*outcome));
-        });
+        asio::post(m_around.io,
+                   [this, program, outcome = std::move(outcome)]() mutable { on_done(program, std::move(outcome)); });
       });
 }
 

@@ -338,9 +338,7 @@ void Server::Impl::submit(const JobTable::Job& job) {
       },
       std::move(keep),
       [this, key = job.key](JobOutcome outcome) {
-        asio::post(m_io, [this, key, outcome = std::make_shared<JobOutcome>(std::move(outcome))] {
-          on_built(key, std::move(*outcome));
-        });
+        asio::post(m_io, [this, key, outcome = std::move(outcome)]() mutable { on_built(key, std::move(outcome)); });
       });
   m_jobs.note_build(job.key, number);
 }

@@ -39,7 +39,7 @@ Expected<CandidateTrial> CandidateTrial::prepare(const KernelSpec& spec, Candida
   std::vector<CandidateBuffer> requested;
   for (uint32_t i = 0; i < spec.buffers.size(); ++i) {
     const BufferSpec& buffer = spec.buffers[i];
-    requested.push_back({static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype), {}, data.misalignment(i)});
+    requested.push_back({buffer.bytes(), {}, data.misalignment(i)});
     if (buffer.role == BufferRole::input && data.has_source(i)) {
       KILN_ASSIGN_OR_RETURN(requested.back().source, data.source(i));
     }

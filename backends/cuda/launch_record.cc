@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
+#include "base/ceil_div.h"
 #include "base/limits.h"
 
 namespace kiln::cuda {
@@ -154,8 +155,6 @@ bool has_place(const LaunchRecord& record, const PlanRecord& plan, const PlanTen
   return false;
 }
 
-size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-
 size_t pointer_bytes(const LaunchRecord& record) {
   return (record.buffers + record.workspace_parts.size() + 1) * sizeof(void*);
 }
@@ -169,7 +168,7 @@ bool takes(const KernelRecord& kernel, void* const* pointers) {
 
 uint64_t workspace_bytes(const LaunchRecord& record) {
   uint64_t bytes = 0;
-  for (const uint64_t each : record.workspace_parts) bytes += rounded_up(each, k_part_alignment);
+  for (const uint64_t each : record.workspace_parts) bytes += round_up(each, k_part_alignment);
   for (const PlanRecord& plan : record.plans) bytes = std::max(bytes, plan.workspace_bytes);
   return bytes;
 }
@@ -179,7 +178,7 @@ std::vector<void*> argument_pointers(const LaunchRecord& record, void* const* bu
   auto* part = static_cast<uint8_t*>(workspace);
   for (const uint64_t bytes : record.workspace_parts) {
     pointers.push_back(part);
-    part += rounded_up(bytes, k_part_alignment);
+    part += round_up(bytes, k_part_alignment);
   }
   pointers.push_back(status);
   return pointers;
@@ -197,7 +196,7 @@ std::span<const KernelRecord> alternative_for(const LaunchRecord& record, void* 
   }
 }
 
-size_t maps_offset(const LaunchRecord& record) { return rounded_up(pointer_bytes(record), 64); }
+size_t maps_offset(const LaunchRecord& record) { return round_up(pointer_bytes(record), 64); }
 
 size_t argument_bytes(const LaunchRecord& record, const KernelRecord& kernel) {
   if (kernel.maps.empty()) return pointer_bytes(record);
@@ -210,11 +209,11 @@ std::vector<uint8_t> pack(LaunchRecord record, const std::vector<std::vector<uin
   Writer measure;
   visit_record(measure, record);
   const size_t record_bytes = measure.bytes.bytes().size();
-  uint64_t end = rounded_up(k_head_bytes + record_bytes, k_stored_alignment);
+  uint64_t end = round_up(k_head_bytes + record_bytes, k_stored_alignment);
   const auto place = [&](size_t bytes, uint64_t& offset, uint64_t& kept_bytes) {
     offset = end;
     kept_bytes = bytes;
-    end = rounded_up(end + bytes, k_stored_alignment);
+    end = round_up(end + bytes, k_stored_alignment);
   };
   for (size_t i = 0; i < cubins.size(); ++i)
     place(cubins[i].size(), record.kernels[i].cubin_offset, record.kernels[i].cubin_bytes);

@@ -62,7 +62,7 @@ constexpr std::array k_keys = {
     ConfigKey{
         "client.deadline_ms", &Config::client_deadline_ms, "ms",
         "How long a client waits for a build before it falls back; the work goes on without it. Where kernels race "
-        "first, it waits an hour."},
+        "first, it waits much longer."},
     ConfigKey{
         "client.check", &Config::client_check, "",
         "Whether programs of captured graphs run beside torch, which is right where they differ: first (a program's "

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/ceil_div.h"
 #include "cache/format/artifact.h"
 
 /// The structs of a pack's file. Little endian, fixed width; docs/packs.md has the grammar.
@@ -50,7 +51,6 @@ static_assert(sizeof(PackedHead) == 120, "bump k_pack_version if this changes");
 inline uint64_t pack_manifest_size(uint64_t artifacts, uint64_t heads) {
   return artifacts * sizeof(PackedArtifact) + heads * sizeof(PackedHead);
 }
-inline uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
 /// Where the body begins: the first page after the manifest.
 inline uint64_t pack_body_offset(uint64_t artifacts, uint64_t heads) {
   return round_up(sizeof(PackHeader) + pack_manifest_size(artifacts, heads), KILN_PAGE_BYTES);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/ceil_div.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/trusted_file.h"

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/ceil_div.h"
 #include "base/limits.h"
 
 namespace kiln {

@@ -244,7 +244,6 @@ bool Grouper::is_made_beside(NodeId id, GroupId product) const {
     return false;
   std::set<NodeId> seen;
   std::vector<NodeId> pending{id};
-  bool has_heavy = false;
   while (!pending.empty() && seen.size() < k_beside_nodes) {
     const NodeId at = pending.back();
     pending.pop_back();
@@ -255,11 +254,12 @@ bool Grouper::is_made_beside(NodeId id, GroupId product) const {
       const bool is_pointwise = op.kind == OpKind::pointwise;
       if ((!is_pointwise && op.kind != OpKind::view) || !seen.insert(producer).second) continue;
       const bool is_heavy = is_pointwise && is_expensive(op);
-      has_heavy |= is_heavy && m_state.facts->elements[operand] == m_state.facts->elements[node.results[0]];
+      if (is_heavy && m_state.facts->elements[operand] == m_state.facts->elements[node.results[0]])
+        return !value_depends_on(node.results[0], product);
       if (!is_heavy) pending.push_back(producer);
     }
   }
-  return has_heavy && !value_depends_on(node.results[0], product);
+  return false;
 }
 
 Status Grouper::place(NodeId id) {

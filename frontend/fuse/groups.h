@@ -52,7 +52,6 @@ class Grouper {
   std::vector<std::vector<GroupId>> sources() const;
   void cut_a_ring();
   bool cut(GroupId group, const std::vector<bool>& waits_for_group);
-  bool reads_any(NodeId node, GroupId own, const std::vector<bool>& groups) const;
 
   GroupId add_group(GroupKind kind, NodeId node);
   /// Lowers the group, giving buffers to the virtual values that stand in the way; to those next to a single node one

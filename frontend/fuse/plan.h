@@ -21,6 +21,7 @@ struct PlanBuffer {
   int64_t elements = 0;
   /// Strides, in elements, of the values that launches name for it.
   std::vector<int64_t> strides;
+  uint64_t bytes() const { return static_cast<uint64_t>(elements) * size_of(dtype); }
 };
 
 struct Launch {

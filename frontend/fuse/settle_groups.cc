@@ -121,25 +121,9 @@ void Grouper::cut_a_ring() {
   assert(false && "the group with the first node of a ring has a part that waits for nothing of the ring");
 }
 
-bool Grouper::reads_any(NodeId node, GroupId own, const std::vector<bool>& groups) const {
-  std::vector<NodeId> pending{node};
-  while (!pending.empty()) {
-    const NodeId at = pending.back();
-    pending.pop_back();
-    for (const ValueId operand : graph().node(at).operands) {
-      if (operand == k_none || m_state.facts->is_input(operand)) continue;
-      const NodeId producer = graph().value(operand).producer;
-      const GroupId group = m_state.group_of[producer];
-      if (group == k_no_group) pending.push_back(producer);
-      if (group != k_no_group && group != own && groups[group]) return true;
-    }
-  }
-  return false;
-}
-
 bool Grouper::cut(GroupId id, const std::vector<bool>& waits_for_group) {
   std::set<NodeId> after;
-  const auto follows = [&](NodeId node) {
+  const auto waits = [&](NodeId node) {
     std::vector<NodeId> pending{node};
     while (!pending.empty()) {
       const NodeId at = pending.back();
@@ -147,14 +131,15 @@ bool Grouper::cut(GroupId id, const std::vector<bool>& waits_for_group) {
       for (const ValueId operand : graph().node(at).operands) {
         if (operand == k_none || m_state.facts->is_input(operand)) continue;
         const NodeId producer = graph().value(operand).producer;
-        if (after.contains(producer)) return true;
-        if (m_state.group_of[producer] == k_no_group) pending.push_back(producer);
+        const GroupId group = m_state.group_of[producer];
+        if (group == k_no_group) pending.push_back(producer);
+        if (group == id ? after.contains(producer) : group != k_no_group && waits_for_group[group]) return true;
       }
     }
     return false;
   };
   for (const NodeId node : m_groups[id].nodes) {  // ascending
-    if (follows(node) || reads_any(node, id, waits_for_group)) after.insert(node);
+    if (waits(node)) after.insert(node);
   }
   std::vector<NodeId>& nodes = m_groups[id].nodes;
   if (after.empty() || after.size() == nodes.size()) return false;

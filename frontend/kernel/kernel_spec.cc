@@ -183,7 +183,7 @@ std::string name_of(const KernelSpec& spec, const LoopsSpec& loops) {
 
 std::string name_of(const KernelSpec&, const GemmSpec& gemm) {
   std::string name = "gemm_";
-  if (gemm.groups) name += gemm.groups->along == GemmGroups::Along::m ? "groups_m_" : "groups_k_";
+  if (gemm.groups) name += fmt::format("groups_{}_", to_string(gemm.groups->along));
   name += fmt::format("{}_", to_string(gemm.dtype));
   if (!gemm.batch.empty()) name += joined(gemm.batch) + "x";
   name += fmt::format("{}x{}x{}_{}{}", gemm.m, gemm.n, gemm.k, operand_letter(gemm.a, gemm.a_value, gemm.a_pieces),
@@ -232,6 +232,8 @@ DType reduced_dtype(const LoopsSpec& loops, const Reduction& reduction) {
   }
   return accumulator_of(loops.body.exprs[reduction.value].dtype);
 }
+
+std::string_view to_string(GemmGroups::Along along) { return along == GemmGroups::Along::m ? "m" : "k"; }
 
 namespace {
 

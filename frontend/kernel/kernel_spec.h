@@ -19,6 +19,7 @@ struct BufferSpec {
   DType dtype = DType::f32;
   int64_t elements = 0;
   BufferRole role = BufferRole::input;
+  uint64_t bytes() const { return static_cast<uint64_t>(elements) * size_of(dtype); }
   bool operator==(const BufferSpec&) const = default;
 };
 
@@ -73,6 +74,8 @@ struct GemmGroups {
   Access ends;  // over (batch), plain; i32 or i64
   bool operator==(const GemmGroups&) const = default;
 };
+
+std::string_view to_string(GemmGroups::Along along);
 
 /// C[b…, m, n] = Σ_k A[b…, m, k] * B[b…, k, n], then `stores` of expressions over (b…, m, n).
 ///

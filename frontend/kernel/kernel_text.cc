@@ -124,9 +124,8 @@ class KernelPrinter {
   void print(const GemmSpec& gemm) {
     line(1, "product of {}: batch {}, m {}, n {}, k {}", to_string(gemm.dtype), list(gemm.batch), gemm.m, gemm.n,
          gemm.k);
-    if (gemm.groups) {
-      line(1, "groups along {}, ends {}", gemm.groups->along == GemmGroups::Along::m ? "m" : "k",
-           address(gemm.groups->ends));
+    if (const auto& groups = gemm.groups) {
+      line(1, "groups along {}, ends {}", to_string(groups->along), address(groups->ends));
     }
     print("a", gemm.a, gemm.a_value, a_extents(gemm), gemm.a_pieces);
     print("b", gemm.b, gemm.b_value, b_extents(gemm), gemm.b_pieces);

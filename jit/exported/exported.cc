@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/build_id.h"
+#include "base/ceil_div.h"
 #include "cache/sources/mounted_packs.h"
 #include "jit/exported/export_writer.h"
 #include "jit/run/arena.h"

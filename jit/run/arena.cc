@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "base/process_mutex.h"
 
 namespace kiln {
@@ -19,10 +20,6 @@ constexpr size_t k_huge_page_bytes = size_t{2} << 20;
 // Smaller blocks come from the allocator's heap, whose pages are there already.
 constexpr size_t k_advised_bytes = size_t{4} << 20;
 
-constexpr size_t up_to_huge_page(size_t bytes) {
-  return (bytes + k_huge_page_bytes - 1) / k_huge_page_bytes * k_huge_page_bytes;
-}
-
 /// Fresh pages from a multiple of huge pages on, so that the system can give huge ones from the first byte to the last: in small
 /// ones, which may lie anywhere, a kernel's workspace seems to crowd some sets of the second-level cache. Null where there are none.
 uint8_t* map_huge_pages(size_t bytes) {
@@ -30,7 +27,7 @@ uint8_t* map_huge_pages(size_t bytes) {
   if (memory == MAP_FAILED) return nullptr;
   auto* begin = static_cast<uint8_t*>(memory);
   const auto address = reinterpret_cast<uintptr_t>(begin);
-  const size_t before = up_to_huge_page(address) - address;
+  const size_t before = round_up(address, k_huge_page_bytes) - address;
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, k_huge_page_bytes - before);
   madvise(begin + before, bytes, MADV_HUGEPAGE);  // advice: refusal is harmless
@@ -46,6 +43,7 @@ struct ArenaPool::State {
   };
   std::vector<Kept> kept;
   size_t in_flight = 0, most_in_flight = 0, acquisitions = 0;
+  uint32_t process = fork_depth();  // that the calls in flight are of
 
   /// The smallest that fits, else the largest, which a larger one is to replace: as many are kept as were in flight at once.
   Kept take(size_t bytes);
@@ -54,6 +52,10 @@ struct ArenaPool::State {
 };
 
 ArenaPool::State::Kept ArenaPool::State::take(size_t bytes) {
+  if (process != fork_depth()) {  // this one is a forked child, which has no call yet
+    process = fork_depth();
+    in_flight = most_in_flight = 0;
+  }
   most_in_flight = std::max(most_in_flight, ++in_flight);
   if (kept.empty()) return {nullptr, 0};
   const auto is_better = [&](const Kept& a, const Kept& b) {
@@ -83,7 +85,7 @@ ArenaPool& ArenaPool::shared() {
 }
 
 ArenaPool::Block ArenaPool::acquire(size_t bytes) {
-  bytes = up_to_huge_page(std::max<size_t>(bytes, 1));
+  bytes = round_up(std::max<size_t>(bytes, 1), k_huge_page_bytes);
   State::Kept kept{nullptr, 0};
   {
     const std::scoped_lock lock(process_mutex());
@@ -119,7 +121,7 @@ void advise_huge_pages(void* memory, size_t bytes) {
   if (bytes < k_advised_bytes) return;
   auto* const begin = static_cast<uint8_t*>(memory);
   const auto address = reinterpret_cast<uintptr_t>(begin);
-  const size_t first = up_to_huge_page(address) - address;
+  const size_t first = round_up(address, k_huge_page_bytes) - address;
   const size_t last = bytes - (address + bytes) % k_huge_page_bytes;
   if (first < last) madvise(begin + first, last - first, MADV_HUGEPAGE);
 }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/aligned_elements.h"
+#include "base/ceil_div.h"
 #include "base/flatbuffer_values.h"
 #include "base/limits.h"
 #include "frontend/ir/graph.h"
@@ -76,8 +77,8 @@ class ProgramLoader {
       KILN_RETURN_IF_ERROR(read_call(*m_stored.calls()->Get(static_cast<uint32_t>(i))));
     }
     KILN_RETURN_IF_ERROR(check_outputs());
-    m_program->m_scratch_bytes = (m_stored.scratch_bytes() + m_plan_scratch_bytes + 63) / 64 * 64;
-    m_program->m_workspace_bytes = (m_program->m_workspace_bytes + 63) / 64 * 64;
+    m_program->m_scratch_bytes = round_up(m_stored.scratch_bytes() + m_plan_scratch_bytes, 64);
+    m_program->m_workspace_bytes = round_up(m_program->m_workspace_bytes, 64);
     if (LaunchProfile::is_wanted()) m_program->m_profile = std::make_unique<LaunchProfile>(m_program->m_steps.size());
     return std::shared_ptr<const Program>(std::move(m_program));
   }

@@ -15,6 +15,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "base/ceil_div.h"
 #include "base/limits.h"
 #include "base/memfd.h"
 #include "jit/worker/send_struct.h"
@@ -39,8 +40,6 @@ static_assert(KILN_EXECUTOR_STEPS >= limits::k_timed_launches);
 Status system_error(std::string_view what) {
   return error(StatusCode::resource_exhausted, "execution worker: {}: {}", what, std::strerror(errno));
 }
-
-uint64_t align_up(uint64_t bytes) { return (bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes; }
 
 /// ok with the reply; deadline_exceeded; unavailable when the worker is dead.
 Expected<kiln_executor_reply> receive_reply(int socket, Deadline deadline) {
@@ -115,7 +114,7 @@ Expected<std::vector<std::span<uint8_t>>> ProcessRunner::prepare(std::span<const
       KILN_ASSIGN_OR_RETURN(buffer.mapping, SampleMapping::create(wanted.source, wanted.size_bytes));
     } else {
       buffer.offset = m_used_bytes + wanted.offset_bytes;
-      m_used_bytes = align_up(buffer.offset + buffer.size_bytes) + k_red_zone_bytes;
+      m_used_bytes = round_up(buffer.offset + buffer.size_bytes, k_alignment_bytes) + k_red_zone_bytes;
     }
   }
   KILN_RETURN_IF_ERROR(ensure_capacity());
@@ -134,7 +133,7 @@ Status ProcessRunner::ensure_capacity() {
   if (m_used_bytes <= m_capacity_bytes) return {};
   unmap();
   const uint64_t step = std::max<uint64_t>(std::bit_floor(m_used_bytes) / 4, k_red_zone_bytes);
-  const uint64_t capacity = (m_used_bytes + step - 1) / step * step;
+  const uint64_t capacity = round_up(m_used_bytes, step);
   KILN_RETURN_IF_ERROR(ensure_memory(capacity));
   void* address = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, data_fd(), 0);
   if (address == MAP_FAILED) return system_error("mapping buffers");

@@ -208,6 +208,25 @@ TEST(Race, a_machine_that_is_never_quiet_has_few_samples_taken_again) {
   EXPECT_EQ(disturbed, 3 + 2 + 1);
 }
 
+TEST(Race, who_dropped_out_before_is_not_sampled_and_the_winner_is_told_by_its_number_among_all) {
+  Track track({1.0, 0.1, 0.5, 0.9});
+  std::vector<Entrant> entrants(4);
+  entrants[1] = {.description = "wrong", .seconds = {0.1}, .status = error(StatusCode::aborted, "wrong")};
+  entrants[2].seconds = {0.001};  // of an earlier race
+  std::vector<double> told;
+  HostState host;
+  const TakeSample take_sample = [&](size_t index, double) {
+    EXPECT_NE(index, 1u);
+    return track.sample(index);
+  };
+  const auto winner = race_alone(entrants, take_sample, [&](double seconds) { told.push_back(seconds); }, host);
+  EXPECT_EQ(winner.value(), 2u);
+  EXPECT_EQ(entrants[1].why_dropped(), "wrong");
+  EXPECT_GT(*std::ranges::min_element(entrants[2].seconds), 0.1);
+  EXPECT_TRUE(std::ranges::is_sorted(told, std::greater<>()));
+  EXPECT_GT(host.processors, 0u);
+}
+
 TEST(Race, one_entrant_needs_no_race) {
   Track track({1.0});
   EXPECT_EQ(track.winner(), 0);

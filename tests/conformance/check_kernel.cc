@@ -47,7 +47,7 @@ Buffers make_buffers(const KernelSpec& spec, const CheckOptions& options) {
   constexpr uint8_t k_nan = 0xFF;  // in each byte
   Buffers buffers;
   for (const BufferSpec& buffer : spec.buffers) {
-    const size_t element = size_of(buffer.dtype), bytes = static_cast<size_t>(buffer.elements) * element;
+    const size_t element = size_of(buffer.dtype), bytes = buffer.bytes();
     const size_t slack = options.off_by_an_element ? 16 - (bytes + element) % 16 : 0;
     buffers.push_back(std::make_unique<GuardedBuffer>(bytes, slack));
     if (is_floating(buffer.dtype)) std::ranges::fill(buffers.back()->bytes(), k_nan);

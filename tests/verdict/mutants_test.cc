@@ -81,7 +81,7 @@ Memory interpreted(const KernelSpec& original, const KernelSpec& spec, const Can
   std::vector<void*> pointers;
   for (size_t i = 0; i < original.buffers.size(); ++i) {
     const BufferSpec& buffer = original.buffers[i];
-    memory.emplace_back(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype));
+    memory.emplace_back(buffer.bytes());
     if (buffer.role != BufferRole::output) std::ranges::copy(trial.initial(i), memory.back().begin());
   }
   for (auto& bytes : memory) pointers.push_back(bytes.data());

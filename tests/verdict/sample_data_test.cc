@@ -12,7 +12,7 @@ namespace {
 
 std::vector<double> filled(const KernelSpec& spec, uint32_t buffer, uint64_t seed = 17) {
   const BufferSpec& form = spec.buffers[buffer];
-  std::vector<uint8_t> bytes(static_cast<size_t>(form.elements) * size_of(form.dtype));
+  std::vector<uint8_t> bytes(form.bytes());
   EXPECT_TRUE(SampleData(spec, seed).fill(buffer, bytes).ok());
   std::vector<double> values;
   for (int64_t i = 0; i < form.elements; ++i) {

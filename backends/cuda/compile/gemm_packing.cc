@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "base/limits.h"
 
 namespace kiln::cuda {
@@ -23,7 +24,7 @@ Layout layout_of(const GemmProblem& problem, const GemmOperand& operand) {
   const int64_t line = k_line_bytes / static_cast<int64_t>(size_of(problem.gemm->dtype));
   Layout layout{.batches = operand.has_batch ? problem.batches : 1, .rows = problem.gemm->k, .row = operand.outer};
   if (!operand.outer_is_adjacent) std::swap(layout.rows, layout.row);
-  layout.pitch = (layout.row + line - 1) / line * line;
+  layout.pitch = round_up(layout.row, line);
   return layout;
 }
 

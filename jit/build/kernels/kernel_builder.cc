@@ -63,8 +63,7 @@ double judging_cost_of(const KernelSpec& spec) {
   constexpr double k_operations_per_byte = 3;
   double bytes = 0;
   for (const BufferSpec& buffer : spec.buffers) {
-    if (buffer.role != BufferRole::input)
-      bytes += static_cast<double>(buffer.elements) * static_cast<double>(size_of(buffer.dtype));
+    if (buffer.role != BufferRole::input) bytes += static_cast<double>(buffer.bytes());
   }
   return cost_of(spec) + k_operations_per_byte * bytes;
 }

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <unordered_map>
 
-#include "autotune/host_watch.h"
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "autotune/record.h"
@@ -45,9 +43,6 @@ std::vector<NearSchedule> schedules_of(const TuningJob& job, const BuildTarget& 
   return schedules;
 }
 
-/// Told the least time of a repetition so far. [seconds]
-using BestSoFar = std::function<void(double)>;
-
 /// One race, from candidates to a winner that passed its verdict.
 class KernelTuning {
  public:
@@ -74,7 +69,7 @@ class KernelTuning {
         m_built = std::move(built).value();
         return {};
       }
-      m_candidates[m_winner].entrant.status = built.status();  // wrong: the others race again
+      m_entrants[m_winner].status = built.status();  // wrong: the others race again
     }
   }
 
@@ -92,10 +87,9 @@ class KernelTuning {
   TuningRecord record() const {
     TuningRecord record{
         kernel_name(m_job.kernel.spec()), to_string(m_machine), m_host, static_cast<uint32_t>(m_winner), {}};
-    for (const Candidate& candidate : m_candidates) {
-      const NearSchedule made_by = candidate.made_by ? *candidate.made_by : NearSchedule{};
-      record.candidates.push_back(
-          TuningRecord::Candidate::of(candidate.entrant, made_by.schedule.bytes, made_by.origin));
+    for (size_t i = 0; i < m_candidates.size(); ++i) {
+      const NearSchedule made_by = m_candidates[i].made_by ? *m_candidates[i].made_by : NearSchedule{};
+      record.candidates.push_back(TuningRecord::Candidate::of(m_entrants[i], made_by.schedule.bytes, made_by.origin));
     }
     return record;
   }
@@ -104,14 +98,11 @@ class KernelTuning {
   struct Candidate {
     const NearSchedule* made_by = nullptr;  // null: the incumbent, of whom only the code is known
     Image image;
-    Entrant entrant;
   };
 
   void add(std::string description, const NearSchedule* made_by, Image image) {
-    Candidate& candidate = m_candidates.emplace_back();
-    candidate.made_by = made_by;
-    candidate.image = std::move(image);
-    candidate.entrant.description = std::move(description);
+    m_candidates.push_back({made_by, std::move(image)});
+    m_entrants.emplace_back().description = std::move(description);
   }
 
   /// On the threads that the build may have, before anything is timed. Two schedules that make the same code race once.
@@ -134,7 +125,7 @@ class KernelTuning {
       }
       const std::string& description = m_schedules[i].schedule.description;
       add(description, &m_schedules[i], images[i].ok() ? std::move(*images[i]) : Image{});
-      if (!images[i].ok()) m_candidates.back().entrant.status = images[i].status();
+      if (!images[i].ok()) m_entrants.back().status = images[i].status();
     }
   }
 
@@ -142,33 +133,16 @@ class KernelTuning {
     Candidate& incumbent = m_candidates.front();
     if (incumbent.made_by != nullptr || incumbent.image.code != code) return;
     incumbent.made_by = &made_by;
-    incumbent.entrant.description = made_by.schedule.description;
+    m_entrants.front().description = made_by.schedule.description;
   }
 
-  /// The number, in m_candidates, of who wins among those that nothing is known against.
   Expected<size_t> race_once() {
-    std::vector<size_t> numbers;
-    std::vector<Entrant> entrants;
-    for (size_t i = 0; i < m_candidates.size(); ++i) {
-      if (!m_candidates[i].entrant.status.ok()) continue;
-      numbers.push_back(i);
-      entrants.push_back({m_candidates[i].entrant.description, {}, 0, {}, false});
-    }
-    HostWatch host;
     KILN_ASSIGN_OR_RETURN(const CandidateTrial trial, CandidateTrial::prepare(m_job.kernel.spec(), m_runner));
     Stopwatch stopwatch(m_runner, {m_machine.second_level_bytes});
-    const TakeSample take_sample = [&](size_t index, double expected_seconds) {
-      const auto alone = MachineLock::exclusive();
-      auto sample = stopwatch.sample(m_candidates[numbers[index]].image, expected_seconds);
-      if (sample.ok()) host.note(*sample);
-      if (sample.ok() && sample->seconds < m_best) m_note_best(m_best = sample->seconds);
-      return sample;
+    const TakeSample take_sample = [&](size_t candidate, double expected) {
+      return stopwatch.sample(m_candidates[candidate].image, expected);
     };
-    const Expected<size_t> winner = race(entrants, take_sample);
-    m_host = host.state();
-    for (size_t i = 0; i < numbers.size(); ++i) m_candidates[numbers[i]].entrant = std::move(entrants[i]);
-    KILN_RETURN_IF_ERROR(winner.status());
-    return numbers[*winner];
+    return race_alone(m_entrants, take_sample, m_note_best, m_host);
   }
 
   const TuningJob& m_job;
@@ -179,11 +153,11 @@ class KernelTuning {
   const Machine m_machine;
   const std::vector<NearSchedule> m_schedules;
   std::vector<Candidate> m_candidates;
+  std::vector<Entrant> m_entrants;  // each candidate as one
   size_t m_winner = 0;
   BuiltKernel m_built;
   uint64_t m_compilations = 0;
   HostState m_host;
-  double m_best = HUGE_VAL;
 };
 
 /// The distinct tunable specs.

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "backends/schedule_bytes.h"
+#include "base/ceil_div.h"
 #include "cache/format/artifact_bytes.h"
 #include "frontend/kernel/overwrites.h"
 #include "jit/build/link/memory_planner.h"
@@ -68,9 +69,7 @@ MemoryPlan scratch_of(const Plan& plan) {
   }
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan.buffers[i];
-    if (buffer.kind == BufferKind::temporary) {
-      recorder.set_bytes(i, static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype));
-    }
+    if (buffer.kind == BufferKind::temporary) recorder.set_bytes(i, buffer.bytes());
   }
   return plan_memory(recorder.lifetimes());
 }
@@ -180,7 +179,6 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
   std::vector<flatbuffers::Offset<fb::Buffer>> buffers;
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan.buffers[i];
-    const uint64_t bytes = static_cast<uint64_t>(buffer.elements) * size_of(buffer.dtype);
     switch (buffer.kind) {
       case BufferKind::input:
         buffers.push_back(write_argument(builder, fb::Place::input, buffer.index,
@@ -193,11 +191,11 @@ BuiltArtifact plan_artifact(const Plan& plan, uint32_t input_count, std::span<co
                                          plan.region.output_strides()[buffer.index]));
         break;
       case BufferKind::temporary:
-        buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], bytes));
+        buffers.push_back(fb::CreateBuffer(builder, fb::Place::scratch, 0, scratch.offsets[i], buffer.bytes()));
         break;
       case BufferKind::constant: {
         const std::vector<uint8_t>& data = plan.constants[buffer.index];
-        constant_bytes.resize((constant_bytes.size() + 63) / 64 * 64);
+        constant_bytes.resize(round_up(constant_bytes.size(), 64));
         buffers.push_back(fb::CreateBuffer(builder, fb::Place::constant, 0, constant_bytes.size(), data.size()));
         constant_bytes.insert(constant_bytes.end(), data.begin(), data.end());
         break;

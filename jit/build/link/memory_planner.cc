@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/ceil_div.h"
+
 namespace kiln {
 
 namespace {
@@ -20,15 +22,13 @@ MemoryPlan plan_memory(std::span<const Lifetime> lifetimes) {
   std::vector<size_t> placed;  // by ascending offset
   for (size_t index : by_size) {
     const Lifetime& wanted = lifetimes[index];
-    const uint64_t bytes = (wanted.bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes;
+    const uint64_t bytes = round_up(wanted.bytes, k_alignment_bytes);
     uint64_t offset = 0;
     for (size_t other : placed) {
       const Lifetime& taken = lifetimes[other];
       if (taken.last < wanted.first || wanted.last < taken.first) continue;
       if (offset + bytes <= plan.offsets[other]) break;  // the gap before `other` fits
-      const uint64_t end =
-          plan.offsets[other] + (taken.bytes + k_alignment_bytes - 1) / k_alignment_bytes * k_alignment_bytes;
-      offset = std::max(offset, end);
+      offset = std::max(offset, plan.offsets[other] + round_up(taken.bytes, k_alignment_bytes));
     }
     plan.offsets[index] = offset;
     plan.total_bytes = std::max(plan.total_bytes, offset + bytes);

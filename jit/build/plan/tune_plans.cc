@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <iterator>
 
-#include "autotune/host_watch.h"
 #include "autotune/machine_lock.h"
 #include "autotune/race.h"
 #include "backends/schedule_bytes.h"
@@ -16,9 +14,6 @@
 namespace kiln {
 
 namespace {
-
-/// Told the least time of a repetition so far. [seconds]
-using BestSoFar = std::function<void(double)>;
 
 /// The specs that each of the plans launches equally often.
 std::set<Digest> common_specs(std::span<const Plan* const> plans) {
@@ -59,25 +54,9 @@ class PlanRace {
   size_t run(const BestSoFar& note_best) {
     judge_all();
     if (!m_entrants.front().status.ok()) return 0;
-    std::vector<size_t> numbers;
-    std::vector<Entrant> entrants;
-    for (size_t i = 0; i < m_entrants.size(); ++i) {
-      if (!m_entrants[i].status.ok()) continue;
-      numbers.push_back(i);
-      entrants.push_back(m_entrants[i]);
-    }
-    HostWatch host;
-    double best = HUGE_VAL;
-    const auto winner = race(entrants, [&](size_t index, double expected_seconds) {
-      const auto alone = MachineLock::exclusive();
-      auto sample = m_trials[numbers[index]]->sample(expected_seconds);
-      if (sample.ok()) host.note(*sample);
-      if (sample.ok() && sample->seconds < best) note_best(best = sample->seconds);
-      return sample;
-    });
-    m_host = host.state();
-    for (size_t i = 0; i < numbers.size(); ++i) m_entrants[numbers[i]] = std::move(entrants[i]);
-    return winner.ok() ? numbers[*winner] : 0;
+    const TakeSample take_sample = [&](size_t plan, double expected) { return m_trials[plan]->sample(expected); };
+    const auto winner = race_alone(m_entrants, take_sample, note_best, m_host);
+    return winner.ok() ? *winner : 0;
   }
 
   TuningRecord record(std::string name, std::string machine, size_t winner) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/ceil_div.h"
+
 namespace kiln {
 
 namespace {
@@ -62,7 +64,7 @@ void* LaunchDevice::allocate_input(const CandidateBuffer& buffer, uint32_t* allo
   const uintptr_t address = m_next;
   m_by_address[address] = *allocation;
   // A gap that belongs to nobody, so that an address just outside is found to be.
-  m_next += (buffer.size_bytes + k_alignment - 1) / k_alignment * k_alignment + k_alignment;
+  m_next += round_up(buffer.size_bytes, k_alignment) + k_alignment;
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): a device's address
 }
 

@@ -20,6 +20,7 @@ import kiln
 from kiln import _session
 from kiln._reasons import NOT_FOUND, Reason
 from kiln.torch import ahead, backend, check, programs, waiting
+from kiln.torch.between import Between
 
 WIDTH = 12
 PATIENCE = 60
@@ -286,6 +287,14 @@ def test_a_first_run_is_compared_with_what_torch_gave_while_the_program_was_comp
         torch.testing.assert_close(got, make()(x), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inference(x), got)
     assert kiln.stats()["checked"] == 1 and not waiting.building
+
+
+def test_so_is_that_of_an_op_between_captures(planned):
+    policy("always")
+    between, x = Between(), torch.randn(5, WIDTH)
+    for _ in range(2):
+        torch.testing.assert_close(between.run(torch.tanh, (x,), {}), torch.tanh(x))
+    assert len(planned.together) == kiln.stats()["checked"] == 1 and not waiting.building
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ Expected<std::vector<Tensor>> run_plan(const Plan& plan, const Graph& region, co
   for (uint32_t b = 0; b < plan.buffers.size(); ++b) {
     const PlanBuffer& buffer = plan.buffers[b];
     // 0xff everywhere is NaN, -1, or a boolean that is not 0 or 1.
-    memory.emplace_back(static_cast<size_t>(buffer.elements) * size_of(buffer.dtype), std::byte{0xff});
+    memory.emplace_back(buffer.bytes(), std::byte{0xff});
     if (buffer.kind == BufferKind::input) memory.back() = inputs[buffer.index].bytes;
     if (buffer.kind == BufferKind::output) output_buffer[buffer.index] = b;
   }

@@ -112,8 +112,7 @@ std::string EmulatedKernels::run(const cuda::KernelRecord& kernel, std::span<voi
   }
   std::vector<GlobalBuffer> uses;
   for (size_t i = 0; i < m_buffers.size(); ++i) {
-    uses.push_back({fmt::format("buffer {}", i), static_cast<uint8_t*>(pointers[i]),
-                    static_cast<size_t>(m_buffers[i].elements) * size_of(m_buffers[i].dtype),
+    uses.push_back({fmt::format("buffer {}", i), static_cast<uint8_t*>(pointers[i]), m_buffers[i].bytes(),
                     m_buffers[i].role != BufferRole::output, m_buffers[i].role != BufferRole::input});
   }
   for (size_t i = 0; i < m_record.workspace_parts.size(); ++i) {

@@ -43,8 +43,7 @@ class Subject {
     std::mt19937_64 random(5);
     std::normal_distribution<double> normal(0, 1);
     for (const BufferSpec& buffer : spec.buffers) {
-      const size_t bytes = static_cast<size_t>(buffer.elements) * size_of(buffer.dtype);
-      m_inputs.emplace_back((bytes + 15) / 16);
+      m_inputs.emplace_back((buffer.bytes() + 15) / 16);
       if (buffer.role == BufferRole::output) continue;
       for (int64_t i = 0; i < buffer.elements; ++i) {
         store_number(buffer.dtype, m_inputs.back().data(), i, {normal(random), static_cast<int64_t>(random() % 9)});

@@ -5,6 +5,7 @@
 
 #include "backends/attention_scores.h"
 #include "backends/cpu/compile/emit/split.h"
+#include "base/ceil_div.h"
 
 namespace kiln::cpu {
 
@@ -63,7 +64,7 @@ void AttentionEmission::write_function(llvm::Function*& function, const std::str
 int64_t AttentionEmission::take(int64_t bytes) {
   constexpr int64_t k_line_bytes = 64;
   const int64_t offset = m_workspace_bytes;
-  m_workspace_bytes += ceil_div(bytes, k_line_bytes) * k_line_bytes;
+  m_workspace_bytes += round_up(bytes, k_line_bytes);
   return offset;
 }
 

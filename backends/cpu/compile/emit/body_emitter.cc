@@ -53,17 +53,6 @@ std::unique_ptr<Scope> BodyEmitter::root() {
   return scope;
 }
 
-std::unique_ptr<Scope> BodyEmitter::bind(Scope& scope, int dim, llvm::Value* index) {
-  auto inner = root();
-  inner->around = scope.around;
-  inner->around.push_back(&scope);
-  inner->bound = scope.bound | uint64_t{1} << dim;
-  inner->depth = scope.depth + 1;
-  inner->dim = dim;
-  inner->index = index;
-  return inner;
-}
-
 std::unique_ptr<Scope> BodyEmitter::nest(Scope& scope) {
   auto inner = root();
   inner->around = scope.around;
@@ -73,12 +62,18 @@ std::unique_ptr<Scope> BodyEmitter::nest(Scope& scope) {
   return inner;
 }
 
+std::unique_ptr<Scope> BodyEmitter::bind(Scope& scope, int dim, llvm::Value* index) {
+  auto inner = nest(scope);
+  inner->bound |= uint64_t{1} << dim;
+  inner->dim = dim;
+  inner->index = index;
+  return inner;
+}
+
 std::unique_ptr<Scope> BodyEmitter::spread(Scope& scope, int dim, llvm::Value* index, int64_t offset, int lanes,
                                            llvm::Value* mask) {
-  auto inner = root();
-  inner->around = scope.around;
-  inner->around.push_back(&scope);
-  inner->bound = scope.bound | uint64_t{1} << dim;
+  auto inner = nest(scope);
+  inner->bound |= uint64_t{1} << dim;
   inner->depth = scope.depth;
   inner->lane_dim = dim;
   inner->lanes = lanes;

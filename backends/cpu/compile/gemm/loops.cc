@@ -1,6 +1,7 @@
 #include "backends/cpu/compile/gemm/loops.h"
 
 #include "backends/cpu/compile/gemm/packing.h"
+#include "base/ceil_div.h"
 
 /// The loops around the kernel of a tile.
 ///
@@ -126,7 +127,7 @@ GemmLoops::Workspace GemmLoops::plan_workspace() const {
   Workspace layout;
   const auto take = [&](int64_t bytes) {
     const int64_t offset = layout.total;
-    layout.total += (bytes + 63) / 64 * 64;
+    layout.total += round_up(bytes, 64);
     return offset;
   };
   const int64_t k_block = m_blocking.k_block, row_bytes = packed_row_bytes(m_g);

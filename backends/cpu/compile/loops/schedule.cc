@@ -387,11 +387,11 @@ LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {
       continue;
     }
     const int64_t extent = loops.extents[static_cast<size_t>(dim)];
-    const int64_t pieces = std::max<int64_t>(1, (wanted + outer - 1) / outer);
-    const int64_t size = (extent + pieces - 1) / pieces;
+    const int64_t pieces = std::max<int64_t>(1, ceil_div(wanted, outer));
+    const int64_t size = ceil_div(extent, pieces);
     grid.split = static_cast<int>(position);
-    grid.chunk = std::min(extent, (size + step - 1) / step * step);
-    grid.chunks = (extent + grid.chunk - 1) / grid.chunk;
+    grid.chunk = std::min(extent, round_up(size, step));
+    grid.chunks = ceil_div(extent, grid.chunk);
     grid.tasks = outer * grid.chunks;
     break;
   }

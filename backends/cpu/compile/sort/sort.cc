@@ -62,7 +62,7 @@ struct Workspace {
     int64_t at = 0;
     const auto take = [&](int64_t size) {
       const int64_t begin = at;
-      at += ceil_div(size, k_line_bytes) * k_line_bytes;
+      at += round_up(size, k_line_bytes);
       return begin;
     };
     for (int64_t& half : keys) half = take(count * key_bytes);

@@ -23,13 +23,13 @@ from torch import fx
 
 from .. import _session
 from .._reasons import Reason
-from . import check, compat, programs, waiting
+from . import compat, waiting
 from .compiler import build_elsewhere
 from .expansion import first_partition, is_said_in_others
 from .partition import WITHOUT_ROW
 from .place import place_of
 from .rows import NO_ROW, ROWS, row_of
-from .subgraphs import EagerSubgraph
+from .subgraphs import EagerSubgraph, StaticSubgraph
 from .tally import Tally
 from .tensors import is_empty, span_of, tensors_in
 from .text import Unsupported
@@ -127,7 +127,7 @@ class Between:
             self._variants[op] += 1
             try:
                 program = _Program(op, arguments, keywords, min(meetings, 1))
-                self._tally.checked.add(program)
+                self._tally.checked.add(program.subgraph)
             except Exception as error:  # noqa: BLE001: Kiln never makes its caller fail
                 program = Reason.of(error)
             self._programs[key] = program
@@ -256,33 +256,18 @@ class _Program:
         (results,) = (n.args[0] for n in graph.find_nodes(op="output"))  # where the op was taken apart, others than before
         self._operands = [operands[n] for n in subgraph.inputs]
         self._order = [subgraph.outputs.index(n) for n in results]
-        self.ops, self._program = (str(op),), None
-        self._asked, self._eager = (subgraph.text, *subgraph.layouts, plan.place), EagerSubgraph(graph, subgraph)
-        if meetings == 0:
-            self.take(programs.create_program(*self._asked))
-        else:
-            self.run, self.check = waiting.Awaited(self, self._asked, self._eager, meetings), check.BUILDING
-
-    def take(self, program) -> None:
-        """Runs the program from now on. Raises check.Quarantined."""
-        check.on_first_run(self, program, self._eager, check.Facts(*self._asked))
-        self._program = program
-        _session.note_live(self)
-
-    def programs(self):
-        return [] if self._program is None else [self._program]
-
-    def checks(self) -> list[str]:
-        return [self.check]
+        eager = EagerSubgraph(graph, subgraph)
+        eager.ops = (str(op),)
+        self.subgraph = StaticSubgraph(subgraph.text, *subgraph.layouts, plan.place, eager, meetings=meetings)
 
     def __call__(self, arguments: tuple, keywords: dict):
         tensors = list(tensors_in((arguments, keywords)))
         with compat.adapter().profiled("kiln"):
             if self._is_in_place:
-                (result,) = self.run([tensors[i] for i in self._operands], tensors[:1])
+                (result,) = self.subgraph.run([tensors[i] for i in self._operands], tensors[:1])
                 write_back(tensors[0], result)
                 return tensors[0]
-            results = self.run([tensors[i] for i in self._operands])
+            results = self.subgraph.run([tensors[i] for i in self._operands])
         return tuple(results[i] for i in self._order) if self._is_tuple else results[0]
 
 

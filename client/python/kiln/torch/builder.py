@@ -71,6 +71,13 @@ def layout_of(node: fx.Node) -> tuple:
     return *type_of(tensor), strides_of(tensor)
 
 
+def is_alike(node: fx.Node, other: fx.Node) -> bool:
+    """Whether the nodes' tensors are of one dtype and device, and lie alike."""
+    a, b = node.meta.get("val"), other.meta.get("val")
+    are_tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    return are_tensors and (a.dtype, a.device, dims_of(a), strides_of(a)) == (b.dtype, b.device, dims_of(b), strides_of(b))
+
+
 def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
@@ -243,4 +250,4 @@ def dense_strides(shape) -> tuple:
     return tuple(reversed(strides))
 
 
-__all__ = ["Builder", "broadcast", "dense_strides", "dim_of", "is_dense", "meta_of", "tensor_operands", "type_of"]
+__all__ = ["Builder", "broadcast", "dense_strides", "dim_of", "is_alike", "is_dense", "meta_of", "tensor_operands", "type_of"]

@@ -147,9 +147,4 @@ def _are_in(lengths: torch.Tensor, most: int) -> bool:
     return all(0 <= length <= most for length in lengths.tolist())
 
 
-def run_ctc_loss(loss: CtcLossInSteps, *operands) -> tuple:
-    """What generated source calls, by its name."""
-    return loss(*operands)
-
-
-__all__ = ["CtcLoss", "CtcLossInSteps", "run_ctc_loss"]
+__all__ = ["CtcLoss", "CtcLossInSteps"]

@@ -10,9 +10,8 @@ from torch import fx
 from torch.nn import functional
 
 from . import compat
-from .ctc_in_steps import CtcLoss, CtcLossInSteps, run_ctc_loss
-from .nodes import node_of
-from .step_programs import make_step
+from .ctc_in_steps import CtcLoss, CtcLossInSteps
+from .step_programs import make_step, replace_in_steps
 
 # Labels that paths are through, of all samples, from which on programs take less time than torch's loops.
 LEAST_LABELS = 128
@@ -123,13 +122,13 @@ compat.adapter().see_as({torch.ctc_loss: ctc_loss, functional.ctc_loss: function
 
 def compute_ctc_losses(gm: fx.GraphModule, make_subgraph: Callable) -> None:
     """Replaces CTC losses in a graph of known sizes by their programs. make_subgraph: as make_step's."""
-    for count, node in enumerate(gm.graph.find_nodes(op="call_function", target=torch.ops.kiln.ctc_loss.default)):
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.kiln.ctc_loss.default):
         try:
             made = _make(node, make_subgraph)
         except Exception:  # noqa: BLE001: Kiln never makes its caller fail, and torch's kernels stay
             continue
         if made is not None:
-            _replace(gm, node, made, f"kiln_ctc_loss_{count}")
+            replace_in_steps(gm, node, made, node.args[:4])
 
 
 def _make(node: fx.Node, make_subgraph: Callable) -> CtcLossInSteps | None:
@@ -146,15 +145,6 @@ def _make(node: fx.Node, make_subgraph: Callable) -> CtcLossInSteps | None:
     steps = [make_step(loss.arrange, [x, *others], make_subgraph), make_step(loss.advance, of_advance, make_subgraph),
              make_step(loss.conclude, [x, *others, *[along(loss.steps * loss.programs)] * 2], make_subgraph)]  # fmt: skip
     return None if None in steps else CtcLossInSteps(loss, *steps)
-
-
-def _replace(gm: fx.GraphModule, node: fx.Node, made: CtcLossInSteps, name: str) -> None:
-    setattr(gm, name, made)
-    with gm.graph.inserting_before(node):
-        attribute = gm.graph.create_node("get_attr", name)
-        run = node_of(gm.graph, run_ctc_loss, (attribute, *node.args[:4]), node.meta["val"])
-    node.replace_all_uses_with(run)
-    gm.graph.erase_node(node)
 
 
 __all__ = ["compute_ctc_losses", "ctc_loss"]

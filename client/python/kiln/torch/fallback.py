@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .binding import given
-from .builder import dim_of, dims_of, strides_of
+from .builder import dim_of, dims_of, is_alike, strides_of
 from .nodes import gives_view
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
@@ -49,7 +49,7 @@ def _reuse_memory(fallback: fx.Graph) -> None:
     """Has ops write where an operand lies that nothing else reads. Bits are the same; fresh memory takes longer than the arithmetic."""
     for node in fallback.nodes:
         changing = _changing(node.target)
-        if changing is not None and _is_done_with(node.args[0]) and _is_alike(node.args[0], node):
+        if changing is not None and _is_done_with(node.args[0]) and is_alike(node.args[0], node):
             node.target = changing
 
 
@@ -68,15 +68,6 @@ def _is_done_with(value) -> bool:
     """Whether the value is what an op made in memory of its own for one reader alone."""
     is_made = isinstance(value, fx.Node) and hasattr(value.target, "_schema") and len(value.users) == 1
     return is_made and not gives_view(value.target) and isinstance(value.meta.get("val"), torch.Tensor)
-
-
-def _is_alike(node: fx.Node, other: fx.Node) -> bool:
-    a, b = node.meta["val"], other.meta.get("val")
-    return isinstance(b, torch.Tensor) and _layout(a) == _layout(b)
-
-
-def _layout(tensor: torch.Tensor) -> tuple:
-    return tensor.dtype, dims_of(tensor), strides_of(tensor)
 
 
 def _whole_in(node: fx.Node, inside: set) -> Whole | None:

@@ -15,9 +15,9 @@ from typing import Callable
 import torch
 from torch import fx
 
-from .loss_in_rows import LinearLoss, LossInRows, max_rows_of, run_loss, scaled, summed_in
+from .loss_in_rows import LinearLoss, LossInRows, max_rows_of, scaled, summed_in
 from .nodes import applied, node_of, piece_of
-from .step_programs import make_step
+from .step_programs import call_in_steps, make_step
 
 aten = torch.ops.aten
 
@@ -234,19 +234,15 @@ def _make(found: _Found, make_subgraph: Callable) -> LossInRows | None:
 
 
 def _replace(gm: fx.GraphModule, found: _Found, made: LossInRows) -> None:
-    graph, loss, count = gm.graph, made.loss, sum(n.target is run_loss for n in gm.graph.nodes)
-    name = f"kiln_loss_{count}"
-    setattr(gm, name, made)
+    graph, loss = gm.graph, made.loss
     wanted = [n for n in found.gradients if n is not None]
     x, dtype = found.x.meta["val"], summed_in(_dtype(found.x))
+    of_rows = [x.new_empty((loss.rows, x.shape[1]), dtype=dtype)] if loss.wanted[0] else []
+    of_parameters = [n.meta["val"].new_empty(_shape(n), dtype=dtype)
+                     for n, is_wanted in zip((found.weight, found.bias), loss.wanted[1:]) if is_wanted]  # fmt: skip
     with graph.inserting_before(found.loss):
-        rows = _cut(graph, found)
-        runner = graph.create_node("get_attr", name)
-        run = graph.call_function(run_loss, (runner, rows, found.loss.args[1], found.weight, found.bias))
-        of_rows = [x.new_empty((loss.rows, x.shape[1]), dtype=dtype)] if loss.wanted[0] else []
-        of_parameters = [n.meta["val"].new_empty(_shape(n), dtype=dtype)
-                         for n, is_wanted in zip((found.weight, found.bias), loss.wanted[1:]) if is_wanted]  # fmt: skip
-        run.meta["val"] = (found.loss.meta["val"][0], *of_rows, *of_parameters)
+        operands = [_cut(graph, found), found.loss.args[1], found.weight, found.bias]
+        run = call_in_steps(gm, made, operands, (found.loss.meta["val"][0], *of_rows, *of_parameters))
         parts = [piece_of(graph, run, i) for i in range(len(run.meta["val"]))]
     for user in [n for n in found.loss.users if n.args[1] == 0]:
         user.replace_all_uses_with(parts[0])

@@ -124,14 +124,9 @@ def max_rows_of(dtype: torch.dtype) -> int:
     return MAX_ROWS if dtype is summed_in(dtype) else MAX_ROWS_OF_HALVES
 
 
-def run_loss(loss: LossInRows, *operands) -> tuple:
-    """What generated source calls, by its name."""
-    return loss(*operands)
-
-
 def scaled(gradient: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What the backward gives: the gradient for an incoming one of 1, times what comes in."""
     return (gradient * factor).to(dtype)
 
 
-__all__ = ["LinearLoss", "LossInRows", "max_rows_of", "run_loss", "scaled", "summed_in"]
+__all__ = ["LinearLoss", "LossInRows", "max_rows_of", "scaled", "summed_in"]

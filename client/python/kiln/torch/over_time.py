@@ -36,9 +36,4 @@ class OverTime:
         return cls(kind, is_backward, Step.load(load_subgraph, *step))
 
 
-def run_over_time(runner: OverTime, *operands) -> tuple:
-    """What generated source calls, by its name."""
-    return runner(*operands)
-
-
-__all__ = ["OverTime", "run_over_time"]
+__all__ = ["OverTime"]

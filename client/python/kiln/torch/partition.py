@@ -25,14 +25,13 @@ from .._reasons import Reason
 from . import compat
 from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
-from .ctc_in_steps import run_ctc_loss
 from .draws import draw_seed, random_words
 from .dropout import draw_mask
-from .loss_in_rows import run_loss, scaled
-from .over_time import run_over_time
+from .loss_in_rows import scaled
 from .place import Place, place_of
 from .random_ops import separate_draws
 from .rows import NO_ROW, ROWS, row_of
+from .steps import run_in_steps
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, dims_text
 from .write_back import closing_copies
@@ -125,8 +124,8 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_loss, run_over_time, run_ctc_loss, scaled,
-         draw_mask, draw_seed, random_words)  # fmt: skip
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_in_steps, scaled, draw_mask, draw_seed,
+         random_words)  # fmt: skip
 
 
 def prepare(graph: fx.Graph) -> Place:

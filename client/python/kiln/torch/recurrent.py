@@ -247,22 +247,16 @@ def _direction(kind: str, x, states: list, weights: list, is_backwards: bool) ->
     return out.flip(0) if is_backwards else out, *ends
 
 
-def lstm(*arguments):
-    return run_layers("lstm", *arguments)
+def _layers_of(kind: str) -> Callable:
+    """run_layers of this kind, by a name that sources of graphs have for it."""
+
+    def layers(*arguments):
+        return run_layers(kind, *arguments)
+
+    layers.__name__ = kind
+    return layers
 
 
-def gru(*arguments):
-    return run_layers("gru", *arguments)
-
-
-def rnn_tanh(*arguments):
-    return run_layers("rnn_tanh", *arguments)
-
-
-def rnn_relu(*arguments):
-    return run_layers("rnn_relu", *arguments)
-
-
-compat.adapter().see_as({torch.lstm: lstm, torch.gru: gru, torch.rnn_tanh: rnn_tanh, torch.rnn_relu: rnn_relu})
+compat.adapter().see_as({getattr(torch, kind): _layers_of(kind) for kind in CELLS})
 
 __all__ = ["CELLS", "Cell", "go_back", "go_forward", "plain", "recurrence", "recurrence_backward", "run_layers"]

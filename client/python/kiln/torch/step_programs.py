@@ -9,11 +9,11 @@ from torch import fx
 
 from . import compat
 from .nodes import node_of
-from .over_time import OverTime, run_over_time
+from .over_time import OverTime
 from .partition import is_free, partition
 from .place import Place
 from .recurrent import CELLS
-from .steps import Step
+from .steps import Step, run_in_steps
 from .subgraphs import EagerSubgraph
 
 
@@ -46,7 +46,7 @@ def compute_over_time(gm: fx.GraphModule, make_subgraph: Callable) -> None:
             except Exception:  # noqa: BLE001: Kiln never makes its caller fail, and torch's steps stay
                 continue
             if step is not None:
-                _replace(gm, node, OverTime(kind, is_backward, step), operands)
+                replace_in_steps(gm, node, OverTime(kind, is_backward, step), operands)
 
 
 def _function(kind: str, is_backward: bool) -> Callable:
@@ -66,14 +66,19 @@ def _types(kind: str, operands: list, is_backward: bool) -> list:
     return [of(rows, width), of(rows, x.shape[2]), kept, of(rows, width), of(rows, width), *states, of(*weight.shape)]
 
 
-def _replace(gm: fx.GraphModule, node: fx.Node, runner: OverTime, operands: list) -> None:
-    name = f"kiln_over_time_{sum(n.target is run_over_time for n in gm.graph.nodes)}"
+def call_in_steps(gm: fx.GraphModule, runner: Callable, operands: list, value: tuple) -> fx.Node:
+    """A call, where nodes are being inserted, of a runner that becomes an attribute of the graph."""
+    name = f"kiln_in_steps_{sum(n.target is run_in_steps for n in gm.graph.nodes)}"
     setattr(gm, name, runner)
+    return node_of(gm.graph, run_in_steps, (gm.graph.create_node("get_attr", name), *operands), value)
+
+
+def replace_in_steps(gm: fx.GraphModule, node: fx.Node, runner: Callable, operands: list) -> None:
+    """Has the runner give what the node gives."""
     with gm.graph.inserting_before(node):
-        attribute = gm.graph.create_node("get_attr", name)
-        run = node_of(gm.graph, run_over_time, (attribute, *operands), node.meta["val"])
+        run = call_in_steps(gm, runner, operands, node.meta["val"])
     node.replace_all_uses_with(run)
     gm.graph.erase_node(node)
 
 
-__all__ = ["compute_over_time", "make_step"]
+__all__ = ["call_in_steps", "compute_over_time", "make_step", "replace_in_steps"]

@@ -32,4 +32,9 @@ class Step:
         return cls(load_subgraph(*subgraph), inputs, outputs)
 
 
-__all__ = ["Step"]
+def run_in_steps(runner: Callable, *operands) -> tuple:
+    """What generated source calls, by its name."""
+    return runner(*operands)
+
+
+__all__ = ["Step", "run_in_steps"]

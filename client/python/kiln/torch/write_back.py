@@ -16,6 +16,7 @@ from collections import Counter
 import torch
 from torch import fx
 
+from .builder import is_alike
 from .nodes import gives_view
 from .rows import row_of
 
@@ -38,16 +39,11 @@ def own_memory(plan, level: int) -> dict[fx.Node, fx.Node]:
     mine, outputs, found = set(plan.subgraphs[level].nodes), set(plan.subgraphs[level].outputs), {}
     for copy in plan.closing_copies:
         target, value = copy.args[:2]
-        if value not in outputs or value in found or not _is_alike(target, value):
+        if value not in outputs or value in found or not is_alike(target, value):
             continue
         if _is_done_with(target, copy, mine, plan, level) and not _leaves(value, plan):
             found[value] = target
     return found
-
-
-def _is_alike(target: fx.Node, value: fx.Node) -> bool:
-    a, b = target.meta["val"], value.meta["val"]
-    return (a.dtype, a.shape, a.stride(), a.device) == (b.dtype, b.shape, b.stride(), b.device)
 
 
 def _readers(node: fx.Node, plan):
