@@ -61,6 +61,21 @@ def test_dropout_draws_eagers_mask_from_one_seed(shape):
     assert kiln.stats()["nodes_fallback"] == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_in_place_draws_eagers_mask_beside_one_subgraph(dtype):
+    def function(x):
+        x = torch.nn.functional.dropout(x * 2, 0.4, inplace=True)
+        return torch.nn.functional.dropout(x * 2, 0.2) + 1
+
+    x = torch.randn(3, 5, 8, dtype=dtype)
+    torch.manual_seed(5)
+    expected = function(x)
+    torch.manual_seed(5)
+    torch.testing.assert_close(torch.compile(function, backend=backend)(x), expected)
+    stats = kiln.stats()
+    assert stats["nodes_fallback"] == 0 and stats["regions"] == 1, stats
+
+
 def test_dropout_of_a_permuted_tensor_draws_eagers_mask():
     def function(x):
         return torch.nn.functional.dropout(x.transpose(1, 2) * 2, 0.5)

@@ -65,6 +65,19 @@ def test_what_gives_a_view_of_its_input_is_kept(module):
         assert frames() == frames_made, kiln.explain()
 
 
+def test_what_torch_checks_is_kept_with_its_graph():
+    good, bad = torch.randn(4, 4, 8).requires_grad_(), torch.zeros(4, 4, 8, requires_grad=True)
+    for frames_made in (1, 0):
+        forget()
+        model = kiln.compile(models.Factor())
+        torch.testing.assert_close(model(good), models.Factor()(good))
+        with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+            model(bad)
+        assert frames() == frames_made, kiln.explain()
+        report = kiln.report(model)
+        assert report.captures["not_kept"] == 0 and [cause.op for cause in report.causes] == ["aten.linalg_cholesky_ex.default"]
+
+
 # ---- what guards cannot hold in another process
 
 

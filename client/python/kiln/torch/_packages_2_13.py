@@ -57,6 +57,7 @@ _CONFIG = {
     "bundled_autograd_cache": True,
     "force_non_lazy_backward_lowering": True,  # else the backward is lowered outside of this, and not kept
     "strict_autograd_cache": True,  # what cannot be kept says so
+    "unlift_effect_tokens": True,  # else the metadata of a graph that checks or prints has tensors, which are not kept
     "bypass_autograd_cache_key": True,  # torch's own cache is neither asked nor trusted; its key costs more than a block
     "cse": False,  # imports Inductor; Kiln does it itself
 }

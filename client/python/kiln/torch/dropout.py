@@ -18,16 +18,16 @@ from .nodes import applied, node_of
 aten = torch.ops.aten
 
 
-def draw_mask(size, stride, p: float) -> torch.Tensor:
-    """Which elements are kept, drawn exactly as eager does for an input of this layout.
+def draw_mask(size, stride, share: float) -> torch.Tensor:
+    """Which elements are kept, drawn exactly as eager does for an input of this layout, whatever its dtype.
 
     Strides matter: the generator fills memory in the order of its addresses."""
-    mask = torch.empty_strided(size, stride, dtype=torch.bool)
-    return mask.bernoulli_(1 - p)
+    return torch.empty_strided(size, stride, dtype=torch.bool).bernoulli_(share)
 
 
 def separate_masks(graph: fx.Graph) -> None:
-    """Replaces each native_dropout with a known shape by a mask and its application, in place."""
+    """Replaces each native_dropout with a known shape by a mask and its application, in place; of dropout in place, where torch
+    draws, what it multiplies by."""
     for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
         x, p, train = node.args
         tensor = x.meta.get("val")
@@ -38,6 +38,9 @@ def separate_masks(graph: fx.Graph) -> None:
         if any(user.target is not operator.getitem for user in node.users):
             continue
         _separate(graph, node, x, tensor, float(p), train is not False)
+    if not is_fast():
+        for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
+            _draw_by_shape(graph, node)
     graph.eliminate_dead_code()
 
 
@@ -62,7 +65,21 @@ def _separate(graph: fx.Graph, node: fx.Node, x: fx.Node, tensor, p: float, trai
 
 def _mask(graph: fx.Graph, tensor, p: float) -> fx.Node:
     if not is_fast():
-        return graph.call_function(draw_mask, (tuple(tensor.shape), preserved_strides(tensor), p))
+        return graph.call_function(draw_mask, (tuple(tensor.shape), preserved_strides(tensor), 1 - p))
     words = applied(graph, aten.select.int, words_of_one_seed(graph, tensor, 1), 0, 0)
     return graph.call_function(aten.lt.Scalar, (words, words_of_share(1 - p)))
 
+
+def _draw_by_shape(graph: fx.Graph, node: fx.Node) -> None:
+    """Has the op, which would wait for the tensor whose shape it takes, be a mask, where it gives the numbers of one."""
+    share, value = node.args[1], node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not is_static(value) or value.device.type != "cpu" or node.kwargs.get("generator"):
+        return
+    if value.stride() != preserved_strides(value) or not isinstance(share, (int, float)):
+        return
+    with graph.inserting_before(node):
+        mask = node_of(graph, draw_mask, (tuple(value.shape), value.stride(), share), value.to(torch.bool))
+        drawn = graph.call_function(aten._to_copy.default, (mask,), {"dtype": value.dtype})
+    drawn.meta["val"] = value
+    node.replace_all_uses_with(drawn)
+    graph.erase_node(node)

@@ -124,8 +124,8 @@ def resolve_tangents(graph: fx.Graph) -> None:
             node.replace_all_uses_with(resolved, delete_user_cb=lambda user, own=resolved: user is not own)
 
 
-_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, run_in_steps, scaled, draw_mask, draw_seed,
-         random_words)  # fmt: skip
+_FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, torch.ops.prims._sink_tokens.default,
+         run_in_steps, scaled, draw_mask, draw_seed, random_words)  # fmt: skip
 
 
 def prepare(graph: fx.Graph) -> Place:
