@@ -42,7 +42,8 @@ constexpr int64_t k_direct_b_bytes = 512 << 10;  // below it, B is read where it
 constexpr int64_t k_direct_a_bytes = 64 << 10;   // below it, A is
 constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the caches when a tile is stored
 constexpr int64_t k_rows_to_repay_packing = 48;
-constexpr int64_t k_rows_to_repay_aligning = 16;  // where B's rows begin anywhere in a vector, so that loads cross lines
+constexpr int64_t k_rows_to_repay_aligning =
+    16;  // where B's rows begin anywhere in a vector, so that loads cross lines
 constexpr int64_t k_lanes_to_transpose = 4;
 constexpr int64_t k_page_bytes = 4096;
 constexpr int64_t k_first_level_bytes = 32 << 10;  // where the machine does not say
