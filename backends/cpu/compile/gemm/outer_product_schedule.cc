@@ -22,7 +22,8 @@
 ///
 /// Packing costs a load and a store per element of B and is repaid by sequential reads, m times. It is left out where
 /// B is small enough to stay in the caches as it lies, or m is too small to repay it. Where it also converts, it spares
-/// the kernel that, so that only a small m is a reason to do without.
+/// the kernel that, and where rows of B begin within vectors, it spares it loads that cross lines: then only a small m is
+/// a reason to do without.
 ///
 /// All of this counts steps of k, whatever a step multiplies.
 namespace kiln::cpu {
@@ -42,8 +43,7 @@ constexpr int64_t k_direct_b_bytes = 512 << 10;  // below it, B is read where it
 constexpr int64_t k_direct_a_bytes = 64 << 10;   // below it, A is
 constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the caches when a tile is stored
 constexpr int64_t k_rows_to_repay_packing = 48;
-constexpr int64_t k_rows_to_repay_aligning =
-    16;  // where B's rows begin anywhere in a vector, so that loads cross lines
+constexpr int64_t k_rows_to_repay_aligning = 16;  // where rows of B begin within vectors
 constexpr int64_t k_lanes_to_transpose = 4;
 constexpr int64_t k_page_bytes = 4096;
 constexpr int64_t k_first_level_bytes = 32 << 10;  // where the machine does not say
