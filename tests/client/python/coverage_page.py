@@ -20,7 +20,7 @@ import test_sorting
 from kiln.torch.rows.complex_rules import RULES
 from kiln.torch.partition import is_free, ops_of, why_not
 from kiln.torch.place import place_of
-from kiln.torch.rows import FAMILIES, NO_ROW, complex_numbers, row_of
+from kiln.torch.rows import FAMILIES, NO_ROW, ROWS, complex_numbers, row_of
 from kiln.torch.tensors import tensors_in
 from kiln.torch.text import DTYPES
 
@@ -160,7 +160,8 @@ def page() -> str:
             names = sorted(name_of(target) for target in RULES if hasattr(target, "_schema"))
             lines += [COMPLEX, textwrap.fill(", ".join(names) + ".", 125, break_on_hyphens=False)]
             continue
-        rows = {t: row for t, row in family.FAMILY.rows.items() if "aten" in str(t) or "prims" in str(t)}
+        late = [t for t in ROWS if str(t) in family.FAMILY.later]  # that torch knows since the survey
+        rows = [t for t in {*family.FAMILY.rows, *late} if "aten" in str(t) or "prims" in str(t)]
         lines += [f"\n## {family.__name__.rsplit('.', 1)[1].replace('_', ' ')}\n", "| op | dtypes | backward | sizes that change | devices |", "|---|---|---|---|---|"]
         lines += [line_of(target, found.get(target)) for target in sorted(rows, key=str)]
     lines += [TAIL, *(f"| {ops} | {why} |" for ops, why in LEFT)]

@@ -62,7 +62,7 @@ def test_dropout_draws_eagers_mask_from_one_seed(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_in_place_draws_eagers_mask_beside_one_subgraph(dtype):
+def test_dropout_in_place_draws_eagers_mask_and_leaves_nothing_to_torch(dtype):
     def function(x):
         x = torch.nn.functional.dropout(x * 2, 0.4, inplace=True)
         return torch.nn.functional.dropout(x * 2, 0.2) + 1
@@ -72,8 +72,7 @@ def test_dropout_in_place_draws_eagers_mask_beside_one_subgraph(dtype):
     expected = function(x)
     torch.manual_seed(5)
     torch.testing.assert_close(torch.compile(function, backend=backend)(x), expected)
-    stats = kiln.stats()
-    assert stats["nodes_fallback"] == 0 and stats["regions"] == 1, stats
+    assert kiln.stats()["nodes_fallback"] == 0
 
 
 def test_dropout_of_a_permuted_tensor_draws_eagers_mask():

@@ -42,7 +42,7 @@ def test_packed_weights_give_the_same_bits(no_grad, dtype, rows):
     if not _step_of(dtype)[0]:
         pytest.skip("no kernel of this processor reads panels of this dtype")
     # Weights in several blocks, and one with odd columns, which stays as it is.
-    model, x = model_of((192, 1120, 48, 37), dtype), torch.randn(rows, 192).to(dtype)
+    model, x = model_of((192, 1536, 48, 37), dtype), torch.randn(rows, 192).to(dtype)
     before = counted()
     frozen = compiled(model)
     results = [frozen(x) for _ in range(3)]

@@ -38,9 +38,8 @@ def separate_masks(graph: fx.Graph) -> None:
         if any(user.target is not operator.getitem for user in node.users):
             continue
         _separate(graph, node, x, tensor, float(p), train is not False)
-    if not is_fast():
-        for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
-            _draw_by_shape(graph, node)
+    for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
+        _draw_by_shape(graph, node)
     graph.eliminate_dead_code()
 
 
@@ -73,6 +72,8 @@ def _mask(graph: fx.Graph, tensor, p: float) -> fx.Node:
 def _draw_by_shape(graph: fx.Graph, node: fx.Node) -> None:
     """Has the op, which would wait for the tensor whose shape it takes, be a mask, where it gives the numbers of one."""
     share, value = node.args[1], node.meta.get("val")
+    if is_fast():
+        return
     if not isinstance(value, torch.Tensor) or not is_static(value) or value.device.type != "cpu" or node.kwargs.get("generator"):
         return
     if value.stride() != preserved_strides(value) or not isinstance(share, (int, float)):

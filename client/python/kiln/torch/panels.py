@@ -25,9 +25,8 @@ aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 # Fewer rows read weights where they lie; with more, packing is next to nothing of a product.
 LEAST_ROWS, MOST_ROWS = 48, 1024
-# Steps of a block of rows, between two visits of a sum to memory: as backends/cpu/compile/gemm has it.
-MOST_STEPS = 1024
-VECTOR_BYTES = {"avx512_f": 64, "avx2": 32}
+# Of a vector, and steps of a block of rows, between two visits of a sum to memory: as backends/cpu/compile/gemm has them.
+LANES_AND_STEPS = {"avx512_f": (16, 1024), "avx2": (8, 512)}
 
 
 _is_freezing = contextvars.ContextVar("is_freezing", default=False)
@@ -112,31 +111,32 @@ def _is_transpose(node: fx.Node) -> bool:
 
 
 def _panels(weight: fx.Node, product: fx.Node, is_transposed: bool) -> Panels | None:
-    lanes, group = _step_of(meta_of(weight).dtype)
+    lanes, group, most_steps = _step_of(meta_of(weight).dtype)
     dtype, shape = type_of(meta_of(weight))
     rows, columns = reversed(shape) if is_transposed else shape
-    block = _block_of(rows, group)
+    block = _block_of(rows, group * most_steps, group)
     is_worth_it = LEAST_ROWS <= meta_of(product).shape[0] <= MOST_ROWS and lanes > 0
     if not is_worth_it or block == 0 or columns % lanes or columns == lanes:
         return None
     return Panels(rows, columns, block, lanes, group, is_transposed)
 
 
-def _block_of(rows: int, group: int) -> int:
-    """The fewest blocks that are no longer than they are for weights as they lie: so sums are the same, bit for bit."""
-    least = max(1, -(-rows // (MOST_STEPS * group)))
+def _block_of(rows: int, most_rows: int, group: int) -> int:
+    """The fewest blocks that are no longer than they are for weights as they lie: so sums are the same, bit for bit, where these are
+    as long as each other."""
+    least = max(1, -(-rows // most_rows))
     blocks = next((count for count in range(least, 2 * least + 1) if rows % (count * group) == 0), 0)
     return rows // blocks if blocks else 0
 
 
 @functools.cache
-def _step_of(dtype: torch.dtype) -> tuple[int, int]:
-    """(sums of a vector, rows multiplied at once) on this processor; (0, 1) where no kernel reads panels."""
+def _step_of(dtype: torch.dtype) -> tuple[int, int, int]:
+    """(Sums of a vector, rows multiplied at once, most steps of a block) on this processor; no sums where no kernel reads panels."""
     has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    lanes = next((size // 4 for name, size in VECTOR_BYTES.items() if has.get(name)), 0)
+    lanes, most_steps = next((of for name, of in LANES_AND_STEPS.items() if has.get(name)), (0, 0))
     if dtype == torch.bfloat16 and has.get("avx512_bf16") and not has.get("amx_tile"):
-        return lanes, 2
-    return (lanes, 1) if dtype == torch.float32 else (0, 1)
+        return lanes, 2, most_steps
+    return (lanes if dtype == torch.float32 else 0), 1, most_steps
 
 
 __all__ = ["Panels", "freezing", "panels_of", "with_backward"]
