@@ -31,16 +31,18 @@ def separate_masks(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
         x, p, train = node.args
         tensor = x.meta.get("val")
-        if not isinstance(tensor, torch.Tensor) or not is_static(tensor) or not isinstance(p, (int, float)):
-            continue
-        if tensor.device.type != "cpu":  # elsewhere eager draws by other means, which nothing repeats
-            continue
-        if any(user.target is not operator.getitem for user in node.users):
+        if not _is_repeated(tensor, p) or any(user.target is not operator.getitem for user in node.users):
             continue
         _separate(graph, node, x, tensor, float(p), train is not False)
     for node in graph.find_nodes(op="call_function", target=aten.bernoulli.p):
         _draw_by_shape(graph, node)
     graph.eliminate_dead_code()
+
+
+def _is_repeated(tensor, share) -> bool:
+    """Whether a mask of this tensor's layout has the numbers that eager draws. On devices it draws by means that nothing repeats."""
+    is_known = isinstance(tensor, torch.Tensor) and is_static(tensor) and isinstance(share, (int, float))
+    return is_known and tensor.device.type == "cpu"
 
 
 def _separate(graph: fx.Graph, node: fx.Node, x: fx.Node, tensor, p: float, train: bool) -> None:
@@ -72,11 +74,7 @@ def _mask(graph: fx.Graph, tensor, p: float) -> fx.Node:
 def _draw_by_shape(graph: fx.Graph, node: fx.Node) -> None:
     """Has the op, which would wait for the tensor whose shape it takes, be a mask, where it gives the numbers of one."""
     share, value = node.args[1], node.meta.get("val")
-    if is_fast():
-        return
-    if not isinstance(value, torch.Tensor) or not is_static(value) or value.device.type != "cpu" or node.kwargs.get("generator"):
-        return
-    if value.stride() != preserved_strides(value) or not isinstance(share, (int, float)):
+    if is_fast() or node.kwargs.get("generator") or not _is_repeated(value, share) or value.stride() != preserved_strides(value):
         return
     with graph.inserting_before(node):
         mask = node_of(graph, draw_mask, (tuple(value.shape), value.stride(), share), value.to(torch.bool))
