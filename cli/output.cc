@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstdlib>
 
+#include "base/json_schema.h"
 #include "base/printable.h"
 #include "client/terminal/text.h"
 

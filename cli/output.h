@@ -12,8 +12,6 @@ namespace kiln::cli {
 
 using Json = nlohmann::ordered_json;
 
-inline constexpr int k_schema_version = 1;
-
 /// Columns of text. Every cell is escaped when it is added, so names cannot steer the terminal.
 class Table {
  public:

@@ -3,14 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_schema.h"
+
 namespace kiln {
 
 namespace {
 
 using nlohmann::json;
 using protocol::Verb;
-
-constexpr int k_schema_version = 1;
 
 Expected<std::string> find(const Digest& key, EntryStore& store, Supplies& supplies) {
   const auto found = supplies.find_capture(key);

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/json_schema.h"
+
 namespace kiln {
 namespace {
 
 using nlohmann::json;
-
-constexpr int k_schema_version = 1;
 
 json counters_object(const Counters& counters) {
   json object = json::object();

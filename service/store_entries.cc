@@ -13,6 +13,7 @@
 
 #include "base/build_id.h"
 #include "base/hex.h"
+#include "base/json_schema.h"
 #include "base/limits.h"
 #include "cache/reader/reader.h"
 #include "cache/store/store.h"
@@ -29,8 +30,6 @@ namespace {
 using nlohmann::json;
 using protocol::Command;
 using protocol::Verb;
-
-constexpr int k_schema_version = 1;
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "frontend/infer/builder.h"
@@ -17,6 +16,7 @@
 #include "frontend/ops/index_math.h"
 #include "frontend/ops/row_products.h"
 #include "frontend/ops/rules.h"
+#include "frontend/ops/scalar_math.h"
 
 namespace kiln {
 
@@ -24,8 +24,6 @@ namespace {
 
 using Values = std::span<const ValueId>;
 using Gradients = Expected<std::vector<ValueId>>;
-
-constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 // --- types -------------------------------------------------------------------------------------------------------------
 

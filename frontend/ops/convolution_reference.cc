@@ -179,13 +179,13 @@ struct Lines {
   }
 };
 
-struct AskedProduct {
+struct AskedWindows {
   Lines rows, columns;
   std::vector<size_t> places;  // in what is asked
 };
 
 /// Products of blocks of rows and columns: what nobody asked for of a block costs little beside reading its lines.
-void multiply(const Convolution& convolution, const AskedProduct& asked, std::span<double> out) {
+void multiply(const Convolution& convolution, const AskedWindows& asked, std::span<double> out) {
   constexpr size_t k_block_elements = size_t{1} << 21;  // 16 MiB
   const auto length = static_cast<size_t>(convolution.length());
   const size_t most = std::max<size_t>(k_block_elements / std::max<size_t>(length, 1), 4);
@@ -220,10 +220,10 @@ double convolution_element(ConvolutionResult which, ElementEvaluator& e, const G
 void convolution_elements(ConvolutionResult which, ElementEvaluator& e, const Graph& graph, NodeId id,
                           std::span<const int64_t> indices, std::span<double> out) {
   const Convolution convolution(which, e, graph.node(id));
-  std::map<int64_t, AskedProduct> groups;
+  std::map<int64_t, AskedWindows> groups;
   for (size_t i = 0; i < indices.size(); ++i) {
     const Convolution::Place place = convolution.place_of(indices[i]);
-    AskedProduct& asked = groups[place.group];
+    AskedWindows& asked = groups[place.group];
     asked.rows.add(place.row);
     asked.columns.add(place.column);
     asked.places.push_back(i);

@@ -2,13 +2,13 @@
 // the launch's status.
 
 #include <cmath>
-#include <limits>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
 #include "frontend/ops/index_math.h"
 #include "frontend/ops/rules.h"
+#include "frontend/ops/scalar_math.h"
 
 namespace kiln {
 
@@ -16,8 +16,6 @@ namespace {
 
 using Values = std::span<const ValueId>;
 using Gradients = Expected<std::vector<ValueId>>;
-
-constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
 
 // --- take, index_add: whole rows by number -----------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 // Losses, with torch's reductions: "mean" of nll_loss divides by the number of targets that count.
 
 #include <cmath>
-#include <limits>
 
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
 #include "frontend/ops/rules.h"
+#include "frontend/ops/scalar_math.h"
 
 namespace kiln {
 
@@ -14,8 +14,6 @@ namespace {
 
 using Values = std::span<const ValueId>;
 using Gradients = Expected<std::vector<ValueId>>;
-
-constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
 
 const std::string& reduction_of(const Node& node) { return string_of(node.attributes, "reduction"); }
 

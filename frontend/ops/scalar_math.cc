@@ -2,7 +2,6 @@
 
 #include <cassert>
 #include <cmath>
-#include <limits>
 
 #include "frontend/kernel/philox.h"
 #include "frontend/ops/tensor.h"
@@ -10,9 +9,6 @@
 namespace kiln {
 
 namespace {
-
-constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
-constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 double minimum(double a, double b) { return std::isnan(a) || std::isnan(b) ? k_nan : std::fmin(a, b); }
 double maximum(double a, double b) { return std::isnan(a) || std::isnan(b) ? k_nan : std::fmax(a, b); }

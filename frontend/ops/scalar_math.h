@@ -1,8 +1,13 @@
 #pragma once
 
+#include <limits>
+
 #include "frontend/kernel/scalar.h"
 
 namespace kiln {
+
+inline constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
 /// What a scalar operation means, in f64. `operand` is the operands' dtype (of select's branches), `result` the
 /// result's: integers are computed as integers and wrap to the result's width. NaN for an integer or a condition says that it

@@ -161,14 +161,6 @@ TEST_F(DaemonTest, what_nobody_waited_for_is_killed_at_its_deadline_and_not_quar
   EXPECT_EQ(std::count(builds.begin(), builds.end(), "hang"), 3) << "each was tried";
 }
 
-TEST_F(DaemonTest, a_worker_without_bounds_on_memory_ends_alone) {
-#ifdef KILN_IS_SANITIZED
-  GTEST_SKIP() << "sanitizers need the address space that is bounded here";
-#endif
-  EXPECT_EQ(build("oom").status().code(), StatusCode::resource_exhausted);
-  EXPECT_TRUE(build("ok").ok());
-}
-
 TEST_F(DaemonTest, a_worker_reaches_nothing_beyond_its_build) {
   const auto built = build("escape");
   EXPECT_TRUE(built.ok()) << built.status().to_string();

@@ -22,13 +22,11 @@ namespace {
 constexpr size_t k_most_candidates = 12;
 
 // In the order of KernelSpec::kernel's alternatives.
-constexpr std::array k_implementations{loops_implementations, gemm_implementations, attention_implementations,
-                                       attention_backward_implementations, sort_implementations};
-static_assert(k_implementations.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
+constexpr std::array k_families{loops_implementations, gemm_implementations, attention_implementations,
+                                attention_backward_implementations, sort_implementations};
+static_assert(k_families.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);
 
-std::span<const Implementation> implementations_of(const KernelSpec& spec) {
-  return k_implementations[spec.kernel.index()]();
-}
+std::span<const Implementation> implementations_of(const KernelSpec& spec) { return k_families[spec.kernel.index()](); }
 
 Expected<const Implementation*> find_implementation(const KernelSpec& spec, std::span<const uint8_t> schedule) {
   KILN_ASSIGN_OR_RETURN(const ScheduleBytes bytes, open_schedule(schedule));

@@ -18,9 +18,9 @@ uint8_t* Machine::shared(uint32_t address, size_t size, Block* block) {
 
 void Machine::touch_shared(Block& block, uint32_t address, size_t size, bool write, const Toucher& toucher) {
   shared(address, size, &block);
-  const std::string problem =
+  const char* problem =
       write ? block.shadow->write(address, size, toucher) : block.shadow->read(address, size, toucher);
-  if (!problem.empty()) {
+  if (problem != nullptr) {
     fail(fmt::format("{} {} bytes of shared memory at {}: {}", write ? "writes" : "reads", size, address, problem));
   }
 }
@@ -28,9 +28,9 @@ void Machine::touch_shared(Block& block, uint32_t address, size_t size, bool wri
 void Machine::begin(Operation& operation, Block& block, uint32_t address, uint32_t size, bool write,
                     const Toucher& toucher) {
   shared(address, size, &block);
-  const std::string problem =
+  const char* problem =
       write ? block.shadow->begin_write(address, size, toucher) : block.shadow->begin_read(address, size, toucher);
-  if (!problem.empty()) {
+  if (problem != nullptr) {
     fail(fmt::format("starts an asynchronous {} of {} bytes of shared memory at {}: {}", write ? "write" : "read", size,
                      address, problem));
   }
@@ -46,9 +46,9 @@ void Machine::touch_global(const void* address, size_t size, bool write, Proxy p
     if (!buffer.what.is_watched) return;
     if (write && !buffer.what.writable) fail(fmt::format("writes to {}, which is only read", buffer.what.name));
     const Toucher toucher = self().toucher(proxy);
-    const std::string problem =
+    const char* problem =
         write ? buffer.shadow.write(offset, size, toucher) : buffer.shadow.read(offset, size, toucher);
-    if (!problem.empty()) {
+    if (problem != nullptr) {
       fail(fmt::format("{} {} bytes of {} at {}: {}", write ? "writes" : "reads", size, buffer.what.name, offset,
                        problem));
     }

@@ -186,7 +186,7 @@ const std::set<Planted> k_harmless = {
 
 TEST(PlantedMistakes, kernels_without_them_pass_under_many_seeds) {
   for (Subject& subject : subjects()) {
-    EXPECT_EQ(subject.judge(subject.text(), subject.record(), 4 * k_seeds), "") << subject.name();
+    EXPECT_EQ(subject.judge(subject.text(), subject.record(), 2 * k_seeds), "") << subject.name();
   }
 }
 
@@ -199,9 +199,10 @@ TEST(PlantedMistakes, each_is_found) {
     for (const Mistake& mistake : mistakes()) {
       for (const std::string& mutant : mutants_of(subject.text(), mistake)) {
         const Planted planted{subject.name(), mistake.name, ++places[mistake.name]};
+        const auto before = findings.find(planted);  // by another problem
+        if (before != findings.end() && !before->second.empty()) continue;
         if (!EmulatedKernels::differs(subject.text(), mutant)) continue;
-        std::string& finding = findings[planted];
-        if (finding.empty()) finding = subject.judge(mutant, subject.record(), k_seeds);
+        findings[planted] = subject.judge(mutant, subject.record(), k_seeds);
       }
     }
   }

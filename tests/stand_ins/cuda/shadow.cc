@@ -55,36 +55,51 @@ void Shadow::record_write(Cell& cell, const Toucher& toucher) {
   cell.read = {};
 }
 
-std::string Shadow::read(size_t first, size_t size, const Toucher& toucher) {
+/// Has `touch` answer for each cell, and change it. Bytes of a number are mostly alike: the first answers for those that follow it.
+template <typename Touch>
+const char* Shadow::touch_all(size_t first, size_t size, const Touch& touch) {
+  Cell before;
   for (size_t i = first; i < first + size; ++i) {
-    if (const char* conflict = conflict_of_read(m_cells[i], toucher)) return conflict;
-    record_read(m_cells[i], toucher);
+    if (i > first && m_cells[i] == before) {
+      m_cells[i] = m_cells[i - 1];
+      continue;
+    }
+    before = m_cells[i];
+    if (const char* conflict = touch(m_cells[i])) return conflict;
   }
-  return {};
+  return nullptr;
 }
 
-std::string Shadow::write(size_t first, size_t size, const Toucher& toucher) {
-  for (size_t i = first; i < first + size; ++i) {
-    if (const char* conflict = conflict_of_write(m_cells[i], toucher)) return conflict;
-    record_write(m_cells[i], toucher);
-  }
-  return {};
+const char* Shadow::read(size_t first, size_t size, const Toucher& toucher) {
+  return touch_all(first, size, [&](Cell& cell) {
+    const char* conflict = conflict_of_read(cell, toucher);
+    if (conflict == nullptr) record_read(cell, toucher);
+    return conflict;
+  });
 }
 
-std::string Shadow::begin_read(size_t first, size_t size, const Toucher& toucher) {
-  for (size_t i = first; i < first + size; ++i) {
-    if (const char* conflict = conflict_of_read(m_cells[i], toucher)) return conflict;
-    ++m_cells[i].reads_in_flight;
-  }
-  return {};
+const char* Shadow::write(size_t first, size_t size, const Toucher& toucher) {
+  return touch_all(first, size, [&](Cell& cell) {
+    const char* conflict = conflict_of_write(cell, toucher);
+    if (conflict == nullptr) record_write(cell, toucher);
+    return conflict;
+  });
 }
 
-std::string Shadow::begin_write(size_t first, size_t size, const Toucher& toucher) {
-  for (size_t i = first; i < first + size; ++i) {
-    if (const char* conflict = conflict_of_write(m_cells[i], toucher)) return conflict;
-    ++m_cells[i].writes_in_flight;
-  }
-  return {};
+const char* Shadow::begin_read(size_t first, size_t size, const Toucher& toucher) {
+  return touch_all(first, size, [&](Cell& cell) {
+    const char* conflict = conflict_of_read(cell, toucher);
+    if (conflict == nullptr) ++cell.reads_in_flight;
+    return conflict;
+  });
+}
+
+const char* Shadow::begin_write(size_t first, size_t size, const Toucher& toucher) {
+  return touch_all(first, size, [&](Cell& cell) {
+    const char* conflict = conflict_of_write(cell, toucher);
+    if (conflict == nullptr) ++cell.writes_in_flight;
+    return conflict;
+  });
 }
 
 void Shadow::end_read(size_t first, size_t size, const Toucher& toucher) {

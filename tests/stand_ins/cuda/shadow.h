@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "tests/stand_ins/cuda/knowledge.h"
@@ -26,7 +25,7 @@ struct Toucher {
 /// still use it. Answers whether an access is ordered after all that conflict with it.
 ///
 /// Of several concurrent readers two are kept, drawn at random: a race with one of many readers of a byte is found with
-/// some probability, and nearly always over the many bytes of a tile.
+/// some probability, and nearly always over the many numbers of a tile.
 class Shadow {
  public:
   enum class Kind : uint8_t { shared, global };
@@ -34,14 +33,14 @@ class Shadow {
   Shadow(size_t size_bytes, Kind kind) : m_cells(size_bytes), m_kind(kind) {}
   size_t size() const { return m_cells.size(); }
 
-  /// Checks, then records. The answer is empty, or says what is wrong.
-  std::string read(size_t first, size_t size, const Toucher& toucher);
-  std::string write(size_t first, size_t size, const Toucher& toucher);
+  /// Checks, then records. The answer is null, or says what is wrong.
+  const char* read(size_t first, size_t size, const Toucher& toucher);
+  const char* write(size_t first, size_t size, const Toucher& toucher);
 
   /// An asynchronous operation begins: checked as an access of `toucher`, and until it ends nobody may write (read)
   /// what it reads (anything it writes).
-  std::string begin_read(size_t first, size_t size, const Toucher& toucher);
-  std::string begin_write(size_t first, size_t size, const Toucher& toucher);
+  const char* begin_read(size_t first, size_t size, const Toucher& toucher);
+  const char* begin_write(size_t first, size_t size, const Toucher& toucher);
   /// It ends, as far as `toucher` can know: what it did counts as done by him now.
   void end_read(size_t first, size_t size, const Toucher& toucher);
   void end_write(size_t first, size_t size, const Toucher& toucher);
@@ -54,6 +53,7 @@ class Shadow {
     uint32_t era = 0;  // 0: never
     uint32_t agent = 0;
     uint32_t moment = 0;
+    bool operator==(const Moment&) const = default;
   };
   struct Cell {
     Moment written;
@@ -62,8 +62,11 @@ class Shadow {
     bool initial = false;
     uint16_t reads_in_flight = 0;
     uint16_t writes_in_flight = 0;
+    bool operator==(const Cell&) const = default;
   };
 
+  template <typename Touch>
+  const char* touch_all(size_t first, size_t size, const Touch& touch);
   bool ordered(const Moment& earlier, const Toucher& toucher, bool through_fence) const;
   const char* conflict_of_read(const Cell& cell, const Toucher& toucher) const;
   const char* conflict_of_write(const Cell& cell, const Toucher& toucher) const;
