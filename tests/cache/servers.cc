@@ -11,16 +11,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <random>
 
 namespace kiln::testing {
 namespace {
 
 constexpr int k_starts = 2'000;
+// Below the ports that the system gives to connections, of servers' among themselves, too.
+constexpr uint32_t k_first_port = 12'000;
+// How far beyond a server's port the one is where it talks to others of its cluster.
+constexpr uint32_t k_cluster_offset = 10'000;
 
 sockaddr_in loopback(uint16_t port) {
   sockaddr_in address{};
@@ -38,6 +44,12 @@ UniqueFd listener(uint16_t& port) {
   EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
   port = ntohs(address.sin_port);
   return fd;
+}
+
+bool is_free(uint16_t port) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  return bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
 bool answers(uint16_t port) {
@@ -71,9 +83,11 @@ std::vector<std::string> nginx_arguments(const std::string& folder, const std::s
 }  // namespace
 
 uint16_t free_port() {
-  uint16_t port = 0;
-  const UniqueFd fd = listener(port);
-  return port;
+  static std::atomic<uint32_t> next{std::random_device()()};  // programs that run beside this one have others
+  for (;;) {
+    const auto port = static_cast<uint16_t>(k_first_port + next++ % k_cluster_offset);
+    if (is_free(port) && is_free(static_cast<uint16_t>(port + k_cluster_offset))) return port;
+  }
 }
 
 bool has_program(const std::string& name) {
@@ -143,12 +157,6 @@ namespace {
 
 constexpr size_t k_slots = 16'384;
 
-uint16_t free_cluster_port() {
-  uint16_t port = free_port();
-  while (port > 55'000) port = free_port();  // the cluster's own port is 10,000 beyond
-  return port;
-}
-
 /// The first slot of a server's third, or what is beyond the last one's.
 size_t first_slot(size_t server) { return server * k_slots / RedisClusterServers::k_count; }
 
@@ -158,11 +166,11 @@ RedisClusterServers::RedisClusterServers(const std::string& folder, const Server
   for (size_t i = 0; i < k_count; ++i) {
     const std::string own = folder + "/" + std::to_string(i);
     std::filesystem::create_directories(own);
-    const uint16_t port = free_cluster_port();
+    const uint16_t port = free_port();
     std::vector<std::string> settings = {
         "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", own};
     if (certificate != nullptr) {
-      m_tls_ports.push_back(free_cluster_port());
+      m_tls_ports.push_back(free_port());
       const auto more = certificate->redis_settings(m_tls_ports[i]);
       settings.insert(settings.end(), more.begin(), more.end());
       settings.insert(settings.end(), {"--tls-cluster", "yes"});

@@ -16,7 +16,7 @@
 /// Servers on loopback for tests of a fleet's store: real ones, and peers that do as a test says.
 namespace kiln::testing {
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, and the one 10,000 beyond it, where a cluster of Redis talks. Each call gives another.
 uint16_t free_port();
 
 /// Whether a program of this name is in PATH or where Debian has servers.
