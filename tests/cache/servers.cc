@@ -202,7 +202,8 @@ Nginx::Nginx(const std::string& folder, const std::string& settings, const std::
     : m_folder(folder), m_port(free_port()), m_process(nginx_arguments(folder, settings, listening, m_port), m_port) {}
 
 S3Server::S3Server(const std::string& key_file)
-    : m_process({"env", "PYTHONPATH=" KILN_MOTO, KILN_PYTHON, KILN_S3_SERVER, std::to_string(m_port), key_file},
+    : m_process({"env", std::string("PYTHONPATH=") + KILN_MOTO, KILN_PYTHON, KILN_S3_SERVER, std::to_string(m_port),
+                 key_file},
                 m_port) {}
 
 bool S3Server::can_run() { return std::filesystem::exists(KILN_MOTO "/moto"); }
