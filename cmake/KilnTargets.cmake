@@ -33,7 +33,7 @@ function(kiln_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 1800 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")
   if(KILN_SANITIZE STREQUAL "thread")
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
       TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)

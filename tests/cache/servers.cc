@@ -25,7 +25,8 @@ namespace {
 constexpr int k_starts = 2'000;
 // Below the ports that the system gives to connections, of servers' among themselves, too.
 constexpr uint32_t k_first_port = 12'000;
-// How far beyond a server's port the one is where it talks to others of its cluster.
+// How far beyond a server's port the one is where it talks to others of its cluster. Servers' ports are as many, so that none
+// is such a one.
 constexpr uint32_t k_cluster_offset = 10'000;
 
 sockaddr_in loopback(uint16_t port) {

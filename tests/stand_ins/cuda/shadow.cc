@@ -55,51 +55,36 @@ void Shadow::record_write(Cell& cell, const Toucher& toucher) {
   cell.read = {};
 }
 
-/// Has `touch` answer for each cell, and change it. Bytes of a number are mostly alike: the first answers for those that follow it.
-template <typename Touch>
-const char* Shadow::touch_all(size_t first, size_t size, const Touch& touch) {
-  Cell before;
+const char* Shadow::conflict_among(Conflict conflict_of, size_t first, size_t size, const Toucher& toucher) const {
   for (size_t i = first; i < first + size; ++i) {
-    if (i > first && m_cells[i] == before) {
-      m_cells[i] = m_cells[i - 1];
-      continue;
-    }
-    before = m_cells[i];
-    if (const char* conflict = touch(m_cells[i])) return conflict;
+    if (i > first && m_cells[i] == m_cells[i - 1]) continue;
+    if (const char* conflict = (this->*conflict_of)(m_cells[i], toucher)) return conflict;
   }
   return nullptr;
 }
 
 const char* Shadow::read(size_t first, size_t size, const Toucher& toucher) {
-  return touch_all(first, size, [&](Cell& cell) {
-    const char* conflict = conflict_of_read(cell, toucher);
-    if (conflict == nullptr) record_read(cell, toucher);
-    return conflict;
-  });
+  if (const char* conflict = conflict_among(&Shadow::conflict_of_read, first, size, toucher)) return conflict;
+  for (size_t i = first; i < first + size; ++i) record_read(m_cells[i], toucher);
+  return nullptr;
 }
 
 const char* Shadow::write(size_t first, size_t size, const Toucher& toucher) {
-  return touch_all(first, size, [&](Cell& cell) {
-    const char* conflict = conflict_of_write(cell, toucher);
-    if (conflict == nullptr) record_write(cell, toucher);
-    return conflict;
-  });
+  if (const char* conflict = conflict_among(&Shadow::conflict_of_write, first, size, toucher)) return conflict;
+  for (size_t i = first; i < first + size; ++i) record_write(m_cells[i], toucher);
+  return nullptr;
 }
 
 const char* Shadow::begin_read(size_t first, size_t size, const Toucher& toucher) {
-  return touch_all(first, size, [&](Cell& cell) {
-    const char* conflict = conflict_of_read(cell, toucher);
-    if (conflict == nullptr) ++cell.reads_in_flight;
-    return conflict;
-  });
+  if (const char* conflict = conflict_among(&Shadow::conflict_of_read, first, size, toucher)) return conflict;
+  for (size_t i = first; i < first + size; ++i) ++m_cells[i].reads_in_flight;
+  return nullptr;
 }
 
 const char* Shadow::begin_write(size_t first, size_t size, const Toucher& toucher) {
-  return touch_all(first, size, [&](Cell& cell) {
-    const char* conflict = conflict_of_write(cell, toucher);
-    if (conflict == nullptr) ++cell.writes_in_flight;
-    return conflict;
-  });
+  if (const char* conflict = conflict_among(&Shadow::conflict_of_write, first, size, toucher)) return conflict;
+  for (size_t i = first; i < first + size; ++i) ++m_cells[i].writes_in_flight;
+  return nullptr;
 }
 
 void Shadow::end_read(size_t first, size_t size, const Toucher& toucher) {

@@ -25,7 +25,7 @@ struct Toucher {
 /// still use it. Answers whether an access is ordered after all that conflict with it.
 ///
 /// Of several concurrent readers two are kept, drawn at random: a race with one of many readers of a byte is found with
-/// some probability, and nearly always over the many numbers of a tile.
+/// some probability, and nearly always over the many bytes of a tile.
 class Shadow {
  public:
   enum class Kind : uint8_t { shared, global };
@@ -65,8 +65,10 @@ class Shadow {
     bool operator==(const Cell&) const = default;
   };
 
-  template <typename Touch>
-  const char* touch_all(size_t first, size_t size, const Touch& touch);
+  using Conflict = const char* (Shadow::*)(const Cell&, const Toucher&) const;
+
+  /// The first conflict, or null. Bytes of a number are mostly alike: one that is as the byte before needs no look.
+  const char* conflict_among(Conflict conflict_of, size_t first, size_t size, const Toucher& toucher) const;
   bool ordered(const Moment& earlier, const Toucher& toucher, bool through_fence) const;
   const char* conflict_of_read(const Cell& cell, const Toucher& toucher) const;
   const char* conflict_of_write(const Cell& cell, const Toucher& toucher) const;
