@@ -218,6 +218,7 @@ class Checked:
         session = _session.session()
         got = self.program(tensors)
         difference = differ(got, wanted, lambda: self._by_torch_otherwise_rounded(tensors))
+        _factors.cache_clear()  # they are megabytes, and a job has few checks
         session.counts["checked"] += 1
         if difference:
             self._reject(difference, tensors, wanted, got)
