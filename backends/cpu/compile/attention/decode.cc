@@ -91,8 +91,8 @@ void AttentionDecode::emit_task(const AttentionPlace& place, Value* kv_head) {
   m_a.fill(at(m_output), m_rows.row_count() * value_bytes(), 0);
   m_a.fill(at(m_maximum), m_rows.row_count() * m_a.vector_bytes(), -k_infinity);
   m_a.fill(at(m_sum), m_rows.row_count() * m_a.vector_bytes(), 0);
-  m_rows.for_key_blocks(e.index(0), m_rows.seen_keys(),
-                        [&](Value* first, Value* count) { emit_keys(place, kv_head, first, count); });
+  m_rows.for_seen_blocks(
+      place, [&](Value* first, Value* count) { emit_keys(place, kv_head, first, count); }, [](Value*, Value*) {});
   finish(place);
 }
 

@@ -13,7 +13,7 @@
 ///     P = 2^((S - lse) log2 e)     dS = P * (dP - delta)
 ///     dQ += dS K     dV = P^T dO     dK = dS^T Q
 ///
-/// Scales, masks and queries without keys are as in backward.cc. No row sees the keys behind the last block: they get zeros.
+/// Scales, masks and queries without keys are as in backward.cc. Keys in blocks that no row sees get zeros.
 namespace kiln::cpu {
 namespace {
 
@@ -83,16 +83,18 @@ LaunchShape DecodeBackward::emit() {
 void DecodeBackward::emit_task(const AttentionPlace& place, Value* kv_head) {
   load_rows(place);
   m_a.fill(at(m_grad_q), m_rows.row_count() * query_bytes(), 0);
-  m_rows.for_key_blocks(e.index(0), m_rows.seen_keys(), [&](Value* first, Value* count) {
-    emit_keys(place, kv_head, first, count);
-    store_keys(place, kv_head, first, count);
-  });
-  m_rows.store(m_spec.grad_q, m_attention.head_dim, place, at(m_grad_q), m_attention.scale);
-  m_rows.for_key_blocks(m_rows.seen_keys(), m_a.k_len(), [&](Value* first, Value* count) {
+  const auto store_zeros = [&](Value* first, Value* count) {
     m_a.fill(at(m_grad_k), m_blocks.key_block * query_bytes(), 0);
     m_a.fill(at(m_grad_v), m_blocks.key_block * value_bytes(), 0);
     store_keys(place, kv_head, first, count);
-  });
+  };
+  const auto store_gradients = [&](Value* first, Value* count) {
+    emit_keys(place, kv_head, first, count);
+    store_keys(place, kv_head, first, count);
+  };
+  m_rows.for_seen_blocks(place, store_gradients, store_zeros);
+  m_rows.for_key_blocks(m_rows.seen_keys(), m_a.k_len(), store_zeros);
+  m_rows.store(m_spec.grad_q, m_attention.head_dim, place, at(m_grad_q), m_attention.scale);
 }
 
 void DecodeBackward::load_rows(const AttentionPlace& place) {

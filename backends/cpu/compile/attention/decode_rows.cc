@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backends/attention_scores.h"
 #include "backends/cpu/compile/emit/split.h"
 
 namespace kiln::cpu {
@@ -25,11 +26,48 @@ Value* DecodeRows::seen_keys() {
   return e.index(std::clamp<int64_t>(m_attention.q_len + m_attention.causal_offset, 0, m_attention.k_len));
 }
 
-void DecodeRows::for_key_blocks(Value* begin, Value* end, const std::function<void(Value* first, Value* count)>& body) {
+void DecodeRows::for_key_blocks(Value* begin, Value* end, const KeyBlock& body) {
   const int64_t step = m_a.schedule.key_block;
   e.loop(begin, end, step, [&](Value* first) {
     body(first, e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, e.ir.CreateSub(end, first), e.index(step)));
   });
+}
+
+void DecodeRows::for_seen_blocks(const AttentionPlace& place, const KeyBlock& body, const KeyBlock& left_out) {
+  const bool may_be_left_out = leaves_out_scores(m_attention.score, m_attention.score_value);
+  for_key_blocks(e.index(0), seen_keys(), [&](Value* first, Value* count) {
+    if (!may_be_left_out) return body(first, count);
+    const auto run = [&](const KeyBlock& either) {
+      either(first, count);
+      return Values{};
+    };
+    Value* counts =
+        e.ir.CreateCall(some_score_counts(), {place.buffers, place.status, place.batch, place.head, first, count});
+    e.if_else(counts, [&] { return run(body); }, [&] { return run(left_out); });
+  });
+}
+
+/// (buffers, status, batch, first head, first key, count)
+llvm::Function* DecodeRows::some_score_counts() {
+  if (m_some_score_counts != nullptr) return m_some_score_counts;
+  const auto resume = e.ir.saveIP();
+  llvm::Type *p = e.pointer(), *i = e.i64();
+  m_some_score_counts = e.begin_function("some_score_counts", e.i1(), {p, p, i, i, i, i});
+  auto* argument = m_some_score_counts->arg_begin();
+  const auto of_row = [&](Value* number) {
+    const Row at = row({argument, argument + 1, argument + 2, argument + 3}, number);
+    return for_each_score(at.place, at.query, argument + 4, argument + 5, nullptr, {e.ir.getFalse()},
+                          [&](Value*, Value* score, const Values& found) {
+                            Value* counts = e.ir.CreateOrReduce(e.ir.CreateFCmpUNE(score, m_a.real(-k_infinity)));
+                            return Values{e.ir.CreateOr(found[0], counts)};
+                          });
+  };
+  Value* found = e.loop(e.index(0), e.index(row_count()), 1, {e.ir.getFalse()}, [&](Value* number, const Values& now) {
+    return e.if_else(now[0], [&] { return now; }, [&] { return of_row(number); });
+  })[0];
+  e.ir.CreateRet(found);
+  e.ir.restoreIP(resume);
+  return m_some_score_counts;
 }
 
 void DecodeRows::for_each_head(const AttentionPlace& place,
@@ -181,7 +219,7 @@ Values DecodeRows::for_each_score(const AttentionPlace& place, Value* query, Val
   }
   RowScore score(m_a, place, query);
   return e.loop(e.index(0), count, e.lanes(), initial, [&](Value* key, const Values& now) {
-    Value* value = m_a.load(row_of(scores, key, 4), 0);
+    Value* value = scores == nullptr ? m_a.real(0) : m_a.load(row_of(scores, key, 4), 0);
     Value* is_seen = e.prefix_mask(e.ir.CreateSub(seen, key), e.lanes());
     if (m_a.has_score()) value = score.apply(e.ir.CreateAdd(first, key), is_seen, value);
     return body(key, e.ir.CreateSelect(is_seen, value, m_a.real(-k_infinity)), now);

@@ -21,11 +21,14 @@ class DecodeRows {
   }
   /// `body` for each task; the head of its place is the first of those that share the keys.
   LaunchShape emit_tasks(const std::function<void(const AttentionPlace& place, llvm::Value* kv_head)>& body);
-  /// Keys from here on are seen by no row.
+  /// Causality leaves no row any of the keys from here on.
   llvm::Value* seen_keys();
   /// `body` for blocks of the keys [begin, end).
-  void for_key_blocks(llvm::Value* begin, llvm::Value* end,
-                      const std::function<void(llvm::Value* first, llvm::Value* count)>& body);
+  using KeyBlock = std::function<void(llvm::Value* first, llvm::Value* count)>;
+  void for_key_blocks(llvm::Value* begin, llvm::Value* end, const KeyBlock& body);
+  /// `body` for blocks of the keys that some row sees; `left_out` for those whose scores are all -inf by the score expression,
+  /// where it tells so before the product.
+  void for_seen_blocks(const AttentionPlace& place, const KeyBlock& body, const KeyBlock& left_out);
   struct Row {
     llvm::Value* number = nullptr;
     AttentionPlace place;  // of its head
@@ -58,12 +61,13 @@ class DecodeRows {
   /// out[key, :] = Σ_row weights[row, key] * rows[row, :]; written up to the next multiple of lanes.
   void sum_over_rows(llvm::Value* weights, llvm::Value* rows, int64_t columns, llvm::Value* out, llvm::Value* count);
   /// Inside a function: each vector of a query's scores of `count` keys from `first` on, by the score expression and the mask;
-  /// lanes without a key are -inf. `key` counts from `first`.
+  /// lanes without a key are -inf. `key` counts from `first`. Without `scores`, products are zeros.
   using ScoreBody = std::function<Values(llvm::Value* key, llvm::Value* score, const Values& carried)>;
   Values for_each_score(const AttentionPlace& place, llvm::Value* query, llvm::Value* first, llvm::Value* count,
                         llvm::Value* scores, const Values& initial, const ScoreBody& body);
 
  private:
+  llvm::Function* some_score_counts();
   void for_each_head(const AttentionPlace& place,
                      const std::function<void(llvm::Value* head, llvm::Value* first_row)>& body);
   llvm::Function* product_function(int64_t row_bytes, int64_t key_bytes);
@@ -76,6 +80,7 @@ class DecodeRows {
   Emitter& e;
   const AttentionSpec& m_attention;
   std::map<std::pair<int64_t, int64_t>, llvm::Function*> m_products;
+  llvm::Function* m_some_score_counts = nullptr;
 };
 
 }  // namespace kiln::cpu
