@@ -59,8 +59,8 @@ TEST(Attention, the_forward_pass_gives_the_reference) {
   for (const Case& c : attention_cases()) check_forward(c);
 }
 
-/// Every case of the list, cut down to few queries.
-TEST(Attention, few_queries_have_kernels_of_their_own) {
+/// Every case of the list, cut down to few queries, and more.
+std::vector<Case> cases_of_few_queries() {
   std::vector<Case> few{{.heads = 8, .kv_heads = 2, .q_len = 1, .k_len = 300, .head_dim = 128, .value_dim = 80},
                         {.heads = 6, .kv_heads = 1, .q_len = 5, .k_len = 129, .head_dim = 64, .dtype = DType::bf16},
                         {.heads = 7, .kv_heads = 7, .q_len = 1, .k_len = 511, .head_dim = 64, .dtype = DType::f16},
@@ -71,21 +71,54 @@ TEST(Attention, few_queries_have_kernels_of_their_own) {
                          .head_dim = 32,
                          .causal = true,
                          .causal_offset = 247,
-                         .bias = true}};
+                         .bias = true},
+                        {.heads = 4, .kv_heads = 2, .q_len = 3, .k_len = 300, .causal = true, .causal_offset = 20},
+                        {.q_len = 5, .k_len = 150, .causal = true, .causal_offset = -3},    // rows without keys
+                        {.q_len = 5, .k_len = 150, .causal = true, .causal_offset = -10}};  // no row has any
   for (Case c : attention_cases()) {
     c.causal_offset += c.causal ? c.q_len - std::min<int64_t>(c.q_len, 7) : 0;
     c.q_len = std::min<int64_t>(c.q_len, 7);
     few.push_back(c);
   }
-  for (const Case& c : few) {
-    const KernelSpec spec = SpecBuilder(c).forward();
-    for (const CpuTarget* target : runnable_targets()) {
-      const auto candidates = default_candidates(CpuCompileBackend(), spec, {"cpu", std::string(target->name)});
-      EXPECT_EQ(open_schedule(candidates.front().bytes)->implementation, DecodeSchedule::k_implementation);
-      for (size_t i = 0; i < 4; ++i) {
-        check_kernel(spec, *target, 2 * tolerance(c.dtype), i, 1 + i % 3, 2);
-        if (HasFatalFailure()) return;
+  return few;
+}
+
+/// Candidates of both passes, the first of which are for few queries.
+TEST(Attention, few_queries_have_kernels_of_their_own) {
+  for (const Case& c : cases_of_few_queries()) {
+    const std::vector<GuardedBuffer> inputs = backward_buffers(c);
+    const auto check = [&](const KernelSpec& spec, const std::vector<GuardedBuffer>& buffers, double allowed) {
+      for (const CpuTarget* target : runnable_targets()) {
+        EXPECT_EQ(open_schedule(candidates_of(spec, *target).front().bytes)->implementation,
+                  DecodeSchedule::k_implementation);
+        for (size_t i = 0; i < 4; ++i) {
+          check_kernel_on(spec, buffers, *target, allowed, i, 1 + i % 3);
+          if (HasFatalFailure()) return;
+        }
       }
+    };
+    const KernelSpec forward = SpecBuilder(c).forward();
+    check(forward, make_buffers(forward, 7, 2), 2 * tolerance(c.dtype));
+    check(SpecBuilder(c).backward(), inputs, backward_tolerance(c.dtype));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Attention, gradients_of_few_queries_are_the_same_however_the_grid_is_shared) {
+  const Case c{.batch = 2, .heads = 6, .kv_heads = 3, .q_len = 3, .k_len = 333, .head_dim = 40, .causal = true};
+  const KernelSpec spec = SpecBuilder(c).backward();
+  const std::vector<GuardedBuffer> inputs = backward_buffers(c);
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto image =
+        CpuCompileBackend().compile(spec, candidates_of(spec, *target).front(), {"cpu", std::string(target->name)});
+    ASSERT_TRUE(image.ok()) << image.status().to_string();
+    const LoadedImage loaded(*image);
+    std::vector<GuardedBuffer> whole = inputs;
+    run_in_ranges(loaded.executable(), pointers(whole), 1);
+    for (const uint64_t ranges : {2, 5, 6}) {
+      std::vector<GuardedBuffer> shared = inputs;
+      run_in_ranges(loaded.executable(), pointers(shared), ranges);
+      EXPECT_EQ(shared, whole) << target->name << ": in " << ranges << " ranges";
     }
   }
 }
@@ -188,7 +221,11 @@ TEST(Attention, large_scores_do_not_overflow) {
 
 TEST(Attention, keys_that_the_score_leaves_out_are_not_read) {
   const Case c{.q_len = 40, .k_len = 700, .head_dim = 16, .window = 8};
-  for (const KernelSpec& spec : {SpecBuilder(c).forward(), SpecBuilder(c).backward()}) {
+  Case of_few = c;
+  of_few.heads = 2;
+  of_few.q_len = 3;
+  for (const KernelSpec& spec : {SpecBuilder(c).forward(), SpecBuilder(c).backward(), SpecBuilder(of_few).forward(),
+                                 SpecBuilder(of_few).backward()}) {
     std::vector<GuardedBuffer> clean = make_buffers(spec, 7), spoilt = clean;
     for (const size_t operand : {1, 2}) {
       for (int64_t i = 400 * c.head_dim; i < spoilt[operand].elements(); ++i) spoilt[operand].set(i, NAN);
@@ -267,8 +304,10 @@ TEST(Attention, bytes_of_schedules_are_trusted_with_nothing) {
     expect_bytes_are_trusted_with_nothing<AttentionSchedule>(SpecBuilder(c).backward(), *target);
     expect_bytes_are_trusted_with_nothing<AttentionSchedule, Bf16AttentionSchedule, AmxAttentionSchedule>(halves,
                                                                                                           *target);
-    const KernelSpec few = SpecBuilder({.q_len = 1, .k_len = 50, .head_dim = 16}).forward();
-    expect_bytes_are_trusted_with_nothing<DecodeSchedule, AttentionSchedule>(few, *target);
+    const Case few{.q_len = 1, .k_len = 50, .head_dim = 16};
+    for (const KernelSpec& spec : {SpecBuilder(few).forward(), SpecBuilder(few).backward()}) {
+      expect_bytes_are_trusted_with_nothing<DecodeSchedule, AttentionSchedule>(spec, *target);
+    }
   }
 }
 

@@ -79,13 +79,20 @@ Status tiles_claims(const KernelSpec& spec, const CpuTarget& target) {
 }
 
 /// All queries that share keys are in the workspace of one task.
-Status decode_claims(const KernelSpec& spec, const CpuTarget&) {
-  const auto& attention = std::get<AttentionSpec>(spec.kernel);
+Status few_share_keys(const KernelSpec& spec, const AttentionSpec& attention) {
   constexpr int64_t k_most_rows = 1024;
   if (const int64_t rows = attention.heads / attention.kv_heads * attention.q_len; rows > k_most_rows) {
     return error(StatusCode::unimplemented, "attention of few queries: {} share keys, at most {}", rows, k_most_rows);
   }
   return claims(spec, attention);
+}
+
+Status decode_claims(const KernelSpec& spec, const CpuTarget&) {
+  return few_share_keys(spec, std::get<AttentionSpec>(spec.kernel));
+}
+
+Status decode_backward_claims(const KernelSpec& spec, const CpuTarget&) {
+  return few_share_keys(spec, std::get<AttentionBackwardSpec>(spec.kernel).forward);
 }
 
 /// Whether a task of the backward pass has room for so many keys.
@@ -227,14 +234,27 @@ std::optional<SizedSpec> sized_backward(const KernelSpec& spec, const CpuTarget&
   return sized_attention<AttentionBackwardSpec>(spec, target, *choices);
 }
 
-std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
-  if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return {};
+std::vector<Schedule> blocks_of_keys(std::initializer_list<uint32_t> sizes) {
   std::vector<Schedule> schedules;
-  for (const uint32_t key_block : {128U, 64U, 256U}) {
+  for (const uint32_t key_block : sizes) {
     const DecodeSchedule choice{key_block};
     schedules.push_back({encode_choices(choice), choice.describe()});
   }
   return schedules;
+}
+
+std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
+  if (std::get<AttentionSpec>(spec.kernel).q_len > k_few_queries) return {};
+  return blocks_of_keys({128, 64, 256});
+}
+
+/// A first schedule's block of keys is 16 KiB, half of a first-level cache, where the depth is 64 or 128.
+std::vector<Schedule> decode_backward_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
+  constexpr int64_t k_fewer_queries =
+      12;  // of each head: the other kernels' blocks of 16 are nearly full from there on
+  const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
+  if (forward.q_len > k_fewer_queries) return {};
+  return forward.head_dim > 64 ? blocks_of_keys({32, 64, 128}) : blocks_of_keys({64, 32, 128});
 }
 
 std::optional<SizedSpec> sized_decode(const KernelSpec& spec, const CpuTarget&, std::span<const uint8_t> like) {
@@ -273,8 +293,14 @@ constexpr auto k_bf16_backward =
     k_backward_rows<Bf16AttentionSchedule, pairs_backward_claims, pairs_backward_schedules>;
 constexpr auto k_elements_backward =
     k_backward_rows<AttentionSchedule, attention_backward_claims, attention_backward_schedules>;
-constexpr std::array k_backward{k_amx_backward[0],  k_amx_backward[1],      k_bf16_backward[0],
-                                k_bf16_backward[1], k_elements_backward[0], k_elements_backward[1]};
+constexpr std::array k_backward{Implementation{DecodeSchedule::k_implementation, decode_backward_claims,
+                                               decode_backward_schedules, emit_decode_backward},
+                                k_amx_backward[0],
+                                k_amx_backward[1],
+                                k_bf16_backward[0],
+                                k_bf16_backward[1],
+                                k_elements_backward[0],
+                                k_elements_backward[1]};
 
 }  // namespace
 

@@ -9,10 +9,11 @@ namespace kiln::cpu {
 std::span<const Implementation> attention_implementations();
 std::span<const Implementation> attention_backward_implementations();
 
-// decode.cc, forward.cc, backward.cc
+// decode.cc, decode_backward.cc, forward.cc, backward.cc
 Expected<LaunchShape> emit_decode_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 Expected<LaunchShape> emit_sized_decode_attention(Emitter& emitter, const KernelSpec& spec,
                                                   std::span<const uint8_t> bytes);
+Expected<LaunchShape> emit_decode_backward(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 template <typename Choices>
 Expected<LaunchShape> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes);
 template <typename Choices>

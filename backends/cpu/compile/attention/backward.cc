@@ -156,12 +156,9 @@ void AttentionBackward::load_queries(const AttentionPlace& place, Value* first_q
   for (int64_t v = 0; v < m_a.vectors(); ++v) m_a.store(deltas[v], at(m_delta), v);
 
   m_a.fill(at(m_lse), m_a.block_bytes(), k_infinity);
-  Value* lse = m_a.from_query(m_attention.lse, place, first_query);
   e.loop(e.index(0), valid, 1, [&](Value* row) {
-    Value* value = e.load(e.f32(), e.advance(lse, e.ir.CreateMul(row, m_a.row_bytes(m_attention.lse))));
-    Value* no_key = e.ir.CreateFCmpOEQ(value, Emitter::real(e.f32(), -k_infinity));
-    value = e.ir.CreateSelect(no_key, Emitter::real(e.f32(), k_infinity), value);
-    e.store(value, e.advance(at(m_lse), e.ir.CreateMul(row, e.index(4))));
+    Value* lse = m_a.load_logsumexp(place, e.ir.CreateAdd(first_query, row));
+    e.store(lse, e.advance(at(m_lse), e.ir.CreateMul(row, e.index(4))));
   });
 }
 
@@ -247,9 +244,9 @@ void AttentionBackward::write_gradients(llvm::Argument* argument, bool masked) {
   const AttentionPlace place{argument, argument + 1, argument + 5, argument + 6};
   Value *scores = argument + 2, *gradients = argument + 3, *lse = argument + 4;
   ScoreLoop loop(m_a, place, argument + 7, m_a.tiles ? m_attention.scale : 1);
-  Values shifts, deltas;
+  Values lses, deltas;
   for (int64_t v = 0; v < m_a.vectors(); ++v) {
-    shifts.push_back(m_a.load(lse, v));
+    lses.push_back(m_a.load(lse, v));
     deltas.push_back(m_a.load(e.advance(lse, m_delta - m_lse), v));
   }
   loop.run(scores, argument + 8, argument + 9, masked, {}, [&](Value* row, const Values& now, Values&) {
@@ -258,8 +255,7 @@ void AttentionBackward::write_gradients(llvm::Argument* argument, bool masked) {
     Value* gradient_row = e.advance(gradients, offset);
     Values weights, gradients_of_row;
     for (int64_t v = 0; v < m_a.vectors(); ++v) {
-      Value* exponent = e.ir.CreateFMul(e.ir.CreateFSub(now[v], shifts[v]), m_a.real(k_log2_e));
-      weights.push_back(softmax_exp2(e, exponent));
+      weights.push_back(m_a.probability(now[v], lses[v]));
       Value* gradient = e.ir.CreateFSub(m_a.load(gradient_row, v), deltas[v]);
       gradients_of_row.push_back(e.ir.CreateFMul(weights.back(), gradient));
     }

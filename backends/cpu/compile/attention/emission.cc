@@ -76,6 +76,16 @@ Value* AttentionEmission::weight_of(Value* difference) const {
 
 Value* AttentionEmission::larger(Value* a, Value* b) const { return e.ir.CreateSelect(e.ir.CreateFCmpOGT(a, b), a, b); }
 
+Value* AttentionEmission::probability(Value* score, Value* lse) const {
+  return softmax_exp2(e, e.ir.CreateFMul(e.ir.CreateFSub(score, lse), real(k_log2_e)));
+}
+
+Value* AttentionEmission::load_logsumexp(const AttentionPlace& place, Value* query) {
+  Value* value = e.load(e.f32(), from_query(attention.lse, place, query));
+  Value* no_key = e.ir.CreateFCmpOEQ(value, Emitter::real(e.f32(), -k_infinity));
+  return e.ir.CreateSelect(no_key, Emitter::real(e.f32(), k_infinity), value);
+}
+
 Value* AttentionEmission::from_query(const Access& access, const AttentionPlace& place, Value* first_query) {
   return e.advance(base(access, place, place.head), e.ir.CreateMul(first_query, row_bytes(access)));
 }

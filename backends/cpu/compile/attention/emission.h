@@ -100,6 +100,10 @@ class AttentionEmission {
   llvm::Value* in_nats(llvm::Value* score) const;
   llvm::Value* weight_of(llvm::Value* difference) const;
   llvm::Value* larger(llvm::Value* a, llvm::Value* b) const;
+  /// The probability of a score in natural units, by the logsumexp of its query, whatever score_scale() is.
+  llvm::Value* probability(llvm::Value* score, llvm::Value* lse) const;
+  /// A query's logsumexp; +inf of one that sees no key, so that all its probabilities are 0.
+  llvm::Value* load_logsumexp(const AttentionPlace& place, llvm::Value* query);
 
   /// The address of (batch, head, 0, 0); `head` counts the access's own heads.
   llvm::Value* base(const Access& access, const AttentionPlace& place, llvm::Value* head);
