@@ -248,10 +248,10 @@ std::vector<Schedule> decode_schedules(const KernelSpec& spec, const CpuTarget&,
   return blocks_of_keys({128, 64, 256});
 }
 
-/// A first schedule's block of keys is 16 KiB, half of a first-level cache, where the depth is 64 or 128.
+/// A first schedule's block of keys is 16 KiB, half of a first-level cache, where the depth is 64 or 128. From a dozen queries
+/// a head on, the other kernels' blocks of 16 are nearly full.
 std::vector<Schedule> decode_backward_schedules(const KernelSpec& spec, const CpuTarget&, const Machine&) {
-  constexpr int64_t k_fewer_queries =
-      12;  // of each head: the other kernels' blocks of 16 are nearly full from there on
+  constexpr int64_t k_fewer_queries = 12;
   const AttentionSpec& forward = std::get<AttentionBackwardSpec>(spec.kernel).forward;
   if (forward.q_len > k_fewer_queries) return {};
   return forward.head_dim > 64 ? blocks_of_keys({32, 64, 128}) : blocks_of_keys({64, 32, 128});
