@@ -10,7 +10,8 @@
 ///    whose copy would take longer to read.
 ///  - several, and one of them can host it as one more stored value without waiting for another: join that.
 ///  - otherwise a kernel of its own.
-/// Whether a kernel can host a node is not guessed: the kernel is lowered with it, and the node stays if that worked.
+/// Whether a kernel can host a node is not guessed: the kernel is lowered with it, and the node stays if that worked and
+/// the kernel does not compute it over and over (repeats.h).
 /// A view that stands in the way of lowering (a reshape that cuts across a permutation, an operand with too many
 /// dims) gets a buffer, and a kernel that copies it there.
 /// Then kernels that read the same values in the same iteration space and do not wait for one another are merged: the
@@ -23,6 +24,7 @@
 #include <map>
 #include <set>
 
+#include "frontend/fuse/repeats.h"
 #include "frontend/fuse/score_path.h"
 #include "frontend/kernel/expensive.h"
 #include "frontend/ops/attributes.h"
@@ -190,7 +192,11 @@ bool Grouper::try_join(NodeId node, GroupId id) {
   Group& group = m_groups[id];
   m_state.group_of[node] = id;
   group.nodes.insert(std::upper_bound(group.nodes.begin(), group.nodes.end(), node), node);
-  if (relower(id)) return true;
+  LoweringResult result = lower(id);
+  if (result.ok() && !repeats_more(result.kernels, group.kernels)) {
+    group.kernels = std::move(result.kernels);
+    return true;
+  }
   group.nodes.erase(std::find(group.nodes.begin(), group.nodes.end(), node));
   m_state.group_of[node] = k_no_group;
   return false;
@@ -201,7 +207,7 @@ bool Grouper::try_virtual(NodeId node, const std::vector<GroupId>& groups) {
   std::vector<LoweringResult> results;
   for (const GroupId id : groups) {
     results.push_back(lower(id));
-    if (results.back().ok()) continue;
+    if (results.back().ok() && !repeats_more(results.back().kernels, m_groups[id].kernels)) continue;
     m_state.is_virtual[node] = false;
     return false;
   }

@@ -192,6 +192,23 @@ TEST(Loops, vectors_in_flight_lie_along_rows_whose_windows_overlap) {
   }
 }
 
+TEST(Loops, what_is_done_once_a_row_does_not_say_where_lanes_lie) {
+  // Windows' sums, with something that is added and stored as pixels with all their channels.
+  const int64_t channels = 64, side = 14, kernel = 7, seen = side + kernel - 1;
+  LoopsBuilder b({side, side, channels, kernel, kernel}, 3);
+  const ExprId image = b.input(DType::f32, {seen, 1, seen * seen, seen, 1});
+  const ExprId weights = b.input(DType::f32, {0, 0, kernel * kernel, kernel, 1});
+  const uint32_t sum = b.reduce(Combiner::sum, b.op(ScalarOp::mul, image, weights));
+  b.next_stage();
+  const ExprId residual = b.input(DType::f32, {side * channels, channels, 1, 0, 0});
+  b.output(b.op(ScalarOp::add, residual, b.reduced(sum)), {side * channels, channels, 1, 0, 0});
+  const KernelSpec spec = b.build(true);
+  for (const CpuTarget* target : runnable_targets()) {
+    EXPECT_EQ(ranked_schedules(std::get<LoopsSpec>(spec.kernel), *target).front().lane_dim, 1) << target->name;
+    check_kernel(spec, *target, 1e-5);
+  }
+}
+
 TEST(Loops, schedules_that_the_loops_cannot_be_laid_by_are_refused) {
   const KernelSpec spec = sums({48, 70}, {70, 1});
   for (const CpuTarget* target : runnable_targets()) {

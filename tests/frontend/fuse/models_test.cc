@@ -295,6 +295,20 @@ TEST_F(FusedModel, ALargeSumIsTwoKernelsSoThatThreadsShareIt) {
   EXPECT_EQ(plan.launches.size(), 3U) << kernels_of(plan);
 }
 
+TEST_F(FusedModel, WhatEachPlaceOfAWindowWantsIsComputedOnce) {
+  // As a convolution's gradient of filters: sums over positions of an image's windows times what came back.
+  const auto launches = [&](int64_t places, auto make_gradient) {
+    graph = Graph();
+    const ValueId windows = input({4, places, 1024});
+    return fused({b.sum(b.mul(windows, make_gradient()), {2})}).launches.size();
+  };
+  const auto product = [&] { return b.mul(input({4, 1, 1024}), input({4, 1, 1024})); };
+  EXPECT_EQ(launches(32, product), 2U);
+  EXPECT_EQ(launches(8, product), 1U) << "which costs less than a kernel";
+  EXPECT_EQ(launches(32, [&] { return b.cast(input({4, 1, 1024}, DType::bf16), DType::f32); }), 1U);
+  EXPECT_EQ(launches(32, [&] { return b.mul(input({1, 1, 1024}), 3.0); }), 1U) << "a number beside lanes";
+}
+
 TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
   const ValueId x = input({6, 8}, DType::bf16), w = input({8, 4}, DType::bf16);
   graph.set_outputs({b.exp(b.matmul(x, w)), b.op("softmax", {x}, {{"dim", int64_t{1}}})});

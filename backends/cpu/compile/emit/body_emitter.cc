@@ -7,41 +7,31 @@ namespace kiln::cpu {
 
 BodyEmitter::BodyEmitter(Emitter& emitter, const KernelSpec& spec, const Body& body, Values buffers,
                          llvm::Value* status)
-    : e(emitter), m_spec(spec), m_body(body), m_buffers(std::move(buffers)), m_status(status), m_scalars(emitter) {
+    : e(emitter),
+      m_spec(spec),
+      m_body(body),
+      m_buffers(std::move(buffers)),
+      m_status(status),
+      m_scalars(emitter),
+      m_dims(body, 0) {
   set_result_dims(0);
 }
 
 void BodyEmitter::set_result_dims(uint64_t dims) {
-  m_result_dims = dims;
-  m_dims.assign(m_body.exprs.size(), 0);
+  m_dims = BodyDims(m_body, dims);
   m_uses_results.assign(m_body.exprs.size(), false);
   m_changing.resize(m_body.exprs.size(), false);
   for (ExprId id = 0; id < m_body.exprs.size(); ++id) {
     const ScalarNode& node = m_body.exprs[id];
     const auto include = [&](ExprId operand) {
-      m_dims[id] |= m_dims[operand];
-      if (m_uses_results[operand]) m_uses_results[id] = true;
+      if (operand != k_no_expr && m_uses_results[operand]) m_uses_results[id] = true;
     };
-    for (const ExprId operand : node.operands) {
-      if (operand != k_no_expr) include(operand);
-    }
-    if (node.op == ScalarOp::index) m_dims[id] |= uint64_t{1} << node.slot;
+    std::ranges::for_each(node.operands, include);
     if (node.op == ScalarOp::load) {
-      m_dims[id] |= dims_of(m_body.accesses[node.slot]);
       for (const IndirectTerm& term : m_body.accesses[node.slot].indirect) include(term.index);
     }
-    if (node.op == ScalarOp::reduced || node.op == ScalarOp::accumulator) {
-      m_dims[id] |= m_result_dims;
-      m_uses_results[id] = true;
-    }
+    if (node.op == ScalarOp::reduced || node.op == ScalarOp::accumulator) m_uses_results[id] = true;
   }
-}
-
-uint64_t BodyEmitter::dims_of(const Access& access) const {
-  uint64_t dims = 0;
-  for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
-  for (const IndirectTerm& term : access.indirect) dims |= m_dims[term.index];
-  return dims;
 }
 
 // Scopes.
@@ -171,7 +161,7 @@ void BodyEmitter::prepare(Scope& scope, const std::vector<ExprId>& roots, const 
   for (const ExprId id : needed_by(m_body, roots)) {
     const ScalarNode& node = m_body.exprs[id];
     if (node.op == ScalarOp::load) prepare_address(node.slot);
-    if ((m_dims[id] & ~scope.bound) != 0 || m_changing[id]) continue;
+    if ((dims_of(id) & ~scope.bound) != 0 || m_changing[id]) continue;
     // Results that are not there yet belong to a later stage.
     if (m_uses_results[id] && scope.reduced.empty()) continue;
     evaluate(scope, id);
@@ -187,7 +177,7 @@ llvm::Value* BodyEmitter::evaluate(Scope& scope, ExprId id) {
   // Not evaluated where it belongs: done here, and shared with the scopes emitted side by side with this one.
   Scope* place = &scope;
   for (Scope* around : scope.around) {
-    if (around->depth == scope.depth && (m_dims[id] & ~around->bound) == 0 && !m_changing[id]) {
+    if (around->depth == scope.depth && (dims_of(id) & ~around->bound) == 0 && !m_changing[id]) {
       place = around;
       break;
     }

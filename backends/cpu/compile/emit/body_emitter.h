@@ -7,6 +7,7 @@
 
 #include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/cpu/compile/emit/scalar_emitter.h"
+#include "frontend/kernel/body_dims.h"
 #include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::cpu {
@@ -85,8 +86,8 @@ class BodyEmitter {
   void set_result_dims(uint64_t dims);
 
   /// Bit d: the expression's value changes with iteration dim d. Results depend on the result dims.
-  uint64_t dims_of(ExprId id) const { return m_dims[id]; }
-  uint64_t dims_of(const Access& access) const;
+  uint64_t dims_of(ExprId id) const { return m_dims.of(id); }
+  uint64_t dims_of(const Access& access) const { return m_dims.of(access); }
   /// roots_of, transitively, ascending.
   ScalarEmitter& scalars() { return m_scalars; }
 
@@ -125,10 +126,9 @@ class BodyEmitter {
   Values m_buffers;
   llvm::Value* m_status;
   ScalarEmitter m_scalars;
-  std::vector<uint64_t> m_dims;
+  BodyDims m_dims;
   std::vector<bool> m_uses_results;
   std::vector<bool> m_changing;
-  uint64_t m_result_dims = 0;
   int m_lane_dim = -1;
 };
 

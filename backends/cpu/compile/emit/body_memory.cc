@@ -41,7 +41,7 @@ uint64_t BodyEmitter::common_dims(const Access& access) const {
   uint64_t dims = 0;
   for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
   for (const IndirectTerm& term : access.indirect) {
-    if ((m_dims[term.index] & lane_bit()) == 0) dims |= m_dims[term.index];
+    if ((dims_of(term.index) & lane_bit()) == 0) dims |= dims_of(term.index);
   }
   return dims & ~lane_bit();
 }
@@ -100,7 +100,7 @@ Scope::Place BodyEmitter::common_place(Scope& scope, uint32_t number) {
     if (binder.offset != 0) advance(e.ir.CreateMul(e.index(binder.offset), stride));
   }
   for (const IndirectTerm& term : access.indirect) {
-    if ((m_dims[term.index] & lane_bit()) != 0) continue;
+    if ((dims_of(term.index) & lane_bit()) != 0) continue;
     llvm::Value* index = evaluate(scope, term.index);
     place.valid = both(place.valid, e.ir.CreateICmpULT(index, e.index(term.bound)));
     place.pointer = e.advance(place.pointer, e.ir.CreateMul(index, e.index(term.stride * size)));
@@ -142,7 +142,7 @@ BodyEmitter::Address BodyEmitter::address_of(Scope& scope, uint32_t number) {
   }
   address.pointer = e.advance(address.pointer, constant);
   for (const IndirectTerm& term : access.indirect) {
-    if ((m_dims[term.index] & lane_bit()) == 0) continue;
+    if ((dims_of(term.index) & lane_bit()) == 0) continue;
     address.varies = true;
     address.stride = 0;
     llvm::Value* index = evaluate_lanes(scope, term.index);

@@ -7,6 +7,7 @@
 
 #include "backends/loops_stages.h"
 #include "base/ceil_div.h"
+#include "frontend/kernel/body_dims.h"
 
 namespace kiln::cpu {
 namespace {
@@ -68,9 +69,7 @@ Shared shared_along(const LoopsSpec& loops, int parallel) {
 class LoopsModel {
  public:
   LoopsModel(const LoopsSpec& loops, const CpuTarget& target)
-      : m_loops(loops), m_target(target), m_dims(loops.body.exprs.size(), 0) {
-    for (ExprId id = 0; id < m_dims.size(); ++id) m_dims[id] = dims_of(loops.body.exprs[id]);
-  }
+      : m_loops(loops), m_target(target), m_dims(loops.body, (uint64_t{1} << loops.parallel_rank) - 1) {}
 
   std::vector<LoopsSchedule> choose() const {
     struct Choice {
@@ -115,7 +114,7 @@ class LoopsModel {
       for (size_t i = 0; i < stage.stores.size(); ++i) {
         const Store& store = stage.stores[i];
         const Access& access = m_loops.body.accesses[store.access];
-        if ((dims_of(access) >> dim & 1) == 0) return false;  // lanes would write one element
+        if ((m_dims.of(access) >> dim & 1) == 0) return false;  // lanes would write one element
         const bool ordered = store.mode == StoreMode::add || !access.indirect.empty();
         if (ordered && reduced && !last) return false;
         for (size_t j = 0; j < i; ++j) {
@@ -172,23 +171,9 @@ class LoopsModel {
     return cost <= 16 ? (in_columns ? 8 : 4) : cost <= 48 ? 2 : 1;
   }
 
-  uint64_t dims_of(const ScalarNode& node) const {
-    uint64_t dims = 0;
-    for (const ExprId operand : node.operands) dims |= operand == k_no_expr ? 0 : m_dims[operand];
-    if (node.op == ScalarOp::index) dims |= uint64_t{1} << node.slot;
-    if (node.op == ScalarOp::load) dims |= dims_of(m_loops.body.accesses[node.slot]);
-    if (node.op == ScalarOp::reduced) dims |= (uint64_t{1} << m_loops.parallel_rank) - 1;
-    return dims;
-  }
-  uint64_t dims_of(const Access& access) const {
-    uint64_t dims = 0;
-    for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
-    for (const IndirectTerm& term : access.indirect) dims |= m_dims[term.index];
-    return dims;
-  }
   bool is_gathered(const Access& access, size_t dim) const {
     return std::any_of(access.indirect.begin(), access.indirect.end(),
-                       [&](const IndirectTerm& term) { return (m_dims[term.index] >> dim & 1) != 0; });
+                       [&](const IndirectTerm& term) { return (m_dims.of(term.index) >> dim & 1) != 0; });
   }
 
   /// A buffer that is stored through one access and loaded through another.
@@ -209,13 +194,14 @@ class LoopsModel {
       return stride == 1 || m_target.interleaves(stride, 4) ? static_cast<double>(stride) : near;
     };
     double cost = 0;
-    for (const ScalarNode& node : m_loops.body.exprs) {
-      if (node.op == ScalarOp::load) cost += price(m_loops.body.accesses[node.slot], 7, 8);
+    const std::vector<double> rates = rates_of_exprs();
+    for (ExprId id = 0; id < rates.size(); ++id) {
+      const ScalarNode& node = m_loops.body.exprs[id];
+      if (node.op == ScalarOp::load) cost += rates[id] * price(m_loops.body.accesses[node.slot], 7, 8);
     }
     for (const Stage& stage : m_loops.stages) {
-      for (const Store& store : stage.stores) {
-        if (!stage.per_row) cost += price(m_loops.body.accesses[store.access], 12, 16);
-      }
+      for (const Store& store : stage.stores)
+        cost += rate_of(stage) * price(m_loops.body.accesses[store.access], 12, 16);
     }
     const auto extent = static_cast<double>(m_loops.extents[dim]);
     const double rounds = std::ceil(extent / lanes());
@@ -227,18 +213,33 @@ class LoopsModel {
   }
 
   /// What folding lanes adds to each point of a row.
-  double folds() const {
+  double folds() const { return static_cast<double>(m_loops.reductions.size()) * std::log2(lanes()) / points_of_row(); }
+
+  double points_of_row() const {
     double points = 1;
-    for (size_t dim = m_loops.parallel_rank; dim < m_loops.extents.size(); ++dim) {
+    for (size_t dim = m_loops.parallel_rank; dim < m_loops.extents.size(); ++dim)
       points *= static_cast<double>(m_loops.extents[dim]);
+    return points;
+  }
+
+  /// How often what a stage does is done, for each point of a row.
+  double rate_of(const Stage& stage) const { return stage.per_row ? 1 / points_of_row() : 1; }
+
+  /// The same of each expression, in the stage that needs it most often.
+  std::vector<double> rates_of_exprs() const {
+    std::vector<double> rates(m_loops.body.exprs.size());
+    for (const Stage& stage : m_loops.stages) {
+      for (const ExprId id : needed_by(m_loops.body, roots_of(m_loops, stage)))
+        rates[id] = std::max(rates[id], rate_of(stage));
     }
-    return static_cast<double>(m_loops.reductions.size()) * std::log2(lanes()) / points;
+    return rates;
   }
 
   int lanes() const {
     bool has_f64 = false, has_word = false, has_i64 = false;
-    for (const ScalarNode& node : m_loops.body.exprs) {
-      if (m_dims[&node - m_loops.body.exprs.data()] == 0) continue;
+    for (ExprId id = 0; id < m_loops.body.exprs.size(); ++id) {
+      const ScalarNode& node = m_loops.body.exprs[id];
+      if (m_dims.of(id) == 0) continue;
       has_f64 |= node.dtype == DType::f64;
       has_i64 |= node.dtype == DType::i64;
       has_word |= size_of(node.dtype) == 4 || size_of(node.dtype) == 2;
@@ -304,7 +305,7 @@ class LoopsModel {
 
   const LoopsSpec& m_loops;
   const CpuTarget& m_target;
-  std::vector<uint64_t> m_dims;
+  BodyDims m_dims;
 };
 
 }  // namespace
