@@ -22,6 +22,9 @@ endfunction()
 # wait for each other sleep: there is another test for the processor.
 set(KILN_TEST_ENVIRONMENT KILN_AUTOTUNE_MODE=off OMP_WAIT_POLICY=passive)
 
+# What tests themselves do takes less time than their optimisation; the libraries that they test are optimised.
+set(KILN_TEST_OPTIONS -O0)
+
 # kiln_test(NAME SOURCES … DEPENDS … [LABELS …]): a GoogleTest program, one CTest entry. Labels say where it runs (and
 # kiln_labelled(), below): `unit` (the default) under ASan and UBSan, `concurrent` under TSan, `e2e` and `faults` in the
 # plain build.
@@ -31,6 +34,7 @@ function(kiln_test name)
     set(ARG_LABELS unit)
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  target_compile_options(${name} PRIVATE ${KILN_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE kiln_settings ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${KILN_TEST_ENVIRONMENT}")

@@ -4,6 +4,7 @@
 
 #include "frontend/kernel/affine.h"
 #include "frontend/kernel/body_dims.h"
+#include "frontend/kernel/expensive.h"
 
 namespace kiln {
 
@@ -13,6 +14,7 @@ namespace {
 // points of a kernel.
 constexpr int64_t k_most_repeats = 16;
 constexpr int64_t k_least_points = int64_t{1} << 16;
+constexpr int64_t k_heavy = 16;  // cheap operations that a heavy one takes as long as
 
 /// Which expressions load something to compute it, beyond a cast of it.
 std::vector<bool> computed_of_loads(const Body& body) {
@@ -28,23 +30,25 @@ std::vector<bool> computed_of_loads(const Body& body) {
 }
 
 /// How often a kernel computes a value that changes along what it reduces, and along some of its parallel dims, but not along
-/// all: once for each index of the others. One that changes along no parallel dim is a scalar beside lanes, and is not counted.
+/// all: once for each index of the others. One that changes along no parallel dim is a scalar beside lanes, and is not counted,
+/// nor are some that cost little beside what else is done at each point.
 int64_t repeats_in(const KernelSpec& spec) {
   const auto* loops = std::get_if<LoopsSpec>(&spec.kernel);
   if (loops == nullptr || product(loops->extents) < k_least_points) return 1;
   const uint64_t parallel = (uint64_t{1} << loops->parallel_rank) - 1;
   const BodyDims dims(loops->body, parallel);
   const std::vector<bool> computed = computed_of_loads(loops->body);
-  int64_t most = 1;
+  int64_t most = 1, again = 0, once = static_cast<int64_t>(loops->reductions.size());
   for (ExprId id = 0; id < computed.size(); ++id) {
-    if (!computed[id] || (dims.of(id) & ~parallel) == 0 || (dims.of(id) & parallel) == 0) continue;
+    if (!computed[id] || (dims.of(id) & ~parallel) == 0) continue;
     int64_t repeats = 1;
-    for (uint32_t dim = 0; dim < loops->parallel_rank; ++dim) {
+    for (uint32_t dim = 0; dim < loops->parallel_rank && (dims.of(id) & parallel) != 0; ++dim) {
       if ((dims.of(id) >> dim & 1) == 0) repeats *= loops->extents[dim];
     }
     most = std::max(most, repeats);
+    (repeats > k_most_repeats ? again : once) += is_expensive(loops->body.exprs[id].op) ? k_heavy : 1;
   }
-  return most;
+  return 2 * again < once ? 1 : most;
 }
 
 int64_t repeats_in(std::span<const LoweredKernel> kernels) {

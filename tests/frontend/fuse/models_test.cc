@@ -307,6 +307,12 @@ TEST_F(FusedModel, WhatEachPlaceOfAWindowWantsIsComputedOnce) {
   EXPECT_EQ(launches(8, product), 1U) << "which costs less than a kernel";
   EXPECT_EQ(launches(32, [&] { return b.cast(input({4, 1, 1024}, DType::bf16), DType::f32); }), 1U);
   EXPECT_EQ(launches(32, [&] { return b.mul(input({1, 1, 1024}), 3.0); }), 1U) << "a number beside lanes";
+
+  graph = Graph();
+  const ValueId rows = input({4, 32, 1024});
+  const ValueId scale = b.add(input({4, 1, 1024}), 1.0);
+  EXPECT_EQ(fused({b.mul(b.op("softmax", {rows}, {{"dim", int64_t{2}}}), scale)}).launches.size(), 1U)
+      << "little beside the rest";
 }
 
 TEST_F(FusedModel, HalvesAreComputedInSinglePrecision) {
