@@ -105,6 +105,7 @@ def _differentiate(function: type[torch.autograd.Function], again, metadata) -> 
         ctx.kiln_note = again.note(inputs, written) if hooks is None else None
         return forward(ctx, *inputs)
 
+    @torch.compiler.disable  # Dynamo may be at work on who differentiates
     def differentiable(ctx, incoming: list):
         if not torch.is_grad_enabled():
             if not torch._C._autograd._get_current_graph_task_keep_graph():
