@@ -34,7 +34,7 @@ from .rows import NO_ROW, ROWS, row_of
 from .steps import run_in_steps
 from .tensors import is_empty, tensors_in
 from .text import Unsupported, as_polynomial, dims_text, symbols_of
-from .write_back import closing_copies
+from .write_back import closing_copies, give_written_inputs
 
 WITHOUT_ROW = Reason("no row", advice="nothing: Kiln has no kernel for it")
 
@@ -137,6 +137,7 @@ def prepare(graph: fx.Graph) -> Place:
     """What a captured graph becomes before it is split; where it runs."""
     separate_draws(graph)
     resolve_tangents(graph)
+    give_written_inputs(graph)
     return place_of(graph)
 
 
