@@ -3,7 +3,7 @@
 import pytest
 import sympy
 import torch
-from torch.nn.functional import pad
+from torch.nn import functional
 from torch.utils._sympy.functions import FloorDiv, Max, Mod, PythonMod
 
 import kiln
@@ -113,7 +113,7 @@ def test_a_size_that_is_an_argument_is_passed_on(function):
 def windowed(x, w):
     """Rows are added until windows of four are full, and taken off again."""
     batch, length, width = x.shape
-    whole = pad(x, (0, 0, 0, -length % 4))
+    whole = functional.pad(x, (0, 0, 0, -length % 4))
     windows = whole.view(batch * (whole.shape[1] // 4), 4, width)
     return (windows @ w).softmax(1).view(batch, -1, 5)[:, :length]
 
@@ -125,3 +125,20 @@ def test_windows_of_a_length_that_is_made_up_to_a_multiple_are_compiled():
 
 def test_half_of_an_extent_is_compiled():
     assert run(lambda x: x[: x.shape[0] // 2].exp().sum(0), [(torch.randn(n, 4),) for n in (6, 9, 15)]) == {}
+
+
+IMAGES = ((2, 3, 8, 9), (2, 3, 11, 10), (3, 3, 7, 13))
+
+
+@pytest.mark.parametrize("pool", [
+    lambda x: functional.max_pool2d(x.sin(), 2).exp(), lambda x: functional.max_pool2d(x.sin(), 3, 2, 1),
+    lambda x: functional.max_pool1d(x.flatten(2).sin(), 3, 2), lambda x: functional.max_pool3d(x[:, None].cos(), (1, 2, 2)),
+])  # fmt: skip
+def test_a_pool_over_sizes_that_a_stride_does_not_divide_is_compiled(pool):
+    assert run(pool, [(torch.randn(*shape, requires_grad=True),) for shape in IMAGES]) == {}
+
+
+@pytest.mark.parametrize("counts_padding", [False, True])
+def test_averages_over_sizes_that_a_stride_does_not_divide_are_compiled(counts_padding):
+    average = lambda x: functional.avg_pool2d(x.sin(), 3, 2, 1, count_include_pad=counts_padding)  # noqa: E731
+    assert run(average, [(torch.randn(*shape),) for shape in IMAGES]) == {}
