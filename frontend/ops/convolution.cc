@@ -55,17 +55,23 @@ Expected<Dim> part_of_group(const OpContext& context, size_t operand, size_t dim
   return operand_error(context, operand, fmt::format("dim {} divisible by {} groups", dim, groups.to_string()));
 }
 
-/// How often a kernel of `kernel` finds room in an image of `extents`.
-Expected<Shape> positions_of(const OpContext& context, size_t operand, const Shape& extents, const Shape& kernel) {
+/// How often a kernel of `kernel` finds room in an image of `extents`. Of a gradient at operand 0 its extents say so, else an
+/// attribute may.
+Expected<Shape> positions_of(const OpContext& context, size_t operand, const Shape& extents, const Shape& kernel,
+                             bool is_gradient) {
   Shape positions;
   for (size_t d = 0; d < extents.size(); ++d) {
     if (!kernel[d].is_constant() || kernel[d].constant() < 1) {
       return operand_error(context, operand, "a kernel of constant extents, 1 or more");
     }
     const Dim padded = extents[d] + Dim(2 * integers_of(context.attributes, "padding")[d]);
+    const Dim* said = &context.operands[0]->shape[2 + d];
+    if (!is_gradient) {
+      KILN_ASSIGN_OR_RETURN(said, said_positions(context, extents.size(), d));
+    }
     KILN_ASSIGN_OR_RETURN(Dim count, window_positions(context, operand, padded, kernel[d].constant(),
                                                       integers_of(context.attributes, "stride")[d],
-                                                      integers_of(context.attributes, "dilation")[d]));
+                                                      integers_of(context.attributes, "dilation")[d], said));
     positions.push_back(std::move(count));
   }
   return positions;
@@ -86,7 +92,8 @@ Expected<Types> infer_convolution(const OpContext& context) {
   KILN_ASSIGN_OR_RETURN(const Dim channels, part_of_group(context, 0, 1));
   KILN_RETURN_IF_ERROR(part_of_group(context, 1, 0).status());
   KILN_RETURN_IF_ERROR(expect_equal(context, weight.shape[1], channels, 1, "a number of channels of"));
-  KILN_ASSIGN_OR_RETURN(const Shape positions, positions_of(context, 1, inner_dims(x.shape), inner_dims(weight.shape)));
+  KILN_ASSIGN_OR_RETURN(const Shape positions,
+                        positions_of(context, 1, inner_dims(x.shape), inner_dims(weight.shape), false));
   TensorType out{x.dtype, {x.shape[0], weight.shape[0]}, {}};
   out.shape.insert(out.shape.end(), positions.begin(), positions.end());
   return Types{std::move(out)};
@@ -102,7 +109,7 @@ Expected<Types> infer_backward_input(const OpContext& context) {
   }
   KILN_RETURN_IF_ERROR(part_of_group(context, 1, 0).status());
   KILN_RETURN_IF_ERROR(expect_equal(context, grad.shape[1], weight.shape[0], 0, "a number of channels of"));
-  KILN_ASSIGN_OR_RETURN(const Shape positions, positions_of(context, 1, extents, inner_dims(weight.shape)));
+  KILN_ASSIGN_OR_RETURN(const Shape positions, positions_of(context, 1, extents, inner_dims(weight.shape), true));
   KILN_RETURN_IF_ERROR(expect_positions(context, positions));
   const Dim channels = weight.shape[1] * Dim(integer_of(context.attributes, "groups"));
   TensorType x{grad.dtype, {grad.shape[0], channels}, {}};
@@ -119,7 +126,8 @@ Expected<Types> infer_backward_weight(const OpContext& context) {
   KILN_RETURN_IF_ERROR(expect_equal(context, grad.shape[0], x.shape[0], 0, "a batch of"));
   TensorType weight{x.dtype, {grad.shape[1], std::move(channels)}, {}};
   for (const int64_t extent : integers_of(context.attributes, "kernel")) weight.shape.emplace_back(extent);
-  KILN_ASSIGN_OR_RETURN(const Shape positions, positions_of(context, 1, inner_dims(x.shape), inner_dims(weight.shape)));
+  KILN_ASSIGN_OR_RETURN(const Shape positions,
+                        positions_of(context, 1, inner_dims(x.shape), inner_dims(weight.shape), true));
   KILN_RETURN_IF_ERROR(expect_positions(context, positions));
   return Types{std::move(weight)};
 }
@@ -475,7 +483,8 @@ OpDef convolution_op(std::string_view name, std::vector<OperandDef> operands, st
 
 std::span<const OpDef> convolution_ops() {
   static const std::vector<OpDef> rows = {
-      convolution_op<ConvolutionResult::out>("convolution", {{"x"}, {"weight"}}, {}, infer_convolution,
+      convolution_op<ConvolutionResult::out>("convolution", {{"x"}, {"weight"}},
+                                             {optional("positions", AttributeType::shape)}, infer_convolution,
                                              decompose_convolution, convolution_gradient),
       convolution_op<ConvolutionResult::input_gradient>(
           "convolution_backward_input", {{"grad"}, {"weight"}}, {required("extents", AttributeType::shape)},

@@ -24,7 +24,7 @@ Status check_per_dim(const OpContext& context, std::string_view name, size_t ran
 }
 
 Expected<Dim> window_positions(const OpContext& context, size_t operand, const Dim& extent, int64_t kernel,
-                               int64_t stride, int64_t dilation) {
+                               int64_t stride, int64_t dilation, const Dim* said) {
   const Dim slack = extent - Dim(dilation) * Dim(kernel - 1) - Dim(1);
   if (slack.overflowed() || (slack.is_constant() && slack.constant() < 0)) {
     return operand_error(context, operand, fmt::format("room for windows of {} elements, {} apart", kernel, dilation));
@@ -32,8 +32,23 @@ Expected<Dim> window_positions(const OpContext& context, size_t operand, const D
   if (slack.is_constant()) return Dim(slack.constant() / stride + 1);
   context.guards.push_back({slack, Guard::Relation::at_least, 0});
   if (const std::optional<Dim> steps = slack.divided_by(Dim(stride))) return *steps + Dim(1);
+  if (said != nullptr) {
+    const Dim rest = slack - (*said - Dim(1)) * Dim(stride);
+    context.guards.push_back({rest, Guard::Relation::at_least, 0});
+    context.guards.push_back({Dim(stride - 1) - rest, Guard::Relation::at_least, 0});
+    return *said;
+  }
   return invalid_argument("{}: {} elements are not known to be a whole number of steps of {}", context.op.name,
                           slack.to_string(), stride);
+}
+
+Expected<const Dim*> said_positions(const OpContext& context, size_t rank, size_t dim) {
+  const Attribute* attribute = find_attribute(context.attributes, "positions");
+  if (attribute == nullptr) return nullptr;
+  const Shape& positions = std::get<Shape>(*attribute);
+  if (positions.size() == rank) return &positions[dim];
+  return invalid_argument("{}: attribute 'positions' has {} dims, expected {}", context.op.name, positions.size(),
+                          rank);
 }
 
 namespace {
@@ -53,9 +68,10 @@ Expected<Types> infer_window(const OpContext& context) {
   Shape shape(x.shape.begin(), x.shape.begin() + static_cast<ptrdiff_t>(outer));
   for (const int64_t extent : kernel) shape.emplace_back(extent);
   for (size_t d = 0; d < kernel.size(); ++d) {
+    KILN_ASSIGN_OR_RETURN(const Dim* said, said_positions(context, kernel.size(), d));
     KILN_ASSIGN_OR_RETURN(Dim positions, window_positions(context, 0, x.shape[outer + d], kernel[d],
                                                           integers_of(context.attributes, "stride")[d],
-                                                          integers_of(context.attributes, "dilation")[d]));
+                                                          integers_of(context.attributes, "dilation")[d], said));
     shape.push_back(std::move(positions));
   }
   return Types{{x.dtype, std::move(shape), {}}};
@@ -127,7 +143,7 @@ std::span<const OpDef> window_ops() {
        .kind = OpKind::view,
        .operands = {{"x"}},
        .attributes = {required("kernel", AttributeType::integers), required("stride", AttributeType::integers),
-                      required("dilation", AttributeType::integers)},
+                      required("dilation", AttributeType::integers), optional("positions", AttributeType::shape)},
        .infer = infer_window,
        .element = window_element,
        .source = window_source,

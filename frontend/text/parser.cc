@@ -355,11 +355,21 @@ class Parser {
     return operands;
   }
 
+  /// Extents that only the values of symbols can tell apart become guards.
   Status check_annotation(const OpDef& op, size_t index, ValueId id, const std::optional<TensorType>& annotation) {
     if (!annotation || *annotation == m_graph.type(id)) return {};
+    const TensorType inferred = m_graph.type(id);
+    bool may_agree = annotation->dtype == inferred.dtype && annotation->rank() == inferred.rank() &&
+                     annotation->strides == inferred.strides;
+    for (size_t d = 0; may_agree && d < inferred.rank(); ++d) {
+      const Dim difference = annotation->shape[d] - inferred.shape[d];
+      may_agree = difference == Dim(0) || !difference.is_constant();
+      if (!difference.is_constant()) m_graph.add_guard({difference, Guard::Relation::equal, 0});
+    }
+    if (may_agree) return {};
     const std::vector<std::string>& symbols = m_graph.symbols();
     return invalid_argument("{}: result {} is annotated {}, inferred {}", op.name, index,
-                            annotation->to_string(symbols), m_graph.type(id).to_string(symbols));
+                            annotation->to_string(symbols), inferred.to_string(symbols));
   }
 
   // --- attributes

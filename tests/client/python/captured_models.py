@@ -12,6 +12,7 @@ import types
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 WIDTH = 16
 
@@ -170,6 +171,27 @@ def comparing(make, is_one):
 
 def encoder(activation):
     return nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, activation=activation, batch_first=True)
+
+
+class Multiplied(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, weight):
+        return weight * self.factor
+
+
+def parametrized(factor):
+    """A block with a weight that is computed: torch makes a class without a name for the layer."""
+    block = Block(torch.tanh)
+    parametrize.register_parametrization(block.linear, "weight", Multiplied(factor))
+    return block
+
+
+class AsComplex(nn.Module):
+    def forward(self, x):
+        return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 PAIRS = {

@@ -138,6 +138,29 @@ def test_gradients_have_gradients_of_any_order():
         torch.testing.assert_close(derivative(compiled, x, order), derivative(torch.tanh, x, order))
 
 
+class Penalized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.critic(x).sum(), x, create_graph=True)
+        return (gradient.norm(dim=1) - 1).square().mean()
+
+
+@entries
+def test_a_model_differentiates_what_is_compiled_of_it(entry):
+    model, x = Penalized(), torch.randn(5, 4)
+    parameters = list(model.critic.parameters())
+    expected = torch.autograd.grad(model(x), parameters, allow_unused=True)
+    compiled = entry(model)
+    for _ in range(2):
+        got = torch.autograd.grad(compiled(x), parameters, allow_unused=True, materialize_grads=True)
+        for mine, eagers in zip(got, expected):
+            torch.testing.assert_close(mine, torch.zeros_like(mine) if eagers is None else eagers, rtol=1e-4, atol=1e-6)
+
+
 @entries
 def test_a_gradient_penalty_trains(entry):
     torch.manual_seed(0)

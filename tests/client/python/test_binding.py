@@ -3,6 +3,8 @@
 import pytest
 import sympy
 import torch
+from torch.nn import functional
+from torch.utils._sympy.functions import FloorDiv, Max, Mod, PythonMod
 
 import kiln
 from kiln.torch import backend
@@ -29,6 +31,29 @@ def test_symbols_are_found_alone_in_sums_in_products_and_in_sizes(shapes, sizes)
         number = lambda dim: int(sympy.sympify(dim).subs(by_symbol))  # noqa: E731
         arguments = [torch.empty([number(d) for d in shape]) for shape in shapes] + [number(size) for size in sizes]
         assert bound(shapes, sizes, arguments=arguments) == values
+
+
+QUARTERS, REST = FloorDiv(A, 4), PythonMod(-A, 4)
+
+
+@pytest.mark.parametrize("symbols, shapes, sizes", [
+    ([A, QUARTERS], [(A, 5)], []), ([QUARTERS, B], [(4 * QUARTERS, B)], []), ([QUARTERS], [], [A]), ([A, REST], [(A + REST,)], [A]),
+    ([A, REST, FloorDiv(A + REST, 4)], [(2 * A, 3)], []), ([Max(A, B), Mod(A, B)], [(A,), (B,)], []),
+])  # fmt: skip
+def test_quotients_and_remainders_are_symbols_of_their_own(symbols, shapes, sizes):
+    for values in ((7, 3), (12, 5), (1, 1)):
+        number = lambda dim: int(sympy.sympify(dim).subs(dict(zip((A, B), values))))  # noqa: E731
+        layouts = [("f32", tuple(shape), (1,) * len(shape)) for shape in shapes]
+        binding = Binding(symbols, symbols, layouts, sizes)
+        arguments = [torch.empty([number(d) for d in shape]) for shape in shapes] + [number(size) for size in sizes]
+        assert binding.values(binding.read(arguments)) == tuple(map(number, symbols))
+
+
+def test_numbers_that_no_symbols_have_are_refused():
+    binding = Binding([A], [A], [("f32", (2 * A, 4), (4, 1))], [])
+    assert binding.values((6,)) == (3,)
+    with pytest.raises(ValueError, match="have no values"):
+        binding.values((7,))
 
 
 def test_of_symbols_that_nothing_needs_apart_any_of_their_sum_will_do():
@@ -83,3 +108,37 @@ def test_gradients_of_a_sum_of_extents_are_compiled():
 ])  # fmt: skip
 def test_a_size_that_is_an_argument_is_passed_on(function):
     assert run(function, [(torch.randn(4), n) for n in LENGTHS]) == {}
+
+
+def windowed(x, w):
+    """Rows are added until windows of four are full, and taken off again."""
+    batch, length, width = x.shape
+    whole = functional.pad(x, (0, 0, 0, -length % 4))
+    windows = whole.view(batch * (whole.shape[1] // 4), 4, width)
+    return (windows @ w).softmax(1).view(batch, -1, 5)[:, :length]
+
+
+def test_windows_of_a_length_that_is_made_up_to_a_multiple_are_compiled():
+    leaf = lambda *shape: torch.randn(*shape, requires_grad=True)  # noqa: E731
+    assert run(windowed, [(leaf(2, n, 3), leaf(3, 5)) for n in (5, 8, 14)]) == {}
+
+
+def test_half_of_an_extent_is_compiled():
+    assert run(lambda x: x[: x.shape[0] // 2].exp().sum(0), [(torch.randn(n, 4),) for n in (6, 9, 15)]) == {}
+
+
+IMAGES = ((2, 3, 8, 9), (2, 3, 11, 10), (3, 3, 7, 13))
+
+
+@pytest.mark.parametrize("pool", [
+    lambda x: functional.max_pool2d(x.sin(), 2).exp(), lambda x: functional.max_pool2d(x.sin(), 3, 2, 1),
+    lambda x: functional.max_pool1d(x.flatten(2).sin(), 3, 2), lambda x: functional.max_pool3d(x[:, None].cos(), (1, 2, 2)),
+])  # fmt: skip
+def test_a_pool_over_sizes_that_a_stride_does_not_divide_is_compiled(pool):
+    assert run(pool, [(torch.randn(*shape, requires_grad=True),) for shape in IMAGES]) == {}
+
+
+@pytest.mark.parametrize("counts_padding", [False, True])
+def test_averages_over_sizes_that_a_stride_does_not_divide_are_compiled(counts_padding):
+    average = lambda x: functional.avg_pool2d(x.sin(), 3, 2, 1, count_include_pad=counts_padding)  # noqa: E731
+    assert run(average, [(torch.randn(*shape),) for shape in IMAGES]) == {}

@@ -55,13 +55,30 @@ def compiled(kind, which="A"):
     return kiln.compile(copy.deepcopy(model)), model
 
 
-@pytest.mark.parametrize("module", [torch.nn.Flatten(), torch.nn.Unflatten(1, (3, -1))], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("module", [torch.nn.Flatten(), torch.nn.Unflatten(1, (3, -1)), models.AsComplex()], ids=lambda m: type(m).__name__)
 def test_what_gives_a_view_of_its_input_is_kept(module):
     for frames_made in (1, 0):
         forget()
         x = torch.randn(2, 6, 4, requires_grad=True)
         got = kiln.compile(copy.deepcopy(module))(x)
         assert torch.equal(got, module(x)) and got._base is x
+        assert frames() == frames_made, kiln.explain()
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["forward", "training"])
+def test_a_layer_whose_weight_is_computed_is_kept(trains):
+    for factor, frames_made in ((2.0, 1), (3.0, 1), (2.0, 0), (3.0, 0)):
+        forget()
+        model = models.parametrized(factor)
+        check(kiln.compile(copy.deepcopy(model)), model, trains)
+        assert frames() == frames_made, kiln.explain()
+
+
+def test_blocks_with_layers_whose_weights_are_computed_are_kept_each_for_itself():
+    for frames_made in (2, 0):
+        forget()
+        model = models.Stack([models.parametrized(2.0) for _ in range(2)])
+        check(kiln.compile(copy.deepcopy(model)), model, trains=False)
         assert frames() == frames_made, kiln.explain()
 
 

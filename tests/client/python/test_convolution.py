@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import kiln
 from capture import compiled
 from conftest import OVER_DOUBLE
 
@@ -122,6 +123,23 @@ def test_another_size_of_image():
     for size in (8, 11, 14):
         x = torch.randn(2, 3, size, size + 1)
         is_near(conv(x), conv._orig_mod(x), torch.float32)
+
+
+@pytest.mark.parametrize("make, extents", [
+    (lambda: nn.Conv2d(5, 20, 3, stride=2, padding=1), (12, 15)), (lambda: nn.Conv2d(3, 4, 3, stride=2, padding=2, dilation=2), (9, 10)),
+    (lambda: nn.Conv2d(6, 12, 5, stride=3, groups=6), (11, 12)), (lambda: nn.Conv1d(4, 7, 5, stride=2), (21,)),
+    (lambda: nn.ConvTranspose2d(6, 4, 4, stride=2, padding=1), (5, 6)),
+])  # fmt: skip
+def test_another_size_of_image_than_a_stride_divides(make, extents):
+    layer = make()
+    step = torch.compile(lambda x: layer(x).tanh(), backend="kiln", dynamic=True)
+    for more in (0, 1, 3):
+        x = torch.randn(2, layer.in_channels, *(extent + more for extent in extents), requires_grad=True)
+        out, expected = step(x), layer(x).tanh()
+        is_near(out, expected, torch.float32)
+        for got, wanted in zip(*(torch.autograd.grad(y.square().sum(), (x, *layer.parameters())) for y in (out, expected))):
+            is_near(got, wanted, torch.float32)
+    assert kiln.stats()["fallback_ops"] == {}, kiln.explain()
 
 
 def test_training():

@@ -129,3 +129,32 @@ def test_a_node_whose_extents_change_is_in_pieces_too(function):
         assert got.stride() == expected.stride()
     stats = kiln.stats()
     assert stats["nodes_compiled"] > 0 and stats["fallback_ops"] == {} and stats["checks_failed"] == 0
+
+
+HIDDEN = torch.tensor([[0] * 7, [0] * 4 + [1] * 3, [1] * 7]).bool()  # nothing is left of the last sequence
+LATER = torch.ones(7, 7).triu(1).bool()
+MASKS = {"none": {}, "keys": {"src_key_padding_mask": HIDDEN}, "scores": {"src_mask": LATER},
+         "both": {"src_mask": LATER, "src_key_padding_mask": HIDDEN}}  # fmt: skip
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("norm_first", [False, True])
+@torch.no_grad()
+def test_a_layer_of_an_encoder_that_torch_runs_as_one_op_is_in_pieces(masks, norm_first):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu" if norm_first else "relu", norm_first=norm_first, batch_first=True)
+    layer.eval()
+    x = f32(3, 7, 16)
+    compiled_layer = torch.compile(layer, backend="kiln")
+    torch.testing.assert_close(compiled_layer(x, **masks), layer(x, **masks), rtol=1e-4, atol=1e-5, equal_nan=True)
+    report = kiln.report(compiled_layer)
+    assert report.nodes_in_kiln > 0 and report.nodes_in_torch == 0, report
+
+
+@torch.no_grad()
+def test_weights_of_attention_that_torch_runs_as_one_op_are_in_pieces():
+    attention, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), f32(3, 7, 16)
+    for average in (True, False):
+        compiled_attention = torch.compile(attention, backend="kiln")
+        options = {"key_padding_mask": HIDDEN, "average_attn_weights": average}
+        torch.testing.assert_close(compiled_attention(x, x, x, **options), attention(x, x, x, **options), rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert kiln.report(compiled_attention).nodes_in_torch == 0

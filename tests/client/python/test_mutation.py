@@ -271,3 +271,22 @@ def test_a_view_of_a_written_input_has_its_place_where_extents_are_symbols():
     compiled = torch.compile(function, backend=backend, dynamic=True)
     for rows in (3, 4):
         alike.check(function, [torch.randn(rows, 16, 8)[..., 1::2]], compiled)
+
+
+@torch.no_grad()
+def test_a_counter_that_is_stepped_and_returned_is_the_buffer_itself():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return x * self.count, self.count
+
+    model = Counting()
+    compiled, x = torch.compile(model, backend=backend), torch.randn(3)
+    for step in (1, 2, 3):
+        y, count = compiled(x)
+        assert count is model.count and count == step and torch.equal(y, x * step)
+    assert kiln.stats()["fallback_ops"] == {}

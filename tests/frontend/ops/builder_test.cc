@@ -92,6 +92,27 @@ TEST_F(BuilderTest, dims_that_can_never_be_equal_are_an_error_even_when_symbolic
   EXPECT_FALSE(error_of("add", {x, y}).ok());
 }
 
+TEST_F(BuilderTest, positions_of_windows_are_said_and_guarded_where_a_stride_may_leave_a_rest) {
+  const Dim extent = Dim::symbol(graph.add_symbol("s0")), positions = Dim::symbol(graph.add_symbol("q0"));
+  const ValueId x = input(DType::f32, {Dim(2), extent});
+  const auto attributes = [](std::vector<Dim> said) {
+    Attributes made = {{"kernel", std::vector<int64_t>{3}},
+                       {"stride", std::vector<int64_t>{2}},
+                       {"dilation", std::vector<int64_t>{1}}};
+    if (!said.empty()) made.emplace_back("positions", Shape(said));
+    return made;
+  };
+  EXPECT_THAT(error_of("window", {x}, attributes({})).message(), HasSubstr("a whole number of steps of 2"));
+  EXPECT_THAT(error_of("window", {x}, attributes({positions, positions})).message(),
+              HasSubstr("'positions' has 2 dims, expected 1"));
+  const ValueId y = builder.op("window", {x}, attributes({positions}));
+  ASSERT_TRUE(builder.status().ok());
+  EXPECT_EQ(graph.type(y).to_string(), "f32[2, 3, s1]");
+  graph.set_outputs({y});
+  for (const int64_t right : {7, 8}) EXPECT_TRUE(bind_symbols(graph, std::vector<int64_t>{right, 3}).ok());
+  for (const int64_t wrong : {6, 9}) EXPECT_FALSE(bind_symbols(graph, std::vector<int64_t>{wrong, 3}).ok());
+}
+
 TEST_F(BuilderTest, binding_symbols_replaces_them_everywhere_and_checks_guards) {
   const Dim s = Dim::symbol(graph.add_symbol("s0")), t = Dim::symbol(graph.add_symbol("s1"));
   const ValueId x = input(DType::f32, {s, 4}), y = input(DType::f32, {t, 4});

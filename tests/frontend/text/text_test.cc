@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/limits.h"
+#include "frontend/infer/bind_symbols.h"
 #include "frontend/ops/op.h"
 
 namespace kiln {
@@ -110,6 +111,19 @@ TEST(Text, AnnotationsAreCheckedAndCommentsSkipped) {
   EXPECT_EQ(error_of("graph(%x: f32[2]) { # nothing\n %y: f32[2] = add(%x, %x) # more\n return %y }"), "parsed");
   EXPECT_EQ(error_of("graph(%x: f32[2]) {\n  %y: f32[3] = add(%x, %x)\n  return %y\n}"),
             "2:16: add: result 0 is annotated f32[3], inferred f32[2]");
+}
+
+TEST(Text, ExtentsOfAnAnnotationThatDependOnSymbolsAreGuarded) {
+  const auto annotated = [](std::string_view type) {
+    return fmt::format("graph(%x: f32[s0, 2]) symbols(s0, s1) {{\n  %y: {} = add(%x, %x)\n  return %y\n}}", type);
+  };
+  const Graph graph = parse_text(annotated("f32[4*s1, 2]")).value();
+  ASSERT_EQ(graph.guards().size(), 1U);
+  EXPECT_EQ(graph.guards()[0].relation, Guard::Relation::equal);
+  EXPECT_TRUE(bind_symbols(graph, std::vector<int64_t>{8, 2}).ok());
+  EXPECT_FALSE(bind_symbols(graph, std::vector<int64_t>{8, 3}).ok());
+  EXPECT_EQ(error_of(annotated("f32[s0 + 1, 2]")),
+            "2:24: add: result 0 is annotated f32[s0 + 1, 2], inferred f32[s0, 2]");
 }
 
 TEST(Text, ResultTypesArePrintedOnDemandAndReadBack) {

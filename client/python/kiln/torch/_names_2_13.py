@@ -33,10 +33,11 @@ _NAMES = {
         "Size Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
         "float32 float64 int16 int32 int64 int8 preserve_format strided sym_float sym_int sym_max sym_min sym_not uint8",
     "torch._C._functionalization":
-        "InverseReturnMode _reshape_alias_ViewMeta _unsafe_view_ViewMeta alias_ViewMeta as_strided_ViewMeta detach_ViewMeta "
-        "diagonal_ViewMeta expand_ViewMeta permute_ViewMeta select_int_ViewMeta slice_Tensor_ViewMeta split_Tensor_ViewMeta "
-        "split_with_sizes_ViewMeta squeeze_ViewMeta squeeze_dim_ViewMeta squeeze_dims_ViewMeta t_ViewMeta transpose_int_ViewMeta "
-        "unbind_int_ViewMeta unfold_ViewMeta unsqueeze_ViewMeta view_ViewMeta view_dtype_ViewMeta",
+        "InverseReturnMode _conj_ViewMeta _neg_view_ViewMeta _reshape_alias_ViewMeta _unsafe_view_ViewMeta alias_ViewMeta "
+        "as_strided_ViewMeta detach_ViewMeta diagonal_ViewMeta expand_ViewMeta permute_ViewMeta select_int_ViewMeta "
+        "slice_Tensor_ViewMeta split_Tensor_ViewMeta split_with_sizes_ViewMeta squeeze_ViewMeta squeeze_dim_ViewMeta "
+        "squeeze_dims_ViewMeta t_ViewMeta transpose_int_ViewMeta unbind_int_ViewMeta unfold_ViewMeta unsqueeze_ViewMeta "
+        "view_ViewMeta view_as_complex_ViewMeta view_as_real_ViewMeta view_dtype_ViewMeta",
     "torch._C._dynamo.guards": "GlobalStateGuard",
     "torch._dynamo.guards":
         "GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS GuardBuilder.BOOL_MATCH GuardBuilder.BUILTIN_MATCH "

@@ -13,6 +13,7 @@ Things a package needs that torch does not do by itself, each found the hard way
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import contextvars
 import copy
@@ -177,7 +178,7 @@ def _installing(managers: dict, unfit: set):
         return guards.GuardsState(types.SimpleNamespace(name_of_builtins_dict_key_in_fglobals=None, data=data), None)
 
     package.load_guards_state = as_state
-    package.load_guard_manager = lambda state, *_: managers[state.output_graph.data]
+    package.load_guard_manager = lambda state, *_: managers[state.output_graph.data].pop(0)
     eval_frame.skip_code = lambda code: None if code in unfit else skip(code)
     try:
         yield
@@ -212,6 +213,7 @@ class Capture:
         self._compiler, self._partition, self._targets = backend_compiler, partition, targets
         self._package = self._compiled = None
         self._backends: dict = {}  # what an earlier process saved
+        self._fitted: set[tuple] = set()  # what was loaded for which target
         self.changed, self.loaded, self.kept = False, 0, 0
         self._graphs: set[bool] = set()  # whether they have subgraphs of Kiln's
         self.is_torchs = False
@@ -315,7 +317,7 @@ class Capture:
 
     def _install(self, record: Record) -> bool:
         """Whether any situation fits this process."""
-        describer, managers, unfit = Describer(), {}, set()
+        describer, managers, unfit = Describer(), collections.defaultdict(list), set()
         codes = []
         for index, code in enumerate(record.codes):
             own = package.SerializedCode.to_code_object(code.python_code) if index else self._function.__code__
@@ -325,7 +327,7 @@ class Capture:
             codes.append(dataclasses.replace(code, guarded_codes=fit, backend_ids=_named(fit, code.backend_ids)))
         if not codes[0].guarded_codes:
             return False
-        self.loaded = len(managers)
+        self.loaded = sum(map(len, managers.values()))
         entry = package._DynamoCacheEntry(codes, package.SourceInfo(set()), "cpu")
         self._package, self._backends = _Package(self._function, entry), record.backends
         let_backwards_be_differentiated()
@@ -334,19 +336,25 @@ class Capture:
         return True
 
     def _load(self, situation, code, own, references: dict, managers: dict, describer: Describer) -> bool:
-        """Whether the situation fits one of the targets."""
+        """Whether the situation fits one of the targets for which none that is the same was loaded: where targets have classes of
+        their own, as by torch.nn.utils.parametrize, each was captured for itself."""
         why, data = "", situation.guards_state
         for target in self._targets:
             try:
+                fitted = situations.signature(data), own, id(target)
+                if fitted in self._fitted:
+                    continue
                 scope = sys.modules[code.python_module].__dict__
                 scope.update((alias, made_globals.imported(module)) for alias, module in code.import_sources.items())
                 made_globals.make(references, situation.dynamo_code, scope)
-                managers[data] = situations.load(data, own, scope, target, describer)
+                managers[data].append(situations.load(data, own, scope, target, describer))
             except Exception as error:  # noqa: BLE001: it is captured anew
                 why = f"{type(error).__name__}: {error}"
             else:
+                self._fitted.add(fitted)
                 return True
-        self.refused.append(why)
+        if why:
+            self.refused.append(why)
         return False
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import sys
 import types
 from typing import NoReturn
@@ -41,7 +42,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _len_torch_dispatch_stack,
 )
-from torch.utils._sympy.functions import Max
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
 VERSION = "2.13"
 
@@ -105,6 +106,7 @@ def _differentiate(function: type[torch.autograd.Function], again, metadata) -> 
         ctx.kiln_note = again.note(inputs, written) if hooks is None else None
         return forward(ctx, *inputs)
 
+    @torch.compiler.disable  # Dynamo may be at work on who differentiates
     def differentiable(ctx, incoming: list):
         if not torch.is_grad_enabled():
             if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -302,6 +304,17 @@ def symbolic_expression(extent: torch.SymInt) -> sympy.Expr:
 def stride_expression(stride: torch.SymInt) -> sympy.Expr:
     """Of a tensor with elements: what torch says for any is a product of Max(1, extent)."""
     return stride.node.expr.replace(Max, lambda *of: sympy.Mul(*of) if len(of) == 2 and 1 in of else Max(*of))
+
+
+@functools.cache
+def functions_of_sizes() -> dict:
+    """What torch computes a size by, besides sums and products, of two sizes or more: what does the same with numbers."""
+    return {FloorDiv: operator.floordiv, CleanDiv: operator.floordiv, Mod: operator.mod, PythonMod: operator.mod,
+            Max: torch.sym_max, Min: torch.sym_min}  # fmt: skip
+
+
+def floor_quotient(over: sympy.Expr, under: sympy.Expr) -> sympy.Expr:
+    return FloorDiv(over, under)
 
 
 def differentiates_forward() -> bool:

@@ -303,9 +303,15 @@ def _place_nameless(guard, builder, roots: dict, placed: dict) -> None:
             return
         with contextlib.suppress(Exception):
             value = builder.get(source)
-            if (isinstance(value, _CODE) or source is guarded) and reference_to(value) is None:
+            is_wanted = isinstance(value, _CODE) or source is guarded or _has_nameless_class(value)
+            if is_wanted and reference_to(value) is None:
                 placed.setdefault(id(value), source)
         source = source.base if isinstance(source, ChainedSource) else None
+
+
+def _has_nameless_class(value) -> bool:
+    """As modules have whose weights are computed: torch.nn.utils.parametrize makes a class for each."""
+    return isinstance(value, torch.nn.Module) and reference_to(type(value)) is None
 
 
 def _facts(builder, sorted_guards: list, describer: Describer) -> list[tuple]:

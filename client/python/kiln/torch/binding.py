@@ -2,19 +2,22 @@
 
 An extent is a polynomial over torch's symbols, and no tensor needs to have a symbol itself for one: 2*s0 rows say what s0 is,
 s0 + s1 rows and s1 columns say both. Where nothing tells two symbols apart, and nothing that the graph needs does, as where all
-that it has is s0 + s1, any two numbers of that sum mean the same program.
+that it has is s0 + s1, any two numbers of that sum mean the same program. A quotient or a remainder of extents, as 16*(s0//16)
+has one, is a symbol of its own (text.symbols_of): s0 says what it is, or a tensor that shows it.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
 import sympy
 import torch
 
-from .text import Dim, Unsupported
+from . import compat
+from .text import Dim, Unsupported, as_polynomial, plain_symbol, symbols_of
 
 _READERS = {"extent": torch.Tensor.size, "stride": torch.Tensor.stride, "size": lambda size, _: int(size)}
 
@@ -47,63 +50,94 @@ class Binding:
 
     Attributes: plain, what it is made of again, with the layouts."""
 
-    def __init__(self, symbols: list[sympy.Symbol], dims: list[Dim], layouts: Sequence[tuple], sizes: list[Dim]) -> None:
+    def __init__(self, symbols: list[sympy.Expr], dims: list[Dim], layouts: Sequence[tuple], sizes: list[Dim]) -> None:
         """dims: all that depends on the symbols. Raises Unsupported where layouts and sizes do not say what those are."""
         self.plain = (symbols, dims, sizes)
-        self.symbols, self.sources, self._known = symbols, [], {}
+        self.symbols, self.sources, self._known, self._shown = symbols, [], {}, []
         sources = sources_of(layouts, sizes)
-        unknown = set(symbols)
-        while unknown and (found := self._next(unknown, sources)):
-            symbol, value, source = found
-            self.sources.append(source)
+        meanings = meanings_of([*symbols, *(dim for dim, _ in sources)])
+        unknown = {*map(plain_symbol, symbols), *meanings}.union(*(meaning.free_symbols for meaning in meanings.values()))
+        while unknown and (found := self._said_by_known(unknown, meanings) or self._next(unknown, sources)):
+            symbol, value = found
             self._known = {s: sympy.expand(v.subs(symbol, value)) for s, v in self._known.items()} | {symbol: value}
             unknown.remove(symbol)
         for dim in dims:
             if not self.says(dim):
                 raise Unsupported(f"no input says the extent {dim}")
 
+    def _said_by_known(self, unknown: set, meanings: dict) -> tuple | None:
+        """A quotient or remainder of what is known, and what it is."""
+        values = ((symbol, self._by_known(meaning)) for symbol, meaning in meanings.items() if symbol in unknown)
+        return next((found for found in values if self._is_known(found[1])), None)
+
     def _next(self, unknown: set, sources: Sequence[tuple[Dim, Source]]) -> tuple | None:
-        """A symbol that a source says, given what is known: alone, or else by others; what it is; the source."""
+        """A symbol that a source says, which is noted, given what is known: alone, or else by others; what it is."""
         by_others = None
-        for dim, source in sources:
-            dim = self.of(dim)
+        for of_source in sources:
+            dim = self.of(of_source[0])
             left = dim.free_symbols & unknown
             for symbol in sorted(left, key=str):
                 factor = dim.diff(symbol)
                 if factor.free_symbols & left:  # not linear
                     continue
-                value = sympy.expand((given(len(self.sources)) - dim.subs(symbol, 0)) / factor)
+                rest = sympy.expand(given(len(self.sources)) - dim.subs(symbol, 0))
                 if len(left) == 1:
-                    return symbol, value, source
+                    return self._noted(of_source, symbol, rest if factor == 1 else compat.adapter().floor_quotient(rest, factor))
                 if factor == 1:
-                    by_others = by_others or (symbol, value, source)
-        return by_others
+                    by_others = by_others or (of_source, symbol, rest)
+        return by_others and self._noted(*by_others)
+
+    def _noted(self, of_source: tuple[Dim, Source], symbol: sympy.Symbol, value: sympy.Expr) -> tuple:
+        self._shown.append(of_source[0])
+        self.sources.append(of_source[1])
+        return symbol, value
 
     def of(self, dim: Dim) -> sympy.Expr:
         """The dim by given numbers, and by symbols that nothing says."""
-        return sympy.expand(sympy.sympify(dim).subs(self._known))
+        return self._by_known(as_polynomial(dim))
+
+    def _by_known(self, plain: sympy.Expr) -> sympy.Expr:
+        return sympy.expand(plain.subs(self._known))
 
     def says(self, dim: Dim) -> bool:
         """Whether the given numbers say what the dim is."""
-        return self.of(dim).free_symbols <= set(map(given, range(len(self.sources))))
+        return self._is_known(self.of(dim))
+
+    def _is_known(self, value: sympy.Expr) -> bool:
+        return value.free_symbols <= set(map(given, range(len(self.sources))))
 
     def read(self, arguments: list) -> tuple[int, ...]:
         """The numbers that a call gives: given(0), given(1), …"""
         return tuple(source.read(arguments) for source in self.sources)
 
     def values(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the symbols, 0 for one that nothing says. Raises ValueError where they are no integers."""
-        fractions = self._values(*numbers)
-        if any(divisor == 0 or dividend % divisor for dividend, divisor in fractions):
+        """Those of the symbols, 0 for one that nothing says. Raises ValueError where there are none for these numbers."""
+        try:
+            values, shown = self._values(*numbers)
+        except ZeroDivisionError:
+            shown = None
+        if shown != numbers:
             raise ValueError(f"the symbols {self.symbols} have no values for {numbers}")
-        return tuple(dividend // divisor for dividend, divisor in fractions)
+        return values
 
     @functools.cached_property
     def _values(self) -> Callable:
-        """From the numbers of a call to each symbol's (dividend, divisor)."""
-        unknown = dict.fromkeys(self.symbols, 0)
-        fractions = [sympy.fraction(sympy.together(self.of(symbol).subs(unknown))) for symbol in self.symbols]
-        return function_of([given(i) for i in range(len(self.sources))], fractions)
+        """From the numbers of a call to those of the symbols, and to what the sources then show: the same numbers."""
+        numbers = [given(i) for i in range(len(self.sources))]
+        values = [[self.of(dim) for dim in dims] for dims in (self.symbols, self._shown)]
+        unknown = set().union(*(value.free_symbols for of_dims in values for value in of_dims)) - set(numbers)
+        return function_of(numbers, [[value.subs(dict.fromkeys(unknown, 0)) for value in of_dims] for of_dims in values])
+
+
+def meanings_of(dims: Sequence[Dim]) -> dict[sympy.Symbol, sympy.Expr]:
+    """Of each quotient and remainder in the dims, and in what these are of: its plain symbol, and what it is of plain symbols."""
+    meanings, stack = {}, list(dims)
+    while stack:
+        for symbol in symbols_of(stack.pop()):
+            if not symbol.is_Symbol and plain_symbol(symbol) not in meanings:
+                meanings[plain_symbol(symbol)] = symbol.func(*map(as_polynomial, symbol.args))
+                stack.extend(symbol.args)
+    return meanings
 
 
 class Layouts:
@@ -118,17 +152,17 @@ class Layouts:
 
 
 def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
-    """Of integers in the symbols' place: the result, lists and tuples whose leaves are polynomials, and the larger or smaller of some,
-    with integer coefficients."""
-    names = {symbol: sympy.Symbol(f"x{i}") for i, symbol in enumerate(symbols)}
+    """Of integers in the symbols' place: the result, lists and tuples whose leaves are polynomials with integer coefficients of these,
+    and of quotients, remainders, and the larger or smaller of some."""
+    names = {symbol: sympy.Symbol(f"x{i}", integer=True) for i, symbol in enumerate(symbols)}
 
     def written(part) -> str:
         if isinstance(part, (list, tuple)):
             return f"({''.join(written(each) + ',' for each in part)})"
-        return str(sympy.sympify(part).subs(names, simultaneous=True))
+        return str(sympy.sympify(part).xreplace(names))
 
     source = f"lambda {', '.join(map(str, names.values()))}: {written(result)}"
-    return eval(source, {"Max": max, "Min": min})  # noqa: S307: of our own making
+    return eval(source, {"Max": max, "Min": min, "Mod": operator.mod, "PythonMod": operator.mod})  # noqa: S307: of our own making
 
 
 def given(number: int) -> sympy.Symbol:

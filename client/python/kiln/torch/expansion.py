@@ -16,6 +16,7 @@ from torch import fx
 from . import compat
 from .builder import dims_of, strides_of
 from .distributions import DISTRIBUTIONS
+from .encoder_layers import LAYERS
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
@@ -63,7 +64,7 @@ def pieces_of(node: fx.Node) -> Pieces | None:
 
 def is_said_in_others(op) -> bool:
     """Whether the op does what other ops do, and nothing else: a function of this package, or one that torch can take apart."""
-    if op in DISTRIBUTIONS:
+    if op in DISTRIBUTIONS or op in LAYERS:
         return True
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or any(name in schema.name for name in WHOLE):
@@ -102,7 +103,7 @@ _kept: dict[tuple, Pieces | None] = {}
 
 def _traced(node: fx.Node, operands: list[fx.Node]) -> Pieces | None:
     """The node's decomposition, with a placeholder for each operand; None where it does not fit this type."""
-    rule = node.target if node.target in DISTRIBUTIONS else compat.adapter().decompositions()[node.target]
+    rule = node.target if node.target in DISTRIBUTIONS else LAYERS.get(node.target) or compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
     arguments = fx.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
     if not all(map(_has_known_extents, tensors_in([n.meta["val"] for n in (node, *operands)]))):

@@ -14,14 +14,17 @@ import sympy
 import torch
 from torch import fx
 
+from . import compat
 from .binding import given
 from .builder import dim_of, dims_of, is_alike, strides_of
 from .nodes import gives_view
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
-from .text import Unsupported
+from .text import Unsupported, as_polynomial
 
 aten = torch.ops.aten
+
+_OPERATIONS = {sympy.Add: operator.add, sympy.Mul: operator.mul, sympy.Pow: operator.mul}
 
 
 def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
@@ -91,7 +94,7 @@ class _Sizes:
         self._fallback, self._subgraph, self._arguments = fallback, subgraph, arguments
 
     def has(self, dim) -> bool:
-        return isinstance(dim, int) or (dim.is_polynomial() and self._subgraph.binding.says(dim))
+        return isinstance(dim, int) or (as_polynomial(dim).is_polynomial() and self._subgraph.binding.says(dim))
 
     def of(self, dim):
         """A node, or the number that it is. Raises Unsupported where the arguments do not say it."""
@@ -99,9 +102,7 @@ class _Sizes:
             return dim
         if not self.has(dim):
             raise Unsupported(f"extent {dim} is not to be had of the subgraph's inputs")
-        over, under = sympy.fraction(sympy.together(self._subgraph.binding.of(dim)))
-        size = self._value(over)
-        return size if under == 1 else self._fallback.call_function(operator.floordiv, (size, self._value(under)))
+        return self._value(self._subgraph.binding.of(dim))
 
     def _value(self, expression: sympy.Expr):
         if expression.is_Integer:
@@ -113,7 +114,7 @@ class _Sizes:
             parts = [self._value(base)] * int(power)
         else:
             parts = list(map(self._value, expression.args))
-        operation = operator.add if expression.is_Add else operator.mul
+        operation = _OPERATIONS.get(expression.func) or compat.adapter().functions_of_sizes()[expression.func]
         return functools.reduce(lambda a, b: self._fallback.call_function(operation, (a, b)), parts)
 
     def _read(self, number: sympy.Symbol) -> fx.Node:

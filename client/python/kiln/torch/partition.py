@@ -33,8 +33,8 @@ from .random_ops import separate_draws
 from .rows import NO_ROW, ROWS, row_of
 from .steps import run_in_steps
 from .tensors import is_empty, tensors_in
-from .text import Unsupported, dims_text
-from .write_back import closing_copies
+from .text import Unsupported, as_polynomial, dims_text, symbols_of
+from .write_back import closing_copies, give_written_inputs
 
 WITHOUT_ROW = Reason("no row", advice="nothing: Kiln has no kernel for it")
 
@@ -47,7 +47,7 @@ class Subgraph:
     outputs: list[fx.Node] = field(default_factory=list)
     text: str = ""
     views: set[fx.Node] = field(default_factory=set)  # of the whole graph
-    symbols: list[sympy.Symbol] = field(default_factory=list)
+    symbols: list[sympy.Expr] = field(default_factory=list)
     symbolic_dims: list[sympy.Expr] = field(default_factory=list)
 
     @property
@@ -61,9 +61,9 @@ class Subgraph:
         if not self.symbols:
             return []
         shown = {dim for layout in self.layouts[0] for dims in layout[1:] for dim in dims}
-        symbols = set(self.symbols)
+        hidden = _with_operands(set(self.symbols) - shown) - shown
         sizes = [n for n in self.nodes[0].graph.find_nodes(op="placeholder") if isinstance(n.meta.get("val"), torch.SymInt)]
-        return [n for n in sizes if _says(dim_of(n), symbols, symbols - shown)]
+        return [n for n in sizes if _says(dim_of(n), _with_operands(self.symbols), hidden)]
 
     @cached_property
     def binding(self) -> Binding:
@@ -71,9 +71,14 @@ class Subgraph:
         return Binding(self.symbols, self.symbolic_dims, self.layouts[0], list(map(dim_of, self.sizes)))
 
 
+def _with_operands(symbols) -> set:
+    """Symbols, and what quotients and remainders among them are of."""
+    return set(symbols).union(*(symbol.free_symbols for symbol in symbols))
+
+
 def _says(dim, symbols: set, hidden: set) -> bool:
-    is_known = isinstance(dim, sympy.Expr) and dim.is_polynomial() and dim.free_symbols <= symbols
-    return is_known and bool(dim.free_symbols & hidden)
+    is_known = isinstance(dim, sympy.Expr) and as_polynomial(dim).is_polynomial() and symbols_of(dim) <= symbols
+    return is_known and bool(symbols_of(dim) & hidden)
 
 
 @dataclass
@@ -132,6 +137,7 @@ def prepare(graph: fx.Graph) -> Place:
     """What a captured graph becomes before it is split; where it runs."""
     separate_draws(graph)
     resolve_tangents(graph)
+    give_written_inputs(graph)
     return place_of(graph)
 
 

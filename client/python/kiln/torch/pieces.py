@@ -71,9 +71,9 @@ def whole_of(node: fx.Node) -> Whole | None:
 
 
 def is_counted(node: fx.Node) -> bool:
-    """Whether the node counts: pieces count as the one node that they stand for."""
+    """Whether the node counts: pieces count as the one node that they stand for. A piece of a tuple, which may come last, is free."""
     whole = whole_of(node)
-    return whole is None or node is whole.nodes[-1]
+    return whole is None or node is next(n for n in reversed(whole.nodes) if n.target is not operator.getitem)
 
 
 def name_of(node: fx.Node) -> str:

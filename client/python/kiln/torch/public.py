@@ -108,6 +108,14 @@ def symbolic_expression(extent):
 stride_expression = symbolic_expression
 
 
+def functions_of_sizes() -> dict:
+    return {}  # not told
+
+
+def floor_quotient(over, under):
+    raise NotAvailable("a quotient of symbolic extents")
+
+
 def differentiates_forward() -> bool:
     return False  # not told
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Sequence
 
 import sympy
 import torch
+
+from . import compat
 
 DTYPES = {
     torch.bool: "bool",
@@ -40,11 +43,34 @@ class Value:
     root: str
 
 
+def symbols_of(dim: Dim) -> set[sympy.Expr]:
+    """What the dim is a polynomial of: torch's symbols, and quotients and remainders of dims, which to Kiln are symbols, too."""
+    if isinstance(dim, int):
+        return set()
+    if dim.is_Symbol or type(dim) in compat.adapter().functions_of_sizes():
+        return {dim}
+    return set().union(*map(symbols_of, dim.args))
+
+
+def plain_symbol(symbol: sympy.Expr) -> sympy.Symbol:
+    """One of symbols_of() by a name."""
+    if symbol.is_Symbol:
+        return symbol
+    name = "q" + hashlib.blake2b(str(symbol).encode(), digest_size=6).hexdigest()
+    return sympy.Symbol(name, integer=True)
+
+
+def as_polynomial(dim: Dim) -> sympy.Expr:
+    """The dim with a plain symbol in the place of each of its quotients and remainders."""
+    return sympy.sympify(dim).xreplace({s: plain_symbol(s) for s in symbols_of(dim)})
+
+
 def dim_text(dim: Dim) -> str:
     """ "512", "s0*512", "2*s0*s1 - 3". Only polynomials with integer coefficients are dims."""
     if isinstance(dim, int):
         return str(dim)
-    polynomial = sympy.Poly(dim, *sorted(dim.free_symbols, key=str)) if dim.is_polynomial() else None
+    plain = as_polynomial(dim)
+    polynomial = sympy.Poly(plain, *sorted(plain.free_symbols, key=str)) if plain.is_polynomial() else None
     if polynomial is None or not all(c.is_integer for c in polynomial.coeffs()):
         raise Unsupported(f"extent {dim} is no polynomial")
     terms = []
@@ -144,12 +170,13 @@ class TextWriter:
         return sorted(self._symbolic, key=str)
 
     @property
-    def symbols(self) -> list[sympy.Symbol]:
+    def symbols(self) -> list[sympy.Expr]:
         """The graph's symbols in the order in which their values are bound."""
-        return sorted(set().union(*(dim.free_symbols for dim in self._symbolic)), key=str)
+        return sorted(set().union(*map(symbols_of, self._symbolic)), key=str)
 
     def text(self) -> str:
-        symbols = f" symbols({', '.join(map(str, self.symbols))})" if self.symbols else ""
+        names = [str(plain_symbol(s)) for s in self.symbols]
+        symbols = f" symbols({', '.join(names)})" if names else ""
         lines = (f"{', '.join(self._annotations.get(n, n) for n in names)} = {line}" for names, line in self._lines)
         body = "".join(f"  {line}\n" for line in lines)
         return f"graph({', '.join(self._inputs)}){symbols} {{\n{body}  return {', '.join(self._outputs)}\n}}\n"

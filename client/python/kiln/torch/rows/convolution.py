@@ -44,6 +44,14 @@ def input_gradient(b: Builder, grad: Value, weight: Value, result: tuple, attrib
     return b.op("convolution_backward_input", (grad, weight), dtype, shape, extents=tuple(shape[2:]), **attributes)
 
 
+def of_windows(b: Builder, name: str, operands: tuple, result: tuple, attributes: dict) -> Value:
+    """An op whose result's last extents are how many windows there are, which it is told where symbols leave that open."""
+    dtype, shape = result
+    positions = tuple(shape[2:])
+    told = {} if all(isinstance(extent, int) for extent in positions) else {"positions": positions}
+    return b.op(name, operands, dtype, shape, **attributes, **told)
+
+
 @row("convolution.default")
 def convolution(b, node):
     attributes, transposed = attributes_of(node, 3)
@@ -54,7 +62,7 @@ def convolution(b, node):
     if transposed:
         out = input_gradient(b, x, weight, (dtype, shape), attributes)
     else:
-        out = b.op("convolution", (x, weight), dtype, shape, **attributes)
+        out = of_windows(b, "convolution", (x, weight), (dtype, shape), attributes)
     if bias is None:
         return out
     return b.pointwise("add", out, b.reshape(bias, (*bias.shape, *(1 for _ in shape[2:]))))
@@ -70,7 +78,7 @@ def convolution_backward(b, node):
     types = [type_of(t) if is_wanted else None for t, is_wanted in zip(meta_of(node), wanted)]
     results: list = [None, None, None]
     if wanted[0] and transposed:
-        results[0] = b.op("convolution", (grad, weight), *types[0], **attributes)
+        results[0] = of_windows(b, "convolution", (grad, weight), types[0], attributes)
     elif wanted[0]:
         results[0] = input_gradient(b, grad, weight, types[0], attributes)
     if wanted[1]:

@@ -13,6 +13,9 @@ from .creation import ascending
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
 
+# A place that no plane has, which f64 holds.
+BEYOND = 2**52
+
 FAMILY = Family()
 row = FAMILY.row
 
@@ -39,11 +42,13 @@ class Windows:
     positions: tuple
 
     @staticmethod
-    def of(node: fx.Node, x, y, kernel, stride, padding, dilation=1) -> Windows:
-        """Of a pool's operand of shape x and result of shape y, or of its gradient."""
+    def of(node: fx.Node, x, y, kernel, stride, padding, dilation=1, reaches_beyond=True) -> Windows:
+        """Of a pool's operand of shape x and result of shape y, or of its gradient. Extents that are symbols have to be of windows
+        that do not reach beyond the padding."""
         rank = rank_of_windows(node)
         extents, positions = tuple(x[-rank:]), tuple(y[-rank:])
-        require(all(isinstance(n, int) and n > 0 for n in (*extents, *positions)), "windows over a size that is not known")
+        require(all(is_some(n) for n in (*extents, *positions)), "windows over nothing")
+        require(not reaches_beyond or all(isinstance(n, int) for n in extents), "windows over a size that is not known")
         kernel = per_dim(kernel, rank)
         padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
         return Windows(extents, kernel, per_dim(stride, rank) if stride else kernel, padding, dilation, positions)
@@ -56,9 +61,15 @@ class Windows:
     def dims(self):
         return zip(self.extents, self.kernel, self.stride, self.padding, self.dilation, self.positions)
 
+    @property
+    def is_known(self) -> bool:
+        return all(isinstance(n, int) for n in (*self.extents, *self.positions))
+
     def clipped(self) -> Windows:
         """Without the kernel's first and last places that see no element from any position: a kernel may be far larger than
         what it slides over."""
+        if not self.is_known:
+            return self
         kernel, padding = [], []
         for e, k, s, p, d, o in self.dims:
             first, last = max(0, p - (o - 1) * s) // d, min(k - 1, (e - 1 + p) // d)
@@ -69,14 +80,22 @@ class Windows:
     def over(self, b: Builder, x: Value, outside: float) -> Value:
         """[outer…, kernel…, positions…] of the clipped windows: what each sees, and `outside` where that is no element."""
         w, outer = self.clipped(), x.shape[: len(x.shape) - self.rank]
-        high = [max(0, (o - 1) * s + d * (k - 1) + 1 - e - p) for e, k, s, p, d, o in w.dims]
+        high = w.padding
+        if w.is_known:
+            high = [max(0, (o - 1) * s + d * (k - 1) + 1 - e - p) for e, k, s, p, d, o in w.dims]
         x = padded(b, x, w.padding, high, outside)
         attributes = {"kernel": w.kernel, "stride": w.stride, "dilation": w.dilation}
+        if not w.is_known:
+            attributes["positions"] = w.positions
         return b.view("window", x, (*outer, *w.kernel, *w.positions), **attributes)
 
     def reduce(self, b: Builder, name: str, seen: Value) -> Value:
         first = len(seen.shape) - 2 * self.rank
         return b.reduce(name, seen, range(first, first + self.rank), False)
+
+
+def is_some(extent) -> bool:
+    return not isinstance(extent, int) or extent > 0
 
 
 def padded(b: Builder, x: Value, low, high, value: float) -> Value:
@@ -101,7 +120,7 @@ def counts(b: Builder, w: Windows, includes_padding: bool, override, dtype: str)
     padding = tuple(p - m for p, m in zip(w.padding, margin))
     of_ones = Windows(extents, w.kernel, w.stride, padding, w.dilation, w.positions)
     reached = ((o - 1) * s + k <= e for o, s, k, e in zip(w.positions, w.stride, w.kernel, extents))
-    if not any(padding) and all(reached):
+    if not any(padding) and (not w.is_known or all(reached)):
         return b.full(math.prod(w.kernel), dtype)
     return of_ones.reduce(b, "sum", of_ones.over(b, b.full(1, dtype, extents), 0))
 
@@ -110,7 +129,8 @@ def counts(b: Builder, w: Windows, includes_padding: bool, override, dtype: str)
 def average(b, node):
     x, kernel = b.value(node.args[0]), node.args[1]
     dtype, shape = result_type(node)
-    w = Windows.of(node, x.shape, shape, kernel, arg(node, 2, "stride"), arg(node, 3, "padding", 0))
+    w = Windows.of(node, x.shape, shape, kernel, arg(node, 2, "stride"), arg(node, 3, "padding", 0),
+                   reaches_beyond=arg(node, 4, "ceil_mode", False))  # fmt: skip
     wide = b.cast(x, statistics_dtype(dtype))
     divisor = counts(b, w, arg(node, 5, "count_include_pad", True), arg(node, 6, "divisor_override"), wide.dtype)
     total = w.reduce(b, "sum", w.over(b, wide, 0))
@@ -218,7 +238,8 @@ def maximum(b, node):
     x = b.value(node.args[0])
     (dtype, shape), (_, _) = result_types(node)
     require(dtype not in ("i8", "u8", "i16", "i32", "i64"), "windows of integers")
-    w = Windows.of(node, x.shape, shape, node.args[1], arg(node, 2, "stride"), arg(node, 3, "padding", 0), arg(node, 4, "dilation", 1))
+    w = Windows.of(node, x.shape, shape, node.args[1], arg(node, 2, "stride"), arg(node, 3, "padding", 0), arg(node, 4, "dilation", 1),
+                   arg(node, 5, "ceil_mode", False))  # fmt: skip
     seen = w.over(b, x, -math.inf)
     highest = w.reduce(b, "amax", seen)
     return highest, first_place(b, w, seen, highest)
@@ -227,10 +248,11 @@ def maximum(b, node):
 def first_place(b: Builder, w: Windows, seen: Value, highest: Value) -> Value:
     """Where in its plane each window's highest element is, or the first of several: the least of the places that hold it."""
     elements = math.prod(w.extents)
-    places = w.over(b, b.reshape(ascending(b, "i64", (elements,)), w.extents), elements)
+    nowhere = elements if isinstance(elements, int) else BEYOND
+    places = w.over(b, b.reshape(ascending(b, "i64", (elements,)), w.extents), nowhere)
     outer = highest.shape[: len(highest.shape) - w.rank]
     against = b.reshape(highest, (*outer, *(1 for _ in w.kernel), *w.positions))
-    return w.reduce(b, "amin", places_that_hold(b, seen, against, places, elements))
+    return w.reduce(b, "amin", places_that_hold(b, seen, against, places, nowhere))
 
 
 def places_that_hold(b: Builder, seen: Value, against: Value, places: Value, none: int) -> Value:
@@ -258,9 +280,9 @@ def adaptive_maximum(b, node):
 def maximum_backward(b, node):
     grad, indices = node.args[0], node.args[-1]
     (dtype, shape), rank = result_type(node), rank_of_windows(node)
-    require(all(isinstance(n, int) and n > 0 for n in shape), "windows over a size that is not known")
+    require(all(is_some(n) for n in shape), "windows over nothing")
     planes, elements = math.prod(shape[:-rank]), math.prod(shape[-rank:])
-    require(elements > 1, "an index into an extent of 1")
+    require(elements != 1, "an index into an extent of 1")
     grad, indices = (b.reshape(v, (planes, math.prod(v.shape[-rank:]))) for v in (b.value(grad), b.value(indices)))
     zeros = b.full(0, dtype, (planes, elements))
     return b.reshape(b.op("scatter_add", (zeros, indices, grad), dtype, (planes, elements), dim=1), shape)

@@ -162,20 +162,31 @@ def repeat(b, node):
 
 @row("constant_pad_nd.default", is_recomputed=True)
 def constant_pad(b, node):
-    x, widths = b.value(node.args[0]), [number(w) for w in node.args[1]]
+    x, widths = b.value(node.args[0]), list(map(dim_of, node.args[1]))
     low, high = [0] * len(x.shape), [0] * len(x.shape)
     for i in range(0, len(widths), 2):
         dim = len(x.shape) - 1 - i // 2
-        low[dim], high[dim] = widths[i], widths[i + 1]
-        if min(widths[i], widths[i + 1]) < 0:  # a negative width cuts
-            require(isinstance(x.shape[dim], int), "cutting a symbolic extent")
-            start, end = max(-low[dim], 0), x.shape[dim] - max(-high[dim], 0)
-            x = b.slice(x, dim, start, end, end - start)
-    low, high = ([max(w, 0) for w in ws] for ws in (low, high))
+        (first, low[dim]), (last, high[dim]) = cut_and_added(widths[i]), cut_and_added(widths[i + 1])
+        end = x.shape[dim] - last
+        x = b.slice(x, dim, first, end, end - first)
     if not any(low) and not any(high):
         return x
     value = float(number(arg(node, 2, "value", 0)))
-    return b.op("pad", (x,), *result_type(node), low=tuple(low), high=tuple(high), value=value)
+    if all(isinstance(width, int) for width in (*low, *high)):
+        return b.op("pad", (x,), *result_type(node), low=tuple(low), high=tuple(high), value=value)
+    for dim, (before, after) in enumerate(zip(low, high)):
+        end = before + x.shape[dim]
+        shape = (*x.shape[:dim], end + after, *x.shape[dim + 1 :])
+        around = b.full(value, x.dtype, shape)
+        x = b.op("slice_scatter", (around, x), x.dtype, shape, dim=dim, start=before, end=end, step=1)
+    return x
+
+
+def cut_and_added(width) -> tuple:
+    """By how much a pad's width cuts off, which a negative one does, and by how much it adds."""
+    is_cut = width < 0 if isinstance(width, int) else width.is_nonpositive
+    require(is_cut or isinstance(width, int) or width.is_nonnegative, "a width that may be negative or not")
+    return (-width, 0) if is_cut else (0, width)
 
 
 @row("slice_scatter.default")
