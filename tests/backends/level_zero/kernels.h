@@ -18,6 +18,16 @@ inline KernelSpec pointwise(DType dtype, int64_t rows, int64_t columns) {
   return b.build();
 }
 
+/// Whether elements of the row that an index names are 0.
+inline KernelSpec zeros_of_rows(int64_t rows, int64_t columns) {
+  LoopsBuilder b({rows, columns}, 2);
+  const ExprId row = b.input(DType::i64, {1, 0});
+  const uint32_t table = b.buffer(DType::f32, rows * columns, BufferRole::input);
+  const ExprId element = b.load(b.access(table, {0, 1}, 0, {{row, columns, rows}}));
+  b.output(b.op(ScalarOp::logical_not, element), {columns, 1});
+  return b.build();
+}
+
 struct NamedKernel {
   std::string name;
   KernelSpec spec;
@@ -34,6 +44,7 @@ inline std::vector<NamedKernel> chosen_kernels() {
       {"gemm_f32", conformance::gemm({.m = 512, .n = 768, .k = 768, .with_bias = true})},
       {"gemm_f16", conformance::gemm({.m = 500, .n = 767, .k = 300, .dtype = DType::f16, .b_transposed = true})},
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},
+      {"zeros_of_rows", zeros_of_rows(500, 40)},
   };
 }
 
