@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/conformance/attention_case.h"
 #include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_cases.h"
 
@@ -33,9 +34,26 @@ struct NamedKernel {
   KernelSpec spec;
 };
 
+/// Both passes: of heads that share keys, of deep ones, of a score that leaves keys out.
+inline std::vector<NamedKernel> chosen_attention() {
+  using conformance::AttentionBuilder;
+  using conformance::AttentionCase;
+  const AttentionCase shared{
+      .heads = 16, .kv_heads = 4, .q_len = 1000, .k_len = 1000, .head_dim = 64, .causal = true, .dtype = DType::f16};
+  AttentionCase deep = shared, window = shared;
+  deep.kv_heads = 16, deep.head_dim = 128, deep.dtype = DType::f32;
+  window.window = 100, window.interleaved = true, window.dtype = DType::bf16;
+  std::vector<NamedKernel> kernels;
+  for (const auto& [name, c] : {std::pair("shared", shared), {"deep", deep}, {"window", window}}) {
+    kernels.push_back({std::string("attention_") + name, AttentionBuilder(c).forward()});
+    kernels.push_back({std::string("attention_backward_") + name, AttentionBuilder(c).backward()});
+  }
+  return kernels;
+}
+
 /// The kernels that every release of the families' compilers must take.
 inline std::vector<NamedKernel> chosen_kernels() {
-  return {
+  std::vector<NamedKernel> kernels{
       {"pointwise_f32", pointwise(DType::f32, 512, 768)},
       {"pointwise_f16", pointwise(DType::f16, 500, 767)},
       {"softmax_f32", conformance::row_softmax(DType::f32, 512, 768)},
@@ -46,6 +64,8 @@ inline std::vector<NamedKernel> chosen_kernels() {
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},
       {"zeros_of_rows", zeros_of_rows(500, 40)},
   };
+  for (NamedKernel& kernel : chosen_attention()) kernels.push_back(std::move(kernel));
+  return kernels;
 }
 
 }  // namespace kiln::level_zero
