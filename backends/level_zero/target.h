@@ -27,6 +27,7 @@ struct DeviceFamily {
   std::string_view name;  // Target::name
   uint64_t features = 0;
   int64_t local_memory_bytes = 0;  // of a work-group
+  int64_t registers = 0;           // of 32 bits, of a work-item, that sums may take: with more, compilers spill
   IdRange ids[2];                  // on PCI
   std::string_view device;         // a usual one, and its Xe cores
   uint32_t cores = 0;

@@ -25,7 +25,7 @@ class AttentionWriter {
  public:
   AttentionWriter(const AttentionProblem& problem, const AttentionSchedule& schedule)
       : m_problem(problem), m_attention(*problem.forward), m_schedule(schedule) {
-    if (schedule.kind == AttentionKind::wgmma) m_columns = problem.columns();
+    if (schedule.kind == AttentionKind::wgmma) m_columns = columns_of(problem);
   }
 
   std::string run(std::string_view entry) {
@@ -52,7 +52,7 @@ class AttentionWriter {
     };
     constant("i32", "k_batch", a.batch);
     constant("i32", "k_kv_heads", a.kv_heads);
-    constant("i32", "k_group", a.heads / a.kv_heads);
+    constant("i32", "k_group", m_problem.group());
     constant("i32", "k_q_len", a.q_len);
     constant("i32", "k_k_len", a.k_len);
     constant("i32", "k_head_dim", a.head_dim);
@@ -150,7 +150,7 @@ class AttentionWriter {
 
   /// Where columns come by tensor maps.
   std::string map_member(const Access& access) const {
-    const auto found = std::ranges::find(m_columns, &access, &AttentionProblem::Columns::access);
+    const auto found = std::ranges::find(m_columns, &access, &AttentionColumns::access);
     if (found == m_columns.end()) return "";
     return fmt::format("  static KILN_MEMBER const TensorMap& map(const Arguments& args) {{ return args.map{}; }}\n",
                        found - m_columns.begin());
@@ -159,11 +159,11 @@ class AttentionWriter {
   const AttentionProblem& m_problem;
   const AttentionSpec& m_attention;
   const AttentionSchedule m_schedule;
-  std::vector<AttentionProblem::Columns> m_columns;  // those that have tensor maps, in their order
+  std::vector<AttentionColumns> m_columns;  // those that have tensor maps, in their order
   std::string m_text;
 };
 
-TensorMapRecord map_of(const AttentionProblem::Columns& columns, DType dtype, uint32_t rows) {
+TensorMapRecord map_of(const AttentionColumns& columns, DType dtype, uint32_t rows) {
   const auto& [access, extents] = columns;
   const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * size_of(dtype); };
   TensorMapRecord map{.buffer = access->buffer, .dtype = dtype, .offset_bytes = bytes(access->offset)};
@@ -186,7 +186,7 @@ KernelSource source_of(const AttentionProblem& problem, const AttentionSchedule&
   record.threads = schedule.threads();
   record.shared_bytes = static_cast<uint32_t>(schedule.shared_bytes(problem));
   if (schedule.kind == AttentionKind::wgmma) {
-    for (const auto& columns : problem.columns()) {
+    for (const auto& columns : columns_of(problem)) {
       record.maps.push_back(map_of(columns, problem.forward->dtype, schedule.columns));
       record.aligned_buffers.push_back(columns.access->buffer);
     }

@@ -52,7 +52,7 @@ uint64_t odd(int64_t width) { return static_cast<uint64_t>(width) | 1; }
 uint64_t element_bytes(const AttentionProblem& problem) { return size_of(accumulator_of(problem.forward->dtype)); }
 bool is_multiple(uint32_t value, uint32_t of) { return value > 0 && value % of == 0; }
 
-bool claims_simple(const AttentionProblem& problem, const CudaTarget&) { return !problem.uses_tensor_cores(); }
+bool claims_simple(const AttentionProblem& problem, const CudaTarget&) { return !uses_tensor_cores(problem); }
 
 /// Each of 16 x 16 threads has rows and columns 16 apart.
 bool makes_simple(const AttentionProblem&, const AttentionSchedule& s) {
@@ -66,7 +66,7 @@ uint64_t simple_bytes(const AttentionProblem& problem, const AttentionSchedule& 
          flags_bytes(across(a.k_len, s.columns));
 }
 
-bool claims_mma(const AttentionProblem& problem, const CudaTarget&) { return problem.uses_tensor_cores(); }
+bool claims_mma(const AttentionProblem& problem, const CudaTarget&) { return uses_tensor_cores(problem); }
 
 /// A warp has 16 rows; products of 16 columns.
 bool makes_mma(const AttentionProblem&, const AttentionSchedule& s) {
@@ -84,7 +84,7 @@ uint64_t mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) 
 }
 
 /// Whether rows are pieces of 16 bytes that a tensor map can say the places of.
-bool is_mapped(const AttentionProblem::Columns& columns, DType dtype) {
+bool is_mapped(const AttentionColumns& columns, DType dtype) {
   const Access& access = *columns.access;
   const int64_t step = 16 / static_cast<int64_t>(size_of(dtype));
   if (access.offset % step != 0 || !access.indirect.empty()) return false;
@@ -99,8 +99,8 @@ bool is_mapped(const AttentionProblem::Columns& columns, DType dtype) {
 /// A warpgroup has 64 rows: of fewer, most of its work would be for nothing.
 bool claims_wgmma(const AttentionProblem& problem, const CudaTarget& target) {
   constexpr int64_t k_fewest_queries = 48;
-  const auto all = problem.columns();
-  return problem.uses_tensor_cores() && target.has_tma && problem.queries() >= k_fewest_queries &&
+  const auto all = columns_of(problem);
+  return uses_tensor_cores(problem) && target.has_tma && problem.queries() >= k_fewest_queries &&
          std::ranges::all_of(all, [&](const auto& each) { return is_mapped(each, problem.forward->dtype); });
 }
 
@@ -138,7 +138,7 @@ uint64_t backward_simple_bytes(const AttentionProblem& problem, const AttentionS
 bool makes_backward_mma(const AttentionProblem& problem, const AttentionSchedule& s) {
   constexpr int64_t k_most_floats = 160;
   const AttentionSpec& a = *problem.forward;
-  const int64_t depth = problem.splits() ? std::max(a.head_dim, a.value_dim) : a.head_dim + a.value_dim;
+  const int64_t depth = is_deep(problem) ? std::max(a.head_dim, a.value_dim) : a.head_dim + a.value_dim;
   return makes_mma(problem, s) && depth / 2 + s.columns <= k_most_floats;
 }
 
@@ -154,7 +154,7 @@ bool makes_backward_wgmma(const AttentionProblem& problem, const AttentionSchedu
   constexpr int64_t k_registers = 240, k_other_registers = 32;
   const AttentionSpec& a = *problem.forward;
   const int64_t keys = (a.head_dim + 63) / 64 * 32, values = (a.value_dim + 63) / 64 * 32;
-  const int64_t sums = problem.splits() ? std::max(keys, values) : keys + values;
+  const int64_t sums = is_deep(problem) ? std::max(keys, values) : keys + values;
   const int64_t products = s.columns / 2 * (1 + registers_of_score(a));
   return is_multiple(s.rows, 64) && s.rows <= 128 && is_multiple(s.columns, 64) && s.columns <= 256 && s.stages >= 2 &&
          s.stages <= 8 && sums + products + s.columns / 4 + k_other_registers <= k_registers;
@@ -198,19 +198,19 @@ double cost(const AttentionProblem& problem, const Machine& machine, const Row& 
 
 }  // namespace
 
-AttentionProblem attention_problem_of(const KernelSpec& spec) {
-  AttentionProblem problem{.spec = &spec, .backward = std::get_if<AttentionBackwardSpec>(&spec.kernel)};
-  problem.forward = problem.backward != nullptr ? &problem.backward->forward : &std::get<AttentionSpec>(spec.kernel);
-  return problem;
+bool is_deep(const AttentionProblem& problem) {
+  return problem.backward != nullptr && problem.forward->head_dim + problem.forward->value_dim > 256;
 }
 
-std::vector<AttentionProblem::Columns> AttentionProblem::columns() const {
-  const AttentionSpec& a = *forward;
-  std::vector<Columns> all{{&a.k, {a.batch, a.kv_heads, a.k_len, a.head_dim}},
-                           {&a.v, {a.batch, a.kv_heads, a.k_len, a.value_dim}}};
-  if (backward != nullptr) {
+bool uses_tensor_cores(const AttentionProblem& problem) { return is_half(problem.forward->dtype); }
+
+std::vector<AttentionColumns> columns_of(const AttentionProblem& problem) {
+  const AttentionSpec& a = *problem.forward;
+  std::vector<AttentionColumns> all{{&a.k, {a.batch, a.kv_heads, a.k_len, a.head_dim}},
+                                    {&a.v, {a.batch, a.kv_heads, a.k_len, a.value_dim}}};
+  if (problem.backward != nullptr) {
     all.push_back({&a.q, {a.batch, a.heads, a.q_len, a.head_dim}});
-    all.push_back({&backward->grad_out, {a.batch, a.heads, a.q_len, a.value_dim}});
+    all.push_back({&problem.backward->grad_out, {a.batch, a.heads, a.q_len, a.value_dim}});
     all.push_back({&a.out, {a.batch, a.heads, a.q_len, a.value_dim}});
   }
   return all;

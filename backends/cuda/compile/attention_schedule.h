@@ -5,34 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "backends/attention_problem.h"
 #include "backends/backend.h"
 #include "backends/cuda/targets.h"
 
 namespace kiln::cuda {
 
-/// What attention kernels see of a spec: the forward pass, and of a gradient also the rest.
-struct AttentionProblem {
-  const KernelSpec* spec = nullptr;
-  const AttentionSpec* forward = nullptr;
-  const AttentionBackwardSpec* backward = nullptr;  // null: the forward pass
+/// Whether gradients of keys and of values are more than the registers of one warp's rows hold.
+bool is_deep(const AttentionProblem& problem);
+bool uses_tensor_cores(const AttentionProblem& problem);
 
-  int64_t places() const { return forward->batch * forward->kv_heads; }
-  /// Of all heads that share keys.
-  int64_t queries() const { return forward->heads / forward->kv_heads * forward->q_len; }
-  /// Whether gradients of keys and of values are more than the registers of one warp's rows hold.
-  bool splits() const { return backward != nullptr && forward->head_dim + forward->value_dim > 256; }
-  bool uses_tensor_cores() const { return is_half(forward->dtype); }
-
-  /// A tensor whose rows are columns of scores: its dims are batch, heads, rows, depth.
-  struct Columns {
-    const Access* access;
-    std::array<int64_t, 4> extents;
-  };
-  /// Keys and values, and of a gradient queries, gradients of results, and results.
-  std::vector<Columns> columns() const;
+/// A tensor whose rows are columns of scores: its dims are batch, heads, rows, depth.
+struct AttentionColumns {
+  const Access* access;
+  std::array<int64_t, 4> extents;
 };
-
-AttentionProblem attention_problem_of(const KernelSpec& spec);
+/// Keys and values, and of a gradient queries, gradients of results, and results.
+std::vector<AttentionColumns> columns_of(const AttentionProblem& problem);
 
 /// A block's tile of rows, and the tiles of columns that it passes over. Forward: queries, and keys. Backward: keys and
 /// queries for the gradients of keys and values, and the other way around for that of queries.
@@ -49,7 +38,7 @@ struct AttentionSchedule {
 
   uint32_t threads() const;
   /// Whether gradients of keys and of values have blocks of their own.
-  bool splits(const AttentionProblem& problem) const { return kind != Kind::simple && problem.splits(); }
+  bool splits(const AttentionProblem& problem) const { return kind != Kind::simple && is_deep(problem); }
   uint64_t blocks(const AttentionProblem& problem) const;
   uint64_t shared_bytes(const AttentionProblem& problem) const;
   /// "mma rows 64 columns 64 stages 2"

@@ -115,7 +115,7 @@ BodyEmitter::Address BodyEmitter::address(Scope& scope, const Access& access) {
 /// Sets the status where the access is wanted and its index is not valid.
 void BodyEmitter::report(Id valid, Id wanted) {
   if (valid == 0) return;
-  const Id bad = e.both(e.op(Op::OpLogicalNot, e.boolean(), {valid}), wanted);
+  const Id bad = e.both(e.opposite(valid), wanted);
   e.if_then(bad, [&] {
     const auto value = static_cast<int64_t>(LaunchStatus::index_out_of_range);
     e.store(m_arguments.status, e.constant(e.integer(32), value), k_status_bytes);

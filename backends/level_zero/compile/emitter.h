@@ -50,6 +50,8 @@ class Emitter {
   Id mul(Id a, Id b) { return op(spv::Op::OpIMul, type_of(a), {a, b}); }
   Id compare(spv::Op code, Id a, Id b) { return op(code, boolean(), {a, b}); }
   Id both(Id a, Id b);  // logical and; 0 counts as true
+  /// Not by OpLogicalNot, at which releases of the families' compilers fail without a word.
+  Id opposite(Id truth_value) { return op(spv::Op::OpLogicalNotEqual, boolean(), {truth_value, truth(true)}); }
   Id select(Id condition, Id a, Id b) { return op(spv::Op::OpSelect, type_of(a), {condition, a, b}); }
   Id bits_as(Id type, Id value) { return op(spv::Op::OpBitcast, type, {value}); }
   /// Of an integer to a 64-bit one, unsigned.

@@ -56,15 +56,18 @@ int64_t local_bytes(const GemmSpec& gemm, const GemmSchedule& schedule) {
   return schedule.tile_n() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
 }
 
-/// Best first: least padding, weighed against how often operands are read again.
-std::vector<GemmSchedule> ranked_schedules(const GemmSpec& gemm) {
+/// Best first: least padding, weighed against how often operands are read again, and no more sums than registers hold.
+std::vector<GemmSchedule> ranked_schedules(const GemmSpec& gemm, const DeviceFamily& family) {
   const auto cost = [&](const GemmSchedule& schedule) {
     const double computed =
         static_cast<double>(groups_of(gemm, schedule)) * static_cast<double>(schedule.tile_m() * schedule.tile_n());
     constexpr double k_busy_groups = 64;  // fewer leave much of the device idle
     const double idle = std::max(1.0, k_busy_groups / static_cast<double>(groups_of(gemm, schedule)));
     const double loads = 1.0 / schedule.rows + 1.0 / schedule.columns;
-    return computed * idle * (1 + loads);
+    const int64_t words = static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)) / 4);
+    const int64_t registers = words * (schedule.rows * schedule.columns + schedule.rows + schedule.columns);
+    constexpr double k_spilling = 4;
+    return computed * idle * (1 + loads) * (registers > family.registers ? k_spilling : 1);
   };
   std::vector<GemmSchedule> schedules(std::begin(k_schedules), std::end(k_schedules));
   std::stable_sort(schedules.begin(), schedules.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
@@ -252,9 +255,9 @@ Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
   return {};
 }
 
-std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily&, const Machine&) {
+std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine&) {
   std::vector<Schedule> schedules;
-  for (const auto& schedule : ranked_schedules(std::get<GemmSpec>(spec.kernel))) {
+  for (const auto& schedule : ranked_schedules(std::get<GemmSpec>(spec.kernel), family)) {
     schedules.push_back({encode_choices(schedule), schedule.describe()});
   }
   return schedules;

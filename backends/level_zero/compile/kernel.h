@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "backends/backend.h"
@@ -22,6 +23,11 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily
 Expected<LaunchForm> emit_gemm(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
                                const DeviceFamily& family);
 
+Status attention_claims(const KernelSpec& spec, const DeviceFamily& family);
+std::vector<Schedule> attention_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine);
+Expected<LaunchForm> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                    const DeviceFamily& family);
+
 /// Whether the family has what the body's operations need.
 Status claims_body(const Body& body, const DeviceFamily& family);
 /// The same for the dtypes in memory.
@@ -33,6 +39,9 @@ void open_dims(Emitter& emitter, Ids& index, const std::vector<size_t>& dims, co
                Id number);
 /// The narrowest type that counts to `count`.
 Id counter_type(Emitter& emitter, int64_t count);
+
+/// The total of a value of every lane, for each of them.
+Id combine_lanes(Emitter& emitter, Id value, const std::function<Id(Id, Id)>& combine);
 
 /// The points of `dims`.
 int64_t points_of(const std::vector<int64_t>& extents, const std::vector<size_t>& dims);

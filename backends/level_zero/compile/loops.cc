@@ -234,9 +234,7 @@ class LoopsEmitter {
     const auto pack = [&](Id value) { return logical ? scalars.cast(value, DType::boolean, DType::i32) : value; };
     const auto unpack = [&](Id value) { return logical ? scalars.cast(value, DType::i32, DType::boolean) : value; };
     const auto combine = [&](Id a, Id b) { return scalars.combine(reduction.combiner, dtype_of(reduction), a, b); };
-    for (uint32_t mask = k_sub_group_size / 2; mask > 0; mask /= 2) {
-      total = combine(total, unpack(e.shuffle_xor(pack(total), mask)));
-    }
+    total = unpack(combine_lanes(e, pack(total), [&](Id a, Id b) { return pack(combine(unpack(a), unpack(b))); }));
     const uint32_t sub_groups = m_schedule.group_size / k_sub_group_size;
     if (sub_groups == 1) return total;
     const Id packed = pack(total);

@@ -109,7 +109,7 @@ Id ScalarEmitter::apply(ScalarOp op, DType dtype, Id a, Id b, Id c) {
   if (op >= ScalarOp::eq && op <= ScalarOp::ge) return compare(op, dtype, a, b);
   if (op == ScalarOp::is_nan) return is_floating(dtype) ? e.op(Op::OpIsNan, e.boolean(), {a}) : e.truth(false);
   if (op == ScalarOp::is_inf) return is_floating(dtype) ? e.op(Op::OpIsInf, e.boolean(), {a}) : e.truth(false);
-  if (op == ScalarOp::logical_not) return e.op(Op::OpLogicalNot, e.boolean(), {cast(a, dtype, DType::boolean)});
+  if (op == ScalarOp::logical_not) return e.opposite(cast(a, dtype, DType::boolean));
   if (dtype == DType::boolean) return apply_boolean(op, a, b);
   return is_floating(dtype) ? apply_real(op, a, b) : apply_integer(op, dtype, a, b);
 }
@@ -137,7 +137,7 @@ Id ScalarEmitter::compare(ScalarOp op, DType dtype, Id a, Id b) {
 Id ScalarEmitter::apply_boolean(ScalarOp op, Id a, Id b) {
   switch (op) {
     case ScalarOp::bitwise_not:
-      return unary(Op::OpLogicalNot, a);
+      return e.opposite(a);
     case ScalarOp::add:
     case ScalarOp::maximum:
     case ScalarOp::bitwise_or:

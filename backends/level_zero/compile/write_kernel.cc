@@ -32,8 +32,8 @@ constexpr spv_target_env k_environment = SPV_ENV_UNIVERSAL_1_2;
 constexpr std::array<KernelKind, 5> k_kinds{{
     {loops_claims, loops_candidates, emit_loops},
     {gemm_claims, gemm_candidates, emit_gemm},
-    {claims_nothing, no_candidates, emit_nothing},
-    {claims_nothing, no_candidates, emit_nothing},
+    {attention_claims, attention_candidates, emit_attention},
+    {attention_claims, attention_candidates, emit_attention},
     {claims_nothing, no_candidates, emit_nothing},
 }};
 static_assert(k_kinds.size() == std::variant_size_v<decltype(KernelSpec::kernel)>);

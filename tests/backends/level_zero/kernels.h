@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/conformance/attention_case.h"
 #include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_cases.h"
 
@@ -18,14 +19,41 @@ inline KernelSpec pointwise(DType dtype, int64_t rows, int64_t columns) {
   return b.build();
 }
 
+/// Whether elements of the row that an index names are 0.
+inline KernelSpec zeros_of_rows(int64_t rows, int64_t columns) {
+  LoopsBuilder b({rows, columns}, 2);
+  const ExprId row = b.input(DType::i64, {1, 0});
+  const uint32_t table = b.buffer(DType::f32, rows * columns, BufferRole::input);
+  const ExprId element = b.load(b.access(table, {0, 1}, 0, {{row, columns, rows}}));
+  b.output(b.op(ScalarOp::logical_not, element), {columns, 1});
+  return b.build();
+}
+
 struct NamedKernel {
   std::string name;
   KernelSpec spec;
 };
 
+/// Both passes: of heads that share keys, of deep ones, of a score that leaves keys out.
+inline std::vector<NamedKernel> chosen_attention() {
+  using conformance::AttentionBuilder;
+  using conformance::AttentionCase;
+  const AttentionCase shared{
+      .heads = 16, .kv_heads = 4, .q_len = 1000, .k_len = 1000, .head_dim = 64, .causal = true, .dtype = DType::f16};
+  AttentionCase deep = shared, window = shared;
+  deep.kv_heads = 16, deep.head_dim = 128, deep.dtype = DType::f32;
+  window.window = 100, window.interleaved = true, window.dtype = DType::bf16;
+  std::vector<NamedKernel> kernels;
+  for (const auto& [name, c] : {std::pair("shared", shared), {"deep", deep}, {"window", window}}) {
+    kernels.push_back({std::string("attention_") + name, AttentionBuilder(c).forward()});
+    kernels.push_back({std::string("attention_backward_") + name, AttentionBuilder(c).backward()});
+  }
+  return kernels;
+}
+
 /// The kernels that every release of the families' compilers must take.
 inline std::vector<NamedKernel> chosen_kernels() {
-  return {
+  std::vector<NamedKernel> kernels{
       {"pointwise_f32", pointwise(DType::f32, 512, 768)},
       {"pointwise_f16", pointwise(DType::f16, 500, 767)},
       {"softmax_f32", conformance::row_softmax(DType::f32, 512, 768)},
@@ -34,7 +62,10 @@ inline std::vector<NamedKernel> chosen_kernels() {
       {"gemm_f32", conformance::gemm({.m = 512, .n = 768, .k = 768, .with_bias = true})},
       {"gemm_f16", conformance::gemm({.m = 500, .n = 767, .k = 300, .dtype = DType::f16, .b_transposed = true})},
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},
+      {"zeros_of_rows", zeros_of_rows(500, 40)},
   };
+  for (NamedKernel& kernel : chosen_attention()) kernels.push_back(std::move(kernel));
+  return kernels;
 }
 
 }  // namespace kiln::level_zero

@@ -12,6 +12,7 @@ namespace kiln::level_zero {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Expected<PortableKernel> write(const KernelSpec& spec) {
   return write_kernel(spec, candidates(spec, families()[0], default_machine(families()[0])).front(), families()[0]);
@@ -93,10 +94,26 @@ TEST(WriteKernel, f64_is_refused_where_the_family_has_none) {
   EXPECT_THAT(refused.message(), HasSubstr("dg2 has no f64"));
 }
 
-TEST(WriteKernel, attention_is_refused_with_the_reason) {
-  const KernelSpec spec{.kernel = AttentionSpec{}};
-  EXPECT_EQ(claims(spec, families()[0]).code(), StatusCode::unimplemented);
-  EXPECT_THAT(claims(spec, families()[0]).message(), HasSubstr("attention"));
+TEST(WriteKernel, what_has_no_kernel_is_refused_with_the_reason) {
+  const auto expect_refused = [](const KernelSpec& spec, const char* why) {
+    EXPECT_EQ(claims(spec, families()[0]).code(), StatusCode::unimplemented);
+    EXPECT_THAT(claims(spec, families()[0]).message(), HasSubstr(why));
+  };
+  expect_refused({.kernel = SortSpec{}}, "sort");
+  expect_refused(conformance::AttentionBuilder({.head_dim = 257}).forward(), "a depth of 257");
+  expect_refused(conformance::AttentionBuilder({.head_dim = 16, .value_dim = 300}).backward(), "a depth of 300");
+  conformance::AttentionBuilder sharing({.heads = 1 << 12, .q_len = 1 << 17});
+  expect_refused(sharing.forward(), "an extent of");
+}
+
+TEST(WriteKernel, attention_uses_local_memory_and_shuffles_of_the_sub_group) {
+  for (const NamedKernel& kernel : chosen_attention()) {
+    const auto text = disassemble(write(kernel.spec).value().spirv);
+    ASSERT_TRUE(text.ok());
+    EXPECT_THAT(*text, HasSubstr("OpSubgroupShuffleINTEL"));
+    EXPECT_THAT(*text, HasSubstr("OpControlBarrier"));
+    EXPECT_THAT(*text, Not(HasSubstr("Atomic"))) << "sums between groups would come in any order";
+  }
 }
 
 TEST(WriteKernel, a_schedule_of_another_kernel_is_refused) {
@@ -129,6 +146,12 @@ TEST(WriteKernel, schedules_of_no_list_are_taken_where_they_fit) {
   expect_refused(product, with_fields(first(product), {1, 13, 5}), "too many sums");
   expect_refused(rows, with_fields(first(rows), {1, 96, 0, 0, 0}), "no such group");
   expect_refused(rows, with_fields(first(rows), {2, 128, 0, 0, 0}), "a truth value above 1");
+  const KernelSpec attention = conformance::AttentionBuilder({.q_len = 50, .k_len = 70, .head_dim = 64}).forward();
+  EXPECT_TRUE(write_kernel(attention, with_fields(first(attention), {3, 5, 2}), family).ok());
+  expect_refused(attention, with_fields(first(attention), {3, 0, 2}), "a zero extent");
+  expect_refused(attention, with_fields(first(attention), {17, 1, 1}), "the work-group is too large");
+  expect_refused(attention, with_fields(first(attention), {1, 30, 2}), "too many sums");
+  expect_refused(attention, with_fields(first(attention), {1, 1, 60}), "more local memory than a group has");
   const KernelSpec points = pointwise(DType::f32, 4, 4);
   expect_refused(points, with_fields(first(points), {1, 128, 0, 0, 0}), "items cannot share a point");
 }

@@ -1,0 +1,163 @@
+#include <algorithm>
+
+#include "backends/level_zero/compile/attention_tiles.h"
+#include "base/ceil_div.h"
+
+// Attention's gradients: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 2, with a work-group for each tile of rows, so
+// that nothing is added up between groups. The gradient of a tile of keys, and of one of queries, are the same sums over
+// tiles of columns of the other:
+//
+//     weights = exp(rows 1 * columns 1^T - logsumexp)     gradient 1 += (weights * (rows 2 * columns 2^T - delta)) * columns 1
+//                                                         gradient 2 += weights * columns 2
+//
+// Logsumexp and delta = sum of out * its gradient are the queries', whichever side they are on.
+namespace kiln::level_zero {
+namespace {
+
+using spv::Op;
+
+struct Side {
+  AttentionTensor rows_1, rows_2, columns_1, columns_2, gradient_1, gradient_2;  // 2: none of queries
+  bool is_of_queries() const { return rows_1.is_of_queries; }
+};
+
+class BackwardEmitter {
+ public:
+  BackwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule)
+      : e(emitter),
+        m_a(*problem.forward),
+        m_backward(*problem.backward),
+        m_schedule(schedule),
+        m_problem(problem),
+        t(emitter, problem, schedule) {}
+
+  void run() {
+    const int64_t rows = m_schedule.tile_rows(), columns = m_schedule.tile_columns();
+    m_rows_1 = t.tile(rows, m_a.head_dim), m_rows_2 = t.tile(rows, m_a.value_dim);
+    m_columns_1 = t.tile(columns, m_a.head_dim), m_columns_2 = t.tile(columns, m_a.value_dim);
+    const auto queries = static_cast<uint32_t>(std::max(rows, columns));
+    m_lse = e.local_array(t.scalars().register_type(t.dtype()), queries);
+    m_delta = e.local_array(t.scalars().register_type(t.dtype()), queries);
+
+    const int64_t of_keys = ceil_div(m_a.k_len, rows), of_queries = ceil_div(m_problem.queries(), rows);
+    const Id tile = t.enter_place(of_keys + of_queries);
+    const AttentionTensor q = t.of_queries(m_a.q, m_a.head_dim), k = t.of_keys(m_a.k, m_a.head_dim),
+                          v = t.of_keys(m_a.v, m_a.value_dim), grad_q = t.of_queries(m_backward.grad_q, m_a.head_dim),
+                          grad_k = t.of_keys(m_backward.grad_k, m_a.head_dim),
+                          grad_v = t.of_keys(m_backward.grad_v, m_a.value_dim);
+    m_out = t.of_queries(m_a.out, m_a.value_dim), m_grad_out = t.of_queries(m_backward.grad_out, m_a.value_dim);
+    const auto first_row = [&](Id number) { return e.mul(number, t.number(rows)); };
+    // Where attention is causal the first keys have the most queries, and the last queries the most keys: they begin first.
+    e.if_then(e.compare(Op::OpULessThan, tile, t.number(of_keys)),
+              [&] { gradients({k, v, q, m_grad_out, grad_k, grad_v}, first_row(tile)); });
+    e.if_then(e.compare(Op::OpUGreaterThanEqual, tile, t.number(of_keys)), [&] {
+      const Id back = e.op(Op::OpISub, e.integer(32), {t.number(of_keys + of_queries - 1), tile});
+      gradients({q, m_grad_out, k, v, grad_q, {}}, first_row(back));
+    });
+  }
+
+ private:
+  void gradients(const Side& side, Id first) {
+    const bool has_2 = side.gradient_2.access != nullptr;
+    const AttentionTiles::Block gradient_1 = t.zeros(m_columns_1.steps());
+    const AttentionTiles::Block gradient_2 = has_2 ? t.zeros(m_columns_2.steps()) : AttentionTiles::Block();
+    t.fill(m_rows_1, side.rows_1, first);
+    t.fill(m_rows_2, side.rows_2, first);
+    if (side.is_of_queries()) fill_statistics(first, m_schedule.tile_rows());
+    t.for_columns(side.is_of_queries(), first, [&](Id column) {
+      t.fill(m_columns_1, side.columns_1, column);
+      t.fill(m_columns_2, side.columns_2, column);
+      if (!side.is_of_queries()) fill_statistics(column, m_schedule.tile_columns());
+      e.barrier(/*global_memory=*/false);
+      const AttentionTiles::Block weights = t.products(m_rows_1, m_columns_1);
+      const AttentionTiles::Block of_weights = t.products(m_rows_2, m_columns_2);
+      weigh(side, weights, of_weights, first, column);
+      t.accumulate(gradient_1, of_weights, m_columns_1);
+      if (has_2) t.accumulate(gradient_2, weights, m_columns_2);
+      e.barrier(/*global_memory=*/false);
+    });
+    const Id scale = e.constant_real(t.scalars().register_type(t.dtype()), m_a.scale);
+    t.store(side.gradient_1, first, gradient_1, Ids(m_schedule.rows, scale));
+    if (has_2) t.store(side.gradient_2, first, gradient_2, {});
+  }
+
+  /// A query of the tile, and its statistics.
+  struct Known {
+    AttentionTiles::Query query;
+    Id lse, delta;
+  };
+  Known known(Id first, Id in_tile) {
+    const auto statistic = [&](Id of) { return e.load(e.array_pointer(of, in_tile), t.alignment()); };
+    return {t.query_at(e.add(first, in_tile)), statistic(m_lse), statistic(m_delta)};
+  }
+
+  /// Of products, their weights, and of the weights' gradients those of the products.
+  void weigh(const Side& side, const AttentionTiles::Block& weights, const AttentionTiles::Block& of_weights,
+             Id first_row, Id first_column) {
+    std::vector<Known> of_rows, of_columns;
+    if (side.is_of_queries()) {
+      for (int i = 0; i < m_schedule.rows; ++i) of_rows.push_back(known(first_row, t.row_of(t.number(0), i)));
+    } else {
+      for (int j = 0; j < m_schedule.columns; ++j) {
+        of_columns.push_back(known(first_column, t.column_of(t.number(0), j)));
+      }
+    }
+    const auto minus = [&](Id a, Id b) { return e.op(Op::OpFSub, e.type_of(a), {a, b}); };
+    for (size_t i = 0; i < weights.size(); ++i) {
+      for (size_t j = 0; j < weights[i].size(); ++j) {
+        const Known& of = side.is_of_queries() ? of_rows[i] : of_columns[j];
+        const Id key = side.is_of_queries() ? t.column_of(first_column, static_cast<int>(j))
+                                            : t.row_of(first_row, static_cast<int>(i));
+        const Id score = t.score(of.query, key, e.load(weights[i][j]));
+        const Id weight = e.math(OpenCLLIB::Exp, e.type_of(score), {minus(score, of.lse)});
+        const Id gradient = minus(e.load(of_weights[i][j]), of.delta);
+        e.store(weights[i][j], weight);
+        e.store(of_weights[i][j], e.op(Op::OpFMul, e.type_of(weight), {weight, gradient}));
+      }
+    }
+  }
+
+  /// Logsumexp and delta of `rows` queries from `first` on, a sub-group for each. A logsumexp that no score reaches stands
+  /// where there is no query, or none that has a key: its weights are 0.
+  void fill_statistics(Id first, int64_t rows) {
+    const Id type = t.scalars().register_type(t.dtype());
+    const Id total = e.variable(type), lse = e.variable(type);
+    const Id unreachable = t.scalars().identity(Combiner::minimum, t.dtype());
+    e.loop(e.sub_group_id(), t.number(rows), t.number(m_schedule.sub_groups), [&](Id place) {
+      const Id row = e.add(first, place);
+      e.store(total, t.scalars().zero(t.dtype()));
+      e.store(lse, unreachable);
+      e.if_then(e.compare(Op::OpULessThan, row, t.number(m_problem.queries())), [&] {
+        e.loop(e.lane(), t.number(m_a.value_dim), t.number(k_sub_group_size), [&](Id depth) {
+          const Id a = t.load(m_out, row, depth), b = t.load(m_grad_out, row, depth);
+          e.store(total, e.math(OpenCLLIB::Fma, type, {a, b, e.load(total)}));
+        });
+        const Id saved = e.load(t.lse_pointer(t.query_at(row)), t.alignment());
+        e.store(lse, e.select(e.compare(Op::OpFOrdEqual, saved, t.nothing()), unreachable, saved));
+      });
+      const Id delta = combine_lanes(e, e.load(total), [&](Id a, Id b) { return e.op(Op::OpFAdd, type, {a, b}); });
+      e.if_then(e.compare(Op::OpIEqual, e.lane(), t.number(0)), [&] {
+        e.store(e.array_pointer(m_lse, place), e.load(lse), t.alignment());
+        e.store(e.array_pointer(m_delta, place), delta, t.alignment());
+      });
+    });
+  }
+
+  Emitter& e;
+  const AttentionSpec& m_a;
+  const AttentionBackwardSpec& m_backward;
+  const AttentionSchedule m_schedule;
+  const AttentionProblem m_problem;
+  AttentionTiles t;
+  AttentionTensor m_out, m_grad_out;
+  LocalTile m_rows_1, m_rows_2, m_columns_1, m_columns_2;
+  Id m_lse = 0, m_delta = 0;  // of a tile's queries
+};
+
+}  // namespace
+
+void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  BackwardEmitter(emitter, problem, schedule).run();
+}
+
+}  // namespace kiln::level_zero

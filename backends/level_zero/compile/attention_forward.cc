@@ -1,0 +1,110 @@
+#include "backends/level_zero/compile/attention_tiles.h"
+#include "base/ceil_div.h"
+
+// Attention's forward pass. The softmax goes along with the keys: Milakov, Gimelshein, "Online normalizer calculation for
+// softmax", arXiv 1805.02867. A row's highest score is the same in all lanes; a lane's sum is of its own keys until the end.
+namespace kiln::level_zero {
+namespace {
+
+using spv::Op;
+
+class ForwardEmitter {
+ public:
+  ForwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule)
+      : e(emitter), m_a(*problem.forward), m_schedule(schedule), t(emitter, problem, schedule), m_problem(problem) {}
+
+  void run() {
+    const LocalTile queries = t.tile(m_schedule.tile_rows(), m_a.head_dim),
+                    keys = t.tile(m_schedule.tile_columns(), m_a.head_dim),
+                    values = t.tile(m_schedule.tile_columns(), m_a.value_dim);
+    const int64_t tiles = ceil_div(m_problem.queries(), m_schedule.tile_rows());
+    // The last tiles have the most keys where attention is causal: they begin first.
+    const Id tile = e.op(Op::OpISub, e.integer(32), {t.number(tiles - 1), t.enter_place(tiles)});
+    const Id first = e.mul(tile, t.number(m_schedule.tile_rows()));
+    const AttentionTensor q = t.of_queries(m_a.q, m_a.head_dim), k = t.of_keys(m_a.k, m_a.head_dim),
+                          v = t.of_keys(m_a.v, m_a.value_dim);
+    for (int i = 0; i < m_schedule.rows; ++i) m_queries.push_back(t.query_at(t.row_of(first, i)));
+    m_out = t.zeros(values.steps());
+    m_statistics = t.zeros(2);
+    for (const Ids& row : m_statistics) e.store(row[k_highest], t.nothing());
+    t.fill(queries, q, first);
+    t.for_columns(/*rows_are_queries=*/true, first, [&](Id key) {
+      t.fill(keys, k, key);
+      t.fill(values, v, key);
+      e.barrier(/*global_memory=*/false);
+      const AttentionTiles::Block scores = t.products(queries, keys);
+      for (int i = 0; i < m_schedule.rows; ++i) weigh(scores, static_cast<size_t>(i), key);
+      t.accumulate(m_out, scores, values);
+      e.barrier(/*global_memory=*/false);
+    });
+    finish(first);
+  }
+
+ private:
+  static constexpr size_t k_highest = 0, k_sum = 1;  // statistics of a row
+
+  Id exp_of_difference(Id a, Id b) {
+    return e.math(OpenCLLIB::Exp, e.type_of(a), {e.op(Op::OpFSub, e.type_of(a), {a, b})});
+  }
+  Id is_nothing(Id x) { return e.compare(Op::OpFOrdEqual, x, t.nothing()); }
+  void scale(Id variable, Id factor) {
+    e.store(variable, e.op(Op::OpFMul, e.type_of(factor), {e.load(variable), factor}));
+  }
+
+  /// Of products, scores, and of those their weights.
+  void weigh(const AttentionTiles::Block& products, size_t i, Id key) {
+    const Id highest = m_statistics[i][k_highest], sum = m_statistics[i][k_sum], old = e.load(highest);
+    const auto maximum = [&](Id a, Id b) { return e.math(OpenCLLIB::Fmax, e.type_of(a), {a, b}); };
+    Ids scores;
+    Id best = old;
+    for (int j = 0; j < m_schedule.columns; ++j) {
+      const Id product = e.load(products[i][static_cast<size_t>(j)]);
+      scores.push_back(t.score(m_queries[i], t.column_of(key, j), product));
+      best = maximum(best, scores.back());
+    }
+    best = combine_lanes(e, best, maximum);
+    e.store(highest, best);
+    const Id base = e.select(is_nothing(best), t.scalars().zero(t.dtype()), best);
+    const Id rescale = exp_of_difference(old, base);
+    scale(sum, rescale);
+    for (size_t j = 0; j < scores.size(); ++j) {
+      const Id weight = exp_of_difference(scores[j], base);
+      e.store(products[i][j], weight);
+      e.store(sum, e.op(Op::OpFAdd, e.type_of(weight), {e.load(sum), weight}));
+    }
+    for (const Id out : m_out[i]) scale(out, rescale);
+  }
+
+  void finish(Id first) {
+    Ids factors;
+    for (size_t i = 0; i < m_queries.size(); ++i) {
+      const Id zero = t.scalars().zero(t.dtype()), one = e.constant_real(e.type_of(zero), 1);
+      const Id sum = combine_lanes(e, e.load(m_statistics[i][k_sum]),
+                                   [&](Id a, Id b) { return e.op(Op::OpFAdd, e.type_of(a), {a, b}); });
+      const Id is_empty = e.compare(Op::OpFOrdEqual, sum, zero);
+      factors.push_back(e.select(is_empty, zero, e.op(Op::OpFDiv, e.type_of(sum), {one, sum})));
+      const Id log = e.math(OpenCLLIB::Log, e.type_of(sum), {e.select(is_empty, one, sum)});
+      const Id lse = e.op(Op::OpFAdd, e.type_of(sum), {e.load(m_statistics[i][k_highest]), log});
+      const Id is_first = e.compare(Op::OpIEqual, e.lane(), t.number(0));
+      e.if_then(e.both(m_queries[i].is_there, is_first),
+                [&] { e.store(t.lse_pointer(m_queries[i]), lse, t.alignment()); });
+    }
+    t.store(t.of_queries(m_a.out, m_a.value_dim), first, m_out, factors);
+  }
+
+  Emitter& e;
+  const AttentionSpec& m_a;
+  const AttentionSchedule m_schedule;
+  AttentionTiles t;
+  const AttentionProblem m_problem;
+  std::vector<AttentionTiles::Query> m_queries;  // the sub-group's
+  AttentionTiles::Block m_out, m_statistics;
+};
+
+}  // namespace
+
+void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  ForwardEmitter(emitter, problem, schedule).run();
+}
+
+}  // namespace kiln::level_zero

@@ -1,0 +1,100 @@
+#include "backends/level_zero/compile/attention_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backends/attention_scores.h"
+#include "base/ceil_div.h"
+
+namespace kiln::level_zero {
+namespace {
+
+constexpr int64_t k_most_sub_groups = 16;
+
+/// A schedule, and how much of the peak its inner loops reach where tiles are many: an estimate, by the multiplications that
+/// a load of local memory serves.
+struct Row {
+  AttentionSchedule schedule;
+  double efficiency;
+};
+
+constexpr Row k_rows[] = {
+    {{8, 8, 2}, 1.0}, {{16, 4, 2}, 0.9}, {{8, 4, 2}, 0.85}, {{8, 2, 2}, 0.5},
+    {{8, 2, 1}, 0.4}, {{8, 1, 1}, 0.2},  {{4, 1, 1}, 0.15},
+};
+
+int64_t steps(int64_t depth) { return ceil_div(depth, k_sub_group_size); }
+
+int64_t local_bytes(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  const AttentionSpec& a = *problem.forward;
+  const int64_t keys = attention_pitch(a.head_dim), both = keys + attention_pitch(a.value_dim);
+  const int64_t rows = schedule.tile_rows(), columns = schedule.tile_columns();
+  int64_t elements = rows * keys + columns * both;
+  if (problem.backward != nullptr) elements = (rows + columns) * both + 2 * std::max(rows, columns);
+  const bool has_flags = leaves_out_scores(a.score, a.score_value);
+  return elements * static_cast<int64_t>(size_of(accumulator_of(a.dtype))) +
+         (has_flags ? most_column_tiles(problem, schedule) : 0);
+}
+
+/// What a work-item keeps from tile to tile, the products of one tile, and a step's elements of its columns.
+int64_t registers(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  const AttentionSpec& a = *problem.forward;
+  const int64_t keys = steps(a.head_dim), values = steps(a.value_dim), products = schedule.columns;
+  const bool is_forward = problem.backward == nullptr;
+  const int64_t of_row = is_forward ? values + products + 1 : keys + values + 2 * products + 4;
+  const int64_t of_columns = is_forward ? values : std::max(keys, values);
+  return (schedule.rows * of_row + of_columns) * static_cast<int64_t>(size_of(accumulator_of(a.dtype)) / 4);
+}
+
+/// Time, in units of a row at peak: whole waves of work-groups.
+double cost(const AttentionProblem& problem, const DeviceFamily& family, const Machine& machine, const Row& row) {
+  constexpr double k_spilling = 4;
+  const auto groups = static_cast<double>(row.schedule.groups(problem));
+  const double slowness = registers(problem, row.schedule) > family.registers ? k_spilling : 1;
+  return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) * slowness /
+         row.efficiency;
+}
+
+}  // namespace
+
+int64_t AttentionSchedule::groups(const AttentionProblem& problem) const {
+  int64_t tiles = ceil_div(problem.queries(), tile_rows());
+  if (problem.backward != nullptr) tiles += ceil_div(problem.forward->k_len, tile_rows());
+  return problem.places() * tiles;
+}
+
+std::string AttentionSchedule::describe() const {
+  return fmt::format("tile {}x{}, {} sub-groups of {} rows", tile_rows(), tile_columns(), sub_groups, rows);
+}
+
+int64_t attention_pitch(int64_t depth) { return steps(depth) * k_sub_group_size + 1; }
+
+int64_t most_column_tiles(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  const int64_t keys = problem.forward->k_len;
+  return ceil_div(problem.backward == nullptr ? keys : std::max(keys, problem.queries()), schedule.tile_columns());
+}
+
+Status validate(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument("level zero attention, {}: {}", schedule.describe(), why);
+  };
+  if (schedule.sub_groups == 0 || schedule.rows == 0 || schedule.columns == 0) return refuse("a zero extent");
+  if (schedule.sub_groups > k_most_sub_groups) return refuse("the work-group is too large");
+  if (registers(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
+  if (schedule.groups(problem) > k_max_groups) return refuse("too many work-groups");
+  if (local_bytes(problem, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");
+  return {};
+}
+
+std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem, const DeviceFamily& family,
+                                                const Machine& machine) {
+  std::vector<Row> fitting;
+  std::ranges::copy_if(k_rows, std::back_inserter(fitting),
+                       [&](const Row& row) { return validate(row.schedule, problem, family).ok(); });
+  std::ranges::stable_sort(fitting, {}, [&](const Row& row) { return cost(problem, family, machine, row); });
+  std::vector<AttentionSchedule> schedules;
+  for (const Row& row : fitting) schedules.push_back(row.schedule);
+  return schedules;
+}
+
+}  // namespace kiln::level_zero
