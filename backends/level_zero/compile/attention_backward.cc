@@ -29,29 +29,31 @@ class BackwardEmitter {
         m_backward(*problem.backward),
         m_schedule(schedule),
         m_problem(problem),
-        t(emitter, problem, schedule) {}
+        m_tiles(emitter, problem, schedule) {}
 
   void run() {
     const int64_t rows = m_schedule.tile_rows(), columns = m_schedule.tile_columns();
-    m_rows_1 = t.tile(rows, m_a.head_dim), m_rows_2 = t.tile(rows, m_a.value_dim);
-    m_columns_1 = t.tile(columns, m_a.head_dim), m_columns_2 = t.tile(columns, m_a.value_dim);
+    m_rows_1 = m_tiles.tile(rows, m_a.head_dim), m_rows_2 = m_tiles.tile(rows, m_a.value_dim);
+    m_columns_1 = m_tiles.tile(columns, m_a.head_dim), m_columns_2 = m_tiles.tile(columns, m_a.value_dim);
     const auto queries = static_cast<uint32_t>(std::max(rows, columns));
-    m_lse = e.local_array(t.scalars().register_type(t.dtype()), queries);
-    m_delta = e.local_array(t.scalars().register_type(t.dtype()), queries);
+    m_lse = e.local_array(m_tiles.scalars().register_type(m_tiles.dtype()), queries);
+    m_delta = e.local_array(m_tiles.scalars().register_type(m_tiles.dtype()), queries);
 
     const int64_t of_keys = ceil_div(m_a.k_len, rows), of_queries = ceil_div(m_problem.queries(), rows);
-    const Id tile = t.enter_place(of_keys + of_queries);
-    const AttentionTensor q = t.of_queries(m_a.q, m_a.head_dim), k = t.of_keys(m_a.k, m_a.head_dim),
-                          v = t.of_keys(m_a.v, m_a.value_dim), grad_q = t.of_queries(m_backward.grad_q, m_a.head_dim),
-                          grad_k = t.of_keys(m_backward.grad_k, m_a.head_dim),
-                          grad_v = t.of_keys(m_backward.grad_v, m_a.value_dim);
-    m_out = t.of_queries(m_a.out, m_a.value_dim), m_grad_out = t.of_queries(m_backward.grad_out, m_a.value_dim);
-    const auto first_row = [&](Id number) { return e.mul(number, t.number(rows)); };
+    const Id tile = m_tiles.enter_place(of_keys + of_queries);
+    const AttentionTensor q = m_tiles.of_queries(m_a.q, m_a.head_dim), k = m_tiles.of_keys(m_a.k, m_a.head_dim),
+                          v = m_tiles.of_keys(m_a.v, m_a.value_dim),
+                          grad_q = m_tiles.of_queries(m_backward.grad_q, m_a.head_dim),
+                          grad_k = m_tiles.of_keys(m_backward.grad_k, m_a.head_dim),
+                          grad_v = m_tiles.of_keys(m_backward.grad_v, m_a.value_dim);
+    m_out = m_tiles.of_queries(m_a.out, m_a.value_dim),
+    m_grad_out = m_tiles.of_queries(m_backward.grad_out, m_a.value_dim);
+    const auto first_row = [&](Id number) { return e.mul(number, m_tiles.number(rows)); };
     // Where attention is causal the first keys have the most queries, and the last queries the most keys: they begin first.
-    e.if_then(e.compare(Op::OpULessThan, tile, t.number(of_keys)),
+    e.if_then(e.compare(Op::OpULessThan, tile, m_tiles.number(of_keys)),
               [&] { gradients({k, v, q, m_grad_out, grad_k, grad_v}, first_row(tile)); });
-    e.if_then(e.compare(Op::OpUGreaterThanEqual, tile, t.number(of_keys)), [&] {
-      const Id back = e.op(Op::OpISub, e.integer(32), {t.number(of_keys + of_queries - 1), tile});
+    e.if_then(e.compare(Op::OpUGreaterThanEqual, tile, m_tiles.number(of_keys)), [&] {
+      const Id back = e.op(Op::OpISub, e.integer(32), {m_tiles.number(of_keys + of_queries - 1), tile});
       gradients({q, m_grad_out, k, v, grad_q, {}}, first_row(back));
     });
   }
@@ -59,26 +61,26 @@ class BackwardEmitter {
  private:
   void gradients(const Side& side, Id first) {
     const bool has_2 = side.gradient_2.access != nullptr;
-    const AttentionTiles::Block gradient_1 = t.zeros(m_columns_1.steps());
-    const AttentionTiles::Block gradient_2 = has_2 ? t.zeros(m_columns_2.steps()) : AttentionTiles::Block();
-    t.fill(m_rows_1, side.rows_1, first);
-    t.fill(m_rows_2, side.rows_2, first);
+    const AttentionTiles::Block gradient_1 = m_tiles.zeros(m_columns_1.steps());
+    const AttentionTiles::Block gradient_2 = has_2 ? m_tiles.zeros(m_columns_2.steps()) : AttentionTiles::Block();
+    m_tiles.fill(m_rows_1, side.rows_1, first);
+    m_tiles.fill(m_rows_2, side.rows_2, first);
     if (side.is_of_queries()) fill_statistics(first, m_schedule.tile_rows());
-    t.for_columns(side.is_of_queries(), first, [&](Id column) {
-      t.fill(m_columns_1, side.columns_1, column);
-      t.fill(m_columns_2, side.columns_2, column);
+    m_tiles.for_columns(side.is_of_queries(), first, [&](Id column) {
+      m_tiles.fill(m_columns_1, side.columns_1, column);
+      m_tiles.fill(m_columns_2, side.columns_2, column);
       if (!side.is_of_queries()) fill_statistics(column, m_schedule.tile_columns());
       e.barrier(/*global_memory=*/false);
-      const AttentionTiles::Block weights = t.products(m_rows_1, m_columns_1);
-      const AttentionTiles::Block of_weights = t.products(m_rows_2, m_columns_2);
+      const AttentionTiles::Block weights = m_tiles.products(m_rows_1, m_columns_1);
+      const AttentionTiles::Block of_weights = m_tiles.products(m_rows_2, m_columns_2);
       weigh(side, weights, of_weights, first, column);
-      t.accumulate(gradient_1, of_weights, m_columns_1);
-      if (has_2) t.accumulate(gradient_2, weights, m_columns_2);
+      m_tiles.accumulate(gradient_1, of_weights, m_columns_1);
+      if (has_2) m_tiles.accumulate(gradient_2, weights, m_columns_2);
       e.barrier(/*global_memory=*/false);
     });
-    const Id scale = e.constant_real(t.scalars().register_type(t.dtype()), m_a.scale);
-    t.store(side.gradient_1, first, gradient_1, Ids(m_schedule.rows, scale));
-    if (has_2) t.store(side.gradient_2, first, gradient_2, {});
+    const Id scale = e.constant_real(m_tiles.scalars().register_type(m_tiles.dtype()), m_a.scale);
+    m_tiles.store(side.gradient_1, first, gradient_1, Ids(m_schedule.rows, scale));
+    if (has_2) m_tiles.store(side.gradient_2, first, gradient_2, {});
   }
 
   /// A query of the tile, and its statistics.
@@ -87,8 +89,8 @@ class BackwardEmitter {
     Id lse, delta;
   };
   Known known(Id first, Id in_tile) {
-    const auto statistic = [&](Id of) { return e.load(e.array_pointer(of, in_tile), t.alignment()); };
-    return {t.query_at(e.add(first, in_tile)), statistic(m_lse), statistic(m_delta)};
+    const auto statistic = [&](Id of) { return e.load(e.array_pointer(of, in_tile), m_tiles.alignment()); };
+    return {m_tiles.query_at(e.add(first, in_tile)), statistic(m_lse), statistic(m_delta)};
   }
 
   /// Of products, their weights, and of the weights' gradients those of the products.
@@ -96,19 +98,20 @@ class BackwardEmitter {
              Id first_row, Id first_column) {
     std::vector<Known> of_rows, of_columns;
     if (side.is_of_queries()) {
-      for (int i = 0; i < m_schedule.rows; ++i) of_rows.push_back(known(first_row, t.row_of(t.number(0), i)));
+      for (int i = 0; i < m_schedule.rows; ++i)
+        of_rows.push_back(known(first_row, m_tiles.row_of(m_tiles.number(0), i)));
     } else {
       for (int j = 0; j < m_schedule.columns; ++j) {
-        of_columns.push_back(known(first_column, t.column_of(t.number(0), j)));
+        of_columns.push_back(known(first_column, m_tiles.column_of(m_tiles.number(0), j)));
       }
     }
     const auto minus = [&](Id a, Id b) { return e.op(Op::OpFSub, e.type_of(a), {a, b}); };
     for (size_t i = 0; i < weights.size(); ++i) {
       for (size_t j = 0; j < weights[i].size(); ++j) {
         const Known& of = side.is_of_queries() ? of_rows[i] : of_columns[j];
-        const Id key = side.is_of_queries() ? t.column_of(first_column, static_cast<int>(j))
-                                            : t.row_of(first_row, static_cast<int>(i));
-        const Id score = t.score(of.query, key, e.load(weights[i][j]));
+        const Id key = side.is_of_queries() ? m_tiles.column_of(first_column, static_cast<int>(j))
+                                            : m_tiles.row_of(first_row, static_cast<int>(i));
+        const Id score = m_tiles.score(of.query, key, e.load(weights[i][j]));
         const Id weight = e.math(OpenCLLIB::Exp, e.type_of(score), {minus(score, of.lse)});
         const Id gradient = minus(e.load(of_weights[i][j]), of.delta);
         e.store(weights[i][j], weight);
@@ -120,25 +123,25 @@ class BackwardEmitter {
   /// Logsumexp and delta of `rows` queries from `first` on, a sub-group for each. A logsumexp that no score reaches stands
   /// where there is no query, or none that has a key: its weights are 0.
   void fill_statistics(Id first, int64_t rows) {
-    const Id type = t.scalars().register_type(t.dtype());
+    const Id type = m_tiles.scalars().register_type(m_tiles.dtype());
     const Id total = e.variable(type), lse = e.variable(type);
-    const Id unreachable = t.scalars().identity(Combiner::minimum, t.dtype());
-    e.loop(e.sub_group_id(), t.number(rows), t.number(m_schedule.sub_groups), [&](Id place) {
+    const Id unreachable = m_tiles.scalars().identity(Combiner::minimum, m_tiles.dtype());
+    e.loop(e.sub_group_id(), m_tiles.number(rows), m_tiles.number(m_schedule.sub_groups), [&](Id place) {
       const Id row = e.add(first, place);
-      e.store(total, t.scalars().zero(t.dtype()));
+      e.store(total, m_tiles.scalars().zero(m_tiles.dtype()));
       e.store(lse, unreachable);
-      e.if_then(e.compare(Op::OpULessThan, row, t.number(m_problem.queries())), [&] {
-        e.loop(e.lane(), t.number(m_a.value_dim), t.number(k_sub_group_size), [&](Id depth) {
-          const Id a = t.load(m_out, row, depth), b = t.load(m_grad_out, row, depth);
+      e.if_then(e.compare(Op::OpULessThan, row, m_tiles.number(m_problem.queries())), [&] {
+        e.loop(e.lane(), m_tiles.number(m_a.value_dim), m_tiles.number(k_sub_group_size), [&](Id depth) {
+          const Id a = m_tiles.load(m_out, row, depth), b = m_tiles.load(m_grad_out, row, depth);
           e.store(total, e.math(OpenCLLIB::Fma, type, {a, b, e.load(total)}));
         });
-        const Id saved = e.load(t.lse_pointer(t.query_at(row)), t.alignment());
-        e.store(lse, e.select(e.compare(Op::OpFOrdEqual, saved, t.nothing()), unreachable, saved));
+        const Id saved = e.load(m_tiles.lse_pointer(m_tiles.query_at(row)), m_tiles.alignment());
+        e.store(lse, e.select(e.compare(Op::OpFOrdEqual, saved, m_tiles.nothing()), unreachable, saved));
       });
       const Id delta = combine_lanes(e, e.load(total), [&](Id a, Id b) { return e.op(Op::OpFAdd, type, {a, b}); });
-      e.if_then(e.compare(Op::OpIEqual, e.lane(), t.number(0)), [&] {
-        e.store(e.array_pointer(m_lse, place), e.load(lse), t.alignment());
-        e.store(e.array_pointer(m_delta, place), delta, t.alignment());
+      e.if_then(e.compare(Op::OpIEqual, e.lane(), m_tiles.number(0)), [&] {
+        e.store(e.array_pointer(m_lse, place), e.load(lse), m_tiles.alignment());
+        e.store(e.array_pointer(m_delta, place), delta, m_tiles.alignment());
       });
     });
   }
@@ -148,7 +151,7 @@ class BackwardEmitter {
   const AttentionBackwardSpec& m_backward;
   const AttentionSchedule m_schedule;
   const AttentionProblem m_problem;
-  AttentionTiles t;
+  AttentionTiles m_tiles;
   AttentionTensor m_out, m_grad_out;
   LocalTile m_rows_1, m_rows_2, m_columns_1, m_columns_2;
   Id m_lse = 0, m_delta = 0;  // of a tile's queries

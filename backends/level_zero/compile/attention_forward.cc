@@ -11,30 +11,34 @@ using spv::Op;
 class ForwardEmitter {
  public:
   ForwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule)
-      : e(emitter), m_a(*problem.forward), m_schedule(schedule), t(emitter, problem, schedule), m_problem(problem) {}
+      : e(emitter),
+        m_a(*problem.forward),
+        m_schedule(schedule),
+        m_tiles(emitter, problem, schedule),
+        m_problem(problem) {}
 
   void run() {
-    const LocalTile queries = t.tile(m_schedule.tile_rows(), m_a.head_dim),
-                    keys = t.tile(m_schedule.tile_columns(), m_a.head_dim),
-                    values = t.tile(m_schedule.tile_columns(), m_a.value_dim);
+    const LocalTile queries = m_tiles.tile(m_schedule.tile_rows(), m_a.head_dim),
+                    keys = m_tiles.tile(m_schedule.tile_columns(), m_a.head_dim),
+                    values = m_tiles.tile(m_schedule.tile_columns(), m_a.value_dim);
     const int64_t tiles = ceil_div(m_problem.queries(), m_schedule.tile_rows());
     // The last tiles have the most keys where attention is causal: they begin first.
-    const Id tile = e.op(Op::OpISub, e.integer(32), {t.number(tiles - 1), t.enter_place(tiles)});
-    const Id first = e.mul(tile, t.number(m_schedule.tile_rows()));
-    const AttentionTensor q = t.of_queries(m_a.q, m_a.head_dim), k = t.of_keys(m_a.k, m_a.head_dim),
-                          v = t.of_keys(m_a.v, m_a.value_dim);
-    for (int i = 0; i < m_schedule.rows; ++i) m_queries.push_back(t.query_at(t.row_of(first, i)));
-    m_out = t.zeros(values.steps());
-    m_statistics = t.zeros(2);
-    for (const Ids& row : m_statistics) e.store(row[k_highest], t.nothing());
-    t.fill(queries, q, first);
-    t.for_columns(/*rows_are_queries=*/true, first, [&](Id key) {
-      t.fill(keys, k, key);
-      t.fill(values, v, key);
+    const Id tile = e.op(Op::OpISub, e.integer(32), {m_tiles.number(tiles - 1), m_tiles.enter_place(tiles)});
+    const Id first = e.mul(tile, m_tiles.number(m_schedule.tile_rows()));
+    const AttentionTensor q = m_tiles.of_queries(m_a.q, m_a.head_dim), k = m_tiles.of_keys(m_a.k, m_a.head_dim),
+                          v = m_tiles.of_keys(m_a.v, m_a.value_dim);
+    for (int i = 0; i < m_schedule.rows; ++i) m_queries.push_back(m_tiles.query_at(m_tiles.row_of(first, i)));
+    m_out = m_tiles.zeros(values.steps());
+    m_statistics = m_tiles.zeros(2);
+    for (const Ids& row : m_statistics) e.store(row[k_highest], m_tiles.nothing());
+    m_tiles.fill(queries, q, first);
+    m_tiles.for_columns(/*rows_are_queries=*/true, first, [&](Id key) {
+      m_tiles.fill(keys, k, key);
+      m_tiles.fill(values, v, key);
       e.barrier(/*global_memory=*/false);
-      const AttentionTiles::Block scores = t.products(queries, keys);
+      const AttentionTiles::Block scores = m_tiles.products(queries, keys);
       for (int i = 0; i < m_schedule.rows; ++i) weigh(scores, static_cast<size_t>(i), key);
-      t.accumulate(m_out, scores, values);
+      m_tiles.accumulate(m_out, scores, values);
       e.barrier(/*global_memory=*/false);
     });
     finish(first);
@@ -46,7 +50,7 @@ class ForwardEmitter {
   Id exp_of_difference(Id a, Id b) {
     return e.math(OpenCLLIB::Exp, e.type_of(a), {e.op(Op::OpFSub, e.type_of(a), {a, b})});
   }
-  Id is_nothing(Id x) { return e.compare(Op::OpFOrdEqual, x, t.nothing()); }
+  Id is_nothing(Id x) { return e.compare(Op::OpFOrdEqual, x, m_tiles.nothing()); }
   void scale(Id variable, Id factor) {
     e.store(variable, e.op(Op::OpFMul, e.type_of(factor), {e.load(variable), factor}));
   }
@@ -59,12 +63,12 @@ class ForwardEmitter {
     Id best = old;
     for (int j = 0; j < m_schedule.columns; ++j) {
       const Id product = e.load(products[i][static_cast<size_t>(j)]);
-      scores.push_back(t.score(m_queries[i], t.column_of(key, j), product));
+      scores.push_back(m_tiles.score(m_queries[i], m_tiles.column_of(key, j), product));
       best = maximum(best, scores.back());
     }
     best = combine_lanes(e, best, maximum);
     e.store(highest, best);
-    const Id base = e.select(is_nothing(best), t.scalars().zero(t.dtype()), best);
+    const Id base = e.select(is_nothing(best), m_tiles.scalars().zero(m_tiles.dtype()), best);
     const Id rescale = exp_of_difference(old, base);
     scale(sum, rescale);
     for (size_t j = 0; j < scores.size(); ++j) {
@@ -78,24 +82,24 @@ class ForwardEmitter {
   void finish(Id first) {
     Ids factors;
     for (size_t i = 0; i < m_queries.size(); ++i) {
-      const Id zero = t.scalars().zero(t.dtype()), one = e.constant_real(e.type_of(zero), 1);
+      const Id zero = m_tiles.scalars().zero(m_tiles.dtype()), one = e.constant_real(e.type_of(zero), 1);
       const Id sum = combine_lanes(e, e.load(m_statistics[i][k_sum]),
                                    [&](Id a, Id b) { return e.op(Op::OpFAdd, e.type_of(a), {a, b}); });
       const Id is_empty = e.compare(Op::OpFOrdEqual, sum, zero);
       factors.push_back(e.select(is_empty, zero, e.op(Op::OpFDiv, e.type_of(sum), {one, sum})));
       const Id log = e.math(OpenCLLIB::Log, e.type_of(sum), {e.select(is_empty, one, sum)});
       const Id lse = e.op(Op::OpFAdd, e.type_of(sum), {e.load(m_statistics[i][k_highest]), log});
-      const Id is_first = e.compare(Op::OpIEqual, e.lane(), t.number(0));
+      const Id is_first = e.compare(Op::OpIEqual, e.lane(), m_tiles.number(0));
       e.if_then(e.both(m_queries[i].is_there, is_first),
-                [&] { e.store(t.lse_pointer(m_queries[i]), lse, t.alignment()); });
+                [&] { e.store(m_tiles.lse_pointer(m_queries[i]), lse, m_tiles.alignment()); });
     }
-    t.store(t.of_queries(m_a.out, m_a.value_dim), first, m_out, factors);
+    m_tiles.store(m_tiles.of_queries(m_a.out, m_a.value_dim), first, m_out, factors);
   }
 
   Emitter& e;
   const AttentionSpec& m_a;
   const AttentionSchedule m_schedule;
-  AttentionTiles t;
+  AttentionTiles m_tiles;
   const AttentionProblem m_problem;
   std::vector<AttentionTiles::Query> m_queries;  // the sub-group's
   AttentionTiles::Block m_out, m_statistics;

@@ -100,7 +100,7 @@ Id AttentionTiles::lse_pointer(const Query& query) {
   const Access& lse = m_forward.lse;
   Id element = e.index(lse.offset);
   const Id index[] = {m_batch, e.widen(query.head), e.widen(query.index)};
-  for (size_t d = 0; d < lse.strides.size(); ++d) element = e.add(element, e.mul(index[d], e.index(lse.strides[d])));
+  for (size_t d = 0; d < std::size(index); ++d) element = e.add(element, e.mul(index[d], e.index(lse.strides[d])));
   return e.element_pointer(m_arguments.buffers[lse.buffer], element);
 }
 
