@@ -284,7 +284,7 @@ ValueId spread(GraphBuilder& b, ValueId x, const Integers& stride) {
 class BackwardInput {
  public:
   BackwardInput(GraphBuilder& builder, const Node& node, ValueId grad, ValueId weight)
-      : b(builder),
+      : m_builder(builder),
         m_geometry(node),
         m_dense(node),
         m_extents(shape_of(node.attributes, "extents")),
@@ -299,8 +299,8 @@ class BackwardInput {
     for (size_t d = 0; d < spacing.size(); ++d) {
       if (has_phases(d)) spacing[d] = 1;
     }
-    m_grad = spread(b, m_grad, spacing);
-    if (!b.status().ok()) return k_none;
+    m_grad = spread(m_builder, m_grad, spacing);
+    if (!m_builder.status().ok()) return k_none;
     std::vector<Dim> low(m_geometry.rank(), Dim(0)), high = low;
     for (size_t d = 0; d < m_geometry.rank(); ++d) {
       for (int64_t phase = 0; phase < phases(d); ++phase) {
@@ -309,7 +309,7 @@ class BackwardInput {
         high[d] = larger(high[d], margins.high);
       }
     }
-    m_padded = with_margins(b, m_grad, low, high);
+    m_padded = with_margins(m_builder, m_grad, low, high);
     m_low = low;
     return from_dim(0, {});
   }
@@ -324,7 +324,7 @@ class BackwardInput {
     return m_geometry.stride[d] > 1 && m_geometry.dilation[d] == 1 && m_extents[d].is_constant();
   }
   int64_t phases(size_t d) const { return has_phases(d) ? m_geometry.stride[d] : 1; }
-  int64_t kernel(size_t d) const { return b.shape(m_weight)[2 + d].constant(); }
+  int64_t kernel(size_t d) const { return m_builder.shape(m_weight)[2 + d].constant(); }
   static Dim larger(const Dim& a, const Dim& b) { return Dim(std::max(a.constant(), b.constant())); }
 
   /// The first element of the kernel that pixels of the phase see, and of how many.
@@ -342,12 +342,12 @@ class BackwardInput {
   Margins margins_of(size_t d, int64_t phase) const {
     const Dim reach(m_geometry.dilation[d] * (elements(d, phase) - 1));
     const Dim low = reach - Dim((phase + m_geometry.padding[d]) / phases(d));
-    return {low, pixels(d) + reach - low - b.shape(m_grad)[2 + d]};
+    return {low, pixels(d) + reach - low - m_builder.shape(m_grad)[2 + d]};
   }
 
   /// All pixels along the dims from d on, of one phase each of those before.
   ValueId from_dim(size_t d, const Integers& before) {
-    if (!b.status().ok()) return k_none;
+    if (!m_builder.status().ok()) return k_none;
     if (d == m_geometry.rank()) return of_phase(before);
     std::vector<ValueId> parts;
     for (int64_t phase = 0; phase < phases(d); ++phase) {
@@ -355,35 +355,37 @@ class BackwardInput {
       chosen.push_back(phase);
       parts.push_back(from_dim(d + 1, chosen));
     }
-    if (!has_phases(d) || !b.status().ok()) return parts.front();
-    const std::vector<ValueId> stacked = b.ops("stack", parts, {{"dim", static_cast<int64_t>(3 + d)}});
-    if (!b.status().ok()) return k_none;
-    Shape shape = b.shape(parts.front());
+    if (!has_phases(d) || !m_builder.status().ok()) return parts.front();
+    const std::vector<ValueId> stacked = m_builder.ops("stack", parts, {{"dim", static_cast<int64_t>(3 + d)}});
+    if (!m_builder.status().ok()) return k_none;
+    Shape shape = m_builder.shape(parts.front());
     shape[2 + d] = shape[2 + d] * Dim(phases(d));
-    const ValueId all = b.reshape(stacked.front(), shape);
-    return shape[2 + d] == m_extents[d] ? all : b.slice(all, 2 + d, Dim(0), m_extents[d]);
+    const ValueId all = m_builder.reshape(stacked.front(), shape);
+    return shape[2 + d] == m_extents[d] ? all : m_builder.slice(all, 2 + d, Dim(0), m_extents[d]);
   }
 
   ValueId of_phase(const Integers& phase) {
-    const Shape grad = b.shape(m_grad);
-    Shape shape{grad[0], b.shape(m_weight)[1] * Dim(m_geometry.groups)};
+    const Shape grad = m_builder.shape(m_grad);
+    Shape shape{grad[0], m_builder.shape(m_weight)[1] * Dim(m_geometry.groups)};
     ValueId weight = m_weight, image = m_padded;
     bool sees_nothing = false;
     for (size_t d = 0; d < phase.size(); ++d) {
       shape.push_back(pixels(d));
       sees_nothing = sees_nothing || elements(d, phase[d]) == 0;
       if (sees_nothing) continue;
-      if (has_phases(d)) weight = b.slice(weight, 2 + d, Dim(first_element(d, phase[d])), Dim(kernel(d)), phases(d));
+      if (has_phases(d))
+        weight = m_builder.slice(weight, 2 + d, Dim(first_element(d, phase[d])), Dim(kernel(d)), phases(d));
       const Margins margins = margins_of(d, phase[d]);
       const Dim start = m_low[d] - margins.low;
       const Dim end = start + margins.low + grad[2 + d] + margins.high;
-      if (!(start == Dim(0) && end == b.shape(image)[2 + d])) image = b.slice(image, 2 + d, start, end);
+      if (!(start == Dim(0) && end == m_builder.shape(image)[2 + d])) image = m_builder.slice(image, 2 + d, start, end);
     }
-    if (sees_nothing) return b.full(shape, 0, b.dtype(m_grad));
-    return b.op("convolution", {image, exchanged_weight(b, weight, m_geometry.groups)}, m_dense.attributes());
+    if (sees_nothing) return m_builder.full(shape, 0, m_builder.dtype(m_grad));
+    return m_builder.op("convolution", {image, exchanged_weight(m_builder, weight, m_geometry.groups)},
+                        m_dense.attributes());
   }
 
-  GraphBuilder& b;
+  GraphBuilder& m_builder;
   const Geometry m_geometry;
   Geometry m_dense;  // the same with stride 1 and without padding
   const Shape m_extents;
@@ -402,7 +404,8 @@ Gradients decompose_backward_weight(GraphBuilder& b, const Node& node, Values in
   const size_t rank = geometry.rank();
   const Dim groups(geometry.groups);
   const Shape grad = b.shape(in[0]), positions = inner_dims(grad);
-  const Dim batch = grad[0], filters = part_of(grad[1], geometry.groups);
+  const Dim& batch = grad[0];
+  const Dim filters = part_of(grad[1], geometry.groups);
   const Dim channels = part_of(b.shape(in[1])[1], geometry.groups);
   const Shape extents(kernel.begin(), kernel.end());
   const Shape weight = joined({{grad[1], channels}, extents});
@@ -461,16 +464,16 @@ Gradients backward_weight_gradient(GraphBuilder& b, const Node& node, Values in,
 }
 
 template <ConvolutionResult which>
-OpDef convolution_op(std::string_view name, std::vector<OperandDef> operands, std::vector<AttributeDef> more,
-                     decltype(OpDef::infer) infer, decltype(OpDef::decompose) decompose,
-                     decltype(OpDef::gradient) gradient) {
+OpDef convolution_op(std::string_view name, const std::vector<OperandDef>& operands,
+                     const std::vector<AttributeDef>& more, decltype(OpDef::infer) infer,
+                     decltype(OpDef::decompose) decompose, decltype(OpDef::gradient) gradient) {
   std::vector<AttributeDef> attributes = {
       required("stride", AttributeType::integers), required("padding", AttributeType::integers),
       required("dilation", AttributeType::integers), fallback("groups", AttributeType::integer, int64_t{1})};
   attributes.insert(attributes.end(), more.begin(), more.end());
   return {.name = name,
           .kind = OpKind::composite,
-          .operands = std::move(operands),
+          .operands = operands,
           .attributes = std::move(attributes),
           .infer = infer,
           .element = element<which>,
