@@ -38,13 +38,17 @@ int64_t repeats_in(const KernelSpec& spec) {
   const uint64_t parallel = (uint64_t{1} << loops->parallel_rank) - 1;
   const BodyDims dims(loops->body, parallel);
   const std::vector<bool> computed = computed_of_loads(loops->body);
+  const auto repeats_of = [&](uint64_t along) {
+    int64_t repeats = 1;
+    if ((along & parallel) == 0) return repeats;
+    for (uint32_t dim = 0; dim < loops->parallel_rank; ++dim)
+      repeats *= (along >> dim & 1) != 0 ? 1 : loops->extents[dim];
+    return repeats;
+  };
   int64_t most = 1, again = 0, once = static_cast<int64_t>(loops->reductions.size());
   for (ExprId id = 0; id < computed.size(); ++id) {
     if (!computed[id] || (dims.of(id) & ~parallel) == 0) continue;
-    int64_t repeats = 1;
-    for (uint32_t dim = 0; dim < loops->parallel_rank && (dims.of(id) & parallel) != 0; ++dim) {
-      if ((dims.of(id) >> dim & 1) == 0) repeats *= loops->extents[dim];
-    }
+    const int64_t repeats = repeats_of(dims.of(id));
     most = std::max(most, repeats);
     (repeats > k_most_repeats ? again : once) += is_expensive(loops->body.exprs[id].op) ? k_heavy : 1;
   }

@@ -7,6 +7,9 @@
 
 namespace kiln {
 
+/// The dims along which an access has strides. Bit d: dim d.
+uint64_t dims_of_strides(const Access& access);
+
 /// Which iteration dims the values and addresses of a body change with. Bit d: with dim d.
 class BodyDims {
  public:

@@ -9,8 +9,6 @@
 namespace kiln::level_zero {
 namespace {
 
-constexpr int64_t k_most_sub_groups = 16;
-
 /// A schedule, and how much of the peak its inner loops reach where tiles are many: an estimate, by the multiplications that
 /// a load of local memory serves.
 struct Row {
@@ -48,11 +46,9 @@ int64_t registers(const AttentionProblem& problem, const AttentionSchedule& sche
 
 /// Time, in units of a row at peak: whole waves of work-groups.
 double cost(const AttentionProblem& problem, const DeviceFamily& family, const Machine& machine, const Row& row) {
-  constexpr double k_spilling = 4;
   const auto groups = static_cast<double>(row.schedule.groups(problem));
-  const double slowness = registers(problem, row.schedule) > family.registers ? k_spilling : 1;
-  return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) * slowness /
-         row.efficiency;
+  return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) *
+         spilling(registers(problem, row.schedule), family) / row.efficiency;
 }
 
 }  // namespace
@@ -63,10 +59,6 @@ int64_t AttentionSchedule::groups(const AttentionProblem& problem) const {
   return problem.places() * tiles;
 }
 
-std::string AttentionSchedule::describe() const {
-  return fmt::format("tile {}x{}, {} sub-groups of {} rows", tile_rows(), tile_columns(), sub_groups, rows);
-}
-
 int64_t attention_pitch(int64_t depth) { return steps(depth) * k_sub_group_size + 1; }
 
 int64_t most_column_tiles(const AttentionProblem& problem, const AttentionSchedule& schedule) {
@@ -75,11 +67,8 @@ int64_t most_column_tiles(const AttentionProblem& problem, const AttentionSchedu
 }
 
 Status validate(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
-  const auto refuse = [&](std::string_view why) {
-    return invalid_argument("level zero attention, {}: {}", schedule.describe(), why);
-  };
-  if (schedule.sub_groups == 0 || schedule.rows == 0 || schedule.columns == 0) return refuse("a zero extent");
-  if (schedule.sub_groups > k_most_sub_groups) return refuse("the work-group is too large");
+  const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
+  KILN_RETURN_IF_ERROR(validate("attention", schedule));
   if (registers(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
   if (schedule.groups(problem) > k_max_groups) return refuse("too many work-groups");
   if (local_bytes(problem, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");

@@ -1,30 +1,19 @@
 #pragma once
 
-#include <tuple>
-
 #include "backends/attention_problem.h"
 #include "backends/level_zero/compile/kernel.h"
+#include "backends/level_zero/compile/tile_schedule.h"
 
 namespace kiln::level_zero {
 
 /// A work-group's tile of rows, and the tiles of columns that it passes over. Forward: queries, and keys. Gradients: keys and
 /// queries for those of keys and values, the other way around for those of queries.
-struct AttentionSchedule {
+struct AttentionSchedule : TileSchedule {
   static constexpr std::string_view k_implementation = "attention";
   static constexpr uint32_t k_version = 1;
 
-  uint8_t sub_groups = 8;  // of a work-group
-  uint8_t rows = 4;        // of a sub-group
-  uint8_t columns = 2;     // of a lane
-
-  bool operator==(const AttentionSchedule&) const = default;
-  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns); }
-  int64_t tile_rows() const { return int64_t{sub_groups} * rows; }
-  int64_t tile_columns() const { return int64_t{columns} * k_sub_group_size; }
-  uint32_t group_size() const { return sub_groups * k_sub_group_size; }
   /// Work-groups.
   int64_t groups(const AttentionProblem& problem) const;
-  std::string describe() const;
 };
 
 /// A row of this depth in local memory, in elements: whole steps of a sub-group, and one more, so that neighbouring rows

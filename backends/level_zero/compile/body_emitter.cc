@@ -25,24 +25,16 @@ KernelArguments begin_kernel(Emitter& emitter, const KernelSpec& spec, uint32_t 
 
 BodyEmitter::BodyEmitter(Emitter& emitter, const KernelSpec& spec, const Body& body, const KernelArguments& arguments,
                          const std::vector<bool>& changing)
-    : e(emitter), m_spec(spec), m_body(body), m_arguments(arguments), m_scalars(emitter) {
+    : e(emitter), m_spec(spec), m_body(body), m_arguments(arguments), m_scalars(emitter), m_dims(body, /*results=*/0) {
   for (const ScalarNode& node : body.exprs) {
-    uint64_t dims = 0;
     bool changes = false;
-    const auto uses = [&](ExprId id) {
-      if (id == k_no_expr) return;
-      dims |= m_dims[id];
-      changes = changes || m_changing[id];
-    };
+    const auto uses = [&](ExprId id) { changes = changes || (id != k_no_expr && m_changing[id]); };
     for (const ExprId operand : node.operands) uses(operand);
-    if (node.op == ScalarOp::index) dims |= uint64_t{1} << node.slot;
     if (node.op == ScalarOp::load) {
       const Access& access = body.accesses[node.slot];
       changes = changes || (!changing.empty() && changing[access.buffer]);
-      for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
       for (const IndirectTerm& term : access.indirect) uses(term.index);
     }
-    m_dims.push_back(dims);
     m_changing.push_back(changes);
   }
 }
@@ -53,7 +45,7 @@ void BodyEmitter::prepare(Scope& scope, std::span<const ExprId> roots) {
   uint64_t open = 0;
   for (size_t d = 0; d < scope.index.size(); ++d) open |= scope.index[d] != 0 ? uint64_t{1} << d : 0;
   for (const ExprId id : needed_by(m_body, roots)) {
-    if (!m_changing[id] && (m_dims[id] & ~open) == 0) evaluate(scope, id);
+    if (!m_changing[id] && (m_dims.of(id) & ~open) == 0) evaluate(scope, id);
   }
 }
 

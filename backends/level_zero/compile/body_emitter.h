@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/level_zero/compile/scalar_emitter.h"
+#include "frontend/kernel/body_dims.h"
 #include "frontend/kernel/kernel_spec.h"
 
 namespace kiln::level_zero {
@@ -63,7 +64,7 @@ class BodyEmitter {
   const Body& m_body;
   const KernelArguments& m_arguments;
   ScalarEmitter m_scalars;
-  std::vector<uint64_t> m_dims;  // per expression: the iteration dims it depends on
+  BodyDims m_dims;
   std::vector<bool> m_changing;  // per expression
 };
 

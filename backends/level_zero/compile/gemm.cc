@@ -2,6 +2,7 @@
 
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
+#include "backends/level_zero/compile/tile_schedule.h"
 #include "backends/schedule_bytes.h"
 #include "base/ceil_div.h"
 
@@ -21,26 +22,13 @@ using spv::Op;
 
 constexpr uint32_t k_step = k_sub_group_size;  // of k
 
-struct GemmSchedule {
+struct GemmSchedule : TileSchedule {
   static constexpr std::string_view k_implementation = "gemm";
   static constexpr uint32_t k_version = 1;
-
-  uint8_t sub_groups = 8;  // of a work-group
-  uint8_t rows = 8;        // of a sub-group
-  uint8_t columns = 4;     // of a lane
-
-  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns); }
-  int64_t tile_m() const { return int64_t{sub_groups} * rows; }
-  int64_t tile_n() const { return int64_t{columns} * k_sub_group_size; }
-  uint32_t group_size() const { return sub_groups * k_sub_group_size; }
-  std::string describe() const {
-    return fmt::format("tile {}x{}, {} sub-groups of {} rows", tile_m(), tile_n(), sub_groups, rows);
-  }
 };
 
 constexpr GemmSchedule k_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
 constexpr int k_most_sums = 64;  // of a lane, in registers
-constexpr uint8_t k_most_sub_groups = 16;
 
 int64_t batches_of(const GemmSpec& gemm) {
   int64_t batches = 1;
@@ -49,25 +37,24 @@ int64_t batches_of(const GemmSpec& gemm) {
 }
 
 int64_t groups_of(const GemmSpec& gemm, const GemmSchedule& schedule) {
-  return batches_of(gemm) * ceil_div(gemm.m, schedule.tile_m()) * ceil_div(gemm.n, schedule.tile_n());
+  return batches_of(gemm) * ceil_div(gemm.m, schedule.tile_rows()) * ceil_div(gemm.n, schedule.tile_columns());
 }
 
 int64_t local_bytes(const GemmSpec& gemm, const GemmSchedule& schedule) {
-  return schedule.tile_n() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
+  return schedule.tile_columns() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
 }
 
 /// Best first: least padding, weighed against how often operands are read again, and no more sums than registers hold.
 std::vector<GemmSchedule> ranked_schedules(const GemmSpec& gemm, const DeviceFamily& family) {
   const auto cost = [&](const GemmSchedule& schedule) {
-    const double computed =
-        static_cast<double>(groups_of(gemm, schedule)) * static_cast<double>(schedule.tile_m() * schedule.tile_n());
+    const double computed = static_cast<double>(groups_of(gemm, schedule)) *
+                            static_cast<double>(schedule.tile_rows() * schedule.tile_columns());
     constexpr double k_busy_groups = 64;  // fewer leave much of the device idle
     const double idle = std::max(1.0, k_busy_groups / static_cast<double>(groups_of(gemm, schedule)));
     const double loads = 1.0 / schedule.rows + 1.0 / schedule.columns;
     const int64_t words = static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)) / 4);
     const int64_t registers = words * (schedule.rows * schedule.columns + schedule.rows + schedule.columns);
-    constexpr double k_spilling = 4;
-    return computed * idle * (1 + loads) * (registers > family.registers ? k_spilling : 1);
+    return computed * idle * (1 + loads) * spilling(registers, family);
   };
   std::vector<GemmSchedule> schedules(std::begin(k_schedules), std::end(k_schedules));
   std::stable_sort(schedules.begin(), schedules.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
@@ -87,8 +74,8 @@ class GemmEmitter {
         m_epilogue(emitter, spec, gemm.epilogue, m_arguments) {}
 
   void run() {
-    const std::vector<int64_t> grid{batches_of(m_gemm), ceil_div(m_gemm.m, m_schedule.tile_m()),
-                                    ceil_div(m_gemm.n, m_schedule.tile_n())};
+    const std::vector<int64_t> grid{batches_of(m_gemm), ceil_div(m_gemm.m, m_schedule.tile_rows()),
+                                    ceil_div(m_gemm.n, m_schedule.tile_columns())};
     Ids place(grid.size(), 0);
     Id number = e.group_id();
     if (groups_of(m_gemm, m_schedule) <= INT32_MAX) number = e.op(Op::OpUConvert, e.integer(32), {number});
@@ -97,13 +84,13 @@ class GemmEmitter {
     std::vector<size_t> dims;
     for (size_t d = 0; d < m_gemm.batch.size(); ++d) dims.push_back(d);
     open_dims(e, m_batch, dims, m_gemm.batch, place[0]);
-    const Id first_row = e.mul(place[1], e.index(m_schedule.tile_m()));
+    const Id first_row = e.mul(place[1], e.index(m_schedule.tile_rows()));
     m_row = e.add(first_row, e.mul(e.widen(e.sub_group_id()), e.index(m_schedule.rows)));
-    m_column = e.mul(place[2], e.index(m_schedule.tile_n()));
+    m_column = e.mul(place[2], e.index(m_schedule.tile_columns()));
     m_lane = e.widen(e.lane());
     begin_sums();
     if (m_gemm.k > 0) {
-      m_tile = e.local_array(compute_type(), static_cast<uint32_t>(m_schedule.tile_n()) * k_step);
+      m_tile = e.local_array(compute_type(), static_cast<uint32_t>(m_schedule.tile_columns()) * k_step);
       e.loop(e.index(0), e.index(m_gemm.k), e.index(k_step), [&](Id k) { step(k); });
     }
     finish_sums();
@@ -149,7 +136,7 @@ class GemmEmitter {
     const Id narrow = e.integer(32);
     e.loop(e.constant(narrow, 0), e.constant(narrow, k_step), e.constant(narrow, 1), [&](Id inner) {
       Ids b;
-      const Id line = e.add(e.mul(e.widen(inner), e.index(m_schedule.tile_n())), m_lane);
+      const Id line = e.add(e.mul(e.widen(inner), e.index(m_schedule.tile_columns())), m_lane);
       for (int j = 0; j < m_schedule.columns; ++j) {
         const Id element = e.add(line, e.index(int64_t{j} * k_sub_group_size));
         b.push_back(e.load(e.array_pointer(m_tile, element), alignment()));
@@ -170,14 +157,14 @@ class GemmEmitter {
                            [&](const Access& access) { return access.strides[dim] == 1; });
     };
     const bool along_k = adjacent(n_dim - 1) > adjacent(n_dim);
-    const int64_t inner = along_k ? k_step : m_schedule.tile_n();
-    const int64_t elements = m_schedule.tile_n() * k_step;
+    const int64_t inner = along_k ? k_step : m_schedule.tile_columns();
+    const int64_t elements = m_schedule.tile_columns() * k_step;
     e.loop(e.local_id(), e.index(elements), e.index(m_schedule.group_size()), [&](Id number) {
       const Id fast = e.op(Op::OpUMod, e.integer(64), {number, e.index(inner)});
       const Id slow = e.op(Op::OpUDiv, e.integer(64), {number, e.index(inner)});
       const Id line = along_k ? fast : slow, column = along_k ? slow : fast;
       const Id value = operand(m_b, m_gemm.b_value, e.add(k, line), m_gemm.k, e.add(m_column, column), m_gemm.n);
-      const Id place = along_k ? e.add(e.mul(line, e.index(m_schedule.tile_n())), column) : number;
+      const Id place = along_k ? e.add(e.mul(line, e.index(m_schedule.tile_columns())), column) : number;
       e.store(e.array_pointer(m_tile, place), value, alignment());
     });
   }
@@ -224,11 +211,8 @@ class GemmEmitter {
 
 /// Why there is no kernel of the schedule, or ok.
 Status validate(const GemmSchedule& schedule, const GemmSpec& gemm, const DeviceFamily& family) {
-  const auto refuse = [&](std::string_view why) {
-    return invalid_argument("level zero gemm, {}: {}", schedule.describe(), why);
-  };
-  if (schedule.sub_groups == 0 || schedule.rows == 0 || schedule.columns == 0) return refuse("a zero extent");
-  if (schedule.sub_groups > k_most_sub_groups) return refuse("the work-group is too large");
+  const auto refuse = [&](std::string_view why) { return refused("gemm", schedule, why); };
+  KILN_RETURN_IF_ERROR(validate("gemm", schedule));
   if (schedule.rows * schedule.columns > k_most_sums) return refuse("too many sums for a lane");
   if (groups_of(gemm, schedule) > k_max_groups) return refuse("too many work-groups");
   if (local_bytes(gemm, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");

@@ -13,14 +13,9 @@ BodyEmitter::BodyEmitter(Emitter& emitter, const KernelSpec& spec, const Body& b
       m_buffers(std::move(buffers)),
       m_status(status),
       m_scalars(emitter),
-      m_dims(body, 0) {
-  set_result_dims(0);
-}
-
-void BodyEmitter::set_result_dims(uint64_t dims) {
-  m_dims = BodyDims(m_body, dims);
-  m_uses_results.assign(m_body.exprs.size(), false);
-  m_changing.resize(m_body.exprs.size(), false);
+      m_dims(body, /*results=*/0),
+      m_uses_results(body.exprs.size()),
+      m_changing(body.exprs.size()) {
   for (ExprId id = 0; id < m_body.exprs.size(); ++id) {
     const ScalarNode& node = m_body.exprs[id];
     const auto include = [&](ExprId operand) {

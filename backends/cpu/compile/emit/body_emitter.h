@@ -83,7 +83,7 @@ class BodyEmitter {
   /// The value of `accumulator` leaves evaluated in `scope`.
   void set_accumulator(Scope& scope, llvm::Value* value);
   /// Dims (bits) that give `reduced` and `accumulator` leaves their value: the parallel ones.
-  void set_result_dims(uint64_t dims);
+  void set_result_dims(uint64_t dims) { m_dims = BodyDims(m_body, dims); }
 
   /// Bit d: the expression's value changes with iteration dim d. Results depend on the result dims.
   uint64_t dims_of(ExprId id) const { return m_dims.of(id); }

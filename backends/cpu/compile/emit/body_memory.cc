@@ -38,8 +38,7 @@ void BodyEmitter::report(llvm::Value* valid, llvm::Value* active) {
 }
 
 uint64_t BodyEmitter::common_dims(const Access& access) const {
-  uint64_t dims = 0;
-  for (size_t d = 0; d < access.strides.size(); ++d) dims |= access.strides[d] != 0 ? uint64_t{1} << d : 0;
+  uint64_t dims = dims_of_strides(access);
   for (const IndirectTerm& term : access.indirect) {
     if ((dims_of(term.index) & lane_bit()) == 0) dims |= dims_of(term.index);
   }

@@ -32,6 +32,8 @@ MAX_GROWTH = 64
 # What is never taken apart. Of these torch's kernels compute something else than its decompositions: other statistics, or
 # sums for a backward that is a kernel, too.
 WHOLE = ("batch_norm", "instance_norm", "scaled_dot_product", "convolution")
+# What this package itself says in other ops: op, and the function that does the same.
+OWN_RULES = {**{function: function for function in DISTRIBUTIONS}, **LAYERS}
 
 
 def first_partition(graph: fx.Graph, place: Place) -> Partition:
@@ -64,7 +66,7 @@ def pieces_of(node: fx.Node) -> Pieces | None:
 
 def is_said_in_others(op) -> bool:
     """Whether the op does what other ops do, and nothing else: a function of this package, or one that torch can take apart."""
-    if op in DISTRIBUTIONS or op in LAYERS:
+    if op in OWN_RULES:
         return True
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or any(name in schema.name for name in WHOLE):
@@ -103,7 +105,7 @@ _kept: dict[tuple, Pieces | None] = {}
 
 def _traced(node: fx.Node, operands: list[fx.Node]) -> Pieces | None:
     """The node's decomposition, with a placeholder for each operand; None where it does not fit this type."""
-    rule = node.target if node.target in DISTRIBUTIONS else LAYERS.get(node.target) or compat.adapter().decompositions()[node.target]
+    rule = OWN_RULES.get(node.target) or compat.adapter().decompositions()[node.target]
     places = {n: i for i, n in enumerate(operands)}
     arguments = fx.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
     if not all(map(_has_known_extents, tensors_in([n.meta["val"] for n in (node, *operands)]))):
