@@ -92,10 +92,10 @@ constexpr std::array k_keys = {
         "Who draws random numbers, dropout's masks among them: torch, the very ones that eager draws of a seed; fast, "
         "kernels themselves, which store none of them.",
         "torch,fast"},
-    ConfigKey{
-        "convolution", &Config::convolution, "",
-        "Who computes convolutions on the CPU: kiln; torch; auto, Kiln those of f32 and f64 and torch those of halves.",
-        "auto,kiln,torch"},
+    ConfigKey{"convolution", &Config::convolution, "",
+              "Who computes convolutions on the CPU: kiln; torch; auto, Kiln, but torch those of halves on a processor "
+              "with AMX.",
+              "auto,kiln,torch"},
     ConfigKey{
         "attention", &Config::attention, "",
         "Who computes scaled_dot_product_attention of CUDA tensors: torch, by its flash, memory-efficient or cuDNN "

@@ -7,16 +7,20 @@ writes the page; test_coverage.py holds it to what rows say.
 
 import collections
 import functools
+import os
 import pathlib
 import sys
 import textwrap
 from dataclasses import dataclass, field
+from unittest import mock
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import test_convolution
 import test_rows
 import test_sorting
+from kiln import _session
 from kiln.torch.rows.complex_rules import RULES
 from kiln.torch.partition import is_free, ops_of, why_not
 from kiln.torch.place import place_of
@@ -71,11 +75,22 @@ class Found:
 
 def cases():
     yield from test_rows.CASES.values()
+    yield from map(convolution, test_convolution.KINDS.values())
     for name, use in test_sorting.CHOICES.items():
         packet, overload = name.split(".")
         op = getattr(getattr(torch.ops.aten, packet), overload)
         yield (lambda x, use=use, op=op: use(op, x)), (lambda: [test_sorting.rows(torch.float32, 9)])
         yield (lambda x, use=use, op=op: use(op, x)), (lambda: [test_sorting.rows(torch.int64, 9)])
+
+
+def convolution(kind):
+    *_, options = test_convolution.tensors(kind)
+
+    def run(x, weight, bias):
+        out = torch.ops.aten.convolution(x, weight, bias, *options)
+        return out, torch.ops.aten.convolution_backward(out, x, weight, list(bias.shape), *options, [True, True, True])
+
+    return run, lambda: test_convolution.tensors(kind)[:3]
 
 
 def captured(function, inputs, mode="fake"):
@@ -132,6 +147,8 @@ def derivative_in_kiln(node) -> bool | None:
 
 
 @functools.cache
+@mock.patch.dict(os.environ, KILN_CONVOLUTION="kiln")  # or the processor decides who computes those of halves
+@mock.patch.object(_session, "_session", _session.Session())
 def survey() -> dict:
     found = collections.defaultdict(Found)
     for function, make in cases():

@@ -11,13 +11,14 @@ from torch import nn
 import kiln
 from capture import compiled
 from conftest import OVER_DOUBLE
+from kiln.torch import processor
 
 aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
 def convolution(monkeypatch):
-    """Those of halves are torch's unless that is configured."""
+    """Where there is AMX those of halves are torch's unless that is configured."""
     monkeypatch.setenv("KILN_CONVOLUTION", "kiln")
 
 #        name: (x, weight, stride, padding, dilation, transposed, output_padding, groups)
@@ -182,15 +183,18 @@ def forward_and_gradients(dtype):
 OF_TORCH = {"aten.convolution.default", "aten.convolution_backward.default"}
 
 
-@pytest.mark.parametrize("chosen, dtype, left", [
-    ("auto", torch.float32, set()), ("auto", torch.float64, set()), ("auto", torch.bfloat16, OF_TORCH), ("auto", torch.float16, OF_TORCH),
-    ("kiln", torch.bfloat16, set()), ("torch", torch.float32, OF_TORCH), (None, torch.float32, set()), (None, torch.bfloat16, OF_TORCH)], ids=str)  # fmt: skip
-def test_who_computes_them(monkeypatch, chosen, dtype, left):
+@pytest.mark.parametrize("has_amx", [False, True])
+@pytest.mark.parametrize("chosen", ["auto", "kiln", "torch", None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_who_computes_them(monkeypatch, has_amx, chosen, dtype):
+    monkeypatch.setattr(processor, "has", lambda feature: has_amx and feature == "amx_tile")
     if chosen is None:
         monkeypatch.delenv("KILN_CONVOLUTION")
     else:
         monkeypatch.setenv("KILN_CONVOLUTION", chosen)
-    assert forward_and_gradients(dtype) == left
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    is_torchs = chosen == "torch" or (chosen != "kiln" and is_half and has_amx)
+    assert forward_and_gradients(dtype) == (OF_TORCH if is_torchs else set())
 
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")

@@ -5,8 +5,10 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import OVER_DOUBLE
 from processes import report_of
+from torch import nn
 
 import kiln
 from capture import compiled
@@ -92,12 +94,8 @@ def step(model, call, x, autocast=False):
     return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-# Roundings of the half that results may be off by: one factor that all of them share, as a loss, is right by luck or is not.
-ROUNDINGS = 4
-
-
 def assert_no_farther(got, eager, exact, half):
-    """From what f64 gives, than torch's own halves are, or a few roundings."""
+    """From what f64 gives, than torch's own halves are, or a few roundings: what all share, as a loss, is right by luck or is not."""
     distance = lambda result, e: ((result.double() - e).norm() / e.norm()).item()  # noqa: E731
     for g, own, e in zip(got, eager, exact, strict=True):
         assert g.dtype == own.dtype
@@ -129,6 +127,53 @@ def test_a_model_of_halves_is_trained(entry, dtype):
 @entries
 def test_a_model_is_trained_under_autocast(entry):
     check_training(entry, Block(), torch.randint(0, 50, (2, 19)), torch.bfloat16, autocast=True)
+
+
+NORMS = {
+    "layers": lambda x, weight, bias: F.layer_norm(x, x.shape[2:], weight[:5], bias[:5]),
+    "layers without a bias": lambda x, weight, bias: F.layer_norm(x, x.shape[2:], weight[:5]) + bias[:5],
+    "groups": lambda x, weight, bias: F.group_norm(x, 4, weight, bias),
+}
+
+
+@entries
+@dtypes
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_whose_weights_are_wider_than_what_they_weigh(entry, dtype, name):
+    inputs = torch.randn(3, 8, 5) * 3 + 2, torch.randn(8), torch.randn(8)
+
+    def step(norm, *given):
+        leaves = [t.clone().requires_grad_() for t in given]
+        result = norm(*leaves)
+        (result * result.detach().sin()).sum().backward()
+        return [result.detach(), *(t.grad for t in leaves)]
+
+    x, *weights = inputs[0].to(dtype), *inputs[1:]
+    eager, exact = step(NORMS[name], x, *weights), step(NORMS[name], *(t.double() for t in (x, *weights)))
+    call = entry(NORMS[name])
+    for _ in range(2):
+        assert_no_farther(step(call, x, *weights), eager, exact, dtype)
+    stats = kiln.stats()
+    assert stats["graphs_eager"] == stats["checks_failed"] == 0 and stats["fallback_ops"] == {}, kiln.explain()
+
+
+@entries
+@pytest.mark.parametrize("of_weights", [torch.bfloat16, torch.float32], ids=str)
+def test_batch_norm_of_halves_is_torchs_and_what_it_gives_is_taken(entry, of_weights, capfd):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).bfloat16()
+    model[1].to(of_weights)
+    exact, compiled_model = copy.deepcopy(model).double(), copy.deepcopy(model)
+    x = torch.randn(2, 3, 9, 9, dtype=torch.bfloat16)
+
+    def step(model, call, x):
+        model.zero_grad()
+        call(x).square().mean().backward()
+        return [*(p.grad.clone() for p in model.parameters()), *(b.clone() for b in model.buffers() if b.is_floating_point())]
+
+    call = entry(compiled_model)
+    for _ in range(2):
+        assert_no_farther(step(compiled_model, call, x), step(model, model, x), step(exact, exact, x.double()), torch.bfloat16)
+    assert "expected a" not in capfd.readouterr().err
 
 
 @entries

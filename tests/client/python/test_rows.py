@@ -44,6 +44,11 @@ def of_two(name):
     return lambda x, y: getattr(aten, name)(x, y)
 
 
+def attention_and_its_gradients(grad, q, k, v):
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+    return out, *aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, lse, 0.0, True)
+
+
 def bags(mode, padding):
     """All that is more than bare memory."""
 
@@ -100,12 +105,19 @@ CASES = {
     "remainder": (lambda x, y: (aten.remainder(x, y), aten.fmod(x, y)), lambda: [f32(40) * 5, positive(40)]),
     "add with alpha": (lambda x, y: (aten.add(x, y, alpha=3), aten.sub(x, y, alpha=-2), aten.rsub(x, y, alpha=2)), lambda: [f32(*X), f32(*Y)]),
     "scalars": (lambda x: (aten.add(x, 2), aten.sub(x, 2.5), aten.mul(x, 3), aten.div(x, 3), aten.rsub(x, 1), aten.remainder(x, 1.5)), lambda: [f32(3, 4)]),
+    "overloads for numbers": (lambda x: (aten.add.Scalar(x, 2, 3), aten.sub.Scalar(x, 2.5), aten.mul.Scalar(x, 3), aten.div.Scalar(x, 3), aten.fmod.Scalar(x, 1.5),
+        aten.div.Scalar_mode(x, 0.7, rounding_mode="floor"), aten.ge.Scalar(x, 0), aten.lt.Scalar(x, 0.5), aten.ne.Scalar(x, 1), aten.clamp_max.Tensor(x, x[0])), lambda: [f32(8, 4)]),
+    "bits and numbers": (lambda n: (aten.bitwise_and.Scalar(n, 6), aten.bitwise_or.Scalar(n, 6), aten.bitwise_xor.Scalar(n, -3), aten.bitwise_left_shift.Tensor_Scalar(n, 3),
+        aten.__lshift__.Tensor(n, n.abs()), aten.floor_divide.Scalar(n, 4)), lambda: [i64(40) - 5]),
+    "choices of numbers": (lambda c, x: (aten.where.Scalar(c, 1, 2), aten.where.ScalarOther(c, x, 2.0), aten.where.ScalarSelf(c, 2.0, x)), lambda: [flag(20), f32(20)]),
+    "of all elements": (lambda x, b: (aten.all.default(b), aten.all.dims(b, [0, 2]), aten.prod.default(x)), lambda: [positive(3, 4, 2), flag(3, 4, 2)]),
     "mixed dtypes": (lambda x, n, b: (aten.add(x, n), aten.mul(n, 2.5), aten.mul(x, b), aten.add(n, b), aten.div(n, n + 1)), lambda: [f32(6), i64(6), flag(6)]),
     "arithmetic of booleans": (lambda a, b: (aten.add(a, b), aten.mul(a, b), aten.bitwise_and(a, b)), lambda: [flag(20), flag(20)]),
     "division modes": (lambda x, y: (aten.div(x, y, rounding_mode="floor"), aten.div(x, y, rounding_mode="trunc")), lambda: [f32(40) * 9, f32(40)]),
     "product added": (lambda x, y, z, t: (aten.addcmul(x, y, z), aten.addcmul(x, y, z, value=-0.5), aten.addcdiv(x, y, t, value=2)),
         lambda: [f32(*X), f32(*Y), f32(*X), positive(*X)]),
     "lerp": (lambda x, y, w: (aten.lerp(x, y, 0.1), aten.lerp(x, y, 0.9), aten.lerp(x, y, w)), lambda: [f32(*X), f32(*X), f32(*X)]),
+    "attention of the CPU": (attention_and_its_gradients, lambda: [f32(2, 3, 9, 8) for _ in range(4)]),
     "fma": (lambda x, y, z: torch.ops.prims.fma(x, y, z), lambda: [f32(3, 4), f32(3, 4), f32(3, 4)]),
     "comparisons": (lambda x, y: tuple(getattr(aten, n)(x, y) for n in "eq ne lt le gt ge".split()), lambda: [i64(*X, below=3), i64(*Y, below=3)]),
     "comparisons with numbers": (lambda x, n: (aten.gt(x, 0), aten.le(n, 2.5), aten.eq(n, 3)), lambda: [f32(20), i64(20)]),

@@ -16,6 +16,7 @@ from .flex import separate_flex_attention
 from .fused_attention import separate_fused_attention
 from .graphs import WHAT_IS_SAVED, CompiledGraph
 from .linear_loss import compute_in_rows
+from .norm_statistics import correct_statistics
 from .panels import panels_of
 from .partition import Partition, Subgraph, is_free, prepare, text_with_packed
 from .pieces import is_counted, name_of
@@ -29,15 +30,16 @@ from .text import Unsupported
 from .write_back import own_memory, release_outputs, write_back
 
 
-def separate_attention(graph: fx.Graph) -> None:
-    """Puts functions of what attention is of in the place of all torch's ops of it that have such."""
+def say_whole(graph: fx.Graph) -> None:
+    """Puts functions of what attention is of in the place of all torch's ops of it that have such, and has norms say what they give."""
     separate_flex_attention(graph)
     separate_fused_attention(graph)
+    correct_statistics(graph)
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
-    separate_attention(gm.graph)
+    say_whole(gm.graph)
     put_pairs(gm.graph)
     compute_in_rows(gm, make_alone)
     compute_over_time(gm, make_alone)
@@ -189,4 +191,4 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     return reason
 
 
-__all__ = ["build_elsewhere", "compile_graph", "make_alone", "separate_attention"]
+__all__ = ["build_elsewhere", "compile_graph", "make_alone", "say_whole"]

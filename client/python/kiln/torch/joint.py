@@ -28,7 +28,7 @@ from torch import fx
 
 from . import ahead, compat, saving
 from .builder import tensor_operands
-from .compiler import make_alone, separate_attention
+from .compiler import make_alone, say_whole
 from .complex_numbers import put_pairs
 from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
@@ -153,7 +153,7 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     """(forward, backward) of a joint graph. Symbolic shapes, and other torch versions, take torch's own partition."""
     adapter = compat.adapter()
     try:
-        separate_attention(joint.graph)
+        say_whole(joint.graph)
         put_pairs(joint.graph)
         if _is_static(joint):
             separate_draws(joint.graph)

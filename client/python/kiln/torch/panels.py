@@ -14,7 +14,7 @@ import functools
 import torch
 from torch import fx
 
-from . import compat
+from . import compat, processor
 from .builder import Builder, dense_strides, meta_of, type_of
 from .partition import Subgraph
 from .place import Place
@@ -132,9 +132,8 @@ def _block_of(rows: int, most_rows: int, group: int) -> int:
 @functools.cache
 def _step_of(dtype: torch.dtype) -> tuple[int, int, int]:
     """(Sums of a vector, rows multiplied at once, most steps of a block) on this processor; no sums where no kernel reads panels."""
-    has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    lanes, most_steps = next((of for name, of in LANES_AND_STEPS.items() if has.get(name)), (0, 0))
-    if dtype == torch.bfloat16 and has.get("avx512_bf16") and not has.get("amx_tile"):
+    lanes, most_steps = next((of for name, of in LANES_AND_STEPS.items() if processor.has(name)), (0, 0))
+    if dtype == torch.bfloat16 and processor.has("avx512_bf16") and not processor.has("amx_tile"):
         return lanes, 2, most_steps
     return (lanes if dtype == torch.float32 else 0), 1, most_steps
 

@@ -127,14 +127,14 @@ def trained(b: Builder, node: fx.Node, eps, *running: Value) -> tuple[Batch, tup
     return batch, (normalised(batch, mean, rstd, weight, bias), mean, rstd), squares
 
 
-@row("_native_batch_norm_legit.no_stats", is_norm=True)
+@row("_native_batch_norm_legit.no_stats", is_norm=True, gives_statistics=True)
 def batch_norm_of_a_batch(b, node):
     _, _, _, is_training, _, eps = node.args
     require(bool(is_training), "a batch norm without any statistics")
     return trained(b, node, eps)[1]
 
 
-@row("_native_batch_norm_legit_functional.default", is_norm=True)
+@row("_native_batch_norm_legit_functional.default", is_norm=True, gives_statistics=True)
 def batch_norm_with_running_statistics(b, node):
     _, _, _, mean, variance, is_training, momentum, eps = node.args
     running = b.value(mean), b.value(variance)
@@ -160,7 +160,7 @@ def input_gradient(batch: Batch, grad: Value, deviation: Value, total: Value, al
     return fused(batch, deviation, batch.each(b.pointwise("neg", slope)), rest)
 
 
-@row("native_batch_norm_backward.default")
+@row("native_batch_norm_backward.default", reads_statistics=True)
 def batch_norm_backward(b, node):
     grad, x, weight, running_mean, running_var, mean, rstd, is_training, eps, _ = node.args
     grad, weight = b.value(grad), b.optional(weight)

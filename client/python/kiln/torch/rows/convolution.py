@@ -6,12 +6,10 @@ import torch
 from torch import fx
 
 from ... import _session
+from .. import processor
 from ..builder import Builder, meta_of, type_of
 from ..text import FLOATING, Value
 from .table import Family, number, require, result_type
-
-# What `convolution: auto` gives to Kiln. Of halves oneDNN has kernels for AMX's registers, and Kiln has none for convolutions.
-WIDE = (torch.float32, torch.float64)
 
 FAMILY = Family()
 row = FAMILY.row
@@ -30,10 +28,16 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
     return attributes, bool(transposed)
 
 
+def is_torchs(dtype: torch.dtype) -> bool:
+    """Whether `convolution: auto` leaves those of the dtype to torch: oneDNN's of halves use AMX where there is any. Elsewhere Kiln's
+    are the faster ones."""
+    return dtype in (torch.bfloat16, torch.float16) and processor.has("amx_tile")
+
+
 def check(tensor: torch.Tensor, weight: torch.Tensor, attributes: dict) -> None:
     chosen = _session.session().convolution
     require(chosen != "torch", "a convolution: the configuration leaves them to torch")
-    require(chosen == "kiln" or tensor.dtype in WIDE, "a convolution of halves: the configuration leaves these to torch")
+    require(chosen == "kiln" or not is_torchs(tensor.dtype), "a convolution of halves where the processor has AMX: torch's use it")
     require(tensor.device.type == "cpu", "a convolution on another device than the CPU: its kernels are the CPU's")
     require(all(p >= 0 for p in attributes["padding"]), "a negative padding")
     require(all(type(e) is int for e in weight.shape[2:]), "a convolution with a kernel of symbolic extents")

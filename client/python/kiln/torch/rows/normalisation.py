@@ -14,43 +14,50 @@ row = FAMILY.row
 
 def norm(b: Builder, name: str, node, operands: tuple, **attributes) -> tuple:
     """A norm with its mean and reciprocal deviation: f32 for halves in Kiln, what torch says of them after a cast."""
-    result, *statistics = result_types(node)
-    kept = [(statistics_dtype(result[0]), shape) for _, shape in statistics]
-    y, *values = b.ops(name, operands, [result, *kept], **attributes)
-    return y, *(b.cast(value, dtype) for value, (dtype, _) in zip(values, statistics))
+    (dtype, shape), *statistics = result_types(node)
+    x, *parameters = operands
+    wide = common_dtype(x, *parameters)
+    kept = [(statistics_dtype(wide), shape) for _, shape in statistics]
+    y, *values = b.ops(name, (b.cast(x, wide), *parameters), [(wide, shape), *kept], **attributes)
+    return b.cast(y, dtype), *(b.cast(value, dtype) for value, (dtype, _) in zip(values, statistics))
+
+
+def common_dtype(x: Value, *parameters: Value | None) -> str:
+    """What a norm is computed in: its weights may be wider than what they weigh, as under autocast."""
+    return next((p.dtype for p in parameters if p is not None), x.dtype)
 
 
 def statistics_dtype(dtype: str) -> str:
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-@row("native_layer_norm.default", is_norm=True)
+@row("native_layer_norm.default", is_norm=True, gives_statistics=True)
 def layer_norm(b, node):
     x, shape, weight, bias, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))
     return norm(b, "layer_norm", node, operands, normalized_rank=len(shape), eps=float(number(eps)))
 
 
-@row("native_layer_norm_backward.default")
+@row("native_layer_norm_backward.default", reads_statistics=True)
 def layer_norm_backward(b, node):
     grad, x, shape, mean, rstd, weight, _, _ = node.args
-    grad, x, mean, rstd = (b.value(v) for v in (grad, x, mean, rstd))
-    dtype, full_shape = x.dtype, x.shape
-    statistics = (b.cast(value, statistics_dtype(dtype)) for value in (mean, rstd))
-    operands = (grad, x, *statistics, b.optional(weight))
-    parameter = (dtype, full_shape[len(full_shape) - len(shape) :])
-    types = [(dtype, full_shape), parameter, parameter]
-    return b.ops("layer_norm_backward", operands, types, normalized_rank=len(shape))
+    grad, x, mean, rstd, weight = *(b.value(v) for v in (grad, x, mean, rstd)), b.optional(weight)
+    wide, full_shape = common_dtype(x, weight), x.shape
+    statistics = (b.cast(value, statistics_dtype(wide)) for value in (mean, rstd))
+    operands = (b.cast(grad, wide), b.cast(x, wide), *statistics, weight)
+    parameter = (wide, full_shape[len(full_shape) - len(shape) :])
+    of_x, *of_parameters = b.ops("layer_norm_backward", operands, [(wide, full_shape), parameter, parameter], normalized_rank=len(shape))
+    return b.cast(of_x, x.dtype), *of_parameters
 
 
-@row("native_group_norm.default", is_norm=True)
+@row("native_group_norm.default", is_norm=True, gives_statistics=True)
 def group_norm(b, node):
     x, weight, bias, _, _, _, groups, eps = node.args
     operands = (b.value(x), b.optional(weight), b.optional(bias))
     return norm(b, "group_norm", node, operands, groups=number(groups), eps=float(number(eps)))
 
 
-@row("native_group_norm_backward.default")
+@row("native_group_norm_backward.default", reads_statistics=True)
 def group_norm_backward(b, node):
     grad, x, mean, rstd, weight, images, channels, _, groups, _ = node.args
     require(all(isinstance(n, int) for n in (images, channels, groups)), "a batch of a size that is not known")

@@ -27,6 +27,9 @@ class Row:
     is_recomputed: bool = False
     # A norm, or a reduction that one is made of: what it reads is saved (joint.py's residual stream).
     is_norm: bool = False
+    # Its results but the first are statistics, for a gradient that reads them as torch's kernels give them (norm_statistics.py).
+    gives_statistics: bool = False
+    reads_statistics: bool = False
     # Nothing is computed: between captures it is worth no program, and is not counted (between.py).
     is_idle: bool = False
     # torch's own function with the choice that the row makes where torch leaves one open, as among equal elements (check.py).
