@@ -30,16 +30,16 @@ from .text import Unsupported
 from .write_back import own_memory, release_outputs, write_back
 
 
-def say_whole(graph: fx.Graph) -> None:
-    """Puts functions of what attention is of in the place of all torch's ops of it that have such, and has norms say what they give."""
+def separate_attention(graph: fx.Graph) -> None:
+    """Puts functions of what attention is of in the place of all torch's ops of it that have such."""
     separate_flex_attention(graph)
     separate_fused_attention(graph)
-    correct_statistics(graph)
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs) -> CompiledGraph:
     """Compiles one AOT graph. Subgraphs that cannot be had run in torch."""
-    say_whole(gm.graph)
+    correct_statistics(gm.graph)
+    separate_attention(gm.graph)
     put_pairs(gm.graph)
     compute_in_rows(gm, make_alone)
     compute_over_time(gm, make_alone)
@@ -191,4 +191,4 @@ def _judged(text: str, place: Place, reason: Reason) -> Reason:
     return reason
 
 
-__all__ = ["build_elsewhere", "compile_graph", "make_alone", "say_whole"]
+__all__ = ["build_elsewhere", "compile_graph", "make_alone", "separate_attention"]

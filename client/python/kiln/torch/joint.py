@@ -28,10 +28,11 @@ from torch import fx
 
 from . import ahead, compat, saving
 from .builder import tensor_operands
-from .compiler import make_alone, say_whole
+from .compiler import make_alone, separate_attention
 from .complex_numbers import put_pairs
 from .graphs import WHAT_IS_SAVED
 from .linear_loss import compute_in_rows
+from .norm_statistics import correct_statistics
 from .partition import is_view
 from .random_ops import separate_draws
 from .rows import row_of
@@ -153,7 +154,8 @@ def partition_joint(joint: fx.GraphModule, inputs, *, num_fwd_outputs: int, **op
     """(forward, backward) of a joint graph. Symbolic shapes, and other torch versions, take torch's own partition."""
     adapter = compat.adapter()
     try:
-        say_whole(joint.graph)
+        correct_statistics(joint.graph)
+        separate_attention(joint.graph)
         put_pairs(joint.graph)
         if _is_static(joint):
             separate_draws(joint.graph)
