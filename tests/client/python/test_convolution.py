@@ -1,5 +1,6 @@
 """Convolutions of every kind: values, gradients and strides as torch has them."""
 
+import collections
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from torch import nn
 import kiln
 from capture import compiled
 from conftest import OVER_DOUBLE
+from kiln import _session
 from kiln.torch import processor
 
 aten = torch.ops.aten
@@ -195,6 +197,18 @@ def test_who_computes_them(monkeypatch, has_amx, chosen, dtype):
     is_half = dtype in (torch.bfloat16, torch.float16)
     is_torchs = chosen == "torch" or (chosen != "kiln" and is_half and has_amx)
     assert forward_and_gradients(dtype) == (OF_TORCH if is_torchs else set())
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="nothing is built over libkiln's double")
+@pytest.mark.parametrize("here", [False, True])
+def test_who_computes_them_where_the_graph_is_built_for(monkeypatch, here):
+    """Not here: the processor of the target decides."""
+    monkeypatch.setenv("KILN_CONVOLUTION", "auto")
+    monkeypatch.setattr(processor, "_capabilities", lambda: {"amx_tile": here})
+    targets = {name: collections.Counter() for name in ("x86-64-v3", "x86-64-v4-bf16", "x86-64-v4-amx")}
+    monkeypatch.setattr(_session.session(), "targets", targets)
+    forward_and_gradients(torch.bfloat16)
+    assert [found["nodes_left"] for found in targets.values()] == [0, 0, len(OF_TORCH)]
 
 
 @pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")

@@ -9,7 +9,7 @@ from torch import fx
 
 from .. import _session
 from .._reasons import NOT_FOUND, UNAVAILABLE, Reason
-from . import compat
+from . import compat, processor
 from .complex_numbers import put_pairs
 from .ctc_loss import compute_ctc_losses
 from .flex import separate_flex_attention
@@ -69,7 +69,8 @@ def build_elsewhere(graph: fx.Graph, place: Place, target: str) -> None:
             left.reason = Reason.of(error)
             return left
 
-    plan, subgraphs = split(graph, place, build)
+    with processor.of_target(target):
+        plan, subgraphs = split(graph, place, build)
     reasons = {node: why for node, why in plan.reasons.items() if not is_free(node)}
     for level, subgraph in plan.subgraphs.items():
         nodes = [n for n in subgraph.nodes if not is_free(n) and is_counted(n)]

@@ -1,15 +1,28 @@
-"""What the processor of this machine has, as torch says."""
+"""What the processor has that graphs are built for: this machine's, as torch says, unless another target is named."""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 
 import torch
 
+from .scoped import set_within
+
+# The features that this package asks for, by torch's names, and the words of a target's name that say that it has them.
+WORDS = {"avx2": ("v3", "v4"), "avx512_f": ("v4",), "avx512_bf16": ("bf16", "amx"), "amx_tile": ("amx",)}
+_elsewhere = contextvars.ContextVar("elsewhere", default="")
+
+
+def of_target(name: str):
+    """Within, it is the target's, like "x86-64-v4-amx"."""
+    return set_within(_elsewhere, name)
+
 
 def has(feature: str) -> bool:
-    """Whether the processor has it; the name is torch's, like "avx512_bf16"."""
-    return bool(_capabilities().get(feature))
+    """Whether the processor has it."""
+    name = _elsewhere.get()
+    return any(word in name.split("-") for word in WORDS[feature]) if name else bool(_capabilities().get(feature))
 
 
 @functools.cache
@@ -17,4 +30,4 @@ def _capabilities() -> dict:
     return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
 
 
-__all__ = ["has"]
+__all__ = ["has", "of_target"]
