@@ -158,3 +158,31 @@ def test_weights_of_attention_that_torch_runs_as_one_op_are_in_pieces():
         options = {"key_padding_mask": HIDDEN, "average_attn_weights": average}
         torch.testing.assert_close(compiled_attention(x, x, x, **options), attention(x, x, x, **options), rtol=1e-4, atol=1e-5, equal_nan=True)
         assert kiln.report(compiled_attention).nodes_in_torch == 0
+
+
+POOLS = {
+    "planes": ((2, 3, 9, 11), (2, 3), (4, 5)),
+    "one plane": ((3, 8, 7), (2, 2), (3, 6)),
+    "windows side by side": ((1, 2, 6, 8), (2, 2), (3, 4)),
+    "one window": ((2, 2, 5, 6), (5, 1), (1, 1)),
+    "volumes": ((2, 2, 6, 7, 9), (1, 2, 3), (4, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fractional_pools_are_torchs_with_their_places_and_gradients(name, dtype):
+    shape, kernel, positions = POOLS[name]
+    rank = len(kernel)
+    pool = getattr(torch.nn.functional, f"fractional_max_pool{rank}d")
+    samples = torch.rand(shape[0] if len(shape) == rank + 2 else 1, shape[-rank - 1], rank, dtype=dtype)
+
+    def step(x):
+        largest, places = pool(x, kernel, output_size=positions, _random_samples=samples, return_indices=True)
+        return largest * 1, places * 1, torch.autograd.grad(largest.square().sum(), x)[0]
+
+    x = torch.randn(shape, dtype=dtype, requires_grad=True)
+    compiled_step = torch.compile(step, backend="kiln")
+    for got, expected in zip(compiled_step(x), step(x), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert kiln.stats()["fallback_ops"] == {}

@@ -17,6 +17,7 @@ from . import compat
 from .builder import dims_of, strides_of
 from .distributions import DISTRIBUTIONS
 from .encoder_layers import LAYERS
+from .fractional_pools import POOLS
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
@@ -33,7 +34,7 @@ MAX_GROWTH = 64
 # sums for a backward that is a kernel, too.
 WHOLE = ("batch_norm", "instance_norm", "scaled_dot_product", "convolution")
 # What this package itself says in other ops: op, and the function that does the same.
-OWN_RULES = {**{function: function for function in DISTRIBUTIONS}, **LAYERS}
+OWN_RULES = {**{function: function for function in DISTRIBUTIONS}, **LAYERS, **POOLS}
 
 
 def first_partition(graph: fx.Graph, place: Place) -> Partition:
