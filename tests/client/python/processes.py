@@ -1,4 +1,4 @@
-"""New processes for tests, forked from servers that have imported torch: importing it and Dynamo is most of what such a process
+"""New processes for tests, forked from servers that have imported torch: importing it and its compiler is most of what such a process
 costs. Two servers take turns, so a process and the next one differ in the seed of hashes and in where things lie, as processes
 of their own do. Nothing of Kiln is imported before the fork.
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).parent
-PRELOADED = ("torch", "torch._dynamo")
+PRELOADED = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._functorch.partitioners", "torch._inductor.compiler_bisector")
 
 
 class Server:
