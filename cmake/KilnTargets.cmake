@@ -5,16 +5,6 @@ function(kiln_library name)
   target_link_libraries(${name} PUBLIC kiln_settings ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
 endfunction()
 
-# kiln_optimised(TARGET…): where tests under sanitizers spend their time. All else takes longer to optimise there than to run
-# as it is.
-function(kiln_optimised)
-  if(KILN_SANITIZE)
-    foreach(target ${ARGN})
-      target_compile_options(${target} PRIVATE -O1)
-    endforeach()
-  endif()
-endfunction()
-
 # kiln_embed(TARGET NAMESPACE FILES…): compiles texts of this folder into TARGET (Embed.cmake says under which names).
 function(kiln_embed target namespace)
   set(files)
