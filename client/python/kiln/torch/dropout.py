@@ -78,7 +78,6 @@ def _draw_by_shape(graph: fx.Graph, node: fx.Node) -> None:
         return
     with graph.inserting_before(node):
         mask = node_of(graph, draw_mask, (tuple(value.shape), value.stride(), share), value.to(torch.bool))
-        drawn = graph.call_function(aten._to_copy.default, (mask,), {"dtype": value.dtype})
-    drawn.meta["val"] = value
+        drawn = node_of(graph, aten._to_copy.default, (mask,), value, dtype=value.dtype)
     node.replace_all_uses_with(drawn)
     graph.erase_node(node)

@@ -38,9 +38,7 @@ def pool(x, kernel, positions, samples):
 def starts(samples, extent: int, size: int, count: int):
     """Where windows begin along one dim: [batch, channels, count]."""
     last = extent - size
-    if count == 1:
-        return torch.full_like(samples, last, dtype=torch.int64).unsqueeze(-1)
-    alpha = torch.full((), last, dtype=samples.dtype) / (count - 1)  # rounded to their dtype
+    alpha = torch.full((), last, dtype=samples.dtype) / max(count - 1, 1)  # rounded to their dtype
     numbers = torch.arange(count, device=samples.device)
     spread = ((numbers + samples.unsqueeze(-1)) * alpha).to(torch.int64) - (samples * alpha).to(torch.int64).unsqueeze(-1)
     return torch.where(numbers == count - 1, last, spread)

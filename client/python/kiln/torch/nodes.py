@@ -8,8 +8,8 @@ from typing import Callable
 from torch import fx
 
 
-def node_of(graph: fx.Graph, target: Callable, arguments: tuple, value) -> fx.Node:
-    node = graph.call_function(target, arguments)
+def node_of(graph: fx.Graph, target: Callable, arguments: tuple, value, **keywords) -> fx.Node:
+    node = graph.call_function(target, arguments, keywords)
     node.meta["val"] = value
     return node
 

@@ -15,19 +15,19 @@ from .partition import is_view
 from .rows import row_of
 
 aten = torch.ops.aten
-HALVES = (torch.bfloat16, torch.float16)
 
 
 def correct_statistics(graph: fx.Graph) -> None:
     """Says in the graph what torch's kernels give. Who is no norm's gradient reads what torch says."""
     for node in [n for n in graph.nodes if row_of(n.target).gives_statistics]:
         given = {name: value.meta["val"] for name, value in named_arguments(node).items() if isinstance(value, fx.Node)}
-        if given["input"].device.type == "cpu" and given["input"].dtype in HALVES:
+        if given["input"].device.type == "cpu":
             _correct(node, _statistics_of(given))
 
 
 def _statistics_of(given: dict) -> tuple:
-    """Dtypes of results but the first: mean and reciprocal deviation, and new running statistics where there are any."""
+    """Dtypes of results but the first: mean and reciprocal deviation, and new running statistics where there are any. Torch's kernels
+    take parameters of the input's dtype, and f32 ones of halves."""
     x, running = given["input"].dtype, given.get("running_mean")
     parameters = {given[name].dtype for name in ("weight", "bias", "running_mean", "running_var") if name in given}
     own = torch.float32 if parameters - {x} else x
@@ -54,8 +54,7 @@ def _set_dtype(node: fx.Node, dtype: torch.dtype) -> None:
     if not readers:
         return
     with node.graph.inserting_after(node):
-        as_said = node_of(node.graph, aten._to_copy.default, (node,), said)
-    as_said.kwargs = {"dtype": said.dtype}
+        as_said = node_of(node.graph, aten._to_copy.default, (node,), said, dtype=said.dtype)
     for reader in readers:
         reader.replace_input_with(node, as_said)
 

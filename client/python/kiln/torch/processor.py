@@ -1,4 +1,4 @@
-"""What the processor has that graphs are built for: this machine's, as torch says, unless another target is named."""
+"""What this machine's processor has, as torch says, and what the one has that graphs are built for."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import torch
 
 from .scoped import set_within
 
-# The features that this package asks for, by torch's names, and the words of a target's name that say that it has them.
-WORDS = {"avx2": ("v3", "v4"), "avx512_f": ("v4",), "avx512_bf16": ("bf16", "amx"), "amx_tile": ("amx",)}
 _elsewhere = contextvars.ContextVar("elsewhere", default="")
 
 
 def of_target(name: str):
-    """Within, it is the target's, like "x86-64-v4-amx"."""
+    """Within, graphs are built for the target, like "x86-64-v4-amx"."""
     return set_within(_elsewhere, name)
 
 
 def has(feature: str) -> bool:
-    """Whether the processor has it."""
+    """Whether this machine's processor has it; the name is torch's, like "avx512_bf16"."""
+    return bool(_capabilities().get(feature))
+
+
+def builds_for_amx() -> bool:
+    """Whether graphs are built for a processor that has AMX: this machine's, unless another target is named."""
     name = _elsewhere.get()
-    return any(word in name.split("-") for word in WORDS[feature]) if name else bool(_capabilities().get(feature))
+    return "amx" in name.split("-") if name else has("amx_tile")
 
 
 @functools.cache
@@ -30,4 +33,4 @@ def _capabilities() -> dict:
     return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
 
 
-__all__ = ["has", "of_target"]
+__all__ = ["builds_for_amx", "has", "of_target"]

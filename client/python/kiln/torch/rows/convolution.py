@@ -29,9 +29,9 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
 
 
 def is_torchs(dtype: torch.dtype) -> bool:
-    """Whether `convolution: auto` leaves those of the dtype to torch: oneDNN's of halves use AMX where there is any. Elsewhere Kiln's
-    are the faster ones."""
-    return dtype in (torch.bfloat16, torch.float16) and processor.has("amx_tile")
+    """Whether `convolution: auto` leaves those of the dtype to torch: oneDNN's of halves use AMX where there is any. Where they
+    were timed without it (docs/performance.md), Kiln's take less time."""
+    return dtype in (torch.bfloat16, torch.float16) and processor.builds_for_amx()
 
 
 def check(tensor: torch.Tensor, weight: torch.Tensor, attributes: dict) -> None:

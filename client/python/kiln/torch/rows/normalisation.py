@@ -19,7 +19,7 @@ def norm(b: Builder, name: str, node, operands: tuple, **attributes) -> tuple:
     wide = common_dtype(x, *parameters)
     kept = [(statistics_dtype(wide), shape) for _, shape in statistics]
     y, *values = b.ops(name, (b.cast(x, wide), *parameters), [(wide, shape), *kept], **attributes)
-    return b.cast(y, dtype), *(b.cast(value, dtype) for value, (dtype, _) in zip(values, statistics))
+    return b.cast(y, dtype), *(b.cast(value, said) for value, (said, _) in zip(values, statistics))
 
 
 def common_dtype(x: Value, *parameters: Value | None) -> str:
@@ -61,16 +61,16 @@ def group_norm(b, node):
 def group_norm_backward(b, node):
     grad, x, mean, rstd, weight, images, channels, _, groups, _ = node.args
     require(all(isinstance(n, int) for n in (images, channels, groups)), "a batch of a size that is not known")
-    x = b.value(x)
+    x, weight = b.value(x), b.optional(weight)
     wide, grouped = statistics_dtype(x.dtype), (images, groups, channels // groups, math.prod(x.shape[2:]))
     require(images > 0 and math.prod(grouped[2:]) > 0, "a gradient of nothing")
     grad, in_groups = (b.reshape(b.cast(v, wide), grouped) for v in (b.value(grad), x))
     mean, rstd = (b.reshape(b.cast(b.value(v), wide), (images, groups, 1, 1)) for v in (mean, rstd))
     along = b.pointwise("mul", grad, b.pointwise("mul", b.pointwise("sub", in_groups, mean), rstd))
-    dtype = x.dtype if weight is None else b.value(weight).dtype
+    dtype = common_dtype(x, weight)
     parameters = [b.cast(b.reshape(b.reduce("sum", v, [0, 3], False), (channels,)), dtype) for v in (along, grad)]
     if weight is not None:
-        grad = b.pointwise("mul", grad, b.reshape(b.cast(b.value(weight), wide), (1, groups, grouped[2], 1)))
+        grad = b.pointwise("mul", grad, b.reshape(b.cast(weight, wide), (1, groups, grouped[2], 1)))
     # A group is a layer whose weights are in the gradient already.
     types = [(wide, grouped), (wide, grouped[2:]), (wide, grouped[2:])]
     of_x, *_ = b.ops("layer_norm_backward", (grad, in_groups, mean, rstd, None), types, normalized_rank=2)
