@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "frontend/infer/builder.h"
+#include "frontend/ops/asked_product.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
 #include "frontend/ops/index_math.h"
-#include "frontend/ops/row_products.h"
 #include "frontend/ops/rules.h"
 
 namespace kiln {
@@ -37,106 +37,67 @@ Expected<TensorType> product_type(const OpContext& context, size_t first) {
 
 using Line = ElementEvaluator::Line;
 
-/// The row of a and the column of b whose product is element `index` of a @ b; `result` has the product's extents.
-std::pair<Line, Line> factors(const ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index) {
-  const auto matrix_base = [&](ValueId operand) {  // where the operand's matrix for this batch index begins
-    const std::vector<int64_t>& extents = e.extents(operand);
-    const size_t extra = e.extents(result).size() - extents.size();
-    int64_t base = 0;
-    for (size_t d = 0; d + 2 < extents.size(); ++d) {
-      if (extents[d] != 1) base += coordinate(e, result, index, d + extra) * e.strides(operand)[d];
-    }
-    return base;
-  };
-  const int64_t n = e.extents(b).back(), k = e.extents(a).back();
-  const int64_t m = e.extents(a)[e.extents(a).size() - 2];
-  const int64_t row = matrix_base(a) + index / n % m * k;
-  const int64_t column = matrix_base(b) + index % n;
-  return {{a, row, 1, k}, {b, column, n, k}};
-}
+/// The matrices of a and b whose product has element `index` of a @ b; `result` has the product's extents.
+struct Factors {
+  Factors(const ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index)
+      : a(a), b(b), n(e.extents(b).back()), k(e.extents(a).back()) {
+    const auto base = [&](ValueId operand) {
+      const std::vector<int64_t>& extents = e.extents(operand);
+      const size_t extra = e.extents(result).size() - extents.size();
+      int64_t at = 0;
+      for (size_t d = 0; d + 2 < extents.size(); ++d) {
+        if (extents[d] != 1) at += coordinate(e, result, index, d + extra) * e.strides(operand)[d];
+      }
+      return at;
+    };
+    a_base = base(a), b_base = base(b);
+  }
+  Line row(int64_t number) const { return {a, a_base + number * k, 1, k}; }
+  Line column(int64_t number) const { return {b, b_base + number, n, k}; }
+
+  ValueId a, b;
+  int64_t n, k, a_base, b_base;
+};
+
+int64_t rows_of(const ElementEvaluator& e, ValueId a) { return e.extents(a)[e.extents(a).size() - 2]; }
 
 double product_element(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, int64_t index) {
-  const auto [row, column] = factors(e, a, b, result, index);
-  return e.dot(row, column);
+  const Factors factors(e, a, b, result, index);
+  return e.dot(factors.row(index / factors.n % rows_of(e, a)), factors.column(index % factors.n));
 }
 
-/// The rows (or columns) that some elements of a product need, each once, and which of them each element needs.
-struct Side {
-  std::vector<Line> lines;
-  std::vector<size_t> of_element;
-  std::vector<size_t> place;  // of each row: one more than its place in `lines`; 0: not needed yet
-
-  explicit Side(int64_t extent) : place(static_cast<size_t>(extent), 0) {}
-  void add(int64_t number, const Line& line) {
-    size_t& known = place[static_cast<size_t>(number)];
-    if (known == 0) {
-      lines.push_back(line);
-      known = lines.size();
+void multiply(ElementEvaluator& e, const Factors& factors, const AskedProduct& asked, std::span<double> out) {
+  constexpr size_t k_most_in_vain = 16;  // products that nobody asked for, to one that is: blocks are that much faster
+  const NeededLines &rows = asked.rows, &columns = asked.columns;
+  if (rows.numbers().size() * columns.numbers().size() > k_most_in_vain * asked.places.size()) {
+    for (size_t i = 0; i < asked.places.size(); ++i) {
+      out[asked.places[i]] = e.dot(factors.row(rows.number_of(i)), factors.column(columns.number_of(i)));
     }
-    of_element.push_back(known - 1);
+    return;
   }
-};
-
-/// The elements of one matrix product that are asked for.
-struct AskedProduct {
-  Side rows, columns;
-  std::vector<size_t> places;  // in what is asked
-};
-
-/// Computes products of blocks of rows and columns: for where these come again and again.
-void dense_products(ElementEvaluator& e, const Side& left, const Side& right, std::span<double> out) {
-  constexpr size_t k_block_elements = size_t{1} << 22;  // 32 MiB
-  const auto k = static_cast<size_t>(left.lines.front().count);
-  const size_t most = std::max<size_t>(k_block_elements / std::max<size_t>(k, 1), 4);
-  std::vector<double> rows, columns, products;
-  for (size_t c = 0; c < right.lines.size(); c += most) {
-    const auto column_lines = std::span(right.lines).subspan(c, std::min(most, right.lines.size() - c));
-    columns.resize(column_lines.size() * k);
-    e.read_lines(column_lines, columns.data());
-    for (size_t r = 0; r < left.lines.size(); r += most) {
-      const auto row_lines = std::span(left.lines).subspan(r, std::min(most, left.lines.size() - r));
-      rows.resize(row_lines.size() * k);
-      e.read_lines(row_lines, rows.data());
-      products.resize(row_lines.size() * column_lines.size());
-      row_products(rows.data(), row_lines.size(), columns.data(), column_lines.size(), k, products.data());
-      for (size_t i = 0; i < out.size(); ++i) {
-        const size_t row = left.of_element[i] - r, column = right.of_element[i] - c;  // huge where it is before
-        if (row < row_lines.size() && column < column_lines.size())
-          out[i] = products[row * column_lines.size() + column];
-      }
-    }
-  }
+  const auto reads = [&](Line (Factors::*line)(int64_t) const) {
+    return [&, line](std::span<const int64_t> numbers, double* elements) {
+      std::vector<Line> lines;
+      for (const int64_t number : numbers) lines.push_back((factors.*line)(number));
+      e.read_lines(lines, elements);
+    };
+  };
+  multiply_blocks(asked, static_cast<size_t>(factors.k), reads(&Factors::row), reads(&Factors::column), out);
 }
 
 void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, std::span<const int64_t> indices,
                       std::span<double> out) {
-  const int64_t m = e.extents(a)[e.extents(a).size() - 2], n = e.extents(b).back();
-  std::map<int64_t, AskedProduct> matrices;  // of the batch
+  const int64_t m = rows_of(e, a), n = e.extents(b).back();
+  std::map<int64_t, std::pair<Factors, AskedProduct>> matrices;  // of the batch
   for (size_t i = 0; i < indices.size(); ++i) {
-    auto matrix = matrices.find(indices[i] / (m * n));
-    if (matrix == matrices.end()) {
-      matrix = matrices.emplace(indices[i] / (m * n), AskedProduct{Side(m), Side(n), {}}).first;
+    const int64_t matrix = indices[i] / (m * n);
+    auto found = matrices.find(matrix);
+    if (found == matrices.end()) {
+      found = matrices.emplace(matrix, std::pair(Factors(e, a, b, result, indices[i]), AskedProduct())).first;
     }
-    AskedProduct& asked = matrix->second;
-    const auto [row, column] = factors(e, a, b, result, indices[i]);
-    asked.rows.add(indices[i] / n % m, row);
-    asked.columns.add(indices[i] % n, column);
-    asked.places.push_back(i);
+    found->second.second.add(indices[i] / n % m, indices[i] % n, i);
   }
-  for (const auto& [matrix, asked] : matrices) {
-    const Side &rows = asked.rows, &columns = asked.columns;
-    std::vector<double> elements(asked.places.size());
-    constexpr size_t k_most_in_vain =
-        16;  // products that nobody asked for, to one that is: the loop is that much faster
-    if (rows.lines.size() * columns.lines.size() <= k_most_in_vain * elements.size()) {
-      dense_products(e, rows, columns, elements);
-    } else {
-      for (size_t i = 0; i < elements.size(); ++i) {
-        elements[i] = e.dot(rows.lines[rows.of_element[i]], columns.lines[columns.of_element[i]]);
-      }
-    }
-    for (size_t i = 0; i < elements.size(); ++i) out[asked.places[i]] = elements[i];
-  }
+  for (const auto& [matrix, asked] : matrices) multiply(e, asked.first, asked.second, out);
 }
 
 Expected<Types> infer_matmul(const OpContext& context) {

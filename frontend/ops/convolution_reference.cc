@@ -1,11 +1,10 @@
 #include "frontend/ops/convolution_reference.h"
 
-#include <algorithm>
 #include <map>
 
 #include "frontend/kernel/affine.h"
+#include "frontend/ops/asked_product.h"
 #include "frontend/ops/index_math.h"
-#include "frontend/ops/row_products.h"
 
 namespace kiln {
 
@@ -39,7 +38,7 @@ class Convolution {
     m_dilation = integers_of(node.attributes, "dilation");
   }
 
-  /// Where element `index` of the result stands in the products of matrices, one of each group.
+  /// Where element `index` of the result stands in the product of matrices of its group.
   struct Place {
     int64_t group, row, column;
   };
@@ -53,8 +52,7 @@ class Convolution {
         break;
     }
     const int64_t columns = m_channels * product(m_kernel), filter = index / columns;
-    const int64_t group = filter / m_filters;
-    return {group, filter, group * columns + index % columns};
+    return {filter / m_filters, filter % m_filters, index % columns};
   }
 
   int64_t length() const {
@@ -69,42 +67,42 @@ class Convolution {
     return m_batch * product(m_positions);
   }
 
-  void read_row(int64_t row, double* out) const {
+  void read_row(int64_t group, int64_t row, double* out) const {
     const int64_t kernel = product(m_kernel), positions = product(m_positions);
     switch (m_which) {
       case ConvolutionResult::out:
-        for (int64_t i = 0; i < length(); ++i) out[i] = e.at(m_weight, row * length() + i);
+        for (int64_t i = 0; i < length(); ++i) out[i] = e.at(m_weight, (group * m_filters + row) * length() + i);
         return;
       case ConvolutionResult::input_gradient:
         for (int64_t i = 0; i < length(); ++i) {
-          const int64_t filter = row / m_channels * m_filters + i / kernel;
-          out[i] = e.at(m_weight, (filter * m_channels + row % m_channels) * kernel + i % kernel);
+          const int64_t filter = group * m_filters + i / kernel;
+          out[i] = e.at(m_weight, (filter * m_channels + row) * kernel + i % kernel);
         }
         return;
       case ConvolutionResult::weight_gradient:
         for (int64_t i = 0; i < length(); ++i) {
-          out[i] = e.at(m_out, (i / positions * m_filters * m_groups + row) * positions + i % positions);
+          out[i] = e.at(m_out, ((i / positions * m_groups + group) * m_filters + row) * positions + i % positions);
         }
     }
   }
 
-  void read_column(int64_t column, double* out) const {
+  void read_column(int64_t group, int64_t column, double* out) const {
     const int64_t kernel = product(m_kernel), positions = product(m_positions), extents = product(m_extents);
-    const int64_t channels = m_channels * m_groups;
     switch (m_which) {
       case ConvolutionResult::out:
         return read_seen(
-            m_x, column / positions * m_channels, m_channels, extents,
+            m_x, (column / positions * m_groups + group) * m_channels, m_channels, extents,
             [&](int64_t k) { return source_of(column % positions, k); }, out);
       case ConvolutionResult::input_gradient:
         return read_seen(
-            m_out, column / extents * m_filters, m_filters, positions,
+            m_out, (column / extents * m_groups + group) * m_filters, m_filters, positions,
             [&](int64_t k) { return position_of(column % extents, k); }, out);
       case ConvolutionResult::weight_gradient:
         for (int64_t o = 0; o < positions; ++o) {
           const int64_t at = source_of(o, column % kernel);
           for (int64_t n = 0; n < m_batch; ++n) {
-            out[n * positions + o] = at == k_outside ? 0 : e.at(m_x, (n * channels + column / kernel) * extents + at);
+            const int64_t plane = (n * m_groups + group) * m_channels + column / kernel;
+            out[n * positions + o] = at == k_outside ? 0 : e.at(m_x, plane * extents + at);
           }
         }
     }
@@ -112,10 +110,9 @@ class Convolution {
 
  private:
   Place place_in_image(int64_t index, int64_t rows_of_group, int64_t pixels) const {
-    const int64_t row = index / pixels % (rows_of_group * m_groups),
-                  image = index / (pixels * rows_of_group * m_groups);
-    const int64_t group = row / rows_of_group;
-    return {group, row, (image * m_groups + group) * pixels + index % pixels};
+    const int64_t row = index / pixels % (rows_of_group * m_groups);
+    const int64_t image = index / (pixels * rows_of_group * m_groups);
+    return {row / rows_of_group, row % rows_of_group, image * pixels + index % pixels};
   }
 
   /// What lies under the elements of the kernel in `count` planes of a tensor, from plane `first` on: `place_of` says where
@@ -166,49 +163,6 @@ class Convolution {
   std::vector<int64_t> m_extents, m_kernel, m_positions, m_stride, m_padding, m_dilation;
 };
 
-/// The rows (or columns) that some elements need, each once.
-struct Lines {
-  std::vector<int64_t> numbers;
-  std::vector<size_t> of_element;
-  std::map<int64_t, size_t> place;
-
-  void add(int64_t number) {
-    const auto [found, is_new] = place.try_emplace(number, numbers.size());
-    if (is_new) numbers.push_back(number);
-    of_element.push_back(found->second);
-  }
-};
-
-struct AskedWindows {
-  Lines rows, columns;
-  std::vector<size_t> places;  // in what is asked
-};
-
-/// Products of blocks of rows and columns: what nobody asked for of a block costs little beside reading its lines.
-void multiply(const Convolution& convolution, const AskedWindows& asked, std::span<double> out) {
-  constexpr size_t k_block_elements = size_t{1} << 21;  // 16 MiB
-  const auto length = static_cast<size_t>(convolution.length());
-  const size_t most = std::max<size_t>(k_block_elements / std::max<size_t>(length, 1), 4);
-  const std::vector<int64_t>&rows = asked.rows.numbers, &columns = asked.columns.numbers;
-  std::vector<double> left, right, products;
-  for (size_t c = 0; c < columns.size(); c += most) {
-    const size_t width = std::min(most, columns.size() - c);
-    right.resize(width * length);
-    for (size_t i = 0; i < width; ++i) convolution.read_column(columns[c + i], right.data() + i * length);
-    for (size_t r = 0; r < rows.size(); r += most) {
-      const size_t height = std::min(most, rows.size() - r);
-      left.resize(height * length);
-      for (size_t i = 0; i < height; ++i) convolution.read_row(rows[r + i], left.data() + i * length);
-      products.resize(height * width);
-      row_products(left.data(), height, right.data(), width, length, products.data());
-      for (size_t i = 0; i < asked.places.size(); ++i) {
-        const size_t row = asked.rows.of_element[i] - r, column = asked.columns.of_element[i] - c;  // huge: before
-        if (row < height && column < width) out[asked.places[i]] = products[row * width + column];
-      }
-    }
-  }
-}
-
 }  // namespace
 
 double convolution_element(ConvolutionResult which, ElementEvaluator& e, const Graph& graph, NodeId id, int64_t index) {
@@ -220,15 +174,20 @@ double convolution_element(ConvolutionResult which, ElementEvaluator& e, const G
 void convolution_elements(ConvolutionResult which, ElementEvaluator& e, const Graph& graph, NodeId id,
                           std::span<const int64_t> indices, std::span<double> out) {
   const Convolution convolution(which, e, graph.node(id));
-  std::map<int64_t, AskedWindows> groups;
+  std::map<int64_t, AskedProduct> groups;
   for (size_t i = 0; i < indices.size(); ++i) {
     const Convolution::Place place = convolution.place_of(indices[i]);
-    AskedWindows& asked = groups[place.group];
-    asked.rows.add(place.row);
-    asked.columns.add(place.column);
-    asked.places.push_back(i);
+    groups[place.group].add(place.row, place.column, i);
   }
-  for (const auto& [group, asked] : groups) multiply(convolution, asked, out);
+  const auto length = static_cast<size_t>(convolution.length());
+  for (const auto& [group, asked] : groups) {
+    const auto reads = [&, group = group](void (Convolution::*read)(int64_t, int64_t, double*) const) {
+      return [&, group, read](std::span<const int64_t> numbers, double* lines) {
+        for (size_t i = 0; i < numbers.size(); ++i) (convolution.*read)(group, numbers[i], lines + i * length);
+      };
+    };
+    multiply_blocks(asked, length, reads(&Convolution::read_row), reads(&Convolution::read_column), out);
+  }
 }
 
 }  // namespace kiln
