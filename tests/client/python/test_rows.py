@@ -297,6 +297,8 @@ CASES = {
     "looks at memory": (lambda x: (aten.as_strided(x * 2, [2, 3], [1, 4]) + 1, aten.as_strided((x * 2).t(), [5, 2], [2, 2], 1) + 1, aten.as_strided(x + 1, [3, 0, 2], [1, 1, 1]), aten.as_strided(x, [], [], 7) * 3),
                         lambda: [f32(3, 4)]),
     "writes to memory": (lambda x, y: (aten.as_strided_scatter(x * 2, y, [2, 3], [1, 4]), aten.as_strided_scatter((x * 2).t(), y, [2, 3], [3, 1], 2)), lambda: [f32(3, 4), f32(2, 3)]),
+    "filled and cut": (lambda x, v: (aten.fill(x, v), *aten.unsafe_split(x, 2, 1), *aten.unsafe_split_with_sizes(x, [1, 2]), aten.true_divide(x, v)), lambda: [f32(3, 5), torch.tensor(2.5)]),
+    "writes along dims that stand apart": (lambda x, i, j, v: (aten.index_put(x, [i, None, j], v), aten.index_put(x, [None, i, None, j], v[:, :, :4, :6], True)), lambda: [f32(4, 5, 6, 7), torch.tensor([0, -1, 2]), torch.tensor([[3], [5]]), f32(2, 3, 5, 7)]),
     "histograms": (lambda x: (aten.histc(x, 7, -1, 2), aten.histc(x * 3, 4, 0, 3), aten.histc(x.round(), 3, 0, 2)), lambda: [torch.cat([torch.randn(50).to(torch.float32), torch.tensor([torch.nan, torch.inf, -1.0, 2.0])])]),
     "sign of truths": (of_one("sgn"), lambda: [flag(9)]),
     **{f"bags {mode} {padding}": (bags(mode, padding), lambda: [f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9, 12])]) for mode in (0, 1, 2) for padding in (-1, 2)},

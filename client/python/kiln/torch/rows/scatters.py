@@ -112,9 +112,8 @@ def replication_pad_backward(b, node):
     grad = b.cast(grad, statistics_dtype(dtype))
     for dim, low in zip(reversed(range(len(shape))), padding[::2]):
         extents = (grad.shape[dim], shape[dim])
-        require(all(isinstance(e, int) for e in extents), "a symbolic extent")
         places = ascending(b, "i64", extents[:1], start=-low)
-        places = b.pointwise("minimum", b.pointwise("maximum", places, b.full(0, "i64")), b.full(extents[1] - 1, "i64"))
+        places = b.pointwise("minimum", b.pointwise("maximum", places, b.full(0, "i64")), b.extent(extents[1] - 1, "i64"))
         whole = (*grad.shape[:dim], extents[1], *grad.shape[dim + 1 :])
         grad = b.op("index_add", (b.full(0, grad.dtype, whole), places, grad), grad.dtype, whole, dim=dim)
     return b.cast(grad, dtype)
