@@ -136,10 +136,13 @@ Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
   const Dim length = end - start;
   if (step == 1) return length;
   if (length.is_constant()) return Dim((length.constant() + step - 1) / step);
-  const std::optional<Dim> steps = length.divided_by(Dim(step));
-  if (steps) return *steps;
-  return invalid_argument("{}: length {} is not known to be divisible by step {}", context.op.name, length.to_string(),
-                          step);
+  // Rounded up, which the constant term alone decides where all others are whole steps.
+  const Dim::Term& last = length.terms().back();
+  const int64_t rest = last.symbols.empty() ? (last.coefficient % step + step) % step : 0;
+  const Dim rounded = rest == 0 ? length : length + Dim(step - rest);
+  if (const std::optional<Dim> steps = rounded.divided_by(Dim(step))) return *steps;
+  return invalid_argument("{}: length {} is not known to be a whole number of steps of {}", context.op.name,
+                          length.to_string(), step);
 }
 
 Expected<Types> infer_same(const OpContext& context) {

@@ -135,6 +135,104 @@ def test_extents_less_a_number_are_kilns(name, capfd):
     assert kiln.stats()["fallback_ops"] == {} and "in torch" not in capfd.readouterr().err
 
 
+def turned(x):
+    return torch.roll(x, 2, 1) * 2, torch.roll(x, (-3, 30), (1, 2)) * 2, torch.roll(x, x.shape[1] // 2, 1) * 2, torch.roll(x, 3) * 2
+
+
+def read(x, i, j):
+    return x[i] * 2, x[:, j] * 2, x[i, j] * 2, x[i, :, j - 1] * 2, x[:, [-1, 0]] * 2, torch.take(x, j) * 2, x[torch.arange(x.shape[0]), 1] * 2
+
+
+def read_of(size):
+    return torch.randn(size, size + 1, size + 2), torch.randint(-size, size, (7,)), torch.randint(0, size, (7,))
+
+
+def written(x, y, i, j):
+    apart, inner = x * 2, x * 2
+    apart[i, :, j], inner[:, i] = y[:, 0], y[:1]
+    return torch.index_put(x, (i,), y), torch.index_put(x, (i, j), y[:1], True), apart, inner
+
+
+def filled(x, y, i, j):
+    return torch.index_fill(x, 1, i, 2.5), x.put(j, y[:1, 0], accumulate=True), torch.fill(y, x.sum()) * y
+
+
+def written_of(size):
+    places = torch.stack([torch.randperm(size)[:1], torch.randint(0, size, (1,))])
+    return torch.randn(size, size + 1, size + 2), torch.randn(size + 1, size + 2), *places
+
+
+def resized(x, y):
+    return (F.interpolate(x, scale_factor=2) * 2, F.interpolate(x, size=y.shape[2:], mode="bilinear") + y, F.interpolate(y, scale_factor=0.5) * 2,
+            F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=True) * 2, F.interpolate(x, size=(4, 4), mode="nearest-exact") * 2)  # fmt: skip
+
+
+def images_of(size):
+    return torch.randn(2, 3, size, size + 1), torch.randn(2, 3, 2 * size - 1, size + 3)
+
+
+def averaged(x):
+    return (F.avg_pool2d(x, 3, 1, 1, count_include_pad=False) * 2, F.avg_pool2d(x, 3, 2, 1) * 2,
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False) * 2, F.avg_pool2d(x, 2, 3, ceil_mode=True) * 2,
+            F.avg_pool2d(x, 3, 2, 1, divisor_override=5) * 2, F.adaptive_avg_pool2d(x, (3, None)) * 2, F.adaptive_avg_pool2d(x, (1, 2)) * 2)  # fmt: skip
+
+
+def highest(x):
+    return (F.max_pool2d(x, 3, 2, 1, ceil_mode=True) * 2, F.max_pool2d(x, 2, 3, ceil_mode=True) * 2, F.adaptive_max_pool2d(x, 3) * 2,
+            *F.adaptive_max_pool2d(x, (1, 2), return_indices=True))  # fmt: skip
+
+
+def cut(x):
+    return (x[:, ::2] * 2, x[1:, 1::3] * 2, torch.unsafe_split(x, 2, 2)[1] * 2, x.unfold(1, 4, 2) * 2,
+            F.glu(x, 2) * 2, F.group_norm(x.transpose(1, 2), 3))  # fmt: skip
+
+
+def in_pieces(x, y):
+    """Of what torch takes apart with sizes that it computes."""
+    around = F.pad(x, (2, 1, 1, 2), "reflect"), F.pad(x, (1, 2, 2, 1), "replicate")
+    return (*(each * 2 for each in around), F.pixel_shuffle(torch.cat([x, x[:, :1]], 1), 2) * 2, F.mse_loss(x, y), F.smooth_l1_loss(x, y)[None])
+
+
+VARIED = {
+    "turned": (turned, lambda size: [torch.randn(2, size, size + 1)]),
+    "read": (read, read_of),
+    "written": (written, written_of),
+    "filled": (filled, written_of),
+    "resized": (resized, images_of),
+    "averaged": (averaged, lambda size: images_of(size)[:1]),
+    "highest": (highest, lambda size: images_of(size)[:1]),
+    "in pieces": (in_pieces, lambda size: [torch.randn(2, 3, size, size + 1) for _ in range(2)]),
+    "cut": (cut, lambda size: [torch.randn(size, 2 * size + 1, 6)]),
+}
+
+
+def results_and_gradients(function, tensors):
+    leaves = [each for each in tensors if each.is_floating_point()]
+    outs = function(*tensors)
+    torch.manual_seed(1)
+    loss = sum((out * torch.randn_like(out)).sum() for out in outs if out.is_floating_point())
+    return *outs, *torch.autograd.grad(loss, leaves)
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_rows_take_sizes_that_change(name, capfd):
+    torch._dynamo.reset()
+    function, make = VARIED[name]
+    compiled = torch.compile(function, backend="kiln")
+    for size in (6, 9, 3):
+        tensors = [each.requires_grad_() if each.is_floating_point() else each for each in make(size)]
+        for tensor, other in zip(tensors, make(size + 1)):
+            for dim in range(tensor.dim()):
+                if tensor.shape[dim] != other.shape[dim]:
+                    torch._dynamo.mark_dynamic(tensor, dim)
+        for ours, theirs in zip(*(results_and_gradients(run, tensors) for run in (compiled, function))):
+            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    stats = kiln.stats()
+    assert stats["fallback_ops"] == {} and stats["checks_failed"] == 0 and stats["graphs"] < 6, (stats, kiln.explain())
+    assert "in torch" not in capfd.readouterr().err
+
+
 def test_further_steps_of_training_are_generated_once_for_a_range():
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(40, 96, bias=False), torch.nn.GELU(), torch.nn.Linear(96, 40, bias=False))

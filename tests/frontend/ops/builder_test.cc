@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "frontend/infer/bind_symbols.h"
+#include "frontend/ops/attributes.h"
 
 namespace kiln {
 namespace {
@@ -111,6 +112,23 @@ TEST_F(BuilderTest, positions_of_windows_are_said_and_guarded_where_a_stride_may
   graph.set_outputs({y});
   for (const int64_t right : {7, 8}) EXPECT_TRUE(bind_symbols(graph, std::vector<int64_t>{right, 3}).ok());
   for (const int64_t wrong : {6, 9}) EXPECT_FALSE(bind_symbols(graph, std::vector<int64_t>{wrong, 3}).ok());
+}
+
+TEST_F(BuilderTest, steps_of_a_slice_are_counted_where_symbols_say_only_whole_ones) {
+  const Dim extent = Dim::symbol(graph.add_symbol("s0")), steps = Dim::symbol(graph.add_symbol("q0"));
+  const ValueId x = input(DType::f32, {extent});
+  const auto attributes = [](const Dim& end) {
+    Attributes made = {{"dim", int64_t{0}}, {"step", int64_t{3}}};
+    made.emplace_back("end", extent_attribute(end));
+    return made;
+  };
+  EXPECT_THAT(error_of("slice", {x}, attributes(extent)).message(), HasSubstr("a whole number of steps of 3"));
+  const ValueId y = builder.op("slice", {x}, attributes(steps * Dim(3) - Dim(2)));
+  ASSERT_TRUE(builder.status().ok());
+  EXPECT_EQ(graph.type(y).to_string(), "f32[s1]");
+  graph.set_outputs({y});
+  for (const int64_t right : {7, 9}) EXPECT_TRUE(bind_symbols(graph, std::vector<int64_t>{right, 3}).ok());
+  EXPECT_FALSE(bind_symbols(graph, std::vector<int64_t>{6, 3}).ok());
 }
 
 TEST_F(BuilderTest, binding_symbols_replaces_them_everywhere_and_checks_guards) {

@@ -26,7 +26,7 @@ _NAMES = {
     "kiln.torch.write_back": "own_tensor write_back",
     "sympy.core.add": "Add",
     "sympy.core.mul": "Mul",
-    "sympy.core.numbers": "Half Integer NegativeOne One Rational Zero",
+    "sympy.core.numbers": "Float Half Integer NegativeOne One Rational Zero",
     "sympy.core.power": "Pow",
     "sympy.core.symbol": "Symbol",
     "torch":
@@ -88,7 +88,8 @@ _NAMES = {
     "torch.nn.parameter": "Parameter",
     "torch.serialization": "_get_layout",
     "torch.utils._ordered_set": "OrderedSet",
-    "torch.utils._sympy.functions": "CleanDiv FloorDiv Max Min Mod PythonMod",
+    "torch.utils._sympy.functions":
+        "CeilToInt CleanDiv FloatTrueDiv FloorDiv FloorToInt IntTrueDiv Max Min Mod PythonMod ToFloat TruncToInt",
 }
 
 NAMES = frozenset((module, name) for module, names in _NAMES.items() for name in names.split())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import operator
 import sys
 import types
@@ -42,7 +43,20 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _len_torch_dispatch_stack,
 )
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    CleanDiv,
+    FloatTrueDiv,
+    FloorDiv,
+    FloorToInt,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 
 VERSION = "2.13"
 
@@ -308,13 +322,24 @@ def stride_expression(stride: torch.SymInt) -> sympy.Expr:
 
 @functools.cache
 def functions_of_sizes() -> dict:
-    """What torch computes a size by, besides sums and products, of two sizes or more: what does the same with numbers."""
+    """What torch computes a size by, besides sums and products: what does the same with numbers."""
     return {FloorDiv: operator.floordiv, CleanDiv: operator.floordiv, Mod: operator.mod, PythonMod: operator.mod,
-            Max: torch.sym_max, Min: torch.sym_min}  # fmt: skip
+            Max: torch.sym_max, Min: torch.sym_min, TruncToInt: math.trunc, FloorToInt: math.floor, CeilToInt: math.ceil}  # fmt: skip
+
+
+def functions_of_numbers() -> dict:
+    """What torch computes of sizes that is no size, as the factor of a resized image is."""
+    return {sympy.Add: operator.add, sympy.Mul: operator.mul, ToFloat: torch.sym_float, IntTrueDiv: operator.truediv,
+            FloatTrueDiv: operator.truediv}  # fmt: skip
 
 
 def floor_quotient(over: sympy.Expr, under: sympy.Expr) -> sympy.Expr:
     return FloorDiv(over, under)
+
+
+def remainder(over: sympy.Expr, under: sympy.Expr) -> sympy.Expr:
+    """0 or more, and less than what it is divided by."""
+    return PythonMod(over, under)
 
 
 def differentiates_forward() -> bool:

@@ -9,6 +9,7 @@ has one, is a symbol of its own (text.symbols_of): s0 says what it is, or a tens
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from dataclasses import dataclass
 from typing import Callable, Sequence
@@ -19,6 +20,9 @@ import torch
 from . import compat
 from .text import Dim, Unsupported, as_polynomial, plain_symbol, symbols_of
 
+# What torch's functions of sizes are called where they are written, and do to numbers.
+_MEANINGS = {"Max": max, "Min": min, "Mod": operator.mod, "PythonMod": operator.mod, "TruncToInt": math.trunc, "FloorToInt": math.floor,
+             "CeilToInt": math.ceil, "ToFloat": float, "IntTrueDiv": operator.truediv, "FloatTrueDiv": operator.truediv}  # fmt: skip
 _READERS = {"extent": torch.Tensor.size, "stride": torch.Tensor.stride, "size": lambda size, _: int(size)}
 
 
@@ -153,7 +157,7 @@ class Layouts:
 
 def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
     """Of integers in the symbols' place: the result, lists and tuples whose leaves are polynomials with integer coefficients of these,
-    and of quotients, remainders, and the larger or smaller of some."""
+    and of quotients, remainders, the larger or smaller of some, and rounded numbers."""
     names = {symbol: sympy.Symbol(f"x{i}", integer=True) for i, symbol in enumerate(symbols)}
 
     def written(part) -> str:
@@ -162,7 +166,7 @@ def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
         return str(sympy.sympify(part).xreplace(names))
 
     source = f"lambda {', '.join(map(str, names.values()))}: {written(result)}"
-    return eval(source, {"Max": max, "Min": min, "Mod": operator.mod, "PythonMod": operator.mod})  # noqa: S307: of our own making
+    return eval(source, _MEANINGS)  # noqa: S307: of our own making
 
 
 def given(number: int) -> sympy.Symbol:

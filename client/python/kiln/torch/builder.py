@@ -26,13 +26,25 @@ def dim_of(extent) -> Dim:
     if isinstance(extent, int) and not isinstance(extent, bool):
         return extent
     if isinstance(extent, torch.SymInt):
-        return _expanded(compat.adapter().symbolic_expression(extent))
+        return expanded(compat.adapter().symbolic_expression(extent))
     raise Unsupported(f"{extent!r} is no extent")
 
 
-def _expanded(expression: sympy.Expr) -> Dim:
+def expanded(expression: Dim) -> Dim:
+    """One form of all that are equal as polynomials."""
     expression = sympy.expand(expression)
     return int(expression) if expression.is_Integer else expression
+
+
+def floor_quotient(over: Dim, under: Dim) -> Dim:
+    is_known = isinstance(over, int) and isinstance(under, int)
+    return over // under if is_known else expanded(compat.adapter().floor_quotient(over, under))
+
+
+def remainder(over: Dim, under: Dim) -> Dim:
+    """0 or more, and less than `under`."""
+    is_known = isinstance(over, int) and isinstance(under, int)
+    return over % under if is_known else expanded(compat.adapter().remainder(over, under))
 
 
 def dims_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
@@ -41,7 +53,7 @@ def dims_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
 
 def strides_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
     """As dims, of a tensor with elements; of one without, nothing reads them."""
-    return tuple(s if isinstance(s, int) else _expanded(compat.adapter().stride_expression(s)) for s in tensor.stride())
+    return tuple(s if isinstance(s, int) else expanded(compat.adapter().stride_expression(s)) for s in tensor.stride())
 
 
 def meta_of(node: fx.Node):
@@ -135,7 +147,18 @@ class Builder:
             return self.full(0, *type_of(node.meta["val"]))
         if not self._belongs(node):
             return self._add_input(node)
-        return self._rows[node.target].lower(self, node)
+        result = self._rows[node.target].lower(self, node)
+        if isinstance(result, Value):
+            return self._as_torch_says(result, node.meta.get("val"))
+        return tuple(map(self._as_torch_says, result, meta_of(node)))
+
+    def _as_torch_says(self, value: Value | None, tensor) -> Value | None:
+        """The value in the shape that torch gives it, which may rest on a guard of torch's that two extents of symbols are equal:
+        then that is a guard of the graph, too."""
+        if value is None or not isinstance(tensor, torch.Tensor) or all(isinstance(extent, int) for extent in value.shape):
+            return value
+        shape = dims_of(tensor)
+        return self.reshape(value, shape) if len(shape) == len(value.shape) else value
 
     def _add_input(self, node: fx.Node) -> Value:
         tensor = meta_of(node)
@@ -250,4 +273,5 @@ def dense_strides(shape) -> tuple:
     return tuple(reversed(strides))
 
 
-__all__ = ["Builder", "broadcast", "dense_strides", "dim_of", "is_alike", "is_dense", "meta_of", "tensor_operands", "type_of"]
+__all__ = ["Builder", "broadcast", "dense_strides", "dim_of", "expanded", "floor_quotient", "is_alike", "is_dense", "meta_of", "remainder",
+           "tensor_operands", "type_of"]  # fmt: skip

@@ -18,6 +18,7 @@ from .builder import dims_of, strides_of
 from .distributions import DISTRIBUTIONS
 from .encoder_layers import LAYERS
 from .fractional_pools import POOLS
+from .nodes import is_number
 from .partition import Partition, gives_nothing, is_free, is_view, partition, why_not
 from .pieces import Whole
 from .place import Place
@@ -47,10 +48,14 @@ def first_partition(graph: fx.Graph, place: Place) -> Partition:
 def _expand(node: fx.Node, place: Place) -> bool:
     """Puts the node's pieces in its place. False, and the graph is as it was, where they are not to be had."""
     pieces = pieces_of(node)
-    if pieces is None or any(not gives_nothing(n) and why_not(n, place) is not None for n in pieces.calls):
+    if pieces is None or any(not is_of_nobody(n) and why_not(n, place) is not None for n in pieces.calls):
         return False
     _splice(node, node.all_input_nodes, pieces)
     return True
+
+
+def is_of_nobody(node: fx.Node) -> bool:
+    return gives_nothing(node) or is_number(node)
 
 
 def pieces_of(node: fx.Node) -> Pieces | None:

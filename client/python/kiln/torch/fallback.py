@@ -17,15 +17,12 @@ from torch import fx
 from . import compat
 from .binding import given
 from .builder import dim_of, dims_of, is_alike, strides_of
-from .nodes import gives_view
+from .nodes import gives_view, is_number
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
 from .text import Unsupported, as_polynomial
 
 aten = torch.ops.aten
-
-_OPERATIONS = {sympy.Add: operator.add, sympy.Mul: operator.mul, sympy.Pow: operator.mul}
-
 
 def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
     """forward(*inputs, *sizes) -> outputs of the subgraph, which is part of `graph`. Raises Unsupported where an extent is not to
@@ -35,7 +32,7 @@ def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
     sizes = _Sizes(fallback, subgraph, list(copies.values()))
     inside = set(subgraph.nodes)
     for node in _wanted(graph, subgraph, inside, sizes):
-        if _is_size(node) and sizes.has(dim_of(node)):
+        if sizes.say(node):
             copies[node] = sizes.of(dim_of(node))
         elif (whole := _whole_in(node, inside)) is not None:
             copies[node] = _result_of(fallback, node, whole, copies)
@@ -76,7 +73,7 @@ def _is_done_with(value) -> bool:
 def _whole_in(node: fx.Node, inside: set) -> Whole | None:
     """What the node is a result of, where all of that is inside."""
     whole = whole_of(node)
-    is_whole = whole is not None and node in whole.results and all(n in inside or is_view(n) for n in whole.nodes)
+    is_whole = whole is not None and node in whole.results and all(n in inside or is_view(n) for n in whole.pieces)
     return whole if is_whole else None
 
 
@@ -96,6 +93,10 @@ class _Sizes:
     def has(self, dim) -> bool:
         return isinstance(dim, int) or (as_polynomial(dim).is_polynomial() and self._subgraph.binding.says(dim))
 
+    def say(self, node: fx.Node) -> bool:
+        """Whether the node is a size that the arguments say."""
+        return isinstance(node.meta.get("val"), torch.SymInt) and self.has(dim_of(node))
+
     def of(self, dim):
         """A node, or the number that it is. Raises Unsupported where the arguments do not say it."""
         if isinstance(dim, int):
@@ -105,16 +106,19 @@ class _Sizes:
         return self._value(self._subgraph.binding.of(dim))
 
     def _value(self, expression: sympy.Expr):
-        if expression.is_Integer:
-            return int(expression)
+        if expression.is_Number:
+            return int(expression) if expression.is_Integer else float(expression)
         if expression.is_Symbol:
             return self._read(expression)
         if expression.is_Pow:
             base, power = expression.args
-            parts = [self._value(base)] * int(power)
+            parts, operation = [self._value(base)] * int(power), operator.mul
         else:
+            adapter = compat.adapter()
+            operation = {**adapter.functions_of_sizes(), **adapter.functions_of_numbers()}[expression.func]
             parts = list(map(self._value, expression.args))
-        operation = _OPERATIONS.get(expression.func) or compat.adapter().functions_of_sizes()[expression.func]
+        if len(parts) == 1:
+            return self._fallback.call_function(operation, tuple(parts))
         return functools.reduce(lambda a, b: self._fallback.call_function(operation, (a, b)), parts)
 
     def _read(self, number: sympy.Symbol) -> fx.Node:
@@ -126,7 +130,7 @@ class _Sizes:
 
 
 def _belongs(node: fx.Node, inside: set) -> bool:
-    return node in inside or is_view(node) or (node.op == "call_function" and _is_size(node))
+    return node in inside or is_view(node) or (node.op == "call_function" and is_number(node))
 
 
 def _wanted(graph: fx.Graph, subgraph: Subgraph, inside: set, sizes: _Sizes) -> list[fx.Node]:
@@ -136,7 +140,7 @@ def _wanted(graph: fx.Graph, subgraph: Subgraph, inside: set, sizes: _Sizes) -> 
         if node not in wanted or node in arguments:
             continue
         result.append(node)
-        if _belongs(node, inside) and not (_is_size(node) and sizes.has(dim_of(node))):
+        if _belongs(node, inside) and not sizes.say(node):
             whole = _whole_in(node, inside)
             wanted.update(node.all_input_nodes if whole is None else whole.operands)
     return result[::-1]
@@ -151,7 +155,3 @@ def _stand_in(fallback: fx.Graph, node: fx.Node, sizes: _Sizes) -> fx.Node:
     options = {"dtype": tensor.dtype, "device": tensor.device}
     memory = fallback.call_function(aten.empty_strided.default, (shape, strides), options)
     return fallback.call_function(aten.zeros_like.default, (memory,))
-
-
-def _is_size(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.SymInt)

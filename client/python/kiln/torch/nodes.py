@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Callable
 
+import torch
 from torch import fx
 
 
@@ -34,10 +35,15 @@ def all_arguments(node: fx.Node) -> dict:
     return {a.name: given.get(a.name, a.default_value) for a in node.target._schema.arguments}
 
 
+def is_number(node: fx.Node) -> bool:
+    """Whether the node gives a size, or what is computed of sizes, and no tensor."""
+    return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def gives_view(target: Callable) -> bool:
     """Whether torch's op gives a view of an operand, and writes to none."""
     returns = getattr(getattr(target, "_schema", None), "returns", ())
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-__all__ = ["all_arguments", "applied", "gives_view", "named_arguments", "node_of", "piece_of"]
+__all__ = ["all_arguments", "applied", "gives_view", "is_number", "named_arguments", "node_of", "piece_of"]

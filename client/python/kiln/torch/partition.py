@@ -28,6 +28,7 @@ from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_ope
 from .draws import draw_seed, random_words
 from .dropout import draw_mask
 from .loss_in_rows import scaled
+from .nodes import is_number
 from .place import Place, place_of
 from .random_ops import separate_draws
 from .rows import NO_ROW, ROWS, row_of
@@ -103,7 +104,7 @@ def is_free(node: fx.Node) -> bool:
     what random numbers are made of, a look at a gradient's negative bit."""
     if node.op != "call_function" or is_view(node) or node.target in _FREE:
         return True
-    return gives_nothing(node) or isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
+    return gives_nothing(node) or is_number(node)
 
 
 def gives_nothing(node: fx.Node) -> bool:

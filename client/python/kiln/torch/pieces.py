@@ -9,6 +9,7 @@ from typing import Callable
 
 from torch import fx
 
+from .nodes import is_number
 from .pairs import each_in_pairs, in_pairs
 
 _KEY = "kiln_whole"
@@ -23,12 +24,18 @@ class Whole:
     kwargs: dict
     value: object  # its meta["val"]
     operands: list[fx.Node]
-    nodes: list[fx.Node] = field(default_factory=list)  # all its pieces; the last is a result
+    nodes: list[fx.Node] = field(default_factory=list)  # all its pieces, and the numbers that they are made with
     results: list[fx.Node] = field(default_factory=list)
 
     def add(self, node: fx.Node) -> None:
-        node.meta[_KEY] = self
         self.nodes.append(node)
+        if not is_number(node):
+            node.meta[_KEY] = self
+
+    @property
+    def pieces(self) -> list[fx.Node]:
+        """Without numbers, which are no side's; the last is a result."""
+        return [node for node in self.nodes if not is_number(node)]
 
     @property
     def several(self) -> bool:
@@ -73,7 +80,7 @@ def whole_of(node: fx.Node) -> Whole | None:
 def is_counted(node: fx.Node) -> bool:
     """Whether the node counts: pieces count as the one node that they stand for. A piece of a tuple, which may come last, is free."""
     whole = whole_of(node)
-    return whole is None or node is next(n for n in reversed(whole.nodes) if n.target is not operator.getitem)
+    return whole is None or node is next(n for n in reversed(whole.pieces) if n.target is not operator.getitem)
 
 
 def name_of(node: fx.Node) -> str:

@@ -112,8 +112,14 @@ def functions_of_sizes() -> dict:
     return {}  # not told
 
 
+functions_of_numbers = functions_of_sizes
+
+
 def floor_quotient(over, under):
     raise NotAvailable("a quotient of symbolic extents")
+
+
+remainder = floor_quotient
 
 
 def differentiates_forward() -> bool:

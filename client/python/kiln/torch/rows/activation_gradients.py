@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..builder import Builder, meta_of
+from ..builder import Builder, floor_quotient, meta_of
 from ..text import Value
-from .table import Family, arg, number, require, scaled, wrap
+from .table import Family, arg, number, require, result_type, scaled, wrap
 
 FAMILY = Family()
 row = FAMILY.row
@@ -23,9 +23,8 @@ def product(b: Builder, *factors: Value) -> Value:
 
 def first_and_gate(b: Builder, x: Value, dim: int) -> tuple:
     """The first half of x along a dim, and the second through a sigmoid."""
-    extent = x.shape[dim]
-    require(isinstance(extent, int), "half of a symbolic extent")
-    first, second = (b.slice(x, dim, start, start + extent // 2, extent // 2) for start in (0, extent // 2))
+    half = floor_quotient(x.shape[dim], 2)
+    first, second = (b.slice(x, dim, start, start + half, half) for start in (0, half))
     return first, b.pointwise("sigmoid", second)
 
 
@@ -41,7 +40,7 @@ def glu_backward(b, node):
     dim = wrap(node.args[2], len(x.shape))
     first, gate = first_and_gate(b, x, dim)
     closed = b.pointwise("sub", b.full(1, x.dtype), gate)
-    return b.op("concat", (product(b, grad, gate), product(b, grad, first, gate, closed)), x.dtype, x.shape, dim=dim)
+    return b.op("concat", (product(b, grad, gate), product(b, grad, first, gate, closed)), *result_type(node), dim=dim)
 
 
 @row("gelu_backward.default")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..builder import Builder
 from ..text import DTypeName, Unsupported, Value
-from .table import Family, arg, number, result_type
+from .table import Family, arg, number, operand, result_type
 
 FAMILY = Family(is_recomputed=True)
 row = FAMILY.row
@@ -38,6 +38,12 @@ def full(b, node):
     return b.full(number(node.args[1]), *result_type(node))
 
 
+@row("fill.Tensor", is_recomputed=False)
+def fill(b, node):
+    dtype, shape = result_type(node)
+    return b.expand(b.cast(b.value(node.args[1]), dtype), shape)
+
+
 @row("new_full.default")
 def new_full(b, node):
     return b.full(number(node.args[2]), *result_type(node))
@@ -45,7 +51,7 @@ def new_full(b, node):
 
 @row("scalar_tensor.default")
 def scalar_tensor(b, node):
-    return b.full(number(node.args[0]), *result_type(node))
+    return operand(b, node.args[0], result_type(node)[0])
 
 
 def ascending(b: Builder, dtype: str, shape: tuple, dim: int = 0, start=0, step=1) -> Value:

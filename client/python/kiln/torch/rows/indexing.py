@@ -16,9 +16,9 @@ row = FAMILY.row
 
 def in_range(b: Builder, indices: Value, extent) -> Value:
     """Indices counted from the end made to count from the start."""
-    require(indices.dtype in ("i32", "i64") and isinstance(extent, int), "an index of this kind")
+    require(indices.dtype in ("i32", "i64"), "an index of this kind")
     below = b.pointwise("lt", indices, b.full(0, indices.dtype), dtype="bool")
-    wrapped = b.pointwise("add", indices, b.full(extent, indices.dtype))
+    wrapped = b.pointwise("add", indices, b.extent(extent, indices.dtype))
     return b.pointwise("select", below, wrapped, indices)
 
 
@@ -109,7 +109,7 @@ def index(b, node):
     require(len(dims) > 0, "indexing by nothing")
     indices = [b.value(node.args[1][dim]) for dim in dims]
     is_checked = node.target is not aten._unsafe_index.Tensor  # as interpolation makes: in range, so 0 where that is all
-    if is_checked and 1 < len(dims) == dims[-1] - dims[0] + 1 and all(isinstance(x.shape[d], int) for d in dims):
+    if is_checked and 1 < len(dims) == dims[-1] - dims[0] + 1:
         return b.reshape(take_merged(b, x, indices, dims[0]), result_type(node)[1])
     indices = [in_range(b, i, x.shape[dim]) if is_checked or x.shape[dim] != 1 else b.full(0, i.dtype, i.shape)
                for i, dim in zip(indices, dims)]
@@ -156,28 +156,30 @@ def index_put(b, node):
         return b.pointwise("select", mask, b.cast(b.reshape(values, ()), x.dtype), x)
     if len(dims) == 1:
         return put(b, x, dim, in_range(b, indices[0], x.shape[dim]), values, accumulate)
-    is_checked = node.target is not aten._unsafe_index_put.default
-    require(dims[-1] - dim < len(dims), "writing along dims that do not stand side by side")
-    before, extents, after = x.shape[:dim], x.shape[dim : dims[-1] + 1], x.shape[dims[-1] + 1 :]
-    merged = merge(b, indices, extents, is_checked)
-    written = put(b, b.reshape(x, (*before, math.prod(extents), *after)), dim, merged, values, accumulate)
-    return b.reshape(written, x.shape)
+    order = list(range(len(x.shape)))
+    if dims[-1] - dim >= len(dims):  # indices that do not stand side by side have their dims first
+        order, dim = [*dims, *(d for d in order if d not in dims)], 0
+    x = b.permute(x, order)
+    extents = x.shape[dim : dim + len(dims)]
+    merged = merge(b, indices, extents, node.target is not aten._unsafe_index_put.default)
+    elements = b.reshape(x, (*x.shape[:dim], math.prod(extents), *x.shape[dim + len(dims) :]))
+    written = b.reshape(put(b, elements, dim, merged, values, accumulate), x.shape)
+    return b.permute(written, [order.index(d) for d in range(len(order))])
 
 
 def merge(b: Builder, indices: list[Value], extents: tuple, is_checked: bool) -> Value:
     """Indices of several dims as one into all of their elements in order; beyond all of these where one is out of its range.
     No mask chooses that: a kernel that a mask comes to from another is tried with masks that no index made."""
-    require(all(isinstance(e, int) for e in extents), "a symbolic extent")
     require(all(i.dtype in ("i32", "i64") for i in indices), "an index of this kind")
-    merged, beyond = None, b.full(math.prod(extents), "i64")
+    merged, beyond = None, b.extent(math.prod(extents), "i64")
     for index, extent in zip(indices, extents):
         index = b.cast(index, "i64")
         if is_checked:
             index = in_range(b, index, extent)
-            nearest = b.pointwise("minimum", b.pointwise("maximum", index, b.full(0, "i64")), b.full(extent - 1, "i64"))
+            nearest = b.pointwise("minimum", b.pointwise("maximum", index, b.full(0, "i64")), b.extent(extent - 1, "i64"))
             is_outside = b.pointwise("abs", b.pointwise("sign", b.pointwise("sub", index, nearest)))
             index = b.pointwise("add", nearest, b.pointwise("mul", is_outside, beyond))
-        merged = index if merged is None else b.pointwise("add", b.pointwise("mul", merged, b.full(extent, "i64")), index)
+        merged = index if merged is None else b.pointwise("add", b.pointwise("mul", merged, b.extent(extent, "i64")), index)
     return merged
 
 

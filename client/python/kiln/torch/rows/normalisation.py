@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..builder import Builder
+from ..builder import Builder, dim_of
 from ..text import DTYPES, Value
 from .table import Family, arg, aten, number, operand, rank_of, require, result_type, result_types, wrap
 
@@ -60,10 +60,10 @@ def group_norm(b, node):
 @row("native_group_norm_backward.default", reads_statistics=True)
 def group_norm_backward(b, node):
     grad, x, mean, rstd, weight, images, channels, _, groups, _ = node.args
-    require(all(isinstance(n, int) for n in (images, channels, groups)), "a batch of a size that is not known")
+    images, channels, groups = dim_of(images), number(channels), number(groups)
     x, weight = b.value(x), b.optional(weight)
     wide, grouped = statistics_dtype(x.dtype), (images, groups, channels // groups, math.prod(x.shape[2:]))
-    require(images > 0 and math.prod(grouped[2:]) > 0, "a gradient of nothing")
+    require(0 not in x.shape, "a gradient of nothing")
     grad, in_groups = (b.reshape(b.cast(v, wide), grouped) for v in (b.value(grad), x))
     mean, rstd = (b.reshape(b.cast(b.value(v), wide), (images, groups, 1, 1)) for v in (mean, rstd))
     along = b.pointwise("mul", grad, b.pointwise("mul", b.pointwise("sub", in_groups, mean), rstd))

@@ -62,7 +62,7 @@ def relu(b, node):
 
 
 BINARY = {
-    "div": "div", "remainder": "remainder", "fmod": "fmod", "atan2": "atan2",
+    "div": "div", "true_divide": "div", "remainder": "remainder", "fmod": "fmod", "atan2": "atan2",
     "minimum": "minimum", "maximum": "maximum", "floor_divide": "floor_div",
     "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
 }  # fmt: skip
@@ -220,20 +220,26 @@ def clamp(b, node):
         low, high = None, arg(node, 1, "max")
     if node.target is aten.hardtanh.default:
         low, high = arg(node, 1, "min_val", -1.0), arg(node, 2, "max_val", 1.0)
+    x = operand(b, node.args[0], dtype)
+    if any(isinstance(bound, fx.Node) for bound in (low, high)):
+        return between(b, x, low, high)
     bounds = {name: float(number(v)) for name, v in (("min", low), ("max", high)) if v is not None}
-    return b.pointwise("clamp", operand(b, node.args[0], dtype), **bounds)
+    return b.pointwise("clamp", x, **bounds)
+
+
+def between(b: Builder, x: Value, low, high) -> Value:
+    """x, but no less than one bound and no more than the other, where they are given: tensors, numbers or extents."""
+    if low is not None:
+        x = b.pointwise("maximum", x, operand(b, low, x.dtype))
+    return x if high is None else b.pointwise("minimum", x, operand(b, high, x.dtype))
 
 
 @row("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor")
 def clamp_tensor(b, node):
-    dtype, _ = result_type(node)
-    result = operand(b, node.args[0], dtype)
     low, high = arg(node, 1, "min"), arg(node, 2, "max")
     if node.target is aten.clamp_max.Tensor:
         low, high = None, arg(node, 1, "max")
-    if low is not None:
-        result = b.pointwise("maximum", result, operand(b, low, dtype))
-    return result if high is None else b.pointwise("minimum", result, operand(b, high, dtype))
+    return between(b, operand(b, node.args[0], result_type(node)[0]), low, high)
 
 
 @row("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from ..builder import Builder
-from ..text import FLOATING, Value
+from ..builder import Builder, expanded, floor_quotient
+from ..text import FLOATING, Dim, Value
 from .creation import ascending
 from .normalisation import statistics_dtype
 from .table import Family, arg, number, require, result_type, result_types
+from .views import padded
 
 # A place that no plane has, which f64 holds.
 BEYOND = 2**52
@@ -40,18 +41,17 @@ class Windows:
     padding: tuple
     dilation: tuple
     positions: tuple
+    reaches_beyond: bool  # the last window may end after the padding, as where positions are rounded up
 
     @staticmethod
-    def of(node: fx.Node, x, y, kernel, stride, padding, dilation=1, reaches_beyond=True) -> Windows:
-        """Of a pool's operand of shape x and result of shape y, or of its gradient. Extents that are symbols have to be of windows
-        that do not reach beyond the padding."""
+    def of(node: fx.Node, x, y, kernel, stride, padding, dilation=1, reaches_beyond=False) -> Windows:
+        """Of a pool's operand of shape x and result of shape y, or of its gradient."""
         rank = rank_of_windows(node)
         extents, positions = tuple(x[-rank:]), tuple(y[-rank:])
         require(all(is_some(n) for n in (*extents, *positions)), "windows over nothing")
-        require(not reaches_beyond or all(isinstance(n, int) for n in extents), "windows over a size that is not known")
         kernel = per_dim(kernel, rank)
         padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
-        return Windows(extents, kernel, per_dim(stride, rank) if stride else kernel, padding, dilation, positions)
+        return Windows(extents, kernel, per_dim(stride, rank) if stride else kernel, padding, dilation, positions, bool(reaches_beyond))
 
     @property
     def rank(self) -> int:
@@ -80,10 +80,17 @@ class Windows:
     def over(self, b: Builder, x: Value, outside: float) -> Value:
         """[outer…, kernel…, positions…] of the clipped windows: what each sees, and `outside` where that is no element."""
         w, outer = self.clipped(), x.shape[: len(x.shape) - self.rank]
+        ends = [(o - 1) * s + d * (k - 1) + 1 for _, k, s, _, d, o in w.dims]
         high = w.padding
         if w.is_known:
-            high = [max(0, (o - 1) * s + d * (k - 1) + 1 - e - p) for e, k, s, p, d, o in w.dims]
-        x = padded(b, x, w.padding, high, outside)
+            high = [max(0, end - e - p) for end, e, p in zip(ends, w.extents, w.padding)]
+        elif w.reaches_beyond:  # by less than a window
+            high = [d * (k - 1) for k, d in zip(w.kernel, w.dilation)]
+        none = (0,) * len(outer)
+        x = padded(b, x, (*none, *w.padding), (*none, *high), outside)
+        if w.reaches_beyond and not w.is_known:
+            for dim, end in enumerate(ends, len(outer)):
+                x = b.slice(x, dim, 0, end, end)
         attributes = {"kernel": w.kernel, "stride": w.stride, "dilation": w.dilation}
         if not w.is_known:
             attributes["positions"] = w.positions
@@ -98,16 +105,6 @@ def is_some(extent) -> bool:
     return not isinstance(extent, int) or extent > 0
 
 
-def padded(b: Builder, x: Value, low, high, value: float) -> Value:
-    """With elements around the last dims."""
-    if not any(low) and not any(high):
-        return x
-    outer = x.shape[: len(x.shape) - len(low)]
-    shape = (*outer, *(e + before + after for e, before, after in zip(x.shape[len(outer) :], low, high)))
-    none = (0,) * len(outer)
-    return b.op("pad", (x,), x.dtype, shape, low=(*none, *low), high=(*none, *high), value=float(value))
-
-
 # ---- averages
 
 
@@ -118,9 +115,11 @@ def counts(b: Builder, w: Windows, includes_padding: bool, override, dtype: str)
     margin = w.padding if includes_padding else (0,) * w.rank
     extents = tuple(e + 2 * m for e, m in zip(w.extents, margin))
     padding = tuple(p - m for p, m in zip(w.padding, margin))
-    of_ones = Windows(extents, w.kernel, w.stride, padding, w.dilation, w.positions)
-    reached = ((o - 1) * s + k <= e for o, s, k, e in zip(w.positions, w.stride, w.kernel, extents))
-    if not any(padding) and (not w.is_known or all(reached)):
+    of_ones = replace(w, extents=extents, padding=padding)
+    stays_inside = not w.reaches_beyond
+    if w.is_known:
+        stays_inside = all((o - 1) * s + k <= e for o, s, k, e in zip(w.positions, w.stride, w.kernel, extents))
+    if not any(padding) and stays_inside:
         return b.full(math.prod(w.kernel), dtype)
     return of_ones.reduce(b, "sum", of_ones.over(b, b.full(1, dtype, extents), 0))
 
@@ -142,9 +141,9 @@ def average(b, node):
 
 @row("avg_pool2d_backward.default", "avg_pool3d_backward.default")
 def average_backward(b, node):
-    grad, x, kernel, stride, padding, _, includes_padding, override = node.args
+    grad, x, kernel, stride, padding, ceil_mode, includes_padding, override = node.args
     grad, (dtype, shape) = b.value(grad), result_type(node)
-    w = Windows.of(node, shape, grad.shape, kernel, stride, padding)
+    w = Windows.of(node, shape, grad.shape, kernel, stride, padding, reaches_beyond=ceil_mode)
     wide = b.cast(grad, statistics_dtype(dtype))
     return b.cast(spread(b, w, b.pointwise("div", wide, counts(b, w, includes_padding, override, wide.dtype))), dtype)
 
@@ -152,18 +151,18 @@ def average_backward(b, node):
 def spread(b: Builder, w: Windows, shares: Value) -> Value:
     """Each element's sum of the shares of the windows that see it: windows of stride 1 over the shares, apart by the stride."""
     w, outer = w.clipped(), len(shares.shape) - w.rank
-    low, high = [], []
+    low, high = [0] * outer, [0] * outer
     for d, (e, k, s, p, _, o) in enumerate(w.dims):
         reach = (o - 1) * s + 1
-        if s > 1 and o > 1:
+        if s > 1 and o != 1:
             shape = (*shares.shape[: outer + d], reach, *shares.shape[outer + d + 1 :])
             zeros = b.full(0, shares.dtype, shape)
             shares = b.op("slice_scatter", (zeros, shares), shares.dtype, shape, dim=outer + d, start=0, end=reach, step=s)
         low.append(k - 1 - p)
-        high.append(e + p - reach)
+        high.append(expanded(e + p - reach))
     ones = (1,) * w.rank
     extents = tuple(e + k - 1 for e, k in zip(w.extents, w.kernel))
-    seen = Windows(extents, w.kernel, ones, (0,) * w.rank, ones, w.extents)
+    seen = Windows(extents, w.kernel, ones, (0,) * w.rank, ones, w.extents, False)
     return seen.reduce(b, "sum", seen.over(b, padded(b, shares, low, high, 0), 0))
 
 
@@ -173,20 +172,20 @@ def seen_by_parts(b: Builder, x: Value, parts: tuple, outside: float) -> tuple[V
     first, dims = len(x.shape) - len(parts), []
     for i, count in enumerate(parts):
         dim, extent = first + 2 * i, x.shape[first + 2 * i]
-        require(isinstance(extent, int) and isinstance(count, int) and count > 0 < extent, "parts of a size that is not known")
-        begins = [part * extent // count for part in range(count)]
-        longest = max(-(-(part + 1) * extent // count) - begin for part, begin in enumerate(begins))
-        shape = (*x.shape[:dim], count, longest, *x.shape[dim + 1 :])
+        require(is_some(extent) and is_some(count), "parts of nothing")
         dims.append(dim + 1)
-        if extent % count == 0:
-            x = b.reshape(x, shape)
+        before, after = x.shape[:dim], x.shape[dim + 1 :]
+        if (size := whole_quotient(extent, count)) is not None:
+            x = b.reshape(x, (*before, count, size, *after))
             continue
-        if count % extent == 0:  # each element is a part several times
-            times = (*x.shape[: dim + 1], count // extent, *x.shape[dim + 1 :])
-            x = b.reshape(b.expand(b.reshape(x, (*x.shape[: dim + 1], 1, *x.shape[dim + 1 :])), times), shape)
+        if (times := whole_quotient(count, extent)) is not None:  # each element is a part several times
+            x = b.expand(b.reshape(x, (*before, extent, 1, *after)), (*before, extent, times, *after))
+            x = b.reshape(x, (*before, count, 1, *after))
             continue
+        longest = longest_part(extent, count)
+        shape = (*before, count, longest, *after)
         places, is_inside = places_of_parts(b, extent, count, longest)
-        places = b.pointwise("minimum", places, b.full(extent - 1, "i64"))
+        places = b.pointwise("minimum", places, b.extent(extent - 1, "i64"))
         taken = (*x.shape[:dim], count * longest, *x.shape[dim + 1 :])
         x = b.op("take", (x, b.reshape(places, (count * longest,))), x.dtype, taken, dim=dim)
         is_inside = b.reshape(is_inside, (count, longest, *(1 for _ in shape[dim + 2 :])))
@@ -194,12 +193,25 @@ def seen_by_parts(b: Builder, x: Value, parts: tuple, outside: float) -> tuple[V
     return x, dims
 
 
-def places_of_parts(b: Builder, extent: int, count: int, longest: int) -> tuple[Value, Value]:
+def whole_quotient(over: Dim, under: Dim) -> Dim | None:
+    """None where it is not known to be a whole number."""
+    quotient = floor_quotient(over, under)
+    return quotient if expanded(quotient * under) == over else None
+
+
+def longest_part(extent: Dim, count: Dim) -> Dim:
+    """How many elements the longest part has, or one more where that depends on symbols."""
+    if isinstance(extent, int) and isinstance(count, int):
+        return max(-(-(part + 1) * extent // count) - part * extent // count for part in range(count))
+    return floor_quotient(extent + count - 1, count) + 1
+
+
+def places_of_parts(b: Builder, extent: Dim, count: Dim, longest: Dim) -> tuple[Value, Value]:
     """The elements that parts are made of, [part, element]; and which of them belong to their part."""
     part = ascending(b, "i64", (count, 1))
-    begin = b.pointwise("floor_div", b.pointwise("mul", part, b.full(extent, "i64")), b.full(count, "i64"))
-    until = b.pointwise("add", b.pointwise("mul", part, b.full(extent, "i64")), b.full(extent + count - 1, "i64"))
-    end = b.pointwise("floor_div", until, b.full(count, "i64"))
+    begin = b.pointwise("floor_div", b.pointwise("mul", part, b.extent(extent, "i64")), b.extent(count, "i64"))
+    until = b.pointwise("add", b.pointwise("mul", part, b.extent(extent, "i64")), b.extent(extent + count - 1, "i64"))
+    end = b.pointwise("floor_div", until, b.extent(count, "i64"))
     places = b.pointwise("add", begin, ascending(b, "i64", (1, longest), dim=1))
     return places, b.pointwise("lt", places, end, dtype="bool")
 
@@ -247,12 +259,22 @@ def maximum(b, node):
 
 def first_place(b: Builder, w: Windows, seen: Value, highest: Value) -> Value:
     """Where in its plane each window's highest element is, or the first of several: the least of the places that hold it."""
-    elements = math.prod(w.extents)
-    nowhere = elements if isinstance(elements, int) else BEYOND
-    places = w.over(b, b.reshape(ascending(b, "i64", (elements,)), w.extents), nowhere)
+    nowhere = beyond(w.extents)
+    places = w.over(b, places_in(b, w.extents), nowhere)
     outer = highest.shape[: len(highest.shape) - w.rank]
     against = b.reshape(highest, (*outer, *(1 for _ in w.kernel), *w.positions))
     return w.reduce(b, "amin", places_that_hold(b, seen, against, places, nowhere))
+
+
+def places_in(b: Builder, extents: tuple) -> Value:
+    """The number of each place of a plane."""
+    return b.reshape(ascending(b, "i64", (math.prod(extents),)), extents)
+
+
+def beyond(extents: tuple) -> int:
+    """A place that a plane does not have."""
+    elements = math.prod(extents)
+    return elements if isinstance(elements, int) else BEYOND
 
 
 def places_that_hold(b: Builder, seen: Value, against: Value, places: Value, none: int) -> Value:
@@ -269,9 +291,9 @@ def adaptive_maximum(b, node):
     require(dtype in FLOATING, "windows of integers")
     extents, parts = x.shape[-rank:], shape[-rank:]
     seen, dims = seen_by_parts(b, x, parts, -math.inf)
-    highest, elements = b.reduce("amax", seen, dims, True), math.prod(extents)
-    places, _ = seen_by_parts(b, b.reshape(ascending(b, "i64", (elements,)), extents), parts, elements)
-    place = b.reduce("amin", places_that_hold(b, seen, highest, places, elements), dims, False)
+    highest, nowhere = b.reduce("amax", seen, dims, True), beyond(extents)
+    places, _ = seen_by_parts(b, places_in(b, extents), parts, nowhere)
+    place = b.reduce("amin", places_that_hold(b, seen, highest, places, nowhere), dims, False)
     return b.reshape(highest, shape), place
 
 

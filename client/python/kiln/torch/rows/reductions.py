@@ -8,7 +8,7 @@ from typing import Callable
 from torch import fx
 
 from ..builder import Builder
-from ..text import FLOATING, Value
+from ..text import FLOATING, Dim, Value
 from .creation import ascending
 from .normalisation import statistics_dtype
 from .table import Family, arg, dims_of, number, operand, require, result_type, result_types, scaled, wrap
@@ -171,24 +171,60 @@ def difference(b: Builder, left: fx.Node, right: fx.Node) -> tuple[Value, int]:
 @row("_cdist_backward.default")
 def distances_backward(b, node):
     grad, left, right, order, distance = node.args
-    order, (dtype, shape) = float(number(order)), result_type(node)
     apart, last = difference(b, left, right)
     grad, distance = (b.reshape(v, (*v.shape, 1)) for v in (b.value(grad), b.value(distance)))
-    zero = b.full(0, dtype)
+    return b.reduce("sum", b.pointwise("mul", grad, slope(b, apart, distance, float(number(order)))), [last - 1], False)
+
+
+def slope(b: Builder, apart: Value, distance: Value, order: float) -> Value:
+    """How a distance changes with each element of what is apart; not at all where it is 0."""
+    zero = b.full(0, apart.dtype)
     sign, size = b.pointwise("sign", apart), b.pointwise("abs", apart)
     if order == 0:
-        return b.full(0, dtype, shape)
+        return b.full(0, apart.dtype, apart.shape)
     if order == 1:
-        slope = sign
-    elif math.isinf(order):
-        slope = b.pointwise("select", b.pointwise("eq", size, distance, dtype="bool"), sign, zero)
-    else:
-        power = b.pointwise("pow_scalar", size, exponent=order - 1)
-        if order < 1:
-            power = b.pointwise("select", b.pointwise("eq", size, zero, dtype="bool"), zero, power)
-        slope = b.pointwise("div", b.pointwise("mul", sign, power), b.pointwise("pow_scalar", distance, exponent=order - 1))
-        slope = b.pointwise("select", b.pointwise("eq", distance, zero, dtype="bool"), zero, slope)
-    return b.reduce("sum", b.pointwise("mul", grad, slope), [last - 1], False)
+        return sign
+    if math.isinf(order):
+        return b.pointwise("select", b.pointwise("eq", size, distance, dtype="bool"), sign, zero)
+    power = b.pointwise("pow_scalar", size, exponent=order - 1)
+    if order < 1:
+        power = b.pointwise("select", b.pointwise("eq", size, zero, dtype="bool"), zero, power)
+    change = b.pointwise("div", b.pointwise("mul", sign, power), b.pointwise("pow_scalar", distance, exponent=order - 1))
+    return b.pointwise("select", b.pointwise("eq", distance, zero, dtype="bool"), zero, change)
+
+
+@row("_pdist_forward.default")
+def pair_distances(b, node):
+    """Pair k of n rows is row i and a later one: i is found by the k at which each i begins, a parabola."""
+    x, order, (dtype, pairs) = b.value(node.args[0]), float(number(arg(node, 1, "p", 2))), result_type(node)
+    rows = x.shape[0]
+    half = b.pointwise("sub", b.extent(rows, "f64"), b.full(0.5, "f64"))
+    under = b.pointwise("sub", b.pointwise("mul", half, half), ascending(b, "f64", pairs, start=1, step=2))
+    first = b.cast(b.pointwise("sub", half, b.pointwise("sqrt", under)), "i64")
+    second = b.pointwise("add", b.pointwise("sub", ascending(b, "i64", pairs), begin_of_pairs(b, first, rows)), first)
+    second = b.pointwise("add", second, b.full(1, "i64"))
+    left, right = (b.op("take", (x, places), dtype, (*pairs, x.shape[1]), dim=0) for places in (first, second))
+    return norm_over(b, b.pointwise("sub", left, right), order, [1], False)
+
+
+def begin_of_pairs(b: Builder, row: Value, rows: Dim) -> Value:
+    """The number of a row's first pair with a later one."""
+    others = b.pointwise("sub", b.extent(2 * rows - 1, "i64"), row)
+    return b.pointwise("floor_div", b.pointwise("mul", row, others), b.full(2, "i64"))
+
+
+@row("_pdist_backward.default")
+def pair_distances_backward(b, node):
+    """A row's gradient is of its pairs with all others; with itself it has none, and its distance is 0 apart."""
+    grad, x, distance = (b.value(node.args[i]) for i in (0, 1, 3))
+    rows, width = x.shape
+    one, other = (ascending(b, "i64", (rows, rows), dim) for dim in (0, 1))
+    first, second = b.pointwise("minimum", one, other), b.pointwise("maximum", one, other)
+    pair = b.pointwise("add", begin_of_pairs(b, first, rows), b.pointwise("sub", b.pointwise("sub", second, first), b.full(1, "i64")))
+    pair = b.pointwise("maximum", pair, b.full(0, "i64"))
+    grad, distance = (b.reshape(b.op("take", (v, pair), v.dtype, (rows, rows), dim=0), (rows, rows, 1)) for v in (grad, distance))
+    apart = b.pointwise("sub", b.reshape(x, (rows, 1, width)), b.reshape(x, (1, rows, width)))
+    return b.reduce("sum", b.pointwise("mul", grad, slope(b, apart, distance, float(number(node.args[2])))), [1], False)
 
 
 # Scans are made in blocks, of which each compares all its places.

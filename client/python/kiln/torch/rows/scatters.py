@@ -4,17 +4,19 @@ checked and a place that nothing was written to keeps its own."""
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from torch import fx
 
-from ..builder import Builder
+from ..builder import Builder, meta_of
 from ..text import FLOATING, Value
 from .creation import ascending
-from .indexing import first_part, in_line, in_range, put
+from .indexing import first_part, in_line, in_range, places_among, put
 from .normalisation import statistics_dtype
 from .reductions import running_sum
 from .sorting import elements_at, order_of
 from .table import Family, arg, number, operand, require, result_type, wrap
+from .views import padded
 
 FAMILY = Family()
 row = FAMILY.row
@@ -112,9 +114,8 @@ def replication_pad_backward(b, node):
     grad = b.cast(grad, statistics_dtype(dtype))
     for dim, low in zip(reversed(range(len(shape))), padding[::2]):
         extents = (grad.shape[dim], shape[dim])
-        require(all(isinstance(e, int) for e in extents), "a symbolic extent")
         places = ascending(b, "i64", extents[:1], start=-low)
-        places = b.pointwise("minimum", b.pointwise("maximum", places, b.full(0, "i64")), b.full(extents[1] - 1, "i64"))
+        places = b.pointwise("minimum", b.pointwise("maximum", places, b.full(0, "i64")), b.extent(extents[1] - 1, "i64"))
         whole = (*grad.shape[:dim], extents[1], *grad.shape[dim + 1 :])
         grad = b.op("index_add", (b.full(0, grad.dtype, whole), places, grad), grad.dtype, whole, dim=dim)
     return b.cast(grad, dtype)
@@ -177,6 +178,110 @@ def masked_scatter_backward(b, node):
     places = b.pointwise("select", mask, places, b.full(0, "i64"))
     given = b.pointwise("select", mask, b.reshape(grad, mask.shape), b.full(0, dtype))
     return b.reshape(b.op("scatter_add", (b.full(0, dtype, (available,)), places, given), dtype, (available,), dim=0), shape)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Rows one after another. Rows before the first are of a segment of their own, as are those after the last: [count + 2, …] is
+    what `whole` takes apart and `spread` reads."""
+
+    number: Value  # each row's
+    lengths: Value
+    count: int
+
+    @staticmethod
+    def of(b: Builder, rows: int, lengths: fx.Node | None, offsets: fx.Node | None, is_checked: bool) -> Segments:
+        if lengths is None:
+            bounds = b.cast(b.value(offsets), "i64")
+            count = bounds.shape[0] - 1
+            sizes = b.pointwise("sub", b.slice(bounds, 0, 1, count + 1, count), b.slice(bounds, 0, 0, count, count))
+        else:
+            sizes = b.cast(b.value(lengths), "i64")
+            (count,) = sizes.shape
+            bounds = b.op("concat", (b.full(0, "i64", (1,)), running_sum(b, sizes)), "i64", (count + 1,), dim=0)
+        number = places_among(b, bounds, ascending(b, "i64", (rows,)), True)
+        if lengths is not None and is_checked:
+            number = b.pointwise("add", number, beyond_if_wrong(b, sizes, rows))
+        return Segments(number, sizes, count)
+
+    def along(self, b: Builder, value: Value, rank: int) -> Value:
+        """A number of each segment, for rows of this rank."""
+        return b.reshape(value, (self.count, *(1 for _ in range(rank - 1))))
+
+    def sums(self, b: Builder, x: Value) -> Value:
+        shape = (self.count + 2, *x.shape[1:])
+        total = b.op("index_add", (b.full(0, x.dtype, shape), self.number, x), x.dtype, shape, dim=0)
+        return self.within(b, total)
+
+    def within(self, b: Builder, value: Value) -> Value:
+        return b.slice(value, 0, 1, self.count + 1, self.count)
+
+    def spread(self, b: Builder, value: Value) -> Value:
+        """For each row its segment's; 0 for rows of none."""
+        none = (0,) * (len(value.shape) - 1)
+        value = padded(b, value, (1, *none), (1, *none), 0)
+        return b.op("take", (value, self.number), value.dtype, (*self.number.shape, *value.shape[1:]), dim=0)
+
+
+def beyond_if_wrong(b: Builder, lengths: Value, rows: int) -> Value:
+    """0 where lengths are none below 0 and add up to the rows; else so much that it is no segment's number."""
+    total, least = (b.reduce(name, lengths, [0], False) for name in ("sum", "amin"))
+    apart = b.pointwise("abs", b.pointwise("sub", total, b.full(rows, "i64")))
+    below = b.pointwise("maximum", b.pointwise("neg", least), b.full(0, "i64"))
+    is_wrong = b.pointwise("sign", b.pointwise("add", apart, below))
+    return b.pointwise("mul", is_wrong, b.full(lengths.shape[0] + 2, "i64"))
+
+
+def read_segments(b: Builder, x: Value, reduction: str, lengths, offsets, axis: int, is_checked: bool) -> Segments:
+    require(x.dtype in FLOATING and reduction in ("sum", "mean", "max", "min"), "products of segments")
+    given = meta_of(offsets if lengths is None else lengths)
+    require(axis == 0 and given.dim() == 1 and all(isinstance(n, int) for n in (*given.shape, x.shape[0])), "segments of this kind")
+    return Segments.of(b, x.shape[0], lengths, offsets, is_checked)
+
+
+@row("segment_reduce.default")
+def segment_reduce(b, node):
+    x, reduction, (dtype, shape) = b.value(node.args[0]), node.args[1], result_type(node)
+    lengths, indices, offsets, initial = (node.kwargs.get(name) for name in ("lengths", "indices", "offsets", "initial"))
+    require(indices is None, "segments of this kind")
+    segments = read_segments(b, x, reduction, lengths, offsets, node.kwargs.get("axis", 0), not node.kwargs.get("unsafe", False))
+    if reduction in ("max", "min"):
+        is_max = reduction == "max"
+        first = float(number((-math.inf if is_max else math.inf) if initial is None else initial))
+        number_of_row = b.expand(b.reshape(segments.number, (x.shape[0], *(1 for _ in shape[1:]))), x.shape)
+        first = b.full(first, dtype, (segments.count + 2, *shape[1:]))
+        return segments.within(b, extreme(b, node, first, 0, number_of_row, x, is_max, True))
+    wide = statistics_dtype(dtype)
+    total = segments.sums(b, b.cast(x, wide))
+    if initial is not None:
+        total = b.pointwise("add", total, b.full(number(initial), wide))
+    if reduction == "mean":
+        sizes = segments.along(b, b.cast(segments.lengths, wide), len(shape))
+        if initial is not None:
+            sizes = b.pointwise("maximum", sizes, b.full(1, wide))
+        total = b.pointwise("div", total, sizes)
+    return b.cast(total, dtype)
+
+
+@row("_segment_reduce_backward.default")
+def segment_reduce_backward(b, node):
+    grad, out, x = (b.value(v) for v in node.args[:3])
+    reduction, (dtype, _) = node.args[3], result_type(node)
+    lengths, offsets = (node.kwargs.get(name) for name in ("lengths", "offsets"))
+    segments = read_segments(b, x, reduction, lengths, offsets, node.kwargs.get("axis", 0), False)
+    wide = statistics_dtype(dtype)
+    grad = b.cast(grad, wide)
+    if reduction == "mean":
+        grad = b.pointwise("div", grad, segments.along(b, b.cast(segments.lengths, wide), len(x.shape)))
+    of_row = segments.spread(b, grad)
+    if reduction in ("sum", "mean"):
+        return b.cast(of_row, dtype)
+    is_chosen = b.pointwise("eq", x, segments.spread(b, out), dtype="bool")
+    is_chosen = b.pointwise("logical_or", is_chosen, b.pointwise("is_nan", x, dtype="bool"), dtype="bool")
+    often = segments.spread(b, segments.sums(b, b.cast(is_chosen, wide)))
+    # As torch does, which shares out only what is above 0.
+    share = b.pointwise("select", b.pointwise("gt", of_row, b.full(0, wide), dtype="bool"), b.pointwise("div", of_row, often), of_row)
+    return b.cast(b.pointwise("select", is_chosen, share, b.full(0, wide)), dtype)
 
 
 @row("histc.default")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Callable
 
+import sympy
 import torch
 from torch import fx
 
-from ..builder import Builder, dim_of, meta_of, type_of
+from .. import compat
+from ..builder import Builder, dim_of, expanded, meta_of, type_of
 from ..text import Unsupported, Value
 
 aten = torch.ops.aten
@@ -120,12 +124,27 @@ def number(value):
 
 
 def operand(b: Builder, value, dtype: str) -> Value:
-    """A tensor cast to `dtype`, or a Python number or an extent as a number of it."""
+    """A tensor cast to `dtype`, or a Python number, an extent or what is computed of extents as a number of it."""
     if isinstance(value, fx.Node) and isinstance(meta_of(value), torch.SymInt):
         return b.extent(dim_of(value), dtype)
+    if isinstance(value, fx.Node) and isinstance(meta_of(value), torch.SymFloat):
+        return b.cast(computed(b, compat.adapter().symbolic_expression(meta_of(value))), dtype)
     if isinstance(value, fx.Node):
         return b.cast(b.value(value), dtype)
     return b.full(number(value), dtype)
+
+
+_NAMES = {operator.add: "add", operator.mul: "mul", operator.truediv: "div"}
+
+
+def computed(b: Builder, expression: sympy.Expr) -> Value:
+    """What torch computes of extents and is none, in f64."""
+    if expression.is_Number:
+        return b.full(float(expression), "f64")
+    operation = compat.adapter().functions_of_numbers().get(expression.func)
+    if operation is None:
+        return b.extent(expanded(expression), "f64")
+    return functools.reduce(lambda x, y: b.pointwise(_NAMES[operation], x, y), (computed(b, part) for part in expression.args))
 
 
 def scaled(b: Builder, value: Value, factor: float) -> Value:

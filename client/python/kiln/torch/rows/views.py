@@ -6,10 +6,11 @@ import math
 
 import sympy
 
-from ..builder import Builder, dim_of, meta_of
+from ..builder import Builder, dim_of, meta_of, remainder
 from ..tensors import is_empty, relayout
 from ..text import Value, is_dense
 from .creation import ascending
+from .normalisation import statistics_dtype
 from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
 
 FAMILY = Family()
@@ -60,8 +61,10 @@ def slice_bounds(extent, start, end, step, elements) -> tuple:
     end = extent if end is None or end == 2**63 - 1 else dim_of(end)
     if not all(isinstance(each, int) for each in (extent, start, end)):
         start, end = from_front(extent, start), from_front(extent, end)
+        if step != 1:
+            return start, start + (elements - 1) * step + 1
         # Where torch cuts a bound off at the extent there are fewer.
-        require(step == 1 and sympy.expand(end - start - elements) == 0, "a slice that is cut off at a symbolic extent")
+        require(sympy.expand(end - start - elements) == 0, "a slice that is cut off at a symbolic extent")
         return start, end
     start = min(max(start + extent if start < 0 else start, 0), extent)
     end = min(max(end + extent if end < 0 else end, start), extent)
@@ -97,7 +100,7 @@ def cut(b: Builder, x: Value, dim: int, extents) -> tuple:
 
 
 @row("split.Tensor", "split_with_sizes.default", is_view=True)
-@row("chunk.default")
+@row("chunk.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default")
 def split(b, node):
     x = b.value(node.args[0])
     dim = wrap(arg(node, 2, "dim", 0), len(x.shape))
@@ -138,14 +141,13 @@ def flip(b, node):
 def roll(b, node):
     x, shifts, dims = b.value(node.args[0]), node.args[1], arg(node, 2, "dims") or ()
     shape = x.shape
-    require(all(isinstance(n, int) for n in (*shape, *shifts)), "a turn of a size that is not known")
     if not dims:  # of all elements in order
         x, dims = b.reshape(x, (math.prod(shape),)), (0,)
     for shift, dim in zip(shifts, dims):
         dim = wrap(dim, len(x.shape))
         extent = x.shape[dim] if x.shape else 1
-        first = -shift % extent
-        if first:
+        first = remainder(-dim_of(shift), extent)
+        if first != 0:
             parts = reversed(cut(b, x, dim, [first, extent - first]))
             x = b.op("concat", tuple(parts), x.dtype, x.shape, dim=dim)
     return b.reshape(x, shape)
@@ -169,11 +171,16 @@ def constant_pad(b, node):
         (first, low[dim]), (last, high[dim]) = cut_and_added(widths[i]), cut_and_added(widths[i + 1])
         end = x.shape[dim] - last
         x = b.slice(x, dim, first, end, end - first)
+    return padded(b, x, low, high, number(arg(node, 2, "value", 0)))
+
+
+def padded(b: Builder, x: Value, low, high, value: float) -> Value:
+    """With so many elements of the value before x and after it, along each dim."""
     if not any(low) and not any(high):
         return x
-    value = float(number(arg(node, 2, "value", 0)))
     if all(isinstance(width, int) for width in (*low, *high)):
-        return b.op("pad", (x,), *result_type(node), low=tuple(low), high=tuple(high), value=value)
+        shape = tuple(before + extent + after for before, extent, after in zip(low, x.shape, high))
+        return b.op("pad", (x,), x.dtype, shape, low=tuple(low), high=tuple(high), value=float(value))
     for dim, (before, after) in enumerate(zip(low, high)):
         end = before + x.shape[dim]
         shape = (*x.shape[:dim], end + after, *x.shape[dim + 1 :])
@@ -288,12 +295,28 @@ def unfold(b, node):
     rank, (_, shape) = len(x.shape), result_type(node)
     require(rank > 0, "windows over a scalar")
     dim = wrap(dim, rank)
-    require(isinstance(x.shape[dim], int), "windows over a symbolic extent")
     outer = [d for d in range(rank) if d != dim]
     x = b.permute(x, [*outer, dim])
     seen = (*x.shape[:-1], size, shape[dim])
-    x = b.view("window", x, seen, kernel=(size,), stride=(step,), dilation=(1,))
+    told = {} if isinstance(shape[dim], int) else {"positions": shape[dim : dim + 1]}
+    x = b.view("window", x, seen, kernel=(size,), stride=(step,), dilation=(1,), **told)
     return b.permute(x, [*(outer.index(d) if d != dim else rank for d in range(rank)), rank - 1])
+
+
+@row("unfold_backward.default")
+def unfold_backward(b, node):
+    """Each place's sum over the windows that it is in."""
+    grad, _, dim, size, step = node.args
+    grad, size, step, (dtype, shape) = b.value(grad), number(size), number(step), result_type(node)
+    rank, wide = len(shape), statistics_dtype(dtype)
+    dim = wrap(dim, rank)
+    grad = b.permute(b.cast(grad, wide), [*range(dim + 1), rank, *range(dim + 1, rank)])
+    windows = (grad.shape[dim], size)
+    places = b.pointwise("add", ascending(b, "i64", (windows[0], 1), step=step), ascending(b, "i64", (1, size), 1))
+    read = (math.prod(windows),)
+    source = b.reshape(grad, (*shape[:dim], *read, *shape[dim + 1 :]))
+    zeros = b.full(0, wide, shape)
+    return b.cast(b.op("index_add", (zeros, b.reshape(places, read), source), wide, shape, dim=dim), dtype)
 
 
 def memory_of(b: Builder, node) -> tuple[Value, list[int]]:
