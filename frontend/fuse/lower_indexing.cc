@@ -51,15 +51,28 @@ ExprId BodyLowering::emit_gather(ValueId value, const Index& index, ExprId predi
 
 ExprId BodyLowering::emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data, int64_t bound) {
   const ExprId chosen = emit(value, index, predicate);
-  const bool is_checked = std::ranges::any_of(m_body.accesses, [&](const Access& access) {
-    return std::ranges::find(access.indirect, from_data, &IndirectTerm::index) != access.indirect.end();
-  });
-  if (chosen == k_no_expr || is_checked) return chosen;
-  ExprId load = chosen;
-  while (m_body.exprs[load].op == ScalarOp::cast) load = m_body.exprs[load].operands[0];  // of halves
-  if (m_body.exprs[load].op != ScalarOp::load) return fail(value, "no address depends on the index: nothing checks it");
-  m_body.accesses[m_body.exprs[load].slot].indirect.push_back({from_data, 0, bound});
-  return chosen;
+  const auto checks = [&](const IndirectTerm& term) { return term.index == from_data && term.bound <= bound; };
+  const bool is_checked = std::ranges::any_of(
+      m_body.accesses, [&](const Access& access) { return std::ranges::any_of(access.indirect, checks); });
+  return chosen == k_no_expr || is_checked ? chosen : with_check(value, chosen, {from_data, 0, bound});
+}
+
+ExprId BodyLowering::with_check(ValueId value, ExprId chosen, const IndirectTerm& term) {
+  ScalarNode node = m_body.exprs[chosen];
+  if (node.op == ScalarOp::cast) {  // of halves
+    node.operands[0] = with_check(value, node.operands[0], term);
+    return node.operands[0] == k_no_expr ? k_no_expr : add_node(node);
+  }
+  if (node.op != ScalarOp::load) return fail(value, "no address depends on the index: nothing checks it");
+  if (chosen > term.index) {
+    m_body.accesses[node.slot].indirect.push_back(term);
+    return chosen;
+  }
+  // What was loaded before the index, or is the index itself, as the number at it is in a row of numbers, is loaded again.
+  m_body.accesses.push_back(m_body.accesses[node.slot]);
+  m_body.accesses.back().indirect.push_back(term);
+  node.slot = static_cast<uint32_t>(m_body.accesses.size() - 1);
+  return add_node(node);
 }
 
 ExprId BodyLowering::both(ExprId a, ExprId b) {

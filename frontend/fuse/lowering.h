@@ -100,6 +100,8 @@ class BodyLowering {
   /// `value` at an index of which a part comes from data, which a load must check against `bound`: so does the load of what
   /// is expanded along it, whose address does not depend on that part; what else does not is to be laid out first.
   ExprId emit_chosen(ValueId value, const Index& index, ExprId predicate, ExprId from_data, int64_t bound);
+  /// The same, with the term among those that its load checks.
+  ExprId with_check(ValueId value, ExprId chosen, const IndirectTerm& term);
   ExprId emit_concat(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_pad(ValueId value, const Index& index, ExprId predicate);
   ExprId emit_slice_scatter(ValueId value, const Index& index, ExprId predicate);

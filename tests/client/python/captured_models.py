@@ -194,6 +194,36 @@ class AsComplex(nn.Module):
         return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
+class Leaves(nn.Module):
+    """Takes a structure apart, which torch does by a table that Dynamo finds through an import."""
+
+    def forward(self, x):
+        return torch.utils._pytree.tree_flatten({"a": [x * 2, x * 3]})[0][1].tanh()
+
+
+class Ordered(collections.OrderedDict):
+    """As outputs of transformers are, which one part of a model gives to another one."""
+
+
+class OfOrdered(nn.Module):
+    def forward(self, parts):
+        return torch.stack([part.cos() for part in parts.values()]) * len(parts)
+
+
+class Sized(nn.Module):
+    """Gives a number that depends on what size it is called with, once that changes."""
+
+    def forward(self, x):
+        return x.sum(1).cos(), 2 * x.shape[1]
+
+
+# A module, and arguments that it is called with in turn.
+CALLS = {
+    "leaves": (Leaves, lambda: [torch.ones(2, 3)]),
+    "ordered": (OfOrdered, lambda: [Ordered(a=torch.ones(3), b=torch.zeros(3))]),
+    "sizes": (Sized, lambda: [torch.ones(2, extent, 3) for extent in (3, 5, 6)]),
+}
+
 PAIRS = {
     "function": (lambda: Block(functional.relu), lambda: Block(functional.silu)),
     "builtin": (lambda: Block(torch.tanh), lambda: Block(torch.sigmoid)),

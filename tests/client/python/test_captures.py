@@ -82,6 +82,17 @@ def test_blocks_with_layers_whose_weights_are_computed_are_kept_each_for_itself(
         assert frames() == frames_made, kiln.explain()
 
 
+@pytest.mark.parametrize("name", models.CALLS)
+def test_what_calls_bring_along_is_kept(name):
+    make, arguments = models.CALLS[name]
+    for is_known in (False, True):
+        forget()
+        model = kiln.compile(make())
+        for argument in arguments():
+            torch.testing.assert_close(model(argument), make()(argument))
+        assert not is_known or frames() == 0, kiln.explain()
+
+
 def test_what_torch_checks_is_kept_with_its_graph():
     good, bad = torch.randn(4, 4, 8).requires_grad_(), torch.zeros(4, 4, 8, requires_grad=True)
     for frames_made in (1, 0):

@@ -315,6 +315,8 @@ CASES = {
                             lambda: [f32(4, 5), f32(7, 5), i64(12, below=7), torch.tensor([0, 3, 3, 9]), f32(12)]),
     **{f"resizing {o}": resizing(*o) for name in ("bilinear", "bicubic") for o in ((name, 5, 17, False), (name, 1, 6, True), (name, 13, 6, False, 1.5, 0.8))},
     **{f"sampling {o}": (sampling(*o), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2) * 1.5]) for o in (*SAMPLINGS, *itertools.product((2,), (0, 1, 2), (False, True)))},
+    "sampling of which one gradient is wanted": (lambda g, x, points: (aten.grid_sampler_2d_backward(g, x, points, 0, 0, False, [True, False])[0],
+        aten.grid_sampler_2d_backward(g, x, points, 0, 0, False, [False, True])[1]), lambda: [f32(2, 3, 4, 2), f32(2, 3, 5, 6), f32(2, 4, 2, 2)]),
     **{f"sampling of volumes {o}": (sampling_of_volumes(*o), lambda: [f32(2, 3, 4, 2, 3), f32(2, 3, 5, 6, 4), f32(2, 4, 2, 3, 3) * 1.5]) for o in SAMPLINGS},
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ _NAMES = {
     "kiln.torch.draws": "draw_seed random_words",
     "kiln.torch.dropout": "draw_mask",
     "kiln.torch._packages_2_13": "KeptCode Record",
-    "kiln.torch._situations_2_13": "Named Placed fill instance rebuild",
+    "kiln.torch._situations_2_13": "Named Placed fill import_source instance rebuild",
     "kiln.torch.loss_in_rows": "scaled",
     "kiln.torch.pairs": "as_complex as_pairs each_in_pairs in_pairs",
     "kiln.torch.partition": "resolve_negative",
@@ -30,7 +30,7 @@ _NAMES = {
     "sympy.core.power": "Pow",
     "sympy.core.symbol": "Symbol",
     "torch":
-        "Size Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
+        "Size SymBool SymFloat SymInt Tensor bfloat16 bool channels_last channels_last_3d complex128 complex64 contiguous_format device float16 "
         "float32 float64 int16 int32 int64 int8 preserve_format strided sym_float sym_int sym_max sym_min sym_not uint8",
     "torch._C._functionalization":
         "InverseReturnMode _conj_ViewMeta _neg_view_ViewMeta _reshape_alias_ViewMeta _unsafe_view_ViewMeta alias_ViewMeta "
@@ -59,7 +59,7 @@ _NAMES = {
         "AttrSource CallFunctionNoArgsSource CallMethodItemSource CellContentsSource ClosureSource CodeSource "
         "ConstDictKeySource ConstantSource ConvertIntSource DataclassFieldsSource DefaultsSource DictGetItemSource "
         "DictSubclassGetItemSource FloatTensorSource GenericAttrSource GetItemSource GlobalSource GlobalStateSource "
-        "GradSource ImportSource ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource "
+        "GradSource ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource "
         "NegateSource NonSerializableSetGetItemSource ParamBufferSource ShapeEnvSource SkipGuardSource "
         "TensorProperty "
         "TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource TypeSource "

@@ -31,7 +31,8 @@ import weakref
 import torch
 from torch._dynamo import guards, pgo
 from torch._dynamo.output_graph import OutputGraphCommon
-from torch._dynamo.source import ChainedSource, LocalSource
+from torch._dynamo.source import ChainedSource, ImportSource, LocalSource
+from torch._guards import TracingContext, tracing
 
 from ._names_2_13 import NAMES
 from .described import ATOMS, Describer, Undescribed, given
@@ -119,6 +120,11 @@ def reference_to(value) -> Named | None:
     return None
 
 
+# What an object of a class derived from one of these is made of besides attributes; those that are filled first.
+_CONTAINERS = (collections.OrderedDict, dict, list)
+_PLAIN = (*_CONTAINERS, tuple, int, float, str)
+
+
 def instance(kind: Named, plain):
     """An object of the class, without its attributes and without a call of its own code."""
     found = kind.find()
@@ -127,9 +133,14 @@ def instance(kind: Named, plain):
     if plain is None:
         return object.__new__(found)
     base = type(plain)
-    made = base.__new__(found) if base in (dict, list) else base.__new__(found, plain)
-    if base in (dict, list):
-        (dict.update if base is dict else list.extend)(made, _found(plain))
+    if base not in _CONTAINERS:
+        return base.__new__(found, plain)
+    made = base.__new__(found)
+    if base is list:
+        list.extend(made, _found(plain))
+    else:
+        for key, item in _found(plain).items():
+            base.__setitem__(made, key, item)
     return made
 
 
@@ -161,6 +172,13 @@ def rebuild(name: str, *arguments):
     return getattr(guards.GuardsStatePickler, name)(*arguments)
 
 
+def import_source(module: str) -> ImportSource:
+    """The source of a module. As it is made it asks for a guard, which a situation that is read has already."""
+    Named(module, "").find()
+    with tracing(TracingContext(None)):
+        return ImportSource(module)
+
+
 def _by_our_names(reduced):
     if isinstance(reduced, tuple) and isinstance(reduced[0], types.MethodType):
         return rebuild, (reduced[0].__name__, *reduced[1])
@@ -185,6 +203,8 @@ class _Pickler(guards.GuardsStatePickler):
             return NotImplemented
         if isinstance(value, torch.Tensor):
             return self._without_gradient(_by_our_names(super().reducer_override(value)))
+        if kind is ImportSource:
+            return import_source, (value.module_name,)
         if kind is functools.partial and not _makes_guards(value.func):
             return self._reduce_code(value)
         if (kind.__module__, kind.__qualname__) in NAMES or kind in ATOMS:  # a member of an Enum may be a string, too
@@ -223,7 +243,7 @@ class _Pickler(guards.GuardsStatePickler):
         kind = reference_to(type(value))
         if kind is None:
             raise NotKept(f"class {type(value).__qualname__} has no name")
-        plain = next((base(value) for base in (dict, list, tuple, int, float, str) if isinstance(value, base)), None)
+        plain = next((base(value) for base in _PLAIN if isinstance(value, base)), None)
         attributes = {name: self._attribute(item) for name, item in getattr(value, "__dict__", {}).items()}
         return instance, (kind, plain), attributes, None, None, fill
 
@@ -335,13 +355,17 @@ def _fact(builder, guard, describer: Describer) -> tuple:
         except Undescribed as error:
             raise NotKept(f"{guard.name} is {error}") from error
     if kind == "TENSOR_MATCH":
-        kind_of = getattr(value, "pytype", None) or type(value)
-        return "", repr((kind_of, value.dtype, value.device, value.dim(), value.requires_grad)).encode()
+        return "", repr((_type_of(value), value.dtype, value.device, value.dim(), value.requires_grad)).encode()
     if kind in _TYPES:
-        return "", describer.lenient(type(value))
+        return "", describer.lenient(_type_of(value))
     if kind == "SEQUENCE_LENGTH":
         return "", repr((type(value), len(value))).encode()
     return "", describer.lenient(list(value) if kind in _KEYS else value)
+
+
+def _type_of(value) -> type:
+    """A tensor is read as one without data, which knows what type it had."""
+    return (isinstance(value, torch._subclasses.FakeTensor) and value.pytype) or type(value)
 
 
 def _traced(graph, own: types.CodeType, describer: Describer) -> list[tuple]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ..builder import Builder
+from ..builder import Builder, meta_of
 from ..text import Dim, Value
 from .functions import Arithmetic
 from .table import Family, require, result_type
@@ -161,7 +161,7 @@ def grid_sampler(b, node):
 
 @row("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
 def grid_sampler_backward(b, node):
-    grad, image, grid, mode, padding, aligned, wanted = node.args
+    grad, image, grid, mode, padding, aligned, _ = node.args
     grad, image, grid = b.value(grad), b.value(image), b.value(grid)
     a, flat_grad, flat_image = Places(b, image.dtype), flat(b, grad), flat(b, image)
     given = b.full(0, a.dtype, flat_image.shape)
@@ -175,7 +175,8 @@ def grid_sampler_backward(b, node):
             move = a.mul(seen, pixel.weight(a, along=d))
             moves[d] = move if moves[d] is None else a.add(moves[d], move)
     result = b.reshape(given, image.shape), moved(b, grid, moves)
-    return tuple(g if is_wanted else None for g, is_wanted in zip(result, wanted))
+    # Torch gives the grid's gradient also where it is not wanted.
+    return tuple(None if tensor is None else g for g, tensor in zip(result, meta_of(node)))
 
 
 def moved(b: Builder, grid: Value, moves: list) -> Value:
