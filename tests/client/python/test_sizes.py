@@ -184,7 +184,7 @@ def highest(x):
 
 def cut(x):
     return (x[:, ::2] * 2, x[1:, 1::3] * 2, torch.unsafe_split(x, 2, 2)[1] * 2, x.unfold(1, 4, 2) * 2,
-            F.glu(x, 2) * 2, F.group_norm(x.transpose(1, 2), 3))  # fmt: skip
+            F.glu(x, 2) * 2, F.group_norm(x.transpose(1, 2), 3), F.pdist(x[:, 0]))  # fmt: skip
 
 
 def in_pieces(x, y):

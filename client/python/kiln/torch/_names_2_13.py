@@ -9,6 +9,7 @@ _NAMES = {
     "collections": "OrderedDict defaultdict deque",
     "_operator": "add eq floordiv ge getitem gt le lt mod mul ne neg pow sub truediv",
     "functools": "partial",
+    "math": "ceil floor trunc",
     "kiln._reasons": "Reason",
     "kiln.torch.attend": "attend attend_backward attention_of_scores attention_scores",
     "kiln.torch.fused_attention": "fused_attention fused_attention_backward",
