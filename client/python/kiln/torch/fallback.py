@@ -24,6 +24,7 @@ from .text import Unsupported, as_polynomial
 
 aten = torch.ops.aten
 
+
 def fallback_graph(graph: fx.Graph, subgraph: Subgraph) -> fx.Graph:
     """forward(*inputs, *sizes) -> outputs of the subgraph, which is part of `graph`. Raises Unsupported where an extent is not to
     be had of the arguments."""
