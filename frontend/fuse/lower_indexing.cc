@@ -89,7 +89,8 @@ BodyLowering::Condition BodyLowering::between(const Affine& affine, int64_t low,
   const auto lead = std::max_element(affine.terms.begin(), affine.terms.end(), [](const auto& a, const auto& b) {
     return std::abs(a.second) < std::abs(b.second);
   });
-  const auto [dim, step] = *lead;
+  const auto dim = lead->first;
+  const auto step = lead->second;
   if (dim >= DimTable::k_first_indirect) return {};
   const Affine rest = affine + Affine::of_dim(dim, -step);
   const auto [rest_low, rest_high] = range_of(rest + -rest.constant, m_dims);

@@ -96,7 +96,7 @@ TEST_F(BuilderTest, dims_that_can_never_be_equal_are_an_error_even_when_symbolic
 TEST_F(BuilderTest, positions_of_windows_are_said_and_guarded_where_a_stride_may_leave_a_rest) {
   const Dim extent = Dim::symbol(graph.add_symbol("s0")), positions = Dim::symbol(graph.add_symbol("q0"));
   const ValueId x = input(DType::f32, {Dim(2), extent});
-  const auto attributes = [](std::vector<Dim> said) {
+  const auto attributes = [](const std::vector<Dim>& said) {
     Attributes made = {{"kernel", std::vector<int64_t>{3}},
                        {"stride", std::vector<int64_t>{2}},
                        {"dilation", std::vector<int64_t>{1}}};
