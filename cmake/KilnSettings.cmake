@@ -24,9 +24,8 @@ if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
     $<$<COMPILE_LANGUAGE:CXX>:_Bool=bool;BOOST_ASIO_HAS_CO_AWAIT;BOOST_ASIO_HAS_STD_COROUTINE>)
 endif()
 if(KILN_SANITIZE STREQUAL "address")
-  # Kernels that were made at run time have no type before their code, where the check of functions would read it. What the
-  # checks of null and of objects' sizes find, ASan finds as well; they are a twelfth of what the build takes.
-  set(sanitize -fsanitize=address,undefined -fno-sanitize=function,null,object-size)
+  # Kernels that were made at run time have no type before their code, where the check of functions would read it.
+  set(sanitize -fsanitize=address,undefined -fno-sanitize=function)
   target_compile_options(kiln_settings INTERFACE -fno-sanitize-recover=undefined)
 elseif(KILN_SANITIZE STREQUAL "thread")
   set(sanitize -fsanitize=thread)

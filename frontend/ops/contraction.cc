@@ -88,16 +88,13 @@ void multiply(ElementEvaluator& e, const Factors& factors, const AskedProduct& a
 void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result, std::span<const int64_t> indices,
                       std::span<double> out) {
   const int64_t m = rows_of(e, a), n = e.extents(b).back();
-  std::map<int64_t, std::pair<Factors, AskedProduct>> matrices;  // of the batch
+  std::map<int64_t, AskedProduct> matrices;  // of the batch
   for (size_t i = 0; i < indices.size(); ++i) {
-    const int64_t matrix = indices[i] / (m * n);
-    auto found = matrices.find(matrix);
-    if (found == matrices.end()) {
-      found = matrices.emplace(matrix, std::pair(Factors(e, a, b, result, indices[i]), AskedProduct())).first;
-    }
-    found->second.second.add(indices[i] / n % m, indices[i] % n, i);
+    matrices[indices[i] / (m * n)].add(indices[i] / n % m, indices[i] % n, i);
   }
-  for (const auto& [matrix, asked] : matrices) multiply(e, asked.first, asked.second, out);
+  for (const auto& [matrix, asked] : matrices) {
+    multiply(e, Factors(e, a, b, result, indices[asked.places.front()]), asked, out);
+  }
 }
 
 Expected<Types> infer_matmul(const OpContext& context) {

@@ -182,8 +182,8 @@ def masked_scatter_backward(b, node):
 
 @dataclass(frozen=True)
 class Segments:
-    """Rows one after another. Rows before the first are of a segment of their own, as are those after the last: [count + 2, …] is
-    what `whole` takes apart and `spread` reads."""
+    """Segments of rows, one after another, and two more: of the rows before the first, and of those after the last. `sums` and
+    `within` leave these two out, and `spread` adds them."""
 
     number: Value  # each row's
     lengths: Value
