@@ -9,8 +9,6 @@ has one, is a symbol of its own (text.symbols_of): s0 says what it is, or a tens
 from __future__ import annotations
 
 import functools
-import math
-import operator
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
@@ -20,9 +18,6 @@ import torch
 from . import compat
 from .text import Dim, Unsupported, as_polynomial, plain_symbol, symbols_of
 
-# What torch's functions of sizes are called where they are written, and do to numbers.
-_MEANINGS = {"Max": max, "Min": min, "Mod": operator.mod, "PythonMod": operator.mod, "TruncToInt": math.trunc, "FloorToInt": math.floor,
-             "CeilToInt": math.ceil, "ToFloat": float, "IntTrueDiv": operator.truediv, "FloatTrueDiv": operator.truediv}  # fmt: skip
 _READERS = {"extent": torch.Tensor.size, "stride": torch.Tensor.stride, "size": lambda size, _: int(size)}
 
 
@@ -166,7 +161,14 @@ def function_of(symbols: Sequence[sympy.Symbol], result) -> Callable:
         return str(sympy.sympify(part).xreplace(names))
 
     source = f"lambda {', '.join(map(str, names.values()))}: {written(result)}"
-    return eval(source, _MEANINGS)  # noqa: S307: of our own making
+    meanings = {kind.__name__: meaning for kind, meaning in functions().items()} | {"Max": max, "Min": min}  # of more than two
+    return eval(source, meanings)  # noqa: S307: of our own making
+
+
+def functions() -> dict:
+    """What torch computes by of sizes: what does the same with numbers."""
+    adapter = compat.adapter()
+    return {**adapter.functions_of_sizes(), **adapter.functions_of_numbers()}
 
 
 def given(number: int) -> sympy.Symbol:

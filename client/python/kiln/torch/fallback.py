@@ -14,8 +14,7 @@ import sympy
 import torch
 from torch import fx
 
-from . import compat
-from .binding import given
+from .binding import functions, given
 from .builder import dim_of, dims_of, is_alike, strides_of
 from .nodes import gives_view, is_number
 from .partition import Subgraph, is_view
@@ -115,9 +114,7 @@ class _Sizes:
             base, power = expression.args
             parts, operation = [self._value(base)] * int(power), operator.mul
         else:
-            adapter = compat.adapter()
-            operation = {**adapter.functions_of_sizes(), **adapter.functions_of_numbers()}[expression.func]
-            parts = list(map(self._value, expression.args))
+            parts, operation = list(map(self._value, expression.args)), functions()[expression.func]
         if len(parts) == 1:
             return self._fallback.call_function(operation, tuple(parts))
         return functools.reduce(lambda a, b: self._fallback.call_function(operation, (a, b)), parts)
