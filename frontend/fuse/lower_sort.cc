@@ -37,10 +37,10 @@ LoweringResult lower_sort(const FusionState& state, GroupId group, NodeId id) {
   ExprId value = lowering.emit(operand, space.index());
   if (value == k_no_expr) return lowering_failed(operand, lowering.failure().why);
   Body& body = lowering.body();
-  if (body.exprs[value].op == ScalarOp::cast) value = body.exprs[value].operands[0];
+  if (body.exprs[value].op == ScalarOp::cast) value = body.exprs[value].operands[0];  // of a half that was widened
   const ScalarNode load = body.exprs[value];
-  if (load.op != ScalarOp::load || load.operands[0] != k_no_expr || !merge_pieces(body, space) ||
-      !body.accesses[load.slot].indirect.empty()) {
+  if (load.op != ScalarOp::load || load.dtype != state.facts->graph->type(operand).dtype ||
+      load.operands[0] != k_no_expr || !merge_pieces(body, space) || !body.accesses[load.slot].indirect.empty()) {
     return lowering_failed(operand, "what is sorted is not a tensor with strides");
   }
   SortSpec sort{with_last(extents, dim), boolean_of(node.attributes, "descending"), body.accesses[load.slot], {}};

@@ -129,6 +129,15 @@ KernelSpec normed_and_transposed(int64_t rows, int64_t columns) {
   return b.build();
 }
 
+/// The places of each row's elements in descending order; where it is turned, a row lies across an image's rows.
+KernelSpec sorted(int64_t images, int64_t rows, int64_t count, bool is_turned) {
+  const int64_t elements = images * rows * count;
+  SortSpec sort{{images, rows, count}, true, {.buffer = 0}, {.buffer = 1}};
+  sort.order.strides = {rows * count, count, 1};
+  sort.x.strides = is_turned ? std::vector<int64_t>{rows * count, 1, rows} : sort.order.strides;
+  return {{{DType::bf16, elements, BufferRole::input}, {DType::i64, elements, BufferRole::output}}, std::move(sort)};
+}
+
 /// Sums over `blocks` times `rows`, which lie apart, of each of `columns`: a gradient of a bias.
 KernelSpec summed(int64_t columns, int64_t blocks, int64_t rows) {
   LoopsBuilder b({columns, blocks, rows}, 1);
@@ -265,6 +274,13 @@ TEST(Sized, one_code_turns_rows_of_any_number_into_columns) {
 }
 
 TEST(Sized, one_code_takes_any_number_of_elements) { expect_one_code({6200, 10001, 300000}, 3, 0, squared); }
+
+TEST(Sized, one_code_sorts_rows_of_any_length_up_to_its_room) {
+  const auto turned = [](int64_t images, int64_t rows, int64_t count) { return sorted(images, rows, count, true); };
+  const auto in_line = [](int64_t images, int64_t rows, int64_t count) { return sorted(images, rows, count, false); };
+  expect_one_code_of({turned(2, 3, 5), turned(9, 40, 70), turned(3, 2, 4096)}, 3, 0);
+  expect_one_code_of({in_line(2, 3, 5), in_line(300, 7, 2), in_line(3, 2, 4097)}, 2, 0);
+}
 
 TEST(Sized, one_code_sees_any_number_of_keys) {
   for (const bool is_interleaved : {false, true}) {

@@ -51,7 +51,7 @@ LEFT = (
     ("upsampling with antialias of large images", "torch's loops over the pixels that weigh something take less time than products"),
     ("fractional pools of halves", "torch rounds places to it"),
     ("segment_reduce of products, along other axes than the first, of sizes that change", "no row yet"),
-    ("sorting, and reductions by index to what is largest or smallest, along sizes that change", "a kernel that sorts has code for each size"),
+    ("scans along sizes that change but of sums, mode, products by index", "places are compared within blocks, and no polynomial says of how many blocks a size is"),
     ("zeta, ndtri, incomplete gamma functions, Bessel functions but I0 and I1, orthogonal polynomials, nextafter, frexp", "no row yet"),
     ("histc over the range of its data", "torch looks at the range, and refuses one that is not finite"),
     ("gradients of bags scaled by frequency", "torch takes the frequencies of other indices"),
@@ -119,7 +119,9 @@ def look(found: dict, nodes: list) -> None:
 
 
 def has_symbols(node) -> bool:
-    return any(isinstance(e, torch.SymInt) for t in tensors_in(node.meta["val"]) for e in t.shape)
+    """Whether an operand or a result has an extent that changes."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(isinstance(e, torch.SymInt) for t in tensors_in(values) for e in t.shape)
 
 
 def derivative_in_kiln(node) -> bool | None:

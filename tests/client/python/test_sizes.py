@@ -187,6 +187,26 @@ def cut(x):
             F.glu(x, 2) * 2, F.group_norm(x.transpose(1, 2), 3), F.pdist(x[:, 0]))  # fmt: skip
 
 
+def ordered(x):
+    """Of halves many are equal."""
+    halves = x.detach().bfloat16()
+    ranks = x.argsort(1, descending=True), *torch.topk(halves, 2, 1), *torch.kthvalue(x, 2, 1), halves.median(1).indices, x.mul(9).long().median(1).indices
+    return (*torch.sort(x, 1), torch.topk(x, 3, 1).values, x.median(1).values, x[:, :, 0].nanmedian(), x.diagonal(0, 1, 2) * 2, x.diagonal(-1, 1, 2) * 2, *ranks)
+
+
+def extremes_by_index(x, y, rows):
+    places = rows[:, None].expand(-1, y.shape[1])
+    return (x.scatter_reduce(0, places, y, "amax"), x.scatter_reduce(0, places, y, "amin", include_self=False), x.index_reduce(0, rows, y, "amax"))
+
+
+def found(x, table):
+    """Bags of rows, and what lies where in order."""
+    edges, flat = x.detach()[0].sort().values, x.detach().flatten()
+    rows, begins = (flat * 0.0 + table.shape[0] - 1).long(), torch.arange(x.shape[0]) * x.shape[1]
+    return (torch.searchsorted(edges, flat), torch.searchsorted(x.detach().sort(1).values, x.detach(), right=True), torch.bucketize(flat, edges),
+            F.embedding_bag(rows, table, begins, mode="sum"), x * 2)  # fmt: skip
+
+
 def in_pieces(x, y):
     """Of what torch takes apart with sizes that it computes."""
     around = F.pad(x, (2, 1, 1, 2), "reflect"), F.pad(x, (1, 2, 2, 1), "replicate")
@@ -202,6 +222,9 @@ VARIED = {
     "averaged": (averaged, lambda size: images_of(size)[:1]),
     "highest": (highest, lambda size: images_of(size)[:1]),
     "in pieces": (in_pieces, lambda size: [torch.randn(2, 3, size, size + 1) for _ in range(2)]),
+    "ordered": (ordered, lambda size: [torch.randn(2, size, size + 1)]),
+    "extremes by index": (extremes_by_index, lambda size: [torch.randn(size, size + 1), torch.randn(2 * size, size + 1), torch.randint(0, size, (2 * size,))]),
+    "found": (found, lambda size: [torch.randn(size, size + 1), torch.randn(5, 3)]),
     "cut": (cut, lambda size: [torch.randn(size, 2 * size + 1, 6)]),
 }
 

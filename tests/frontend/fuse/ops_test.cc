@@ -22,5 +22,12 @@ TEST(FusedOps, EverySampleAgreesBetweenOtherOps) {
   }
 }
 
+TEST(FusedOps, EverySampleAgreesBehindCasts) {
+  for (const Sample& sample : op_samples()) {
+    SCOPED_TRACE(sample.op);
+    expect_fused(graph_behind_casts(sample), inputs_behind_casts(sample), 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace kiln

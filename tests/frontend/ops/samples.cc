@@ -1,6 +1,7 @@
 #include "samples.h"
 
 #include <cmath>
+#include <functional>
 #include <random>
 #include <stdexcept>
 
@@ -362,34 +363,65 @@ std::vector<Sample> special_samples() {
   return samples;
 }
 
+namespace {
+
+/// The row's results, of what `operand` makes of each operand that is given. Throws, saying why, when they are not accepted.
+std::vector<ValueId> results_of(const Sample& sample, GraphBuilder& b,
+                                const std::function<ValueId(const Tensor&)>& operand) {
+  std::vector<ValueId> operands;
+  for (const std::optional<Tensor>& each : sample.operands) operands.push_back(each ? operand(*each) : k_none);
+  std::vector<ValueId> results = b.ops(sample.op, operands, sample.attributes);
+  if (!b.status().ok()) throw std::runtime_error(sample.op + ": " + b.status().message());
+  return results;
+}
+
+ValueId input_like(Graph& graph, const Tensor& operand, DType dtype) {
+  return graph.add_input({dtype, Shape(operand.dims.begin(), operand.dims.end()), {}});
+}
+
+}  // namespace
+
 Graph graph_of(const Sample& sample) {
   Graph graph;
-  std::vector<ValueId> operands;
-  for (const std::optional<Tensor>& operand : sample.operands) {
-    operands.push_back(
-        operand ? graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}}) : k_none);
-  }
-  GraphBuilder builder(graph);
-  const std::vector<ValueId> results = builder.ops(sample.op, operands, sample.attributes);
-  if (!builder.status().ok()) throw std::runtime_error(sample.op + ": " + builder.status().message());
-  graph.set_outputs(results);
+  GraphBuilder b(graph);
+  graph.set_outputs(
+      results_of(sample, b, [&](const Tensor& operand) { return input_like(graph, operand, operand.dtype); }));
   return graph;
+}
+
+Graph graph_behind_casts(const Sample& sample) {
+  Graph graph;
+  GraphBuilder b(graph);
+  graph.set_outputs(results_of(sample, b, [&](const Tensor& operand) {
+    const bool is_wide = operand.dtype == DType::f64;
+    const ValueId input = input_like(graph, operand, is_wide ? DType::f64 : DType::f32);
+    return b.cast(is_wide ? b.cast(input, DType::f32) : input, operand.dtype);
+  }));
+  return graph;
+}
+
+std::vector<Tensor> inputs_behind_casts(const Sample& sample) {
+  std::vector<Tensor> inputs = inputs_of(sample);
+  for (Tensor& input : inputs) {
+    if (is_floating(input.dtype)) continue;
+    Tensor fractional = Tensor::zeros(DType::f32, input.dims);
+    for (int64_t i = 0; i < input.elements(); ++i) {
+      const double value = input.at(i), lost = static_cast<double>((i * 7) % 10) / 11;
+      fractional.set(i, value == 0 ? value : value + std::copysign(lost, value));
+    }
+    input = std::move(fractional);
+  }
+  return inputs;
 }
 
 Graph graph_around(const Sample& sample) {
   Graph graph;
   GraphBuilder b(graph);
-  std::vector<ValueId> operands, outputs;
-  for (const std::optional<Tensor>& operand : sample.operands) {
-    if (!operand) {
-      operands.push_back(k_none);
-      continue;
-    }
-    const ValueId input = graph.add_input({operand->dtype, Shape(operand->dims.begin(), operand->dims.end()), {}});
-    operands.push_back(is_floating(operand->dtype) ? b.add(b.mul(input, 1.0), 0.0) : input);
-  }
-  const std::vector<ValueId> results = b.ops(sample.op, operands, sample.attributes);
-  if (!b.status().ok()) throw std::runtime_error(sample.op + ": " + b.status().message());
+  std::vector<ValueId> outputs;
+  const std::vector<ValueId> results = results_of(sample, b, [&](const Tensor& operand) {
+    const ValueId input = input_like(graph, operand, operand.dtype);
+    return is_floating(operand.dtype) ? b.add(b.mul(input, 1.0), 0.0) : input;
+  });
   for (const ValueId result : results) {
     std::vector<int64_t> reversed;
     Dim count(1);

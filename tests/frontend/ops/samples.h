@@ -27,6 +27,10 @@ std::vector<Sample> special_samples();
 Graph graph_of(const Sample& sample);
 /// The same between other ops: operands are computed, results computed with, their dims in reverse, and flattened.
 Graph graph_around(const Sample& sample);
+/// The sample with operands that are casts: of f32 to whole numbers and truths, of f64 to f32 and back.
+Graph graph_behind_casts(const Sample& sample);
+/// What its inputs are: the operands that are given, with fractions that casts to whole numbers leave out.
+std::vector<Tensor> inputs_behind_casts(const Sample& sample);
 /// The operands that are given, in order: the graph's inputs.
 std::vector<Tensor> inputs_of(const Sample& sample);
 

@@ -32,17 +32,10 @@ void AttentionEmission::store_row(const Values& values, Value* block_row) const 
 
 LaunchShape AttentionEmission::emit_tasks(const std::function<Value*()>& count,
                                           const std::function<void(const Emitter::Entry&, Value*)>& body) {
-  constexpr uint64_t k_sized_tasks = 256;  // as many as threads of a large machine, some times
   const Emitter::Entry entry = e.begin_entry();
   m_workspace = entry.workspace;
   m_numbers.launch.load(e, entry.extents);
-  Value* pieces = count();
-  const auto* known = llvm::dyn_cast<llvm::ConstantInt>(pieces);
-  const uint64_t tasks = known != nullptr ? known->getZExtValue() : k_sized_tasks;
-  const auto share_of = [&](Value* task) {
-    return known != nullptr ? task : e.even_start(task, pieces, e.index(k_sized_tasks));
-  };
-  e.loop(share_of(entry.first_task), share_of(entry.last_task), 1, [&](Value* piece) { body(entry, piece); });
+  const uint64_t tasks = emit_pieces(e, entry, count(), [&](Value* piece) { body(entry, piece); });
   e.ir.CreateRetVoid();
   return {tasks, static_cast<uint64_t>(m_workspace_bytes)};
 }

@@ -53,6 +53,17 @@ SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened
   return {digest_of(bytes), launch.carried(), {std::move(schedule)}, launch.carries_tasks()};
 }
 
+uint64_t emit_pieces(Emitter& e, const Emitter::Entry& entry, llvm::Value* pieces,
+                     const std::function<void(llvm::Value*)>& body) {
+  constexpr uint64_t k_shares = 256;  // as many as threads of a large machine, some times
+  const auto* known = llvm::dyn_cast<llvm::ConstantInt>(pieces);
+  const auto start_of = [&](llvm::Value* task) {
+    return known != nullptr ? task : e.even_start(task, pieces, e.index(k_shares));
+  };
+  e.loop(start_of(entry.first_task), start_of(entry.last_task), 1, body);
+  return known != nullptr ? known->getZExtValue() : k_shares;
+}
+
 BodyNumbers BodyNumbers::open(Body& body, int lane_dim, LaunchNumbers& launch) {
   BodyNumbers numbers{&launch, {}, {}};
   for (Access& access : body.accesses) {

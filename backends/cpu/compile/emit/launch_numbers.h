@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,11 @@ class LaunchNumbers {
 /// A spec as one of those that the schedule's code serves: `opened` is its kernel once `launch` has numbers of it.
 SizedSpec sized_spec(const KernelSpec& spec, decltype(KernelSpec::kernel) opened, const LaunchNumbers& launch,
                      Schedule schedule);
+
+/// Writes the loop over a launch's pieces of work that the tasks from entry.first_task to entry.last_task are: a task each, or
+/// where the launch says how many there are, even shares of as many tasks as this gives.
+uint64_t emit_pieces(Emitter& e, const Emitter::Entry& entry, llvm::Value* pieces,
+                     const std::function<void(llvm::Value* piece)>& body);
 
 /// Which numbers of a body its launch carries.
 struct BodyNumbers {

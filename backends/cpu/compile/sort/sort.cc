@@ -1,8 +1,10 @@
 #include "backends/cpu/compile/sort/sort.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 
-#include "backends/cpu/compile/emit/emitter.h"
+#include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/schedule_bytes.h"
 #include "base/ceil_div.h"
 #include "base/limits.h"
@@ -53,6 +55,45 @@ struct SortSchedule {
   static auto fields(auto& s) { return std::tie(s.digit_bits); }
 };
 
+/// As SortSchedule, for code that takes from its launch extents, and where rows and their elements lie.
+struct SizedSortSchedule : SortSchedule {
+  static constexpr std::string_view k_implementation = "sized_radix_sort";
+
+  uint32_t room = 4096;  // the most elements of a row
+
+  static auto fields(auto& s) { return std::tie(s.digit_bits, s.room); }
+};
+
+/// Which numbers of an access its launch carries.
+struct AccessNumbers {
+  LaunchNumbers::Place offset = 0;
+  std::vector<LaunchNumbers::Place> strides;
+
+  void open(Access& access, LaunchNumbers& launch) {
+    offset = launch.open(access.offset);
+    std::ranges::transform(access.strides, strides.begin(), [&](int64_t& stride) { return launch.open(stride); });
+  }
+};
+
+/// Which numbers of a sort its launch carries.
+struct SortNumbers {
+  LaunchNumbers launch;
+  std::vector<LaunchNumbers::Place> extents;
+  AccessNumbers x, order;
+
+  explicit SortNumbers(size_t rank) : extents(rank), x{0, extents}, order{0, extents} {}
+
+  /// All that can be; `form` says them no longer.
+  static SortNumbers opened(SortSpec& form) {
+    SortNumbers numbers(form.extents.size());
+    std::ranges::transform(form.extents, numbers.extents.begin(),
+                           [&](int64_t& extent) { return numbers.launch.open(extent); });
+    numbers.x.open(form.x, numbers.launch);
+    numbers.order.open(form.order, numbers.launch);
+    return numbers;
+  }
+};
+
 /// Parts of a task's workspace, in bytes from its begin. Each pass reads one half and writes the other.
 struct Workspace {
   std::array<int64_t, 2> keys, places;
@@ -74,46 +115,57 @@ struct Workspace {
 
 class SortEmission {
  public:
-  SortEmission(Emitter& emitter, const KernelSpec& spec, const SortSpec& sort)
+  /// `room`: the most elements of a row.
+  SortEmission(Emitter& emitter, const KernelSpec& spec, SortNumbers numbers, int64_t room)
       : e(emitter),
         m_spec(spec),
-        m_sort(sort),
-        m_elements(elements_of(spec.buffers[sort.x.buffer].dtype)),
-        m_count(sort.extents.back()),
-        m_at(m_count, m_elements.bytes) {}
+        m_sort(std::get<SortSpec>(spec.kernel)),
+        m_numbers(std::move(numbers)),
+        m_elements(elements_of(spec.buffers[m_sort.x.buffer].dtype)),
+        m_at(room, m_elements.bytes) {}
 
   LaunchShape emit() {
     const Emitter::Entry entry = e.begin_entry();
     m_workspace = entry.workspace;
-    e.loop(entry.first_task, entry.last_task, 1, [&](Value* row) {
-      count_digits(row_of(entry, m_sort.x, row));
+    m_numbers.launch.load(e, entry.extents);
+    Value* rows = e.index(1);
+    for (size_t d = 0; d < last_dim(); ++d) rows = e.ir.CreateMul(rows, extent(d));
+    m_count = extent(last_dim());
+    const uint64_t tasks = emit_pieces(e, entry, rows, [&](Value* row) {
+      count_digits(row_of(entry, m_sort.x, m_numbers.x, row));
       for (int64_t pass = 0; pass < m_elements.bytes; ++pass) {
         counts_to_places(pass);
-        move(pass, row_of(entry, m_sort.order, row));
+        move(pass, row_of(entry, m_sort.order, m_numbers.order, row));
       }
     });
     e.ir.CreateRetVoid();
-    int64_t rows = 1;
-    for (size_t d = 0; d + 1 < m_sort.extents.size(); ++d) rows *= m_sort.extents[d];
-    return {static_cast<uint64_t>(rows), static_cast<uint64_t>(m_at.bytes)};
+    return {tasks, static_cast<uint64_t>(m_at.bytes)};
   }
 
  private:
   llvm::Type* key_type() { return e.ir.getIntNTy(static_cast<unsigned>(m_elements.bytes * 8)); }
   Value* key_number(uint64_t value) { return llvm::ConstantInt::get(key_type(), value); }
-  int64_t element_bytes(const Access& access) const {
-    return static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
-  }
+  size_t last_dim() const { return m_sort.extents.size() - 1; }
+  Value* extent(size_t dim) { return m_numbers.launch.value(e, m_numbers.extents[dim], m_sort.extents[dim]); }
   Value* part(int64_t offset) { return e.advance(m_workspace, offset); }
   Value* element(Value* base, Value* i, int64_t bytes) { return e.advance(base, e.ir.CreateMul(i, e.index(bytes))); }
 
+  int64_t element_bytes(const Access& access) const {
+    return static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
+  }
+  /// The address of what an access has at place i along a dim, from that at its begin.
+  Value* along(size_t dim, const Access& access, const AccessNumbers& numbers, Value* begin, Value* i) {
+    Value* stride = m_numbers.launch.value(e, numbers.strides[dim], access.strides[dim]);
+    return element(begin, e.ir.CreateMul(i, stride), element_bytes(access));
+  }
+
   /// The address of a row's first element; rows are numbered in row-major order.
-  Value* row_of(const Emitter::Entry& entry, const Access& access, Value* row) {
-    Value* address = e.advance(e.buffer(entry, access.buffer), access.offset * element_bytes(access));
-    for (size_t d = m_sort.extents.size() - 1; d-- > 0;) {
-      Value* at = e.ir.CreateURem(row, e.index(m_sort.extents[d]));
-      address = element(address, at, access.strides[d] * element_bytes(access));
-      row = e.ir.CreateUDiv(row, e.index(m_sort.extents[d]));
+  Value* row_of(const Emitter::Entry& entry, const Access& access, const AccessNumbers& numbers, Value* row) {
+    Value* offset = m_numbers.launch.value(e, numbers.offset, access.offset);
+    Value* address = element(e.buffer(entry, access.buffer), offset, element_bytes(access));
+    for (size_t d = last_dim(); d-- > 0;) {
+      address = along(d, access, numbers, address, e.ir.CreateURem(row, extent(d)));
+      row = e.ir.CreateUDiv(row, extent(d));
     }
     return address;
   }
@@ -147,9 +199,8 @@ class SortEmission {
     llvm::Type* zeros = Emitter::vector(e.i32(), e.lanes());
     e.loop(e.index(0), e.index(m_elements.bytes * k_digits), e.lanes(),
            [&](Value* i) { e.store(Emitter::integer(zeros, 0), element(part(m_at.counts), i, k_place_bytes)); });
-    e.loop(e.index(0), e.index(m_count), 1, [&](Value* i) {
-      Value* from = element(row, i, m_sort.x.strides.back() * m_elements.bytes);
-      Value* key = key_of(e.load(key_type(), from));
+    e.loop(e.index(0), m_count, 1, [&](Value* i) {
+      Value* key = key_of(e.load(key_type(), along(last_dim(), m_sort.x, m_numbers.x, row, i)));
       e.store(key, element(part(m_at.keys[0]), i, m_elements.bytes));
       for (int64_t pass = 0; pass < m_elements.bytes; ++pass) {
         Value* at = counter(key, pass);
@@ -173,7 +224,7 @@ class SortEmission {
   void move(int64_t pass, Value* order) {
     const auto from = static_cast<size_t>(pass % 2), to = 1 - from;
     const bool is_last = pass + 1 == m_elements.bytes;
-    e.loop(e.index(0), e.index(m_count), 1, [&](Value* i) {
+    e.loop(e.index(0), m_count, 1, [&](Value* i) {
       Value* key = e.load(key_type(), element(part(m_at.keys[from]), i, m_elements.bytes));
       Value* place = pass == 0 ? e.ir.CreateTrunc(i, e.i32())
                                : e.load(e.i32(), element(part(m_at.places[from]), i, k_place_bytes));
@@ -182,7 +233,7 @@ class SortEmission {
       e.store(e.ir.CreateAdd(next, e.ir.getInt32(1)), at);
       Value* target = e.ir.CreateZExt(next, e.i64());
       if (is_last) {
-        Value* result = element(order, target, m_sort.order.strides.back() * element_bytes(m_sort.order));
+        Value* result = along(last_dim(), m_sort.order, m_numbers.order, order, target);
         return e.store(e.ir.CreateZExt(place, e.i64()), result);
       }
       e.store(key, element(part(m_at.keys[to]), target, m_elements.bytes));
@@ -193,33 +244,73 @@ class SortEmission {
   Emitter& e;
   const KernelSpec& m_spec;
   const SortSpec& m_sort;
+  SortNumbers m_numbers;
   const Elements m_elements;
-  const int64_t m_count;
   const Workspace m_at;
-  Value* m_workspace = nullptr;
+  Value *m_workspace = nullptr, *m_count = nullptr;
 };
 
-Status sort_claims(const KernelSpec& spec, const CpuTarget&) {
-  const auto& sort = std::get<SortSpec>(spec.kernel);
-  const int64_t bytes = elements_of(spec.buffers[sort.x.buffer].dtype).bytes, count = sort.extents.back();
+Status fits(const KernelSpec& spec, int64_t room) {
+  const int64_t bytes = elements_of(spec.buffers[std::get<SortSpec>(spec.kernel).x.buffer].dtype).bytes;
   const auto most = static_cast<int64_t>(limits::k_task_workspace_bytes);
-  if (count <= most / (2 * (bytes + k_place_bytes)) && Workspace(count, bytes).bytes <= most) return {};
-  return error(StatusCode::unimplemented, "sort: rows of {} need too large a workspace", count);
+  if (room <= most / (2 * (bytes + k_place_bytes)) && Workspace(room, bytes).bytes <= most) return {};
+  return error(StatusCode::unimplemented, "sort: rows of {} need too large a workspace", room);
 }
+
+int64_t longest_row(const KernelSpec& spec) { return std::get<SortSpec>(spec.kernel).extents.back(); }
+
+Status sort_claims(const KernelSpec& spec, const CpuTarget&) { return fits(spec, longest_row(spec)); }
 
 std::vector<Schedule> sort_schedules(const KernelSpec&, const CpuTarget&, const Machine&) {
   return {{encode_choices(SortSchedule()), "by bytes"}};
 }
 
-Expected<LaunchShape> emit_sort(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
-  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SortSchedule>(bytes));
-  if (schedule.digit_bits != SortSchedule().digit_bits) {
-    return invalid_argument("sort: digits of {} bits", schedule.digit_bits);
-  }
-  return SortEmission(emitter, spec, std::get<SortSpec>(spec.kernel)).emit();
+Status check_digits(const SortSchedule& schedule) {
+  if (schedule.digit_bits == SortSchedule().digit_bits) return {};
+  return invalid_argument("sort: digits of {} bits", schedule.digit_bits);
 }
 
-constexpr std::array k_rows{Implementation{SortSchedule::k_implementation, sort_claims, sort_schedules, emit_sort}};
+Expected<LaunchShape> emit_sort(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SortSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(check_digits(schedule));
+  const size_t rank = std::get<SortSpec>(spec.kernel).extents.size();
+  return SortEmission(emitter, spec, SortNumbers(rank), longest_row(spec)).emit();
+}
+
+Status check_room(const KernelSpec& spec, const SizedSortSchedule& schedule) {
+  if (schedule.room < longest_row(spec)) return invalid_argument("sort: no room for rows of {}", longest_row(spec));
+  return fits(spec, schedule.room);
+}
+
+Expected<LaunchShape> emit_sized_sort(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes) {
+  KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SizedSortSchedule>(bytes));
+  KILN_RETURN_IF_ERROR(check_digits(schedule));
+  KILN_RETURN_IF_ERROR(check_room(spec, schedule));
+  SortSpec form = std::get<SortSpec>(spec.kernel);
+  return SortEmission(emitter, spec, SortNumbers::opened(form), schedule.room).emit();
+}
+
+/// Rows have room for as many elements for most sizes, so that these share code; else for the next power of two.
+std::optional<SizedSpec> sized_sort(const KernelSpec& spec, const CpuTarget&, std::span<const uint8_t> like) {
+  SizedSortSchedule schedule;
+  if (like.empty()) {
+    schedule.room = std::max(schedule.room, std::bit_ceil(static_cast<uint32_t>(longest_row(spec))));
+  } else {
+    const auto given = parse_choices<SizedSortSchedule>(like);
+    if (!given.ok()) return std::nullopt;
+    schedule = *given;
+  }
+  if (!check_room(spec, schedule).ok()) return std::nullopt;
+  SortSpec form = std::get<SortSpec>(spec.kernel);
+  const SortNumbers numbers = SortNumbers::opened(form);
+  if (numbers.launch.carried().empty() || numbers.launch.carried().size() > limits::k_launch_extents)
+    return std::nullopt;
+  return sized_spec(spec, std::move(form), numbers.launch, {encode_choices(schedule), "sized, by bytes"});
+}
+
+constexpr std::array k_rows{
+    Implementation{SortSchedule::k_implementation, sort_claims, sort_schedules, emit_sort},
+    Implementation{SizedSortSchedule::k_implementation, sort_claims, no_schedules, emit_sized_sort, sized_sort}};
 
 }  // namespace
 

@@ -215,15 +215,18 @@ def place_among(b: Builder, node, ordered: Value, values, is_right: bool, order:
     return b.cast(b.reshape(places_among(b, ordered, values, is_right, order), shape), dtype)
 
 
+# As many as a row of a changing extent may need: tensors have at most 2 to the power of 40 elements.
+MOST_HALVINGS = 41
+
+
 def places_among(b: Builder, ordered: Value, values: Value, is_right: bool, order: Value | None = None) -> Value:
     """How many of the elements along the last dim, which are ordered or have an order, lie before each value, by halving: of one
     row for a row of values, else row by row. NaN lies after all."""
     extent, flat = ordered.shape[-1], len(ordered.shape) == 1
-    require(isinstance(extent, int), "a search in a symbolic extent")
-    low, high = b.full(0, "i64", values.shape), b.full(extent, "i64", values.shape)
-    for _ in range(extent.bit_length()):
+    low, high = b.full(0, "i64", values.shape), b.expand(b.extent(extent, "i64"), values.shape)
+    for _ in range(extent.bit_length() if isinstance(extent, int) else MOST_HALVINGS):
         middle = b.pointwise("floor_div", b.pointwise("add", low, high), b.full(2, "i64"))
-        place = b.pointwise("minimum", middle, b.full(extent - 1, "i64"))
+        place = b.pointwise("minimum", middle, b.extent(extent - 1, "i64"))
         if order is not None:
             place = b.op("take" if flat else "gather", (order, place), "i64", values.shape, dim=len(ordered.shape) - 1)
         found = b.op("take" if flat else "gather", (ordered, place), ordered.dtype, values.shape, dim=len(ordered.shape) - 1)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import fx
 
-from ..builder import Builder, meta_of
+from ..builder import Builder, floor_quotient, meta_of
 from ..text import FLOATING, Value
 from .creation import ascending
 from .reductions import running_maximum
@@ -50,10 +50,11 @@ def ranks(b: Builder, x: Value, descending: bool) -> Value:
 def order_of(b: Builder, node: fx.Node, x: Value, dim: int, descending: bool) -> Value:
     """The places of the elements along a dim, in order: of few by comparing all of them, which every device does."""
     extent, rank = x.shape[dim], len(x.shape)
-    require(isinstance(extent, int), "sorting along a symbolic extent")
-    if extent > MAX_COMPARED and meta_of(node.args[0]).device.type == "cpu":
+    is_few = isinstance(extent, int) and extent <= MAX_COMPARED
+    if not is_few and meta_of(node.args[0]).device.type == "cpu":
         return b.op("argsort", (x,), "i64", x.shape, dim=dim, descending=descending)
-    require(extent <= MAX_COMPARED_ELSEWHERE, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
+    require(isinstance(extent, int) and extent <= MAX_COMPARED_ELSEWHERE,
+            "sorting so many elements on another device than the CPU: its kernel is the CPU's")  # fmt: skip
     along = [*(d for d in range(rank) if d != dim), dim]
     x = b.permute(x, along)
     places = ascending(b, "i64", x.shape, rank - 1)
@@ -154,13 +155,14 @@ def median_along(b: Builder, node: fx.Node, x: Value, dim: int, sees_nan: bool, 
     """The lower of two in the middle; the first NaN where one is seen, else of the numbers alone."""
     order, extent = order_of(b, node, x, dim, False), x.shape[dim]
     if x.dtype not in FLOATING:
-        return chosen_along(b, x, b.slice(order, dim, (extent - 1) // 2, (extent - 1) // 2 + 1, 1), dim, shape)
+        middle = floor_quotient(extent - 1, 2)
+        return chosen_along(b, x, b.slice(order, dim, middle, middle + 1, 1), dim, shape)
     is_number = b.pointwise("logical_not", b.pointwise("is_nan", x, dtype="bool"))
     count = b.reduce("sum", b.cast(is_number, "i64"), [dim], True)
     last = b.pointwise("maximum", b.pointwise("sub", count, b.full(1, "i64")), b.full(0, "i64"))
     middle = b.pointwise("floor_div", last, b.full(2, "i64"))
     if sees_nan:
-        middle = b.pointwise("select", b.pointwise("lt", count, b.full(extent, "i64"), dtype="bool"), count, middle)
+        middle = b.pointwise("select", b.pointwise("lt", count, b.extent(extent, "i64"), dtype="bool"), count, middle)
     return chosen_along(b, x, b.op("gather", (order, middle), "i64", middle.shape, dim=dim), dim, shape)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import sympy
 
 from ..builder import Builder, dim_of, meta_of, remainder
 from ..tensors import is_empty, relayout
-from ..text import Value, is_dense
+from ..text import Dim, Value, is_dense
 from .creation import ascending
 from .normalisation import statistics_dtype
 from .table import Family, arg, dims_of, kept_shape, number, rank_of, require, result_type, result_types, wrap
@@ -244,35 +245,59 @@ def triangle(b, node):
     return b.op(name, (x,), x.dtype, x.shape, diagonal=number(arg(node, 1, "diagonal", 0)))
 
 
-def diagonal_of(b: Builder, x: Value, offset: int, first: int, second: int) -> tuple[Value, int, int]:
-    """x with its two dims last and as one, in which the diagonal's elements are a slice: that, its first place and its count."""
+@dataclass(frozen=True)
+class Diagonal:
+    """Where the `count` elements of a diagonal lie along `flat`, a tensor with the diagonal's two dims last and as one."""
+
+    flat: Value
+    start: Dim
+    step: Dim
+    count: Dim
+
+    @property
+    def dim(self) -> int:
+        return len(self.flat.shape) - 1
+
+    @property
+    def as_slice(self) -> dict | None:
+        """None where the step changes, which a slice's does not."""
+        end = self.start + (self.count - 1) * self.step + 1
+        return {"start": self.start, "end": end, "step": self.step} if isinstance(self.step, int) else None
+
+    def places(self, b: Builder) -> Value:
+        steps = b.pointwise("mul", ascending(b, "i64", (self.count,)), b.extent(self.step, "i64"))
+        return b.pointwise("add", steps, b.extent(self.start, "i64"))
+
+
+def diagonal_of(b: Builder, x: Value, count: Dim, offset: int, first: int, second: int) -> Diagonal:
     rank = len(x.shape)
     first, second = wrap(first, rank), wrap(second, rank)
     rows, columns = x.shape[first], x.shape[second]
-    require(isinstance(rows, int) and isinstance(columns, int), "a diagonal of a symbolic extent")
-    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    require(count > 0, "an empty diagonal")
+    require(count != 0, "an empty diagonal")
     x = b.permute(x, [*(d for d in range(rank) if d not in (first, second)), first, second])
     start = offset if offset >= 0 else -offset * columns
-    return b.reshape(x, (*x.shape[:-2], rows * columns)), start, count
+    return Diagonal(b.reshape(x, (*x.shape[:-2], rows * columns)), start, columns + 1, count)
 
 
 @row("diagonal.default", is_view=True)
 def diagonal(b, node):
-    x = b.value(node.args[0])
     offset, first, second = (number(arg(node, i + 1, n, d)) for i, (n, d) in enumerate((("offset", 0), ("dim1", 0), ("dim2", 1))))
-    step = x.shape[wrap(second, len(x.shape))] + 1
-    flat, start, count = diagonal_of(b, x, offset, first, second)
-    return b.slice(flat, len(flat.shape) - 1, start, start + (count - 1) * step + 1, count, step)
+    dtype, shape = result_type(node)
+    found = diagonal_of(b, b.value(node.args[0]), shape[-1], offset, first, second)
+    if found.as_slice is None:
+        return b.op("take", (found.flat, found.places(b)), dtype, shape, dim=found.dim)
+    return b.slice(found.flat, found.dim, extent=found.count, **found.as_slice)
 
 
 def with_diagonal(b: Builder, x: Value, source: Value, offset: int, first: int, second: int) -> Value:
-    shape, rank = x.shape, len(x.shape)
+    shape, rank, source = x.shape, len(x.shape), b.cast(source, x.dtype)
     first, second = wrap(first, rank), wrap(second, rank)
-    flat, start, count = diagonal_of(b, x, offset, first, second)
-    step, dim = shape[second] + 1, len(flat.shape) - 1
-    end = start + (count - 1) * step + 1
-    flat = b.op("slice_scatter", (flat, b.cast(source, x.dtype)), x.dtype, flat.shape, dim=dim, start=start, end=end, step=step)
+    found = diagonal_of(b, x, source.shape[-1], offset, first, second)
+    flat = found.flat
+    if found.as_slice is None:
+        flat = b.op("scatter", (flat, b.expand(found.places(b), source.shape), source), x.dtype, flat.shape, dim=found.dim)
+    else:
+        flat = b.op("slice_scatter", (flat, source), x.dtype, flat.shape, dim=found.dim, **found.as_slice)
     order = [*(d for d in range(rank) if d not in (first, second)), first, second]
     return b.permute(b.reshape(flat, [shape[d] for d in order]), [order.index(d) for d in range(rank)])
 
