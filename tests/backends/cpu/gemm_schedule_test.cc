@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cpu/compile/backend.h"
+#include "backends/cpu/compile/gemm/dot.h"
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "backends/schedule_bytes.h"
 #include "base/ceil_div.h"
@@ -13,19 +14,18 @@ Machine machine_of(uint32_t cores, uint64_t second_level_bytes = 1 << 20) {
 }
 
 /// Rows of A are `row` elements apart, k where that is 0. Columns of B are contiguous along k, as weights are, or along n.
-KernelSpec product_of(int64_t m, int64_t n, int64_t k, bool has_weights, int64_t row = 0) {
+KernelSpec product_of(int64_t m, int64_t n, int64_t k, bool has_weights, int64_t row = 0, DType dtype = DType::f32) {
   if (row == 0) row = k;
-  const Body load{{{.op = ScalarOp::load, .dtype = DType::f32}}, {}};
+  const Body load{{{.op = ScalarOp::load, .dtype = dtype}}, {}};
   Body a = load, b = load;
   a.accesses = {{.buffer = 0, .strides = {row, 1}}};
   b.accesses = {{.buffer = 1, .strides = has_weights ? std::vector<int64_t>{1, k} : std::vector<int64_t>{n, 1}}};
-  GemmSpec gemm{.m = m, .n = n, .k = k, .dtype = DType::f32, .a = a, .b = b, .a_value = 0, .b_value = 0};
+  GemmSpec gemm{.m = m, .n = n, .k = k, .dtype = dtype, .a = a, .b = b, .a_value = 0, .b_value = 0};
   gemm.epilogue = {{{.op = ScalarOp::accumulator, .dtype = DType::f32}}, {{.buffer = 2, .strides = {n, 1}}}};
   gemm.stores = {{0, 0, StoreMode::assign}};
-  return {{{DType::f32, m * row, BufferRole::input},
-           {DType::f32, n * k, BufferRole::input},
-           {DType::f32, m * n, BufferRole::output}},
-          std::move(gemm)};
+  return {
+      {{dtype, m * row, BufferRole::input}, {dtype, n * k, BufferRole::input}, {DType::f32, m * n, BufferRole::output}},
+      std::move(gemm)};
 }
 
 const CpuTarget& wide_target() { return *find_target("x86-64-v4"); }
@@ -78,6 +78,17 @@ TEST(GemmSchedule, rows_that_share_cache_sets_are_no_more_than_these_hold) {
   for (const int64_t row : {4096, 4096 + 16}) {
     const KernelSpec spec = product_of(256, 4096, 4000, true, row);
     EXPECT_EQ(first_schedule(spec, machine_of(2)).tile_rows < 8, row == 4096) << row;
+  }
+}
+
+TEST(GemmSchedule, rows_of_pairs_that_fill_their_vectors_are_packed) {
+  for (const int64_t m : {8, 12, 16, 17, 23, 24, 32, 40, 64}) {
+    const KernelSpec spec = product_of(m, 4608, 3584, true, 0, DType::bf16);
+    const auto schedules = CpuCompileBackend().candidates(spec, {"cpu", "x86-64-v4-bf16"}, machine_of(2));
+    const auto tiles = parse_choices<Bf16OuterProductSchedule>(schedules.front().bytes);
+    EXPECT_EQ(tiles.ok() && tiles->exchanged, m == 16 || m >= 24) << m << " rows: " << schedules.front().description;
+    for (const Schedule& each : schedules)
+      EXPECT_FALSE(parse_choices<DotSchedule>(each.bytes).ok()) << each.description;
   }
 }
 

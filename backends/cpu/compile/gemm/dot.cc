@@ -282,7 +282,9 @@ std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target,
     // To widen what is cast costs less than to make pairs of it.
     const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());
     const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= most_rows;
-    return is_worth_it && !makes_pairs ? ranked_dot_schedules(problem, machine) : std::vector<DotSchedule>();
+    const bool widens_pairs = problem.k_group() == 1 && multiplies_pairs_in_memory(spec, target);
+    return is_worth_it && !makes_pairs && !widens_pairs ? ranked_dot_schedules(problem, machine)
+                                                        : std::vector<DotSchedule>();
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "frontend/kernel/affine.h"
 
 namespace kiln::cpu {
@@ -270,14 +271,24 @@ bool lies_along_m(const GemmProblem& problem) {
   return along_m > along_n;
 }
 
+bool multiplies_pairs_in_memory(const KernelSpec& spec, const CpuTarget& target) {
+  const auto types = bf16_pairs(spec, target);
+  if (!types.ok()) return false;
+  const GemmProblem problem = analyse_gemm(spec, target, *types);
+  return problem.a.casts.empty() && problem.b.casts.empty();
+}
+
 bool prefers_exchange(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
   // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
   // lies. For fewer rows sums along k are faster, for more packing is repaid; later where k is long, since the vectors of
-  // an exchanged C are scattered. Tiles of registers want rows of weights for any few rows.
+  // an exchanged C are scattered. Tiles of registers want rows of weights for any few rows, pairs of bf16 for rows that fill
+  // three quarters of their vectors.
   const int64_t lanes = problem.sum_lanes();
   const bool is_element = problem.types.steps_at_once == 1 && problem.k_group() == 1;
-  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_element ? 2 : 3;
+  const bool is_pair = problem.types.steps_at_once == 1 && problem.types.step == GemmStep::bf16_pair;
+  const bool is_filled = 4 * gemm.m >= 3 * round_up(gemm.m, lanes);
+  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_pair && is_filled ? 1 : is_element ? 2 : 3;
   const int64_t most_vectors = is_element && gemm.k >= k_steps_to_repay_scattering * gemm.m ? 8 : 4;
   const bool streams_b =
       problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) && !problem.types.offsets_a;

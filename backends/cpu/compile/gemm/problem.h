@@ -139,6 +139,9 @@ KernelSpec oriented(const KernelSpec& spec, bool is_exchanged);
 /// Whether lanes, and stores, lie better along m, however large the problem is otherwise.
 bool lies_along_m(const GemmProblem& problem);
 
+/// Whether the target multiplies pairs of bf16 as operands have them in memory: to widen these first is slower.
+bool multiplies_pairs_in_memory(const KernelSpec& spec, const CpuTarget& target);
+
 /// Whether the model takes `exchanged` for the better form of the problem.
 bool prefers_exchange(const GemmProblem& problem);
 

@@ -81,6 +81,7 @@ struct SortNumbers {
   std::vector<LaunchNumbers::Place> extents;
   AccessNumbers x, order;
 
+  /// None.
   explicit SortNumbers(size_t rank) : extents(rank), x{0, extents}, order{0, extents} {}
 
   /// All that can be; `form` says them no longer.
@@ -257,9 +258,9 @@ Status fits(const KernelSpec& spec, int64_t room) {
   return error(StatusCode::unimplemented, "sort: rows of {} need too large a workspace", room);
 }
 
-int64_t longest_row(const KernelSpec& spec) { return std::get<SortSpec>(spec.kernel).extents.back(); }
+int64_t row_length(const KernelSpec& spec) { return std::get<SortSpec>(spec.kernel).extents.back(); }
 
-Status sort_claims(const KernelSpec& spec, const CpuTarget&) { return fits(spec, longest_row(spec)); }
+Status sort_claims(const KernelSpec& spec, const CpuTarget&) { return fits(spec, row_length(spec)); }
 
 std::vector<Schedule> sort_schedules(const KernelSpec&, const CpuTarget&, const Machine&) {
   return {{encode_choices(SortSchedule()), "by bytes"}};
@@ -274,11 +275,11 @@ Expected<LaunchShape> emit_sort(Emitter& emitter, const KernelSpec& spec, std::s
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<SortSchedule>(bytes));
   KILN_RETURN_IF_ERROR(check_digits(schedule));
   const size_t rank = std::get<SortSpec>(spec.kernel).extents.size();
-  return SortEmission(emitter, spec, SortNumbers(rank), longest_row(spec)).emit();
+  return SortEmission(emitter, spec, SortNumbers(rank), row_length(spec)).emit();
 }
 
 Status check_room(const KernelSpec& spec, const SizedSortSchedule& schedule) {
-  if (schedule.room < longest_row(spec)) return invalid_argument("sort: no room for rows of {}", longest_row(spec));
+  if (schedule.room < row_length(spec)) return invalid_argument("sort: no room for rows of {}", row_length(spec));
   return fits(spec, schedule.room);
 }
 
@@ -294,7 +295,7 @@ Expected<LaunchShape> emit_sized_sort(Emitter& emitter, const KernelSpec& spec, 
 std::optional<SizedSpec> sized_sort(const KernelSpec& spec, const CpuTarget&, std::span<const uint8_t> like) {
   SizedSortSchedule schedule;
   if (like.empty()) {
-    schedule.room = std::max(schedule.room, std::bit_ceil(static_cast<uint32_t>(longest_row(spec))));
+    schedule.room = std::max(schedule.room, std::bit_ceil(static_cast<uint32_t>(row_length(spec))));
   } else {
     const auto given = parse_choices<SizedSortSchedule>(like);
     if (!given.ok()) return std::nullopt;
