@@ -81,6 +81,16 @@ TEST(GemmSchedule, rows_that_share_cache_sets_are_no_more_than_these_hold) {
   }
 }
 
+TEST(GemmSchedule, rows_of_results_that_share_a_cache_set_are_no_columns_unless_k_is_long) {
+  const auto is_exchanged = [](int64_t m, int64_t n, int64_t k) {
+    return first_schedule(product_of(m, n, k, true), machine_of(2)).exchanged;
+  };
+  EXPECT_TRUE(is_exchanged(64, 3088, 768));
+  EXPECT_FALSE(is_exchanged(64, 3072, 768));
+  EXPECT_TRUE(is_exchanged(64, 3072, 1536));
+  EXPECT_TRUE(is_exchanged(32, 3072, 384));
+}
+
 TEST(GemmSchedule, rows_of_pairs_that_fill_their_vectors_are_packed) {
   for (const int64_t m : {8, 12, 16, 17, 23, 24, 32, 40, 64}) {
     const KernelSpec spec = product_of(m, 4608, 3584, true, 0, DType::bf16);

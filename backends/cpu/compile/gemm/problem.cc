@@ -10,6 +10,8 @@ namespace kiln::cpu {
 namespace {
 
 constexpr int64_t k_steps_to_repay_scattering = 16;  // for each row of more than four vectors
+constexpr int64_t k_steps_to_repay_crowding = 24;    // for each row, where rows of C share cache sets
+constexpr int64_t k_page_bytes = 4096;
 
 /// Accesses that would be contiguous with lanes along `dim`, minus those that would be gathers.
 int contiguity(const Body& body, size_t dim) {
@@ -278,21 +280,45 @@ bool multiplies_pairs_in_memory(const KernelSpec& spec, const CpuTarget& target)
   return problem.a.casts.empty() && problem.b.casts.empty();
 }
 
+namespace {
+
+/// Whether rows of what is stored lie pages apart: their lines share one set of the first-level cache.
+bool crowds_output(const GemmProblem& problem) {
+  const GemmSpec& gemm = *problem.gemm;
+  return std::ranges::any_of(gemm.stores, [&](const Store& store) {
+    const Access& access = gemm.epilogue.accesses[store.access];
+    const auto element_bytes = static_cast<int64_t>(size_of(problem.spec->buffers[access.buffer].dtype));
+    return access.strides[gemm.batch.size()] * element_bytes % k_page_bytes == 0;
+  });
+}
+
+struct RowsToExchange {
+  int64_t least, most;
+};
+
+/// Of how many rows the exchanged form is better where columns are contiguous along k, as weights are: each element of B is read
+/// once, where it lies. For fewer rows sums along k are faster, for more packing is repaid; later where k is long, since the
+/// vectors of an exchanged C are scattered. Tiles of registers want rows of weights for any few rows, pairs of bf16 for rows
+/// that fill three quarters of their vectors.
+RowsToExchange rows_to_exchange(const GemmProblem& problem) {
+  const int64_t lanes = problem.sum_lanes(), m = problem.gemm->m, k = problem.gemm->k;
+  if (problem.types.steps_at_once > 1) return {0, 4 * lanes};
+  const bool is_element = problem.k_group() == 1, is_pair = problem.types.step == GemmStep::bf16_pair;
+  const bool is_filled = 4 * m >= 3 * round_up(m, lanes);
+  RowsToExchange rows{(is_element ? 2 : is_pair && is_filled ? 1 : 3) * lanes, 4 * lanes};
+  if (is_element && k >= k_steps_to_repay_scattering * m) rows.most = 8 * lanes;
+  if (crowds_output(problem)) rows.most = std::min(rows.most, std::max(2 * lanes, k / k_steps_to_repay_crowding));
+  return rows;
+}
+
+}  // namespace
+
 bool prefers_exchange(const GemmProblem& problem) {
   const GemmSpec& gemm = *problem.gemm;
-  // Some rows, and columns that are contiguous along k, as weights are: exchanged, each element of B is read once, where it
-  // lies. For fewer rows sums along k are faster, for more packing is repaid; later where k is long, since the vectors of
-  // an exchanged C are scattered. Tiles of registers want rows of weights for any few rows, pairs of bf16 for rows that fill
-  // three quarters of their vectors.
-  const int64_t lanes = problem.sum_lanes();
-  const bool is_element = problem.types.steps_at_once == 1 && problem.k_group() == 1;
-  const bool is_pair = problem.types.steps_at_once == 1 && problem.types.step == GemmStep::bf16_pair;
-  const bool is_filled = 4 * gemm.m >= 3 * round_up(gemm.m, lanes);
-  const int64_t least_vectors = problem.types.steps_at_once > 1 ? 0 : is_pair && is_filled ? 1 : is_element ? 2 : 3;
-  const int64_t most_vectors = is_element && gemm.k >= k_steps_to_repay_scattering * gemm.m ? 8 : 4;
   const bool streams_b =
       problem.b.plain != nullptr && problem.b.k_stride == 1 && !problem.converts(problem.b) && !problem.types.offsets_a;
-  if (streams_b && gemm.n > gemm.m && gemm.m >= least_vectors * lanes && gemm.m <= most_vectors * lanes) return true;
+  const RowsToExchange rows = rows_to_exchange(problem);
+  if (streams_b && gemm.n > gemm.m && gemm.m >= rows.least && gemm.m <= rows.most) return true;
   return lies_along_m(problem);
 }
 
