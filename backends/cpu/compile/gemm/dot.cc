@@ -1,6 +1,7 @@
 #include "backends/cpu/compile/gemm/dot.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backends/cpu/compile/gemm/epilogue.h"
 #include "backends/cpu/compile/gemm/implementations.h"
@@ -274,17 +275,16 @@ Status claims(const KernelSpec& spec, const CpuTarget& target) {
 
 template <typename Choices>
 std::vector<Schedule> schedules(const KernelSpec& spec, const CpuTarget& target, const Machine& machine) {
+  if (std::is_same_v<Choices, DotSchedule> && multiplies_pairs_in_memory(spec, target)) return {};
   return schedules_of<Choices>(spec, target, [&](const GemmProblem& problem) {
     const DType element = problem.types.element;
     const bool has_tiles = (element == DType::bf16 && target.has(Feature::amx_bf16)) ||
                            (element == DType::i8 && target.has(Feature::amx_int8));
     const int64_t most_rows = has_tiles ? k_most_rows_beside_tiles : k_most_rows;
     // To widen what is cast costs less than to make pairs of it.
-    const bool makes_pairs = problem.k_group() > 1 && !(problem.a.casts.empty() && problem.b.casts.empty());
+    const bool makes_pairs = problem.k_group() > 1 && !problem.lies_as_element();
     const bool is_worth_it = problem.gemm->k >= problem.sum_lanes() && problem.gemm->m <= most_rows;
-    const bool widens_pairs = problem.k_group() == 1 && multiplies_pairs_in_memory(spec, target);
-    return is_worth_it && !makes_pairs && !widens_pairs ? ranked_dot_schedules(problem, machine)
-                                                        : std::vector<DotSchedule>();
+    return is_worth_it && !makes_pairs ? ranked_dot_schedules(problem, machine) : std::vector<DotSchedule>();
   });
 }
 

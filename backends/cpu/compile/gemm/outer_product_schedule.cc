@@ -45,7 +45,6 @@ constexpr int64_t k_output_bytes = 1 << 20;      // above it, C has left the cac
 constexpr int64_t k_rows_to_repay_packing = 48;
 constexpr int64_t k_rows_to_repay_aligning = 16;  // where rows of B begin within vectors
 constexpr int64_t k_lanes_to_transpose = 4;
-constexpr int64_t k_page_bytes = 4096;
 constexpr int64_t k_first_level_bytes = 32 << 10;  // where the machine does not say
 constexpr int64_t k_short_block = 384;
 constexpr int k_largest_unroll = 16;

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t k_steps_to_repay_scattering = 16;  // for each row of more than four vectors
 constexpr int64_t k_steps_to_repay_crowding = 24;    // for each row, where rows of C share cache sets
-constexpr int64_t k_page_bytes = 4096;
 
 /// Accesses that would be contiguous with lanes along `dim`, minus those that would be gathers.
 int contiguity(const Body& body, size_t dim) {
@@ -275,9 +274,7 @@ bool lies_along_m(const GemmProblem& problem) {
 
 bool multiplies_pairs_in_memory(const KernelSpec& spec, const CpuTarget& target) {
   const auto types = bf16_pairs(spec, target);
-  if (!types.ok()) return false;
-  const GemmProblem problem = analyse_gemm(spec, target, *types);
-  return problem.a.casts.empty() && problem.b.casts.empty();
+  return types.ok() && analyse_gemm(spec, target, *types).lies_as_element();
 }
 
 namespace {

@@ -87,6 +87,8 @@ struct GemmOperand {
 
 struct SizedGemm;
 
+inline constexpr int64_t k_page_bytes = 4096;  // lines that lie so far apart share a set of the first-level cache
+
 /// A gemm spec as the generator sees it: derived facts, no choices. Borrows the spec.
 struct GemmProblem {
   const KernelSpec* spec = nullptr;
@@ -103,6 +105,8 @@ struct GemmProblem {
 
   /// Whether packing an operand converts its elements: they lie in memory as something else than what is multiplied.
   bool converts(const GemmOperand& operand) const { return types.converts() || !operand.casts.empty(); }
+  /// Whether no operand is cast to the dtype of what is multiplied.
+  bool lies_as_element() const { return a.casts.empty() && b.casts.empty(); }
   /// Of one step of k of a row of A or a column of B, as it is multiplied.
   int64_t packed_bytes() const { return types.step_bytes(); }
   int64_t sum_bytes() const { return static_cast<int64_t>(size_of(types.accumulator)); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "backends/cpu/compile/emit/launch_numbers.h"
 #include "backends/schedule_bytes.h"
@@ -64,22 +65,11 @@ struct SizedSortSchedule : SortSchedule {
   static auto fields(auto& s) { return std::tie(s.digit_bits, s.room); }
 };
 
-/// Which numbers of an access its launch carries.
-struct AccessNumbers {
-  LaunchNumbers::Place offset = 0;
-  std::vector<LaunchNumbers::Place> strides;
-
-  void open(Access& access, LaunchNumbers& launch) {
-    offset = launch.open(access.offset);
-    std::ranges::transform(access.strides, strides.begin(), [&](int64_t& stride) { return launch.open(stride); });
-  }
-};
-
 /// Which numbers of a sort its launch carries.
 struct SortNumbers {
   LaunchNumbers launch;
   std::vector<LaunchNumbers::Place> extents;
-  AccessNumbers x, order;
+  BodyNumbers::OfAccess x, order;
 
   /// None.
   explicit SortNumbers(size_t rank) : extents(rank), x{0, extents}, order{0, extents} {}
@@ -87,10 +77,12 @@ struct SortNumbers {
   /// All that can be; `form` says them no longer.
   static SortNumbers opened(SortSpec& form) {
     SortNumbers numbers(form.extents.size());
-    std::ranges::transform(form.extents, numbers.extents.begin(),
-                           [&](int64_t& extent) { return numbers.launch.open(extent); });
-    numbers.x.open(form.x, numbers.launch);
-    numbers.order.open(form.order, numbers.launch);
+    const auto open = [&](int64_t& number) { return numbers.launch.open(number); };
+    std::ranges::transform(form.extents, numbers.extents.begin(), open);
+    for (auto [access, places] : {std::pair(&form.x, &numbers.x), std::pair(&form.order, &numbers.order)}) {
+      places->offset = open(access->offset);
+      std::ranges::transform(access->strides, places->strides.begin(), open);
+    }
     return numbers;
   }
 };
@@ -155,13 +147,13 @@ class SortEmission {
     return static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
   }
   /// The address of what an access has at place i along a dim, from that at its begin.
-  Value* along(size_t dim, const Access& access, const AccessNumbers& numbers, Value* begin, Value* i) {
+  Value* along(size_t dim, const Access& access, const BodyNumbers::OfAccess& numbers, Value* begin, Value* i) {
     Value* stride = m_numbers.launch.value(e, numbers.strides[dim], access.strides[dim]);
     return element(begin, e.ir.CreateMul(i, stride), element_bytes(access));
   }
 
   /// The address of a row's first element; rows are numbered in row-major order.
-  Value* row_of(const Emitter::Entry& entry, const Access& access, const AccessNumbers& numbers, Value* row) {
+  Value* row_of(const Emitter::Entry& entry, const Access& access, const BodyNumbers::OfAccess& numbers, Value* row) {
     Value* offset = m_numbers.launch.value(e, numbers.offset, access.offset);
     Value* address = element(e.buffer(entry, access.buffer), offset, element_bytes(access));
     for (size_t d = last_dim(); d-- > 0;) {

@@ -50,11 +50,10 @@ def ranks(b: Builder, x: Value, descending: bool) -> Value:
 def order_of(b: Builder, node: fx.Node, x: Value, dim: int, descending: bool) -> Value:
     """The places of the elements along a dim, in order: of few by comparing all of them, which every device does."""
     extent, rank = x.shape[dim], len(x.shape)
-    is_few = isinstance(extent, int) and extent <= MAX_COMPARED
-    if not is_few and meta_of(node.args[0]).device.type == "cpu":
+    has_kernel = meta_of(node.args[0]).device.type == "cpu"
+    if not isinstance(extent, int) or extent > (MAX_COMPARED if has_kernel else MAX_COMPARED_ELSEWHERE):
+        require(has_kernel, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
         return b.op("argsort", (x,), "i64", x.shape, dim=dim, descending=descending)
-    require(isinstance(extent, int) and extent <= MAX_COMPARED_ELSEWHERE,
-            "sorting so many elements on another device than the CPU: its kernel is the CPU's")  # fmt: skip
     along = [*(d for d in range(rank) if d != dim), dim]
     x = b.permute(x, along)
     places = ascending(b, "i64", x.shape, rank - 1)
