@@ -176,6 +176,23 @@ def test_codes_are_those_that_libkiln_has():
     assert set(CAUSES) | set(ABOUT_THE_GRAPH) < known and not set(CAUSES) & set(ABOUT_THE_GRAPH)
 
 
+def test_a_fallback_leaves_products_that_are_outputs_as_they_are():
+    """A product without a bias is looked at by way of _unsafe_view, whose schema does not say that it is a view."""
+    gate, up, x = torch.randn(8, 6), torch.randn(8, 6), torch.randn(2, 3, 6)
+
+    def function(x, gate, up):
+        flat = x.view(6, 6)
+        products = flat @ gate.t(), flat @ up.t()
+        views = [torch.ops.aten._unsafe_view(product, [2, 3, 8]) for product in products]
+        return *products, torch.nn.functional.silu(views[0]) * views[1]
+
+    graph = captured(function, x, gate, up).graph
+    (subgraph,) = partition(graph, None, prepare(graph)).subgraphs.values()
+    assert any("_unsafe_view" in str(n.target) for n in fallback_graph(graph, subgraph).nodes)
+    for got, want in zip(EagerSubgraph(graph, subgraph)([x, gate, up]), function(x, gate, up), strict=True):
+        assert torch.equal(got, want)
+
+
 def test_a_fallback_writes_only_to_what_it_made_and_nothing_else_reads():
     def function(x, y):
         once = (x.t().exp() + y).tanh()

@@ -16,7 +16,7 @@ from torch import fx
 
 from .binding import functions, given
 from .builder import dim_of, dims_of, is_alike, strides_of
-from .nodes import gives_view, is_number
+from .nodes import is_number, makes_memory
 from .partition import Subgraph, is_view
 from .pieces import Whole, whole_of
 from .text import Unsupported, as_polynomial
@@ -66,8 +66,8 @@ def _changing(op):
 
 def _is_done_with(value) -> bool:
     """Whether the value is what an op made in memory of its own for one reader alone."""
-    is_made = isinstance(value, fx.Node) and hasattr(value.target, "_schema") and len(value.users) == 1
-    return is_made and not gives_view(value.target) and isinstance(value.meta.get("val"), torch.Tensor)
+    is_for_one = isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and len(value.users) == 1
+    return is_for_one and makes_memory(value.target)
 
 
 def _whole_in(node: fx.Node, inside: set) -> Whole | None:

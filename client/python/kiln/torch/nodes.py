@@ -46,4 +46,12 @@ def gives_view(target: Callable) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-__all__ = ["all_arguments", "applied", "gives_view", "is_number", "named_arguments", "node_of", "piece_of"]
+def makes_memory(target: Callable) -> bool:
+    """Whether torch's op gives its result memory of its own in any case. Its schema alone does not tell: that of _unsafe_view is as
+    mm's is. So only what is pointwise or of torch's core counts, and not what torch says may give an operand."""
+    tags = getattr(target, "tags", ())
+    is_known = torch.Tag.pointwise in tags or torch.Tag.core in tags
+    return is_known and torch.Tag.maybe_aliasing_or_mutating not in tags and not gives_view(target)
+
+
+__all__ = ["all_arguments", "applied", "gives_view", "is_number", "makes_memory", "named_arguments", "node_of", "piece_of"]
