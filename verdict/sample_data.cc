@@ -35,14 +35,15 @@ void fill_with_integers(std::span<uint8_t> bytes, uint64_t seed, int64_t low, in
   repeat(bytes, k_period * sizeof(T));
 }
 
-/// Lowers the bound of every buffer that the value of `index` is computed from, but for what is only compared.
-void bound_sources(const Body& body, ExprId index, int64_t bound, std::vector<int64_t>& bounds) {
+/// Lowers the bound of every buffer that the value of `index` is computed from; of what is only compared, if `compared`.
+void bound_sources(const Body& body, ExprId index, int64_t bound, bool compared, std::vector<int64_t>& bounds) {
   std::vector<ExprId> pending{index};
   while (!pending.empty()) {
     const ScalarNode& node = body.exprs[pending.back()];
     pending.pop_back();
-    if (node.dtype == DType::boolean) continue;
-    if (node.op == ScalarOp::load) {
+    const bool is_boolean = node.dtype == DType::boolean;
+    if (is_boolean && !compared) continue;
+    if (node.op == ScalarOp::load && !is_boolean) {
       int64_t& known = bounds[body.accesses[node.slot].buffer];
       known = known == 0 ? bound : std::min(known, bound);
     }
@@ -59,9 +60,9 @@ bool is_computed(const Body& body, ExprId index) {
   return node->op != ScalarOp::load || is_floating(node->dtype);
 }
 
-void bound_body(const Body& body, std::vector<int64_t>& bounds) {
+void bound_body(const Body& body, bool compared, std::vector<int64_t>& bounds) {
   for (const Access& access : body.accesses) {
-    for (const IndirectTerm& term : access.indirect) bound_sources(body, term.index, term.bound, bounds);
+    for (const IndirectTerm& term : access.indirect) bound_sources(body, term.index, term.bound, compared, bounds);
   }
 }
 
@@ -167,7 +168,7 @@ SampleData::SampleData(const KernelSpec& spec, uint64_t seed, Situation situatio
       m_kinds(kinds_of(spec, situation)),
       m_index_bound(spec.buffers.size(), 0),
       m_ends_of(spec.buffers.size(), 0) {
-  for (const Body* body : bodies_of(spec)) bound_body(*body, m_index_bound);
+  for (const Body* body : bodies_of(spec)) bound_body(*body, window.is_of_compared, m_index_bound);
   const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
   if (gemm == nullptr || !gemm->groups) return;
   m_ends_of[gemm->groups->ends.buffer] = gemm->groups->along == GemmGroups::Along::m ? gemm->m : gemm->k;

@@ -27,15 +27,17 @@ enum class Situation : uint8_t {
 /// zero is the middle of an image.
 struct IndexWindow {
   double begin = 0, end = 1;
-  double part = 1;  // of floats: how much of the window they fill, from its begin on
+  double part = 1;              // of floats: how much of the window they fill, from its begin on
+  bool is_of_compared = false;  // numbers that are only compared to find an index are drawn from it, too
   /// Least and greatest of the values for a dimension of `bound`.
   std::pair<int64_t, int64_t> range(int64_t bound) const;
   /// The half-open interval of floats for a dimension of `bound`. None lies just below the next integer.
   std::pair<double, double> positions(int64_t bound) const;
 };
 /// To be tried in turn until all indices that are computed are valid.
-inline constexpr IndexWindow k_index_windows[] = {{0, 1},     {0, 0.5}, {0.5, 1},    {0.25, 0.5},
-                                                  {0, 0.125}, {0, 0},   {0, 0, 0.5}, {0, 0, 0.125}};
+inline constexpr IndexWindow k_index_windows[] = {{0, 1},          {0, 0.5},    {0.5, 1},        {0.25, 0.5},
+                                                  {0, 0.125},      {0, 0},      {0, 1, 1, true}, {0, 0.125, 1, true},
+                                                  {0, 0, 1, true}, {0, 0, 0.5}, {0, 0, 0.125}};
 
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
 /// in [-100, 100] unless they address memory: those, and floats that indices are made of, stay inside the window of every bound

@@ -106,6 +106,17 @@ Graph computed_rows() {
   return graph;
 }
 
+/// Rows of a table by numbers that a comparison decides about, of a third: it alone says whether they are valid.
+Graph compared_rows() {
+  Graph graph;
+  GraphBuilder b(graph);
+  const auto numbers = [&] { return graph.add_input({DType::i64, {70}, {}}); };
+  const ValueId table = graph.add_input({DType::f32, {32, 5}, {}}), zero = b.full(0.0, DType::i64);
+  const ValueId is_from_end = b.op("lt", {numbers(), zero});
+  graph.set_outputs({b.op("embedding", {table, b.select(is_from_end, b.add(numbers(), 32.0), numbers())})});
+  return graph;
+}
+
 /// Rows of a table by floats: as they are, rounded, negative, shares of it.
 Graph rows_by_floats(DType dtype) {
   Graph graph;
@@ -146,6 +157,11 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
 
 TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
   const Status built = build(computed_rows());
+  EXPECT_TRUE(built.ok()) << built.to_string();
+}
+
+TEST_F(SituationsTest, IndicesThatComparedNumbersDecideAboutAreTriedWhereAllAreValid) {
+  const Status built = build(compared_rows());
   EXPECT_TRUE(built.ok()) << built.to_string();
 }
 
