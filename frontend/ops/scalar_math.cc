@@ -32,8 +32,8 @@ double floor_divide(double a, double b) {
 
 double sign_of(double a) { return static_cast<double>((a > 0) - (a < 0)); }  // 0 for NaN, as torch
 
-/// Division by zero has no value in the integers: 0. f64 does not hold all bits of a product of i32, so what is not i64
-/// wraps before.
+/// Division by zero has no value in the integers: 0. By -1 it negates, and the least number is its own negation. f64 does not
+/// hold all bits of a product of i32, so what is not i64 wraps before.
 double integer_binary(ScalarOp op, DType result, int64_t a, int64_t b) {
   using U = uint64_t;  // wraps
   switch (op) {
@@ -73,6 +73,19 @@ double integer_binary(ScalarOp op, DType result, int64_t a, int64_t b) {
   }
   assert(false && "not a scalar op on integers");
   return k_nan;
+}
+
+double integer(ScalarOp op, DType result, int64_t a, int64_t b) {
+  switch (op) {
+    case ScalarOp::neg:
+      return integer_binary(ScalarOp::sub, result, 0, a);
+    case ScalarOp::abs:
+      return a < 0 ? integer_binary(ScalarOp::sub, result, 0, a) : static_cast<double>(a);
+    case ScalarOp::sign:
+      return static_cast<double>((a > 0) - (a < 0));
+    default:
+      return integer_binary(op, result, a, b);
+  }
 }
 
 double floating(ScalarOp op, double a, double b) {
@@ -192,8 +205,7 @@ double apply_scalar(ScalarOp op, DType operand, DType result, double a, double b
       break;
   }
   if (is_floating(operand)) return floating(op, a, b);
-  const bool unary = op == ScalarOp::neg || op == ScalarOp::abs || op == ScalarOp::sign;
-  return round_to(result, unary ? floating(op, a, b) : integer_binary(op, result, int64_t(a), int64_t(b)));
+  return round_to(result, integer(op, result, int64_t(a), int64_t(b)));
 }
 
 namespace {

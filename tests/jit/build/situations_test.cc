@@ -136,6 +136,17 @@ Graph rows_by_floats(DType dtype) {
   return graph;
 }
 
+/// What becomes of i64's least number, which NaN is as an integer.
+Graph least_numbers() {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId least = b.cast(b.log(graph.add_input({DType::f32, {70}, {}})), DType::i64),
+                minus_one = b.full(-1.0, DType::i64);
+  graph.set_outputs({b.neg(least), b.op("abs", {least}), b.op("sign", {least}), b.op("floor_div", {least, minus_one}),
+                     b.op("remainder", {least, minus_one}), b.op("fmod", {least, minus_one})});
+  return graph;
+}
+
 void expect_rejected(const Status& status, std::string_view why) {
   EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
 }
@@ -157,6 +168,11 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
 
 TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
   const Status built = build(computed_rows());
+  EXPECT_TRUE(built.ok()) << built.to_string();
+}
+
+TEST_F(SituationsTest, TheLeastIntegerIsItsOwnNegation) {
+  const Status built = build(least_numbers());
   EXPECT_TRUE(built.ok()) << built.to_string();
 }
 
