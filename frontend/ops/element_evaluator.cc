@@ -106,6 +106,11 @@ double next_in(DType dtype, double value, bool up) {
   return std::isfinite(next) ? next : value;  // below zero is no number of that kind
 }
 
+/// Whether of numbers that are equal but for their signs, as both zeros, either may be the result.
+bool gives_an_extreme(const OpDef& op) {
+  return op.name == "maximum" || op.name == "minimum" || op.name == "amax" || op.name == "amin";
+}
+
 // The address of an empty input: it has no elements to load, but must not look like a computed value.
 constexpr std::byte k_nothing{};
 
@@ -178,7 +183,9 @@ double ElementEvaluator::as_held(ValueId value, int64_t index, double element) c
   if (m_view.rounding_seed != 0) {
     const bool up = coin(m_view.rounding_seed, value * 0x94d049bb133111ebU + static_cast<uint64_t>(index));
     const DType rounded = m_view.rounds_halves ? dtype : accumulator_of(dtype);
-    if (is_floating(dtype)) {
+    if (element == 0 && is_floating(dtype) && gives_an_extreme(*m_graph->node(m_graph->value(value).producer).op)) {
+      element = up ? 0.0 : -0.0;
+    } else if (is_floating(dtype)) {
       if (!m_view.rounds_halves || is_half(dtype)) element = next_in(rounded, round_to(rounded, element), up);
     } else if (!m_view.rounds_halves) {
       element = known_integer(element, up);

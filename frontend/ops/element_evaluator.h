@@ -26,7 +26,7 @@ class ElementEvaluator {
  public:
   /// How the values are looked at.
   struct View {
-    /// Not 0: elements are taken one rounding higher or lower, at random.
+    /// Not 0: elements are taken one rounding higher or lower, at random, and an extreme that is zero is either zero.
     uint64_t rounding_seed = 0;
     /// Which: every floating element of an input or a result, in the dtype that it is computed in, and an integer that f64
     /// does not hold is any large one; or the results in f16 and bf16 alone, in their dtype, as some kernels keep them.

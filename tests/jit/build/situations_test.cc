@@ -147,6 +147,19 @@ Graph least_numbers() {
   return graph;
 }
 
+/// A router's: scores far below the largest, as a share of it, are out. Both zeros meet in what they are a share of.
+Graph masked_scores() {
+  Graph graph;
+  GraphBuilder b(graph);
+  const ValueId x = graph.add_input({DType::f32, {32, 4}, {}}), size = graph.add_input({DType::f32, {32, 4}, {}});
+  const ValueId largest = b.amax(x, {1}, true), share = b.div(b.sub(largest, x), b.op("maximum", {size, largest}));
+  const ValueId is_out = b.op("gt", {share, b.full(0.0, DType::f32)});
+  const ValueId scores = b.select(is_out, b.full(-HUGE_VAL, DType::f32), x);
+  const ValueId probabilities = b.op("softmax", {scores}, {{"dim", int64_t{1}}});
+  graph.set_outputs({scores, probabilities, b.amax(probabilities, {1}, true)});
+  return graph;
+}
+
 void expect_rejected(const Status& status, std::string_view why) {
   EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
 }
@@ -168,6 +181,11 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
 
 TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
   const Status built = build(computed_rows());
+  EXPECT_TRUE(built.ok()) << built.to_string();
+}
+
+TEST_F(SituationsTest, AnExtremeOfBothZerosIsEither) {
+  const Status built = build(masked_scores());
   EXPECT_TRUE(built.ok()) << built.to_string();
 }
 
