@@ -364,7 +364,9 @@ class ScriptWriter {
 
   void keep(Call& call, Made& made) {
     call.contents[{made.buffer, made.value}] = made.cell;
-    call.made[made.value] = made.cell;
+    // An input is still read where the call found it.
+    const bool is_input = call.plan.graph.value(made.value).producer == k_none;
+    if (!is_input) call.made[made.value] = made.cell;
     for (const ValueId name : names_of(call, made.value)) know(name, made.cell);
     for (const ValueId name : names_of(call, rounded_of(call.plan.graph, made.value))) {
       if (!m_client.contains(name)) know(name, made.cell);

@@ -59,5 +59,7 @@ std::vector<std::unique_ptr<Linked>> subjects();
 
 /// A product in bf16, and the gradients of the layer norm before it.
 Graph product_and_norm_gradients();
+/// A product's result that two regions read, each by a view of its own: a region between them copies it twice.
+Graph gated_and_plain_layers();
 
 }  // namespace kiln::planted

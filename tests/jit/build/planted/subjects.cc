@@ -169,6 +169,23 @@ Graph product_and_norm_gradients() {
   return std::move(d.graph);
 }
 
+Graph gated_and_plain_layers() {
+  Draft d;
+  const auto linear = [&](ValueId x) {
+    const ValueId weight = d.b.permute(d.in({64, 64}), {1, 0});
+    return d.b.reshape(d.b.matmul(d.b.reshape(x, {32, 64}), weight), {2, 16, 64});
+  };
+  const auto norm = [&](ValueId x) {
+    const ValueId mean = d.b.mean(d.b.op("pow_scalar", {x}, {{"exponent", 2.0}}), {2}, true);
+    return d.b.mul(d.in({64}), d.b.mul(x, d.b.op("rsqrt", {d.b.add(mean, 1e-5)})));
+  };
+  const ValueId x = d.in({2, 16, 64}), gated = norm(x);
+  const ValueId gate = d.b.op("sigmoid", {linear(gated)});
+  const ValueId y = d.b.add(x, norm(linear(d.b.mul(linear(gated), gate))));
+  d.graph.set_outputs({d.b.add(y, norm(linear(norm(y))))});
+  return std::move(d.graph);
+}
+
 std::vector<std::unique_ptr<Linked>> subjects() {
   std::vector<std::unique_ptr<Linked>> all;
   all.push_back(std::make_unique<Linked>("repeated blocks", repeated_blocks()));
