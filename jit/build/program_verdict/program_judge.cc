@@ -136,10 +136,11 @@ bool ProgramJudge::can_stand_in(const Launch& launch) const {
 }
 
 /// Whether sample data may be in the place of what the launch makes. Integers are made by the kernel, since what they address
-/// may be made of them.
+/// may be made of them, and so is a value that is made twice: its contents must be equal.
 bool ProgramJudge::is_replaceable() const {
-  return !step().computes_indices && std::ranges::all_of(step().arguments, [](const ScriptArgument& argument) {
+  return !step().computes_indices && std::ranges::all_of(step().arguments, [&](const ScriptArgument& argument) {
     if (argument.role == BufferRole::input) return true;
+    if (argument.written != k_none && m_script.storages[argument.written].has_twin) return false;
     return argument.role == BufferRole::output && is_floating(argument.layout.dtype) && !argument.copied;
   });
 }

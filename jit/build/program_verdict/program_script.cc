@@ -367,7 +367,10 @@ class ScriptWriter {
     // An input is still read where the call found it.
     const bool is_input = call.plan.graph.value(made.value).producer == k_none;
     if (!is_input) call.made[made.value] = made.cell;
-    for (const ValueId name : names_of(call, made.value)) know(name, made.cell);
+    for (const ValueId name : names_of(call, made.value)) {
+      if (!is_input) note_another(name, made.cell);
+      know(name, made.cell);
+    }
     for (const ValueId name : names_of(call, rounded_of(call.plan.graph, made.value))) {
       if (!m_client.contains(name)) know(name, made.cell);
     }
@@ -392,6 +395,13 @@ class ScriptWriter {
   /// What the client has computed several times is made once, and all of these are known then.
   void know(ValueId value, const ScriptCell& cell) {
     for (const ValueId twin : m_twins.at(value)) m_client[twin] = cell;
+  }
+
+  /// A value of which launches have made two is read as either.
+  void note_another(ValueId value, const ScriptCell& made) {
+    const auto before = m_client.find(value);
+    if (before == m_client.end() || before->second.storage == made.storage) return;
+    m_script.storages[before->second.storage].has_twin = m_script.storages[made.storage].has_twin = true;
   }
 
   /// Which of the client's inputs the launch takes indices from, and how large these may be.

@@ -27,6 +27,7 @@ struct ProgramOrigin {
 struct ScriptStorage {
   uint64_t bytes = 0;
   uint32_t first_step = 0, last_step = 0;  // made, and read last
+  bool has_twin = false;                   // another launch, or another argument of this one, makes the same value
 };
 
 /// A value found by the graph: which contents, and how it lies there.
