@@ -63,8 +63,9 @@ Expected<Attributes> rewritten_attributes(const Node& node, const NewDim& new_di
   return attributes;
 }
 
-/// Adds the inputs, nodes and outputs of one graph to another without any. Nodes keep their ids.
-Status rewrite(const Graph& graph, const NewDim& new_dim, Graph& result) {
+/// Adds the inputs, nodes and outputs of one graph to another without any. Nodes keep their ids. `new_number`: of what is
+/// computed with, not an extent.
+Status rewrite(const Graph& graph, const NewDim& new_dim, const NewDim& new_number, Graph& result) {
   for (const ValueId input : graph.inputs()) {
     KILN_ASSIGN_OR_RETURN(TensorType type, rewritten(graph.type(input), new_dim));
     result.add_input(std::move(type), graph.value(input).name);
@@ -81,8 +82,8 @@ Status rewrite(const Graph& graph, const NewDim& new_dim, Graph& result) {
     for (const ValueId value : node.results) {
       KILN_ASSIGN_OR_RETURN(types.emplace_back(), rewritten(graph.type(value), new_dim));
     }
-    KILN_ASSIGN_OR_RETURN(Attributes attributes, rewritten_attributes(node, new_dim));
     const OpDef* op = node.op;
+    KILN_ASSIGN_OR_RETURN(Attributes attributes, rewritten_attributes(node, op == extent ? new_number : new_dim));
     if (op == extent && extent_of(attributes, "value").is_constant()) {
       op = full;
       const auto value = static_cast<double>(extent_of(attributes, "value").constant());
@@ -117,12 +118,16 @@ Status check_guards(const Graph& graph, std::span<const int64_t> extents) {
 Expected<Graph> bind_symbols(const Graph& graph, std::span<const int64_t> extents) {
   KILN_RETURN_IF_ERROR(check_guards(graph, extents));
   Graph bound;
-  const auto bind = [&](const Dim& dim) -> Expected<Dim> {
-    const std::optional<int64_t> value = dim.evaluate(extents);
-    if (!value || *value < 0) return invalid_argument("dim {} has no extent of 0 or more", dim.to_string());
-    return Dim(*value);
+  const auto bind_number = [&](const Dim& dim) -> Expected<Dim> {
+    if (const std::optional<int64_t> value = dim.evaluate(extents)) return Dim(*value);
+    return invalid_argument("dim {} is beyond i64", dim.to_string());
   };
-  KILN_RETURN_IF_ERROR(rewrite(graph, bind, bound));
+  const auto bind = [&](const Dim& dim) -> Expected<Dim> {
+    KILN_ASSIGN_OR_RETURN(Dim extent, bind_number(dim));
+    if (extent.constant() >= 0) return extent;
+    return invalid_argument("dim {} has no extent of 0 or more", dim.to_string());
+  };
+  KILN_RETURN_IF_ERROR(rewrite(graph, bind, bind_number, bound));
   return bound;
 }
 
@@ -139,8 +144,8 @@ Graph merge_symbols(const Graph& graph, std::span<const SymbolId> into) {
     return Dim::from_terms(std::move(terms));
   };
   for (const Guard& guard : graph.guards()) merged.add_guard({merge(guard.dim), guard.relation, guard.modulus});
-  [[maybe_unused]] const Status status =
-      rewrite(graph, [&](const Dim& dim) { return Expected<Dim>(merge(dim)); }, merged);
+  const auto merge_any = [&](const Dim& dim) { return Expected<Dim>(merge(dim)); };
+  [[maybe_unused]] const Status status = rewrite(graph, merge_any, merge_any, merged);
   assert(status.ok());
   return merged;
 }

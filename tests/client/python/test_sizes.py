@@ -119,6 +119,21 @@ SHRUNK = {
 }
 
 
+def test_numbers_that_are_no_extents_may_be_negative(capfd):
+    """As the label that a loss leaves out, which is a symbol where all sizes are."""
+
+    def function(x, left_out, added):
+        return (x != left_out).sum(1), x.float() * added
+
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    for left_out, added in ((-100, -1), (3, -7), (-(2**40), 5)):
+        for shape in ((3, 4), (5, 9)):
+            x = torch.randint(-3, 5, shape)
+            for got, want in zip(compiled(x, left_out, added), function(x, left_out, added), strict=True):
+                assert torch.equal(got, want)
+    assert "runs in torch" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", SHRUNK)
 def test_extents_less_a_number_are_kilns(name, capfd):
     torch._dynamo.reset()
