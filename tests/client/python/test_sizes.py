@@ -113,6 +113,8 @@ def test_numbers_that_are_extents_are_kilns():
 
 SHRUNK = {
     "convolutions without padding": (lambda x, w, v: F.conv2d(F.conv2d(x, w).relu(), v), [(4, 3, 3, 3), (2, 4, 2, 1)]),
+    "a convolution with steps and batch norm": (lambda x, w, g: F.batch_norm(F.conv2d(x, w, None, 2, 1), None, None, g, training=True).relu(),
+                                                [(4, 3, 3, 3), (4,)]),
     "places in an image": (lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), [(2, 5, 4, 2)]),
     "places in an image, reflected": (lambda x, g: F.grid_sample(x, g, "bicubic", "reflection", align_corners=False), [(2, 5, 4, 2)]),
     "places in an image, aligned": (lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True), [(2, 5, 4, 2)]),

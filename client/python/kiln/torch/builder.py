@@ -16,7 +16,7 @@ from torch import fx
 
 from . import compat
 from .tensors import is_empty
-from .text import DTYPES, FLOATING, Dim, DTypeName, TextWriter, Unsupported, Value, is_dense
+from .text import DTYPES, FLOATING, Dim, DTypeName, TextWriter, Unsupported, Value, expanded, is_dense
 
 
 def dim_of(extent) -> Dim:
@@ -28,12 +28,6 @@ def dim_of(extent) -> Dim:
     if isinstance(extent, torch.SymInt):
         return expanded(compat.adapter().symbolic_expression(extent))
     raise Unsupported(f"{extent!r} is no extent")
-
-
-def expanded(expression: Dim) -> Dim:
-    """One form of all that are equal as polynomials."""
-    expression = sympy.expand(expression)
-    return int(expression) if expression.is_Integer else expression
 
 
 def floor_quotient(over: Dim, under: Dim) -> Dim:

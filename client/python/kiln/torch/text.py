@@ -52,6 +52,14 @@ def symbols_of(dim: Dim) -> set[sympy.Expr]:
     return set().union(*map(symbols_of, dim.args))
 
 
+def expanded(expression: Dim) -> Dim:
+    """One form of all that are equal as polynomials."""
+    if isinstance(expression, int):
+        return expression
+    expression = sympy.expand(expression)
+    return int(expression) if expression.is_Integer else expression
+
+
 def plain_symbol(symbol: sympy.Expr) -> sympy.Symbol:
     """One of symbols_of() by a name."""
     if symbol.is_Symbol:
@@ -188,5 +196,5 @@ def is_dense(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
     for extent, stride in zip(reversed(shape), reversed(strides)):
         if extent != 1 and stride != expected:
             return False
-        expected = expected * extent
+        expected = expanded(expected * extent)
     return True
