@@ -121,6 +121,24 @@ SHRUNK = {
 }
 
 
+@pytest.mark.parametrize("entry", ["backend", "kiln"])
+def test_masks_of_sizes_that_change_are_those_of_eager(entry, capfd):
+    """Of attention's results too, which lie in memory in another order."""
+    torch._dynamo.reset()
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, 0.3, batch_first=True)
+    compiled = torch.compile(layer, backend="kiln") if entry == "backend" else kiln.compile(layer)
+    for shape in ((2, 7, 32), (3, 9, 32), (5, 16, 32)):
+        x = torch.randn(shape)
+        results = []
+        for run in (layer, compiled):
+            torch.manual_seed(5)
+            out = run(x)
+            results.append((out.detach(), *torch.autograd.grad(out.square().sum(), list(layer.parameters()))))
+        for got, want in zip(*results, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert kiln.stats()["fallback_ops"] == {} and "in torch" not in capfd.readouterr().err
+
+
 def test_numbers_that_are_no_extents_may_be_negative(capfd):
     """As the label that a loss leaves out, which is a symbol where all sizes are."""
 

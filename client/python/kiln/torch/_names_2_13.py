@@ -15,7 +15,7 @@ _NAMES = {
     "kiln.torch.fused_attention": "fused_attention fused_attention_backward",
     "kiln.torch.distributions": "bernoulli cauchy exponential geometric integers log_normal normal places race uniform",
     "kiln.torch.draws": "draw_seed random_words",
-    "kiln.torch.dropout": "draw_mask",
+    "kiln.torch.dropout": "draw_mask draw_mask_in_order",
     "kiln.torch._packages_2_13": "KeptCode Record",
     "kiln.torch._situations_2_13": "Named Placed fill import_source instance rebuild",
     "kiln.torch.loss_in_rows": "scaled",

@@ -26,7 +26,7 @@ from . import compat
 from .binding import Binding
 from .builder import Builder, dim_of, layout_of, meta_of, strides_of, tensor_operands, type_of
 from .draws import draw_seed, random_words
-from .dropout import draw_mask
+from .dropout import draw_mask, draw_mask_in_order
 from .loss_in_rows import scaled
 from .nodes import is_number
 from .place import Place, place_of
@@ -131,7 +131,7 @@ def resolve_tangents(graph: fx.Graph) -> None:
 
 
 _FREE = (operator.getitem, resolve_negative, torch.ops.aten._assert_scalar.default, torch.ops.prims._sink_tokens.default,
-         run_in_steps, scaled, draw_mask, draw_seed, random_words)  # fmt: skip
+         run_in_steps, scaled, draw_mask, draw_mask_in_order, draw_seed, random_words)  # fmt: skip
 
 
 def prepare(graph: fx.Graph) -> Place:
@@ -263,7 +263,7 @@ def _made_in_torch(node: fx.Node, reasons: dict, views: set) -> bool:
 
 
 def draws(node: fx.Node) -> bool:
-    return node.target in (draw_mask, draw_seed) or compat.adapter().draws_random_numbers(node.target)
+    return node.target in (draw_mask, draw_mask_in_order, draw_seed) or compat.adapter().draws_random_numbers(node.target)
 
 
 def _describe(subgraph: Subgraph, result: Partition) -> None:
