@@ -93,19 +93,6 @@ TEST_F(ProgramVerdictTest, AProductThatALaterKernelReadsIsNotComputedAgain) {
   EXPECT_GT(with_gradients, 0U);
 }
 
-TEST_F(ProgramVerdictTest, AnInputThatIsCopiedIsReadWhereItWasFoundFromThenOnToo) {
-  const Linked linked("gated and plain layers", gated_and_plain_layers());
-  const ProgramVerdict verdict = linked.judge(linked.parts(), *m_runner);
-  EXPECT_TRUE(verdict.status.ok()) << verdict.status.to_string();
-  EXPECT_GT(verdict.stood_in, 0U) << "what it copies stays sample data, which is not there";
-}
-
-TEST_F(ProgramVerdictTest, AValueThatIsMadeTwiceIsReadAsEither) {
-  const Linked linked("gradients of gated layers", gated_layer_gradients());
-  const ProgramVerdict verdict = linked.judge(linked.parts(), *m_runner);
-  EXPECT_TRUE(verdict.status.ok()) << verdict.status.to_string();
-}
-
 TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {
   size_t kinds = 0;
   for (const FaultKind& kind : fault_kinds()) {

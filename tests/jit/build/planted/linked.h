@@ -59,9 +59,5 @@ std::vector<std::unique_ptr<Linked>> subjects();
 
 /// A product in bf16, and the gradients of the layer norm before it.
 Graph product_and_norm_gradients();
-/// A product's result that two regions read, each by a view of its own: a region between them copies it twice.
-Graph gated_and_plain_layers();
-/// Some of a gated layer's and attention's gradients. A slice of what they read is copied for two regions.
-Graph gated_layer_gradients();
 
 }  // namespace kiln::planted

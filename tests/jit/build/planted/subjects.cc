@@ -27,16 +27,6 @@ struct Draft {
     const ValueId hidden = gelu(linear(layer_norm(x, width), width, 2 * width));
     return b.add(x, linear(hidden, 2 * width, width));
   }
-  /// Of vectors of 64.
-  ValueId rms_norm(ValueId x) {
-    const ValueId mean = b.mean(b.op("pow_scalar", {x}, {{"exponent", 2.0}}), {2}, true);
-    return b.mul(in({64}), b.mul(x, b.op("rsqrt", {b.add(mean, 1e-5)})));
-  }
-  ValueId rows_times_weight(ValueId x, int64_t to) {
-    const int64_t from = graph.type(x).shape[2].constant();
-    const ValueId weight = b.permute(in({to, from}), {1, 0});
-    return b.reshape(b.matmul(b.reshape(x, {32, from}), weight), {2, 16, to});
-  }
   std::vector<ValueId> gradients_of(ValueId loss, std::vector<ValueId> wrt) {
     auto grads = gradients(b, loss, wrt);
     EXPECT_TRUE(grads.ok()) << grads.status().to_string();
@@ -176,39 +166,6 @@ Graph product_and_norm_gradients() {
   const ValueId x = d.in({24, 64}, DType::bf16), mean = d.in({24, 1}), reciprocal = d.in({24, 1});
   const std::vector<ValueId> operands{gradient, x, mean, reciprocal, d.in({64}, DType::bf16)};
   d.graph.set_outputs(d.b.ops("layer_norm_backward", operands, {{"normalized_rank", int64_t{1}}}));
-  return std::move(d.graph);
-}
-
-Graph gated_and_plain_layers() {
-  Draft d;
-  const ValueId x = d.in({2, 16, 64}), gated = d.rms_norm(x);
-  const ValueId gate = d.b.op("sigmoid", {d.rows_times_weight(gated, 64)});
-  const ValueId y = d.b.add(x, d.rms_norm(d.rows_times_weight(d.b.mul(d.rows_times_weight(gated, 64), gate), 64)));
-  d.graph.set_outputs({d.b.add(y, d.rms_norm(d.rows_times_weight(d.rms_norm(y), 64)))});
-  return std::move(d.graph);
-}
-
-Graph gated_layer_gradients() {
-  Draft d;
-  const auto wide = [&] { return d.in({2, 16, 64}); };
-  const auto plus_share = [&](ValueId x, ValueId of) { return d.b.add(x, d.b.mul(d.b.div(of, 64.0), wide())); };
-  const ValueId product = d.rows_times_weight(plus_share(wide(), wide()), 128);
-  const ValueId both = d.b.reshape(d.in({32, 256}), {2, 16, 256});
-  const ValueId gate = d.b.slice(both, 2, 0, 128), up = d.b.slice(both, 2, 128, 256);
-  const ValueId of_gate = d.b.op("silu_backward", {d.b.mul(product, up), gate});
-  const ValueId of_both = d.b.op("concat", {of_gate, d.b.mul(product, d.b.op("silu", {gate}))}, {{"dim", int64_t{2}}});
-
-  const ValueId scaled = d.b.mul(d.b.mul(plus_share(wide(), wide()), d.in({64})), d.in({2, 16, 1}));
-  const ValueId q = d.b.reshape(d.rows_times_weight(plus_share(scaled, wide()), 64), {2, 16, 4, 16});
-  const Shape heads{2, 4, 16, 16}, shared{2, 2, 16, 16};
-  const std::vector<ValueId> operands{
-      d.b.permute(q, {0, 2, 1, 3}), d.in(heads), d.in(shared), d.in(shared), d.in(heads), d.in({2, 4, 16}), k_none};
-  const ValueId of_v = d.b.ops("attention_backward", operands, {{"causal", true}, {"scale", 0.25}})[2];
-  const ValueId back = d.rows_times_weight(d.b.reshape(d.b.permute(of_v, {0, 2, 1, 3}), {2, 16, 32}), 64);
-  const ValueId total = d.b.mul(d.b.add(d.b.add(back, wide()), wide()), d.in({64}));
-  const ValueId along = d.b.mul(d.b.mul(d.b.sum(d.b.mul(total, wide()), {2}, true), -0.5), d.in({2, 16, 1}));
-  d.graph.set_outputs(
-      {of_both, plus_share(wide(), d.b.op("expand", {along}, {{"shape", std::vector<int64_t>{2, 16, 64}}}))});
   return std::move(d.graph);
 }
 
