@@ -57,6 +57,15 @@ bool overlap(std::span<const uint8_t> a, std::span<const uint8_t> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
+/// Samples are finite: NaN comes of what leaves f64's range on the way. A kernel that sums in another order, or leaves out keys
+/// that nobody sees, need not meet it, and may meet it where the reference is infinite. Probabilities beyond all range come of
+/// a sample in the place of a logsumexp, for which attention's gradients have no value.
+bool comes_of_overflow(const KernelSpec& spec, DType dtype, const Doubt& doubt) {
+  if (std::isnan(doubt.exact)) return true;
+  const bool is_of_attention = std::holds_alternative<AttentionBackwardSpec>(spec.kernel);
+  return std::isinf(beyond_range(dtype, doubt.exact)) && (is_of_attention || std::isnan(doubt.got));
+}
+
 bool is_poisoned(DType dtype, std::span<const uint8_t> element) { return find_poison(dtype, element) == 0; }
 
 }  // namespace
@@ -528,7 +537,7 @@ Status ProgramJudge::compare(const ScriptFragment& fragment, size_t index, const
     const std::optional<double> uncertain = reference == nullptr ? expected.uncertainties[doubt.index]
                                             : is_allowed         ? uncertainty(doubt, *reference, index, element)
                                                                  : std::nullopt;
-    if (!uncertain || std::isinf(*uncertain)) {
+    if (!uncertain || std::isinf(*uncertain) || comes_of_overflow(step().spec(), layout.dtype, doubt)) {
       ++m_verdict.undetermined;
     } else if (is_within(layout.dtype, doubt.got, doubt.exact, doubt.allowed + *uncertain)) {
       note_error(doubt.difference(), doubt.allowed + *uncertain);

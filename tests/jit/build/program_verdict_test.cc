@@ -93,6 +93,13 @@ TEST_F(ProgramVerdictTest, AProductThatALaterKernelReadsIsNotComputedAgain) {
   EXPECT_GT(with_gradients, 0U);
 }
 
+TEST_F(ProgramVerdictTest, WhatIsBeyondAllRangeIsNotDetermined) {
+  const Linked linked("gradients beyond range", gradients_beyond_range());
+  const ProgramVerdict verdict = linked.judge(linked.parts(), *m_runner);
+  EXPECT_TRUE(verdict.status.ok()) << verdict.status.to_string();
+  EXPECT_GT(verdict.undetermined, 0U);
+}
+
 TEST_F(ProgramVerdictTest, PlantedFaultsAreRejected) {
   size_t kinds = 0;
   for (const FaultKind& kind : fault_kinds()) {

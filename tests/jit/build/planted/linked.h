@@ -59,5 +59,7 @@ std::vector<std::unique_ptr<Linked>> subjects();
 
 /// A product in bf16, and the gradients of the layer norm before it.
 Graph product_and_norm_gradients();
+/// Attention's, of scores far above the logsumexp that is said to be theirs.
+Graph gradients_beyond_range();
 
 }  // namespace kiln::planted

@@ -169,6 +169,16 @@ Graph product_and_norm_gradients() {
   return std::move(d.graph);
 }
 
+Graph gradients_beyond_range() {
+  Draft d;
+  const Shape heads{2, 4, 16, 16};
+  const ValueId q = d.b.mul(d.in(heads), 1e8), is_seen = d.in(heads, DType::boolean);
+  const ValueId bias = d.b.select(is_seen, d.b.full(0.0, DType::f32), d.b.full(-HUGE_VAL, DType::f32));
+  const std::vector<ValueId> operands{d.in(heads), q, d.in(heads), d.in(heads), d.in(heads), d.in({2, 4, 16}), bias};
+  d.graph.set_outputs(d.b.ops("attention_backward", operands, {{"scale", 0.25}}));
+  return std::move(d.graph);
+}
+
 std::vector<std::unique_ptr<Linked>> subjects() {
   std::vector<std::unique_ptr<Linked>> all;
   all.push_back(std::make_unique<Linked>("repeated blocks", repeated_blocks()));
