@@ -7,7 +7,8 @@ backward, out of Dynamo and AOTAutograd) to code that can run, caches empty, eac
 
 Kiln: its compilers for AOTAutograd, from call to bound programs: starting the daemon, text, key, miss, build, verdict,
 publishing and mapping are in it, until all that was begun is there. Inductor: compile_fx_inner, its compiler for the same
-two graphs. Joint partitioning counts for neither. kiln.compile captures a block once: fewer and smaller graphs for the same model, reported beside.
+two graphs. Joint partitioning counts for neither. kiln.compile captures a block once: fewer and smaller graphs for the same
+model, reported beside.
 """
 import argparse
 import json

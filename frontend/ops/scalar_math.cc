@@ -82,7 +82,7 @@ double integer(ScalarOp op, DType result, int64_t a, int64_t b) {
     case ScalarOp::abs:
       return a < 0 ? integer_binary(ScalarOp::sub, result, 0, a) : static_cast<double>(a);
     case ScalarOp::sign:
-      return static_cast<double>((a > 0) - (a < 0));
+      return sign_of(static_cast<double>(a));
     default:
       return integer_binary(op, result, a, b);
   }

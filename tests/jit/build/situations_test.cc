@@ -160,6 +160,8 @@ Graph masked_scores() {
   return graph;
 }
 
+void expect_accepted(const Status& status) { EXPECT_TRUE(status.ok()) << status.to_string(); }
+
 void expect_rejected(const Status& status, std::string_view why) {
   EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
 }
@@ -180,23 +182,19 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
 }
 
 TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
-  const Status built = build(computed_rows());
-  EXPECT_TRUE(built.ok()) << built.to_string();
+  expect_accepted(build(computed_rows()));
 }
 
 TEST_F(SituationsTest, AnExtremeOfBothZerosIsEither) {
-  const Status built = build(masked_scores());
-  EXPECT_TRUE(built.ok()) << built.to_string();
+  expect_accepted(build(masked_scores()));
 }
 
 TEST_F(SituationsTest, TheLeastIntegerIsItsOwnNegation) {
-  const Status built = build(least_numbers());
-  EXPECT_TRUE(built.ok()) << built.to_string();
+  expect_accepted(build(least_numbers()));
 }
 
 TEST_F(SituationsTest, IndicesThatComparedNumbersDecideAboutAreTriedWhereAllAreValid) {
-  const Status built = build(compared_rows());
-  EXPECT_TRUE(built.ok()) << built.to_string();
+  expect_accepted(build(compared_rows()));
 }
 
 TEST_F(SituationsTest, IndicesMadeOfFloatsAreTriedWhereAllAreValid) {
