@@ -181,17 +181,11 @@ std::optional<Graph> graph_in(Sample sample, DType dtype, int64_t times, Graph (
   }
 }
 
-TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) {
-  expect_accepted(build(computed_rows()));
-}
+TEST_F(SituationsTest, IndicesThatAreComputedAreTriedWhereAllAreValid) { expect_accepted(build(computed_rows())); }
 
-TEST_F(SituationsTest, AnExtremeOfBothZerosIsEither) {
-  expect_accepted(build(masked_scores()));
-}
+TEST_F(SituationsTest, AnExtremeOfBothZerosIsEither) { expect_accepted(build(masked_scores())); }
 
-TEST_F(SituationsTest, TheLeastIntegerIsItsOwnNegation) {
-  expect_accepted(build(least_numbers()));
-}
+TEST_F(SituationsTest, TheLeastIntegerIsItsOwnNegation) { expect_accepted(build(least_numbers())); }
 
 TEST_F(SituationsTest, IndicesThatComparedNumbersDecideAboutAreTriedWhereAllAreValid) {
   expect_accepted(build(compared_rows()));
