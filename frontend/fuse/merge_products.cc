@@ -49,7 +49,8 @@ class SiblingFinder {
   bool fits(const Siblings& siblings, NodeId product) const {
     const Node &first = m_graph.node(siblings.products[0]), &other = m_graph.node(product);
     const size_t apart = 1 - siblings.shared;
-    return is_same(first.operands[siblings.shared], other.operands[siblings.shared]) &&
+    return first.attributes == other.attributes &&
+           is_same(first.operands[siblings.shared], other.operands[siblings.shared]) &&
            lie_side_by_side(first.operands[apart], other.operands[apart], apart) && !needs(product, siblings.products);
   }
 
@@ -140,7 +141,8 @@ class Merger {
     // Left operands have rows of their own, right ones columns, and so have their results.
     const auto own_dim = [&](ValueId value) { return m_builder.shape(value).size() - 2 + apart; };
     const ValueId whole = joined(parts, own_dim(parts[0]));
-    const ValueId product = apart == 1 ? m_builder.matmul(shared, whole) : m_builder.matmul(whole, shared);
+    const auto [left, right] = apart == 1 ? std::pair{shared, whole} : std::pair{whole, shared};
+    const ValueId product = m_builder.op("matmul", {left, right}, m_graph.node(m_siblings.products[0]).attributes);
     int64_t at = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t end = at + m_builder.shape(parts[i])[own_dim(parts[i])].constant();

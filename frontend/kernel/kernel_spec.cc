@@ -87,7 +87,7 @@ class SpecWriter {
 
   void write(const GemmSpec& gemm) {
     m_writer.write(gemm.batch);
-    for (const int64_t extent : {gemm.m, gemm.n, gemm.k}) m_writer.write(extent);
+    for (const int64_t extent : {gemm.m, gemm.n, gemm.k, gemm.window}) m_writer.write(extent);
     m_writer.write(gemm.dtype);
     write(gemm.a);
     write(gemm.b);

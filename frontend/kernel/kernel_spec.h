@@ -82,6 +82,8 @@ std::string_view to_string(GemmGroups::Along along);
 /// A and B are expressions too (`a`, `b`): bodies over (b…, m, k) and (b…, k, n) with one result each; the common
 /// case is a single load. f16 and bf16 multiply exactly and accumulate in f32, integers in i64.
 /// K may be 0: the accumulator is then 0.
+/// `window`: k counts channels, and of each as many elements as a convolution's window has; 1 for other products. It says in
+/// which order sums are best made, not what they are.
 /// An operand in pieces has an iteration dim for each: (batch…, m…, k…) or (batch…, k…, n…), row-major. It is one load
 /// without a predicate or an index from data, or casts of that.
 /// With `groups` there is one batch dim, and nothing is in pieces. Along m: of each row there is C[b, m, n] of the matrix that
@@ -89,7 +91,7 @@ std::string_view to_string(GemmGroups::Along along);
 /// C[b, m, n] is of the elements that belong to b; A and B know of no b.
 struct GemmSpec {
   std::vector<int64_t> batch;  // extents, may be empty
-  int64_t m = 0, n = 0, k = 0;
+  int64_t m = 0, n = 0, k = 0, window = 1;
   DType dtype = DType::f32;  // of the operands' expressions
   Body a, b;                 // iteration dims: (batch…, m, k) and (batch…, k, n)
   ExprId a_value = k_no_expr, b_value = k_no_expr;

@@ -122,8 +122,9 @@ class KernelPrinter {
   }
 
   void print(const GemmSpec& gemm) {
-    line(1, "product of {}: batch {}, m {}, n {}, k {}", to_string(gemm.dtype), list(gemm.batch), gemm.m, gemm.n,
-         gemm.k);
+    const std::string windows = gemm.window == 1 ? "" : fmt::format(" in windows of {}", gemm.window);
+    line(1, "product of {}: batch {}, m {}, n {}, k {}{}", to_string(gemm.dtype), list(gemm.batch), gemm.m, gemm.n,
+         gemm.k, windows);
     if (const auto& groups = gemm.groups) {
       line(1, "groups along {}, ends {}", to_string(groups->along), address(groups->ends));
     }

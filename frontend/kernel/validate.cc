@@ -400,6 +400,9 @@ class Validator {
     extents.insert(extents.end(), {gemm.m, gemm.n});
     KILN_RETURN_IF_ERROR(check_extents(extents));
     if (gemm.k < 0 || gemm.k > limits::k_tensor_elements) return invalid_argument("gemm: k is {}", gemm.k);
+    if (gemm.window < 1 || gemm.k % gemm.window != 0) {
+      return invalid_argument("gemm: windows of {} along k of {}", gemm.window, gemm.k);
+    }
     KILN_RETURN_IF_ERROR(check_pieces(gemm.a_pieces, gemm.m, gemm.k));
     KILN_RETURN_IF_ERROR(check_pieces(gemm.b_pieces, gemm.k, gemm.n));
     KILN_RETURN_IF_ERROR(check_operand(gemm.a, gemm.a_value, a_extents(gemm), gemm.dtype));

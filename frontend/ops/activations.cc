@@ -171,13 +171,16 @@ ValueId build_clamp(GraphBuilder& b, const Node& node, Values in) {
   return x;
 }
 
-ValueId build_hard_sigmoid(GraphBuilder& b, const Node&, Values in) {
-  const ValueId low = b.op("maximum", {b.add(in[0], 3.0), b.constant(0, in[0])});
-  return b.div(b.op("minimum", {low, b.constant(6, low)}), 6.0);
+/// Six times the hard sigmoid.
+ValueId build_ramp(GraphBuilder& b, ValueId x) {
+  const ValueId low = b.op("maximum", {b.add(x, 3.0), b.constant(0, x)});
+  return b.op("minimum", {low, b.constant(6, low)});
 }
 
-ValueId build_hard_swish(GraphBuilder& b, const Node& node, Values in) {
-  return b.mul(in[0], build_hard_sigmoid(b, node, in));
+ValueId build_hard_sigmoid(GraphBuilder& b, const Node&, Values in) { return b.div(build_ramp(b, in[0]), 6.0); }
+
+ValueId build_hard_swish(GraphBuilder& b, const Node&, Values in) {
+  return b.div(b.mul(in[0], build_ramp(b, in[0])), 6.0);
 }
 
 /// min(x, 0) - log1p(exp(-|x|)), which overflows nowhere.

@@ -99,6 +99,11 @@ void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result,
 
 Expected<Types> infer_matmul(const OpContext& context) {
   KILN_ASSIGN_OR_RETURN(TensorType type, product_type(context, 0));
+  const int64_t window = integer_of(context.attributes, "window");
+  const Dim& k = context.operands[0]->shape.back();
+  if (window < 1 || !k.divided_by(Dim(window))) {
+    return invalid_argument("matmul: attribute 'window' is {}, expected a divisor of {}", window, k.to_string());
+  }
   return Types{std::move(type)};
 }
 
@@ -232,6 +237,7 @@ std::span<const OpDef> contraction_ops() {
       {.name = "matmul",
        .kind = OpKind::contraction,
        .operands = {{"a"}, {"b"}},
+       .attributes = {fallback("window", AttributeType::integer, int64_t{1})},
        .infer = infer_matmul,
        .element = matmul_element,
        .elements = matmul_elements,

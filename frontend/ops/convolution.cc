@@ -231,22 +231,25 @@ Gradients decompose_convolution(GraphBuilder& b, const Node& node, Values in) {
     const ValueId sums = b.sum(b.mul(columns, rows), numbers_from(3, rank));
     return b.finish({b.reshape(b.cast(sums, b.dtype(in[0])), out)});
   }
-  const Dim length = weight[1] * element_count(extents), pixels = element_count(positions);
+  const Dim window = element_count(extents), length = weight[1] * window, pixels = element_count(positions);
+  const auto product_of = [&](const Shape& filters_by_length, ValueId columns) {
+    return b.op("matmul", {b.reshape(in[1], filters_by_length), columns}, {{"window", window.constant()}});
+  };
   if (is_small(batch, pixels)) {
     Integers images_last = numbers_from(1, 1 + rank);
     images_last.push_back(0);
     for (const int64_t dim : numbers_from(2 + rank, rank)) images_last.push_back(dim);
     const ValueId columns = b.reshape(b.permute(seen, images_last), {groups, length, batch * pixels});
-    const ValueId product = b.matmul(b.reshape(in[1], {groups, filters, length}), columns);
+    const ValueId product = product_of({groups, filters, length}, columns);
     const ValueId images = b.permute(b.reshape(product, {groups, filters, batch, pixels}), {2, 0, 1, 3});
     return b.finish({b.reshape(images, out)});
   }
   if (geometry.groups == 1) {
     const ValueId columns = b.reshape(seen, {batch, length, pixels});
-    return b.finish({b.reshape(b.matmul(b.reshape(in[1], {filters, length}), columns), out)});
+    return b.finish({b.reshape(product_of({filters, length}, columns), out)});
   }
   const ValueId columns = b.reshape(seen, {batch, groups, length, pixels});
-  return b.finish({b.reshape(b.matmul(b.reshape(in[1], {groups, filters, length}), columns), out)});
+  return b.finish({b.reshape(product_of({groups, filters, length}, columns), out)});
 }
 
 /// With the filters' channels and images exchanged, and every kernel mirrored.

@@ -47,6 +47,7 @@ KernelSpec spec_of(const Case& c, bool windows_are_a) {
   GemmSpec gemm{.batch = {2}, .m = m, .n = n, .k = k, .dtype = c.dtype, .a = filters, .b = windows, .a_value = 0};
   gemm.b_value = static_cast<ExprId>(windows.exprs.size() - 1);
   gemm.b_pieces = {rows, columns};
+  if (!c.sums_positions) gemm.window = c.kernel * c.kernel;
   gemm.epilogue = epilogue;
   gemm.stores = {{0, 0, StoreMode::assign}};
   KernelSpec spec{{{c.dtype, m * k, BufferRole::input},
@@ -89,6 +90,7 @@ TEST(GemmPieces, sums_over_positions_run_across_rows) {
 
 TEST(GemmPieces, several_blocks_of_k_begin_within_a_window) {
   check({.channels = 140, .height = 5, .width = 8, .filters = 20});
+  check({.channels = 70, .height = 9, .width = 9, .kernel = 5, .filters = 20});
   check({.channels = 2, .height = 60, .width = 40, .filters = 9, .sums_positions = true});
 }
 
@@ -104,6 +106,69 @@ TEST(GemmPieces, every_dtype_and_what_is_widened_to_it) {
   }
   check({.width = 13, .dtype = DType::f32, .loaded = DType::bf16});
   check({.width = 13, .dtype = DType::f32, .loaded = DType::i8, .sums_positions = true});
+}
+
+/// Windows that lie in memory as a matrix: few filters stream it, in blocks shorter than a window.
+TEST(GemmPieces, blocks_of_k_may_be_shorter_than_a_window) {
+  constexpr int64_t m = 2, n = 600, k = 3 * 633;
+  Body a{{{.op = ScalarOp::load, .dtype = DType::f32}}, {{.buffer = 0, .strides = {k, 1}}}};
+  Body b{{{.op = ScalarOp::load, .dtype = DType::f32}}, {{.buffer = 1, .strides = {n, 1}}}};
+  Body epilogue{{{.op = ScalarOp::accumulator, .dtype = DType::f32}}, {{.buffer = 2, .strides = {n, 1}}}};
+  GemmSpec gemm{.m = m, .n = n, .k = k, .window = 633, .a = a, .b = b, .a_value = 0, .b_value = 0};
+  gemm.epilogue = epilogue;
+  gemm.stores = {{0, 0, StoreMode::assign}};
+  const KernelSpec spec{{{DType::f32, m * k, BufferRole::input},
+                         {DType::f32, k * n, BufferRole::input},
+                         {DType::f32, m * n, BufferRole::output}},
+                        std::move(gemm)};
+  for (const CpuTarget* target : runnable_targets()) {
+    const auto& candidates = candidates_of(spec, *target);
+    EXPECT_TRUE(std::ranges::any_of(
+        candidates, [](const Schedule& each) { return each.description.find(" k 16 ") != std::string::npos; }));
+    for (size_t i = 0; i < candidates.size(); i += 3) check_kernel(spec, *target, 1e-4, i, 2);
+  }
+}
+
+/// Σ_k A[m, k] B[k, n] of the image's first windows and every filter, as multiply-adds in f32: 16 channels are a run from zero,
+/// and in it each element of the window goes through the channels before the next does.
+float in_runs(const Case& c, const std::vector<GuardedBuffer>& buffers, int64_t filter, int64_t y, int64_t x) {
+  constexpr int64_t k_channels = 16;
+  const int64_t window = c.kernel * c.kernel, k = c.channels * window;
+  float total = 0;
+  for (int64_t first = 0; first < c.channels; first += k_channels) {
+    float run = 0;
+    for (int64_t element = 0; element < window; ++element) {
+      for (int64_t channel = first; channel < std::min(first + k_channels, c.channels); ++channel) {
+        const int64_t row = y * c.stride + element / c.kernel, column = x * c.stride + element % c.kernel;
+        run = std::fma(static_cast<float>(buffers[0].at(filter * k + channel * window + element)),
+                       static_cast<float>(buffers[1].at((channel * c.height + row) * c.width + column)), run);
+      }
+    }
+    total += run;
+  }
+  return total;
+}
+
+TEST(GemmPieces, sums_of_windows_go_through_the_channels_of_a_run_first) {
+  for (const Case& c : {Case{.channels = 3, .filters = 16}, Case{.channels = 40, .width = 24, .filters = 9},
+                        Case{.channels = 150, .height = 11, .width = 30, .stride = 2, .filters = 33}}) {
+    const KernelSpec spec = spec_of(c, false);
+    const auto positions = c.positions();
+    for (const CpuTarget* target : runnable_targets()) {
+      if (target->vector_bytes < 32) continue;  // without multiply-adds
+      for (const Schedule& schedule : candidates_of(spec, *target)) {
+        const auto image = CpuCompileBackend().compile(spec, schedule, {"cpu", std::string(target->name)});
+        ASSERT_TRUE(image.ok()) << image.status().to_string();
+        std::vector<GuardedBuffer> buffers = make_buffers(spec, 7);
+        run_in_ranges(LoadedImage(*image).executable(), pointers(buffers), 1);
+        for (int64_t i = 0; i < c.filters * positions[0] * positions[1]; ++i) {
+          const int64_t filter = i / (positions[0] * positions[1]), place = i % (positions[0] * positions[1]);
+          ASSERT_EQ(buffers[2].at(i), in_runs(c, buffers, filter, place / positions[1], place % positions[1]))
+              << target->name << ": " << schedule.description << ", element " << i;
+        }
+      }
+    }
+  }
 }
 
 /// m x k times k x n, B in panels of `lanes` columns: [blocks][panels][steps][lanes][group].
@@ -147,6 +212,14 @@ TEST(GemmPieces, panels_of_a_vector_are_read_where_they_lie) {
         }
       }
     }
+  }
+}
+
+TEST(GemmPieces, windows_that_do_not_make_up_k_are_refused) {
+  KernelSpec spec = spec_of({}, false);
+  for (const int64_t window : {0, -9, 4}) {
+    std::get<GemmSpec>(spec.kernel).window = window;
+    EXPECT_EQ(validate(spec).code(), StatusCode::invalid_argument) << window;
   }
 }
 

@@ -211,6 +211,24 @@ def test_who_computes_them_where_the_graph_is_built_for(monkeypatch, here):
     assert [found["nodes_left"] for found in targets.values()] == [0, 0, len(OF_TORCH)]
 
 
+#  x, weight, stride, padding, groups: ordinary images, of which oneDNN's kernels for AVX-512 have a fixed order of sums
+SAME_ORDER = [((2, 3, 40, 36), (16, 3, 3, 3), 2, 1, 1), ((2, 40, 12, 12), (24, 40, 3, 3), 1, 1, 1), ((3, 20, 15, 15), (32, 20, 5, 5), 2, 2, 1),
+              ((2, 64, 12, 12), (64, 16, 3, 3), 1, 1, 4), ((2, 36, 15, 17), (36, 1, 3, 3), 1, 1, 36), ((2, 24, 18, 18), (24, 1, 3, 3), 2, 1, 24),
+              ((2, 150, 9, 9), (40, 150, 1, 1), 1, 0, 1)]
+
+
+@pytest.mark.skipif(OVER_DOUBLE, reason="nothing is computed over libkiln's double")
+@pytest.mark.skipif(not processor.has("avx512_f"), reason="other processors have other kernels in torch, with another order of sums")
+@pytest.mark.parametrize("x, weight, stride, padding, groups", SAME_ORDER, ids=str)
+def test_the_same_bits_as_eager(x, weight, stride, padding, groups):
+    """So ReLUs behind find the same signs, and a network's gradients are as eager's also where it is ill-conditioned."""
+    def function(x, weight):
+        return torch.nn.functional.conv2d(x, weight, None, stride, padding, 1, groups)
+
+    got, expected, _ = compiled(function, torch.randn(x), torch.randn(weight))
+    assert torch.equal(got[0], expected[0])
+
+
 @pytest.mark.skipif(OVER_DOUBLE, reason="nothing is kept over libkiln's double")
 def test_another_process_finds_the_kernels(tmp_path):
     script = """

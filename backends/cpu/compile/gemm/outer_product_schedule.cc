@@ -173,7 +173,8 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
   } else {
     const int64_t blocks = ceil_div(k, longest_block(problem, schedule));
     const bool is_placed = schedule.read_b == ReadB::placed;
-    schedule.k_block = static_cast<uint32_t>(is_placed ? problem.panel_steps() : ceil_div(k, blocks));
+    schedule.k_block =
+        static_cast<uint32_t>(is_placed ? problem.panel_steps() : problem.in_whole_runs(ceil_div(k, blocks)));
     schedule.slab_vectors = static_cast<uint32_t>(
         second_level_slab(machine, schedule.k_block * problem.packed_vector_bytes(), tile.vectors));
   }
@@ -187,7 +188,7 @@ OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmPro
   const int64_t k = std::max<int64_t>(problem.steps(), 1);
   const int64_t slab = int64_t{schedule.slab_vectors} * schedule.k_block / k_short_block / schedule.tile_vectors;
   schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(1, slab) * schedule.tile_vectors);
-  schedule.k_block = static_cast<uint32_t>(ceil_div(k, ceil_div(k, k_short_block)));
+  schedule.k_block = static_cast<uint32_t>(problem.in_whole_runs(ceil_div(k, ceil_div(k, k_short_block))));
   return with_parts(schedule, problem, machine);
 }
 

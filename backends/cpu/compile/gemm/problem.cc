@@ -9,6 +9,9 @@
 namespace kiln::cpu {
 namespace {
 
+// What is summed from zero: k in numbers, or of windows all elements of some channels.
+constexpr int64_t k_longest_run = 192, k_channels_of_run = 16;
+
 constexpr int64_t k_steps_to_repay_scattering = 16;  // for each row of more than four vectors
 constexpr int64_t k_steps_to_repay_crowding = 24;    // for each row, where rows of C share cache sets
 
@@ -192,6 +195,18 @@ Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target) {
   types.step = GemmStep::i8_quad;
   types.steps_at_once = 16;
   return types;
+}
+
+int64_t GemmProblem::run_steps() const {
+  const int64_t all = std::max<int64_t>(steps(), 1);
+  if (!has_runs()) return all;
+  if (window() > 1) return std::min(all, k_channels_of_run * window());
+  const int64_t longest = k_longest_run / k_group();
+  return all <= longest ? all : all <= 2 * longest ? ceil_div(all, 2) : longest;
+}
+
+int64_t GemmProblem::in_whole_runs(int64_t most) const {
+  return std::min(round_up(most, run_steps()), std::max<int64_t>(steps(), 1));
 }
 
 bool GemmProblem::reads_a_directly() const {

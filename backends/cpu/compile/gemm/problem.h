@@ -118,6 +118,12 @@ struct GemmProblem {
     const int64_t at_once = k_group() * types.steps_at_once;
     return (gemm->k + at_once - 1) / at_once * types.steps_at_once;
   }
+  /// How many elements of a channel lie along k one after another, where sums go through the channels first; 1: nowhere.
+  int64_t window() const { return has_runs() && k_group() == 1 ? gemm->window : 1; }
+  /// How many steps of k are summed from zero before they are added to the sums of those before; all where sums are exact.
+  int64_t run_steps() const;
+  /// The fewest steps, `most` or more, that are whole runs; all of k where that is less.
+  int64_t in_whole_runs(int64_t most) const;
   /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
   bool reads_a_directly() const;
   /// Whether it can read B where it lies: a vector of columns is one step.
@@ -129,6 +135,10 @@ struct GemmProblem {
   int64_t sum_vector_bytes() const { return sum_lanes() * sum_bytes(); }
   /// What is multiplied into a vector of sums at once, of the operand whose tile dim the lanes run along.
   int64_t packed_vector_bytes() const { return sum_lanes() * packed_bytes(); }
+
+ private:
+  /// Sums of integers are exact, however long.
+  bool has_runs() const { return is_floating(types.accumulator); }
 };
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types);

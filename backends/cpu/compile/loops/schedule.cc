@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "backends/loops_stages.h"
 #include "base/ceil_div.h"
@@ -13,7 +14,8 @@ namespace kiln::cpu {
 namespace {
 
 constexpr int k_largest_unroll = 8;
-constexpr int k_least_lane_bytes = 4;  // of the vectors that the widest dtype of the lanes makes
+constexpr int64_t k_most_laid_out = 16;  // points of reduced dims
+constexpr int k_least_lane_bytes = 4;    // of the vectors that the widest dtype of the lanes makes
 
 constexpr int64_t k_line = 16;  // elements
 
@@ -63,6 +65,15 @@ Shared shared_along(const LoopsSpec& loops, int parallel) {
     }
   }
   return shared;
+}
+
+/// Of loops along `dims`; no more are counted than it takes to be too many to lay out.
+int64_t points_of(const LoopsSpec& loops, std::span<const int> dims) {
+  int64_t points = 1;
+  for (auto dim = dims.begin(); dim != dims.end() && points <= k_most_laid_out; ++dim) {
+    points *= loops.extents[static_cast<size_t>(*dim)];
+  }
+  return points;
 }
 
 /// What loops allow, and what the choice among it looks at.
@@ -338,22 +349,17 @@ std::vector<int> reduced_dims(const LoopsSpec& loops, const LoopsSchedule& sched
   for (auto dim = static_cast<int>(loops.parallel_rank); dim < static_cast<int>(loops.extents.size()); ++dim) {
     if (dim != schedule.lane_dim) dims.push_back(dim);
   }
-  if (schedule.unroll_dim < 0) return dims;
+  if (schedule.unroll_dim < 0 || points_of(loops, dims) <= k_most_laid_out) return dims;
   const int shared = shared_along(loops, schedule.unroll_dim).dim;
   std::ranges::stable_partition(dims, [&](int dim) { return dim != shared; });
   return dims;
 }
 
 bool is_laid_out(const LoopsSpec& loops, const LoopsSchedule& schedule, int dim) {
-  constexpr int64_t k_most_points = 16;
   const auto lanes_are_rows = schedule.lane_dim >= 0 && schedule.lane_dim < static_cast<int>(loops.parallel_rank);
   if (!lanes_are_rows || dim < static_cast<int>(loops.parallel_rank)) return false;
   const std::vector<int> dims = reduced_dims(loops, schedule);
-  int64_t points = 1;
-  for (auto at = std::ranges::find(dims, dim); at != dims.end() && points <= k_most_points; ++at) {
-    points *= loops.extents[static_cast<size_t>(*at)];
-  }
-  return points <= k_most_points;
+  return points_of(loops, {std::ranges::find(dims, dim), dims.end()}) <= k_most_laid_out;
 }
 
 LoopsGrid loops_grid(const LoopsSpec& loops, const LoopsSchedule& schedule) {

@@ -50,8 +50,9 @@ struct LoopsGrid {
   int64_t tasks = 1;
 };
 
-/// The reduced dims without lanes, as loops run over them, outermost first. Innermost is one along which vectors in flight
-/// meet what their neighbours loaded.
+/// The reduced dims without lanes, as loops run over them, outermost first: in their order, which is the one that torch's kernels
+/// sum windows in, where all points are laid out. Else innermost is one along which vectors in flight meet what their
+/// neighbours loaded.
 std::vector<int> reduced_dims(const LoopsSpec& loops, const LoopsSchedule& schedule);
 
 /// Whether the points of a reduced dim, inside lanes of rows, are laid out one after another, as a kernel's window is: those
