@@ -67,12 +67,13 @@ class OuterProductKernel final : public GemmTileKernel {
   Sums sum_run(const TileShape& shape, const Steps& by, Operands& at, Value* count);
   Values sum_steps(const TileShape& shape, const Steps& by, Value* count, Values carried);
   Sums zeros(const TileShape& shape) const;
-  bool has_runs() const { return m_g.problem.run_steps() < m_g.blocking.k_block; }
-  /// 1 also where blocks of k are no whole runs: then each step comes after the one before.
-  int64_t window() const {
-    const bool is_whole = m_g.grid.blocks == 1 || m_g.blocking.k_block % m_g.problem.run_steps() == 0;
-    return is_whole ? m_g.problem.window() : 1;
+  bool has_whole_runs() const { return m_g.grid.blocks == 1 || m_g.blocking.k_block % m_g.problem.run_steps() == 0; }
+  int64_t run_steps() const {
+    return has_whole_runs() ? m_g.problem.run_steps() : m_g.problem.run_steps_of(m_g.blocking.k_block);
   }
+  bool has_runs() const { return run_steps() < m_g.blocking.k_block; }
+  /// 1 also where a block of k may end within a window: then each step comes after the one before.
+  int64_t window() const { return has_whole_runs() ? m_g.problem.window() : 1; }
   Sums step(const TileShape& shape, const Steps& steps, Value* a, Value* b, int64_t at, const Sums& sums);
   void prefetch_output(const TileShape& shape, const GemmTileCall& call);
   void finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
@@ -254,14 +255,14 @@ OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, co
     }
     return totals;
   };
-  keep(before == nullptr ? zeros(shape) : before());
-  const int64_t longest = m_g.problem.run_steps();
+  const int64_t longest = run_steps();
   e.loop(e.index(0), call.k_count, longest, {at.a, at.b}, [&](Value* from, const Values& now) {
     Operands here{now[0], now[1]};
     Value* rest = e.ir.CreateSub(call.k_count, from);
     Value* count = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(longest));
     const Sums run = sum_run(shape, by, here, count);
-    keep(sum(kept(), run));
+    const auto begun = [&] { return before == nullptr ? zeros(shape) : before(); };
+    keep(sum(e.if_else(e.ir.CreateICmpEQ(from, e.index(0)), begun, kept), run));
     return Values{here.a, here.b};
   });
   return kept();

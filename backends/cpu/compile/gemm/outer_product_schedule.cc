@@ -154,6 +154,13 @@ int64_t longest_block(const GemmProblem& problem, const OuterProductSchedule& sc
   return steps * 4 / problem.packed_bytes();
 }
 
+/// Blocks of k as even as they can be, about `longest` steps at most: whole runs, but for a packed A, which is worse where its
+/// blocks are longer.
+int64_t even_block(const GemmProblem& problem, const OuterProductSchedule& schedule, int64_t longest) {
+  const int64_t k = std::max<int64_t>(problem.steps(), 1), even = ceil_div(k, ceil_div(k, longest));
+  return schedule.read_a == ReadA::panels && problem.window() == 1 ? even : problem.in_whole_runs(even);
+}
+
 OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile) {
   const auto& gemm = *problem.gemm;
   const int64_t k = std::max<int64_t>(problem.steps(), 1);
@@ -171,10 +178,9 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
     schedule.k_block = static_cast<uint32_t>(std::min<int64_t>(k, gemm.m <= 4 ? 16 : 32));
     schedule.slab_vectors = static_cast<uint32_t>(ceil_div(ceil_div(gemm.n, problem.sum_lanes()), 2));
   } else {
-    const int64_t blocks = ceil_div(k, longest_block(problem, schedule));
     const bool is_placed = schedule.read_b == ReadB::placed;
-    schedule.k_block =
-        static_cast<uint32_t>(is_placed ? problem.panel_steps() : problem.in_whole_runs(ceil_div(k, blocks)));
+    schedule.k_block = static_cast<uint32_t>(
+        is_placed ? problem.panel_steps() : even_block(problem, schedule, longest_block(problem, schedule)));
     schedule.slab_vectors = static_cast<uint32_t>(
         second_level_slab(machine, schedule.k_block * problem.packed_vector_bytes(), tile.vectors));
   }
@@ -185,10 +191,9 @@ OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& mac
 }
 
 OuterProductSchedule with_shorter_k(OuterProductSchedule schedule, const GemmProblem& problem, const Machine& machine) {
-  const int64_t k = std::max<int64_t>(problem.steps(), 1);
   const int64_t slab = int64_t{schedule.slab_vectors} * schedule.k_block / k_short_block / schedule.tile_vectors;
   schedule.slab_vectors = static_cast<uint32_t>(std::max<int64_t>(1, slab) * schedule.tile_vectors);
-  schedule.k_block = static_cast<uint32_t>(problem.in_whole_runs(ceil_div(k, ceil_div(k, k_short_block))));
+  schedule.k_block = static_cast<uint32_t>(even_block(problem, schedule, k_short_block));
   return with_parts(schedule, problem, machine);
 }
 

@@ -10,7 +10,7 @@ namespace kiln::cpu {
 namespace {
 
 // What is summed from zero: k in numbers, or of windows all elements of some channels.
-constexpr int64_t k_longest_run = 192, k_channels_of_run = 16;
+constexpr int64_t k_longest_run = 192, k_longest_even_run = 256, k_channels_of_run = 16;
 
 constexpr int64_t k_steps_to_repay_scattering = 16;  // for each row of more than four vectors
 constexpr int64_t k_steps_to_repay_crowding = 24;    // for each row, where rows of C share cache sets
@@ -203,6 +203,10 @@ int64_t GemmProblem::run_steps() const {
   if (window() > 1) return std::min(all, k_channels_of_run * window());
   const int64_t longest = k_longest_run / k_group();
   return all <= longest ? all : all <= 2 * longest ? ceil_div(all, 2) : longest;
+}
+
+int64_t GemmProblem::run_steps_of(int64_t block) const {
+  return has_runs() ? ceil_div(block, ceil_div(block, k_longest_even_run / k_group())) : block;
 }
 
 int64_t GemmProblem::in_whole_runs(int64_t most) const {

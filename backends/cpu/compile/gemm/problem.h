@@ -122,6 +122,8 @@ struct GemmProblem {
   int64_t window() const { return has_runs() && k_group() == 1 ? gemm->window : 1; }
   /// How many steps of k are summed from zero before they are added to the sums of those before; all where sums are exact.
   int64_t run_steps() const;
+  /// The same of a block that is no whole number of such runs: even ones.
+  int64_t run_steps_of(int64_t block) const;
   /// The fewest steps, `most` or more, that are whole runs; all of k where that is less.
   int64_t in_whole_runs(int64_t most) const;
   /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
