@@ -255,13 +255,14 @@ OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, co
     }
     return totals;
   };
+  const auto begun = [&] { return before == nullptr ? zeros(shape) : before(); };
+  if (m_g.problem.sized != nullptr) keep(begun());  // of rows in no group k is empty
   const int64_t longest = run_steps();
   e.loop(e.index(0), call.k_count, longest, {at.a, at.b}, [&](Value* from, const Values& now) {
     Operands here{now[0], now[1]};
     Value* rest = e.ir.CreateSub(call.k_count, from);
     Value* count = e.ir.CreateBinaryIntrinsic(llvm::Intrinsic::smin, rest, e.index(longest));
     const Sums run = sum_run(shape, by, here, count);
-    const auto begun = [&] { return before == nullptr ? zeros(shape) : before(); };
     keep(sum(e.if_else(e.ir.CreateICmpEQ(from, e.index(0)), begun, kept), run));
     return Values{here.a, here.b};
   });

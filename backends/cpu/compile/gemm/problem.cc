@@ -199,14 +199,14 @@ Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target) {
 
 int64_t GemmProblem::run_steps() const {
   const int64_t all = std::max<int64_t>(steps(), 1);
-  if (!has_runs()) return all;
+  if (!rounds()) return all;
   if (window() > 1) return std::min(all, k_channels_of_run * window());
   const int64_t longest = k_longest_run / k_group();
   return all <= longest ? all : all <= 2 * longest ? ceil_div(all, 2) : longest;
 }
 
 int64_t GemmProblem::run_steps_of(int64_t block) const {
-  return has_runs() ? ceil_div(block, ceil_div(block, k_longest_even_run / k_group())) : block;
+  return rounds() ? ceil_div(block, ceil_div(block, k_longest_even_run / k_group())) : block;
 }
 
 int64_t GemmProblem::in_whole_runs(int64_t most) const {

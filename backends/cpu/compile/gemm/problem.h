@@ -119,7 +119,7 @@ struct GemmProblem {
     return (gemm->k + at_once - 1) / at_once * types.steps_at_once;
   }
   /// How many elements of a channel lie along k one after another, where sums go through the channels first; 1: nowhere.
-  int64_t window() const { return has_runs() && k_group() == 1 ? gemm->window : 1; }
+  int64_t window() const { return rounds() && k_group() == 1 ? gemm->window : 1; }
   /// How many steps of k are summed from zero before they are added to the sums of those before; all where sums are exact.
   int64_t run_steps() const;
   /// The same of a block that is no whole number of such runs: even ones.
@@ -139,8 +139,8 @@ struct GemmProblem {
   int64_t packed_vector_bytes() const { return sum_lanes() * packed_bytes(); }
 
  private:
-  /// Sums of integers are exact, however long.
-  bool has_runs() const { return is_floating(types.accumulator); }
+  /// Whether sums round; those of integers are exact, however long.
+  bool rounds() const { return is_floating(types.accumulator); }
 };
 
 GemmProblem analyse_gemm(const KernelSpec& spec, const CpuTarget& target, const GemmTypes& types);
