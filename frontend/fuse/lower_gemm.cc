@@ -32,7 +32,7 @@ class GemmLowering {
       m_gemm.batch = state.facts->extents[m_node.operands[2]];
       return;
     }
-    m_gemm.window = integer_of(m_node.attributes, "window");
+    if (has_attribute(m_node.attributes, "window")) m_gemm.window = integer_of(m_node.attributes, "window");
     for (size_t d = 0; d + 2 < extents.size(); ++d) {
       if (extents[d] > 1) m_gemm.batch.push_back(extents[d]);
     }

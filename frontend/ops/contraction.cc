@@ -99,6 +99,7 @@ void product_elements(ElementEvaluator& e, ValueId a, ValueId b, ValueId result,
 
 Expected<Types> infer_matmul(const OpContext& context) {
   KILN_ASSIGN_OR_RETURN(TensorType type, product_type(context, 0));
+  if (!has_attribute(context.attributes, "window")) return Types{std::move(type)};
   const int64_t window = integer_of(context.attributes, "window");
   const Dim& k = context.operands[0]->shape.back();
   if (window < 1 || !k.divided_by(Dim(window))) {
@@ -237,7 +238,7 @@ std::span<const OpDef> contraction_ops() {
       {.name = "matmul",
        .kind = OpKind::contraction,
        .operands = {{"a"}, {"b"}},
-       .attributes = {fallback("window", AttributeType::integer, int64_t{1})},
+       .attributes = {optional("window", AttributeType::integer)},
        .infer = infer_matmul,
        .element = matmul_element,
        .elements = matmul_elements,

@@ -233,7 +233,9 @@ Gradients decompose_convolution(GraphBuilder& b, const Node& node, Values in) {
   }
   const Dim window = element_count(extents), length = weight[1] * window, pixels = element_count(positions);
   const auto product_of = [&](const Shape& filters_by_length, ValueId columns) {
-    return b.op("matmul", {b.reshape(in[1], filters_by_length), columns}, {{"window", window.constant()}});
+    Attributes attributes;
+    if (window != Dim(1)) attributes.emplace_back("window", window.constant());
+    return b.op("matmul", {b.reshape(in[1], filters_by_length), columns}, attributes);
   };
   if (is_small(batch, pixels)) {
     Integers images_last = numbers_from(1, 1 + rank);
