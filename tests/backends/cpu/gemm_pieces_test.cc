@@ -155,7 +155,7 @@ TEST(GemmPieces, sums_of_windows_go_through_the_channels_of_a_run_first) {
     const KernelSpec spec = spec_of(c, false);
     const auto positions = c.positions();
     for (const CpuTarget* target : runnable_targets()) {
-      if (target->vector_bytes < 32) continue;  // without multiply-adds
+      if (!target->has(Feature::fma)) continue;
       for (const Schedule& schedule : candidates_of(spec, *target)) {
         const auto image = CpuCompileBackend().compile(spec, schedule, {"cpu", std::string(target->name)});
         ASSERT_TRUE(image.ok()) << image.status().to_string();

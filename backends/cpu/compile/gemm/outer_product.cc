@@ -20,7 +20,7 @@
 ///
 /// A run of windows is all elements of some channels: of the first element one channel after another, then of the next one.
 /// This order, and how long runs are, are those of oneDNN's kernels for AVX-512: what both have computed is the same to the
-/// last bit for most convolutions, so that behind a batch norm no ReLU finds another sign in zeros that are none.
+/// last bit for most convolutions, so that a ReLU behind finds the same signs.
 ///
 /// The epilogue is straight-line when it is short, else rolled (epilogue.h).
 namespace kiln::cpu {
@@ -54,6 +54,7 @@ class OuterProductKernel final : public GemmTileKernel {
     Value* a = nullptr;
     Value* b = nullptr;
   };
+
   void emit_callees() override {
     if (m_schedule.rolled_epilogue || m_g.problem.sized != nullptr) m_epilogue.function();
   }
