@@ -54,7 +54,7 @@ Expected<Choices> parse_choices(std::span<const uint8_t> bytes,
                                 std::string_view implementation = Choices::k_implementation) {
   Choices choices;
   const auto fields = Choices::fields(choices);
-  const size_t size = std::apply([](const auto&... field) { return (sizeof field + ...); }, fields);
+  const size_t size = std::apply([](const auto&... field) { return (size_t{0} + ... + sizeof field); }, fields);
   KILN_ASSIGN_OR_RETURN(const ScheduleBytes found, open_schedule(bytes));
   KILN_RETURN_IF_ERROR(check_schedule(found, implementation, Choices::k_version, size));
   const uint8_t* at = found.fields.data();

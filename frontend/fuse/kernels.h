@@ -28,7 +28,7 @@ LoweringResult lower_gemm(const FusionState& state, GroupId group, NodeId produc
 /// attention or attention_backward.
 LoweringResult lower_attention(const FusionState& state, GroupId group, NodeId node);
 
-/// argsort.
+/// argsort, topk.
 LoweringResult lower_sort(const FusionState& state, GroupId group, NodeId node);
 
 /// index_add, scatter, scatter_add: a kernel that stores the first operand, one that adds to it.

@@ -43,10 +43,15 @@ LoweringResult lower_sort(const FusionState& state, GroupId group, NodeId id) {
       load.operands[0] != k_no_expr || !merge_pieces(body, space) || !body.accesses[load.slot].indirect.empty()) {
     return lowering_failed(operand, "what is sorted is not a tensor with strides");
   }
-  SortSpec sort{with_last(extents, dim), boolean_of(node.attributes, "descending"), body.accesses[load.slot], {}};
+  SortSpec sort{.extents = with_last(extents, dim),
+                .descending = boolean_of(node.attributes, "descending"),
+                .x = body.accesses[load.slot]};
+  if (has_attribute(node.attributes, "k")) {
+    sort.topk = TopK{state.facts->extents[result][dim], boolean_of(node.attributes, "sorted")};
+  }
   sort.x.strides = with_last(sort.x.strides, dim);
   const uint32_t order = buffers.slot(result, 0, BufferRole::output);
-  sort.order = {order, 0, with_last(ones_to_zero(state.strides_of(result), extents), dim), {}};
+  sort.order = {order, 0, with_last(ones_to_zero(state.strides_of(result), state.facts->extents[result]), dim), {}};
   KernelSpec spec{buffer_specs(state, buffers), std::move(sort)};
   if (const Status status = validate(spec); !status.ok()) return lowering_failed(k_none, status.message());
   return {{{std::move(spec), buffers.entries}}, std::nullopt};

@@ -11,7 +11,7 @@ namespace kiln {
 namespace {
 
 // Leads the bytes, so that another layout of this file gives other keys.
-constexpr uint32_t k_spec_format_version = 3;
+constexpr uint32_t k_spec_format_version = 4;
 
 /// Every field, in the order of the headers.
 class SpecWriter {
@@ -132,6 +132,10 @@ class SpecWriter {
     m_writer.write(sort.descending);
     write(sort.x);
     write(sort.order);
+    m_writer.write(sort.topk.has_value());
+    if (!sort.topk) return;
+    m_writer.write(sort.topk->k);
+    m_writer.write(sort.topk->sorted);
   }
 
   void write(const KernelSpec& spec) {
@@ -210,7 +214,8 @@ std::string name_of(const KernelSpec&, const AttentionBackwardSpec& backward) {
 }
 
 std::string name_of(const KernelSpec& spec, const SortSpec& sort) {
-  return fmt::format("sort_{}_{}", to_string(spec.buffers[sort.x.buffer].dtype), joined(sort.extents));
+  const std::string rows = fmt::format("{}_{}", to_string(spec.buffers[sort.x.buffer].dtype), joined(sort.extents));
+  return sort.topk ? fmt::format("sort_{}_top{}", rows, sort.topk->k) : "sort_" + rows;
 }
 
 bool has_indirect_access(const Body& body) {
@@ -252,6 +257,12 @@ std::vector<int64_t> operand_extents(const GemmSpec& gemm, int64_t rows, int64_t
 
 std::vector<int64_t> a_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.m, gemm.k, gemm.a_pieces); }
 std::vector<int64_t> b_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.k, gemm.n, gemm.b_pieces); }
+
+std::vector<int64_t> SortSpec::order_extents() const {
+  std::vector<int64_t> told = extents;
+  if (topk) told.back() = topk->k;
+  return told;
+}
 
 const ScalarNode* load_behind_casts(const Body& body, ExprId value) {
   while (body.exprs[value].op == ScalarOp::cast) value = body.exprs[value].operands[0];

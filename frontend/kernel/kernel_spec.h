@@ -135,12 +135,23 @@ struct AttentionBackwardSpec {
   bool operator==(const AttentionBackwardSpec&) const = default;
 };
 
+/// The first k places of a sort, 1 at least, as topk_places() (base/topk.h) has them.
+struct TopK {
+  int64_t k = 1;
+  bool sorted = true;
+  bool operator==(const TopK&) const = default;
+};
+
 /// order[r…, p] = the place, along the last dim, of the element of x[r…, :] that p others come before. Equal elements come as
-/// they stand; NaN is above all numbers.
+/// they stand, where nothing else is said; NaN is above all numbers.
 struct SortSpec {
-  std::vector<int64_t> extents;  // of x and of order, outermost first; at least one
+  std::vector<int64_t> extents;  // of x, outermost first; at least one
   bool descending = false;
-  Access x, order;  // plain; order's buffer is i64
+  Access x, order;           // plain; order's buffer is i64
+  std::optional<TopK> topk;  // nothing: all places
+
+  /// Of order: x's, but for the last dim where not all places are told.
+  std::vector<int64_t> order_extents() const;
   bool operator==(const SortSpec&) const = default;
 };
 

@@ -158,7 +158,12 @@ class KernelPrinter {
   }
 
   void print(const SortSpec& sort) {
-    line(1, "places of {} in {} order", list(sort.extents), sort.descending ? "descending" : "ascending");
+    const std::string_view order = sort.descending ? "descending" : "ascending";
+    if (!sort.topk) line(1, "places of {} in {} order", list(sort.extents), order);
+    if (sort.topk) {
+      line(1, "first {} places of {} in {} order{}", sort.topk->k, list(sort.extents), order,
+           sort.topk->sorted ? "" : ", unsorted");
+    }
     print({{"x", &sort.x}, {"order", &sort.order}});
   }
 

@@ -466,7 +466,10 @@ class Validator {
     KILN_RETURN_IF_ERROR(check_extents(sort.extents));
     if (sort.x.buffer >= m_spec.buffers.size()) return invalid_argument("sort: no buffer {}", sort.x.buffer);
     KILN_RETURN_IF_ERROR(check_tensor(sort.x, sort.extents, m_spec.buffers[sort.x.buffer].dtype, false));
-    return check_tensor(sort.order, sort.extents, DType::i64, true);
+    if (sort.topk && (sort.topk->k < 1 || sort.topk->k > sort.extents.back())) {
+      return invalid_argument("sort: the first {} of {}", sort.topk->k, sort.extents.back());
+    }
+    return check_tensor(sort.order, sort.order_extents(), DType::i64, true);
   }
 
   const KernelSpec& m_spec;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
+#include "base/topk.h"
 #include "frontend/infer/builder.h"
 #include "frontend/ops/element_evaluator.h"
 #include "frontend/ops/families.h"
@@ -197,7 +199,7 @@ Gradients decompose_triangle(GraphBuilder& b, const Node& node, Values in) {
   return b.finish({b.select(keep, in[0], b.constant(0, in[0]))});
 }
 
-// --- cumsum, argsort, argmax, argmin -----------------------------------------------------------------------------------
+// --- cumsum, argsort, topk, argmax, argmin -----------------------------------------------------------------------------
 
 Expected<Types> infer_cumsum(const OpContext& context) {
   if (context.operands[0]->dtype == DType::boolean) return operand_error(context, 0, "a number dtype");
@@ -238,29 +240,51 @@ Expected<Types> infer_argsort(const OpContext& context) {
   return Types{{DType::i64, context.operands[0]->shape, {}}};
 }
 
-/// Whether an element comes before one that stands behind it: equal ones do, and NaN is above all numbers.
-bool comes_first(double a, double b, bool descending) {
-  if (descending) return std::isnan(a) || a >= b;
-  return std::isnan(b) || a <= b;
+Expected<Types> infer_topk(const OpContext& context) {
+  const TensorType& x = *context.operands[0];
+  KILN_ASSIGN_OR_RETURN(const size_t dim, dim_attribute(context, "dim", x.rank()));
+  const Dim k = extent_of(context.attributes, "k");
+  for (const Dim& slack : {k, x.shape[dim] - k}) {
+    if (slack.is_constant() && slack.constant() < 0) {
+      return invalid_argument("topk: {} of extent {}", k.to_string(), x.shape[dim].to_string());
+    }
+    if (!slack.is_constant()) context.guards.push_back({slack, Guard::Relation::at_least, 0});
+  }
+  Types result{{DType::i64, x.shape, {}}};
+  result[0].shape[dim] = k;
+  return result;
 }
 
-double argsort_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
+std::vector<int64_t> stable_places(int64_t count, const std::function<bool(int64_t, int64_t)>& comes_first) {
+  std::vector<int64_t> places(static_cast<size_t>(count));
+  std::iota(places.begin(), places.end(), 0);
+  std::ranges::stable_sort(places, comes_first);
+  return places;
+}
+
+double ordering_element(ElementEvaluator& e, const Graph& graph, NodeId id, uint32_t, int64_t index) {
   const Node& node = graph.node(id);
   const ValueId x = node.operands[0];
   const int64_t inner = e.strides(x)[dim_of(node)], extent = e.extents(x)[dim_of(node)];
+  const int64_t told = e.extents(node.results[0])[dim_of(node)];
   const bool descending = boolean_of(node.attributes, "descending");
-  const Split split = split_at(index, extent, inner);
-  const auto order =
-      e.scratch(id, split.outer * inner + split.rest, static_cast<size_t>(extent), [&](std::span<double> out) {
-        std::vector<double> elements(out.size());
-        for (size_t i = 0; i < out.size(); ++i) {
-          elements[i] = e.at(x, (split.outer * extent + static_cast<int64_t>(i)) * inner + split.rest);
-        }
-        std::iota(out.begin(), out.end(), 0);
-        std::ranges::stable_sort(out, [&](double a, double b) {
-          return !comes_first(elements[static_cast<size_t>(b)], elements[static_cast<size_t>(a)], descending);
-        });
-      });
+  const Split split = split_at(index, told, inner);
+  const int64_t row = split.outer * inner + split.rest;
+  const auto order = e.scratch(id, row, static_cast<size_t>(told), [&](std::span<double> out) {
+    std::vector<double> elements(static_cast<size_t>(extent));
+    for (int64_t i = 0; i < extent; ++i) {
+      elements[static_cast<size_t>(i)] = e.at(x, (split.outer * extent + i) * inner + split.rest);
+    }
+    const auto comes_first = [&](int64_t a, int64_t b) {
+      if (descending) std::swap(a, b);
+      const double below = elements[static_cast<size_t>(a)], above = elements[static_cast<size_t>(b)];
+      return std::isnan(above) ? !std::isnan(below) : below < above;
+    };
+    std::ranges::copy(has_attribute(node.attributes, "k")
+                          ? topk_places(extent, told, boolean_of(node.attributes, "sorted"), comes_first)
+                          : stable_places(extent, comes_first),
+                      out.begin());
+  });
   return order[static_cast<size_t>(split.at)];
 }
 
@@ -340,7 +364,14 @@ std::span<const OpDef> arranging_ops() {
        .operands = {{"x"}},
        .attributes = {dim, fallback("descending", AttributeType::boolean, false)},
        .infer = infer_argsort,
-       .element = argsort_element},
+       .element = ordering_element},
+      {.name = "topk",
+       .kind = OpKind::ordering,
+       .operands = {{"x"}},
+       .attributes = {dim, required("k", AttributeType::extent), fallback("descending", AttributeType::boolean, true),
+                      fallback("sorted", AttributeType::boolean, true)},
+       .infer = infer_topk,
+       .element = ordering_element},
       {.name = "stack",
        .kind = OpKind::composite,
        .operands = {{"xs", OperandKind::variadic}},

@@ -43,7 +43,7 @@ enum class OpKind : uint8_t {
   indexing,     // gather, scatter, concatenation, padding, scan, argmax
   contraction,  // matmul, grouped_matmul
   attention,    // fused attention and its backward
-  ordering,     // argsort
+  ordering,     // argsort, topk
   composite,    // has a decomposition
 };
 

@@ -71,7 +71,7 @@ std::optional<StoredIteration> stored(const AttentionBackwardSpec& backward, uin
 
 std::optional<StoredIteration> stored(const SortSpec& sort, uint32_t buffer) {
   if (sort.order.buffer != buffer) return std::nullopt;
-  return StoredIteration{sort.extents, sort.order.strides, sort.extents.size() - 1};
+  return StoredIteration{sort.order_extents(), sort.order.strides, sort.extents.size() - 1};
 }
 
 std::vector<int64_t> small_tile(const KernelSpec& spec) {

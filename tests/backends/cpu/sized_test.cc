@@ -138,6 +138,13 @@ KernelSpec sorted(int64_t images, int64_t rows, int64_t count, bool is_turned) {
   return {{{DType::bf16, elements, BufferRole::input}, {DType::i64, elements, BufferRole::output}}, std::move(sort)};
 }
 
+/// The places of the first `k` of each row.
+KernelSpec first_of(int64_t rows, int64_t count, int64_t k) {
+  SortSpec sort{{rows, count}, true, {.buffer = 0}, {.buffer = 1}, TopK{k}};
+  sort.x.strides = {count, 1}, sort.order.strides = {k, 1};
+  return {{{DType::f32, rows * count, BufferRole::input}, {DType::i64, rows * k, BufferRole::output}}, std::move(sort)};
+}
+
 /// Sums over `blocks` times `rows`, which lie apart, of each of `columns`: a gradient of a bias.
 KernelSpec summed(int64_t columns, int64_t blocks, int64_t rows) {
   LoopsBuilder b({columns, blocks, rows}, 1);
@@ -280,6 +287,10 @@ TEST(Sized, one_code_sorts_rows_of_any_length_up_to_its_room) {
   const auto in_line = [](int64_t images, int64_t rows, int64_t count) { return sorted(images, rows, count, false); };
   expect_one_code_of({turned(2, 3, 5), turned(9, 40, 70), turned(3, 2, 4096)}, 3, 0);
   expect_one_code_of({in_line(2, 3, 5), in_line(300, 7, 2), in_line(3, 2, 4097)}, 2, 0);
+}
+
+TEST(Sized, one_code_finds_the_first_of_rows_of_any_length_up_to_its_room) {
+  expect_one_code_of({first_of(7, 200, 8), first_of(30, 9, 9), first_of(2, 4096, 40), first_of(2, 4096, 3000)}, 4, 0);
 }
 
 TEST(Sized, one_code_sees_any_number_of_keys) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/topk.h"
 #include "frontend/kernel/affine.h"
 #include "tests/backends/cpu/kernel_check.h"
 
@@ -68,6 +69,68 @@ TEST(Sort, WholeNumbersOfAllBits) {
     std::mt19937_64 random(5);
     for (size_t i = 0; i < buffers[0].size(); ++i) buffers[0].data()[i] = static_cast<uint8_t>(random());
     check(spec, buffers);
+  }
+}
+
+/// The same rows, of which the first k are told.
+KernelSpec topk_of(DType dtype, std::vector<int64_t> extents, TopK topk, bool descending = true,
+                   bool transposed = false) {
+  KernelSpec spec = spec_of(dtype, std::move(extents), descending, transposed);
+  SortSpec& sort = std::get<SortSpec>(spec.kernel);
+  sort.topk = topk;
+  sort.order.strides = dense_strides(sort.order_extents());
+  spec.buffers[1].elements = product(sort.order_extents());
+  return spec;
+}
+
+/// Numbers on which std::nth_element parts badly: what it compares gets its value as late as can be.
+/// Source: McIlroy, A Killer Adversary for Quicksort, 1999.
+std::vector<double> numbers_that_part_badly(int64_t count, int64_t k) {
+  const double gas = static_cast<double>(count);
+  std::vector<double> values(static_cast<size_t>(count), gas);
+  double solid = 0;
+  int64_t candidate = 0;
+  topk_places(count, k, false, [&](int64_t a, int64_t b) {
+    auto &of_a = values[static_cast<size_t>(a)], &of_b = values[static_cast<size_t>(b)];
+    if (of_a == gas && of_b == gas) (a == candidate ? of_a : of_b) = solid++;
+    if (of_a == gas) candidate = a;
+    if (of_b == gas) candidate = b;
+    return of_a < of_b;
+  });
+  return values;
+}
+
+TEST(Sort, FirstPlacesOfRowsOfEveryDtypeWithManyEqualElements) {
+  for (const DType dtype : k_dtypes) {
+    for (const TopK topk : {TopK{3}, TopK{40}, TopK{200, false}, TopK{300}}) {
+      for (const bool descending : {false, true}) {
+        const KernelSpec spec = topk_of(dtype, {3, 5, 300}, topk, descending, topk.k == 40);
+        std::vector<GuardedBuffer> buffers = make_buffers(spec, 7);
+        for (int64_t i = 0; is_floating(dtype) && i < buffers[0].elements(); i += 3) buffers[0].set(i, i % 4);
+        check(spec, buffers, 4);
+      }
+    }
+  }
+}
+
+TEST(Sort, FirstPlacesOfRowsOfFewElementsAndOfMany) {
+  for (const int64_t count : {1, 2, 3, 4, 63, 64, 70'000}) {
+    for (const int64_t k : {int64_t{1}, (count + 1) / 2, std::max<int64_t>(count - 1, 1), count}) {
+      const KernelSpec spec = topk_of(DType::bf16, {count}, {k});
+      check(spec, make_buffers(spec, 3));
+    }
+  }
+}
+
+TEST(Sort, FirstPlacesOfRowsThatPartBadly) {
+  for (const auto& [count, k] : {std::pair{2'000, 1'000}, {2'000, 1'999}, {500, 20}}) {
+    const std::vector<double> numbers = numbers_that_part_badly(count, k);
+    for (const bool sorted : {false, true}) {
+      const KernelSpec spec = topk_of(DType::f32, {count}, {k, sorted}, false);
+      std::vector<GuardedBuffer> buffers = make_buffers(spec, 1);
+      for (size_t i = 0; i < numbers.size(); ++i) buffers[0].set(static_cast<int64_t>(i), numbers[i]);
+      check(spec, buffers);
+    }
   }
 }
 

@@ -168,6 +168,7 @@ OPS = {
     "concat": lambda *xs, dim: torch.cat(xs, dim), "stack": lambda *xs, dim: torch.stack(xs, dim), "pad": _pad,
     "slice_scatter": _slice_scatter, "cumsum": lambda x, dim: x.cumsum(dim),
     "argsort": lambda x, dim, descending=False: x.sort(stable=True, dim=dim, descending=descending)[1],
+    "topk": lambda x, dim, k, descending=True, sorted=True: torch.topk(x, k, dim, descending, sorted)[1],
     "argmax": lambda x, dim, keep_dims=False: x.argmax(dim, keep_dims),
     "argmin": lambda x, dim, keep_dims=False: x.argmin(dim, keep_dims),
     "relu": torch.relu, "silu": F.silu, "mish": F.mish, "hard_swish": F.hardswish, "hard_sigmoid": F.hardsigmoid,

@@ -58,7 +58,7 @@ CHOICES = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", CHOICES)
-def test_values_are_torchs_and_places_the_first_of_equal_ones(name, length, dtype):
+def test_values_are_torchs_and_places_those_that_a_row_says(name, length, dtype):
     x, use = rows(dtype, length), CHOICES[name]
     op = getattr(getattr(aten, name.split(".")[0]), name.split(".")[1])
     try:
@@ -77,6 +77,15 @@ def test_values_are_torchs_and_places_the_first_of_equal_ones(name, length, dtyp
     for g, mine, torchs in zip(got, use(choice, x), expected, strict=True):
         assert g.stride() == torchs.stride()
         torch.testing.assert_close(g, mine, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("length", "k"), [(8, 2), (9, 9), (64, 1), (64, 40), (300, 4), (300, 5), (300, 299), (5000, 78), (5000, 900)])
+def test_topk_chooses_of_equal_elements_what_torch_chooses(length, k, dtype):
+    if dtype is torch.bool:
+        pytest.skip("torch has no topk of it")
+    for x in (rows(dtype, length), torch.zeros(2, length, dtype=dtype)):
+        check(lambda x: (*x.topk(k), *x.topk(k, largest=False), *x.topk(k, sorted=False), *x.t().topk(k, 0)), x)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d.is_floating_point], ids=str)

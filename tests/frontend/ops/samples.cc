@@ -171,6 +171,10 @@ void add_indexing(Source& s, std::vector<Sample>& out) {
   out.push_back({"argsort", {s.normal({3, 4, 2})}, dim1});
   out.push_back(
       {"argsort", {values(DType::i64, {6}, {2, 1, 3, 1, 3, 2})}, {{"dim", int64_t{0}}, {"descending", true}}});
+  out.push_back({"topk", {s.normal({3, 40, 2})}, {{"dim", int64_t{1}}, {"k", int64_t{30}}}});
+  out.push_back({"topk",
+                 {values(DType::i64, {6}, {2, 1, 3, 1, 3, 2})},
+                 {{"dim", int64_t{0}}, {"k", int64_t{3}}, {"descending", false}, {"sorted", false}}});
   for (const char* op : {"argmax", "argmin"}) {
     out.push_back({op, {s.normal({3, 4, 2})}, dim1});
     out.push_back({op, {values(DType::i64, {5}, {2, 1, 3, 1, 3})}, {{"dim", int64_t{0}}, {"keep_dims", true}}});
@@ -353,6 +357,7 @@ std::vector<Sample> special_samples() {
   for (const char* op : {"softmax", "log_softmax", "cumsum", "argsort", "argmax", "argmin"}) {
     samples.push_back({op, {rows}, {{"dim", int64_t{1}}}});
   }
+  samples.push_back({"topk", {rows}, {{"dim", int64_t{0}}, {"k", int64_t{3}}}});
   // Torch's running mean makes NaN of an infinity where the definition makes infinity: not compared.
   const Tensor with_nan = values(DType::f64, {2, 3}, {nan, 0, 1, 700, 0, 1});
   samples.push_back(

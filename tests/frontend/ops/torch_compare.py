@@ -212,6 +212,7 @@ WITH_TORCH = {
     "norm2": lambda a, x: torch.linalg.vector_norm(x, 2, a["dims"], a["keep_dims"]),
     "cumsum": lambda a, x: torch.cumsum(x, a["dim"]),
     "argsort": lambda a, x: torch.argsort(x, stable=True, dim=a["dim"], descending=a["descending"]),
+    "topk": lambda a, x: torch.topk(x, a["k"], a["dim"], a["descending"], a["sorted"])[1],
     "argmax": lambda a, x: torch.argmax(x, a["dim"], a["keep_dims"]),
     "argmin": lambda a, x: torch.argmin(x, a["dim"], a["keep_dims"]),
     "reshape": lambda a, x: x.reshape(a["shape"]),

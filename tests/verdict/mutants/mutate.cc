@@ -264,6 +264,10 @@ class Mutator {
 
   void change_kernel(const SortSpec& sort) {
     add_in<SortSpec>(Kind::swapped_operands, "the other way round", [](SortSpec& k) { k.descending = !k.descending; });
+    if (sort.topk) {
+      add_in<SortSpec>(Kind::swapped_operands, "all as they stand", [](SortSpec& k) { k.topk.reset(); });
+      add_in<SortSpec>(Kind::tail_dropped, "one place less", [](SortSpec& k) { --k.topk->k; });
+    }
     for (size_t d = 0; d < sort.extents.size(); ++d) {
       for (int64_t less : {sort.extents[d] - 1, sort.extents[d] / 8 * 8}) {
         if (less < 1) continue;

@@ -138,6 +138,10 @@ const std::vector<Row>& rows() {
        }},
       {"large gemm",
        [](Draft& d) { return std::vector{d.b.add(d.b.matmul(d.in({250, 130}), d.in({130, 515})), d.in({515}))}; }},
+      {"first of rows",
+       [](Draft& d) {
+         return std::vector{d.b.op("topk", {d.in({37, 37})}, {{"dim", int64_t{1}}, {"k", int64_t{9}}})};
+       }},
       {"sorted rows", [](Draft& d) { return std::vector{d.b.op("argsort", {d.in({37, 37})}, {{"dim", int64_t{1}}})}; }},
       {"attention", [](Draft& d) { return attention(d, 39, 16, false, false); }},
       {"causal attention", [](Draft& d) { return attention(d, 37, 24, true, false); }},

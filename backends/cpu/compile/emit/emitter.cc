@@ -155,6 +155,33 @@ void Emitter::loop(llvm::Value* begin, llvm::Value* end, int64_t step, const std
   });
 }
 
+Values Emitter::loop_while(const Values& initial, const std::function<llvm::Value*(const Values&)>& condition,
+                           const std::function<Values(const Values&)>& body) {
+  llvm::BasicBlock* before = ir.GetInsertBlock();
+  llvm::BasicBlock* head = block("while");
+  llvm::BasicBlock* inside = block("loop");
+  llvm::BasicBlock* after = block("done");
+  ir.CreateBr(head);
+  ir.SetInsertPoint(head);
+  Values carried;
+  for (llvm::Value* value : initial) {
+    auto* phi = ir.CreatePHI(value->getType(), 2);
+    phi->addIncoming(value, before);
+    carried.push_back(phi);
+  }
+  ir.CreateCondBr(condition(carried), inside, after);
+
+  ir.SetInsertPoint(inside);
+  const Values next = body(carried);
+  assert(next.size() == initial.size() && "a loop's body returns what it carries");
+  for (size_t n = 0; n < carried.size(); ++n) {
+    llvm::cast<llvm::PHINode>(carried[n])->addIncoming(next[n], ir.GetInsertBlock());
+  }
+  ir.CreateBr(head)->setMetadata("llvm.loop", keep_loop());
+  ir.SetInsertPoint(after);
+  return carried;
+}
+
 void Emitter::if_then(llvm::Value* condition, const std::function<void()>& then) {
   llvm::BasicBlock* inside = block("then");
   llvm::BasicBlock* after = block("joined");

@@ -84,6 +84,9 @@ class Emitter {
   /// Constant bounds give no guard, no loop for a single round and nothing for none.
   Values loop(llvm::Value* begin, llvm::Value* end, int64_t step, const Values& initial, const LoopBody& body);
   void loop(llvm::Value* begin, llvm::Value* end, int64_t step, const std::function<void(llvm::Value* i)>& body);
+  /// while (condition(carried)) carried = body(carried). Returns what is carried in the end.
+  Values loop_while(const Values& initial, const std::function<llvm::Value*(const Values& carried)>& condition,
+                    const std::function<Values(const Values& carried)>& body);
   void if_then(llvm::Value* condition, const std::function<void()>& then);
   Values if_else(llvm::Value* condition, const std::function<Values()>& then, const std::function<Values()>& otherwise);
 

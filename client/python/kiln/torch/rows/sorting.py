@@ -1,7 +1,7 @@
 """Rows of order: sorting, and elements chosen by their place in it.
 
-Elements that are equal keep their order. NaN is above all numbers. Where torch leaves open which of several equal elements is
-named, `settled` is torch's own function with the choice that the row makes.
+Elements that are equal keep their order, but for topk on the CPU, which chooses as torch does. NaN is above all numbers. Where
+torch leaves open which of several equal elements is named, `settled` is torch's own function with the choice that the row makes.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ def ranks(b: Builder, x: Value, descending: bool) -> Value:
     return b.reduce("sum", b.cast(comes_first, "i64"), [len(x.shape)], False)
 
 
+def has_kernel_for(node: fx.Node) -> bool:
+    return meta_of(node.args[0]).device.type == "cpu"
+
+
 def order_of(b: Builder, node: fx.Node, x: Value, dim: int, descending: bool) -> Value:
     """The places of the elements along a dim, in order: of few by comparing all of them, which every device does."""
-    extent, rank = x.shape[dim], len(x.shape)
-    has_kernel = meta_of(node.args[0]).device.type == "cpu"
+    extent, rank, has_kernel = x.shape[dim], len(x.shape), has_kernel_for(node)
     if not isinstance(extent, int) or extent > (MAX_COMPARED if has_kernel else MAX_COMPARED_ELSEWHERE):
         require(has_kernel, "sorting so many elements on another device than the CPU: its kernel is the CPU's")
         return b.op("argsort", (x,), "i64", x.shape, dim=dim, descending=descending)
@@ -81,17 +84,23 @@ def sort(b, node):
     return elements_at(b, x, order, dim), order
 
 
-def first_of_topk(x, k, dim=-1, largest=True, sorted=True):
+def settled_topk(x, k, dim=-1, largest=True, sorted=True):
+    if x.device.type == "cpu":
+        return aten.topk.default(x, k, dim, largest, sorted)
     return tuple(t.narrow(dim, 0, k).contiguous() if x.dim() else t for t in stable_sort(x, dim, largest))
 
 
-@row("topk.default", settled=first_of_topk)
+@row("topk.default", settled=settled_topk)
 def topk(b, node):
     x, (_, (_, shape)) = b.value(node.args[0]), result_types(node)
     if not x.shape:
         return x, b.full(0, "i64")
     dim, largest = wrap(arg(node, 2, "dim", -1), len(x.shape)), bool(arg(node, 3, "largest", True))
-    order = b.slice(order_of(b, node, x, dim, largest), dim, 0, shape[dim], shape[dim])
+    if has_kernel_for(node):
+        is_sorted = bool(arg(node, 4, "sorted", True))
+        order = b.op("topk", (x,), "i64", shape, dim=dim, k=shape[dim], descending=largest, sorted=is_sorted)
+    else:
+        order = b.slice(order_of(b, node, x, dim, largest), dim, 0, shape[dim], shape[dim])
     return elements_at(b, x, order, dim), order
 
 
