@@ -68,13 +68,10 @@ class OuterProductKernel final : public GemmTileKernel {
   Sums sum_run(const TileShape& shape, const Steps& by, Operands& at, Value* count);
   Values sum_steps(const TileShape& shape, const Steps& by, Value* count, Values carried);
   Sums zeros(const TileShape& shape) const;
-  bool has_whole_runs() const { return m_g.grid.blocks == 1 || m_g.blocking.k_block % m_g.problem.run_steps() == 0; }
-  int64_t run_steps() const {
-    return has_whole_runs() ? m_g.problem.run_steps() : m_g.problem.run_steps_of(m_g.blocking.k_block);
+  SumOrder sum_order() const {
+    return m_g.grid.blocks == 1 ? m_g.problem.sum_order() : m_g.problem.sum_order_of_blocks(m_g.blocking.k_block);
   }
-  bool has_runs() const { return run_steps() < m_g.blocking.k_block; }
-  /// 1 also where a block of k may end within a window: then each step comes after the one before.
-  int64_t window() const { return has_whole_runs() ? m_g.problem.window() : 1; }
+  bool has_runs() const { return sum_order().run < m_g.blocking.k_block; }
   Sums step(const TileShape& shape, const Steps& steps, Value* a, Value* b, int64_t at, const Sums& sums);
   void prefetch_output(const TileShape& shape, const GemmTileCall& call);
   void finish(const TileShape& shape, const GemmTileCall& call, const Sums& sums);
@@ -210,7 +207,7 @@ OuterProductKernel::Sums OuterProductKernel::sum_run(const TileShape& shape, con
     }
     for (size_t i = 0; i < sums.size(); ++i) sums[i] = begins[i % begins.size()];
   }
-  const int64_t window = this->window();
+  const int64_t window = sum_order().window;
   Steps across = by;  // from a channel to the next
   across.a_k *= window;
   across.b_k = e.ir.CreateMul(by.b_k, e.index(window));
@@ -258,7 +255,7 @@ OuterProductKernel::Sums OuterProductKernel::multiply(const TileShape& shape, co
   };
   const auto begun = [&] { return before == nullptr ? zeros(shape) : before(); };
   if (m_g.problem.sized != nullptr) keep(begun());  // of rows in no group k is empty
-  const int64_t longest = run_steps();
+  const int64_t longest = sum_order().run;
   e.loop(e.index(0), call.k_count, longest, {at.a, at.b}, [&](Value* from, const Values& now) {
     Operands here{now[0], now[1]};
     Value* rest = e.ir.CreateSub(call.k_count, from);

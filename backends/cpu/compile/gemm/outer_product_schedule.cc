@@ -158,7 +158,7 @@ int64_t longest_block(const GemmProblem& problem, const OuterProductSchedule& sc
 /// blocks are longer.
 int64_t even_block(const GemmProblem& problem, const OuterProductSchedule& schedule, int64_t longest) {
   const int64_t k = std::max<int64_t>(problem.steps(), 1), even = ceil_div(k, ceil_div(k, longest));
-  return schedule.read_a == ReadA::panels && problem.window() == 1 ? even : problem.in_whole_runs(even);
+  return schedule.read_a == ReadA::panels && problem.sum_order().window == 1 ? even : problem.in_whole_runs(even);
 }
 
 OuterProductSchedule schedule_for(const GemmProblem& problem, const Machine& machine, Tile tile) {

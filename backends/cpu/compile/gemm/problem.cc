@@ -197,20 +197,22 @@ Expected<GemmTypes> i8_tiles(const KernelSpec& spec, const CpuTarget& target) {
   return types;
 }
 
-int64_t GemmProblem::run_steps() const {
+SumOrder GemmProblem::sum_order() const {
   const int64_t all = std::max<int64_t>(steps(), 1);
-  if (!rounds()) return all;
-  if (window() > 1) return std::min(all, k_channels_of_run * window());
+  if (!rounds()) return {all};
+  if (gemm->window > 1 && k_group() == 1) return {std::min(all, k_channels_of_run * gemm->window), gemm->window};
   const int64_t longest = k_longest_run / k_group();
-  return all <= longest ? all : all <= 2 * longest ? ceil_div(all, 2) : longest;
+  return {all <= longest ? all : all <= 2 * longest ? ceil_div(all, 2) : longest};
 }
 
-int64_t GemmProblem::run_steps_of(int64_t block) const {
-  return rounds() ? ceil_div(block, ceil_div(block, k_longest_even_run / k_group())) : block;
+SumOrder GemmProblem::sum_order_of_blocks(int64_t block) const {
+  const SumOrder of_all = sum_order();
+  if (block % of_all.run == 0) return of_all;
+  return {rounds() ? ceil_div(block, ceil_div(block, k_longest_even_run / k_group())) : block};
 }
 
 int64_t GemmProblem::in_whole_runs(int64_t most) const {
-  return std::min(round_up(most, run_steps()), std::max<int64_t>(steps(), 1));
+  return std::min(round_up(most, sum_order().run), std::max<int64_t>(steps(), 1));
 }
 
 bool GemmProblem::reads_a_directly() const {

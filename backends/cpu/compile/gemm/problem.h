@@ -89,6 +89,12 @@ struct SizedGemm;
 
 inline constexpr int64_t k_page_bytes = 4096;  // lines that lie so far apart share a set of the first-level cache
 
+/// The order in which steps of k are summed.
+struct SumOrder {
+  int64_t run = 1;     // how many are summed from zero before they are added to the sums of those before
+  int64_t window = 1;  // how many lie one after another for a channel; a run goes through its channels first
+};
+
 /// A gemm spec as the generator sees it: derived facts, no choices. Borrows the spec.
 struct GemmProblem {
   const KernelSpec* spec = nullptr;
@@ -118,12 +124,10 @@ struct GemmProblem {
     const int64_t at_once = k_group() * types.steps_at_once;
     return (gemm->k + at_once - 1) / at_once * types.steps_at_once;
   }
-  /// How many elements of a channel lie along k one after another, where sums go through the channels first; 1: nowhere.
-  int64_t window() const { return rounds() && k_group() == 1 ? gemm->window : 1; }
-  /// How many steps of k are summed from zero before they are added to the sums of those before; all where sums are exact.
-  int64_t run_steps() const;
-  /// The same of a block that is no whole number of such runs: even ones.
-  int64_t run_steps_of(int64_t block) const;
+  /// One run where sums are exact.
+  SumOrder sum_order() const;
+  /// Where k is cut into blocks of so many steps: the same order where these are whole runs, else even runs of each.
+  SumOrder sum_order_of_blocks(int64_t block) const;
   /// The fewest steps, `most` or more, that are whole runs; all of k where that is less.
   int64_t in_whole_runs(int64_t most) const;
   /// Whether the kernel of a tile can read A where it lies: each step is one element of what is multiplied, in memory.
