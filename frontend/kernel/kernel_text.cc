@@ -159,8 +159,9 @@ class KernelPrinter {
 
   void print(const SortSpec& sort) {
     const std::string_view order = sort.descending ? "descending" : "ascending";
-    if (!sort.topk) line(1, "places of {} in {} order", list(sort.extents), order);
-    if (sort.topk) {
+    if (!sort.topk) {
+      line(1, "places of {} in {} order", list(sort.extents), order);
+    } else {
       line(1, "first {} places of {} in {} order{}", sort.topk->k, list(sort.extents), order,
            sort.topk->sorted ? "" : ", unsorted");
     }

@@ -244,12 +244,7 @@ Expected<Types> infer_topk(const OpContext& context) {
   const TensorType& x = *context.operands[0];
   KILN_ASSIGN_OR_RETURN(const size_t dim, dim_attribute(context, "dim", x.rank()));
   const Dim k = extent_of(context.attributes, "k");
-  for (const Dim& slack : {k, x.shape[dim] - k}) {
-    if (slack.is_constant() && slack.constant() < 0) {
-      return invalid_argument("topk: {} of extent {}", k.to_string(), x.shape[dim].to_string());
-    }
-    if (!slack.is_constant()) context.guards.push_back({slack, Guard::Relation::at_least, 0});
-  }
+  KILN_RETURN_IF_ERROR(expect_range(context, Dim(0), k, x.shape[dim]));
   Types result{{DType::i64, x.shape, {}}};
   result[0].shape[dim] = k;
   return result;

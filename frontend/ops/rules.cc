@@ -121,10 +121,7 @@ std::vector<AttributeDef> slice_attributes() {
           required("end", AttributeType::extent), fallback("step", AttributeType::integer, int64_t{1})};
 }
 
-Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
-  const Dim start = extent_of(context.attributes, "start"), end = extent_of(context.attributes, "end");
-  const int64_t step = integer_of(context.attributes, "step");
-  // 0 <= start <= end <= extent, now or by a guard.
+Status expect_range(const OpContext& context, const Dim& start, const Dim& end, const Dim& extent) {
   for (const Dim& slack : {start, end - start, extent - end}) {
     if (slack.is_constant() && slack.constant() < 0) {
       return invalid_argument("{}: [{}, {}) is no range of extent {}", context.op.name, start.to_string(),
@@ -132,6 +129,13 @@ Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
     }
     if (!slack.is_constant() && slack != extent) context.guards.push_back({slack, Guard::Relation::at_least, 0});
   }
+  return {};
+}
+
+Expected<Dim> slice_length(const OpContext& context, const Dim& extent) {
+  const Dim start = extent_of(context.attributes, "start"), end = extent_of(context.attributes, "end");
+  const int64_t step = integer_of(context.attributes, "step");
+  KILN_RETURN_IF_ERROR(expect_range(context, start, end, extent));
   if (step < 1) return invalid_argument("{}: attribute 'step' is {}, expected 1 or more", context.op.name, step);
   const Dim length = end - start;
   if (step == 1) return length;

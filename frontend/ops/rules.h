@@ -41,6 +41,9 @@ Status check_dims(const OpContext& context, std::string_view name, size_t rank);
 Shape reduced_shape(const Shape& shape, std::span<const int64_t> dims, bool keep_dims);
 Dim element_count(const Shape& shape);
 
+/// 0 <= start <= end <= extent, now or by guards.
+Status expect_range(const OpContext& context, const Dim& start, const Dim& end, const Dim& extent);
+
 /// slice and slice_scatter: dim, start, end, step; and how long the slice of an extent is.
 std::vector<AttributeDef> slice_attributes();
 Expected<Dim> slice_length(const OpContext& context, const Dim& extent);

@@ -51,15 +51,13 @@ class RadixSort {
   }
 
  private:
-  llvm::Type* key_type() { return e.ir.getIntNTy(static_cast<unsigned>(m_bytes * 8)); }
-  Value* key_number(uint64_t value) { return llvm::ConstantInt::get(key_type(), value); }
   Value* part(int64_t offset) { return e.advance(m_workspace, offset); }
   Value* element(Value* base, Value* i, int64_t bytes) { return e.advance(base, e.ir.CreateMul(i, e.index(bytes))); }
 
   /// Where elements with the key's digit of a pass are counted.
   Value* counter(Value* key, int64_t pass) {
-    Value* digit = e.ir.CreateAnd(e.ir.CreateLShr(key, key_number(static_cast<uint64_t>(pass * 8))),
-                                  key_number(static_cast<uint64_t>(k_digits - 1)));
+    Value* digit = e.ir.CreateAnd(e.ir.CreateLShr(key, m_rows.key_number(static_cast<uint64_t>(pass * 8))),
+                                  m_rows.key_number(static_cast<uint64_t>(k_digits - 1)));
     return element(part(m_at.counts + pass * k_digits * k_place_bytes), e.ir.CreateZExt(digit, e.i64()), k_place_bytes);
   }
 
@@ -94,7 +92,7 @@ class RadixSort {
     const auto from = static_cast<size_t>(pass % 2), to = 1 - from;
     const bool is_last = pass + 1 == m_bytes;
     e.loop(e.index(0), m_rows.count(), 1, [&](Value* i) {
-      Value* key = e.load(key_type(), element(part(m_at.keys[from]), i, m_bytes));
+      Value* key = e.load(m_rows.key_type(), element(part(m_at.keys[from]), i, m_bytes));
       Value* place = pass == 0 ? e.ir.CreateTrunc(i, e.i32())
                                : e.load(e.i32(), element(part(m_at.places[from]), i, k_place_bytes));
       Value* at = counter(key, pass);

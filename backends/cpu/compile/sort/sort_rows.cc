@@ -85,20 +85,23 @@ Value* SortRows::key_of(Value* bits) {
   return m_sort.descending ? e.ir.CreateNot(key) : key;
 }
 
+/// The address of what lies so many elements behind `begin`.
+Value* SortRows::element(Value* begin, const Access& access, Value* elements) {
+  const auto bytes = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
+  return e.advance(begin, e.ir.CreateMul(elements, e.index(bytes)));
+}
+
 /// The address of what an access has at place i along a dim, from that at its begin.
 Value* SortRows::along(size_t dim, const Access& access, const BodyNumbers::OfAccess& numbers, Value* begin, Value* i) {
   Value* stride = m_numbers.launch.value(e, numbers.strides[dim], access.strides[dim]);
-  Value* elements = e.ir.CreateMul(i, stride);
-  return e.advance(
-      begin, e.ir.CreateMul(elements, e.index(static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype)))));
+  return element(begin, access, e.ir.CreateMul(i, stride));
 }
 
 /// The address of a row's first element; rows are numbered in row-major order.
 Value* SortRows::row_of(const Emitter::Entry& entry, const Access& access, const BodyNumbers::OfAccess& numbers,
                         Value* row) {
-  const auto bytes = static_cast<int64_t>(size_of(m_spec.buffers[access.buffer].dtype));
   Value* offset = m_numbers.launch.value(e, numbers.offset, access.offset);
-  Value* address = e.advance(e.buffer(entry, access.buffer), e.ir.CreateMul(offset, e.index(bytes)));
+  Value* address = element(e.buffer(entry, access.buffer), access, offset);
   for (size_t d = m_sort.extents.size() - 1; d-- > 0;) {
     address = along(d, access, numbers, address, e.ir.CreateURem(row, extent(d)));
     row = e.ir.CreateUDiv(row, extent(d));

@@ -33,6 +33,8 @@ class SortRows {
   uint64_t emit(const Emitter::Entry& entry, const std::function<void(const Row& row)>& order);
 
   int64_t key_bytes() const { return m_key_bytes; }
+  llvm::Type* key_type() { return e.ir.getIntNTy(static_cast<unsigned>(m_key_bytes * 8)); }
+  llvm::Value* key_number(uint64_t value) { return llvm::ConstantInt::get(key_type(), value); }
   /// Elements of a row, and places that are told of it.
   llvm::Value* count() const { return m_count; }
   llvm::Value* told() const { return m_told; }
@@ -42,10 +44,9 @@ class SortRows {
   void tell(const Row& row, llvm::Value* p, llvm::Value* place);
 
  private:
-  llvm::Type* key_type() { return e.ir.getIntNTy(static_cast<unsigned>(m_key_bytes * 8)); }
-  llvm::Value* key_number(uint64_t value) { return llvm::ConstantInt::get(key_type(), value); }
   llvm::Value* key_of(llvm::Value* bits);
   llvm::Value* extent(size_t dim) { return m_numbers.launch.value(e, m_numbers.extents[dim], m_sort.extents[dim]); }
+  llvm::Value* element(llvm::Value* begin, const Access& access, llvm::Value* elements);
   llvm::Value* along(size_t dim, const Access& access, const BodyNumbers::OfAccess& numbers, llvm::Value* begin,
                      llvm::Value* i);
   llvm::Value* row_of(const Emitter::Entry& entry, const Access& access, const BodyNumbers::OfAccess& numbers,
