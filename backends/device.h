@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,20 @@ class Queue {
   virtual Status copy(void* to, const void* from, size_t bytes) = 0;
   /// Returns when all work put here so far is done and its results can be read.
   virtual Status synchronise() = 0;
+  /// Whether the queue's owner records what is put here, to run it later: until that ends nothing may be waited for, and no
+  /// memory be allocated.
+  virtual Expected<bool> is_recorded() { return false; }
+};
+
+/// Launches over the addresses that they were recorded with.
+///
+/// Ownership: needs its device, and what was launched. It may go before it is done.
+/// Threading: one thread at a time.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  /// Puts all of it on a queue of the device it was recorded on, at the price of little more than one launch.
+  virtual Status replay(Queue& queue) = 0;
 };
 
 class HostExecutable;
@@ -91,8 +106,9 @@ class DeviceExecutable : public Executable {
   /// How many buffers launch() takes.
   virtual uint32_t buffer_count() const = 0;
   /// Puts the whole grid on `queue`. All pointers are device memory: buffers in KernelSpec order, workspace (null where
-  /// the kernel needs none), and a LaunchStatus that the kernel sets on a data error and never clears. `extents` are the
-  /// sizes that the launch carries, values and not addresses. `buffers` and `extents` are read before this returns.
+  /// the kernel needs none), and a LaunchStatus that the kernel sets on a data error and never clears; null where the device
+  /// asserts instead (Device::asserts). `extents` are the sizes that the launch carries, values and not addresses. `buffers` and
+  /// `extents` are read before this returns.
   virtual Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
                         std::span<const int64_t> extents) const = 0;
   const DeviceExecutable* device() const final { return this; }
@@ -127,6 +143,16 @@ class Device {
   virtual Expected<std::unique_ptr<Queue>> create_queue() = 0;
   /// A queue over one that the caller owns and keeps alive: a framework's stream, as the backend's API names it.
   virtual Expected<std::unique_ptr<Queue>> adopt_queue(void* native) = 0;
+
+  /// What `put` puts on the queue that it is given, recorded and not run. Nothing may be put there for the first time in the
+  /// process: what is loaded lazily cannot be recorded.
+  /// Errors: of `put`; unimplemented where the device has no recordings; the driver's.
+  virtual Expected<std::unique_ptr<Recording>> record([[maybe_unused]] const std::function<Status(Queue&)>& put) {
+    return error(StatusCode::unimplemented, "this device has no recordings");
+  }
+  /// Whether a kernel that is launched without a LaunchStatus ends in an assertion of the device on a data error: then the
+  /// process has lost the device, and finds out when it next waits for it.
+  virtual bool asserts() const { return false; }
 };
 
 /// What a backend finds out about a device before it is opened.

@@ -64,6 +64,8 @@ inline constexpr int k_job_heads_days = 30;
 
 // Clients. Frameworks have a few dozen streams a device; each costs a word of its memory.
 inline constexpr size_t k_client_streams = 256;
+// Of one program, over all the addresses that it is remembered with; each takes about a kilobyte on either side.
+inline constexpr size_t k_recorded_launches = 4'096;
 
 // Tuning. A build in the background ends when so much time has passed since its first race; what ends it earlier costs
 // one race at most. A kernel's candidates, their compilation included, take a few seconds.

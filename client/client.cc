@@ -128,6 +128,11 @@ Expected<std::shared_ptr<DeviceStream>> Client::stream_over(void* native) {
   return m_streams.try_emplace(native, std::move(adopted)).first->second;
 }
 
+void Client::keep(std::shared_ptr<const Program> program) {
+  const std::scoped_lock lock(process_mutex());
+  m_kept.insert(std::move(program));
+}
+
 namespace {
 
 /// The options, with progress that says once when all is planned.

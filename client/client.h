@@ -90,6 +90,9 @@ class Client {
   /// limits::k_client_streams another one is dropped for it. Errors: failed_precondition on the host.
   Expected<std::shared_ptr<DeviceStream>> stream_over(void* native);
 
+  /// The program lives as long as the client: something outside of Kiln runs its kernels.
+  void keep(std::shared_ptr<const Program> program);
+
   /// Where a graph without symbols stands in the mapped cache; nothing is built and nothing is counted.
   Expected<Resolver::Lookup> look_up(const Graph& graph);
 
@@ -128,9 +131,10 @@ class Client {
 
   Config m_config;
   const std::unique_ptr<Resolver> m_resolver;
-  // process_mutex() guards both.
+  // process_mutex() guards these.
   std::map<void*, std::shared_ptr<DeviceStream>> m_streams;  // of callers
   std::unordered_set<Digest> m_recached;                     // graphs
+  std::unordered_set<std::shared_ptr<const Program>> m_kept;
   Connection m_connection;
   Stats m_stats;
   MissLog m_misses;

@@ -13,6 +13,7 @@
 #include "base/split.h"
 #include "client/client.h"
 #include "client/export.h"
+#include "client/framework_call.h"
 #include "client/handles.h"
 #include "client/sized_graph.h"
 #include "frontend/autodiff/gradient.h"
@@ -29,7 +30,10 @@ struct kiln_sized_graph {
   std::unique_ptr<kiln::SizedGraph> graph;
 };
 struct kiln_program {
+  explicit kiln_program(kiln::Client::Compiled found) : compiled(std::move(found)), call(compiled.program) {}
+
   kiln::Client::Compiled compiled;
+  mutable kiln::FrameworkCall call;
 };
 
 using kiln::guarded;
@@ -225,7 +229,7 @@ kiln_error* kiln_program_create(kiln_client* client, const kiln_graph* graph, co
                                 kiln_program** out) {
   return guarded([&]() -> kiln::Status {
     KILN_ASSIGN_OR_RETURN(auto compiled, client->client->compile(graph->graph, how_to(options)));
-    *out = new kiln_program{std::move(compiled)};
+    *out = new kiln_program(std::move(compiled));
     return {};
   });
 }
@@ -249,7 +253,7 @@ kiln_error* kiln_sized_graph_create(kiln_client* client, const kiln_graph* graph
 kiln_error* kiln_sized_graph_program(kiln_sized_graph* graph, const int64_t* sizes, size_t count, kiln_program** out) {
   return guarded([&]() -> kiln::Status {
     KILN_ASSIGN_OR_RETURN(const auto compiled, graph->graph->program({sizes, count}));
-    *out = compiled ? new kiln_program{*compiled} : nullptr;
+    *out = compiled ? new kiln_program(*compiled) : nullptr;
     return {};
   });
 }
@@ -297,6 +301,15 @@ kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program
   });
 }
 
+kiln_error* kiln_program_call(kiln_client* client, const kiln_program* program, void* queue, const void* const* inputs,
+                              void* const* outputs, void* scratch) {
+  return guarded([&] {
+    const kiln::Program& loaded = *program->compiled.program;
+    return program->call.run(*client->client, queue, std::span(inputs, loaded.inputs().size()),
+                             std::span(outputs, loaded.outputs().size()), scratch);
+  });
+}
+
 kiln_error* kiln_queue_finish(kiln_client* client, void* queue) {
   return guarded([&]() -> kiln::Status {
     KILN_ASSIGN_OR_RETURN(const auto stream, client->client->stream_over(queue));
@@ -321,6 +334,9 @@ kiln_error* kiln_program_describe(const kiln_program* program, kiln_bytes** out_
                                 {"launches", loaded.launch_names()}, {"scratch_bytes", loaded.scratch_bytes()}};
     json["key"] = program->compiled.key.to_hex();
     json["compilations"] = program->compiled.compilations;
+    if (const auto counts = loaded.recordings(); counts.made > 0 || !counts.refusal.empty()) {
+      json["recordings"] = {{"made", counts.made}, {"replayed", counts.replayed}, {"refusal", counts.refusal}};
+    }
     json["plans"] = nlohmann::ordered_json::array();
     for (const auto& plan : loaded.plans()) json["plans"].push_back(plan.to_hex());
     json["inputs"] = json["outputs"] = nlohmann::ordered_json::array();

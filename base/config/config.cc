@@ -101,6 +101,15 @@ constexpr std::array k_keys = {
         "Who computes scaled_dot_product_attention of CUDA tensors: torch, by its flash, memory-efficient or cuDNN "
         "attention; kiln, but for dropout and gradients of masks.",
         "kiln,torch"},
+    ConfigKey{
+        "device.index_errors", &Config::device_index_errors, "",
+        "What an index outside its tensor is on a device, after a program's first call: assert, the device's own "
+        "assertion, as torch's kernels have it, where there is one; report, an error of that call, for which each call "
+        "waits.",
+        "assert,report"},
+    ConfigKey{"device.recordings", &Config::device_recordings, "",
+              "Whether a device that can (CUDA graphs) runs a program that is called over the same memory again as one "
+              "recorded launch."},
     ConfigKey{"autotune.mode", &Config::autotune_mode, "",
               "When candidates for products and attention race: max, before a program is handed out; background, "
               "while the machine has nothing else to do; off, when a program asks for it.",

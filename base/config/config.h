@@ -54,6 +54,8 @@ struct Config {
   std::string random = "torch";
   std::string convolution = "auto";
   std::string attention = "torch";
+  std::string device_index_errors = "assert";
+  bool device_recordings = true;
 
   std::string autotune_mode = "background";
 

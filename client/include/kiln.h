@@ -178,6 +178,14 @@ KILN_API kiln_error* kiln_program_run(const kiln_program* program, const void* c
 KILN_API kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program, void* queue,
                                          const void* const* inputs, void* const* outputs, void* scratch);
 KILN_API kiln_error* kiln_queue_finish(kiln_client* client, void* queue);
+/* The same as a framework calls an op. Over memory that it was called with before the launches are put there as one, recorded. An
+ * index outside its tensor is out_of_range at a program's first call, which waits for the queue; later the device's own
+ * assertion, for which nobody waits (all calls wait where the device has none, or device.index_errors is report). While the
+ * queue's owner records what is put there nothing waits, and what was recorded may run as long as the client lives.
+ * Errors: failed_precondition for a program of the host, and where a program that is recorded checks indices on a device
+ * without assertions. */
+KILN_API kiln_error* kiln_program_call(kiln_client* client, const kiln_program* program, void* queue,
+                                       const void* const* inputs, void* const* outputs, void* scratch);
 KILN_API size_t kiln_program_scratch_bytes(const kiln_program* program);
 /* 1 when some index comes from data, so that kiln_queue_finish may say out_of_range, else 0. */
 KILN_API int kiln_program_checks_indices(const kiln_program* program);

@@ -22,10 +22,7 @@ Expected<std::unique_ptr<DeviceStream>> DeviceStream::adopt(Device& device, void
 
 Expected<std::unique_ptr<DeviceStream>> DeviceStream::over(Device& device, Expected<std::unique_ptr<Queue>> queue) {
   if (!queue.ok()) return queue.status();
-  std::unique_ptr<DeviceStream> stream(new DeviceStream(device, std::move(*queue)));
-  KILN_ASSIGN_OR_RETURN(stream->m_status, DeviceMemory::allocate(device, sizeof k_good));
-  KILN_RETURN_IF_ERROR(stream->m_queue->upload(stream->m_status.get(), &k_good, sizeof k_good));
-  return stream;
+  return std::unique_ptr<DeviceStream>(new DeviceStream(device, std::move(*queue)));
 }
 
 DeviceStream::~DeviceStream() {
@@ -33,10 +30,24 @@ DeviceStream::~DeviceStream() {
   static_cast<void>(m_queue->synchronise());
 }
 
-Status DeviceStream::put(size_t scratch_bytes, const std::function<Status(const Turn&)>& put) {
+Status DeviceStream::put(const Needs& needs, const std::function<Status(const Turn&)>& put) {
   const std::scoped_lock lock(m_mutex);
-  KILN_RETURN_IF_ERROR(reserve(scratch_bytes));
-  return put({*m_queue, m_scratch.get(), m_status.get()});
+  KILN_RETURN_IF_ERROR(reserve(needs.scratch_bytes));
+  if (needs.status) KILN_RETURN_IF_ERROR(make_status());
+  return put({*m_queue, m_scratch.get(), needs.status ? m_status.get() : nullptr});
+}
+
+Expected<bool> DeviceStream::is_recorded() {
+  const std::scoped_lock lock(m_mutex);
+  return m_queue->is_recorded();
+}
+
+Status DeviceStream::make_status() {
+  if (m_status.get() != nullptr) return {};
+  KILN_ASSIGN_OR_RETURN(DeviceMemory status, DeviceMemory::allocate(m_device, sizeof k_good));
+  KILN_RETURN_IF_ERROR(m_queue->upload(status.get(), &k_good, sizeof k_good));
+  m_status = std::move(status);
+  return {};
 }
 
 Status DeviceStream::reserve(size_t bytes) {
@@ -64,6 +75,10 @@ Status DeviceStream::download(void* to_host, const void* from, size_t bytes) {
 
 Status DeviceStream::finish() {
   const std::scoped_lock lock(m_mutex);
+  KILN_ASSIGN_OR_RETURN(const bool is_recorded, m_queue->is_recorded());
+  if (is_recorded)
+    return error(StatusCode::failed_precondition, "nothing can be waited for on a queue that is recorded");
+  if (m_status.get() == nullptr) return m_queue->synchronise();
   LaunchStatus status = k_good;
   KILN_RETURN_IF_ERROR(m_queue->download(&status, m_status.get(), sizeof status));
   KILN_RETURN_IF_ERROR(m_queue->synchronise());

@@ -16,6 +16,8 @@ namespace kiln {
 namespace {
 /// The bytes rounded up to a multiple of what Device::allocate aligns to.
 uint64_t aligned_for_device(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+/// With fewer a recording would save nothing: an estimate.
+constexpr size_t k_least_recorded_launches = 3;
 }  // namespace
 
 bool is_same_layout(const TensorLayout& a, const TensorLayout& b) {
@@ -120,21 +122,32 @@ Status Program::run(std::span<const void* const> inputs, std::span<void* const> 
 uint64_t Program::launch_scratch_bytes() const { return aligned_for_device(m_scratch_bytes) + m_workspace_bytes; }
 
 Status Program::launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs,
-                       void* scratch) const {
+                       void* scratch, IndexErrors errors, bool may_record) const {
   if (m_stream == nullptr || &m_stream->device() != &stream.device()) {
     return error(StatusCode::failed_precondition, "the program is for another device than the stream");
   }
   KILN_RETURN_IF_ERROR(check_counts(inputs, outputs));
-  return stream.put(scratch ? 0 : launch_scratch_bytes(), [&](const DeviceStream::Turn& turn) -> Status {
+  Device& device = stream.device();
+  const bool is_status_used = m_checks_indices && errors == IndexErrors::reported;
+  const DeviceStream::Needs needs{.scratch_bytes = scratch ? 0 : launch_scratch_bytes(),
+                                  .status = is_status_used || !device.asserts()};
+  return stream.put(needs, [&](const DeviceStream::Turn& turn) -> Status {
     uint8_t* memory = scratch ? static_cast<uint8_t*>(scratch) : turn.scratch;
     uint8_t* workspace = memory + aligned_for_device(m_scratch_bytes);
-    std::vector<void*> pointers(m_arguments.size());
-    bind(pointers.data(), inputs, outputs, memory);
-    for (const Step& step : m_steps) {
-      KILN_RETURN_IF_ERROR(step.device->launch(turn.queue, pointers.data() + step.first_argument, workspace,
-                                               turn.status, extents_of(step)));
-    }
-    return {};
+    const auto put = [&](Queue& queue) -> Status {
+      std::vector<void*> pointers(m_arguments.size());
+      bind(pointers.data(), inputs, outputs, memory);
+      for (const Step& step : m_steps) {
+        KILN_RETURN_IF_ERROR(step.device->launch(queue, pointers.data() + step.first_argument, workspace, turn.status,
+                                                 extents_of(step)));
+      }
+      return {};
+    };
+    if (!may_record || m_steps.size() < k_least_recorded_launches) return put(turn.queue);
+    std::vector<const void*> addresses(inputs.begin(), inputs.end());
+    for (size_t i = 0; i < outputs.size(); ++i) addresses.push_back(m_aliases[i] == k_none ? outputs[i] : nullptr);
+    addresses.insert(addresses.end(), {memory, turn.status});
+    return m_recordings->put(device, turn.queue, addresses, put);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "jit/run/device_stream.h"
 #include "jit/run/in_place.h"
 #include "jit/run/launch_profile.h"
+#include "jit/run/recordings.h"
 
 namespace kiln {
 
@@ -40,6 +41,10 @@ struct TensorLayout {
 
 /// Whether every element lies at the same place in both.
 bool is_same_layout(const TensorLayout& a, const TensorLayout& b);
+
+/// What comes of an index outside its tensor: the stream says it when it finishes; or, where the device can, the device asserts,
+/// and nobody has to wait.
+enum class IndexErrors : bool { reported, asserted };
 
 /// An executable graph: region calls flattened to launches over inputs, outputs, constants and one scratch
 /// arena.
@@ -92,9 +97,11 @@ class Program {
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, uint32_t num_threads) const;
   /// Puts all launches on `stream`, of the program's device, and does not wait: what kernels report is the stream's to
   /// say. `scratch`: launch_scratch_bytes() of device memory, 256-byte aligned, in use until the work is done; null: the
-  /// stream's own. Errors: failed_precondition for a program of the host.
+  /// stream's own. Over addresses that were there before it is a recording that is put there, where `may_record` and the device
+  /// has recordings. Errors: failed_precondition for a program of the host.
   Status launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs,
-                void* scratch = nullptr) const;
+                void* scratch = nullptr, IndexErrors errors = IndexErrors::reported, bool may_record = false) const;
+  Recordings::Counts recordings() const { return m_recordings->counts(); }
 
  private:
   enum class Place : uint8_t { input, output, scratch, constant };
@@ -136,6 +143,7 @@ class Program {
   std::vector<std::string> m_launch_names;
   std::vector<Digest> m_plans;
   std::unique_ptr<LaunchProfile> m_profile;
+  std::unique_ptr<Recordings> m_recordings;  // of launches on a device
   std::string m_target;
   uint64_t m_scratch_bytes = 0;    // arena for all steps
   uint64_t m_workspace_bytes = 0;  // per thread of the host, or of a device's one launch at a time

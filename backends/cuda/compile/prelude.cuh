@@ -1,4 +1,4 @@
-// Kiln's device prelude, version 2: the only place with inline PTX, and all that a kernel may use besides plain C++
+// Kiln's device prelude, version 3: the only place with inline PTX, and all that a kernel may use besides plain C++
 // (no header, no CUDA built-in is named outside of this file). A kernel's text is
 //
 //     prelude.cuh  scalar.cuh  what the generator wrote for one spec  one of the kernels' templates
@@ -16,7 +16,7 @@
 //   - whatever is started by an asynchronous function (copy16_async, tma_*, wgmma) happens at any time between its start
 //     and the wait that covers it, in any order except where said; its source must stay, and its destination must not
 //     be read or written, until then.
-#define KILN_PRELUDE_VERSION 2
+#define KILN_PRELUDE_VERSION 3
 
 #define KILN_DEVICE static __device__ __forceinline__
 // The same in a class, after `static`.
@@ -30,6 +30,9 @@
 // Before a loop: `steps` of it at a time, which need not divide how many there are.
 #define KILN_UNROLL_BY(steps) KILN_PRAGMA(unroll steps)
 #define KILN_PRAGMA(text) _Pragma(#text)
+
+extern "C" __device__ void __assertfail(const char* assertion, const char* file, unsigned line, const char* function,
+                                        decltype(sizeof 0) character_bytes);
 
 namespace kiln {
 
@@ -133,8 +136,12 @@ KILN_DEVICE T load_input(const T* from) {
 KILN_DEVICE f16 load_input(const f16* from) { return {__ldg(&from->bits)}; }
 KILN_DEVICE bf16 load_input(const bf16* from) { return {__ldg(&from->bits)}; }
 
-/// Sets bits of the launch's status; seen by the host when the launch is done.
-KILN_DEVICE void set_status(u32* status, u32 bits) { atomicOr(status, bits); }
+/// Sets bits of the launch's status; seen by the host when the launch is done. A launch without a status ends in the device's
+/// assertion, and with it all work of the process there.
+KILN_DEVICE void set_status(u32* status, u32 bits) {
+  if (status == nullptr) __assertfail("an index is in range", "a kernel of Kiln", 0, "set_status", 1);
+  atomicOr(status, bits);
+}
 
 // ---- shared memory
 

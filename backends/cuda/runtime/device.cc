@@ -1,9 +1,12 @@
 #include "backends/cuda/runtime/device.h"
 
+#include "backends/cuda/runtime/recording.h"
+
 namespace kiln::cuda {
 namespace {
 
 constexpr unsigned k_non_blocking_stream = 1;  // CU_STREAM_NON_BLOCKING: not ordered with the default stream
+constexpr int k_no_capture = 0;                // CU_STREAM_CAPTURE_STATUS_NONE
 
 DevicePointer device_pointer(const void* pointer) { return reinterpret_cast<DevicePointer>(pointer); }
 
@@ -35,6 +38,13 @@ class CudaQueue final : public Queue {
   Status synchronise() override {
     return in_context("cuStreamSynchronize",
                       [&](const DriverFunctions& api) { return api.synchronise_stream(m_stream); });
+  }
+
+  Expected<bool> is_recorded() override {
+    int status = 0;
+    KILN_RETURN_IF_ERROR(in_context("cuStreamIsCapturing",
+                                    [&](const DriverFunctions& api) { return api.capture_status(m_stream, &status); }));
+    return status != k_no_capture;
   }
 
   Stream stream() const { return m_stream; }
@@ -93,6 +103,12 @@ class CudaDevice final : public Device {
   Expected<std::unique_ptr<Queue>> adopt_queue(void* native) override {
     return std::unique_ptr<Queue>(std::make_unique<CudaQueue>(m_context, native, false));
   }
+
+  Expected<std::unique_ptr<Recording>> record(const std::function<Status(Queue&)>& put) override {
+    KILN_ASSIGN_OR_RETURN(const auto queue, create_queue());
+    return record_graph(m_context, *queue, put);
+  }
+  bool asserts() const override { return true; }
 
  private:
   Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code, PlanUse use) {

@@ -37,6 +37,13 @@ Status resolve(const Library& library, DriverFunctions& api) {
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamCreate", api.create_stream));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamDestroy_v2", api.destroy_stream));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamSynchronize", api.synchronise_stream));
+  KILN_RETURN_IF_ERROR(library.resolve("cuStreamBeginCapture_v2", api.begin_capture));
+  KILN_RETURN_IF_ERROR(library.resolve("cuStreamEndCapture", api.end_capture));
+  KILN_RETURN_IF_ERROR(library.resolve("cuStreamIsCapturing", api.capture_status));
+  KILN_RETURN_IF_ERROR(library.resolve("cuGraphInstantiateWithFlags", api.instantiate));
+  KILN_RETURN_IF_ERROR(library.resolve("cuGraphDestroy", api.destroy_graph));
+  KILN_RETURN_IF_ERROR(library.resolve("cuGraphExecDestroy", api.destroy_executable_graph));
+  KILN_RETURN_IF_ERROR(library.resolve("cuGraphLaunch", api.launch_graph));
   KILN_RETURN_IF_ERROR(library.resolve("cuModuleLoadData", api.load_module));
   KILN_RETURN_IF_ERROR(library.resolve("cuModuleUnload", api.unload_module));
   KILN_RETURN_IF_ERROR(library.resolve("cuModuleGetFunction", api.find_function));

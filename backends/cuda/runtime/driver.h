@@ -16,6 +16,8 @@ using Context = void*;
 using Module = void*;
 using Function = void*;
 using Stream = void*;
+using Graph = void*;
+using ExecutableGraph = void*;
 using DevicePointer = uint64_t;
 
 /// CUdevice_attribute.
@@ -61,6 +63,13 @@ struct DriverFunctions {
   Result (*unload_module)(Module) = nullptr;
   Result (*find_function)(Function*, Module, const char*) = nullptr;
   Result (*set_function_attribute)(Function, int, int) = nullptr;
+  Result (*begin_capture)(Stream, int) = nullptr;
+  Result (*end_capture)(Stream, Graph*) = nullptr;
+  Result (*capture_status)(Stream, int*) = nullptr;
+  Result (*instantiate)(ExecutableGraph*, Graph, unsigned long long) = nullptr;
+  Result (*destroy_graph)(Graph) = nullptr;
+  Result (*destroy_executable_graph)(ExecutableGraph) = nullptr;
+  Result (*launch_graph)(ExecutableGraph, Stream) = nullptr;
   Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**,
                    void**) = nullptr;
   /// Since 12.0; null in older drivers.

@@ -168,11 +168,7 @@ bool launch_on_device(const ProgramObject* self, const Call& call, kiln_error** 
   const Handle memory = Handle::steal(g_exchange.allocate(self->contract->scratch, placement.device, &scratch));
   if (!memory) return false;
   Py_BEGIN_ALLOW_THREADS;
-  *error =
-      kiln_program_launch(placement.client, self->program, queue, call.inputs.data(), call.outputs.data(), scratch);
-  if (*error == nullptr && kiln_program_checks_indices(self->program) == 1) {
-    *error = kiln_queue_finish(placement.client, queue);
-  }
+  *error = kiln_program_call(placement.client, self->program, queue, call.inputs.data(), call.outputs.data(), scratch);
   Py_END_ALLOW_THREADS;
   return true;
 }

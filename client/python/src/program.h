@@ -19,8 +19,8 @@ namespace kiln::python {
 /// declares an alias of an input is that input. Errors: IndexError for an index out of range; kiln's Error
 /// for the rest. Threading: from any thread at once; the GIL is released while kernels run.
 ///
-/// On a device a call puts the program on the framework's current queue there and returns, but for one that checks
-/// indices: it waits, as only then an index out of range is known. Outputs and scratch are the framework's memory.
+/// On a device a call puts the program on the framework's current queue there (kiln_program_call). Outputs and scratch are
+/// the framework's memory.
 bool add_program_type(PyObject* module);
 
 /// Where a program's tensors are, and how it is run.

@@ -63,6 +63,8 @@ class LaunchDevice final : public Device {
   void release(void*) override {}
   Expected<std::unique_ptr<Queue>> create_queue() override;
   Expected<std::unique_ptr<Queue>> adopt_queue(void* native) override;
+  /// A launch itself fails on a data error: no place on the device says it.
+  bool asserts() const override { return true; }
 
   /// Memory that holds `source` and cannot be written; `*allocation` becomes its number.
   void* allocate_input(const CandidateBuffer& buffer, uint32_t* allocation);

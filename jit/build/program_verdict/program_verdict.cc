@@ -59,7 +59,8 @@ class ProgramTrial {
     }
     KILN_RETURN_IF_ERROR(m_device.commit());
     fill();
-    KILN_RETURN_IF_ERROR(m_program->launch(*stream, m_input_pointers, m_output_pointers, m_scratch));
+    KILN_RETURN_IF_ERROR(
+        m_program->launch(*stream, m_input_pointers, m_output_pointers, m_scratch, IndexErrors::asserted));
     m_verdict.arguments = m_device.launched();
     return check_end();
   }

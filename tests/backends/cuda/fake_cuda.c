@@ -13,11 +13,12 @@
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT struct FakeLaunch fake_launch;
-EXPORT int fake_contexts, fake_modules, fake_allocations, fake_streams;
+EXPORT int fake_contexts, fake_modules, fake_allocations, fake_streams, fake_graphs;
 EXPORT _Thread_local int fake_pushed;  // by each thread
 
 static const int k_invalid_context = 201;
-static char s_context, s_module, s_stream;
+static char s_context, s_module, s_stream, s_graph;
+static void* s_captured;  // the stream, or null
 static char s_entry[64];
 
 EXPORT int cuInit(unsigned flags) {
@@ -150,6 +151,48 @@ EXPORT int cuStreamSynchronize(void* stream) {
   (void)stream;
   return fake_pushed < 1 ? k_invalid_context : 0;
 }
+// A graph is how many launches there were while it was captured.
+EXPORT int cuStreamBeginCapture_v2(void* stream, int mode) {
+  if (fake_pushed < 1) return k_invalid_context;
+  if (stream == NULL || s_captured != NULL || mode != 1) return 1;
+  s_captured = stream;
+  fake_launch.recorded = 0;
+  return 0;
+}
+EXPORT int cuStreamEndCapture(void* stream, void** graph) {
+  if (fake_pushed < 1) return k_invalid_context;
+  if (stream != s_captured) return 1;
+  s_captured = NULL;
+  *graph = &s_graph;
+  ++fake_graphs;
+  return 0;
+}
+EXPORT int cuStreamIsCapturing(void* stream, int* status) {
+  if (fake_pushed < 1) return k_invalid_context;
+  *status = stream != NULL && stream == s_captured;
+  return 0;
+}
+EXPORT int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+  if (fake_pushed < 1) return k_invalid_context;
+  if (graph != &s_graph || flags != 0) return 1;
+  *executable = &s_graph;
+  ++fake_graphs;
+  return 0;
+}
+EXPORT int cuGraphDestroy(void* graph) {
+  (void)graph;
+  if (fake_pushed < 1) return k_invalid_context;
+  --fake_graphs;
+  return 0;
+}
+EXPORT int cuGraphExecDestroy(void* executable) { return cuGraphDestroy(executable); }
+EXPORT int cuGraphLaunch(void* executable, void* stream) {
+  if (fake_pushed < 1) return k_invalid_context;
+  if (executable != &s_graph || s_captured != NULL) return 1;
+  fake_launch.stream = stream;
+  ++fake_launch.replays;
+  return 0;
+}
 EXPORT int cuModuleLoadData(void** module, const void* image) {
   if (fake_pushed < 1) return k_invalid_context;
   if (memcmp(image,
@@ -182,6 +225,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned 
                           unsigned tz, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
   if (fake_pushed < 1) return k_invalid_context;
   if (y != 1 || z != 1 || ty != 1 || tz != 1 || extra != NULL) return 1;
+  if (s_captured != NULL && stream == s_captured) ++fake_launch.recorded;
   fake_launch.blocks = blocks;
   if (fake_launch.launches < 4) fake_launch.blocks_of[fake_launch.launches] = blocks;
   ++fake_launch.launches;

@@ -13,4 +13,5 @@ struct FakeLaunch {
   uint32_t map_box[4];
   int map_type, map_swizzle;
   unsigned launches, blocks_of[4];
+  unsigned recorded, replays; /* launches that were captured last; graphs that were launched */
 };

@@ -90,7 +90,8 @@ class CudaLaunch : public testing::Test {
   void TearDown() override {
     for (void* memory : m_memory) m_device->release(memory);
     m_device.reset();
-    for (const char* counter : {"fake_contexts", "fake_pushed", "fake_modules", "fake_allocations", "fake_streams"}) {
+    for (const char* counter :
+         {"fake_contexts", "fake_pushed", "fake_modules", "fake_allocations", "fake_streams", "fake_graphs"}) {
       EXPECT_EQ(*static_cast<int*>(dlsym(m_fake, counter)), 0) << counter;
     }
   }
@@ -198,6 +199,37 @@ TEST_F(CudaLaunch, extents_follow_the_pointers) {
   ASSERT_TRUE((*executable)->device()->launch(**queue, odd, nullptr, m_memory[2], extents).ok());
   const uint8_t* const behind = recorded()->argument + 3 * sizeof(void*);
   EXPECT_EQ(std::memcmp(behind, extents.data(), 2 * sizeof(int64_t)), 0);
+}
+
+TEST_F(CudaLaunch, what_is_recorded_runs_when_it_is_put_on_a_queue) {
+  const auto executable = load(code());
+  ASSERT_TRUE(executable.ok());
+  const auto twice = [&](Queue& queue) {
+    EXPECT_TRUE(*queue.is_recorded());
+    for (int i = 0; i < 2; ++i) {
+      const Status put = (*executable)->device()->launch(queue, m_memory.data(), nullptr, m_memory[2], {});
+      if (!put.ok()) return put;
+    }
+    return Status();
+  };
+  const auto recording = m_device->record(twice);
+  ASSERT_TRUE(recording.ok()) << recording.status().to_string();
+  EXPECT_EQ(recorded()->recorded, 2u);
+  EXPECT_EQ(recorded()->replays, 0u);
+  int stream = 0;
+  const auto queue = m_device->adopt_queue(&stream);
+  EXPECT_FALSE(*(*queue)->is_recorded());
+  ASSERT_TRUE((*recording)->replay(**queue).ok());
+  ASSERT_TRUE((*recording)->replay(**queue).ok());
+  EXPECT_EQ(recorded()->replays, 2u);
+  EXPECT_EQ(recorded()->launches, 2u);
+  EXPECT_EQ(recorded()->stream, &stream);
+}
+
+TEST_F(CudaLaunch, a_recording_that_fails_leaves_nothing_behind) {
+  const auto failing = [](Queue&) { return error(StatusCode::internal, "no"); };
+  EXPECT_EQ(m_device->record(failing).status().message(), "no");
+  EXPECT_TRUE(m_device->record([](Queue&) { return Status(); }).ok()) << "the first capture has ended";
 }
 
 TEST_F(CudaLaunch, memory_goes_there_and_back) {

@@ -141,6 +141,11 @@ kiln_error* kiln_program_launch(kiln_client* client, const kiln_program* program
   client->reported = perform(program->graph, inputs, outputs);
   return nullptr;
 }
+kiln_error* kiln_program_call(kiln_client* client, const kiln_program* program, void* queue, const void* const* inputs,
+                              void* const* outputs, void* scratch) {
+  if (kiln_error* error = kiln_program_launch(client, program, queue, inputs, outputs, scratch)) return error;
+  return kiln_program_checks_indices(program) == 1 ? kiln_queue_finish(client, queue) : nullptr;
+}
 kiln_error* kiln_queue_finish(kiln_client* client, void*) {
   ++client->finishes;
   kiln_error* const reported = client->reported;

@@ -19,6 +19,7 @@ float kiln_emulated_of_f16(unsigned short bits);
 unsigned short kiln_emulated_to_f16(float x);
 unsigned short kiln_emulated_to_bf16(float x);
 void kiln_emulated_atomic_or(unsigned* word, unsigned bits);
+[[noreturn]] void kiln_emulated_assertion_failed(const char* assertion);
 
 void kiln_emulated_block_barrier();
 void kiln_emulated_part_barrier(unsigned id, unsigned threads);

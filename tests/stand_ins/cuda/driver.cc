@@ -42,6 +42,8 @@ enum Result : int {
   k_not_found = 500,
   k_launch_out_of_resources = 701,
   k_launch_failed = 719,
+  k_capture_unsupported = 900,
+  k_capture_invalidated = 901,
 };
 
 constexpr size_t k_memory_bytes = size_t{1} << 30;
@@ -60,10 +62,16 @@ struct Command {
   const void* stream;
   std::function<std::string()> run;
 };
+/// Launches and copies in the order in which they were put on a stream.
+struct Graph {
+  std::vector<std::function<std::string()>> commands;
+  bool is_invalid = false;
+};
 
 std::recursive_mutex s_mutex;
-std::map<uintptr_t, size_t> s_memory;  // address, bytes
-std::deque<Command> s_pending;         // of all streams, in the order in which they were put there
+std::map<uintptr_t, size_t> s_memory;     // address, bytes
+std::deque<Command> s_pending;            // of all streams, in the order in which they were put there
+std::map<const void*, Graph> s_captures;  // by the stream that is captured
 uint64_t s_launches = 0;
 bool s_is_lost = false;
 char s_context;
@@ -92,6 +100,12 @@ bool is_device_memory(const void* pointer, size_t bytes) {
 /// What may be called: with a context, on a device that is not lost.
 int ready() { return t_pushed < 1 ? k_invalid_context : s_is_lost ? k_launch_failed : k_success; }
 
+/// What cannot be captured, while anything is: as the driver in its strictest mode, it also spoils what was captured.
+int ready_uncaptured() {
+  for (auto& [stream, graph] : s_captures) graph.is_invalid = true;
+  return s_captures.empty() ? ready() : k_capture_unsupported;
+}
+
 /// Does what is pending: of one stream, or of all.
 int finish(const void* stream, bool is_all) {
   const std::lock_guard lock(s_mutex);
@@ -112,6 +126,10 @@ int finish(const void* stream, bool is_all) {
 int put(const void* stream, std::function<std::string()> run) {
   const std::lock_guard lock(s_mutex);
   if (const int refused = ready(); refused != k_success) return refused;
+  if (const auto captured = s_captures.find(stream); captured != s_captures.end()) {
+    captured->second.commands.push_back(std::move(run));
+    return k_success;
+  }
   s_pending.push_back({stream, std::move(run)});
   return stream == nullptr && has_system_memory() ? finish(stream, false) : k_success;
 }
@@ -224,7 +242,7 @@ KILN_EXPORT int cuCtxPopCurrent_v2(void** context) {
 
 KILN_EXPORT int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   const std::lock_guard lock(s_mutex);
-  if (const int refused = ready(); refused != k_success) return refused;
+  if (const int refused = ready_uncaptured(); refused != k_success) return refused;
   if (bytes == 0) return k_invalid_value;
   if (bytes > k_memory_bytes) return k_out_of_memory;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -272,15 +290,58 @@ KILN_EXPORT int cuStreamDestroy_v2(void* stream) {
   return k_success;
 }
 KILN_EXPORT int cuStreamSynchronize(void* stream) {
-  const int refused = ready();
+  const std::lock_guard lock(s_mutex);
+  const int refused = s_captures.contains(stream) ? ready_uncaptured() : ready();
   return refused == k_success ? finish(stream, false) : refused;
+}
+
+// Graphs.
+
+KILN_EXPORT int cuStreamBeginCapture_v2(void* stream, int) {
+  const std::lock_guard lock(s_mutex);
+  if (const int refused = ready(); refused != k_success) return refused;
+  if (stream == nullptr) return k_capture_unsupported;
+  return s_captures.try_emplace(stream).second ? k_success : k_invalid_value;
+}
+KILN_EXPORT int cuStreamEndCapture(void* stream, void** graph) {
+  const std::lock_guard lock(s_mutex);
+  auto captured = s_captures.extract(stream);
+  if (captured.empty()) return k_invalid_value;
+  *graph = nullptr;
+  if (captured.mapped().is_invalid) return k_capture_invalidated;
+  *graph = new Graph(std::move(captured.mapped()));
+  return k_success;
+}
+KILN_EXPORT int cuStreamIsCapturing(void* stream, int* status) {
+  const std::lock_guard lock(s_mutex);
+  const auto captured = s_captures.find(stream);
+  *status = captured == s_captures.end() ? 0 : captured->second.is_invalid ? 2 : 1;
+  return t_pushed < 1 ? k_invalid_context : k_success;
+}
+KILN_EXPORT int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+  if (flags != 0) return k_invalid_value;
+  *executable = new Graph(*static_cast<const Graph*>(graph));
+  return ready();
+}
+KILN_EXPORT int cuGraphDestroy(void* graph) {
+  delete static_cast<Graph*>(graph);
+  return t_pushed < 1 ? k_invalid_context : k_success;
+}
+KILN_EXPORT int cuGraphExecDestroy(void* executable) { return cuGraphDestroy(executable); }
+KILN_EXPORT int cuGraphLaunch(void* executable, void* stream) {
+  const std::lock_guard lock(s_mutex);
+  if (s_captures.contains(stream)) return ready_uncaptured();
+  for (const auto& command : static_cast<const Graph*>(executable)->commands) {
+    if (const int refused = put(stream, command); refused != k_success) return refused;
+  }
+  return k_success;
 }
 
 // Kernels.
 
 KILN_EXPORT int cuModuleLoadData(void** module, const void* image) {
   const std::lock_guard lock(s_mutex);
-  if (const int refused = ready(); refused != k_success) return refused;
+  if (const int refused = ready_uncaptured(); refused != k_success) return refused;
   auto loaded = HostModule::load({static_cast<const uint8_t*>(image), size_of_object(image)});
   if (!loaded.ok()) return k_invalid_image;
   *module = new LoadedModule{{std::make_shared<const HostModule>(std::move(*loaded))}};

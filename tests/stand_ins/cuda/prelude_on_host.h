@@ -1,6 +1,6 @@
 // The device prelude's names (backends/cuda/compile/prelude.cuh, where each is explained) on the emulated machine.
 // Kernels' texts are compiled behind this file, with no header at all, as they would be on the device.
-#define KILN_PRELUDE_VERSION 2
+#define KILN_PRELUDE_VERSION 3
 
 #define KILN_DEVICE static inline __attribute__((always_inline))
 #define KILN_MEMBER inline __attribute__((always_inline))
@@ -100,7 +100,10 @@ template <typename T>
 KILN_DEVICE T load_input(const T* from) {
   return *from;
 }
-KILN_DEVICE void set_status(u32* status, u32 bits) { kiln_emulated_atomic_or(status, bits); }
+KILN_DEVICE void set_status(u32* status, u32 bits) {
+  if (status == nullptr) kiln_emulated_assertion_failed("an index is in range");
+  kiln_emulated_atomic_or(status, bits);
+}
 
 KILN_DEVICE u8* shared_memory() {
   u8* at = kiln_emulated_shared_memory();

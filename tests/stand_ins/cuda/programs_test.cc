@@ -1,8 +1,12 @@
 // Graphs whose tensors live on the device, through the product's daemon, workers, cache and CUDA backend, fed from host
 // arrays: the emulated machine is behind the names of the vendor's driver and compiler.
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 
+#include "client/framework_call.h"
 #include "tests/stand_ins/device_programs.h"
 
 namespace kiln {
@@ -89,6 +93,179 @@ TEST_F(CudaPrograms, an_index_out_of_range_is_told_by_the_queue_and_the_device_g
     EXPECT_EQ(ran.code(), last < 10 ? StatusCode::ok : StatusCode::out_of_range) << ran.to_string();
   }
   EXPECT_EQ(sums.download(), std::vector<float>(7, 33));
+}
+
+/// A stream of the driver that the backend under test has opened, and what a framework would do with it.
+class FrameworkStream {
+ public:
+  FrameworkStream() {
+    call<int (*)(int*, int)>("cuDeviceGet")(&m_device, 0);
+    call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&m_context, m_device);
+    call<int (*)(void*)>("cuCtxPushCurrent_v2")(m_context);
+    call<int (*)(void**, unsigned)>("cuStreamCreate")(&m_stream, 0);
+  }
+  ~FrameworkStream() {
+    call<int (*)(void*)>("cuStreamDestroy_v2")(m_stream);
+    call<int (*)(void**)>("cuCtxPopCurrent_v2")(&m_context);
+  }
+  void* get() const { return m_stream; }
+  int begin_capture() { return call<int (*)(void*, int)>("cuStreamBeginCapture_v2")(m_stream, 0); }
+  int end_capture() {
+    void* graph = nullptr;
+    const int ended = call<int (*)(void*, void**)>("cuStreamEndCapture")(m_stream, &graph);
+    return ended != 0
+               ? ended
+               : call<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(&m_graph, graph, 0);
+  }
+  int launch_graph() { return call<int (*)(void*, void*)>("cuGraphLaunch")(m_graph, m_stream); }
+  int synchronise() { return call<int (*)(void*)>("cuStreamSynchronize")(m_stream); }
+
+ private:
+  template <typename Function>
+  static Function call(const char* name) {
+    static void* const library = dlopen(STAND_IN_DRIVER "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return reinterpret_cast<Function>(dlsym(library, name));
+  }
+
+  int m_device = 0;
+  void *m_context = nullptr, *m_stream = nullptr, *m_graph = nullptr;
+};
+
+// Each line needs the one before it in memory: three launches and more.
+constexpr const char* k_chain = R"(graph(%x: f32[16, 64], %w: f32[64, 64]) {
+  %a = matmul(%x, %w)
+  %b = softmax(%a) {dim = 1}
+  %c = matmul(%b, %w)
+  %y = softmax(%c) {dim = 0}
+  return %y
+}
+)";
+
+/// A program's inputs and results on the device, for calls of a framework's.
+class Called {
+ public:
+  Called(Client& client, const Graph& graph) : m_client(client), m_graph(graph) {
+    auto compiled = client.compile(m_graph, {});
+    EXPECT_TRUE(compiled.ok()) << compiled.status().to_string();
+    m_program = compiled->program;
+    m_call.emplace(m_program);
+    for (const Tensor& input : testing::inputs_of(m_graph)) {
+      m_inputs.emplace_back(*client.stream(), input.bytes.size()).upload(input.bytes.data());
+      m_input_pointers.push_back(m_inputs.back().get());
+    }
+    m_scratch = std::move(*DeviceMemory::allocate(client.stream()->device(), m_program->launch_scratch_bytes()));
+    m_expected = (*evaluate_exact(m_graph, testing::inputs_of(m_graph)))[0];
+    m_output.emplace(*client.stream(), m_expected.size() * sizeof(float));
+  }
+
+  Status call(void* queue) { return call(queue, *m_output); }
+  Status call(void* queue, testing::OnDevice& output) {
+    void* outputs[] = {output.get()};
+    return m_call->run(m_client, queue, m_input_pointers, outputs, m_scratch.get());
+  }
+  void forget_result() { m_output->upload(std::vector<float>(m_expected.size(), NAN).data()); }
+  void expect_result() {
+    const std::vector<float> got = m_output->download();
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], m_expected[i], 1e-5) << i;
+  }
+  testing::OnDevice& input(size_t index) { return m_inputs[index]; }
+  Recordings::Counts recordings() const { return m_program->recordings(); }
+  const Program& program() const { return *m_program; }
+  testing::OnDevice another_output() { return {*m_client.stream(), m_expected.size() * sizeof(float)}; }
+
+ private:
+  Client& m_client;
+  const Graph m_graph;
+  std::shared_ptr<const Program> m_program;
+  std::optional<FrameworkCall> m_call;
+  std::deque<testing::OnDevice> m_inputs;
+  std::vector<const void*> m_input_pointers;
+  DeviceMemory m_scratch;
+  std::vector<double> m_expected;
+  std::optional<testing::OnDevice> m_output;
+};
+
+TEST_F(CudaPrograms, a_program_that_meets_memory_again_is_one_launch) {
+  const auto client = client_of("cuda");
+  Called called(*client, parse(k_chain));
+  ASSERT_GE(called.program().launch_names().size(), 3u);
+  FrameworkStream stream;
+  for (int step = 0; step < 4; ++step) {
+    called.forget_result();
+    ASSERT_TRUE(called.call(stream.get()).ok());
+    ASSERT_EQ(stream.synchronise(), 0);
+    called.expect_result();
+  }
+  EXPECT_EQ(called.recordings().made, 1u) << called.recordings().refusal;
+  EXPECT_EQ(called.recordings().replayed, 3u);
+  testing::OnDevice other = called.another_output();
+  ASSERT_TRUE(called.call(stream.get(), other).ok());
+  ASSERT_EQ(stream.synchronise(), 0);
+  EXPECT_EQ(called.recordings().made, 1u) << "memory that is new";
+  called.expect_result();
+}
+
+TEST_F(CudaPrograms, recordings_can_be_turned_off) {
+  set("KILN_DEVICE_RECORDINGS", "false");
+  const auto client = client_of("cuda");
+  Called called(*client, parse(k_chain));
+  FrameworkStream stream;
+  for (int step = 0; step < 3; ++step) ASSERT_TRUE(called.call(stream.get()).ok());
+  ASSERT_EQ(stream.synchronise(), 0);
+  called.expect_result();
+  EXPECT_EQ(called.recordings().made, 0u);
+}
+
+TEST_F(CudaPrograms, a_program_runs_inside_a_graph_that_the_framework_captures) {
+  const auto client = client_of("cuda");
+  Called chain(*client, parse(k_chain)), lookup(*client, parse(k_lookup));
+  const std::vector<int64_t> rows{1, 2, 3, 4, 5, 6, 9};
+  lookup.input(1).upload(rows.data());
+  FrameworkStream stream;
+  ASSERT_EQ(stream.begin_capture(), 0);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(chain.call(stream.get()).ok());
+    const Status called = lookup.call(stream.get());
+    ASSERT_TRUE(called.ok()) << "neither waits nor allocates: " << called.to_string();
+  }
+  ASSERT_EQ(stream.end_capture(), 0);
+  chain.forget_result();
+  ASSERT_EQ(stream.launch_graph(), 0);
+  ASSERT_EQ(stream.synchronise(), 0);
+  chain.expect_result();
+  EXPECT_EQ(chain.recordings().made, 0u);
+}
+
+TEST_F(CudaPrograms, an_index_out_of_range_is_an_error_of_the_first_call_and_an_assertion_of_the_device_later) {
+  const auto client = client_of("cuda");
+  Called lookup(*client, parse(k_lookup));
+  FrameworkStream stream;
+  const auto call_with_last = [&](int64_t last) {
+    const std::vector<int64_t> rows{1, 2, 3, 4, 5, 6, last};
+    lookup.input(1).upload(rows.data());
+    return lookup.call(stream.get());
+  };
+  EXPECT_EQ(call_with_last(10).code(), StatusCode::out_of_range);
+  EXPECT_TRUE(call_with_last(9).ok());
+  EXPECT_EQ(stream.synchronise(), 0);
+  const auto lose_the_device = [&] {
+    const bool waited = !call_with_last(10).ok();
+    std::_Exit(waited ? 2 : stream.synchronise() == 0 ? 1 : 0);
+  };
+  EXPECT_EXIT(lose_the_device(), ::testing::ExitedWithCode(0), "assertion failed: an index is in range");
+}
+
+TEST_F(CudaPrograms, each_index_out_of_range_is_an_error_where_it_is_to_be_reported) {
+  set("KILN_DEVICE_INDEX_ERRORS", "report");
+  const auto client = client_of("cuda");
+  Called lookup(*client, parse(k_lookup));
+  FrameworkStream stream;
+  for (const int64_t last : {9, 10, 0, -11}) {
+    const std::vector<int64_t> rows{1, 2, 3, 4, 5, 6, last};
+    lookup.input(1).upload(rows.data());
+    EXPECT_EQ(lookup.call(stream.get()).ok(), last == 9 || last == 0) << last;
+  }
+  EXPECT_EQ(stream.synchronise(), 0);
 }
 
 }  // namespace

@@ -58,6 +58,10 @@ uint16_t kiln_emulated_to_bf16(float x) {
 
 void kiln_emulated_atomic_or(uint32_t* word, uint32_t bits) { *machine().atomic(word) |= bits; }
 
+void kiln_emulated_assertion_failed(const char* assertion) {
+  machine().fail(std::string("assertion failed: ") + assertion);
+}
+
 void kiln_emulated_block_barrier() {
   Block& block = *machine().self().block;
   machine().meet(block.barriers[0], machine().shape().threads, "the block's barrier", 0);
