@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,6 +54,15 @@ class Queue {
   virtual Status copy(void* to, const void* from, size_t bytes) = 0;
   /// Returns when all work put here so far is done and its results can be read.
   virtual Status synchronise() = 0;
+  /// Seconds from where what was put here before is done to where that is which `put` puts, by the device's clock where there is
+  /// one, and waits for both. Errors: of `put` and of waiting.
+  virtual Expected<double> seconds_of(const std::function<Status()>& put) {
+    KILN_RETURN_IF_ERROR(synchronise());
+    const auto begin = std::chrono::steady_clock::now();
+    KILN_RETURN_IF_ERROR(put());
+    KILN_RETURN_IF_ERROR(synchronise());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
   /// Whether the queue's owner records what is put here, to run it later: until that ends nothing may be waited for, and no
   /// memory be allocated.
   virtual Expected<bool> is_recorded() { return false; }

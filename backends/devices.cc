@@ -13,6 +13,8 @@ const RuntimeBackend* find_runtime_backend(std::string_view name) {
   return found == backends.end() ? nullptr : *found;
 }
 
+bool is_of_host(const Target& target) { return find_runtime_backend(target.backend) == &host_backend(); }
+
 std::optional<size_t> device_for(const RuntimeBackend& backend, const Target& target) {
   const auto& devices = backend.discover().devices;
   Target described = target.for_all_threads();

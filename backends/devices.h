@@ -17,6 +17,9 @@ const RuntimeBackend& host_backend();
 /// By name, or null.
 const RuntimeBackend* find_runtime_backend(std::string_view name);
 
+/// Whether code for the target runs on the host's own processor.
+bool is_of_host(const Target& target);
+
 /// The target that a name means, as a device of this host runs it: with its driver. Without one when there is no such
 /// device. No two backends have a target of the same name. Errors: invalid_argument, naming those there are.
 Expected<Target> find_target(std::string_view name);

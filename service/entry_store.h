@@ -34,8 +34,8 @@ class EntryStore {
   /// What a published artifact needs to run, as far as it is there.
   virtual std::vector<std::pair<Digest, Artifact>> needs_of(const Digest& artifact) = 0;
 
-  /// The program that was published last of those that are not tuned (is_tuned_program), whose graph is kept and whose key is
-  /// not in `except`; nothing when there is none.
+  /// The program of the host that was published last of those that are not tuned (is_tuned_program), whose graph is kept and
+  /// whose key is not in `except`; nothing when there is none. Nobody here sees how busy a device is, so none races unasked.
   virtual Expected<std::optional<UntunedProgram>> next_untuned(const std::unordered_set<Digest>& except) = 0;
 
   /// Answers the verbs about entries that are here (list, show, content, verify, gc, clear, pin, capture_put) with JSON.

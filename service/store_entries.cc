@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "backends/devices.h"
 #include "base/build_id.h"
 #include "base/hex.h"
 #include "base/json_schema.h"
@@ -271,7 +272,7 @@ Expected<std::optional<UntunedProgram>> StoreEntries::next_untuned(const std::un
   for (const Entry& entry : m_store->list({.kind = ArtifactKind::program})) {
     for (const Head& head : entry.heads) {
       const auto target = except.contains(head.key) ? std::nullopt : target_of(head);
-      if (target) heads.emplace_back(head, *target);
+      if (target && is_of_host(*target)) heads.emplace_back(head, *target);
     }
   }
   std::ranges::sort(heads, std::greater(), [](const auto& each) { return each.first.created_ms; });

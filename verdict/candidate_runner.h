@@ -87,8 +87,8 @@ class CandidateRunner {
                                         [[maybe_unused]] uint64_t swept_bytes, [[maybe_unused]] bool is_fresh) {
     return error(StatusCode::unimplemented, "this runner times nothing");
   }
-  /// Whether it can time.
-  virtual bool has_clock() const { return false; }
+  /// Whether it can time kernels that run one after another.
+  virtual bool times_plans() const { return false; }
 
   /// Runs every task of `image` once, or one in `task_step`, as a launch of a program that has one prepared buffer for each
   /// of its tensors. Red zones are not looked at: a program asks once, when it has ended.

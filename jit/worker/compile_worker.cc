@@ -119,8 +119,6 @@ class DaemonSupply final : public CodeSupply {
   Conversation& m_daemon;
 };
 
-bool is_of_host(const Target& target) { return find_runtime_backend(target.backend) == &host_backend(); }
-
 /// Errors: not_found when this host has no device of the target. Only the host's own processor is asked here: drivers are
 /// opened in execution workers.
 Expected<std::unique_ptr<CandidateRunner>> runner_for(const Target& target, const WorkerLimits& limits,

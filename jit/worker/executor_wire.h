@@ -23,7 +23,7 @@ enum kiln_executor_command {
   KILN_EXECUTOR_RUN = 3,  /* descriptor: sealed memfd with the code */
   KILN_EXECUTOR_TIME = 4, /* the same, over copies of the buffers in memory of the worker's own */
   KILN_EXECUTOR_STEP = 5  /* the same, over copies of pools alone; kept until `repetitions` is not 0: then all that are
-                             kept run so often, one after another, and are timed together */
+                             kept run so often, one after another, and are timed together; of the host */
 };
 
 #define KILN_EXECUTOR_NO_POOL 0xffffffffu
@@ -51,10 +51,11 @@ struct kiln_executor_request {
   uint32_t repetitions;
   uint32_t buffer_count;
   uint32_t extent_count;
-  uint32_t is_fresh;    /* TIME, STEP: the buffers hold something else than at the last one */
-  uint32_t place;       /* STEP: how many are kept before it; 0 forgets those that were */
-  uint32_t threads;     /* that tasks are shared among, where there are so many; 0: a few; of the host */
-  uint64_t swept_bytes; /* TIME, STEP: of other memory, touched by each thread before each repetition */
+  uint32_t is_fresh; /* TIME, STEP: the buffers hold something else than at the last one */
+  uint32_t place;    /* STEP: how many are kept before it; 0 forgets those that were */
+  uint32_t threads;  /* that tasks are shared among, where there are so many; 0: a few; of the host */
+  uint64_t
+      swept_bytes; /* TIME, STEP: of other memory, touched by each thread, or on the device, before each repetition */
   int64_t extents[KILN_EXECUTOR_EXTENTS];
   struct kiln_executor_buffer buffers[KILN_EXECUTOR_BUFFERS];
 };

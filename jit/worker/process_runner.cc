@@ -240,7 +240,6 @@ Expected<CandidateRun> ProcessRunner::launch(const Image& image, std::span<const
 
 Expected<CandidateTimes> ProcessRunner::time(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
                                              uint64_t swept_bytes, bool is_fresh) {
-  if (is_device()) return error(StatusCode::unimplemented, "kernels of a device are not timed");
   KILN_ASSIGN_OR_RETURN(kiln_executor_request request, request_for_all(image, {}));
   request.command = KILN_EXECUTOR_TIME;
   request.threads = m_options.timed_threads;
@@ -253,7 +252,7 @@ Expected<CandidateTimes> ProcessRunner::time(const Image& image, uint32_t timeou
 
 Expected<CandidateTimes> ProcessRunner::time(std::span<const TimedLaunch> launches, uint32_t timeout_ms,
                                              uint32_t repetitions, uint64_t swept_bytes, bool is_fresh) {
-  if (is_device()) return error(StatusCode::unimplemented, "kernels of a device are not timed");
+  if (is_device()) return error(StatusCode::unimplemented, "launches of a device are not timed together");
   if (launches.size() > limits::k_timed_launches) {
     return error(StatusCode::resource_exhausted, "{} launches, at most {} are timed together", launches.size(),
                  limits::k_timed_launches);

@@ -43,7 +43,7 @@ class ProcessRunner final : public CandidateRunner {
                                 bool is_fresh) override;
   Expected<CandidateTimes> time(std::span<const TimedLaunch> launches, uint32_t timeout_ms, uint32_t repetitions,
                                 uint64_t swept_bytes, bool is_fresh) override;
-  bool has_clock() const override { return !is_device(); }
+  bool times_plans() const override { return !is_device(); }
   Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
                                 std::span<const int64_t> extents, uint32_t timeout_ms, uint32_t task_step = 1) override;
   bool red_zones_intact() const override;

@@ -1,6 +1,7 @@
 #include "backends/cuda/runtime/device.h"
 
 #include "backends/cuda/runtime/recording.h"
+#include "backends/cuda/runtime/timed_event.h"
 
 namespace kiln::cuda {
 namespace {
@@ -40,6 +41,14 @@ class CudaQueue final : public Queue {
                       [&](const DriverFunctions& api) { return api.synchronise_stream(m_stream); });
   }
 
+  Expected<double> seconds_of(const std::function<Status()>& put) override {
+    TimedEvent begin(m_context), end(m_context);
+    KILN_RETURN_IF_ERROR(begin.record(m_stream));
+    KILN_RETURN_IF_ERROR(put());
+    KILN_RETURN_IF_ERROR(end.record(m_stream));
+    KILN_RETURN_IF_ERROR(synchronise());
+    return end.seconds_since(begin);
+  }
   Expected<bool> is_recorded() override {
     int status = 0;
     KILN_RETURN_IF_ERROR(in_context("cuStreamIsCapturing",

@@ -37,6 +37,10 @@ Status resolve(const Library& library, DriverFunctions& api) {
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamCreate", api.create_stream));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamDestroy_v2", api.destroy_stream));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamSynchronize", api.synchronise_stream));
+  KILN_RETURN_IF_ERROR(library.resolve("cuEventCreate", api.create_event));
+  KILN_RETURN_IF_ERROR(library.resolve("cuEventDestroy_v2", api.destroy_event));
+  KILN_RETURN_IF_ERROR(library.resolve("cuEventRecord", api.record_event));
+  KILN_RETURN_IF_ERROR(library.resolve("cuEventElapsedTime", api.milliseconds_between));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamBeginCapture_v2", api.begin_capture));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamEndCapture", api.end_capture));
   KILN_RETURN_IF_ERROR(library.resolve("cuStreamIsCapturing", api.capture_status));

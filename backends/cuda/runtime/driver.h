@@ -18,6 +18,7 @@ using Function = void*;
 using Stream = void*;
 using Graph = void*;
 using ExecutableGraph = void*;
+using Event = void*;
 using DevicePointer = uint64_t;
 
 /// CUdevice_attribute.
@@ -63,6 +64,10 @@ struct DriverFunctions {
   Result (*unload_module)(Module) = nullptr;
   Result (*find_function)(Function*, Module, const char*) = nullptr;
   Result (*set_function_attribute)(Function, int, int) = nullptr;
+  Result (*create_event)(Event*, unsigned) = nullptr;
+  Result (*destroy_event)(Event) = nullptr;
+  Result (*record_event)(Event, Stream) = nullptr;
+  Result (*milliseconds_between)(float*, Event, Event) = nullptr;
   Result (*begin_capture)(Stream, int) = nullptr;
   Result (*end_capture)(Stream, Graph*) = nullptr;
   Result (*capture_status)(Stream, int*) = nullptr;

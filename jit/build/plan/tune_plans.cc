@@ -200,7 +200,7 @@ Expected<uint32_t> tune_plans(const RegionPartition& partition, const BuildTarge
                               ChosenKernels& chosen) {
   if (target.target.is_deterministic) return 0;
   KILN_ASSIGN_OR_RETURN(const auto runner, make_runner(environment, target));
-  if (runner == nullptr || !runner->has_clock()) return 0;
+  if (runner == nullptr || !runner->times_plans()) return 0;
   std::string machine = to_string(machine_for(target.backend, target.target, runner.get()));
   PlanTuning tuning(partition, target, published, environment, std::move(machine), regions, chosen);
   uint32_t raced = 0;

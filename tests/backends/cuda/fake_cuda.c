@@ -13,11 +13,11 @@
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT struct FakeLaunch fake_launch;
-EXPORT int fake_contexts, fake_modules, fake_allocations, fake_streams, fake_graphs;
+EXPORT int fake_contexts, fake_modules, fake_allocations, fake_streams, fake_graphs, fake_events;
 EXPORT _Thread_local int fake_pushed;  // by each thread
 
 static const int k_invalid_context = 201;
-static char s_context, s_module, s_stream, s_graph;
+static char s_context, s_module, s_stream, s_graph, s_event;
 static void* s_captured;  // the stream, or null
 static char s_entry[64];
 
@@ -149,6 +149,27 @@ EXPORT int cuStreamDestroy_v2(void* stream) {
 }
 EXPORT int cuStreamSynchronize(void* stream) {
   (void)stream;
+  return fake_pushed < 1 ? k_invalid_context : 0;
+}
+EXPORT int cuEventCreate(void** event, unsigned flags) {
+  if (fake_pushed < 1 || flags != 0) return k_invalid_context;
+  *event = &s_event;
+  ++fake_events;
+  return 0;
+}
+EXPORT int cuEventDestroy_v2(void* event) {
+  (void)event;
+  --fake_events;
+  return fake_pushed < 1 ? k_invalid_context : 0;
+}
+EXPORT int cuEventRecord(void* event, void* stream) {
+  (void)event, (void)stream;
+  fake_launch.launches_at_event[fake_launch.recorded_events++ % 2] = fake_launch.launches;
+  return fake_pushed < 1 ? k_invalid_context : 0;
+}
+EXPORT int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  (void)begin, (void)end;
+  *milliseconds = 0.25f;
   return fake_pushed < 1 ? k_invalid_context : 0;
 }
 // A graph is how many launches there were while it was captured.

@@ -14,4 +14,5 @@ struct FakeLaunch {
   int map_type, map_swizzle;
   unsigned launches, blocks_of[4];
   unsigned recorded, replays; /* launches that were captured last; graphs that were launched */
+  unsigned recorded_events, launches_at_event[2];
 };

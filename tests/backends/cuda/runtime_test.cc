@@ -90,8 +90,8 @@ class CudaLaunch : public testing::Test {
   void TearDown() override {
     for (void* memory : m_memory) m_device->release(memory);
     m_device.reset();
-    for (const char* counter :
-         {"fake_contexts", "fake_pushed", "fake_modules", "fake_allocations", "fake_streams", "fake_graphs"}) {
+    for (const char* counter : {"fake_contexts", "fake_pushed", "fake_modules", "fake_allocations", "fake_streams",
+                                "fake_graphs", "fake_events"}) {
       EXPECT_EQ(*static_cast<int*>(dlsym(m_fake, counter)), 0) << counter;
     }
   }
@@ -224,6 +224,20 @@ TEST_F(CudaLaunch, what_is_recorded_runs_when_it_is_put_on_a_queue) {
   EXPECT_EQ(recorded()->replays, 2u);
   EXPECT_EQ(recorded()->launches, 2u);
   EXPECT_EQ(recorded()->stream, &stream);
+}
+
+TEST_F(CudaLaunch, a_launch_is_timed_by_the_devices_clock) {
+  const auto executable = load(code());
+  const auto queue = m_device->create_queue();
+  const auto seconds = (*queue)->seconds_of(
+      [&] { return (*executable)->device()->launch(**queue, m_memory.data(), nullptr, m_memory[2], {}); });
+  ASSERT_TRUE(seconds.ok()) << seconds.status().to_string();
+  EXPECT_DOUBLE_EQ(*seconds, 0.25e-3);
+  EXPECT_EQ(recorded()->recorded_events, 2u);
+  EXPECT_EQ(recorded()->launches_at_event[0], 0u);
+  EXPECT_EQ(recorded()->launches_at_event[1], 1u);
+  const auto failing = (*queue)->seconds_of([] { return error(StatusCode::internal, "no"); });
+  EXPECT_EQ(failing.status().message(), "no");
 }
 
 TEST_F(CudaLaunch, a_recording_that_fails_leaves_nothing_behind) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,6 +42,7 @@ enum Result : int {
   k_invalid_context = 201,
   k_operating_system = 304,
   k_not_found = 500,
+  k_not_ready = 600,
   k_launch_out_of_resources = 701,
   k_launch_failed = 719,
   k_capture_unsupported = 900,
@@ -293,6 +296,32 @@ KILN_EXPORT int cuStreamSynchronize(void* stream) {
   const std::lock_guard lock(s_mutex);
   const int refused = s_captures.contains(stream) ? ready_uncaptured() : ready();
   return refused == k_success ? finish(stream, false) : refused;
+}
+
+// Events.
+
+KILN_EXPORT int cuEventCreate(void** event, unsigned flags) {
+  if (flags != 0) return k_invalid_value;
+  *event = new std::optional<std::chrono::steady_clock::time_point>;
+  return ready();
+}
+KILN_EXPORT int cuEventDestroy_v2(void* event) {
+  delete static_cast<std::optional<std::chrono::steady_clock::time_point>*>(event);
+  return t_pushed < 1 ? k_invalid_context : k_success;
+}
+KILN_EXPORT int cuEventRecord(void* event, void* stream) {
+  return put(stream, [event]() -> std::string {
+    static_cast<std::optional<std::chrono::steady_clock::time_point>*>(event)->emplace(
+        std::chrono::steady_clock::now());
+    return {};
+  });
+}
+KILN_EXPORT int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  const auto& from = *static_cast<std::optional<std::chrono::steady_clock::time_point>*>(begin);
+  const auto& to = *static_cast<std::optional<std::chrono::steady_clock::time_point>*>(end);
+  if (!from || !to) return k_not_ready;
+  *milliseconds = std::chrono::duration<float, std::milli>(*to - *from).count();
+  return ready();
 }
 
 // Graphs.

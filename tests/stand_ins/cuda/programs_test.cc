@@ -56,6 +56,37 @@ TEST_F(CudaPrograms, tensor_cores_multiply_halves) {
   }
 }
 
+TEST_F(CudaPrograms, candidates_race_on_the_device_and_the_next_process_maps_the_winner) {
+  const Graph graph = parse(fmt::format(fmt::runtime(k_half_product), "bf16").c_str());
+  Client::CompileOptions tuned;
+  tuned.tune = true;
+  const auto compiled = client_of("cuda")->compile(graph, tuned);
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_TRUE(compiled->program->is_tuned());
+  EXPECT_GT(compiled->program->generation(), 0u);
+  const auto record = [&](const char* field) {
+    const std::string file = m_directory / "record";
+    const std::string list = KILN_CLI " ls --kind record --json > " + file;
+    EXPECT_EQ(std::system(list.c_str()), 0);
+    const auto entries = nlohmann::json::parse(std::ifstream(file)).at("entries");
+    EXPECT_EQ(entries.size(), 1u) << entries.dump();
+    const std::string show =
+        KILN_CLI " show " + entries.at(0).at("heads").at(0).at("key").get<std::string>() + " --json > " + file;
+    EXPECT_EQ(std::system(show.c_str()), 0);
+    return nlohmann::json::parse(std::ifstream(file)).at("entry").at("record").at(field);
+  };
+  size_t timed = 0;
+  for (const auto& candidate : record("candidates"))
+    timed += candidate.value("seconds", nlohmann::json::array()).empty() ? 0 : 1;
+  EXPECT_GE(timed, 2u);
+  set("KILN_NO_DAEMON", "1");
+  const auto client = client_of("cuda");
+  const auto mapped = client->compile(graph, {});
+  ASSERT_TRUE(mapped.ok()) << mapped.status().to_string();
+  EXPECT_TRUE(mapped->program->is_tuned());
+  testing::check_results(*client, *mapped->program, graph, 8e-3);
+}
+
 TEST_F(CudaPrograms, what_was_made_without_the_device_is_not_compiled_again_where_it_is) {
   const std::string file = m_directory / "graph.kiln";
   std::ofstream(file) << k_product_and_softmax;

@@ -117,6 +117,33 @@ TEST_F(DeviceExecutor, a_kernel_reads_the_extents_of_its_launch) {
   EXPECT_EQ(stored, 50'257);
 }
 
+TEST_F(DeviceExecutor, a_kernel_is_timed_on_copies) {
+  // mov rax,[rdi]; mov r10,[r9]; add [rax],r10; ret
+  const std::vector<uint8_t> code = pack_device_code(
+      {.portable = {0x48, 0x8b, 0x07, 0x4d, 0x8b, 0x11, 0x4c, 0x01, 0x10, 0xc3}, .launch = {1, 0, 0, 0}});
+  const UniqueFd memory(memfd_create("code", MFD_CLOEXEC));
+  ASSERT_EQ(write(memory.get(), code.data(), code.size()), static_cast<ssize_t>(code.size()));
+  kiln_executor_request time{.command = KILN_EXECUTOR_TIME, .bytes = code.size(), .used_bytes = 64, .tasks = 1};
+  time.repetitions = 3, time.buffer_count = 1, time.extent_count = 1, time.is_fresh = 1, time.swept_bytes = 4096;
+  time.buffers[0] = {.offset = 0, .bytes = 64, .pool = KILN_EXECUTOR_NO_POOL};
+  time.extents[0] = 7;
+  for (int i = 0; i < 2; ++i, time.is_fresh = 0) {
+    const kiln_executor_reply reply = answer_to(time, memory);
+    ASSERT_EQ(reply.result, static_cast<uint32_t>(KILN_EXECUTOR_OK)) << reply.message;
+    EXPECT_EQ(reply.repetitions, 3u);
+    EXPECT_EQ(reply.threads, 1u);
+    for (uint32_t r = 0; r < reply.repetitions; ++r) EXPECT_EQ(reply.was_disturbed[r], 0);
+  }
+  int64_t stored = -1;
+  ASSERT_EQ(pread(m_data.get(), &stored, sizeof stored, 0), static_cast<ssize_t>(sizeof stored));
+  EXPECT_EQ(stored, 0);
+  kiln_executor_request run = time;
+  run.command = KILN_EXECUTOR_RUN, run.repetitions = 1;
+  EXPECT_EQ(answer_to(run, memory).result, static_cast<uint32_t>(KILN_EXECUTOR_OK));
+  ASSERT_EQ(pread(m_data.get(), &stored, sizeof stored, 0), static_cast<ssize_t>(sizeof stored));
+  EXPECT_EQ(stored, 7) << "what was timed has changed nothing";
+}
+
 TEST_F(DeviceExecutor, code_that_is_none_is_refused_and_a_pool_beyond_the_last_one) {
   EXPECT_EQ(answer_to({.command = KILN_EXECUTOR_RUN, .bytes = k_data_bytes}).result,
             static_cast<uint32_t>(KILN_EXECUTOR_REFUSED));
