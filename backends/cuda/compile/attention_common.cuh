@@ -132,8 +132,8 @@ KILN_DEVICE constexpr u32 flags_bytes(i32 tiles) { return static_cast<u32>(tiles
 constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
 constexpr i32 k_part_tiles = tiles_across(k_key_tiles, k_parts);  // the last parts may have fewer, or none
 
-/// What a block has: a tile of the queries of a place, and the tiles of keys in one of the k_parts parts that they lie in end
-/// to end. The part's tiles are counted from 0.
+/// What a block has: a tile of a place's queries, and one of k_parts parts of the tiles of its keys. Parts lie end to end, and
+/// the tiles of each are counted from 0.
 struct Share {
   Place at;
   i32 first, part, tiles;
@@ -144,9 +144,9 @@ struct Share {
     part = static_cast<i32>(block % k_parts);
     tiles = clamped(k_key_tiles - part * k_part_tiles, k_part_tiles);
   }
-  /// The first of a tile.
+  /// The first key of a tile.
   KILN_MEMBER i32 key_of(i32 tile) const { return (part * k_part_tiles + tile) * k_tile_columns; }
-  /// Fills flags of the part's tiles (see above).
+  /// Whether there is something in each tile of the part, as above.
   KILN_MEMBER void find_live(const Arguments& args, u8* flags) const {
     kiln::find_live(args, at, tiles, flags, [&](i32 i) { return tile_of_scores<true>(first, key_of(i)); });
   }
