@@ -122,6 +122,12 @@ inline const std::vector<AttentionCase>& attention_cases() {
       {.q_len = 40, .k_len = 130, .head_dim = 256},
       {.heads = 2, .kv_heads = 1, .q_len = 333, .k_len = 333, .head_dim = 16, .window = 20},
       {.q_len = 200, .k_len = 130, .head_dim = 16, .causal = true, .window = 5},  // rows without keys
+      // Few queries of many keys, which may be in parts: the last parts without keys, all but the first, for some rows all.
+      {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 1, .k_len = 1100, .head_dim = 40, .value_dim = 25},
+      {.heads = 4, .kv_heads = 2, .q_len = 3, .k_len = 777, .head_dim = 24, .causal = true, .causal_offset = 700},
+      {.heads = 2, .kv_heads = 1, .q_len = 5, .k_len = 600, .head_dim = 16, .window = 20},
+      {.q_len = 4, .k_len = 600, .head_dim = 16, .causal = true, .causal_offset = -2},
+      {.heads = 4, .kv_heads = 1, .q_len = 17, .k_len = 650, .head_dim = 64, .bias = true},
   };
   return list;
 }

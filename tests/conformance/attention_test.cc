@@ -59,10 +59,12 @@ TEST_P(Attention, forward_passes_of_halves) {
 
 TEST_P(Attention, forward_passes_of_f64) {
   forward({.heads = 2, .kv_heads = 1, .q_len = 50, .k_len = 70, .head_dim = 40, .causal = true, .dtype = DType::f64});
+  forward({.heads = 2, .kv_heads = 1, .q_len = 3, .k_len = 900, .head_dim = 16, .dtype = DType::f64});
 }
 
 TEST_P(Attention, forward_passes_of_tensors_at_any_address) {
   forward({.q_len = 70, .k_len = 90, .head_dim = 64, .dtype = DType::bf16}, {.off_by_an_element = true});
+  forward({.heads = 4, .q_len = 17, .k_len = 650, .dtype = DType::bf16}, {.off_by_an_element = true});
 }
 
 TEST_P(Attention, backward_passes_of_every_form) {

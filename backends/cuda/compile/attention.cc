@@ -11,6 +11,7 @@
 #include "backends/cuda/compile/body_source.h"
 #include "backends/cuda/compile/cudnn_attention.h"
 #include "backends/cuda/compile/texts.h"
+#include "base/ceil_div.h"
 
 // Attention kernels: attention_common.cuh and one of the templates, after what is written here for one spec and schedule:
 // constants, the tensors as structs, the score's expression as a function.
@@ -20,6 +21,12 @@ namespace {
 using AttentionKind = AttentionSchedule::Kind;
 
 constexpr int64_t k_most_depth = 256;
+constexpr uint32_t k_combining_threads = 256;
+
+/// The launch's workspace, where it has one, is the last buffer of the spec that kernels are written for.
+uint32_t workspace_of(const AttentionProblem& problem) {
+  return static_cast<uint32_t>(problem.spec->buffers.size()) - 1;
+}
 
 class AttentionWriter {
  public:
@@ -28,21 +35,32 @@ class AttentionWriter {
     if (schedule.kind == AttentionKind::wgmma) m_columns = columns_of(problem);
   }
 
+  /// The kernel that passes over columns.
   std::string run(std::string_view entry) {
-    m_text = opening(*m_problem.spec, entry, m_columns.size());
-    write_constants();
-    write_tensors();
-    write_score();
-    m_text += "\n}  // namespace kiln\n";
+    write(entry, m_schedule.threads());
     return fmt::format("{}{}{}{}{}{}", m_text, attention_common_text,
                        m_schedule.kind == AttentionKind::simple ? attention_simple_tiles_text : attention_tiles_text,
                        m_schedule.kind == AttentionKind::wgmma ? attention_warpgroups_text : "",
                        m_problem.backward != nullptr ? attention_backward_text : "",
                        *implementation_of(m_problem, m_schedule.kind)->text);
   }
+  /// The one that combines parts of keys.
+  std::string combine(std::string_view entry) {
+    m_columns.clear();
+    write(entry, k_combining_threads);
+    return fmt::format("{}{}{}", m_text, attention_common_text, attention_combine_text);
+  }
 
  private:
-  void write_constants() {
+  void write(std::string_view entry, uint32_t threads) {
+    m_text = opening(*m_problem.spec, entry, m_columns.size());
+    write_constants(threads);
+    write_tensors();
+    write_score();
+    m_text += "\n}  // namespace kiln\n";
+  }
+
+  void write_constants(uint32_t threads) {
     const AttentionSpec& a = m_attention;
     const std::string_view accumulator = register_type(accumulator_of(a.dtype));
     m_text += fmt::format("\nusing Accumulator = {};\nusing Element = {};\n", accumulator,
@@ -67,7 +85,9 @@ class AttentionWriter {
     constant("i32", "k_tile_rows", m_schedule.rows);
     constant("i32", "k_tile_columns", m_schedule.columns);
     constant("i32", "k_stages", m_schedule.stages);
-    constant("i32", "k_threads", m_schedule.threads());
+    constant("i32", "k_parts", m_schedule.parts);
+    constant("i32", "k_partial_width", AttentionSchedule::partial_width(m_problem));
+    constant("i32", "k_threads", threads);
     constant("u32", "k_shared_bytes", m_schedule.shared_bytes(m_problem));
   }
 
@@ -87,6 +107,8 @@ class AttentionWriter {
     m_text +=
         fmt::format("\nKILN_DEVICE {}* lse_at(const Arguments& args, i32 d0, i32 d1, i32 d2) {{ return {} + {}; }}\n",
                     lse.type, buffer_name(a.lse.buffer), lse.text);
+    m_text += fmt::format("KILN_DEVICE Accumulator* workspace(const Arguments& args) {{ return {}; }}\n",
+                          m_schedule.parts > 1 ? buffer_name(workspace_of(m_problem)) : "nullptr");
   }
 
   struct Address {
@@ -194,6 +216,18 @@ KernelSource source_of(const AttentionProblem& problem, const AttentionSchedule&
   return source;
 }
 
+/// What follows a kernel of keys in parts.
+KernelSource combining_source_of(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  const AttentionSpec& a = *problem.forward;
+  KernelSource source;
+  source.record.entry = entry_name(*problem.spec, "combine");
+  source.text = AttentionWriter(problem, schedule).combine(source.record.entry);
+  source.record.blocks =
+      static_cast<uint64_t>(ceil_div(a.batch * a.heads * a.q_len * a.value_dim, k_combining_threads));
+  source.record.threads = k_combining_threads;
+  return source;
+}
+
 /// Of a plan's schedule, that of the kernel beside it.
 Expected<AttentionSchedule> kernel_schedule_of(const Schedule& schedule, const AttentionProblem& problem,
                                                const CudaTarget& target) {
@@ -219,8 +253,10 @@ Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
   }
   const auto schedules = ranked_schedules(problem, target, default_machine(target));
   if (schedules.empty()) return refuse("more shared memory than a block has, for keys", a.k_len);
-  const uint64_t blocks = schedules.back().blocks(problem);
-  if (blocks > INT32_MAX) return refuse("blocks", static_cast<int64_t>(blocks));
+  for (const AttentionSchedule& schedule : schedules) {
+    const uint64_t blocks = schedule.blocks(problem);
+    if (blocks > INT32_MAX) return refuse("blocks", static_cast<int64_t>(blocks));
+  }
   return {};
 }
 
@@ -238,9 +274,25 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTar
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const AttentionSchedule choices, kernel_schedule_of(schedule, problem, target));
-  LaunchSource source{{source_of(problem, choices)}, {}};
+  std::vector<AttentionSchedule> alternatives{choices};
   if (!implementation_of(problem, choices.kind)->takes_any_address) {
-    source.kernels.push_back(source_of(problem, schedule_for_any_address(problem, target)));
+    alternatives.push_back(schedule_for_any_address(problem, target));
+  }
+  uint64_t workspace = 0;
+  for (const auto& each : alternatives) workspace = std::max(workspace, each.workspace_elements(problem));
+  LaunchSource source;
+  KernelSpec written = spec;
+  if (workspace > 0) {
+    const DType accumulator = accumulator_of(problem.forward->dtype);
+    written.buffers.push_back({accumulator, static_cast<int64_t>(workspace), BufferRole::output});
+    source.workspace_parts = {workspace * size_of(accumulator)};
+  }
+  const AttentionProblem with_workspace = attention_problem_of(written);
+  for (const auto& each : alternatives) {
+    source.kernels.push_back(source_of(with_workspace, each));
+    if (each.parts == 1) continue;
+    source.kernels.back().record.is_followed = true;
+    source.kernels.push_back(combining_source_of(with_workspace, each));
   }
   return source;
 }

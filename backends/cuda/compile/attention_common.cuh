@@ -12,6 +12,8 @@
 //   lse_at(args, b, h, q)
 //   k_splits                    whether gradients of keys and of values have blocks of their own
 //   k_tile_rows, k_tile_columns, k_stages, k_threads, k_shared_bytes
+//   k_parts                     of keys: more than one in the forward pass alone
+//   k_partial_width, workspace(args)   numbers that a block leaves of a row in a part, and where; null of one part
 //
 // A block has a tile of rows and passes over tiles of columns. In the forward pass rows are queries and columns are keys.
 // The queries of a place are rows of all its heads: row = (head in the group) * k_q_len + query.
@@ -124,5 +126,44 @@ KILN_DEVICE i32 next_live(const u8* flags, i32 i, i32 tiles) {
 
 KILN_DEVICE constexpr i32 tiles_across(i32 extent, i32 tile) { return (extent + tile - 1) / tile; }
 KILN_DEVICE constexpr u32 flags_bytes(i32 tiles) { return static_cast<u32>(tiles + 15) / 16 * 16; }
+
+// ---- the forward pass
+
+constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
+constexpr i32 k_part_tiles = tiles_across(k_key_tiles, k_parts);  // the last parts may have fewer, or none
+
+/// What a block has: a tile of a place's queries, and one of k_parts parts of the tiles of its keys. Parts lie end to end, and
+/// the tiles of each are counted from 0.
+struct Share {
+  Place at;
+  i32 first, part, tiles;
+
+  explicit KILN_MEMBER Share(u32 block) : at(place_of(block / (k_row_tiles * k_parts))) {
+    // The last queries have the most keys where attention is causal: they begin first.
+    first = (k_row_tiles - 1 - static_cast<i32>(block / k_parts % k_row_tiles)) * k_tile_rows;
+    part = static_cast<i32>(block % k_parts);
+    tiles = clamped(k_key_tiles - part * k_part_tiles, k_part_tiles);
+  }
+  /// The first key of a tile.
+  KILN_MEMBER i32 key_of(i32 tile) const { return (part * k_part_tiles + tile) * k_tile_columns; }
+  /// Whether there is something in each tile of the part, as above.
+  KILN_MEMBER void find_live(const Arguments& args, u8* flags) const {
+    kiln::find_live(args, at, tiles, flags, [&](i32 i) { return tile_of_scores<true>(first, key_of(i)); });
+  }
+};
+
+/// What a block leaves of a row in the workspace where keys are in parts: the highest score, the sum of weights, which are
+/// powers of e of scores less the highest, and the weighted sum of values, not divided by that.
+struct Partial {
+  Accumulator* numbers;
+
+  KILN_MEMBER Accumulator& highest() const { return numbers[0]; }
+  KILN_MEMBER Accumulator& weights() const { return numbers[1]; }
+  KILN_MEMBER Accumulator& values(i32 d) const { return numbers[k_partial_width - k_value_dim + d]; }
+};
+KILN_DEVICE Partial partial_of(const Arguments& args, Place at, i32 row, i32 part) {
+  const i64 place = static_cast<i64>(part) * k_places + at.batch * k_kv_heads + at.head;
+  return {workspace(args) + (place * k_queries + row) * k_partial_width};
+}
 
 }  // namespace kiln

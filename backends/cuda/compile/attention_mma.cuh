@@ -6,13 +6,12 @@ namespace kiln {
 constexpr u32 k_queries_bytes = tile_bytes(k_tile_rows, k_head_dim),
               k_keys_bytes = tile_bytes(k_tile_columns, k_head_dim);
 constexpr u32 k_stage_bytes = k_keys_bytes + tile_bytes(k_tile_columns, k_value_dim);
-constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
-static_assert(k_queries_bytes + k_stages * k_stage_bytes + flags_bytes(k_key_tiles) <= k_shared_bytes);
+static_assert(k_queries_bytes + k_stages * k_stage_bytes + flags_bytes(k_part_tiles) <= k_shared_bytes);
 
 extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
-  const Place at = place_of(block_index() / k_row_tiles);
-  // The last tiles have the most keys where attention is causal: they begin first.
-  const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;
+  const Share share(block_index());
+  const Place at = share.at;
+  const i32 first = share.first;
   u8* const memory = shared_memory();
   u8* const ring = memory + k_queries_bytes;
   u8* const live = ring + k_stages * k_stage_bytes;
@@ -22,14 +21,14 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
   const bool copies_k = K::may_copy(args), copies_v = V::may_copy(args);
 
   fill<Q, k_tile_rows>(args, memory, at, first, Q::may_copy(args));
-  find_live<true>(args, at, first, k_key_tiles, live);
-  i32 next = next_live(live, 0, k_key_tiles), filled = 0;
+  share.find_live(args, live);
+  i32 next = next_live(live, 0, share.tiles), filled = 0;
   const auto fill_stage = [&] {
-    if (next < k_key_tiles) {
+    if (next < share.tiles) {
       u8* const stage = ring + static_cast<u32>(filled % k_stages) * k_stage_bytes;
-      fill<K, k_tile_columns>(args, stage, at, next * k_tile_columns, copies_k);
-      fill<V, k_tile_columns>(args, stage + k_keys_bytes, at, next * k_tile_columns, copies_v);
-      next = next_live(live, next + 1, k_key_tiles);
+      fill<K, k_tile_columns>(args, stage, at, share.key_of(next), copies_k);
+      fill<V, k_tile_columns>(args, stage + k_keys_bytes, at, share.key_of(next), copies_v);
+      next = next_live(live, next + 1, share.tiles);
       ++filled;
     }
     commit_copies();  // empty groups too: the wait below counts steps
@@ -40,23 +39,23 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
   clear(out);
   KILN_UNROLL for (i32 i = 0; i < k_stages - 1; ++i) fill_stage();
   i32 used = 0;
-  for (i32 step = next_live(live, 0, k_key_tiles); step < k_key_tiles; step = next_live(live, step + 1, k_key_tiles)) {
+  for (i32 step = next_live(live, 0, share.tiles); step < share.tiles; step = next_live(live, step + 1, share.tiles)) {
     wait_copies<k_stages - 2>();
     block_barrier();  // this step's stage is there for all, and all are done with the one before
     fill_stage();
     const u32 stage = stages + static_cast<u32>(used++ % k_stages) * k_stage_bytes;
-    const i32 key = step * k_tile_columns + static_cast<i32>(lane % 4) * 2;  // and the next, and so on by eights
+    const i32 key = share.key_of(step) + static_cast<i32>(lane % 4) * 2;  // and the next, and so on by eights
     f32 s[k_tile_columns / 8][4];
     multiply_tiles<k_tile_rows, k_tile_columns, k_head_dim>(s, queries, warp_row, stage, lane);
 
-    to_scores<true>(args, at, s, tile_of_scores<true>(first, step * k_tile_columns), row, key);
+    to_scores<true>(args, at, s, tile_of_scores<true>(first, share.key_of(step)), row, key);
     f32 rescale[2];
     softmax.weigh(s, rescale);
     scale_rows(out, rescale);
     add_weighted<k_tile_columns, k_value_dim>(out, s, stage + k_keys_bytes, lane);
   }
   wait_copies<0>();  // where no key is live, nobody has waited for the queries
-  store_results(args, at, row, out, softmax, lane);
+  store_results(args, share, row, out, softmax, lane);
 }
 
 }  // namespace kiln

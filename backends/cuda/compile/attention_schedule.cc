@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "backends/cuda/compile/texts.h"
 #include "backends/schedule_bytes.h"
+#include "base/limits.h"
 
 namespace kiln::cuda {
 namespace {
@@ -24,8 +26,8 @@ constexpr std::array k_simple_rows{
 // Registers hold 16 rows of results a warp, and as many of scores.
 constexpr std::array k_mma_rows{
     Row{{AttentionKind::mma, 128, 64, 2}, 1.0}, Row{{AttentionKind::mma, 64, 64, 2}, 0.9},
-    Row{{AttentionKind::mma, 64, 32, 2}, 0.75}, Row{{AttentionKind::mma, 32, 64, 2}, 0.6},
-    Row{{AttentionKind::mma, 16, 64, 3}, 0.4},
+    Row{{AttentionKind::mma, 64, 32, 2}, 0.75}, Row{{AttentionKind::mma, 32, 64, 2}, 0.3},
+    Row{{AttentionKind::mma, 16, 64, 3}, 0.1},  Row{{AttentionKind::mma, 16, 32, 3}, 0.09},
 };
 
 // Registers of three consuming warpgroups hold less than those of two.
@@ -37,8 +39,8 @@ constexpr std::array k_wgmma_rows{
 
 constexpr std::array k_backward_mma_rows{
     Row{{AttentionKind::mma, 128, 64, 2}, 1.0}, Row{{AttentionKind::mma, 64, 64, 2}, 0.9},
-    Row{{AttentionKind::mma, 64, 32, 2}, 0.8},  Row{{AttentionKind::mma, 32, 32, 2}, 0.6},
-    Row{{AttentionKind::mma, 16, 16, 3}, 0.2},
+    Row{{AttentionKind::mma, 64, 32, 2}, 0.8},  Row{{AttentionKind::mma, 32, 32, 2}, 0.3},
+    Row{{AttentionKind::mma, 16, 16, 3}, 0.05},
 };
 
 constexpr std::array k_backward_wgmma_rows{
@@ -48,6 +50,10 @@ constexpr std::array k_backward_wgmma_rows{
 
 uint64_t across(int64_t extent, uint32_t tile) { return (static_cast<uint64_t>(extent) + tile - 1) / tile; }
 uint64_t flags_bytes(uint64_t tiles) { return (tiles + 15) / 16 * 16; }
+/// Tiles of keys in a part of them.
+uint64_t part_tiles(const AttentionProblem& problem, const AttentionSchedule& s) {
+  return (across(problem.forward->k_len, s.columns) + s.parts - 1) / s.parts;
+}
 uint64_t odd(int64_t width) { return static_cast<uint64_t>(width) | 1; }
 uint64_t element_bytes(const AttentionProblem& problem) { return size_of(accumulator_of(problem.forward->dtype)); }
 bool is_multiple(uint32_t value, uint32_t of) { return value > 0 && value % of == 0; }
@@ -63,7 +69,7 @@ uint64_t simple_bytes(const AttentionProblem& problem, const AttentionSchedule& 
   const AttentionSpec& a = *problem.forward;
   return (s.rows * (odd(a.head_dim) + s.columns + 1) + s.columns * odd(std::max(a.head_dim, a.value_dim))) *
              element_bytes(problem) +
-         flags_bytes(across(a.k_len, s.columns));
+         flags_bytes(part_tiles(problem, s));
 }
 
 bool claims_mma(const AttentionProblem& problem, const CudaTarget&) { return uses_tensor_cores(problem); }
@@ -80,7 +86,7 @@ uint64_t slabs(int64_t depth) { return static_cast<uint64_t>((depth + 63) / 64) 
 uint64_t mma_bytes(const AttentionProblem& problem, const AttentionSchedule& s) {
   const AttentionSpec& a = *problem.forward;
   return s.rows * slabs(a.head_dim) + uint64_t{s.stages} * s.columns * (slabs(a.head_dim) + slabs(a.value_dim)) +
-         flags_bytes(across(a.k_len, s.columns));
+         flags_bytes(part_tiles(problem, s));
 }
 
 /// Whether rows are pieces of 16 bytes that a tensor map can say the places of.
@@ -190,10 +196,48 @@ std::span<const AttentionImplementation> implementations_of(const AttentionProbl
   return k_forward;
 }
 
-/// Time in units of a row at peak: whole waves of blocks.
-double cost(const AttentionProblem& problem, const Machine& machine, const Row& row) {
-  const double blocks = static_cast<double>(row.schedule.blocks(problem));
-  return std::ceil(blocks / std::max(1u, machine.cores)) * row.schedule.rows / row.efficiency;
+/// Whether the pass has parts of keys, and these not too many: combining goes through them one after another.
+bool takes_parts(const AttentionProblem& problem, const AttentionSchedule& s) {
+  constexpr uint32_t k_most_parts = 128;
+  if (s.parts == 1) return true;
+  return problem.backward == nullptr && s.parts > 1 && s.parts <= k_most_parts &&
+         s.parts <= across(problem.forward->k_len, s.columns) &&
+         problem.spec->buffers.size() < limits::k_kernel_buffers &&
+         s.workspace_elements(problem) <= limits::k_launch_workspace_bytes / element_bytes(problem);
+}
+
+/// How many blocks the machine has at once. A multiprocessor has several where its shared memory holds them and they have no
+/// more warps than it has schedulers, so that none slows another one down.
+uint64_t blocks_at_once(const AttentionProblem& problem, const CudaTarget& target, const Machine& machine,
+                        const AttentionSchedule& s) {
+  constexpr uint32_t k_threads_of_schedulers = 4 * 32;
+  const uint64_t by_memory = target.shared_bytes / s.shared_bytes(problem);
+  return std::max(1u, machine.cores) *
+         std::clamp<uint64_t>(k_threads_of_schedulers / s.threads(), 1, std::max<uint64_t>(by_memory, 1));
+}
+
+/// Time in units of a row and key at a multiprocessor's peak: whole waves of blocks. Of parts also that in which each wave
+/// begins, that of another launch, and that of writing and reading what blocks leave.
+double cost(const AttentionProblem& problem, const CudaTarget& target, const Machine& machine, const Row& row) {
+  constexpr double k_beginning = 4096, k_launch = 16384, k_partial_row = 256;
+  const AttentionSchedule& s = row.schedule;
+  const double waves = std::ceil(static_cast<double>(s.blocks(problem)) /
+                                 static_cast<double>(blocks_at_once(problem, target, machine, s)));
+  const auto keys = std::min(static_cast<uint64_t>(problem.forward->k_len), part_tiles(problem, s) * s.columns);
+  const double passing = s.rows / row.efficiency * static_cast<double>(std::max<uint64_t>(keys, 1));
+  if (s.parts == 1) return waves * passing;
+  const double partial_rows = static_cast<double>(problem.places() * problem.queries()) * s.parts;
+  return waves * (passing + k_beginning) + k_launch + k_partial_row * partial_rows / std::max(1u, machine.cores);
+}
+
+/// The row with keys in as many parts as are soonest done; in one where others are not sooner done, or blocks are enough.
+Row in_parts(const AttentionProblem& problem, const CudaTarget& target, const Machine& machine, const Row& row) {
+  Row best = row, other = row;
+  if (row.schedule.blocks(problem) >= blocks_at_once(problem, target, machine, row.schedule)) return best;
+  for (++other.schedule.parts; takes_parts(problem, other.schedule); ++other.schedule.parts) {
+    if (cost(problem, target, machine, other) < cost(problem, target, machine, best)) best = other;
+  }
+  return best;
 }
 
 }  // namespace
@@ -224,16 +268,23 @@ uint32_t AttentionSchedule::threads() const {
 uint64_t AttentionSchedule::blocks(const AttentionProblem& problem) const {
   uint64_t tiles = across(problem.queries(), rows);
   if (problem.backward != nullptr) tiles += across(problem.forward->k_len, rows) * (splits(problem) ? 2 : 1);
-  return static_cast<uint64_t>(problem.places()) * tiles;
+  return static_cast<uint64_t>(problem.places()) * tiles * parts;
 }
 
 uint64_t AttentionSchedule::shared_bytes(const AttentionProblem& problem) const {
   return implementation_of(problem, kind)->shared_bytes(problem, *this) + k_shared_alignment_bytes;
 }
 
+uint64_t AttentionSchedule::workspace_elements(const AttentionProblem& problem) const {
+  if (parts == 1) return 0;
+  return static_cast<uint64_t>(problem.places() * problem.queries() * partial_width(problem)) * parts;
+}
+
 std::string AttentionSchedule::describe() const {
-  return fmt::format("{} rows {} columns {} stages {}", k_forward[static_cast<size_t>(kind)].name, rows, columns,
-                     stages);
+  std::string text =
+      fmt::format("{} rows {} columns {} stages {}", k_forward[static_cast<size_t>(kind)].name, rows, columns, stages);
+  if (parts > 1) text += fmt::format(" parts {}", parts);
+  return text;
 }
 
 const AttentionImplementation* implementation_of(const AttentionProblem& problem, AttentionKind kind) {
@@ -248,12 +299,15 @@ std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem,
   const auto list = implementations_of(problem);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {
     if (!each->claims(problem, target)) continue;
-    std::vector<Row> sorted(each->rows.begin(), each->rows.end());
-    std::ranges::stable_sort(sorted, {}, [&](const Row& row) { return cost(problem, machine, row); });
-    for (const Row& row : sorted) {
-      const bool fits = row.schedule.shared_bytes(problem) <= target.shared_bytes;
-      if (fits && each->makes(problem, row.schedule)) schedules.push_back(row.schedule);
+    std::vector<Row> sorted;
+    for (const Row& row : each->rows) {
+      if (row.schedule.shared_bytes(problem) > target.shared_bytes || !each->makes(problem, row.schedule)) continue;
+      sorted.push_back(row);
+      const Row parted = in_parts(problem, target, machine, row);
+      if (parted.schedule.parts > 1) sorted.push_back(parted);
     }
+    std::ranges::stable_sort(sorted, {}, [&](const Row& row) { return cost(problem, target, machine, row); });
+    std::ranges::transform(sorted, std::back_inserter(schedules), &Row::schedule);
   }
   return schedules;
 }
@@ -284,6 +338,7 @@ Expected<AttentionSchedule> attention_schedule_of(std::span<const uint8_t> bytes
   };
   if (!row->claims(problem, target)) return refuse("not for this attention on this target");
   if (!row->makes(problem, schedule)) return refuse("the template makes no such tile");
+  if (!takes_parts(problem, schedule)) return refuse("not so many parts of keys");
   if (schedule.shared_bytes(problem) > target.shared_bytes) return refuse("more shared memory than a block has");
   return schedule;
 }

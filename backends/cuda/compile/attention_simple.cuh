@@ -7,15 +7,14 @@ constexpr i32 k_values = (k_value_dim + 15) / 16;
 // Odd: neighbouring rows begin in different banks.
 constexpr i32 k_pitch_q = k_head_dim | 1, k_pitch_kv = (k_head_dim > k_value_dim ? k_head_dim : k_value_dim) | 1;
 constexpr i32 k_pitch_p = k_tile_columns + 1;
-constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
 static_assert((k_tile_rows * (k_pitch_q + k_pitch_p) + k_tile_columns * k_pitch_kv) * sizeof(Accumulator) +
-                  flags_bytes(k_key_tiles) <=
+                  flags_bytes(k_part_tiles) <=
               k_shared_bytes);
 
 extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
-  const Place at = place_of(block_index() / k_row_tiles);
-  // The last tiles have the most keys where attention is causal: they begin first.
-  const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;
+  const Share share(block_index());
+  const Place at = share.at;
+  const i32 first = share.first;
   Accumulator* const queries = reinterpret_cast<Accumulator*>(shared_memory());
   Accumulator* const weights = queries + k_tile_rows * k_pitch_q;
   Accumulator* const keys = weights + k_tile_rows * k_pitch_p;  // then values
@@ -29,9 +28,9 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
     KILN_UNROLL for (i32 j = 0; j < k_values; ++j) out[i][j] = 0;
   }
   fill<Q, k_tile_rows, k_pitch_q>(args, queries, at, first);
-  find_live<true>(args, at, first, k_key_tiles, live);
-  for (i32 step = next_live(live, 0, k_key_tiles); step < k_key_tiles; step = next_live(live, step + 1, k_key_tiles)) {
-    const i32 key = step * k_tile_columns;
+  share.find_live(args, live);
+  for (i32 step = next_live(live, 0, share.tiles); step < share.tiles; step = next_live(live, step + 1, share.tiles)) {
+    const i32 key = share.key_of(step);
     fill<K, k_tile_columns, k_pitch_kv>(args, keys, at, key);
     block_barrier();
     Accumulator s[k_rows][k_columns];
@@ -71,6 +70,18 @@ extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) 
   KILN_UNROLL for (i32 i = 0; i < k_rows; ++i) {
     const i32 row = first + y + 16 * i;
     if (row >= k_queries) continue;
+    if constexpr (k_parts > 1) {
+      const Partial partial = partial_of(args, at, row, share.part);
+      KILN_UNROLL for (i32 j = 0; j < k_values; ++j) {
+        const i32 d = x + 16 * j;
+        if (d < k_value_dim) partial.values(d) = out[i][j];
+      }
+      if (x == 0) {
+        partial.highest() = highest[i];
+        partial.weights() = sum[i];
+      }
+      continue;
+    }
     const bool is_empty = sum[i] == 0;
     KILN_UNROLL for (i32 j = 0; j < k_values; ++j) {
       const i32 d = x + 16 * j;

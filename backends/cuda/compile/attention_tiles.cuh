@@ -184,17 +184,38 @@ KILN_DEVICE void store_row(const Arguments& args, Place at, i32 row, const f32 (
   }
 }
 
-/// Results and logsumexps of the two rows that a thread has, `row` and 8 further: sums of weighted values over sums of
-/// weights.
+/// Row `row` of what a block leaves where keys are in parts; `half` as above, `total`: the sum of its weights.
 template <i32 count>
-KILN_DEVICE void store_results(const Arguments& args, Place at, i32 row, const f32 (&sums)[count][4],
+KILN_DEVICE void store_partial(const Partial& partial, const f32 (&sums)[count][4], const Softmax& softmax, i32 half,
+                               f32 total, u32 lane) {
+  KILN_UNROLL for (i32 j = 0; j < padded(k_value_dim) / 8; ++j) {
+    KILN_UNROLL for (i32 e = 0; e < 2; ++e) {
+      const i32 d = 8 * j + static_cast<i32>(lane % 4) * 2 + e;
+      if (d < k_value_dim) partial.values(d) = sums[j][2 * half + e];
+    }
+  }
+  if (lane % 4 == 0) {
+    partial.highest() = softmax.highest[half] * (k_unit * k_log_2);
+    partial.weights() = total;
+  }
+}
+
+/// Results and logsumexps of the two rows that a thread has, `row` and 8 further: sums of weighted values over sums of
+/// weights; where keys are in parts, what comes of its part.
+template <i32 count>
+KILN_DEVICE void store_results(const Arguments& args, const Share& share, i32 row, const f32 (&sums)[count][4],
                                const Softmax& softmax, u32 lane) {
-  KILN_UNROLL for (i32 half = 0; half < 2; ++half) {
+  const Place at = share.at;
+  KILN_UNROLL for (i32 half = 0; half < 2; ++half, row += 8) {
     const f32 total = combine_lanes<Sum, 4>(softmax.sum[half]);
+    if constexpr (k_parts > 1) {
+      if (row < k_queries) store_partial(partial_of(args, at, row, share.part), sums, softmax, half, total, lane);
+      continue;
+    }
     const bool is_empty = total == 0;
-    store_row<Out>(args, at, row + 8 * half, sums, half, is_empty ? 0 : 1 / total, lane);
-    if (lane % 4 == 0 && row + 8 * half < k_queries) {
-      *lse_at(args, at.batch, head_of(at, row + 8 * half), query_of(row + 8 * half)) =
+    store_row<Out>(args, at, row, sums, half, is_empty ? 0 : 1 / total, lane);
+    if (lane % 4 == 0 && row < k_queries) {
+      *lse_at(args, at.batch, head_of(at, row), query_of(row)) =
           is_empty ? nothing() : softmax.highest[half] * (k_unit * k_log_2) + op_log(total);
     }
   }

@@ -8,8 +8,7 @@ constexpr u32 k_queries_bytes = tile_bytes(64, k_head_dim);  // of each consumer
 constexpr u32 k_keys_bytes = tile_bytes(k_tile_columns, k_head_dim),
               k_values_bytes = tile_bytes(k_tile_columns, k_value_dim);
 constexpr u32 k_tiles_bytes = k_consumers * k_queries_bytes + k_stages * (k_keys_bytes + k_values_bytes);
-constexpr i32 k_key_tiles = tiles_across(k_k_len, k_tile_columns), k_row_tiles = tiles_across(k_queries, k_tile_rows);
-static_assert(k_tiles_bytes + 2 * k_ring_barriers_bytes + flags_bytes(k_key_tiles) <= k_shared_bytes);
+static_assert(k_tiles_bytes + 2 * k_ring_barriers_bytes + flags_bytes(k_part_tiles) <= k_shared_bytes);
 
 struct Rings {
   Ring keys, values;
@@ -25,11 +24,11 @@ KILN_DEVICE void load(const Arguments& args, const Ring& ring, const Position& p
   arrive_and_expect(ring.full(position), tile_bytes(k_tile_columns, Tensor::k_width));
   load_tile<Tensor>(args, ring.stage(position), ring.full(position), at, first);
 }
-KILN_DEVICE void produce(const Arguments& args, const Rings& rings, Place at, const u8* live) {
+KILN_DEVICE void produce(const Arguments& args, const Rings& rings, const Share& share, const u8* live) {
   Position position;
-  for (i32 step = next_live(live, 0, k_key_tiles); step < k_key_tiles; step = next_live(live, step + 1, k_key_tiles)) {
-    load<K>(args, rings.keys, position, at, step * k_tile_columns);
-    load<V>(args, rings.values, position, at, step * k_tile_columns);
+  for (i32 step = next_live(live, 0, share.tiles); step < share.tiles; step = next_live(live, step + 1, share.tiles)) {
+    load<K>(args, rings.keys, position, share.at, share.key_of(step));
+    load<V>(args, rings.values, position, share.at, share.key_of(step));
     position.advance();
   }
 }
@@ -41,7 +40,7 @@ constexpr u32 k_own_barriers = 1, k_turns = k_own_barriers + k_consumers;
 struct Consumer {
   const Arguments& args;
   const Rings& rings;
-  Place at;
+  const Share& share;
   i32 first;
   u32 consumer, queries;
   u32 lane = thread_index() % 32;
@@ -65,8 +64,8 @@ struct Consumer {
     of_scores.advance();
   }
   KILN_MEMBER void weigh(i32 step) {
-    const i32 key = step * k_tile_columns;
-    to_scores<true>(args, at, s, TileOfScores{first, 64, key, k_tile_columns}, row,
+    const i32 key = share.key_of(step);
+    to_scores<true>(args, share.at, s, TileOfScores{first, 64, key, k_tile_columns}, row,
                     key + static_cast<i32>(lane % 4) * 2);  // and the next, and so on by eights
     softmax.weigh(s, rescale);
   }
@@ -83,8 +82,8 @@ struct Consumer {
 
   KILN_MEMBER void run(const u8* live) {
     clear(out);
-    i32 step = next_live(live, 0, k_key_tiles);
-    if (step < k_key_tiles) {
+    i32 step = next_live(live, 0, share.tiles);
+    if (step < share.tiles) {
       wait_for_keys();
       begin_scores();
       wgmma_wait<0>();
@@ -92,7 +91,7 @@ struct Consumer {
       weigh(step);
       to_factors(weights, s);
       if (consumer + 1 == k_consumers) pass_turn();  // the first's
-      while ((step = next_live(live, step + 1, k_key_tiles)) < k_key_tiles) {
+      while ((step = next_live(live, step + 1, share.tiles)) < share.tiles) {
         wait_for_keys();
         take_turn();
         begin_scores();
@@ -108,38 +107,37 @@ struct Consumer {
       begin_sums();
       end_sums();
     }
-    store_results(args, at, row, out, softmax, lane);
+    store_results(args, share, row, out, softmax, lane);
   }
 };
 
 extern "C" KILN_KERNEL(k_threads, 1) KILN_ENTRY(KILN_ARGUMENTS(Arguments) args) {
-  const Place at = place_of(block_index() / k_row_tiles);
-  // The last tiles have the most keys where attention is causal: they begin first.
-  const i32 first = (k_row_tiles - 1 - static_cast<i32>(block_index() % k_row_tiles)) * k_tile_rows;
+  const Share share(block_index());
   u8* const memory = shared_memory();
   u8* const live = memory + k_tiles_bytes + 2 * k_ring_barriers_bytes;
   const Rings rings(shared_address(memory));
   const u32 warpgroup = thread_index() / 128, consumer = warpgroup - 1;
-  const i32 own_first = first + static_cast<i32>(consumer * 64);
+  const i32 own_first = share.first + static_cast<i32>(consumer * 64);
   if (thread_index() == 0) {
     rings.keys.make_barriers(1);
     rings.values.make_barriers(1);
     publish_transaction_barriers();
   }
   if (warpgroup > 0) {
-    fill<Q, 64, 128>(args, memory + consumer * k_queries_bytes, at, own_first, Q::may_copy(args), thread_index() % 128);
+    fill<Q, 64, 128>(args, memory + consumer * k_queries_bytes, share.at, own_first, Q::may_copy(args),
+                     thread_index() % 128);
     commit_copies();
   }
-  find_live<true>(args, at, first, k_key_tiles, live);
+  share.find_live(args, live);
   if (warpgroup == 0) {
     shrink_registers<k_consumers == 3 ? 32 : 24>();
-    if (thread_index() == 0) produce(args, rings, at, live);
+    if (thread_index() == 0) produce(args, rings, share, live);
   } else {
     grow_registers<k_consumers == 3 ? 160 : 240>();
     wait_copies<0>();
     fence_shared_for_tma();
     part_barrier(k_own_barriers + consumer, 128);  // the queries are there for the warpgroup's products
-    Consumer{args, rings, at, own_first, consumer, shared_address(memory) + consumer * k_queries_bytes}.run(live);
+    Consumer{args, rings, share, own_first, consumer, shared_address(memory) + consumer * k_queries_bytes}.run(live);
   }
 }
 

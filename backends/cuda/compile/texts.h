@@ -14,6 +14,7 @@ extern const std::string_view gemm_simple_text;
 extern const std::string_view gemm_mma_text;
 extern const std::string_view gemm_wgmma_text;
 extern const std::string_view attention_common_text;
+extern const std::string_view attention_combine_text;
 extern const std::string_view attention_simple_text;
 extern const std::string_view attention_simple_tiles_text;
 extern const std::string_view attention_tiles_text;

@@ -48,6 +48,10 @@ inline std::vector<NamedSpec> chosen_attention() {
                                  .dtype = dtype});
     add("few_queries" + suffix,
         {.batch = 4, .heads = 32, .kv_heads = 8, .q_len = 1, .k_len = 2049, .head_dim = 128, .dtype = dtype});
+    add("few_queries_deep" + suffix,
+        {.heads = 32, .kv_heads = 8, .q_len = 16, .k_len = 8192, .head_dim = 256, .causal = true, .dtype = dtype});
+    add("few_queries_window" + suffix,
+        {.heads = 8, .kv_heads = 8, .q_len = 16, .k_len = 4096, .head_dim = 96, .dtype = dtype, .window = 1000});
   }
   add("f64", {.heads = 2, .kv_heads = 2, .q_len = 100, .k_len = 100, .head_dim = 256, .dtype = DType::f64});
   return specs;

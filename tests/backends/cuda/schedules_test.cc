@@ -2,6 +2,8 @@
 // no compiler: it looks at sources.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "backends/cuda/compile/attention_schedule.h"
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/compile/gemm_schedule.h"
@@ -126,6 +128,77 @@ TEST(CudaSchedules, of_attention_that_the_spec_has_no_kernel_for_are_refused_wit
   odd.head_dim = 100;
   strided.strided = true;
   for (const auto& other : {few, odd, strided}) expect_refused(AttentionBuilder(other).forward(), listed, not_here);
+}
+
+TEST(CudaSchedules, of_attention_have_keys_in_parts_where_blocks_are_fewer_than_multiprocessors) {
+  const auto first_on = [](conformance::AttentionCase c, uint32_t cores) {
+    const KernelSpec spec = conformance::AttentionBuilder(c).forward();
+    return ranked_schedules(attention_problem_of(spec), k_hopper_row, {.cores = cores}).front();
+  };
+  conformance::AttentionCase few{.heads = 32, .kv_heads = 8, .q_len = 1, .k_len = 8192, .head_dim = 128};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    few.dtype = dtype;
+    few.batch = 1;
+    EXPECT_GE(first_on(few, 132).parts, 16u) << to_string(dtype);
+    few.batch = 8;
+    EXPECT_EQ(first_on(few, 4).parts, 1u) << to_string(dtype);
+    const uint32_t of_many_places = first_on(few, 132).parts;
+    EXPECT_TRUE(of_many_places > 1 && of_many_places < 16) << of_many_places;
+  }
+  few.k_len = 256;
+  EXPECT_EQ(first_on(few, 132).parts, 1u) << "another launch takes longer";
+  few.batch = 1, few.q_len = 16, few.k_len = 8192;
+  EXPECT_EQ(first_on(few, 132).kind, AttentionSchedule::Kind::wgmma);
+  EXPECT_EQ(first_on(few, 132).parts, 16u);
+  const KernelSpec gradient = conformance::AttentionBuilder(few).backward();
+  for (const auto& schedule : ranked_schedules(attention_problem_of(gradient), k_hopper_row, {.cores = 132})) {
+    EXPECT_EQ(schedule.parts, 1u) << schedule.describe();
+  }
+}
+
+TEST(CudaSchedules, of_every_kind_of_attention_with_keys_in_parts_are_first_in_the_conformance_suite) {
+  std::set<std::string_view> kinds;
+  for (conformance::AttentionCase c : conformance::attention_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      c.dtype = dtype;
+      const KernelSpec spec = conformance::AttentionBuilder(c).forward();
+      const AttentionProblem problem = attention_problem_of(spec);
+      const AttentionSchedule first = ranked_schedules(problem, k_hopper_row, default_machine(k_hopper_row)).front();
+      if (first.parts > 1) kinds.insert(implementation_of(problem, first.kind)->name);
+    }
+  }
+  EXPECT_EQ(kinds, (std::set<std::string_view>{"mma", "simple", "wgmma"}));
+}
+
+TEST(CudaSchedules, of_attention_that_leave_parts_launch_what_combines_them_in_each_alternative) {
+  conformance::AttentionCase c{.heads = 32, .kv_heads = 8, .q_len = 16, .k_len = 8192, .head_dim = 128};
+  c.dtype = DType::bf16;
+  const KernelSpec spec = conformance::AttentionBuilder(c).forward();
+  const AttentionSchedule best = ranked_schedules(attention_problem_of(spec), k_hopper_row, {.cores = 132}).front();
+  const auto source = CudaCompileBackend::source(spec, to_schedule(best), k_hopper);
+  ASSERT_TRUE(source.ok()) << source.status().to_string();
+  ASSERT_EQ(source->kernels.size(), 4u);  // the best, the best for any address
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(source->kernels[i].record.is_followed, i % 2 == 0);
+    EXPECT_EQ(source->kernels[i].record.entry.ends_with("_combine"), i % 2 == 1) << source->kernels[i].record.entry;
+  }
+  ASSERT_EQ(source->workspace_parts.size(), 1u);
+  EXPECT_GE(source->workspace_parts.front(), best.workspace_elements(attention_problem_of(spec)) * 4);
+}
+
+TEST(CudaSchedules, of_attention_in_parts_that_keys_do_not_have_are_refused) {
+  using AttentionKind = AttentionSchedule::Kind;
+  const std::string_view why = "not so many parts of keys";
+  conformance::AttentionCase c{.heads = 4, .kv_heads = 2, .q_len = 3, .k_len = 300, .head_dim = 128};
+  const KernelSpec forward = conformance::AttentionBuilder(c).forward();
+  const auto bytes_for = [](uint32_t columns, uint32_t parts) {
+    return to_schedule(AttentionSchedule{AttentionKind::simple, 16, columns, 1, parts}).bytes;
+  };
+  EXPECT_TRUE(made(forward, bytes_for(32, 10)).ok());
+  for (const uint32_t parts : {0u, 11u, 1u << 31}) expect_refused(forward, bytes_for(32, parts), why);
+  expect_refused(conformance::AttentionBuilder(c).backward(), bytes_for(32, 2), why);
+  c.k_len = 1 << 16;
+  expect_refused(conformance::AttentionBuilder(c).forward(), bytes_for(16, 1000), why);
 }
 
 TEST(CudaSchedules, follow_what_moves_most_not_what_is_widest) {

@@ -30,16 +30,24 @@ using Kind = GemmSchedule::Kind;
 
 constexpr uint64_t k_seeds = 9;
 
-/// A kernel that the backend wrote, with data, and what it computes when nothing is wrong with it.
+/// A kernel that the backend wrote, with those that it is launched with, data, and what they compute when nothing is wrong
+/// with it.
 class Subject {
  public:
-  Subject(std::string name, const KernelSpec& spec, const Schedule& schedule, const std::string& target)
+  /// The first kernel of the launch's first alternative; or its last, which follows others.
+  enum class Which { first, last };
+  Subject(std::string name, const KernelSpec& spec, const Schedule& schedule, const std::string& target,
+          Which which = Which::first)
       : m_name(std::move(name)), m_spec(spec) {
     auto source = cuda::CudaCompileBackend::source(spec, schedule, {"cuda", target});
     EXPECT_TRUE(source.ok()) << m_name << ": " << source.status().to_string();
     if (!source.ok()) return;
-    m_source = source->kernels.front();
-    m_source.text = full_text(m_source);
+    m_launch = *source;
+    size_t last = 0;
+    while (m_launch.kernels[last].record.is_followed) ++last;
+    m_launch.kernels.resize(last + 1);
+    for (cuda::KernelSource& kernel : m_launch.kernels) kernel.text = full_text(kernel);
+    m_place = which == Which::last ? last : 0;
     std::mt19937_64 random(5);
     std::normal_distribution<double> normal(0, 1);
     for (const BufferSpec& buffer : spec.buffers) {
@@ -52,13 +60,15 @@ class Subject {
   }
 
   const std::string& name() const { return m_name; }
-  const std::string& text() const { return m_source.text; }
-  const cuda::KernelRecord& record() const { return m_source.record; }
+  const std::string& text() const { return m_launch.kernels[m_place].text; }
+  const cuda::KernelRecord& record() const { return m_launch.kernels[m_place].record; }
 
-  /// What is wrong with a kernel of this text, launched so: the machine's finding, or that its results are others.
-  /// Empty when nothing is. "the same code" when the change made none.
+  /// What is wrong with a kernel of this text, launched so in place of the subject: the machine's finding, or that results are
+  /// others. Empty when nothing is. "the same code" when the change made none.
   std::string judge(const std::string& text, const cuda::KernelRecord& record, uint64_t seeds) {
-    const auto kernel = EmulatedKernels::compile({{{text, record}}, {}}, m_spec.buffers);
+    cuda::LaunchSource launch = m_launch;
+    launch.kernels[m_place] = {text, record};
+    const auto kernel = EmulatedKernels::compile(launch, m_spec.buffers);
     if (!kernel.ok()) return "does not compile: " + kernel.status().message();
     for (uint64_t seed = 0; seed < seeds; ++seed) {
       auto buffers = m_inputs;
@@ -80,7 +90,8 @@ class Subject {
   };
   std::string m_name;
   KernelSpec m_spec;
-  cuda::KernelSource m_source;
+  cuda::LaunchSource m_launch;
+  size_t m_place = 0;  // of the subject in it
   std::vector<std::vector<Chunk>> m_inputs, m_expected;
 };
 
@@ -141,6 +152,32 @@ std::vector<Subject> subjects() {
   AttentionCase late{.q_len = 150, .k_len = 80, .head_dim = 72, .causal = true, .causal_offset = -70};
   late.dtype = DType::f16;
   add_attention("attention by wgmma", late, {k_wgmma, 64, 64, 2});
+  // Keys in parts: the last part without keys, without a whole tile; queries that have keys in some parts, and in none.
+  const auto add_parts = [&](const char* name, const AttentionCase& c, const AttentionSchedule& schedule) {
+    const KernelSpec spec = AttentionBuilder(c).forward();
+    result.emplace_back(name, spec, to_schedule(schedule), "sm_90a");
+    result.emplace_back("combination of parts", spec, to_schedule(schedule), "sm_90a", Subject::Which::last);
+  };
+  AttentionCase few{.heads = 4, .kv_heads = 2, .q_len = 9, .k_len = 150, .head_dim = 24, .value_dim = 40};
+  few.causal = true;
+  few.causal_offset = 100;
+  few.bias = true;
+  add_parts("simple attention", few, {k_simple, 32, 16, 1, 4});
+  few.dtype = DType::bf16;
+  add_parts("attention by mma", few, {k_mma, 32, 16, 2, 4});
+  few.causal_offset = -2;
+  add_parts("attention by mma", few, {k_mma, 16, 32, 2, 2});
+  AttentionCase one{.batch = 2, .heads = 3, .q_len = 4, .k_len = 77, .head_dim = 16, .value_dim = 17};
+  add_parts("simple attention", one, {k_simple, 16, 16, 1, 3});
+  one.q_len = 1;
+  one.dtype = DType::f16;
+  add_parts("attention by mma", one, {k_mma, 16, 16, 2, 5});
+  AttentionCase many{.heads = 4, .kv_heads = 2, .q_len = 25, .k_len = 330, .head_dim = 24, .value_dim = 40};
+  many.dtype = DType::bf16;
+  many.causal = true;
+  many.causal_offset = 190;
+  many.bias = true;
+  add_parts("attention by wgmma", many, {k_wgmma, 64, 64, 2, 3});
   return result;
 }
 
@@ -178,8 +215,8 @@ const std::set<Planted> k_harmless = {
     {"sums of columns", "a missing barrier of the block", 5},    // frees scratch that nothing uses again
     {"attention by wgmma", "a stage released early",
      2},  // the producer is held up by the values before, released later
-    {"gradients of attention by wgmma", "a mask of the depth off by one", 5},  // rows are whole pieces
-    {"gradients of attention by wgmma", "a mask of the depth off by one", 6},
+    {"gradients of attention by wgmma", "a mask of the depth off by one", 6},  // rows are whole pieces
+    {"gradients of attention by wgmma", "a mask of the depth off by one", 7},
     // Of rows, these are past the end, and not stored; the data's logsumexps are all numbers.
     {"gradients of attention by wgmma", "a query without keys taken for one that has some", 1},
 };
@@ -213,6 +250,19 @@ TEST(PlantedMistakes, each_is_found) {
     EXPECT_EQ(finding.empty(), k_harmless.contains(planted)) << planted.kernel << ": " << planted.mistake;
   }
   for (const Mistake& mistake : mistakes()) EXPECT_GT(found[mistake.name], 0) << mistake.name << " was never planted";
+}
+
+TEST(PlantedMistakes, parts_that_nobody_combines_are_found) {
+  size_t launches = 0;
+  for (Subject& subject : subjects()) {
+    if (!subject.record().is_followed) continue;
+    ASSERT_EQ(subject.judge(subject.text(), subject.record(), 1), "");
+    cuda::KernelRecord record = subject.record();
+    record.is_followed = false;
+    EXPECT_NE(subject.judge(subject.text(), record, 1), "") << subject.name();
+    ++launches;
+  }
+  EXPECT_GT(launches, 0u);
 }
 
 TEST(PlantedMistakes, boxes_without_the_swizzle_that_products_expect_are_found) {

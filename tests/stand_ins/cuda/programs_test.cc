@@ -23,6 +23,13 @@ constexpr const char* k_half_product = R"(graph(%a: {0}[130, 128], %b: {0}[128, 
 }}
 )";
 
+// One tile of queries, and so many keys that the multiprocessors of the device share them.
+constexpr const char* k_few_queries = R"(graph(%q: f32[1, 2, 2, 16], %k: f32[1, 1, 1500, 16], %v: f32[1, 1, 1500, 16]) {
+  %y, %lse = attention(%q, %k, %v, none) {causal = true, causal_offset = 1498, scale = 0.25}
+  return %y, %lse
+}
+)";
+
 constexpr const char* k_lookup = R"(graph(%table: f32[10, 33], %i: i64[7]) {
   %rows = index_select(%table, %i) {dim = 0}
   %y = sum(%rows) {dims = [1], keep_dims = false}
@@ -85,6 +92,10 @@ TEST_F(CudaPrograms, candidates_race_on_the_device_and_the_next_process_maps_the
   ASSERT_TRUE(mapped.ok()) << mapped.status().to_string();
   EXPECT_TRUE(mapped->program->is_tuned());
   testing::check_results(*client, *mapped->program, graph, 8e-3);
+}
+
+TEST_F(CudaPrograms, what_one_kernel_leaves_in_the_workspace_the_next_one_combines) {
+  expect_built_then_mapped("cuda", parse(k_few_queries));
 }
 
 TEST_F(CudaPrograms, what_was_made_without_the_device_is_not_compiled_again_where_it_is) {
