@@ -13,7 +13,7 @@
 namespace kiln::cuda {
 namespace {
 
-constexpr uint32_t k_most_choices = 4;
+constexpr uint32_t k_most_algorithms = 4;
 // As much as its documentation recommends on Hopper ("cublasSetWorkspace").
 constexpr uint64_t k_workspace_bytes = uint64_t{32} << 20;
 
@@ -177,20 +177,20 @@ class Epilogue {
 };
 
 /// The result's matrix, and which of m and n its rows and columns are along.
-struct Result {
+struct ProductResult {
   MatrixRecord matrix;
   GemmDim rows, columns;
   bool is_across = false;  // rows are along n
 };
 
-std::optional<Result> result_of(const KernelSpec& spec, const GemmDim& m, const GemmDim& n) {
+std::optional<ProductResult> result_of(const KernelSpec& spec, const GemmDim& m, const GemmDim& n) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   const Access& access = gemm.epilogue.accesses[gemm.stores.front().access];
   auto matrix = operand_of(spec, access, n, m);
   if (!matrix) return std::nullopt;
   const bool is_across = !matrix->is_transposed;
   matrix->is_transposed = false;
-  return Result{*matrix, is_across ? n : m, is_across ? m : n, is_across};
+  return ProductResult{*matrix, is_across ? n : m, is_across ? m : n, is_across};
 }
 
 }  // namespace
@@ -234,7 +234,7 @@ const Cublaslt* cublaslt_for(const KernelSpec& spec) {
 
 std::vector<Schedule> cublaslt_schedules() {
   std::vector<Schedule> schedules;
-  for (uint32_t place = 0; place < k_most_choices; ++place)
+  for (uint32_t place = 0; place < k_most_algorithms; ++place)
     schedules.push_back({encode_choices(CublasltChoice{place}), fmt::format("cublaslt choice {}", place + 1)});
   return schedules;
 }

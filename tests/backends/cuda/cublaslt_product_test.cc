@@ -99,6 +99,22 @@ TEST(CublasltProduct, has_a_bias_of_its_rows_and_gelu) {
   EXPECT_EQ(product.activation, k_gelu);
 }
 
+TEST(CublasltProduct, begins_where_its_accesses_do_and_has_a_bias_for_each_of_the_batch) {
+  KernelSpec spec = gemm({.batch = 2, .m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_columns_bias = true});
+  gemm_of(spec).a.accesses[0].offset = 8;
+  gemm_of(spec).epilogue.accesses[0].offset = 3;
+  gemm_of(spec).epilogue.accesses[1].offset = 5;
+  gemm_of(spec).epilogue.accesses[1].strides = {80, 0, 1};
+  for (BufferSpec& buffer : spec.buffers) buffer.elements += 100;
+  ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  const auto product = cublaslt_product_of(spec);
+  ASSERT_TRUE(product.has_value());
+  EXPECT_EQ(product->left.offset_bytes, 0u);
+  EXPECT_EQ(product->right.offset_bytes, 16u);
+  EXPECT_EQ(product->result.offset_bytes, 6u);
+  EXPECT_EQ(product->biases, (std::vector<ProductRecord::Bias>{{.buffer = 3, .offset_bytes = 10, .batch_stride = 80}}));
+}
+
 TEST(CublasltProduct, is_none_of_what_the_library_does_not_compute_as_it_stands) {
   const GemmCase linear{.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_columns_bias = true};
   EXPECT_TRUE(is_claimed(gemm(linear)));
