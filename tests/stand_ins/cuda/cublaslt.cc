@@ -287,7 +287,8 @@ KILN_EXPORT int cublasLtMatmulPreferenceSetAttribute(void* object, int attribute
 KILN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, void* c, void* d, void* wanted,
                                                int most, Proposal* proposals, int* count) {
   const auto& preference = as<Preference>(wanted);
-  if (!fits(as<Operation>(operation), as<Layout>(a), as<Layout>(b), as<Layout>(d)) || c != d) return k_not_supported;
+  // What is not supported may be passed over; what nobody may ask for is to be seen.
+  if (!fits(as<Operation>(operation), as<Layout>(a), as<Layout>(b), as<Layout>(d)) || c != d) return k_invalid_value;
   const bool is_wide = as<Operation>(operation).compute == 70;
   *count = 0;
   for (const uint64_t parts : {1, 2}) {
