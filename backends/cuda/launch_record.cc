@@ -13,7 +13,7 @@ namespace kiln::cuda {
 namespace {
 
 constexpr uint32_t k_magic = 0x6475636b;  // "kcud"
-constexpr uint32_t k_version = 3;         // bump with any change of the fields below
+constexpr uint32_t k_version = 4;         // bump with any change of the fields below
 constexpr size_t k_head_bytes = 12;
 constexpr uint64_t k_stored_alignment = 64;  // of cubins and plans
 constexpr uint64_t k_part_alignment = 128;
@@ -68,6 +68,33 @@ void visit_plan(Visitor& visitor, Plan& plan) {
   visitor.field(plan.text_bytes);
 }
 
+template <typename Visitor, typename Matrix>
+void visit_matrix(Visitor& visitor, Matrix& matrix) {
+  visitor.field(matrix.buffer);
+  visitor.field(matrix.dtype);
+  visitor.field(matrix.offset_bytes);
+  visitor.field(matrix.rows);
+  visitor.field(matrix.columns);
+  visitor.field(matrix.column_stride);
+  visitor.field(matrix.batch_stride);
+  visitor.field(matrix.is_transposed);
+}
+
+template <typename Visitor, typename Product>
+void visit_product(Visitor& visitor, Product& product) {
+  visitor.field(product.version);
+  visitor.field(product.place);
+  visitor.field(product.workspace_bytes);
+  visitor.field(product.batches);
+  for (auto* matrix : {&product.left, &product.right, &product.result}) visit_matrix(visitor, *matrix);
+  visitor.list(product.biases, [&](auto& bias) {
+    visitor.field(bias.buffer);
+    visitor.field(bias.offset_bytes);
+    visitor.field(bias.batch_stride);
+  });
+  visitor.field(product.activation);
+}
+
 template <typename Visitor, typename Record>
 void visit_record(Visitor& visitor, Record& record) {
   visitor.field(record.buffers);
@@ -75,6 +102,7 @@ void visit_record(Visitor& visitor, Record& record) {
   visitor.field(record.least_driver);
   visitor.list(record.kernels, [&](auto& kernel) { visit_kernel(visitor, kernel); });
   visitor.list(record.plans, [&](auto& plan) { visit_plan(visitor, plan); });
+  visitor.list(record.products, [&](auto& product) { visit_product(visitor, product); });
 }
 
 struct Writer {
@@ -155,6 +183,26 @@ bool has_place(const LaunchRecord& record, const PlanRecord& plan, const PlanTen
   return false;
 }
 
+/// Where it lies, and that its columns neither overlap nor are more than the library counts.
+bool is_matrix(const LaunchRecord& record, const MatrixRecord& matrix) {
+  constexpr uint64_t k_most = INT32_MAX;
+  const bool has_dtype = is_half(matrix.dtype) || matrix.dtype == DType::f32 || matrix.dtype == DType::f64;
+  const auto column_stride = static_cast<uint64_t>(matrix.column_stride);
+  return matrix.buffer < record.buffers && has_dtype && matrix.rows > 0 && matrix.rows <= k_most &&
+         matrix.columns > 0 && matrix.columns <= k_most && column_stride >= matrix.rows && column_stride <= k_most &&
+         matrix.batch_stride >= 0;
+}
+
+bool is_product(const LaunchRecord& record, const ProductRecord& product) {
+  const auto is_bias = [&](const ProductRecord::Bias& bias) {
+    return bias.buffer < record.buffers && bias.batch_stride >= 0;
+  };
+  return product.workspace_bytes <= limits::k_launch_workspace_bytes && product.batches > 0 &&
+         product.batches <= INT32_MAX && is_matrix(record, product.left) && is_matrix(record, product.right) &&
+         is_matrix(record, product.result) && !product.result.is_transposed && product.biases.size() <= 1 &&
+         std::ranges::all_of(product.biases, is_bias) && product.activation <= ProductRecord::Activation::gelu;
+}
+
 size_t pointer_bytes(const LaunchRecord& record) {
   return (record.buffers + record.workspace_parts.size() + 1) * sizeof(void*);
 }
@@ -170,6 +218,7 @@ uint64_t workspace_bytes(const LaunchRecord& record) {
   uint64_t bytes = 0;
   for (const uint64_t each : record.workspace_parts) bytes += round_up(each, k_part_alignment);
   for (const PlanRecord& plan : record.plans) bytes = std::max(bytes, plan.workspace_bytes);
+  for (const ProductRecord& product : record.products) bytes = std::max(bytes, product.workspace_bytes);
   return bytes;
 }
 
@@ -258,11 +307,14 @@ Expected<LaunchRecord> unpack(std::span<const uint8_t> code) {
       return damaged("a buffer that is not there");
     }
   }
-  if (record.plans.size() > 1) return damaged("more than one plan");
+  if (record.plans.size() + record.products.size() > 1) return damaged("more than one call of a library");
   for (const PlanRecord& plan : record.plans) {
     if (!is_within(code, plan.text_offset, plan.text_bytes)) return damaged("a plan is cut short");
     if (!std::ranges::all_of(plan.tensors, [&](const PlanTensor& tensor) { return has_place(record, plan, tensor); }))
       return damaged("a plan's tensor is nowhere");
+  }
+  for (const ProductRecord& product : record.products) {
+    if (!is_product(record, product)) return damaged("a product that no library computes");
   }
   return record;
 }

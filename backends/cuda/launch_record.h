@@ -79,8 +79,40 @@ struct PlanRecord {
   bool operator==(const PlanRecord&) const = default;
 };
 
-/// Alternatives that compute the same: a plan where there is one, and kernels, best first; the last one takes any
-/// address. Most are one kernel.
+/// A matrix of cuBLASLt's: its columns lie one after another, each in one piece.
+struct MatrixRecord {
+  uint32_t buffer = 0;
+  DType dtype = DType::f16;
+  uint64_t offset_bytes = 0;
+  uint64_t rows = 1, columns = 1;  // in memory
+  int64_t column_stride = 1;       // elements, at least a column's
+  int64_t batch_stride = 0;        // elements
+  bool is_transposed = false;      // the product is of its transpose
+  bool operator==(const MatrixRecord&) const = default;
+};
+
+/// A product as cuBLASLt is asked for it: result = left * right, then the bias added to each column, then the activation. It
+/// takes addresses of buffers that are multiples of 16.
+struct ProductRecord {
+  enum class Activation : uint8_t { none = 0, gelu = 1 };  // gelu: its tanh form
+  struct Bias {                                            // an element for each row of the result, of its dtype
+    uint32_t buffer = 0;
+    uint64_t offset_bytes = 0;
+    int64_t batch_stride = 0;  // elements
+    bool operator==(const Bias&) const = default;
+  };
+  uint64_t version = 0;          // of the library that it was judged with: 131000
+  uint32_t place = 0;            // of the algorithm among those that the library proposes on the device
+  uint64_t workspace_bytes = 0;  // as much as the algorithm may take
+  uint32_t batches = 1;
+  MatrixRecord left, right, result;
+  std::vector<Bias> biases;  // at most one
+  Activation activation = Activation::none;
+  bool operator==(const ProductRecord&) const = default;
+};
+
+/// Alternatives that compute the same: a call of a vendor's library where there is one, a plan or a product, and kernels, best
+/// first; the last one takes any address. Most are one kernel.
 struct LaunchRecord {
   uint32_t buffers = 0;  // the spec's
   /// Bytes of the parts of the launch's workspace, which are buffers numbered after the spec's: what one kernel leaves for
@@ -88,7 +120,9 @@ struct LaunchRecord {
   std::vector<uint64_t> workspace_parts;
   uint32_t least_driver = 0;  // as cuDriverGetVersion counts: 13000
   std::vector<KernelRecord> kernels;
-  std::vector<PlanRecord> plans;  // at most one
+  // At most one of both.
+  std::vector<PlanRecord> plans;
+  std::vector<ProductRecord> products;
   bool operator==(const LaunchRecord&) const = default;
 };
 

@@ -1,5 +1,7 @@
 #include "backends/cuda/libraries.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -54,6 +56,17 @@ void add_first_python_in_path(SearchPath& search) {
   }
 }
 
+/// The file of a library that this process has; empty where it has none of that name.
+fs::path loaded_file(const std::string& name) {
+  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return {};
+  link_map* map = nullptr;
+  const bool is_known = dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr;
+  const fs::path file = is_known ? map->l_name : "";
+  dlclose(handle);
+  return file;
+}
+
 }  // namespace
 
 SearchPath search_path() {
@@ -69,6 +82,16 @@ SearchPath search_path() {
         search.folders.push_back({root + folder, "cuda folder"});
     }
   }
+  return search;
+}
+
+SearchPath search_path_of_process(const std::vector<std::string>& names) {
+  SearchPath search;
+  for (const std::string& name : names) {
+    const fs::path file = loaded_file(name);
+    if (!file.empty()) search.folders.push_back({file.parent_path(), "this process"});
+  }
+  for (SearchPath::Folder& folder : search_path().folders) search.folders.push_back(std::move(folder));
   return search;
 }
 

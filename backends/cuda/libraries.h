@@ -8,4 +8,7 @@ namespace kiln::cuda {
 /// VIRTUAL_ENV, and where none is configured of the first python in PATH; CUDA_HOME, CUDA_PATH and /usr/local/cuda.
 SearchPath search_path();
 
+/// The same, and ahead of all else the folder of a library that this process has already, under one of these names.
+SearchPath search_path_of_process(const std::vector<std::string>& names);
+
 }  // namespace kiln::cuda

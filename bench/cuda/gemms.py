@@ -1,4 +1,5 @@
-"""Are our bf16 gemms as fast as cuBLAS through torch? Fifteen shapes, all candidates of ours, alternating.
+"""Are our bf16 gemms as fast as cuBLAS through torch? Fifteen shapes, all candidates of ours, cuBLASLt's algorithms among
+them by their schedules' names, alternating.
 
 python gemms.py OUT.json. Operands are uniform in [-1, 1]: zeros would draw less power and run faster. Every candidate is
 held against an f32 product of the same operands first; one that is wrong is listed, never timed.

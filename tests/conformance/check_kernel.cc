@@ -275,6 +275,8 @@ std::string check_kernel(const BackendUnderTest& backend, const KernelSpec& spec
     if (!backend.host_runs()) continue;
     const SealedCode code(image->code);
     const auto executable = backend.device->load_whole(*image, code.bytes());
+    // And some say it where they find the device.
+    if (executable.status().code() == StatusCode::unimplemented) continue;
     EXPECT_TRUE(executable.ok()) << executable.status().to_string();
     if (!executable.ok()) return {};
     Buffers got = copy();

@@ -20,9 +20,50 @@ struct GemmCase {
   bool a_transposed = false, b_transposed = false;
   bool with_bias = false;                      // and an activation, in the epilogue
   std::optional<DType> stored = std::nullopt;  // another dtype than the operands'
+  bool c_transposed = false;
+  bool b_is_shared = false;        // by all of the batch
+  int64_t padding = 0;             // elements between rows, or columns where those lie in one piece
+  bool with_columns_bias = false;  // an element for each column, of the result's dtype
+  bool with_gelu = false;          // in its tanh form
 };
 
-/// C[b, m, n] = tanh(A @ B + bias[n]) or A @ B.
+/// tanh(x + bias[n]), or, as linear layers have it, x or gelu(x), x with a bias of the result's dtype or without.
+class GemmEpilogue {
+ public:
+  GemmEpilogue(KernelSpec& spec, Body& body, DType wide) : m_spec(spec), m_body(body), m_wide(wide) {}
+
+  ExprId accumulator() { return add({ScalarOp::accumulator, m_wide}); }
+  ExprId plus_bias(ExprId value, DType dtype, int64_t n, std::vector<int64_t> strides) {
+    m_body.accesses.push_back(access(static_cast<uint32_t>(m_spec.buffers.size()), std::move(strides)));
+    m_spec.buffers.push_back({dtype, n, BufferRole::input});
+    const ExprId bias = add(load(dtype, static_cast<uint32_t>(m_body.accesses.size() - 1)));
+    return binary(ScalarOp::add, value, cast(bias, m_wide));
+  }
+  ExprId gelu(ExprId x) {
+    const ExprId cube = binary(ScalarOp::mul, binary(ScalarOp::mul, x, x), x);
+    const ExprId inner = binary(ScalarOp::add, x, binary(ScalarOp::mul, cube, number(0.044715)));
+    const ExprId bend = tanh(binary(ScalarOp::mul, inner, number(0.7978845608028654)));
+    return binary(ScalarOp::mul, binary(ScalarOp::mul, x, number(0.5)), binary(ScalarOp::add, bend, number(1)));
+  }
+  ExprId tanh(ExprId x) { return add({ScalarOp::tanh, m_wide, {x, k_no_expr, k_no_expr}}); }
+  ExprId cast(ExprId x, DType dtype) {
+    return m_body.exprs[x].dtype == dtype ? x : add({ScalarOp::cast, dtype, {x, k_no_expr, k_no_expr}});
+  }
+
+ private:
+  ExprId add(ScalarNode node) {
+    m_body.exprs.push_back(node);
+    return static_cast<ExprId>(m_body.exprs.size() - 1);
+  }
+  ExprId binary(ScalarOp op, ExprId x, ExprId y) { return add({op, m_wide, {x, y, k_no_expr}}); }
+  ExprId number(double value) { return add({.op = ScalarOp::constant, .dtype = m_wide, .immediate = value}); }
+
+  KernelSpec& m_spec;
+  Body& m_body;
+  DType m_wide;
+};
+
+/// C[b, m, n] = A @ B, and what follows it.
 inline KernelSpec gemm(const GemmCase& c) {
   KernelSpec spec;
   GemmSpec kernel;
@@ -31,38 +72,36 @@ inline KernelSpec gemm(const GemmCase& c) {
   kernel.k = c.k;
   kernel.dtype = c.dtype;
   const DType stored = c.stored.value_or(c.dtype);
-  const bool batched = c.batch > 1;
-  if (batched) kernel.batch = {c.batch};
-  const auto strides = [&](int64_t batch_stride, int64_t row, int64_t column) {
-    return batched ? std::vector<int64_t>{batch_stride, row, column} : std::vector<int64_t>{row, column};
+  if (c.batch > 1) kernel.batch = {c.batch};
+  const auto elements = [&](int64_t rows, int64_t columns, bool transposed) {
+    return transposed ? columns * (rows + c.padding) : rows * (columns + c.padding);
   };
-  spec.buffers = {{c.dtype, c.batch * c.m * c.k, BufferRole::input},
-                  {c.dtype, c.batch * c.k * c.n, BufferRole::input},
-                  {stored, c.batch * c.m * c.n, BufferRole::output}};
-  kernel.a.accesses = {access(0, c.a_transposed ? strides(c.m * c.k, 1, c.m) : strides(c.m * c.k, c.k, 1))};
+  const auto strides = [&](int64_t batch_stride, int64_t row, int64_t column) {
+    return c.batch > 1 ? std::vector<int64_t>{batch_stride, row, column} : std::vector<int64_t>{row, column};
+  };
+  const auto matrix = [&](uint32_t buffer, int64_t rows, int64_t columns, bool transposed, bool is_shared = false) {
+    const int64_t batch_stride = is_shared ? 0 : elements(rows, columns, transposed);
+    return access(buffer, transposed ? strides(batch_stride, 1, rows + c.padding)
+                                     : strides(batch_stride, columns + c.padding, 1));
+  };
+  spec.buffers = {{c.dtype, c.batch * elements(c.m, c.k, c.a_transposed), BufferRole::input},
+                  {c.dtype, (c.b_is_shared ? 1 : c.batch) * elements(c.k, c.n, c.b_transposed), BufferRole::input},
+                  {stored, c.batch * elements(c.m, c.n, c.c_transposed), BufferRole::output}};
+  kernel.a.accesses = {matrix(0, c.m, c.k, c.a_transposed)};
   kernel.a.exprs = {load(c.dtype, 0)};
   kernel.a_value = 0;
-  kernel.b.accesses = {access(1, c.b_transposed ? strides(c.k * c.n, 1, c.k) : strides(c.k * c.n, c.n, 1))};
+  kernel.b.accesses = {matrix(1, c.k, c.n, c.b_transposed, c.b_is_shared)};
   kernel.b.exprs = {load(c.dtype, 0)};
   kernel.b_value = 0;
 
   const DType wide = accumulator_of(c.dtype);
-  auto& exprs = kernel.epilogue.exprs;
-  exprs.push_back({ScalarOp::accumulator, wide});
-  kernel.epilogue.accesses = {access(2, strides(c.m * c.n, c.n, 1))};
-  if (c.with_bias) {
-    spec.buffers.push_back({wide, c.n, BufferRole::input});
-    kernel.epilogue.accesses.push_back(access(3, strides(0, 0, 1)));
-    exprs.push_back(load(wide, 1));
-    exprs.push_back({ScalarOp::add, wide, {0, 1, k_no_expr}});
-    exprs.push_back({ScalarOp::tanh, wide, {2, k_no_expr, k_no_expr}});
-  }
-  auto result = static_cast<ExprId>(exprs.size() - 1);
-  if (wide != stored) {
-    exprs.push_back({ScalarOp::cast, stored, {result, k_no_expr, k_no_expr}});
-    ++result;
-  }
-  kernel.stores = {{result, 0, StoreMode::assign}};
+  kernel.epilogue.accesses = {matrix(2, c.m, c.n, c.c_transposed)};
+  GemmEpilogue epilogue(spec, kernel.epilogue, wide);
+  ExprId value = epilogue.accumulator();
+  if (c.with_bias) value = epilogue.tanh(epilogue.plus_bias(value, wide, c.n, strides(0, 0, 1)));
+  if (c.with_columns_bias) value = epilogue.plus_bias(value, stored, c.n, strides(0, 0, 1));
+  if (c.with_gelu) value = epilogue.gelu(value);
+  kernel.stores = {{epilogue.cast(value, stored), 0, StoreMode::assign}};
   spec.kernel = kernel;
   return spec;
 }

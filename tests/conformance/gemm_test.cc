@@ -81,6 +81,45 @@ TEST_P(GemmDtype, half_precisions_of_nothing_and_of_special_values) {
     check({.m = 72, .n = 40, .k = 8, .dtype = dtype, .b_transposed = true}, {.special_values = true});
   }
 }
+/// As linear layers have them.
+TEST_P(GemmDtype, a_bias_for_each_column_and_gelu) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::f64}) {
+    for (const bool gelu : {false, true}) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + (gelu ? " gelu" : ""));
+      check({.m = 40,
+             .n = 72,
+             .k = 64,
+             .dtype = dtype,
+             .b_transposed = true,
+             .with_columns_bias = true,
+             .with_gelu = gelu});
+      if (HasFailure()) return;
+    }
+  }
+  check({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::bf16, .with_gelu = true});
+  check({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::bf16, .stored = DType::f32, .with_columns_bias = true});
+}
+TEST_P(GemmDtype, matrices_lie_in_rows_or_columns_with_gaps_and_are_shared) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + (transposed ? " t" : " n"));
+      check({.batch = 3,
+             .m = 40,
+             .n = 56,
+             .k = 48,
+             .dtype = dtype,
+             .a_transposed = transposed,
+             .c_transposed = transposed,
+             .b_is_shared = true,
+             .padding = 8});
+      check(
+          {.m = 40, .n = 24, .k = 56, .dtype = dtype, .b_transposed = transposed, .c_transposed = true, .padding = 3});
+      check({.m = 1, .n = 56, .k = 48, .dtype = dtype, .a_transposed = transposed});
+      check({.m = 40, .n = 1, .k = 48, .dtype = dtype, .b_transposed = transposed});
+      if (HasFailure()) return;
+    }
+  }
+}
 TEST_P(GemmDtype, i8) {
   for (const std::optional<DType> stored : {std::optional<DType>(), std::optional(DType::i32)}) {
     for (const bool b : {false, true}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/compile/attention.h"
+#include "backends/cuda/compile/cublaslt_gemm.h"
 #include "backends/cuda/compile/cudnn_attention.h"
 #include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
@@ -72,7 +73,9 @@ std::string CudaCompileBackend::toolchain() const { return nvrtc().ok() ? nvrtc(
 
 std::string CudaCompileBackend::toolchain_of(const KernelSpec& spec, const Target& target) const {
   const CudaTarget* cuda = target.backend == name() ? find_cuda_target(target.name) : nullptr;
-  const Cudnn* cudnn = cuda == nullptr || !is_attention(spec) ? nullptr : cudnn_for(attention_problem_of(spec), *cuda);
+  if (cuda == nullptr) return toolchain();
+  if (const Cublaslt* cublaslt = cublaslt_for(spec)) return fmt::format("{}, {}", toolchain(), cublaslt->identity());
+  const Cudnn* cudnn = is_attention(spec) ? cudnn_for(attention_problem_of(spec), *cuda) : nullptr;
   return cudnn == nullptr ? toolchain() : fmt::format("{}, {}", toolchain(), cudnn->identity());
 }
 
@@ -115,6 +118,10 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
     KILN_ASSIGN_OR_RETURN(CudnnPlan plan, cudnn_plan(attention_problem_of(spec), *choice, *cuda));
     record.plans.push_back(std::move(plan.record));
     plan_texts.push_back(std::move(plan.text));
+  }
+  if (const auto choice = cublaslt_choice_of(schedule.bytes)) {
+    KILN_ASSIGN_OR_RETURN(ProductRecord product, cublaslt_product(spec, *choice));
+    record.products.push_back(std::move(product));
   }
   for (size_t i = 0; i < launch.kernels.size(); ++i) {
     KILN_ASSIGN_OR_RETURN(Compiled compiled, jobs[i].get());

@@ -15,7 +15,7 @@ class CudaCompileBackend : public CompileBackend {
   std::vector<Target> targets() const override;
   Machine default_machine(const Target& target) const override;
   std::string toolchain() const override;
-  /// Attention that cuDNN may compute is also of the cuDNN on this host.
+  /// What a library of the vendor's may compute is also of that library on this host: attention of cuDNN, products of cuBLASLt.
   std::string toolchain_of(const KernelSpec& spec, const Target& target) const override;
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "backends/cuda/compile/body_source.h"
+#include "backends/cuda/compile/cublaslt_gemm.h"
 #include "backends/cuda/compile/gemm_packing.h"
 #include "backends/cuda/compile/gemm_problem.h"
 #include "backends/cuda/compile/gemm_schedule.h"
@@ -255,6 +257,13 @@ Expected<LaunchSource> packed_source(const GemmProblem& problem, const GemmSched
   return source;
 }
 
+/// Of a library's choice, that of the kernels beside it.
+Expected<GemmSchedule> kernel_schedule_of(const Schedule& schedule, const GemmProblem& problem,
+                                          const CudaTarget& target) {
+  if (!cublaslt_choice_of(schedule.bytes)) return gemm_schedule_of(schedule.bytes, problem, target);
+  return ranked_schedules(problem, target, default_machine(target)).front();
+}
+
 }  // namespace
 
 Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
@@ -276,13 +285,15 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& 
   std::vector<Schedule> schedules;
   for (const auto& schedule : ranked_schedules(problem_of(spec), target, machine)) {
     schedules.push_back(to_schedule(schedule));
+    if (schedules.size() > 1 || cublaslt_for(spec) == nullptr) continue;
+    std::ranges::copy(cublaslt_schedules(), std::back_inserter(schedules));
   }
   return schedules;
 }
 
 Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {
   const GemmProblem problem = problem_of(spec);
-  KILN_ASSIGN_OR_RETURN(const GemmSchedule choices, gemm_schedule_of(schedule.bytes, problem, target));
+  KILN_ASSIGN_OR_RETURN(const GemmSchedule choices, kernel_schedule_of(schedule, problem, target));
   if (choices.kind == Kind::packed_wgmma) return packed_source(problem, choices, target);
   LaunchSource source{{source_of(problem, choices)}, {}};
   if (!implementation_of(choices).takes_any_address) {

@@ -10,21 +10,6 @@ namespace {
 
 constexpr int64_t k_step_bytes = 16;
 
-/// The stride of the flattened batch, or -1 where the batch dims lie at no common one.
-int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch) {
-  int64_t stride = -1, inner = 1;
-  for (size_t d = batch.size(); d-- > 0;) {
-    if (batch[d] == 1) continue;
-    if (stride == -1) {
-      stride = access.strides[d];
-    } else if (access.strides[d] != stride * inner) {
-      return -1;
-    }
-    inner *= batch[d];
-  }
-  return stride == -1 ? 0 : stride;
-}
-
 void look_at_access(GemmOperand& operand, const GemmSpec& gemm, const ScalarNode& load, int64_t k) {
   const Access& access = operand.body->accesses[load.slot];
   const int64_t step = k_step_bytes / static_cast<int64_t>(size_of(gemm.dtype));
@@ -66,6 +51,20 @@ GemmOperand operand_of(const GemmSpec& gemm, const Body& body, ExprId value, siz
 }
 
 }  // namespace
+
+int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch) {
+  int64_t stride = -1, inner = 1;
+  for (size_t d = batch.size(); d-- > 0;) {
+    if (batch[d] == 1) continue;
+    if (stride == -1) {
+      stride = access.strides[d];
+    } else if (access.strides[d] != stride * inner) {
+      return -1;
+    }
+    inner *= batch[d];
+  }
+  return stride == -1 ? 0 : stride;
+}
 
 GemmProblem problem_of(const KernelSpec& spec) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);

@@ -37,4 +37,7 @@ struct GemmProblem {
 
 GemmProblem problem_of(const KernelSpec& spec);
 
+/// The stride of the flattened batch, or -1 where the batch dims lie at no common one.
+int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch);
+
 }  // namespace kiln::cuda

@@ -2,9 +2,8 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <link.h>
 
-#include <filesystem>
+#include "backends/cuda/cublaslt/library.h"
 
 namespace kiln::cuda {
 namespace {
@@ -37,25 +36,12 @@ Status resolve(const Library& library, CudnnFunctions& api) {
   return library.resolve("cudnnBackendExecute", api.execute);
 }
 
-/// The folder of the cuDNN that this process has already; none where it has none.
-std::vector<SearchPath::Folder> loaded_folder() {
-  void* const handle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_NOLOAD);
-  if (handle == nullptr) return {};
-  link_map* map = nullptr;
-  const bool is_known = dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr;
-  const std::string path = is_known ? map->l_name : "";
-  dlclose(handle);
-  if (path.empty()) return {};
-  return {{std::filesystem::path(path).parent_path(), "this process"}};
-}
-
 /// It ends a process that has not this one as well.
 Status open_cublas(const SearchPath& search) {
-  const std::vector<std::string> names = {"libcublasLt.so.13", "libcublasLt.so.12"};
-  for (const std::string& name : names) {
+  for (const std::string& name : cublaslt_files()) {
     if (dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr) return {};
   }
-  const auto cublas = Library::open(search, names);
+  const auto cublas = Library::open(search, cublaslt_files());
   return cublas.ok() ? Status() : error(StatusCode::failed_precondition, "{}", cublas.status().message());
 }
 
@@ -90,11 +76,7 @@ StatusCode code_of(CudnnResult result) {
 }  // namespace
 
 const Expected<Cudnn>& Cudnn::of_process() {
-  static const Expected<Cudnn> cudnn = [] {
-    SearchPath search{loaded_folder()};
-    for (SearchPath::Folder& folder : search_path().folders) search.folders.push_back(std::move(folder));
-    return open(search);
-  }();
+  static const Expected<Cudnn> cudnn = open(search_path_of_process({"libcudnn.so.9"}));
   return cudnn;
 }
 

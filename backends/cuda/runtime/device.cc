@@ -76,10 +76,10 @@ class CudaDevice final : public Device {
   explicit CudaDevice(std::shared_ptr<const DeviceContext> context) : m_context(std::move(context)) {}
 
   Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) override {
-    return load(launch_data, code, PlanUse::optional);
+    return load(launch_data, code, CallUse::optional);
   }
   Expected<std::unique_ptr<Executable>> load_whole(const Image& launch_data, std::span<const uint8_t> code) override {
-    return load(launch_data, code, PlanUse::required);
+    return load(launch_data, code, CallUse::required);
   }
 
   Expected<void*> allocate(size_t bytes) override {
@@ -120,7 +120,7 @@ class CudaDevice final : public Device {
   bool asserts() const override { return true; }
 
  private:
-  Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code, PlanUse use) {
+  Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code, CallUse use) {
     KILN_ASSIGN_OR_RETURN(auto executable, load_executable(m_context, code, use));
     if (executable->workspace_bytes() != launch_data.workspace_bytes) {
       return error(StatusCode::data_loss, "cuda code: works in {} bytes, its artifact says {}",

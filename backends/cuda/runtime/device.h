@@ -33,14 +33,14 @@ class DeviceContext {
   uint32_t m_multiprocessors = 0;
 };
 
-/// Whether code may do without its plan: the kernels beside it compute the same.
-enum class PlanUse : bool { optional, required };
+/// Whether code may do without its call of a library: the kernels beside it compute the same.
+enum class CallUse : bool { optional, required };
 
-/// Loads the plan and the kernels of a launch record.
+/// Loads the library's call and the kernels of a launch record.
 /// Errors: failed_precondition for a driver that is too old or a device that cannot run them, data_loss for no such code; those
-/// of a plan that is required.
+/// of a call that is required.
 Expected<std::unique_ptr<Executable>> load_executable(std::shared_ptr<const DeviceContext> context,
-                                                      std::span<const uint8_t> code, PlanUse use);
+                                                      std::span<const uint8_t> code, CallUse use);
 
 Expected<std::unique_ptr<Device>> make_device(std::shared_ptr<const DeviceContext> context);
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/loaded_plan.h"
+#include "backends/cuda/runtime/library_call.h"
 
 namespace kiln::cuda {
 namespace {
@@ -36,8 +36,9 @@ struct LoadedKernel {
 
 class CudaExecutable final : public DeviceExecutable {
  public:
-  CudaExecutable(std::shared_ptr<const DeviceContext> context, LaunchRecord record)
-      : m_context(std::move(context)), m_record(std::move(record)) {}
+  /// `call`: the record's; null where it has none, or this host does not take it.
+  CudaExecutable(std::shared_ptr<const DeviceContext> context, LaunchRecord record, std::unique_ptr<LibraryCall> call)
+      : m_context(std::move(context)), m_record(std::move(record)), m_call(std::move(call)) {}
   ~CudaExecutable() override {
     const ContextScope scope(m_context->driver(), m_context->handle());
     for (const LoadedKernel& kernel : m_kernels) m_context->api().unload_module(kernel.module);
@@ -68,18 +69,11 @@ class CudaExecutable final : public DeviceExecutable {
     return {};
   }
 
-  Status load_plan(const Cudnn& cudnn, std::span<const uint8_t> code) {
-    const PlanRecord& plan = m_record.plans.front();
-    KILN_ASSIGN_OR_RETURN(m_plan,
-                          LoadedPlan::load(m_context, cudnn, plan, code.subspan(plan.text_offset, plan.text_bytes)));
-    return {};
-  }
-
   Status launch(Queue& queue, void* const* buffers, void* workspace, void* status,
                 std::span<const int64_t> extents) const override {
     const ContextScope scope(m_context->driver(), m_context->handle());
     KILN_RETURN_IF_ERROR(scope.status());
-    if (m_plan && m_plan->takes(buffers)) return m_plan->launch(stream_of(queue), buffers, workspace);
+    if (m_call && m_call->takes(buffers)) return m_call->launch(stream_of(queue), buffers, workspace);
     const std::vector<void*> pointers = argument_pointers(m_record, buffers, workspace, status);
     for (const KernelRecord& kernel : alternative_for(m_record, pointers.data())) {
       KILN_RETURN_IF_ERROR(launch(stream_of(queue), kernel, pointers, extents));
@@ -131,26 +125,23 @@ class CudaExecutable final : public DeviceExecutable {
   std::shared_ptr<const DeviceContext> m_context;
   LaunchRecord m_record;
   std::vector<LoadedKernel> m_kernels;
-  std::unique_ptr<LoadedPlan> m_plan;  // null where there is none, or this host does not take it
+  std::unique_ptr<LibraryCall> m_call;
 };
 
 }  // namespace
 
 Expected<std::unique_ptr<Executable>> load_executable(std::shared_ptr<const DeviceContext> context,
-                                                      std::span<const uint8_t> code, PlanUse use) {
+                                                      std::span<const uint8_t> code, CallUse use) {
   KILN_ASSIGN_OR_RETURN(LaunchRecord record, unpack(code));
   if (std::cmp_greater(record.least_driver, context->driver().version())) {
     return error(StatusCode::failed_precondition, "cuda: the code needs driver {}, this host has {}",
                  record.least_driver, context->driver().version());
   }
-  const bool has_plan = !record.plans.empty();
-  auto executable = std::make_unique<CudaExecutable>(std::move(context), std::move(record));
+  auto call = load_library_call(context, record, code);
+  if (!call.ok() && use == CallUse::required) return call.status();
+  auto executable = std::make_unique<CudaExecutable>(std::move(context), std::move(record),
+                                                     call.ok() ? std::move(call).value() : nullptr);
   KILN_RETURN_IF_ERROR(executable->load(code));
-  if (has_plan) {
-    const Expected<Cudnn>& cudnn = Cudnn::of_process();
-    const Status loaded = cudnn.ok() ? executable->load_plan(*cudnn, code) : cudnn.status();
-    if (!loaded.ok() && use == PlanUse::required) return loaded;
-  }
   return std::unique_ptr<Executable>(std::move(executable));
 }
 

@@ -8,8 +8,9 @@
 
 namespace kiln::cuda {
 
-Expected<std::unique_ptr<LoadedPlan>> LoadedPlan::load(std::shared_ptr<const DeviceContext> context, const Cudnn& cudnn,
-                                                       const PlanRecord& record, std::span<const uint8_t> text) {
+Expected<std::unique_ptr<LibraryCall>> LoadedPlan::load(std::shared_ptr<const DeviceContext> context,
+                                                        const Cudnn& cudnn, const PlanRecord& record,
+                                                        std::span<const uint8_t> text) {
   if (record.version != cudnn.version()) {
     return error(StatusCode::failed_precondition, "cudnn: a plan of version {}, this host has {}",
                  cudnn_version_text(record.version), cudnn_version_text(cudnn.version()));
@@ -22,7 +23,7 @@ Expected<std::unique_ptr<LoadedPlan>> LoadedPlan::load(std::shared_ptr<const Dev
   KILN_ASSIGN_OR_RETURN(CudnnObject plan,
                         load_plan(cudnn, loaded->m_handle, std::string(text.begin(), text.end()), driver));
   loaded->m_plan = std::make_unique<const CudnnObject>(std::move(plan));
-  return loaded;
+  return std::unique_ptr<LibraryCall>(std::move(loaded));
 }
 
 LoadedPlan::~LoadedPlan() {

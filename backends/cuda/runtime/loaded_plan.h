@@ -5,27 +5,23 @@
 #include <span>
 
 #include "backends/cuda/cudnn/object.h"
-#include "backends/cuda/launch_record.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/library_call.h"
 
 namespace kiln::cuda {
 
 /// A plan of cuDNN on a device.
-///
-/// Threading: any thread at once; launches come one after another.
-/// Errors: of load, failed_precondition where this host's cuDNN, driver or device cannot take the plan, not_found without cuDNN.
-class LoadedPlan {
+class LoadedPlan final : public LibraryCall {
  public:
   /// `text`: the plan's, in the code that the record is of.
-  static Expected<std::unique_ptr<LoadedPlan>> load(std::shared_ptr<const DeviceContext> context, const Cudnn& cudnn,
-                                                    const PlanRecord& record, std::span<const uint8_t> text);
-  ~LoadedPlan();
+  /// Errors: failed_precondition where this host's cuDNN, driver or device cannot take the plan.
+  static Expected<std::unique_ptr<LibraryCall>> load(std::shared_ptr<const DeviceContext> context, const Cudnn& cudnn,
+                                                     const PlanRecord& record, std::span<const uint8_t> text);
+  ~LoadedPlan() override;
   LoadedPlan(const LoadedPlan&) = delete;
   LoadedPlan& operator=(const LoadedPlan&) = delete;
 
-  /// Whether it takes such addresses.
-  bool takes(void* const* buffers) const;
-  Status launch(Stream stream, void* const* buffers, void* workspace) const;
+  bool takes(void* const* buffers) const override;
+  Status launch(Stream stream, void* const* buffers, void* workspace) const override;
 
  private:
   LoadedPlan(std::shared_ptr<const DeviceContext> context, const Cudnn& cudnn, const PlanRecord& record)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/cublaslt/library.h"
 #include "backends/cuda/cudnn/library.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/targets.h"
@@ -50,11 +51,12 @@ Discovery::Component compiler_component(const SearchPath& search) {
   return {"compiler", fmt::format("{} ({})", found->path, found->origin), true};
 }
 
-/// Nothing misses it: attention has kernels of ours.
-Discovery::Component library_component(const SearchPath& search) {
-  const auto found = find_file(search, {std::string(k_cudnn_file)});
-  if (!found) return {"cudnn", fmt::format("no {} in {} folders", k_cudnn_file, search.folders.size()), false};
-  return {"cudnn", fmt::format("{} ({})", found->path, found->origin), true};
+/// Nothing misses it: kernels of ours compute the same.
+Discovery::Component library_component(const SearchPath& search, const char* name,
+                                       const std::vector<std::string>& files) {
+  const auto found = find_file(search, files);
+  if (!found) return {name, fmt::format("no {} in {} folders", files.front(), search.folders.size()), false};
+  return {name, fmt::format("{} ({})", found->path, found->origin), true};
 }
 
 /// The driver's numbers of its devices, in its order, which is that of frameworks, too; fills the discovery's devices in
@@ -113,7 +115,8 @@ Found find(const SearchPath& search) {
     found.numbers = all_devices(*found.driver, found.discovery);
   }
   found.discovery.components.push_back(compiler_component(search));
-  found.discovery.components.push_back(library_component(search));
+  found.discovery.components.push_back(library_component(search, "cudnn", {std::string(k_cudnn_file)}));
+  found.discovery.components.push_back(library_component(search, "cublaslt", cublaslt_files()));
   return found;
 }
 

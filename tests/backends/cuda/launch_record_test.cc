@@ -79,6 +79,55 @@ TEST(LaunchRecord, a_plan_that_names_what_is_not_there_is_data_loss) {
   EXPECT_EQ(unpack(std::span(code).first(code.size() - 64)).status().code(), StatusCode::data_loss);
 }
 
+/// The same with a product before the kernels.
+LaunchRecord with_product() {
+  LaunchRecord record = sample();
+  ProductRecord product{.version = 131000, .place = 2, .workspace_bytes = 1024, .batches = 3};
+  product.left = {
+      .buffer = 1, .offset_bytes = 64, .rows = 16, .columns = 24, .column_stride = 20, .is_transposed = true};
+  product.right = {.buffer = 0, .rows = 16, .columns = 40, .column_stride = 16, .batch_stride = 640};
+  product.result = {
+      .buffer = 2, .dtype = DType::f32, .rows = 24, .columns = 40, .column_stride = 24, .batch_stride = 960};
+  product.biases = {{.buffer = 1, .offset_bytes = 8, .batch_stride = 24}};
+  product.activation = ProductRecord::Activation::gelu;
+  record.products = {product};
+  return record;
+}
+
+TEST(LaunchRecord, a_product_comes_back_as_it_was) {
+  const auto record = unpack(pack(with_product(), {{1, 2, 3}, {4}}));
+  ASSERT_TRUE(record.ok()) << record.status().to_string();
+  EXPECT_EQ(record->products, with_product().products);
+  EXPECT_EQ(workspace_bytes(*record), 1024u);
+}
+
+TEST(LaunchRecord, a_product_that_no_library_computes_is_data_loss) {
+  const auto refused = [](const auto& change) {
+    LaunchRecord record = with_product();
+    change(record.products[0]);
+    const auto unpacked = unpack(pack(record, {{1, 2, 3}, {4}}));
+    return !unpacked.ok() && unpacked.status().code() == StatusCode::data_loss;
+  };
+  EXPECT_FALSE(refused([](ProductRecord&) {}));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.left.buffer = 3; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.left.dtype = DType::i32; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.left.dtype = static_cast<DType>(200); }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.left.rows = 0; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.right.columns = uint64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.right.column_stride = 15; })) << "columns overlap";
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.right.column_stride = -16; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.right.batch_stride = -1; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.result.is_transposed = true; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.batches = 0; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.workspace_bytes = uint64_t{3} << 30; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.biases[0].buffer = 3; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.biases.push_back(p.biases[0]); }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.activation = static_cast<ProductRecord::Activation>(2); }));
+  LaunchRecord both = with_product();
+  both.plans = with_plan().plans;
+  EXPECT_EQ(unpack(pack(both, {{1, 2, 3}, {4}}, {"text"})).status().code(), StatusCode::data_loss);
+}
+
 TEST(LaunchRecord, code_cut_anywhere_is_data_loss) {
   const auto code = pack(sample(), {{1, 2, 3}, {4}});
   const auto whole = unpack(code);
@@ -92,7 +141,7 @@ TEST(LaunchRecord, code_cut_anywhere_is_data_loss) {
 }
 
 TEST(LaunchRecord, a_flipped_byte_never_names_bytes_outside_of_the_code) {
-  const auto code = pack(sample(), {{1, 2, 3}, {4}});
+  const auto code = pack(with_product(), {{1, 2, 3}, {4}});
   for (size_t at = 0; at < code.size(); ++at) {
     auto damaged = code;
     damaged[at] ^= 0xff;

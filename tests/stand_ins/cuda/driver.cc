@@ -240,6 +240,10 @@ KILN_EXPORT int cuCtxPopCurrent_v2(void** context) {
   *context = &s_context;
   return k_success;
 }
+KILN_EXPORT int cuCtxGetCurrent(void** context) {
+  *context = t_pushed < 1 ? nullptr : &s_context;
+  return k_success;
+}
 
 // Memory.
 
@@ -261,6 +265,15 @@ KILN_EXPORT int cuMemFree_v2(uint64_t address) {
   finish(nullptr, true);  // as the driver does
   if (s_memory.erase(address) == 0) return k_invalid_value;
   std::free(pointer_of(address));
+  return k_success;
+}
+KILN_EXPORT int cuMemGetAddressRange_v2(uint64_t* first, size_t* bytes, uint64_t address) {
+  const std::lock_guard lock(s_mutex);
+  if (t_pushed < 1) return k_invalid_context;
+  const auto holder = holder_of(address, 1);
+  if (holder == s_memory.end() && !has_system_memory()) return k_not_found;
+  *first = holder == s_memory.end() ? 0 : holder->first;
+  *bytes = holder == s_memory.end() ? SIZE_MAX : holder->second;
   return k_success;
 }
 KILN_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
@@ -296,6 +309,13 @@ KILN_EXPORT int cuStreamSynchronize(void* stream) {
   const std::lock_guard lock(s_mutex);
   const int refused = s_captures.contains(stream) ? ready_uncaptured() : ready();
   return refused == k_success ? finish(stream, false) : refused;
+}
+/// For the vendor's libraries, which have no kernels here.
+KILN_EXPORT int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
+  return put(stream, [=]() -> std::string {
+    function(data);
+    return {};
+  });
 }
 
 // Events.

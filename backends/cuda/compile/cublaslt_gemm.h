@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cuda/cublaslt/library.h"
+#include "backends/cuda/launch_record.h"
+#include "backends/cuda/targets.h"
+
+/// Products by cuBLASLt, beside the kernels of gemm_schedule.h: the specs that it computes as they stand.
+namespace kiln::cuda {
+
+/// One of the algorithms that cuBLASLt proposes where the code is loaded, by its place in their order.
+struct CublasltChoice {
+  static constexpr uint32_t k_version = 1;
+  static constexpr std::string_view k_implementation = "cublaslt";
+  uint32_t place = 0;
+  static auto fields(auto& choice) { return std::tie(choice.place); }
+};
+
+/// The spec as the library is asked for it, without its version and a place: operands of f16, bf16, f32 or f64 that are loaded
+/// as they are, in rows or columns; results stored once, in rows or columns, as the operands' dtype or, of halves, f32; what
+/// follows the product nothing, a bias, of halves GELU in its tanh form, or both. Else nothing.
+std::optional<ProductRecord> cublaslt_product_of(const KernelSpec& spec);
+
+/// cuBLASLt, where this host has it and it computes the spec. Else null.
+const Cublaslt* cublaslt_for(const KernelSpec& spec);
+
+/// What it may propose for such a spec, best first; named before any device is asked.
+std::vector<Schedule> cublaslt_schedules();
+/// The choice that the bytes are; nullopt for those of another implementation.
+std::optional<CublasltChoice> cublaslt_choice_of(std::span<const uint8_t> bytes);
+
+/// What stands in the image for it.
+/// Errors: failed_precondition where there is no cuBLASLt, or not for such a product.
+Expected<ProductRecord> cublaslt_product(const KernelSpec& spec, const CublasltChoice& choice);
+
+}  // namespace kiln::cuda

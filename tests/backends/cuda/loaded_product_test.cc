@@ -1,0 +1,234 @@
+// What becomes of a product in an image where it is loaded and launched: with a driver and a cuBLASLt in host memory that
+// record it.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backends/cuda/cublaslt/library.h"
+#include "backends/cuda/launch_record.h"
+#include "backends/cuda/runtime/runtime.h"
+#include "tests/backends/cuda/fake_launch.h"
+#include "tests/backends/cuda/fake_product_launch.h"
+
+namespace kiln::cuda {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint64_t k_workspace_bytes = 4096;
+const Image k_image{.workspace_bytes = k_workspace_bytes};
+
+/// Of fake_cublaslt.c.
+enum Lie { k_honest, k_sums_in_halves, k_reduces_rounded, k_takes_more, k_is_none };
+
+/// gelu(transposed left * right + bias) in three batches: 24 x 40 of 16.
+ProductRecord product() {
+  ProductRecord record{.version = 130101, .workspace_bytes = k_workspace_bytes, .batches = 3};
+  record.left = {.buffer = 1,
+                 .dtype = DType::bf16,
+                 .offset_bytes = 32,
+                 .rows = 16,
+                 .columns = 24,
+                 .column_stride = 20,
+                 .batch_stride = 0,
+                 .is_transposed = true};
+  record.right = {
+      .buffer = 0, .dtype = DType::bf16, .rows = 16, .columns = 40, .column_stride = 16, .batch_stride = 644};
+  record.result = {.buffer = 3,
+                   .dtype = DType::bf16,
+                   .offset_bytes = 2,
+                   .rows = 24,
+                   .columns = 40,
+                   .column_stride = 24,
+                   .batch_stride = 960};
+  record.biases = {{.buffer = 2, .offset_bytes = 8, .batch_stride = 24}};
+  record.activation = ProductRecord::Activation::gelu;
+  return record;
+}
+
+/// The product, and a kernel.
+std::vector<uint8_t> code(const ProductRecord& record) {
+  LaunchRecord launch{.buffers = 4, .least_driver = 13000};
+  launch.kernels = {{.entry = "any", .blocks = 7, .threads = 256}};
+  launch.products = {record};
+  return pack(launch, {{0x7f, 'E', 'L', 'F'}});
+}
+
+class LoadedProducts : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string folder = std::string(KILN_FAKES) + "/good";
+    auto device = open_cuda_device({{{folder, "test"}}}, 0);
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    m_device = std::move(*device);
+    m_driver = dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    const auto& cublaslt = Cublaslt::of_process();
+    ASSERT_TRUE(cublaslt.ok()) << cublaslt.status().to_string();
+    ASSERT_EQ(cublaslt->library().path(), folder + "/libcublasLt.so.13");
+    m_cublaslt = dlopen(cublaslt->library().path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+    in_library<FakeProductLaunch>("fake_product_launch") = {};
+    *static_cast<FakeLaunch*>(dlsym(m_driver, "fake_launch")) = {};
+    tell(k_honest);
+  }
+  void TearDown() override {
+    if (m_cublaslt == nullptr) return;
+    for (const char* counter : {"fake_handles", "fake_objects"}) EXPECT_EQ(in_library<int>(counter), 0) << counter;
+  }
+
+  template <typename T>
+  T& in_library(const char* name) {
+    return *static_cast<T*>(dlsym(m_cublaslt, name));
+  }
+  void tell(Lie lie) { in_library<int>("fake_lie") = lie; }
+  const FakeProductLaunch& seen() { return in_library<FakeProductLaunch>("fake_product_launch"); }
+  unsigned blocks_launched() { return static_cast<FakeLaunch*>(dlsym(m_driver, "fake_launch"))->blocks; }
+
+  void run(const Executable& executable, size_t misaligned_buffer = SIZE_MAX) {
+    const auto queue = m_device->adopt_queue(&m_stream);
+    ASSERT_TRUE(queue.ok());
+    void* buffers[4];
+    for (size_t i = 0; i < std::size(buffers); ++i) buffers[i] = address(i) + (i == misaligned_buffer ? 2 : 0);
+    const Status launched = executable.device()->launch(**queue, buffers, m_workspace, nullptr, {});
+    ASSERT_TRUE(launched.ok()) << launched.to_string();
+  }
+  uint8_t* address(size_t buffer) { return m_memory + 256 * buffer; }
+
+  /// Loaded for a verdict and run: the algorithm that was launched, or 0 where it is refused.
+  uint64_t algorithm_at(uint32_t place) {
+    ProductRecord record = product();
+    record.place = place;
+    const auto executable = m_device->load_whole(k_image, code(record));
+    if (!executable.ok()) {
+      EXPECT_EQ(executable.status().code(), StatusCode::unimplemented) << executable.status().to_string();
+      return 0;
+    }
+    run(**executable);
+    return seen().algorithm;
+  }
+
+  std::unique_ptr<Device> m_device;
+  void *m_driver = nullptr, *m_cublaslt = nullptr;
+  int m_stream = 0;
+  alignas(64) uint8_t m_memory[1024] = {}, m_workspace[k_workspace_bytes] = {};
+};
+
+TEST_F(LoadedProducts, are_launched_on_the_callers_stream_as_they_are_recorded) {
+  const auto executable = m_device->load_whole(k_image, code(product()));
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  EXPECT_EQ((*executable)->workspace_bytes(), k_workspace_bytes);
+  run(**executable);
+  EXPECT_EQ(seen().launches, 1u);
+  EXPECT_EQ(blocks_launched(), 0u);
+  EXPECT_EQ(seen().stream, &m_stream);
+  EXPECT_EQ(seen().workspace, m_workspace);
+  EXPECT_EQ(seen().compute_type, 68);  // CUBLAS_COMPUTE_32F
+  EXPECT_EQ(seen().scale_type, 0);     // CUDA_R_32F
+  EXPECT_EQ(seen().one, 1);
+  EXPECT_EQ(seen().zero, 0);
+  EXPECT_EQ(seen().epilogue, 36u);  // CUBLASLT_EPILOGUE_GELU_BIAS
+  EXPECT_EQ(seen().bias, address(2) + 8);
+  EXPECT_EQ(seen().bias_type, 14);  // CUDA_R_16BF
+  EXPECT_EQ(seen().bias_batch_stride, 24);
+  EXPECT_THAT(seen().transposes, ElementsAre(1, 0));
+  const FakeLayout& left = seen().left;
+  EXPECT_EQ(left.address, address(1) + 32);
+  EXPECT_EQ(left.type, 14);
+  EXPECT_EQ(left.rows, 16u);
+  EXPECT_EQ(left.columns, 24u);
+  EXPECT_EQ(left.column_stride, 20);
+  EXPECT_EQ(left.batches, 3);
+  EXPECT_EQ(left.batch_stride, 0);
+  EXPECT_EQ(seen().right.address, address(0));
+  EXPECT_EQ(seen().right.batch_stride, 644);
+  EXPECT_EQ(seen().result.address, address(3) + 2);
+  EXPECT_EQ(seen().result.columns, 40u);
+}
+
+TEST_F(LoadedProducts, of_f64_are_computed_in_it) {
+  ProductRecord record = product();
+  for (MatrixRecord* matrix : {&record.left, &record.right, &record.result}) matrix->dtype = DType::f64;
+  record.biases.clear();
+  record.activation = ProductRecord::Activation::none;
+  const auto executable = m_device->load(k_image, code(record));
+  ASSERT_TRUE(executable.ok());
+  EXPECT_EQ(in_library<FakeQuestion>("fake_question").numerics, 0x100409u);  // FMA and DMMA, sums and operands of f64
+}
+
+TEST_F(LoadedProducts, ask_for_algorithms_of_equal_bits_that_take_every_address_of_theirs) {
+  ASSERT_TRUE(m_device->load_whole(k_image, code(product())).ok());
+  const auto& question = in_library<FakeQuestion>("fake_question");
+  EXPECT_EQ(question.workspace_bytes, k_workspace_bytes);
+  EXPECT_EQ(question.reductions, 2u);                          // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+  EXPECT_EQ(question.numerics & 0xff00, 0x0200u);              // sums of f32
+  EXPECT_THAT(question.alignments, ElementsAre(16, 8, 2, 2));  // batches at 1288 bytes, a start at 2
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(question.bias), 8u);
+}
+
+TEST_F(LoadedProducts, of_f32_are_not_computed_in_less) {
+  ProductRecord record = product();
+  for (MatrixRecord* matrix : {&record.left, &record.right, &record.result}) matrix->dtype = DType::f32;
+  ASSERT_TRUE(m_device->load_whole(k_image, code(record)).ok());
+  EXPECT_EQ(in_library<FakeQuestion>("fake_question").numerics, 0x080201u);  // FMA, sums and operands of f32
+}
+
+TEST_F(LoadedProducts, take_the_algorithm_at_their_place) {
+  EXPECT_EQ(algorithm_at(0), 11u);
+  EXPECT_EQ(algorithm_at(3), 14u);
+  EXPECT_EQ(seen().workspace_bytes, 192u);
+  EXPECT_EQ(algorithm_at(4), 0u);
+}
+
+TEST_F(LoadedProducts, pass_over_algorithms_that_are_none_of_those_asked_for) {
+  for (const Lie lie : {k_sums_in_halves, k_reduces_rounded, k_takes_more, k_is_none}) {
+    SCOPED_TRACE(lie);
+    tell(lie);
+    EXPECT_EQ(algorithm_at(0), 11u);
+    EXPECT_EQ(algorithm_at(1), 13u);
+    EXPECT_EQ(algorithm_at(3), 0u);
+  }
+}
+
+TEST_F(LoadedProducts, an_address_they_do_not_take_goes_to_the_kernel) {
+  const auto executable = m_device->load(k_image, code(product()));
+  ASSERT_TRUE(executable.ok());
+  for (size_t buffer = 0; buffer < 4; ++buffer) run(**executable, buffer);
+  EXPECT_EQ(seen().launches, 0u);
+  EXPECT_EQ(blocks_launched(), 7u);
+}
+
+TEST_F(LoadedProducts, that_are_not_proposed_leave_the_kernel_and_are_no_verdicts) {
+  ProductRecord record = product();
+  record.place = 4;
+  const auto executable = m_device->load(k_image, code(record));
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  run(**executable);
+  EXPECT_EQ(seen().launches, 0u);
+  EXPECT_EQ(blocks_launched(), 7u);
+}
+
+TEST_F(LoadedProducts, of_another_library_are_named_with_both_versions) {
+  ProductRecord record = product();
+  record.version = 120803;
+  EXPECT_TRUE(m_device->load(k_image, code(record)).ok());
+  const auto judged = m_device->load_whole(k_image, code(record));
+  EXPECT_EQ(judged.status().code(), StatusCode::failed_precondition);
+  EXPECT_THAT(judged.status().message(), HasSubstr("12.8.3"));
+  EXPECT_THAT(judged.status().message(), HasSubstr("13.1.1"));
+}
+
+TEST_F(LoadedProducts, of_dtypes_that_the_library_does_not_multiply_are_refused) {
+  ProductRecord record = product();
+  record.right.dtype = DType::f16;
+  EXPECT_EQ(m_device->load_whole(k_image, code(record)).status().code(), StatusCode::unimplemented);
+}
+
+TEST(CublasltLibrary, without_a_function_is_refused_by_its_name) {
+  const auto cublaslt = Cublaslt::open({{{std::string(KILN_FAKES) + "/lacks", "test"}}});
+  ASSERT_FALSE(cublaslt.ok());
+  EXPECT_EQ(cublaslt.status().code(), StatusCode::failed_precondition);
+  EXPECT_THAT(cublaslt.status().message(), HasSubstr("cublasLtMatmul"));
+}
+
+}  // namespace
+}  // namespace kiln::cuda

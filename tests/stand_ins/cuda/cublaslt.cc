@@ -1,0 +1,351 @@
+// libcublasLt.so.13 whose products are loops on the host, put on the emulated driver's streams. It proposes two algorithms: one
+// sums along k, the other sums both halves of it apart, in the workspace. As the real one does, it makes descriptors without a
+// device; stricter, it refuses what a real one may get away with: matrices that lie outside of the device's memory, addresses
+// that the preference did not promise, descriptors that do not fit each other.
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "backends/reference/number.h"
+
+#define KILN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using kiln::DType;
+
+// cublasStatus_t.
+enum Result : int { k_success = 0, k_not_initialised = 1, k_invalid_value = 7, k_not_supported = 15 };
+
+constexpr uint64_t k_numerics = 0x080201;  // FMA, sums of f32, operands of f32; of f64 instead:
+constexpr uint64_t k_wide_numerics = 0x100401;
+
+struct Operation {
+  int compute = 0, scale = 0;
+  int32_t transposes[2] = {0, 0}, bias_type = -1;
+  uint32_t epilogue = 1;
+  const void* bias = nullptr;
+  int64_t bias_batch_stride = 0;
+
+  bool has_bias() const { return (epilogue & 4) != 0; }
+  bool has_gelu() const { return (epilogue & 32) != 0; }
+};
+
+struct Layout {
+  int type = 0;
+  uint64_t rows = 0, columns = 0;
+  int64_t column_stride = 0, batch_stride = 0;
+  int32_t batches = 1;
+};
+
+struct Preference {
+  uint64_t workspace_bytes = 0, numerics = ~uint64_t{0};
+  uint32_t reductions = 7, alignments[4] = {256, 256, 256, 256};
+};
+
+struct Algorithm {
+  uint64_t parts, is_wide, alignments[4], workspace_bytes, padding;
+};
+static_assert(sizeof(Algorithm) == 64);
+
+struct Proposal {
+  Algorithm algorithm;
+  size_t workspace_bytes;
+  int state;
+  float waves;
+  int reserved[4];
+};
+
+DType dtype_of(int type) {
+  return type == 0 ? DType::f32 : type == 1 ? DType::f64 : type == 2 ? DType::f16 : DType::bf16;
+}
+bool is_type(int type) { return type == 0 || type == 1 || type == 2 || type == 14; }
+
+template <typename T>
+int set(T& to, const void* value, size_t bytes) {
+  if (bytes != sizeof to) return k_invalid_value;
+  std::memcpy(static_cast<void*>(&to), value, sizeof to);
+  return k_success;
+}
+
+/// A function of the driver beside, which this process has where it has a device.
+template <typename Function>
+Function* of_driver(const char* name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  return driver == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(driver, name));
+}
+
+bool has_context() {
+  auto* const context = of_driver<int(void**)>("cuCtxGetCurrent");
+  void* current = nullptr;
+  return context != nullptr && context(&current) == 0 && current != nullptr;
+}
+
+/// Whether the device has all elements of a matrix, in one allocation.
+bool is_in_memory(const Layout& layout, const void* address) {
+  auto* const range = of_driver<int(uint64_t*, size_t*, uint64_t)>("cuMemGetAddressRange_v2");
+  const auto begin = reinterpret_cast<uint64_t>(address);
+  const uint64_t elements = static_cast<uint64_t>(layout.batches - 1) * static_cast<uint64_t>(layout.batch_stride) +
+                            (layout.columns - 1) * static_cast<uint64_t>(layout.column_stride) + layout.rows;
+  uint64_t first = 0;
+  size_t bytes = 0;
+  return range != nullptr && range(&first, &bytes, begin) == 0 &&
+         begin + elements * size_of(dtype_of(layout.type)) <= first + bytes;
+}
+
+/// Rows, then columns, as the product has them.
+std::array<uint64_t, 2> shape_of(const Layout& layout, bool is_transposed) {
+  return is_transposed ? std::array{layout.columns, layout.rows} : std::array{layout.rows, layout.columns};
+}
+
+bool is_whole(const Layout& layout) {
+  return is_type(layout.type) && layout.rows > 0 && layout.columns > 0 && layout.batches > 0 &&
+         std::cmp_greater_equal(layout.column_stride, layout.rows);
+}
+
+bool fits(const Operation& operation, const Layout& a, const Layout& b, const Layout& d) {
+  const auto left = shape_of(a, operation.transposes[0] != 0), right = shape_of(b, operation.transposes[1] != 0);
+  const bool is_wide = operation.compute == 70;
+  const bool has_types =
+      a.type == b.type && (is_wide ? a.type == 1 && d.type == 1
+                                   : operation.compute == 68 && a.type != 1 && (d.type == a.type || d.type == 0));
+  const bool has_bias = !operation.has_bias() || operation.bias_type == d.type;
+  return is_whole(a) && is_whole(b) && is_whole(d) && has_types && has_bias && operation.scale == (is_wide ? 1 : 0) &&
+         left[1] == right[0] && left[0] == d.rows && right[1] == d.columns && a.batches == d.batches &&
+         b.batches == d.batches;
+}
+
+/// A product, with all that it needs once it is its turn.
+struct Product {
+  Operation operation;
+  Layout a, b, d;
+  const void *left, *right;
+  void *result, *workspace;
+  uint64_t parts;
+
+  template <typename Sum>
+  void run() const {
+    const auto shape = shape_of(a, operation.transposes[0] != 0);
+    for (int64_t batch = 0; batch < d.batches; ++batch) {
+      for (uint64_t column = 0; column < d.columns; ++column) {
+        for (uint64_t row = 0; row < d.rows; ++row) {
+          const Sum sum = parts == 1 ? sum_of<Sum>(batch, row, column, 0, shape[1])
+                                     : sum_of_parts<Sum>(batch, row, column, shape[1]);
+          store(batch, row, column, finished(sum, batch, row));
+        }
+      }
+    }
+  }
+
+ private:
+  static int64_t at(const Layout& layout, int64_t batch, uint64_t row, uint64_t column) {
+    return batch * layout.batch_stride + static_cast<int64_t>(column) * layout.column_stride +
+           static_cast<int64_t>(row);
+  }
+  double of(const Layout& layout, const void* matrix, bool is_transposed, int64_t batch, uint64_t row,
+            uint64_t column) const {
+    const int64_t place = is_transposed ? at(layout, batch, column, row) : at(layout, batch, row, column);
+    return kiln::load_number(dtype_of(layout.type), matrix, place).real;
+  }
+  template <typename Sum>
+  Sum sum_of(int64_t batch, uint64_t row, uint64_t column, uint64_t begin, uint64_t end) const {
+    Sum sum = 0;
+    for (uint64_t k = begin; k < end; ++k) {
+      sum = std::fma(static_cast<Sum>(of(a, left, operation.transposes[0] != 0, batch, row, k)),
+                     static_cast<Sum>(of(b, right, operation.transposes[1] != 0, batch, k, column)), sum);
+    }
+    return sum;
+  }
+  template <typename Sum>
+  Sum sum_of_parts(int64_t batch, uint64_t row, uint64_t column, uint64_t k) const {
+    auto* const sums = static_cast<Sum*>(workspace);
+    sums[0] = sum_of<Sum>(batch, row, column, 0, k / 2);
+    sums[1] = sum_of<Sum>(batch, row, column, k / 2, k);
+    return sums[0] + sums[1];
+  }
+  template <typename Sum>
+  Sum finished(Sum sum, int64_t batch, uint64_t row) const {
+    if (operation.has_bias()) {
+      const int64_t place = batch * operation.bias_batch_stride + static_cast<int64_t>(row);
+      sum += static_cast<Sum>(kiln::load_number(dtype_of(operation.bias_type), operation.bias, place).real);
+    }
+    if (!operation.has_gelu()) return sum;
+    constexpr Sum k_scale = static_cast<Sum>(0.7978845608028654), k_cubic = static_cast<Sum>(0.044715);
+    return sum / 2 * (1 + std::tanh(k_scale * (sum + k_cubic * sum * sum * sum)));
+  }
+  void store(int64_t batch, uint64_t row, uint64_t column, double value) const {
+    kiln::store_number(dtype_of(d.type), result, at(d, batch, row, column), {value, 0});
+  }
+};
+
+}  // namespace
+
+/// How many products were put on streams, for tests that ask whether the library was used at all.
+KILN_EXPORT std::atomic<uint64_t> stand_in_products;  // NOLINT(readability-identifier-naming)
+std::atomic<uint64_t> stand_in_products = 0;
+
+namespace {
+
+void run_product(void* pointer) {
+  const std::unique_ptr<Product> product(static_cast<Product*>(pointer));
+  if (product->operation.compute == 70) {
+    product->run<double>();
+  } else {
+    product->run<float>();
+  }
+}
+
+template <typename T>
+int make(void** object, T value) {
+  *object = new T(std::move(value));
+  return k_success;
+}
+template <typename T>
+int end(void* object) {
+  delete static_cast<T*>(object);
+  return k_success;
+}
+template <typename T>
+T& as(void* object) {
+  return *static_cast<T*>(object);
+}
+
+}  // namespace
+
+// NOLINTBEGIN(readability-identifier-naming): the vendor's names
+
+KILN_EXPORT size_t cublasLtGetVersion() { return 130000; }
+KILN_EXPORT const char* cublasLtGetStatusName(int status) {
+  return status == k_not_supported     ? "CUBLAS_STATUS_NOT_SUPPORTED"
+         : status == k_not_initialised ? "CUBLAS_STATUS_NOT_INITIALIZED"
+                                       : "CUBLAS_STATUS_INVALID_VALUE";
+}
+KILN_EXPORT int cublasLtCreate(void** handle) { return has_context() ? make(handle, char{}) : k_not_initialised; }
+KILN_EXPORT int cublasLtDestroy(void* handle) { return has_context() ? end<char>(handle) : k_not_initialised; }
+
+KILN_EXPORT int cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
+  return make(operation, Operation{.compute = compute, .scale = scale});
+}
+KILN_EXPORT int cublasLtMatmulDescDestroy(void* operation) { return end<Operation>(operation); }
+KILN_EXPORT int cublasLtMatmulDescSetAttribute(void* object, int attribute, const void* value, size_t bytes) {
+  auto& operation = as<Operation>(object);
+  switch (attribute) {
+    case 3:
+    case 4:
+      return set(operation.transposes[attribute - 3], value, bytes);
+    case 7:
+      return set(operation.epilogue, value, bytes);
+    case 8:
+      return set(operation.bias, value, bytes);
+    case 10:
+      return set(operation.bias_batch_stride, value, bytes);
+    case 26:
+      return set(operation.bias_type, value, bytes);
+    default:
+      return k_invalid_value;
+  }
+}
+
+KILN_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns,
+                                           int64_t column_stride) {
+  return make(layout, Layout{.type = type, .rows = rows, .columns = columns, .column_stride = column_stride});
+}
+KILN_EXPORT int cublasLtMatrixLayoutDestroy(void* layout) { return end<Layout>(layout); }
+KILN_EXPORT int cublasLtMatrixLayoutSetAttribute(void* object, int attribute, const void* value, size_t bytes) {
+  auto& layout = as<Layout>(object);
+  if (attribute == 5) return set(layout.batches, value, bytes);
+  return attribute == 6 ? set(layout.batch_stride, value, bytes) : k_invalid_value;
+}
+
+KILN_EXPORT int cublasLtMatmulPreferenceCreate(void** preference) { return make(preference, Preference{}); }
+KILN_EXPORT int cublasLtMatmulPreferenceDestroy(void* preference) { return end<Preference>(preference); }
+KILN_EXPORT int cublasLtMatmulPreferenceSetAttribute(void* object, int attribute, const void* value, size_t bytes) {
+  auto& preference = as<Preference>(object);
+  switch (attribute) {
+    case 1:
+      return set(preference.workspace_bytes, value, bytes);
+    case 3:
+      return set(preference.reductions, value, bytes);
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+      return set(preference.alignments[attribute - 5], value, bytes);
+    case 12:
+      return set(preference.numerics, value, bytes);
+    default:
+      return k_invalid_value;
+  }
+}
+
+KILN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, void* c, void* d, void* wanted,
+                                               int most, Proposal* proposals, int* count) {
+  const auto& preference = as<Preference>(wanted);
+  // What is not supported may be passed over; what nobody may ask for is to be seen.
+  if (!fits(as<Operation>(operation), as<Layout>(a), as<Layout>(b), as<Layout>(d)) || c != d) return k_invalid_value;
+  const bool is_wide = as<Operation>(operation).compute == 70;
+  *count = 0;
+  for (const uint64_t parts : {1, 2}) {
+    const uint64_t workspace_bytes = parts == 1 ? 0 : 16;
+    const bool is_allowed = parts == 1 || (preference.reductions & 2) != 0;
+    if (!is_allowed || workspace_bytes > preference.workspace_bytes || *count == most) continue;
+    Proposal& proposal = proposals[(*count)++] = {};
+    proposal.algorithm = {.parts = parts, .is_wide = is_wide, .workspace_bytes = workspace_bytes};
+    for (size_t i = 0; i < 4; ++i) proposal.algorithm.alignments[i] = preference.alignments[i];
+    proposal.workspace_bytes = workspace_bytes;
+  }
+  return *count == 0 ? k_not_supported : k_success;
+}
+KILN_EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attribute, void* value,
+                                                     size_t bytes, size_t*) {
+  const uint32_t reduction = algorithm->parts == 1 ? 0 : 2;
+  if (attribute != 3 || bytes != sizeof reduction) return k_invalid_value;
+  std::memcpy(value, &reduction, bytes);
+  return k_success;
+}
+KILN_EXPORT int cublasLtMatmulAlgoCapGetAttribute(const Algorithm* algorithm, int attribute, void* value, size_t bytes,
+                                                  size_t*) {
+  const uint64_t numerics = algorithm->is_wide != 0 ? k_wide_numerics : k_numerics;
+  if (attribute != 15 || bytes != sizeof numerics) return k_invalid_value;
+  std::memcpy(value, &numerics, bytes);
+  return k_success;
+}
+
+KILN_EXPORT int cublasLtMatmul(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
+                               void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
+                               const Algorithm* algorithm, void* workspace, size_t workspace_bytes, void* stream) {
+  Product product{
+      as<Operation>(operation), as<Layout>(a_layout), as<Layout>(b_layout), as<Layout>(d_layout), a, b, d, workspace,
+      algorithm->parts};
+  const bool is_wide = product.operation.compute == 70;
+  const double one = is_wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
+  const double zero = is_wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
+  const std::array<const void*, 4> addresses = {a, b, c, d};
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (reinterpret_cast<uintptr_t>(addresses[i]) % algorithm->alignments[i] != 0) return k_not_supported;
+  }
+  if (!has_context() || one != 1 || zero != 0 || c != d || c_layout != d_layout) return k_invalid_value;
+  if (!fits(product.operation, product.a, product.b, product.d)) return k_invalid_value;
+  const Layout bias{.type = product.operation.bias_type,
+                    .rows = product.d.rows,
+                    .columns = 1,
+                    .batch_stride = product.operation.bias_batch_stride,
+                    .batches = product.d.batches};
+  const Layout parts{.type = 0, .rows = algorithm->workspace_bytes / sizeof(float), .columns = 1};
+  if (!is_in_memory(product.a, a) || !is_in_memory(product.b, b) || !is_in_memory(product.d, d) ||
+      (product.operation.has_bias() && !is_in_memory(bias, product.operation.bias)) ||
+      workspace_bytes < algorithm->workspace_bytes || (algorithm->parts > 1 && !is_in_memory(parts, workspace))) {
+    return k_invalid_value;
+  }
+  ++stand_in_products;
+  auto* const put = of_driver<int(void*, void (*)(void*), void*)>("cuLaunchHostFunc");
+  return put == nullptr ? k_not_initialised : put(stream, run_product, new Product(product));
+}
+
+// NOLINTEND(readability-identifier-naming)
