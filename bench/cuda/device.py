@@ -1,4 +1,4 @@
-"""Kernels of Kiln beside torch's on a device: what the tables and gpt2.py share. Loads libkiln_device_bench.so."""
+"""Kernels of Kiln beside torch's on a device: what the tables share. Loads libkiln_device_bench.so."""
 import concurrent.futures
 import ctypes
 import json
@@ -52,9 +52,8 @@ class Library:
         self.c.kiln_device_error.restype = self.c.kiln_device_description.restype = ctypes.c_char_p
         self.c.kiln_device_error_code.restype = ctypes.c_char_p
         self.c.kiln_device_description.argtypes = self.c.kiln_device_destroy.argtypes = [ctypes.c_void_p]
-        self.c.kiln_device_linear.restype = self.c.kiln_device_layer_norm.restype = ctypes.c_void_p
+        self.c.kiln_device_linear.restype = ctypes.c_void_p
         self.c.kiln_device_linear.argtypes = [ctypes.c_int] + [ctypes.c_int64] * 3 + [ctypes.c_int] * 6
-        self.c.kiln_device_layer_norm.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         self.c.kiln_device_attention.restype = ctypes.c_void_p
         self.c.kiln_device_attention.argtypes = ([ctypes.c_int] + [ctypes.c_int64] * 6 + [ctypes.c_int, ctypes.c_int64] +
                                                  [ctypes.c_int] * 2)
@@ -67,9 +66,6 @@ class Library:
                candidate=0):
         return Kernel(self.c, self.c.kiln_device_linear(DTYPES[dtype], m, n, k, x_transposed, w_transposed, bias, gelu,
                                                         residual, candidate))
-
-    def layer_norm(self, dtype, rows, columns):
-        return Kernel(self.c, self.c.kiln_device_layer_norm(DTYPES[dtype], rows, columns))
 
     def attention(self, dtype, shape, causal=False, window=0, backward=False, candidate=0):
         """`shape`: batch, heads, heads of keys, queries, keys, depth."""

@@ -11,7 +11,6 @@
 #include "backends/cuda/runtime/runtime.h"
 #include "bench/cuda/linear_spec.h"
 #include "jit/run/device_memory.h"
-#include "tests/backends/cuda/chosen_loops.h"
 #include "tests/conformance/attention_case.h"
 
 namespace {
@@ -102,11 +101,6 @@ KILN_EXPORT void* kiln_device_linear(int dtype, int64_t m, int64_t n, int64_t k,
   const bench::LinearEpilogue what{bias != 0, gelu != 0, residual != 0};
   return released(make_kernel(
       bench::linear_spec(static_cast<DType>(dtype), m, n, k, x_transposed != 0, w_transposed != 0, what), candidate));
-}
-
-/// Pointers of the launch: x, weight, bias, y, means (f32).
-KILN_EXPORT void* kiln_device_layer_norm(int dtype, int64_t rows, int64_t columns) {
-  return released(make_kernel(cuda::layer_norm(static_cast<DType>(dtype), rows, columns), 0));
 }
 
 /// Tensors [batch, heads, length, depth]; causal: the last query sees all keys; window 0: none. Pointers of the launch:

@@ -1,9 +1,9 @@
-"""Training steps of a GPT-2 through torch.compile(backend="kiln") on a device: torch's streams and memory, Kiln's kernels. Loss
-and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's, and
+"""Training steps of a language model through torch.compile(backend="kiln") or kiln.compile on a device: torch's streams and memory,
+Kiln's kernels. Loss and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's, and
 the device's kernels of one step of each are counted; a second process without a daemon finds everything compiled and computes
 the same bits.
 
-python training.py OUT.json [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
+python training.py OUT.json [--model gpt2 | llama] [--entry backend | compile] [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
 --length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built
 there for this Python when it is for another one (c++ and Python.h are needed).
 """
@@ -19,43 +19,11 @@ import tempfile
 import time
 
 import torch
-import torch.nn.functional as functional
-from torch import nn
+
+from language_models import MODELS
 
 SKIPPED = 77
 LISTED = 25  # kernels of a step, those that take the most time
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm_1(x)).chunk(3, -1))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    def __init__(self, layers, width, vocabulary, length):
-        super().__init__()
-        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, max(1, width // 64)) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        nn.init.normal_(self.words.weight, std=0.02)
-        nn.init.normal_(self.places.weight, std=0.02)
-
-    def forward(self, tokens):
-        x = self.words(tokens) + self.places.weight
-        for block in self.blocks:
-            x = block(x)
-        logits = self.norm(x) @ self.words.weight.t()
-        return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 def wait(device):
@@ -110,14 +78,16 @@ def measure(options, dtype):
 
     torch.manual_seed(0)
     device = torch.device(options.device)
-    exact_model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype).double()
+    make = lambda: MODELS[options.model](options.layers, options.width, options.vocabulary, options.length).to(device, dtype)
+    exact_model = make().double()
     tokens = torch.randint(options.vocabulary, (options.batch, options.length), device=device)
-    model = Gpt(options.layers, options.width, options.vocabulary, options.length).to(device, dtype)
+    model = make()
     model.load_state_dict(exact_model.state_dict())
     eager_first = seconds_of(model, model, tokens)
     exact = step(exact_model, exact_model, tokens)
     errors = {"torch": error(step(model, model, tokens), exact)}
-    ways = {"torch": model, "kiln": torch.compile(model, backend=backend)}
+    ways = {"torch": model,
+            "kiln": torch.compile(model, backend=backend) if options.entry == "backend" else kiln.compile(model)}
     firsts = {"torch": eager_first, "kiln": seconds_of(model, ways["kiln"], tokens)}
     got = step(model, ways["kiln"], tokens)
     errors["kiln"] = error(got, exact)
@@ -171,6 +141,8 @@ def arguments():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--measure", help="one dtype, in this process")
     parser.add_argument("--with-inductor", action="store_true", help="beside Inductor, too")
+    parser.add_argument("--model", default="gpt2", choices=MODELS)
+    parser.add_argument("--entry", default="backend", choices=("backend", "compile"), help="of Kiln")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--attention", default="kiln", choices=("kiln", "torch"), help="whose, on a device")
     for name, default in (("layers", 12), ("width", 768), ("vocabulary", 50257), ("batch", 8), ("length", 512)):
@@ -197,7 +169,7 @@ def main():
     if reason := why_no_extension(folder):
         print(reason)
         sys.exit(SKIPPED)
-    result = {"what": f"GPT-2 training step, {options.layers} layers, width {options.width}, {options.batch} x "
+    result = {"what": f"{options.model} training step by {options.entry}, {options.layers} layers, width {options.width}, {options.batch} x "
                       f"{options.length} tokens", "device": options.device, "dtype": options.dtype,
               "attention": options.attention}  # fmt: skip
     os.environ["KILN_DAEMON_PATH"] = os.path.join(os.environ["GPU_CHECK_BIN"], "kilnd")
