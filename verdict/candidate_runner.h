@@ -99,8 +99,9 @@ class CandidateRunner {
                                         [[maybe_unused]] uint32_t timeout_ms, [[maybe_unused]] uint32_t task_step = 1) {
     return error(StatusCode::unimplemented, "this runner runs no programs");
   }
-  /// Whether arguments of a launch may be the same memory: on the host, where programs make outputs where inputs lie.
-  virtual bool shares_arguments() const { return false; }
+  /// Whether the host's processor runs them. There arguments of a launch may be the same memory, since programs make outputs where
+  /// inputs lie, and code has one way for all addresses.
+  virtual bool is_of_host() const { return false; }
   /// What schedules of the candidates should be made for; null where that is the target's default machine.
   virtual const Machine* machine() const { return nullptr; }
   /// Whether all that lies between the buffers is as it was prepared.

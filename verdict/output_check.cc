@@ -130,7 +130,7 @@ void foresee(OutputReference& output) {
 }
 
 OutputCheck::OutputCheck(const OutputReference& output, DType dtype, Situation situation)
-    : m_output(output), m_dtype(dtype), m_harsh(situation == Situation::harsh) {
+    : m_output(output), m_dtype(dtype), m_harsh(is_harsh(situation)) {
   Demand demand = output.demand;
   if (demand.dims.empty()) demand.dims = output.dims;
   if (!demand.dims.empty()) m_columns = demand.dims.back();

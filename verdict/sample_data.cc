@@ -138,7 +138,7 @@ SamplePool::Kind harsh_kind(const KernelSpec& spec) {
 
 std::vector<SamplePool::Kind> kinds_of(const KernelSpec& spec, Situation situation) {
   using Kind = SamplePool::Kind;
-  std::vector<Kind> kinds(spec.buffers.size(), situation == Situation::harsh ? harsh_kind(spec) : Kind::even);
+  std::vector<Kind> kinds(spec.buffers.size(), is_harsh(situation) ? harsh_kind(spec) : Kind::even);
   const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
   if (gemm == nullptr || situation != Situation::plain) return kinds;
   for (const Access& access : gemm->b.accesses) kinds[access.buffer] = Kind::small;
@@ -265,7 +265,7 @@ Status SampleData::fill(uint32_t buffer, std::span<uint8_t> bytes) const {
   }
   const uint64_t seed = seed_of(buffer);
   const int64_t bound = m_index_bound[buffer];
-  const bool ascends = m_ends_of[buffer] > 0 && m_situation != Situation::harsh;
+  const bool ascends = m_ends_of[buffer] > 0 && !is_harsh(m_situation);
   const auto [low, high] = integers_of(buffer);
   switch (dtype) {
     case DType::boolean:

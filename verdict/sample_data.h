@@ -16,10 +16,15 @@ namespace kiln {
 enum class Situation : uint8_t {
   plain,           // ordinary numbers, every buffer aligned to 64 bytes
   harsh,           // zeros, tiny and large numbers, infinities and NaNs where they have a meaning; no buffer aligned
+  harsh_aligned,   // such numbers, every buffer aligned
   negative_index,  // the first element that addresses memory is -1
   index_at_end,    // the last one is the first that is too large
   far_index,       // every seventh is about as large as its dtype allows
 };
+
+inline bool is_harsh(Situation situation) {
+  return situation == Situation::harsh || situation == Situation::harsh_aligned;
+}
 
 /// Which of the values that an index may have are drawn for numbers that indices are computed from, as shares of how many
 /// there are. All are right for what is an index itself; a sum of two stays inside the bound where each has half of them. Of
@@ -41,8 +46,8 @@ inline constexpr IndexWindow k_index_windows[] = {{0, 1},          {0, 0.5},    
 
 /// Random contents for the inputs of a kernel under test. Floats come from the sample pools, booleans are fair, integers
 /// in [-100, 100] unless they address memory: those, and floats that indices are made of, stay inside the window of every bound
-/// that they are checked against, but for the situations that are about them. The ends of a product's groups ascend, but in the
-/// harsh situation; some are larger than what they are of.
+/// that they are checked against, but for the situations that are about them. The ends of a product's groups ascend, but in
+/// harsh situations; some are larger than what they are of.
 /// Equal (spec, seed, situation, window) give equal bytes.
 class SampleData {
  public:

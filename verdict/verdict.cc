@@ -143,7 +143,7 @@ Verdict CandidateTrial::judge(const Image& image, const std::vector<OutputRefere
 }
 
 Status CandidateTrial::judge_in_place(const Image& image, uint32_t timeout_ms) {
-  if (!m_runner->shares_arguments()) return {};
+  if (!m_runner->is_of_host()) return {};
   std::vector<Overwrite> left = overwrites(*m_spec);
   const std::vector<uint64_t> apart = written_checksums();
   while (!left.empty()) {

@@ -39,7 +39,7 @@ struct OutputReference {
   /// `expected` of many elements at once, where that is cheaper. May be empty.
   std::function<void(std::span<const int64_t> flat, std::span<double> out)> many = {};
   /// `expected` of the kernel's own steps, each value kept in the range of its accumulator: exp(100) is infinite in f32. Asked
-  /// only in the harsh situation, of elements that miss the tolerance. May be empty.
+  /// only in harsh situations, of elements that miss the tolerance. May be empty.
   std::function<double(int64_t flat)> within_range = {};
   /// What foresee() computed.
   std::shared_ptr<const ExpectedBlocks> foreseen = {};

@@ -47,7 +47,7 @@ class ProcessRunner final : public CandidateRunner {
   Expected<CandidateRun> launch(const Image& image, std::span<const LaunchArgument> arguments,
                                 std::span<const int64_t> extents, uint32_t timeout_ms, uint32_t task_step = 1) override;
   bool red_zones_intact() const override;
-  bool shares_arguments() const override { return !is_device(); }
+  bool is_of_host() const override { return !is_device(); }
   const Machine* machine() const override { return m_options.machine ? &*m_options.machine : nullptr; }
 
  private:

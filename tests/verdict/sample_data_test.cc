@@ -10,10 +10,11 @@
 namespace kiln {
 namespace {
 
-std::vector<double> filled(const KernelSpec& spec, uint32_t buffer, uint64_t seed = 17) {
+std::vector<double> filled(const KernelSpec& spec, uint32_t buffer, uint64_t seed = 17,
+                           Situation situation = Situation::plain) {
   const BufferSpec& form = spec.buffers[buffer];
   std::vector<uint8_t> bytes(form.bytes());
-  EXPECT_TRUE(SampleData(spec, seed).fill(buffer, bytes).ok());
+  EXPECT_TRUE(SampleData(spec, seed, situation).fill(buffer, bytes).ok());
   std::vector<double> values;
   for (int64_t i = 0; i < form.elements; ++i) {
     values.push_back(load_element(form.dtype, reinterpret_cast<const std::byte*>(bytes.data()), i));
@@ -101,6 +102,17 @@ TEST(SampleData, TheLastWindowsHoldFloatsThatStayValidWhenTheyAreScaledAroundThe
   const auto [first, last] = std::end(k_index_windows)[-2].positions(50'257);
   EXPECT_EQ(first, 0);
   EXPECT_GT(last, 0.25);
+}
+
+TEST(SampleData, HarshNumbersMayLieAtAnyAddress) {
+  const KernelSpec spec = spec_of(DType::f32, 10'000);
+  for (const auto& [situation, misalignment] :
+       {std::pair(Situation::harsh, sizeof(float)), std::pair(Situation::harsh_aligned, size_t{0})}) {
+    EXPECT_EQ(SampleData(spec, 17, situation).misalignment(0), misalignment);
+    const auto values = filled(spec, 0, 17, situation);
+    EXPECT_TRUE(std::ranges::any_of(values, [](double value) { return std::isnan(value); }));
+    EXPECT_TRUE(std::ranges::any_of(values, [](double value) { return std::isinf(value); }));
+  }
 }
 
 TEST(SampleData, OtherIntegersHaveBothSignsAndBooleansAreFair) {

@@ -33,8 +33,8 @@ def graphs_are_right_on_the_host(output):
     assert result["compilations"] > 0 and len(result["errors"]) > 1, result
 
 
-def training_is_right_on_the_host(output):
-    done = run("training.py", str(output), "--device", "cpu", "--layers", "2", "--width", "64", "--vocabulary", "500",
+def training_is_right_on_the_host(output, *arguments):
+    done = run("training.py", str(output), *arguments, "--device", "cpu", "--layers", "2", "--width", "64", "--vocabulary", "500",
                "--batch", "1", "--length", "40")
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     result = json.loads(output.read_text())
@@ -46,7 +46,8 @@ def main():
         no_device_is_said(pathlib.Path(folder) / "check.json")
         if importlib.util.find_spec("torch"):
             graphs_are_right_on_the_host(pathlib.Path(folder) / "graphs.json")
-            training_is_right_on_the_host(pathlib.Path(folder) / "training.json")
+            training_is_right_on_the_host(pathlib.Path(folder) / "gpt2.json")
+            training_is_right_on_the_host(pathlib.Path(folder) / "llama.json", "--model", "llama", "--entry", "compile")
 
 
 main()

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "backends/cpu/compile/backend.h"
@@ -175,13 +176,15 @@ TEST_F(KernelBuilderTest, AKernelThatIsWrongOnlyWithItsOutputOverAnInputIsReject
   EXPECT_NE(built.status().message().find(clears_first().complaint), std::string::npos) << built.status().to_string();
 }
 
-/// Runs on a machine that says what it is.
+/// Runs on a machine that says what it is, and is not the host; notes how far buffers missed an alignment.
 class MachineRunner final : public CandidateRunner {
  public:
   MachineRunner(CandidateRunner& real, Machine machine) : m_real(real), m_machine(std::move(machine)) {}
   Expected<std::vector<std::span<uint8_t>>> prepare(std::span<const CandidateBuffer> buffers) override {
+    misalignments.push_back(std::ranges::max(buffers, {}, &CandidateBuffer::offset_bytes).offset_bytes);
     return m_real.prepare(buffers);
   }
+  std::vector<uint64_t> misalignments;  // of each preparation
   Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions, uint32_t task_step,
                              std::span<const int64_t> extents) override {
     return m_real.run(image, timeout_ms, repetitions, task_step, extents);
@@ -213,6 +216,13 @@ TEST_F(KernelBuilderTest, SchedulesAreForTheMachineThatCandidatesRunOnElseForThe
   EXPECT_EQ(backend.asked, *runner.machine());
   EXPECT_TRUE(build_kernel(job, backend, host_target(), nullptr).ok());
   EXPECT_EQ(backend.asked, backend.default_machine(host_target()));
+}
+
+TEST_F(KernelBuilderTest, CodeOfADeviceMeetsHarshNumbersAtAddressesOfBothKinds) {
+  MachineRunner runner(*m_runner, {});
+  const KernelJob job{{}, "{}", &m_plan, &m_plan.launches.front()};
+  EXPECT_TRUE(build_kernel(job, PlantedBackend({right()}), host_target(), &runner).ok());
+  EXPECT_EQ(runner.misalignments, (std::vector<uint64_t>{0, 4, 0}));
 }
 
 /// Has kernels for all but one scalar op.
