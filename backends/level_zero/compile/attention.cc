@@ -35,15 +35,15 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const DeviceF
   return schedules;
 }
 
-Expected<LaunchForm> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                                    const DeviceFamily& family) {
+Expected<EmittedKernel> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                       const DeviceFamily& family) {
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
   KILN_RETURN_IF_ERROR(validate(schedule, problem, family));
   const auto emit = problem.backward == nullptr ? emit_attention_forward : emit_attention_backward;
   emit(emitter, problem, schedule);
-  return LaunchForm{static_cast<uint32_t>(schedule.groups(problem)), schedule.group_size(),
-                    static_cast<uint32_t>(spec.buffers.size())};
+  return EmittedKernel{{static_cast<uint32_t>(schedule.groups(problem)), schedule.group_size(),
+                        static_cast<uint32_t>(spec.buffers.size())}};
 }
 
 }  // namespace kiln::level_zero
