@@ -287,17 +287,31 @@ Id Emitter::first_component(spv::BuiltIn which) {
 Id Emitter::group_id() { return first_component(spv::BuiltIn::WorkgroupId); }
 Id Emitter::local_id() { return first_component(spv::BuiltIn::LocalInvocationId); }
 Id Emitter::lane() { return built_in(spv::BuiltIn::SubgroupLocalInvocationId, integer(32)); }
-Id Emitter::sub_group_id() { return built_in(spv::BuiltIn::SubgroupId, integer(32)); }
 
-Id Emitter::shuffle(Id value, Id lane) {
+/// The first lane's, also made at the head: of the built-in compilers do not know that it is every lane's, and keep what is
+/// computed of it in a register for each.
+Id Emitter::sub_group_id() {
+  if (m_sub_group_id != 0) return m_sub_group_id;
+  const Id type = integer(32), of_lane = built_in(spv::BuiltIn::SubgroupId, type);
+  require_shuffles();
+  m_sub_group_id = fresh();
+  m_type_of[m_sub_group_id] = type;
+  write(m_head, spv::Op::OpSubgroupShuffleINTEL, {type, m_sub_group_id, of_lane, constant(type, 0)});
+  return m_sub_group_id;
+}
+
+void Emitter::require_shuffles() {
   require(spv::Capability::SubgroupShuffleINTEL);
   extension("SPV_INTEL_subgroups");
+}
+
+Id Emitter::shuffle(Id value, Id lane) {
+  require_shuffles();
   return op(spv::Op::OpSubgroupShuffleINTEL, type_of(value), {value, lane});
 }
 
 Id Emitter::shuffle_xor(Id value, uint32_t mask) {
-  require(spv::Capability::SubgroupShuffleINTEL);
-  extension("SPV_INTEL_subgroups");
+  require_shuffles();
   return op(spv::Op::OpSubgroupShuffleXorINTEL, type_of(value), {value, constant(integer(32), mask)});
 }
 

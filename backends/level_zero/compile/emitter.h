@@ -88,7 +88,7 @@ class Emitter {
   Id group_id();      // 64 bits, of dimension 0
   Id local_id();      // 64 bits, of dimension 0
   Id lane();          // in the sub-group, 32 bits
-  Id sub_group_id();  // in the work-group, 32 bits
+  Id sub_group_id();  // in the work-group, 32 bits; the compiler knows that all lanes have the same
   Id shuffle(Id value, Id lane);
   Id shuffle_xor(Id value, uint32_t mask);
 
@@ -114,6 +114,7 @@ class Emitter {
   Id declare_constant(spv::Op code, Id type, Words operands);
   void require(spv::Capability capability);
   void extension(const char* name);
+  void require_shuffles();
   Id built_in(spv::BuiltIn which, Id type);
   Id first_component(spv::BuiltIn which);
   void begin_block(Id label);
@@ -127,7 +128,7 @@ class Emitter {
   std::map<std::string, Id> m_imported;
   std::map<Id, int> m_real_bits, m_integer_bits;
   std::map<spv::BuiltIn, Id> m_built_ins, m_built_in_values;
-  Id m_math = 0, m_kernel = 0;
+  Id m_math = 0, m_kernel = 0, m_sub_group_id = 0;
   std::string m_name;
 };
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "backends/level_zero/compile/gemm_kinds.h"
-#include "backends/level_zero/compile/matrix_unit.h"
+#include "backends/level_zero/compile/matrix_panel.h"
 #include "backends/level_zero/compile/product.h"
 #include "backends/level_zero/compile/tile_schedule.h"
 #include "backends/schedule_bytes.h"
@@ -46,30 +46,14 @@ struct DpasSchedule {
 // With these no family's compiler was seen to run out of registers.
 constexpr DpasSchedule k_schedules[] = {{4, 4, 4, 2, 1}, {4, 2, 2, 2, 2}, {2, 4, 1, 2, 2}, {2, 2, 1, 1, 2}};
 
-/// A piece of an operand in local memory: vectors as lanes hold them, in rows and columns.
-struct Panel {
-  int64_t rows = 0, columns = 0;
-  uint32_t run = 0;  // halves in a vector's element
-  Id memory = 0;
-
-  int64_t vectors() const { return rows * columns; }
-  int64_t vector_bytes() const { return int64_t{MatrixUnit::k_vector} * run * 2; }
-};
-
-/// A row of vectors has 8 rows of A, its columns are runs along k.
-Panel panel_of_a(const ProductTile& tile, uint32_t lanes) {
-  const uint32_t run = MatrixUnit::k_depth / lanes;
-  return {tile.rows / MatrixUnit::k_rows, tile.depth / run, run};
+MatrixPanel panel_of_a(const ProductTile& tile, uint32_t lanes) {
+  return MatrixPanel::of_a(tile.rows, tile.depth, lanes);
 }
 
-/// A row of vectors has 16 rows of B, its columns are B's.
-Panel panel_of_b(const ProductTile& tile) {
-  return {tile.depth / MatrixUnit::k_depth, tile.columns, MatrixUnit::b_run()};
-}
+MatrixPanel panel_of_b(const ProductTile& tile) { return MatrixPanel::of_b(tile.depth, tile.columns); }
 
 int64_t local_bytes(const ProductTile& tile, uint32_t lanes) {
-  const Panel a = panel_of_a(tile, lanes), b = panel_of_b(tile);
-  return a.vectors() * a.vector_bytes() + b.vectors() * b.vector_bytes();
+  return panel_of_a(tile, lanes).bytes() + panel_of_b(tile).bytes();
 }
 
 class DpasEmitter {
@@ -82,13 +66,13 @@ class DpasEmitter {
         m_lanes(family.matrix_lanes),
         m_group_size(schedule.sub_groups() * m_lanes),
         m_product(emitter, spec, gemm, schedule.tile(m_lanes), static_cast<uint32_t>(m_group_size), m_lanes),
-        m_unit(emitter, gemm.dtype, family) {}
+        m_panels(emitter, gemm.dtype, family, m_group_size) {}
 
   void run() {
     place_block();
     begin_sums();
-    m_a = local_panel(panel_of_a(m_schedule.tile(m_lanes), m_lanes));
-    m_b = local_panel(panel_of_b(m_schedule.tile(m_lanes)));
+    m_a = m_panels.local(panel_of_a(m_schedule.tile(m_lanes), m_lanes));
+    m_b = m_panels.local(panel_of_b(m_schedule.tile(m_lanes)));
     // Unrolled, it would need more registers than there are.
     e.loop(
         e.index(0), e.index(m_gemm.k), e.index(m_schedule.tile(m_lanes).depth), [&](Id k) { pass(k); },
@@ -97,7 +81,6 @@ class DpasEmitter {
   }
 
  private:
-  static uint32_t alignment(const Panel& panel) { return static_cast<uint32_t>(panel.vector_bytes()); }
   Id number(int64_t value) { return e.constant(e.integer(32), value); }
 
   /// The sub-group's block in the tile.
@@ -110,44 +93,13 @@ class DpasEmitter {
 
   void begin_sums() {
     for (int i = 0; i < m_schedule.rows * m_schedule.columns; ++i) {
-      m_sums.push_back(e.variable(m_unit.sums_type()));
-      e.store(m_sums.back(), e.null(m_unit.sums_type()));
+      m_sums.push_back(e.variable(m_panels.unit().sums_type()));
+      e.store(m_sums.back(), e.null(m_panels.unit().sums_type()));
     }
   }
 
-  Panel local_panel(Panel panel) {
-    panel.memory = e.local_array(m_unit.operand_type(panel.run), static_cast<uint32_t>(panel.vectors()));
-    return panel;
-  }
-
-  Id vector_pointer(const Panel& panel, Id row, Id column) {
-    return e.array_pointer(panel.memory, e.add(e.mul(row, number(panel.columns)), column));
-  }
-
-  /// Half `neighbour` of element `element` of the vector at (row, column) of a panel.
-  using HalfOf = std::function<Id(Id row, Id column, uint32_t element, uint32_t neighbour)>;
-
-  /// By the whole group: a vector to an item. Neighbouring items take neighbouring columns, or rows.
-  void fill(const Panel& panel, bool by_columns, const HalfOf& half) {
-    const Id type = e.integer(32), inner = number(by_columns ? panel.columns : panel.rows);
-    const Id first = e.op(Op::OpUConvert, type, {e.local_id()});
-    e.loop(first, number(panel.vectors()), number(m_group_size), [&](Id item) {
-      const Id fast = e.op(Op::OpUMod, type, {item, inner}), slow = e.op(Op::OpUDiv, type, {item, inner});
-      const Id row = by_columns ? slow : fast, column = by_columns ? fast : slow;
-      Ids elements;
-      for (uint32_t element = 0; element < MatrixUnit::k_vector; ++element) {
-        Ids halves;
-        for (uint32_t i = 0; i < panel.run; ++i) {
-          halves.push_back(m_product.scalars().to_memory(m_gemm.dtype, half(row, column, element, i)));
-        }
-        elements.push_back(m_unit.pack(halves));
-      }
-      e.store(vector_pointer(panel, row, column), m_unit.operand(elements), alignment(panel));
-    });
-  }
-
   void fill_a(Id k) {
-    fill(m_a, m_product.a_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
+    m_panels.fill(m_a, m_product.a_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
       const Id first = e.add(m_product.first_row(), e.widen(e.mul(row, number(MatrixUnit::k_rows))));
       const Id at = e.add(k, e.widen(e.mul(column, number(m_a.run))));
       return m_product.a(e.add(first, e.index(element)), e.add(at, e.index(neighbour)));
@@ -155,7 +107,7 @@ class DpasEmitter {
   }
 
   void fill_b(Id k) {
-    fill(m_b, !m_product.b_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
+    m_panels.fill(m_b, !m_product.b_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
       const Id first = e.add(k, e.widen(e.mul(row, number(MatrixUnit::k_depth))));
       const Id at = e.add(first, e.index(int64_t{element} * m_b.run + neighbour));
       return m_product.b(at, e.add(m_product.first_column(), e.widen(column)));
@@ -171,21 +123,17 @@ class DpasEmitter {
     e.barrier(/*global_memory=*/false);
   }
 
-  Id vector(const Panel& panel, Id row, Id column) {
-    return e.load(vector_pointer(panel, row, column), alignment(panel));
-  }
-
   void step(int64_t step) {
     Ids b;
     for (int j = 0; j < m_schedule.columns; ++j) {
-      b.push_back(vector(m_b, number(step), e.add(m_column, number(int64_t{j} * m_lanes))));
+      b.push_back(m_panels.vector(m_b, number(step), e.add(m_column, number(int64_t{j} * m_lanes))));
     }
     const Id column = e.add(e.lane(), number(step * m_lanes));
     for (int i = 0; i < m_schedule.rows; ++i) {
-      const Id a = vector(m_a, e.add(m_row, number(i)), column);
+      const Id a = m_panels.vector(m_a, e.add(m_row, number(i)), column);
       for (int j = 0; j < m_schedule.columns; ++j) {
         const Id sums = sums_of(i, j);
-        e.store(sums, m_unit.multiply_add(a, b[static_cast<size_t>(j)], e.load(sums)));
+        e.store(sums, m_panels.unit().multiply_add(a, b[static_cast<size_t>(j)], e.load(sums)));
       }
     }
   }
@@ -213,8 +161,8 @@ class DpasEmitter {
   const uint32_t m_lanes;
   const int64_t m_group_size;
   ProductEmitter m_product;
-  MatrixUnit m_unit;
-  Panel m_a, m_b;
+  MatrixPanels m_panels;
+  MatrixPanel m_a, m_b;
   Ids m_sums;
   Id m_row = 0, m_column = 0;  // in the tile: the sub-group's first 8 rows, the lane's first column
 };

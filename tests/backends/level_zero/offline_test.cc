@@ -104,12 +104,18 @@ TEST_P(Offline, the_chosen_kernels_compile_and_their_registers_suffice) {
   }
 }
 
-TEST_P(Offline, products_of_halves_take_matrix_units_first) {
+/// Products of halves; attention's forward pass where units work for the lanes of a usual sub-group.
+bool is_for_matrix_units(const KernelSpec& spec, const DeviceFamily& family) {
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) return is_half(gemm->dtype);
+  const auto* attention = std::get_if<AttentionSpec>(&spec.kernel);
+  return attention != nullptr && is_half(attention->dtype) && family.matrix_lanes == k_sub_group_size;
+}
+
+TEST_P(Offline, kernels_of_halves_take_matrix_units_first) {
   const DeviceFamily& family = *find_family(GetParam().name);
   for (const NamedKernel& kernel : chosen_kernels()) {
-    const auto* gemm = std::get_if<GemmSpec>(&kernel.spec.kernel);
-    const bool is_of_halves = gemm != nullptr && is_half(gemm->dtype);
-    EXPECT_EQ(takes_matrix_units(kernels_of(kernel.spec, family).front()), is_of_halves) << kernel.name;
+    const bool takes_them = takes_matrix_units(kernels_of(kernel.spec, family).front());
+    EXPECT_EQ(takes_them, is_for_matrix_units(kernel.spec, family)) << kernel.name;
   }
 }
 
