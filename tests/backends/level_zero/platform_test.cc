@@ -47,7 +47,7 @@ TEST(Platform, a_device_without_matrix_units_is_used_without) {
 }
 
 TEST(Platform, matrix_units_are_taken_for_there_unless_the_driver_says_no) {
-  for (const char* fault : {"", "no-dot-product-properties"}) {
+  for (const char* fault : {"", "no-matrix-functions"}) {
     const auto platform = platform_with(fault);
     if (platform == nullptr) GTEST_SKIP() << "no device";
     EXPECT_EQ(describe(platform->devices()[0].features & ~platform->devices()[0].family->features), "matrix units");

@@ -70,6 +70,7 @@ struct Log {
 };
 struct Module {
   std::shared_ptr<Executor::Program> program;
+  bool is_linked = true;  // all functions that it imports were found
 };
 struct Kernel {
   std::shared_ptr<Executor::Program> program;
@@ -186,7 +187,7 @@ ze_result_t get_module_properties(ze_device_handle_t, ze_device_module_propertie
   properties->maxArgumentsSize = 2048;
   std::memcpy(properties->nativeKernelSupported.id, k_magic, sizeof k_magic);
   for (auto* asked = static_cast<DotProductProperties*>(properties->pNext); asked != nullptr; asked = asked->next) {
-    if (asked->type != DotProductProperties::k_type || has_fault("no-dot-product-properties")) continue;
+    if (asked->type != DotProductProperties::k_type || has_fault("no-matrix-functions")) continue;
     asked->flags = DotProductProperties::k_dp4a | (has_fault("no-matrix-units") ? 0 : DotProductProperties::k_dpas);
   }
   return ZE_RESULT_SUCCESS;
@@ -260,7 +261,9 @@ ze_result_t create_module(ze_context_handle_t, ze_device_handle_t, const ze_modu
   std::shared_ptr<Executor::Program> program = s_executor->build(code, is_native, words->text);
   if (log != nullptr) *log = reinterpret_cast<ze_module_build_log_handle_t>(words.release());
   if (program == nullptr) return ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
-  *module = reinterpret_cast<ze_module_handle_t>(new Module{std::move(program)});
+  const bool has_functions = !has_fault("no-matrix-units") && !has_fault("no-matrix-functions");
+  const bool is_linked = is_native || has_functions || !imports_functions(code);
+  *module = reinterpret_cast<ze_module_handle_t>(new Module{std::move(program), is_linked});
   return ZE_RESULT_SUCCESS;
 }
 
@@ -298,6 +301,7 @@ ze_result_t destroy_log(ze_module_build_log_handle_t log) {
 
 ze_result_t create_kernel(ze_module_handle_t module, const ze_kernel_desc_t* description, ze_kernel_handle_t* kernel) {
   const std::lock_guard lock(s_mutex);
+  if (!as<Module>(module)->is_linked) return ZE_RESULT_ERROR_INVALID_MODULE_UNLINKED;
   const auto& program = as<Module>(module)->program;
   const int arguments = program->argument_count(description->pKernelName);
   if (arguments < 0) return ZE_RESULT_ERROR_INVALID_KERNEL_NAME;

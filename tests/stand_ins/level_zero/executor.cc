@@ -14,19 +14,20 @@
 namespace kiln::stand_in {
 namespace {
 
-#define KILN_OPENCL_FUNCTIONS(X)                                                                              \
-  X(GetPlatformIDs)                                                                                           \
-  X(GetDeviceIDs)                                                                                             \
-  X(CreateContext)                                                                                            \
-  X(CreateCommandQueueWithProperties)                                                                         \
-  X(CreateProgramWithIL)                                                                                      \
-  X(CreateProgramWithBinary)                                                                                  \
-  X(CreateProgramWithSource)                                                                                  \
-  X(CompileProgram)                                                                                           \
-  X(LinkProgram)                                                                                              \
-  X(BuildProgram)                                                                                             \
-  X(GetProgramInfo) X(GetProgramBuildInfo) X(CreateKernel) X(GetKernelInfo) X(EnqueueNDRangeKernel) X(Finish) \
-      X(ReleaseKernel) X(ReleaseProgram) X(GetExtensionFunctionAddressForPlatform)
+#define KILN_OPENCL_FUNCTIONS(X)                                                                             \
+  X(GetPlatformIDs)                                                                                          \
+  X(GetDeviceIDs)                                                                                            \
+  X(CreateContext)                                                                                           \
+  X(CreateCommandQueueWithProperties)                                                                        \
+  X(CreateProgramWithIL)                                                                                     \
+  X(CreateProgramWithBinary)                                                                                 \
+  X(CreateProgramWithSource)                                                                                 \
+  X(CompileProgram)                                                                                          \
+  X(LinkProgram)                                                                                             \
+  X(BuildProgram)                                                                                            \
+  X(GetProgramInfo)                                                                                          \
+  X(GetProgramBuildInfo) X(CreateKernel) X(GetKernelInfo) X(EnqueueNDRangeKernel) X(Finish) X(ReleaseKernel) \
+      X(ReleaseProgram) X(GetExtensionFunctionAddressForPlatform)
 
 struct OpenCl {
 #define KILN_OPENCL_MEMBER(name) decltype(&cl##name) name = nullptr;
@@ -48,18 +49,6 @@ bool find(Function& function, void* symbol) {
 
 // Most of a test's time would be the optimiser's. Sub-groups are made by the vectoriser, which is on all the same.
 constexpr const char* k_build_options = "-cl-opt-disable";
-
-/// Whether the module calls functions that it does not define: whether it declares the capability Linkage.
-bool imports_functions(std::span<const uint8_t> spirv) {
-  constexpr size_t k_header_words = 5;
-  constexpr uint32_t k_capability = 2u << 16 | 17, k_linkage = 5;
-  std::vector<uint32_t> words(spirv.size() / 4);
-  std::memcpy(words.data(), spirv.data(), words.size() * 4);
-  for (size_t at = k_header_words; at + 1 < words.size() && words[at] == k_capability; at += 2) {
-    if (words[at + 1] == k_linkage) return true;
-  }
-  return false;
-}
 
 std::string open_runtime(OpenCl& cl, const char* path) {
   setenv("CL_CONFIG_CPU_O0_VECTORIZATION", "1", 1);
@@ -215,6 +204,17 @@ class ClExecutor final : public Executor {
 };
 
 }  // namespace
+
+bool imports_functions(std::span<const uint8_t> spirv) {
+  constexpr size_t k_header_words = 5;
+  constexpr uint32_t k_capability = 2u << 16 | 17, k_linkage = 5;
+  std::vector<uint32_t> words(spirv.size() / 4);
+  std::memcpy(words.data(), spirv.data(), words.size() * 4);
+  for (size_t at = k_header_words; at + 1 < words.size() && words[at] == k_capability; at += 2) {
+    if (words[at + 1] == k_linkage) return true;
+  }
+  return false;
+}
 
 std::unique_ptr<Executor> Executor::open(const char* library, std::string& reason) {
   if (library == nullptr || *library == '\0') {
