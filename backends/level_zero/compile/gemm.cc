@@ -14,7 +14,7 @@ struct GemmKind {
   Expected<EmittedKernel> (*emit)(Emitter&, const KernelSpec&, std::span<const uint8_t>, const DeviceFamily&);
 };
 
-constexpr std::array<GemmKind, 2> k_kinds{{
+constexpr std::array<GemmKind, 2> k_gemm_kinds{{
     {k_gemm_dpas, dpas_candidates, emit_dpas},
     {k_gemm_fma, fma_candidates, emit_fma},
 }};
@@ -41,7 +41,7 @@ Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
 
 std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine&) {
   std::vector<GemmCandidate> candidates;
-  for (const GemmKind& kind : k_kinds) {
+  for (const GemmKind& kind : k_gemm_kinds) {
     std::vector<GemmCandidate> of_kind = kind.candidates(std::get<GemmSpec>(spec.kernel), family);
     of_kind.resize(std::min(of_kind.size(), k_candidates_of_kind));
     std::ranges::move(of_kind, std::back_inserter(candidates));
@@ -55,8 +55,8 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily
 Expected<EmittedKernel> emit_gemm(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
                                   const DeviceFamily& family) {
   KILN_ASSIGN_OR_RETURN(const ScheduleBytes opened, open_schedule(bytes));
-  const auto kind = std::ranges::find(k_kinds, opened.implementation, &GemmKind::name);
-  if (kind == k_kinds.end()) {
+  const auto kind = std::ranges::find(k_gemm_kinds, opened.implementation, &GemmKind::name);
+  if (kind == k_gemm_kinds.end()) {
     return invalid_argument("level zero: no product is made by a schedule of {}", opened.implementation);
   }
   return kind->emit(emitter, spec, bytes, family);

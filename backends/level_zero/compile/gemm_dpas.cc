@@ -44,7 +44,7 @@ struct DpasSchedule {
 };
 
 // With these no family's compiler was seen to run out of registers.
-constexpr DpasSchedule k_schedules[] = {{4, 4, 4, 2, 1}, {4, 2, 2, 2, 2}, {2, 4, 1, 2, 2}, {2, 2, 1, 1, 2}};
+constexpr DpasSchedule k_dpas_schedules[] = {{4, 4, 4, 2, 1}, {4, 2, 2, 2, 2}, {2, 4, 1, 2, 2}, {2, 2, 1, 1, 2}};
 
 MatrixPanel panel_of_a(const ProductTile& tile, uint32_t lanes) {
   return MatrixPanel::of_a(tile.rows, tile.depth, lanes);
@@ -195,7 +195,7 @@ double cost(const GemmSpec& gemm, const DpasSchedule& schedule, uint32_t lanes) 
 
 std::vector<GemmCandidate> dpas_candidates(const GemmSpec& gemm, const DeviceFamily& family) {
   std::vector<GemmCandidate> candidates;
-  for (const DpasSchedule& schedule : k_schedules) {
+  for (const DpasSchedule& schedule : k_dpas_schedules) {
     if (gemm.k == 0 || !validate(schedule, gemm, family).ok()) continue;
     candidates.push_back({{encode_choices(schedule), schedule.describe(family.matrix_lanes)},
                           cost(gemm, schedule, family.matrix_lanes)});

@@ -27,7 +27,7 @@ struct FmaSchedule : TileSchedule {
   ProductTile tile() const { return {tile_rows(), tile_columns(), k_step}; }
 };
 
-constexpr FmaSchedule k_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
+constexpr FmaSchedule k_fma_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
 constexpr int k_most_sums = 64;  // of a lane, in registers
 
 int64_t local_bytes(const GemmSpec& gemm, const FmaSchedule& schedule) {
@@ -153,7 +153,7 @@ Status validate(const FmaSchedule& schedule, const GemmSpec& gemm, const DeviceF
 
 std::vector<GemmCandidate> fma_candidates(const GemmSpec& gemm, const DeviceFamily& family) {
   std::vector<GemmCandidate> candidates;
-  for (const FmaSchedule& schedule : k_schedules) {
+  for (const FmaSchedule& schedule : k_fma_schedules) {
     if (!validate(schedule, gemm, family).ok()) continue;
     candidates.push_back({{encode_choices(schedule), schedule.describe()}, cost(gemm, family, schedule)});
   }
