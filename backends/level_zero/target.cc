@@ -18,11 +18,12 @@ constexpr std::array<DeviceFamily, 2> k_families{{
      95,
      {{0x0bd0, 0x0bdb}, {0x0b69, 0x0b6e}},
      "Intel Data Center GPU Max 1550",
-     128},
-    {"dg2", k_common, 64 << 10, 35, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}, "Intel Arc A770", 32},
+     128,
+     16},
+    {"dg2", k_common, 64 << 10, 35, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}, "Intel Arc A770", 32, 8},
 }};
 
-constexpr std::array<std::string_view, 3> k_names{"fp16", "fp64", "sub-groups of 16"};
+constexpr std::array<std::string_view, 4> k_names{"fp16", "fp64", "sub-groups of 16", "matrix units"};
 
 constexpr uint32_t k_max_group_size = 1024;
 

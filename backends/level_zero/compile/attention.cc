@@ -27,23 +27,29 @@ Status attention_claims(const KernelSpec& spec, const DeviceFamily& family) {
 }
 
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine) {
-  constexpr size_t k_most = 2;
+  constexpr int k_most = 2;  // by matrix units, and without
+  int taken[2] = {};
   std::vector<Schedule> schedules;
   for (const auto& schedule : ranked_schedules(attention_problem_of(spec), family, machine)) {
-    if (schedules.size() < k_most) schedules.push_back({encode_choices(schedule), schedule.describe()});
+    if (taken[schedule.by_units ? 1 : 0]++ < k_most)
+      schedules.push_back({encode_choices(schedule), schedule.describe()});
   }
   return schedules;
 }
 
-Expected<LaunchForm> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                                    const DeviceFamily& family) {
+Expected<EmittedKernel> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                       const DeviceFamily& family) {
   const AttentionProblem problem = attention_problem_of(spec);
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<AttentionSchedule>(bytes));
   KILN_RETURN_IF_ERROR(validate(schedule, problem, family));
-  const auto emit = problem.backward == nullptr ? emit_attention_forward : emit_attention_backward;
-  emit(emitter, problem, schedule);
-  return LaunchForm{static_cast<uint32_t>(schedule.groups(problem)), schedule.group_size(),
-                    static_cast<uint32_t>(spec.buffers.size())};
+  if (problem.backward == nullptr) {
+    emit_attention_forward(emitter, problem, schedule, family);
+  } else {
+    emit_attention_backward(emitter, problem, schedule);
+  }
+  return EmittedKernel{{static_cast<uint32_t>(schedule.groups(problem)), schedule.group_size(),
+                        static_cast<uint32_t>(spec.buffers.size())},
+                       schedule.by_units ? bit(Feature::matrix_units) : 0};
 }
 
 }  // namespace kiln::level_zero

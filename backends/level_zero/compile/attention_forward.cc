@@ -1,4 +1,4 @@
-#include "backends/level_zero/compile/attention_tiles.h"
+#include "backends/level_zero/compile/attention_products.h"
 #include "base/ceil_div.h"
 
 // Attention's forward pass. The softmax goes along with the keys: Milakov, Gimelshein, "Online normalizer calculation for
@@ -10,17 +10,16 @@ using spv::Op;
 
 class ForwardEmitter {
  public:
-  ForwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule)
+  ForwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                 const DeviceFamily& family)
       : e(emitter),
         m_a(*problem.forward),
         m_schedule(schedule),
         m_tiles(emitter, problem, schedule),
+        m_products(AttentionProducts::create(emitter, m_tiles, m_a, schedule, family)),
         m_problem(problem) {}
 
   void run() {
-    const LocalTile queries = m_tiles.tile(m_schedule.tile_rows(), m_a.head_dim),
-                    keys = m_tiles.tile(m_schedule.tile_columns(), m_a.head_dim),
-                    values = m_tiles.tile(m_schedule.tile_columns(), m_a.value_dim);
     const int64_t tiles = ceil_div(m_problem.queries(), m_schedule.tile_rows());
     // The last tiles have the most keys where attention is causal: they begin first.
     const Id tile = e.op(Op::OpISub, e.integer(32), {m_tiles.number(tiles - 1), m_tiles.enter_place(tiles)});
@@ -28,17 +27,16 @@ class ForwardEmitter {
     const AttentionTensor q = m_tiles.of_queries(m_a.q, m_a.head_dim), k = m_tiles.of_keys(m_a.k, m_a.head_dim),
                           v = m_tiles.of_keys(m_a.v, m_a.value_dim);
     for (int i = 0; i < m_schedule.rows; ++i) m_queries.push_back(m_tiles.query_at(m_tiles.row_of(first, i)));
-    m_out = m_tiles.zeros(values.steps());
+    m_out = m_tiles.zeros(ceil_div(m_a.value_dim, k_sub_group_size));
     m_statistics = m_tiles.zeros(2);
     for (const Ids& row : m_statistics) e.store(row[k_highest], m_tiles.nothing());
-    m_tiles.fill(queries, q, first);
+    m_products->fill_queries(q, first);
     m_tiles.for_columns(/*rows_are_queries=*/true, first, [&](Id key) {
-      m_tiles.fill(keys, k, key);
-      m_tiles.fill(values, v, key);
+      m_products->fill_keys_and_values(k, v, key);
       e.barrier(/*global_memory=*/false);
-      const AttentionTiles::Block scores = m_tiles.products(queries, keys);
+      const AttentionTiles::Block scores = m_products->products();
       for (int i = 0; i < m_schedule.rows; ++i) weigh(scores, static_cast<size_t>(i), key);
-      m_tiles.accumulate(m_out, scores, values);
+      m_products->accumulate(m_out, scores);
       e.barrier(/*global_memory=*/false);
     });
     finish(first);
@@ -66,7 +64,7 @@ class ForwardEmitter {
       scores.push_back(m_tiles.score(m_queries[i], m_tiles.column_of(key, j), product));
       best = maximum(best, scores.back());
     }
-    best = combine_lanes(e, best, maximum);
+    best = e.shuffle(combine_lanes(e, best, maximum), m_tiles.number(0));
     e.store(highest, best);
     const Id base = e.select(is_nothing(best), m_tiles.scalars().zero(m_tiles.dtype()), best);
     const Id rescale = exp_of_difference(old, base);
@@ -100,6 +98,7 @@ class ForwardEmitter {
   const AttentionSpec& m_a;
   const AttentionSchedule m_schedule;
   AttentionTiles m_tiles;
+  const std::unique_ptr<AttentionProducts> m_products;
   const AttentionProblem m_problem;
   std::vector<AttentionTiles::Query> m_queries;  // the sub-group's
   AttentionTiles::Block m_out, m_statistics;
@@ -107,8 +106,9 @@ class ForwardEmitter {
 
 }  // namespace
 
-void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule) {
-  ForwardEmitter(emitter, problem, schedule).run();
+void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                            const DeviceFamily& family) {
+  ForwardEmitter(emitter, problem, schedule, family).run();
 }
 
 }  // namespace kiln::level_zero

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backends/attention_scores.h"
+#include "backends/level_zero/compile/matrix_unit.h"
 #include "base/ceil_div.h"
 
 namespace kiln::level_zero {
@@ -17,8 +18,9 @@ struct Row {
 };
 
 constexpr Row k_rows[] = {
-    {{8, 8, 2}, 1.0}, {{16, 4, 2}, 0.9}, {{8, 4, 2}, 0.85}, {{8, 2, 2}, 0.5},
-    {{8, 2, 1}, 0.4}, {{8, 1, 1}, 0.2},  {{4, 1, 1}, 0.15},
+    {{{8, 8, 2}, true}, 3.0}, {{{8, 8, 1}, true}, 2.5}, {{{4, 8, 1}, true}, 2.2}, {{{8, 8, 2}}, 1.0},
+    {{{16, 4, 2}}, 0.9},      {{{8, 4, 2}}, 0.85},      {{{8, 2, 2}}, 0.5},       {{{8, 2, 1}}, 0.4},
+    {{{8, 1, 1}}, 0.2},       {{{4, 1, 1}}, 0.15},
 };
 
 int64_t steps(int64_t depth) { return ceil_div(depth, k_sub_group_size); }
@@ -29,9 +31,9 @@ int64_t local_bytes(const AttentionProblem& problem, const AttentionSchedule& sc
   const int64_t rows = schedule.tile_rows(), columns = schedule.tile_columns();
   int64_t elements = rows * keys + columns * both;
   if (problem.backward != nullptr) elements = (rows + columns) * both + 2 * std::max(rows, columns);
+  const DType dtype = schedule.by_units ? a.dtype : accumulator_of(a.dtype);
   const bool has_flags = leaves_out_scores(a.score, a.score_value);
-  return elements * static_cast<int64_t>(size_of(accumulator_of(a.dtype))) +
-         (has_flags ? most_column_tiles(problem, schedule) : 0);
+  return elements * static_cast<int64_t>(size_of(dtype)) + (has_flags ? most_column_tiles(problem, schedule) : 0);
 }
 
 /// What a work-item keeps from tile to tile, the products of one tile, and a step's elements of its columns.
@@ -41,7 +43,19 @@ int64_t registers(const AttentionProblem& problem, const AttentionSchedule& sche
   const bool is_forward = problem.backward == nullptr;
   const int64_t of_row = is_forward ? values + products + 1 : keys + values + 2 * products + 4;
   const int64_t of_columns = is_forward ? values : std::max(keys, values);
-  return (schedule.rows * of_row + of_columns) * static_cast<int64_t>(size_of(accumulator_of(a.dtype)) / 4);
+  const int64_t of_units = schedule.by_units ? 2 * int64_t{MatrixUnit::k_vector} : 0;  // operands on their way
+  return (schedule.rows * of_row + of_columns + of_units) * static_cast<int64_t>(size_of(accumulator_of(a.dtype)) / 4);
+}
+
+/// Why matrix units cannot make a schedule's products, or ok. Their sums are laid out as a sub-group's are where they work for
+/// as many lanes.
+Status validate_units(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
+  const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
+  if (problem.backward != nullptr) return refuse("gradients are not made by matrix units");
+  if (family.matrix_lanes != k_sub_group_size) return refuse("the family has no matrix units of a sub-group's lanes");
+  if (!MatrixUnit::multiplies(problem.forward->dtype, family)) return refuse("no matrix units for such a dtype");
+  if (schedule.rows % MatrixUnit::k_rows != 0) return refuse("a sub-group's rows are not those of matrix units");
+  return {};
 }
 
 /// Time, in units of a row at peak: whole waves of work-groups.
@@ -69,6 +83,7 @@ int64_t most_column_tiles(const AttentionProblem& problem, const AttentionSchedu
 Status validate(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
   const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
   KILN_RETURN_IF_ERROR(validate("attention", schedule));
+  if (schedule.by_units) KILN_RETURN_IF_ERROR(validate_units(schedule, problem, family));
   if (registers(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
   if (schedule.groups(problem) > k_max_groups) return refuse("too many work-groups");
   if (local_bytes(problem, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");

@@ -10,8 +10,12 @@ namespace kiln::level_zero {
 /// queries for those of keys and values, the other way around for those of queries.
 struct AttentionSchedule : TileSchedule {
   static constexpr std::string_view k_implementation = "attention";
-  static constexpr uint32_t k_version = 1;
+  static constexpr uint32_t k_version = 2;
 
+  bool by_units = false;  // products by matrix units
+
+  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns, s.by_units); }
+  std::string describe() const { return (by_units ? "dpas " : "") + TileSchedule::describe(); }
   /// Work-groups.
   int64_t groups(const AttentionProblem& problem) const;
 };

@@ -75,6 +75,13 @@ Id AttentionTiles::load(const AttentionTensor& tensor, Id row, Id depth) {
   return scalars().from_memory(m_forward.dtype, e.load(pointer, static_cast<uint32_t>(size_of(m_forward.dtype))));
 }
 
+Id AttentionTiles::load_or_zero(const AttentionTensor& tensor, Id row, Id depth) {
+  const Id inside = e.both(e.compare(Op::OpULessThan, row, number(tensor.rows)),
+                           e.compare(Op::OpULessThan, depth, number(tensor.depth)));
+  const Id value = load(tensor, at_most(row, tensor.rows - 1), at_most(depth, tensor.depth - 1));
+  return e.select(inside, value, scalars().zero(dtype()));
+}
+
 void AttentionTiles::store(const AttentionTensor& tensor, Id first, const Block& values, const Ids& factors) {
   const auto store_row = [&](size_t i, Id row) {
     const Id begin = row_offset(tensor, row);
@@ -119,12 +126,10 @@ void AttentionTiles::fill(const LocalTile& tile, const AttentionTensor& tensor, 
   e.loop(item, number(elements), number(m_schedule.group_size()), [&](Id element) {
     const int64_t inner = along_rows ? tile.rows : width;
     const Id fast = rest(element, inner), slow = divided(element, inner);
-    const Id line = along_rows ? fast : slow, depth = along_rows ? slow : fast, row = e.add(first, line);
-    const Id inside = e.both(e.compare(Op::OpULessThan, row, number(tensor.rows)),
-                             e.compare(Op::OpULessThan, depth, number(tensor.depth)));
-    const Id value = load(tensor, at_most(row, tensor.rows - 1), at_most(depth, tensor.depth - 1));
+    const Id line = along_rows ? fast : slow, depth = along_rows ? slow : fast;
+    const Id value = load_or_zero(tensor, e.add(first, line), depth);
     const Id place = e.add(e.mul(line, number(tile.pitch())), depth);
-    e.store(e.array_pointer(tile.memory, place), e.select(inside, value, scalars().zero(dtype())), alignment());
+    e.store(e.array_pointer(tile.memory, place), value, alignment());
   });
 }
 

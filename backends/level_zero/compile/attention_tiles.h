@@ -54,6 +54,8 @@ class AttentionTiles {
 
   /// An element, which must be there. `depth` counts along the last dim.
   Id load(const AttentionTensor& tensor, Id row, Id depth);
+  /// The same, or 0 past the ends.
+  Id load_or_zero(const AttentionTensor& tensor, Id row, Id depth);
   /// The sub-group's rows of a tensor, each times a factor (0: none), where they are there.
   void store(const AttentionTensor& tensor, Id first, const Block& values, const Ids& factors);
   /// Where the logsumexp of a query lies.
@@ -112,7 +114,8 @@ class AttentionTiles {
 };
 
 /// Forms of the kernel, one for each pass: from the parameters on.
-void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule);
+void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                            const DeviceFamily& family);
 void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule);
 
 }  // namespace kiln::level_zero

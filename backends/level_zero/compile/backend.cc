@@ -57,12 +57,16 @@ Expected<Image> LevelZeroCompileBackend::compile(const KernelSpec& spec, const S
   KILN_ASSIGN_OR_RETURN(const DeviceFamily* family, resolve(target));
   KILN_ASSIGN_OR_RETURN(PortableKernel kernel, write_kernel(spec, schedule, *family));
   const DeviceCode code{"", {}, std::move(kernel.spirv), encode(kernel.launch)};
-  return finish({.code = pack_device_code(code), .features = family->features}, target);
+  return finish({.code = pack_device_code(code), .features = kernel.features}, target);
 }
 
 Expected<Image> LevelZeroCompileBackend::finish(Image image, const Target& target) const {
   if (target.driver.empty()) return image;
   KILN_ASSIGN_OR_RETURN(const FoundDevice* found, find_device(target));
+  if (const uint64_t missing = image.features & ~found->features; missing != 0) {
+    return error(StatusCode::unimplemented, "level zero: the code needs {}, which {} lacks", describe(missing),
+                 found->name);
+  }
   KILN_ASSIGN_OR_RETURN(const DeviceCodeView view, unpack_device_code(image.code));
   KILN_ASSIGN_OR_RETURN(const auto context, Context::create(Platform::host().api(), found->driver, found->handle));
   KILN_ASSIGN_OR_RETURN(const auto module, Module::build(*context, ModuleForm::portable, view.portable));

@@ -1,7 +1,6 @@
 #include "backends/level_zero/compile/body_emitter.h"
 
 #include "backends/backend.h"
-#include "backends/level_zero/target.h"
 
 namespace kiln::level_zero {
 namespace {
@@ -12,12 +11,12 @@ constexpr uint32_t k_status_bytes = 4;
 
 }  // namespace
 
-KernelArguments begin_kernel(Emitter& emitter, const KernelSpec& spec, uint32_t group_size) {
+KernelArguments begin_kernel(Emitter& emitter, const KernelSpec& spec, uint32_t group_size, uint32_t sub_group_size) {
   ScalarEmitter scalars(emitter);
   Ids pointees;
   for (const BufferSpec& buffer : spec.buffers) pointees.push_back(scalars.memory_type(buffer.dtype));
   pointees.push_back(emitter.integer(32));
-  KernelArguments arguments{emitter.begin_kernel(k_kernel_name, pointees, group_size, k_sub_group_size)};
+  KernelArguments arguments{emitter.begin_kernel(k_kernel_name, pointees, group_size, sub_group_size)};
   arguments.status = arguments.buffers.back();
   arguments.buffers.pop_back();
   return arguments;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/level_zero/compile/scalar_emitter.h"
+#include "backends/level_zero/target.h"
 #include "frontend/kernel/body_dims.h"
 #include "frontend/kernel/kernel_spec.h"
 
@@ -17,7 +18,8 @@ struct KernelArguments {
 };
 
 /// Begins a kernel with those parameters.
-KernelArguments begin_kernel(Emitter& emitter, const KernelSpec& spec, uint32_t group_size);
+KernelArguments begin_kernel(Emitter& emitter, const KernelSpec& spec, uint32_t group_size,
+                             uint32_t sub_group_size = k_sub_group_size);
 
 /// Where in its iteration space a body is evaluated, and what is known there.
 ///

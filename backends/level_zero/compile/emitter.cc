@@ -78,6 +78,13 @@ Id Emitter::array(Id element, uint32_t count) {
   return type;
 }
 
+Id Emitter::vector(Id element, uint32_t count) {
+  if (count > 4) require(spv::Capability::Vector16);
+  const Id type = declare(spv::Op::OpTypeVector, {element, count});
+  m_pointee[type] = element;
+  return type;
+}
+
 // Constants.
 
 Id Emitter::declare_constant(spv::Op code, Id type, Words operands) {
@@ -118,11 +125,11 @@ Id Emitter::null(Id type) { return declare_constant(spv::Op::OpConstantNull, typ
 
 // Instructions.
 
-Id Emitter::op(spv::Op code, Id type, std::initializer_list<uint32_t> operands) {
+Id Emitter::op(spv::Op code, Id type, std::span<const uint32_t> operands) {
   const Id result = fresh();
   m_type_of[result] = type;
   Words words{type, result};
-  words.insert(words.end(), operands);
+  words.insert(words.end(), operands.begin(), operands.end());
   write(m_body, code, words);
   return result;
 }
@@ -136,6 +143,30 @@ Id Emitter::math(OpenCLLIB::Entrypoints function, Id type, std::initializer_list
   words.insert(words.end(), operands);
   write(m_body, spv::Op::OpExtInst, words);
   return result;
+}
+
+Id Emitter::call(const std::string& name, Id type, std::span<const Id> arguments) {
+  Id& function = m_imported[name];
+  if (function == 0) {
+    require(spv::Capability::Linkage);
+    function = fresh();
+    Words signature{type};
+    for (const Id argument : arguments) signature.push_back(type_of(argument));
+    const auto none = word(spv::FunctionControlMask::MaskNone);
+    write(m_imports, spv::Op::OpFunction, {type, function, none, declare(spv::Op::OpTypeFunction, signature)});
+    for (size_t i = 1; i < signature.size(); ++i) {
+      write(m_imports, spv::Op::OpFunctionParameter, {signature[i], fresh()});
+    }
+    write(m_imports, spv::Op::OpFunctionEnd, {});
+    Words decoration{function, word(spv::Decoration::LinkageAttributes)};
+    const Words name_words = string_words(name);
+    decoration.insert(decoration.end(), name_words.begin(), name_words.end());
+    decoration.push_back(word(spv::LinkageType::Import));
+    write(m_decorations, spv::Op::OpDecorate, decoration);
+  }
+  Ids operands{function};
+  operands.insert(operands.end(), arguments.begin(), arguments.end());
+  return op(spv::Op::OpFunctionCall, type, operands);
 }
 
 Id Emitter::both(Id a, Id b) {
@@ -197,13 +228,13 @@ void Emitter::if_then(Id condition, const std::function<void()>& body) {
   begin_block(after);
 }
 
-void Emitter::loop(Id begin, Id end, Id step, const std::function<void(Id)>& body) {
+void Emitter::loop(Id begin, Id end, Id step, const std::function<void(Id)>& body, spv::LoopControlMask control) {
   const Id counter = variable(type_of(begin));
   const Id header = fresh(), test = fresh(), inside = fresh(), next = fresh(), after = fresh();
   store(counter, begin);
   statement(spv::Op::OpBranch, {header});
   begin_block(header);
-  statement(spv::Op::OpLoopMerge, {after, next, word(spv::LoopControlMask::MaskNone)});
+  statement(spv::Op::OpLoopMerge, {after, next, word(control)});
   statement(spv::Op::OpBranch, {test});
   begin_block(test);
   const Id index = load(counter);
@@ -245,28 +276,42 @@ Id Emitter::built_in(spv::BuiltIn which, Id type) {
 
 Id Emitter::first_component(spv::BuiltIn which) {
   const bool is_known = m_built_in_values.contains(which);
-  const Id vector = built_in(which, declare(spv::Op::OpTypeVector, {integer(64), 3}));
-  if (is_known) return vector;
+  const Id components = built_in(which, vector(integer(64), 3));
+  if (is_known) return components;
   const Id value = fresh();
   m_type_of[value] = integer(64);
-  write(m_head, spv::Op::OpCompositeExtract, {integer(64), value, vector, 0});
+  write(m_head, spv::Op::OpCompositeExtract, {integer(64), value, components, 0});
   return m_built_in_values[which] = value;
 }
 
 Id Emitter::group_id() { return first_component(spv::BuiltIn::WorkgroupId); }
 Id Emitter::local_id() { return first_component(spv::BuiltIn::LocalInvocationId); }
 Id Emitter::lane() { return built_in(spv::BuiltIn::SubgroupLocalInvocationId, integer(32)); }
-Id Emitter::sub_group_id() { return built_in(spv::BuiltIn::SubgroupId, integer(32)); }
 
-Id Emitter::shuffle(Id value, Id lane) {
+/// The first lane's, also made at the head: of the built-in compilers do not know that it is every lane's, and keep what is
+/// computed of it in a register for each.
+Id Emitter::sub_group_id() {
+  if (m_sub_group_id != 0) return m_sub_group_id;
+  const Id type = integer(32), of_lane = built_in(spv::BuiltIn::SubgroupId, type);
+  require_shuffles();
+  m_sub_group_id = fresh();
+  m_type_of[m_sub_group_id] = type;
+  write(m_head, spv::Op::OpSubgroupShuffleINTEL, {type, m_sub_group_id, of_lane, constant(type, 0)});
+  return m_sub_group_id;
+}
+
+void Emitter::require_shuffles() {
   require(spv::Capability::SubgroupShuffleINTEL);
   extension("SPV_INTEL_subgroups");
+}
+
+Id Emitter::shuffle(Id value, Id lane) {
+  require_shuffles();
   return op(spv::Op::OpSubgroupShuffleINTEL, type_of(value), {value, lane});
 }
 
 Id Emitter::shuffle_xor(Id value, uint32_t mask) {
-  require(spv::Capability::SubgroupShuffleINTEL);
-  extension("SPV_INTEL_subgroups");
+  require_shuffles();
   return op(spv::Op::OpSubgroupShuffleXorINTEL, type_of(value), {value, constant(integer(32), mask)});
 }
 
@@ -326,6 +371,7 @@ std::vector<uint32_t> Emitter::finish() {
   words.insert(words.end(), m_execution_modes.begin(), m_execution_modes.end());
   words.insert(words.end(), m_decorations.begin(), m_decorations.end());
   words.insert(words.end(), m_globals.begin(), m_globals.end());
+  words.insert(words.end(), m_imports.begin(), m_imports.end());
   words.insert(words.end(), m_head.begin(), m_head.begin() + static_cast<long>(split));
   words.insert(words.end(), m_variables.begin(), m_variables.end());
   words.insert(words.end(), m_head.begin() + static_cast<long>(split), m_head.end());

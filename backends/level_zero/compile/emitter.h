@@ -33,6 +33,7 @@ class Emitter {
   Id real(int bits);
   Id pointer(spv::StorageClass storage, Id pointee);
   Id array(Id element, uint32_t count);
+  Id vector(Id element, uint32_t count);
   Id type_of(Id value) const { return m_type_of.at(value); }
 
   // Constants of a scalar type; integers are cut to its width.
@@ -43,7 +44,10 @@ class Emitter {
   Id index(int64_t value) { return constant(integer(64), value); }
 
   // Instructions at the end of the current block.
-  Id op(spv::Op code, Id type, std::initializer_list<uint32_t> operands);
+  Id op(spv::Op code, Id type, std::span<const uint32_t> operands);
+  Id op(spv::Op code, Id type, std::initializer_list<uint32_t> operands) {
+    return op(code, type, std::span(operands.begin(), operands.size()));
+  }
   void statement(spv::Op code, std::initializer_list<uint32_t> operands);
   Id math(OpenCLLIB::Entrypoints function, Id type, std::initializer_list<Id> operands);
   Id add(Id a, Id b) { return op(spv::Op::OpIAdd, type_of(a), {a, b}); }
@@ -54,6 +58,12 @@ class Emitter {
   Id opposite(Id truth_value) { return op(spv::Op::OpLogicalNotEqual, boolean(), {truth_value, truth(true)}); }
   Id select(Id condition, Id a, Id b) { return op(spv::Op::OpSelect, type_of(a), {condition, a, b}); }
   Id bits_as(Id type, Id value) { return op(spv::Op::OpBitcast, type, {value}); }
+  Id compose(Id type, std::span<const Id> components) { return op(spv::Op::OpCompositeConstruct, type, components); }
+  Id component(Id vector, uint32_t number) {
+    return op(spv::Op::OpCompositeExtract, m_pointee.at(type_of(vector)), {vector, number});
+  }
+  /// A function that the driver's compiler has under that name.
+  Id call(const std::string& name, Id type, std::span<const Id> arguments);
   /// Of an integer to a 64-bit one, unsigned.
   Id widen(Id value);
 
@@ -70,14 +80,15 @@ class Emitter {
   // Control.
   void if_then(Id condition, const std::function<void()>& body);
   /// for (index = begin; index < end; index += step), unsigned; all of one type. A trip count of 0 is possible.
-  void loop(Id begin, Id end, Id step, const std::function<void(Id index)>& body);
+  void loop(Id begin, Id end, Id step, const std::function<void(Id index)>& body,
+            spv::LoopControlMask control = spv::LoopControlMask::MaskNone);
   void barrier(bool global_memory);
 
   // Work-items.
   Id group_id();      // 64 bits, of dimension 0
   Id local_id();      // 64 bits, of dimension 0
   Id lane();          // in the sub-group, 32 bits
-  Id sub_group_id();  // in the work-group, 32 bits
+  Id sub_group_id();  // in the work-group, 32 bits; the compiler knows that all lanes have the same
   Id shuffle(Id value, Id lane);
   Id shuffle_xor(Id value, uint32_t mask);
 
@@ -103,6 +114,7 @@ class Emitter {
   Id declare_constant(spv::Op code, Id type, Words operands);
   void require(spv::Capability capability);
   void extension(const char* name);
+  void require_shuffles();
   Id built_in(spv::BuiltIn which, Id type);
   Id first_component(spv::BuiltIn which);
   void begin_block(Id label);
@@ -110,12 +122,13 @@ class Emitter {
   Id m_bound = 1;
   std::set<spv::Capability> m_capabilities;
   std::set<std::string> m_extensions;
-  Words m_execution_modes, m_decorations, m_globals, m_head, m_variables, m_body;
+  Words m_execution_modes, m_decorations, m_globals, m_imports, m_head, m_variables, m_body;
   std::map<Global, Id> m_known;
-  std::map<Id, Id> m_type_of, m_pointee;
+  std::map<Id, Id> m_type_of, m_pointee;  // the latter: also the elements of arrays and vectors
+  std::map<std::string, Id> m_imported;
   std::map<Id, int> m_real_bits, m_integer_bits;
   std::map<spv::BuiltIn, Id> m_built_ins, m_built_in_values;
-  Id m_math = 0, m_kernel = 0;
+  Id m_math = 0, m_kernel = 0, m_sub_group_id = 0;
   std::string m_name;
 };
 

@@ -9,24 +9,30 @@
 
 namespace kiln::level_zero {
 
+/// How a kernel is launched, and the features that it needs beside those of its whole family.
+struct EmittedKernel {
+  LaunchForm launch;
+  uint64_t features = 0;
+};
+
 /// What every kind of kernel offers: a row of the table in write_kernel.cc.
 ///
 /// The spec is valid. claims: unimplemented with the reason. emit: the kernel whole, from its parameters on; errors
 /// with invalid_argument for bytes that are no schedule that fits the spec.
 Status loops_claims(const KernelSpec& spec, const DeviceFamily& family);
 std::vector<Schedule> loops_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine);
-Expected<LaunchForm> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                                const DeviceFamily& family);
+Expected<EmittedKernel> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                   const DeviceFamily& family);
 
 Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family);
 std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine);
-Expected<LaunchForm> emit_gemm(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                               const DeviceFamily& family);
+Expected<EmittedKernel> emit_gemm(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                  const DeviceFamily& family);
 
 Status attention_claims(const KernelSpec& spec, const DeviceFamily& family);
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const DeviceFamily& family, const Machine& machine);
-Expected<LaunchForm> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                                    const DeviceFamily& family);
+Expected<EmittedKernel> emit_attention(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                       const DeviceFamily& family);
 
 /// Whether the family has what the body's operations need.
 Status claims_body(const Body& body, const DeviceFamily& family);

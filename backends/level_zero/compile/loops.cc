@@ -282,13 +282,13 @@ std::vector<Schedule> loops_candidates(const KernelSpec& spec, const DeviceFamil
   return schedules;
 }
 
-Expected<LaunchForm> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
-                                const DeviceFamily&) {
+Expected<EmittedKernel> emit_loops(Emitter& emitter, const KernelSpec& spec, std::span<const uint8_t> bytes,
+                                   const DeviceFamily&) {
   const LoopsSpec loops = simplified(std::get<LoopsSpec>(spec.kernel));
   KILN_ASSIGN_OR_RETURN(const auto schedule, parse_choices<LoopsSchedule>(bytes));
   KILN_RETURN_IF_ERROR(validate(schedule, loops));
   const uint32_t groups = LoopsEmitter(emitter, spec, loops, schedule).run();
-  return LaunchForm{groups, schedule.group_size, static_cast<uint32_t>(spec.buffers.size())};
+  return EmittedKernel{{groups, schedule.group_size, static_cast<uint32_t>(spec.buffers.size())}};
 }
 
 }  // namespace kiln::level_zero

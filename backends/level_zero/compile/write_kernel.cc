@@ -11,7 +11,7 @@ namespace {
 struct KernelKind {
   Status (*claims)(const KernelSpec&, const DeviceFamily&);
   std::vector<Schedule> (*candidates)(const KernelSpec&, const DeviceFamily&, const Machine&);
-  Expected<LaunchForm> (*emit)(Emitter&, const KernelSpec&, std::span<const uint8_t>, const DeviceFamily&);
+  Expected<EmittedKernel> (*emit)(Emitter&, const KernelSpec&, std::span<const uint8_t>, const DeviceFamily&);
 };
 
 Status claims_nothing(const KernelSpec& spec, const DeviceFamily&) {
@@ -20,8 +20,8 @@ Status claims_nothing(const KernelSpec& spec, const DeviceFamily&) {
 
 std::vector<Schedule> no_candidates(const KernelSpec&, const DeviceFamily&, const Machine&) { return {}; }
 
-Expected<LaunchForm> emit_nothing(Emitter&, const KernelSpec& spec, std::span<const uint8_t>,
-                                  const DeviceFamily& family) {
+Expected<EmittedKernel> emit_nothing(Emitter&, const KernelSpec& spec, std::span<const uint8_t>,
+                                     const DeviceFamily& family) {
   return claims_nothing(spec, family);
 }
 
@@ -76,8 +76,8 @@ Expected<std::string> disassemble(std::span<const uint8_t> bytes) {
 
 Expected<PortableKernel> write_kernel(const KernelSpec& spec, const Schedule& schedule, const DeviceFamily& family) {
   Emitter emitter;
-  PortableKernel kernel;
-  KILN_ASSIGN_OR_RETURN(kernel.launch, kind_of(spec).emit(emitter, spec, schedule.bytes, family));
+  KILN_ASSIGN_OR_RETURN(const EmittedKernel emitted, kind_of(spec).emit(emitter, spec, schedule.bytes, family));
+  PortableKernel kernel{{}, emitted.launch, family.features | emitted.features};
   const std::vector<uint32_t> words = emitter.finish();
   const auto* first = reinterpret_cast<const uint8_t*>(words.data());
   kernel.spirv.assign(first, first + words.size() * 4);

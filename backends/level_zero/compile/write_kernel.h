@@ -8,6 +8,7 @@ namespace kiln::level_zero {
 struct PortableKernel {
   std::vector<uint8_t> spirv;
   LaunchForm launch;
+  uint64_t features = 0;  // Image::features
 };
 
 /// Writes the kernel and has SPIRV-Tools validate it.

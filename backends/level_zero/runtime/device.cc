@@ -145,9 +145,9 @@ class LevelZeroDevice final : public Device {
       : m_found(found), m_context(std::move(context)) {}
 
   Expected<std::unique_ptr<Executable>> load(const Image& launch_data, std::span<const uint8_t> code) override {
-    if (const uint64_t missing = launch_data.features & ~m_found.family->features; missing != 0) {
+    if (const uint64_t missing = launch_data.features & ~m_found.features; missing != 0) {
       return error(StatusCode::failed_precondition, "level zero: the code needs {}, which {} lacks", describe(missing),
-                   m_found.family->name);
+                   m_found.name);
     }
     KILN_ASSIGN_OR_RETURN(const DeviceCodeView view, unpack_device_code(code));
     KILN_ASSIGN_OR_RETURN(const LaunchForm form, decode_launch_form(view.launch));

@@ -12,6 +12,15 @@ std::string hex(std::span<const uint8_t> bytes) {
   return text;
 }
 
+/// Asks zeDeviceGetModuleProperties, as its pNext, for operations on matrices: ze_intel_device_module_dp_exp_properties_t,
+/// which the loader's headers lack. Drivers from 24.05 on answer.
+struct MatrixProperties {
+  static constexpr uint32_t k_has_dpas = 2;
+  uint32_t type = 0x00030013;
+  void* next = nullptr;
+  uint32_t flags = k_has_dpas;  // what holds where the driver does not answer: building code will show it
+};
+
 /// Everything `get(&count, items)` has, in the API's way of asking twice.
 template <typename Item, typename Get>
 Expected<std::vector<Item>> all_of(std::string_view what, const Item& empty, const Get& get) {
@@ -80,7 +89,8 @@ Status Platform::look_at_device(ze_driver_handle_t driver, const std::string& dr
                                 ze_device_handle_t device) {
   ze_device_properties_t properties{.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
   KILN_RETURN_IF_ERROR(to_status(m_api->DeviceGetProperties(device, &properties), "zeDeviceGetProperties"));
-  ze_device_module_properties_t modules{.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES};
+  MatrixProperties matrices;
+  ze_device_module_properties_t modules{.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES, .pNext = &matrices};
   KILN_RETURN_IF_ERROR(to_status(m_api->DeviceGetModuleProperties(device, &modules), "zeDeviceGetModuleProperties"));
   ze_device_compute_properties_t compute{.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES};
   KILN_RETURN_IF_ERROR(to_status(m_api->DeviceGetComputeProperties(device, &compute), "zeDeviceGetComputeProperties"));
@@ -95,6 +105,9 @@ Status Platform::look_at_device(ze_driver_handle_t driver, const std::string& dr
   if ((modules.flags & ZE_DEVICE_MODULE_FLAG_FP64) != 0) features |= bit(Feature::fp64);
   const std::span sizes(compute.subGroupSizes, std::min<size_t>(compute.numSubGroupSizes, ZE_SUBGROUPSIZE_COUNT));
   if (std::ranges::count(sizes, k_sub_group_size) > 0) features |= bit(Feature::sub_groups_of_16);
+  const bool has_matrix_lanes = std::ranges::count(sizes, found.family->matrix_lanes) > 0;
+  if ((matrices.flags & MatrixProperties::k_has_dpas) != 0 && has_matrix_lanes) features |= bit(Feature::matrix_units);
+  found.features = features;
   if (const uint64_t missing = found.family->features & ~features; missing != 0) {
     return error(StatusCode::failed_precondition, "{}: its driver does not offer {}", found.name, describe(missing));
   }

@@ -16,6 +16,7 @@ struct FoundDevice {
   const DeviceFamily* family = nullptr;
   std::string name;          // its maker's
   std::string driver_name;   // Target::driver: the driver's version and the format of the native code it takes
+  uint64_t features = 0;     // the family's, and what else the driver offers
   uint32_t queue_group = 0;  // that computes
   uint64_t memory_bytes = 0;
   uint32_t cores = 0;  // Xe cores

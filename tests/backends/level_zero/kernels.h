@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "backends/backend.h"
 #include "tests/conformance/attention_case.h"
 #include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_cases.h"
@@ -27,6 +29,12 @@ inline KernelSpec zeros_of_rows(int64_t rows, int64_t columns) {
   const ExprId element = b.load(b.access(table, {0, 1}, 0, {{row, columns, rows}}));
   b.output(b.op(ScalarOp::logical_not, element), {columns, 1});
   return b.build();
+}
+
+/// The schedule with other fields, which are its last bytes.
+inline Schedule with_fields(Schedule schedule, const std::vector<uint8_t>& fields) {
+  std::ranges::copy(fields, schedule.bytes.end() - static_cast<ptrdiff_t>(fields.size()));
+  return schedule;
 }
 
 struct NamedKernel {
@@ -61,6 +69,10 @@ inline std::vector<NamedKernel> chosen_kernels() {
       {"column_sums_f32", conformance::column_sums(DType::f32, 512, 768)},
       {"gemm_f32", conformance::gemm({.m = 512, .n = 768, .k = 768, .with_bias = true})},
       {"gemm_f16", conformance::gemm({.m = 500, .n = 767, .k = 300, .dtype = DType::f16, .b_transposed = true})},
+      {"gemm_bf16", conformance::gemm({.m = 512, .n = 768, .k = 768, .dtype = DType::bf16, .with_bias = true})},
+      {"gemm_f16_large", conformance::gemm({.m = 4096, .n = 4097, .k = 4096, .dtype = DType::f16, .with_bias = true})},
+      {"gemm_f16_few_rows",
+       conformance::gemm({.m = 17, .n = 300, .k = 1000, .dtype = DType::f16, .a_transposed = true})},
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},
       {"zeros_of_rows", zeros_of_rows(500, 40)},
   };

@@ -118,6 +118,21 @@ TEST_F(NativeCode, finishing_adds_what_compiling_on_the_device_gives) {
   EXPECT_TRUE(load(*finished).ok());
 }
 
+TEST_F(NativeCode, code_for_what_the_device_lacks_is_not_finished) {
+  constexpr uint64_t k_no_feature = uint64_t{1} << 63;
+  Image image = compile(m_target);
+  image.features |= k_no_feature;
+  EXPECT_EQ(m_compile.finish(image, m_target).status().code(), StatusCode::unimplemented);
+}
+
+TEST_F(NativeCode, a_product_by_matrix_units_says_that_it_needs_them) {
+  const KernelSpec spec = conformance::gemm({.m = 64, .n = 64, .k = 64, .dtype = DType::f16});
+  const auto image = m_compile.compile(spec, default_candidates(m_compile, spec, m_target).front(), m_target);
+  ASSERT_TRUE(image.ok()) << image.status().to_string();
+  EXPECT_EQ(image->features & ~compile(m_target).features, bit(Feature::matrix_units));
+  EXPECT_TRUE(load(*image).ok());
+}
+
 TEST_F(NativeCode, that_of_another_driver_is_rebuilt_from_the_portable_form) {
   const Image image = compile(m_target);
   const Image foreign = with(image, "another driver", {1, 2, 3}, portable_of(image));

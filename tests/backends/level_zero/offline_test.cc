@@ -29,6 +29,10 @@ class Offline : public testing::TestWithParam<Family> {
   void TearDown() override {
     if (!m_folder.empty()) std::filesystem::remove_all(m_folder);
   }
+  void check(const std::string& name, const PortableKernel& kernel) const;
+  /// Compiles the module, and leaves code in the folder `name`, assembly in the folder `dumps`.
+  void compile(const std::string& name, const std::vector<uint8_t>& spirv, const std::filesystem::path& dumps) const;
+
   std::filesystem::path m_folder;
 };
 
@@ -46,34 +50,72 @@ size_t spilled_bytes(const std::string& assembly) {
   return at == std::string::npos ? 0 : std::stoul(assembly.substr(at + k_line.size()));
 }
 
+bool takes_matrix_units(const PortableKernel& kernel) { return (kernel.features & bit(Feature::matrix_units)) != 0; }
+
+void Offline::compile(const std::string& name, const std::vector<uint8_t>& spirv,
+                      const std::filesystem::path& dumps) const {
+  std::ofstream(m_folder / (name + ".spv"), std::ios::binary)
+      .write(reinterpret_cast<const char*>(spirv.data()), static_cast<long>(spirv.size()));
+  std::filesystem::create_directory(dumps);
+  const std::string command = fmt::format(
+      "cd {0} && IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir={3}/ ocloc compile -q -spirv_input -file {1}.spv "
+      "-device {2} -out_dir {1} -output {1} -options '-ze-opt-greater-than-4GB-buffer-required' > {1}.log 2>&1",
+      m_folder.string(), name, GetParam().device, dumps.string());
+  EXPECT_EQ(std::system(command.c_str()), 0) << name << ": " << text_of(m_folder / (name + ".log"));
+}
+
+void Offline::check(const std::string& name, const PortableKernel& kernel) const {
+  const auto dumps = m_folder / (name + "_dumps");
+  compile(name, kernel.spirv, dumps);
+  uintmax_t bytes = 0;
+  for (const auto& made : std::filesystem::directory_iterator(m_folder / name)) {
+    if (text_of(made.path()).find(k_kernel_name) != std::string::npos) bytes += made.file_size();
+  }
+  EXPECT_GT(bytes, 0U) << name << ": no file names the kernel";
+  size_t assemblies = 0;
+  for (const auto& dump : std::filesystem::directory_iterator(dumps)) {
+    if (dump.path().extension() != ".asm") continue;
+    ++assemblies;
+    const std::string assembly = text_of(dump.path());
+    EXPECT_LE(spilled_bytes(assembly), k_one_value) << name;
+    EXPECT_EQ(assembly.find("dpas.8x8") != std::string::npos, takes_matrix_units(kernel)) << name;
+  }
+  EXPECT_GT(assemblies, 0U) << name << ": no assembly";
+}
+
+/// The first candidate, and all that take matrix units.
+std::vector<PortableKernel> kernels_of(const KernelSpec& spec, const DeviceFamily& family) {
+  std::vector<PortableKernel> kernels;
+  for (const Schedule& schedule : candidates(spec, family, default_machine(family))) {
+    auto written = write_kernel(spec, schedule, family);
+    EXPECT_TRUE(written.ok()) << written.status().to_string();
+    if (written.ok() && (kernels.empty() || takes_matrix_units(*written))) kernels.push_back(std::move(*written));
+  }
+  return kernels;
+}
+
 TEST_P(Offline, the_chosen_kernels_compile_and_their_registers_suffice) {
   const DeviceFamily& family = *find_family(GetParam().name);
   for (const NamedKernel& kernel : chosen_kernels()) {
-    const auto written =
-        write_kernel(kernel.spec, candidates(kernel.spec, family, default_machine(family)).front(), family);
-    ASSERT_TRUE(written.ok()) << written.status().to_string();
-    const auto file = m_folder / (kernel.name + ".spv");
-    std::ofstream(file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(written->spirv.data()), static_cast<long>(written->spirv.size()));
-    const auto dumps = m_folder / (kernel.name + "_dumps");
-    std::filesystem::create_directory(dumps);
-    const std::string command = fmt::format(
-        "cd {0} && IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir={3}/ ocloc compile -q -spirv_input -file {1}.spv "
-        "-device {2} -out_dir {1} -output {1} -options '-ze-opt-greater-than-4GB-buffer-required' > {1}.log 2>&1",
-        m_folder.string(), kernel.name, GetParam().device, dumps.string());
-    EXPECT_EQ(std::system(command.c_str()), 0) << kernel.name << ": " << text_of(m_folder / (kernel.name + ".log"));
-    uintmax_t bytes = 0;
-    for (const auto& made : std::filesystem::directory_iterator(m_folder / kernel.name)) {
-      if (text_of(made.path()).find(k_kernel_name) != std::string::npos) bytes += made.file_size();
+    size_t number = 0;
+    for (const PortableKernel& written : kernels_of(kernel.spec, family)) {
+      check(fmt::format("{}_{}", kernel.name, number++), written);
     }
-    EXPECT_GT(bytes, 0U) << kernel.name << ": no file names the kernel";
-    size_t assemblies = 0;
-    for (const auto& dump : std::filesystem::directory_iterator(dumps)) {
-      if (dump.path().extension() != ".asm") continue;
-      ++assemblies;
-      EXPECT_LE(spilled_bytes(text_of(dump.path())), k_one_value) << kernel.name;
-    }
-    EXPECT_GT(assemblies, 0U) << kernel.name << ": no assembly";
+  }
+}
+
+/// Products of halves; attention's forward pass where units work for the lanes of a usual sub-group.
+bool is_for_matrix_units(const KernelSpec& spec, const DeviceFamily& family) {
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) return is_half(gemm->dtype);
+  const auto* attention = std::get_if<AttentionSpec>(&spec.kernel);
+  return attention != nullptr && is_half(attention->dtype) && family.matrix_lanes == k_sub_group_size;
+}
+
+TEST_P(Offline, kernels_of_halves_take_matrix_units_first) {
+  const DeviceFamily& family = *find_family(GetParam().name);
+  for (const NamedKernel& kernel : chosen_kernels()) {
+    const bool takes_them = takes_matrix_units(kernels_of(kernel.spec, family).front());
+    EXPECT_EQ(takes_them, is_for_matrix_units(kernel.spec, family)) << kernel.name;
   }
 }
 

@@ -75,6 +75,43 @@ TEST(WriteKernel, a_product_uses_local_memory_and_shuffles_of_the_sub_group) {
   EXPECT_THAT(*text, HasSubstr("SubgroupSize 16"));
 }
 
+TEST(WriteKernel, a_product_of_halves_imports_the_function_of_its_familys_matrix_units) {
+  const auto imported_by = [](const char* family_name, DType dtype) {
+    const DeviceFamily& family = *find_family(family_name);
+    const KernelSpec spec = conformance::gemm({.m = 64, .n = 64, .k = 64, .dtype = dtype});
+    const Schedule schedule = candidates(spec, family, default_machine(family)).front();
+    return disassemble(write_kernel(spec, schedule, family).value().spirv).value();
+  };
+  const std::string on_pvc = imported_by("pvc", DType::bf16), on_dg2 = imported_by("dg2", DType::f16);
+  EXPECT_THAT(on_pvc, HasSubstr("\"_Z40intel_sub_group_bf16_bf16_matrix_mad_k16Dv8_sDv8_iDv8_f\" Import"));
+  EXPECT_THAT(on_pvc, HasSubstr("SubgroupSize 16"));
+  EXPECT_THAT(on_dg2, HasSubstr("\"_Z38intel_sub_group_f16_f16_matrix_mad_k16Dv8_iS_Dv8_f\" Import"));
+  EXPECT_THAT(on_dg2, HasSubstr("SubgroupSize 8"));
+  EXPECT_THAT(imported_by("pvc", DType::f32), Not(HasSubstr("LinkageAttributes")));
+}
+
+TEST(WriteKernel, products_of_one_row_leave_matrix_units_for_later) {
+  for (const DeviceFamily& family : families()) {
+    const KernelSpec spec = conformance::gemm({.m = 1, .n = 4096, .k = 4096, .dtype = DType::f16});
+    const auto needs_them = [&](const Schedule& schedule) {
+      return (write_kernel(spec, schedule, family).value().features & bit(Feature::matrix_units)) != 0;
+    };
+    const std::vector<Schedule> schedules = candidates(spec, family, default_machine(family));
+    EXPECT_FALSE(needs_them(schedules.front()));
+    EXPECT_TRUE(std::ranges::any_of(schedules, needs_them));
+  }
+}
+
+TEST(WriteKernel, attention_has_candidates_without_matrix_units_behind_those_that_take_them) {
+  for (const NamedKernel& kernel : chosen_attention()) {
+    const auto schedules = candidates(kernel.spec, families()[0], default_machine(families()[0]));
+    const auto needs_them = [&](const Schedule& schedule) {
+      return (write_kernel(kernel.spec, schedule, families()[0]).value().features & bit(Feature::matrix_units)) != 0;
+    };
+    EXPECT_FALSE(std::ranges::all_of(schedules, needs_them)) << kernel.name;
+  }
+}
+
 TEST(WriteKernel, no_product_and_sum_are_rounded_as_one) {
   const auto text = disassemble(write(pointwise(DType::f32, 4, 4)).value().spirv);
   ASSERT_TRUE(text.ok());
@@ -110,7 +147,7 @@ TEST(WriteKernel, attention_uses_local_memory_and_shuffles_of_the_sub_group) {
   for (const NamedKernel& kernel : chosen_attention()) {
     const auto text = disassemble(write(kernel.spec).value().spirv);
     ASSERT_TRUE(text.ok());
-    EXPECT_THAT(*text, HasSubstr("OpSubgroupShuffleINTEL"));
+    EXPECT_THAT(*text, HasSubstr("OpSubgroupShuffle"));
     EXPECT_THAT(*text, HasSubstr("OpControlBarrier"));
     EXPECT_THAT(*text, Not(HasSubstr("Atomic"))) << "sums between groups would come in any order";
   }
@@ -120,12 +157,6 @@ TEST(WriteKernel, a_schedule_of_another_kernel_is_refused) {
   const KernelSpec product = conformance::gemm({.m = 8, .n = 8, .k = 8});
   const Schedule other = candidates(pointwise(DType::f32, 4, 4), families()[0], default_machine(families()[0])).front();
   EXPECT_EQ(write_kernel(product, other, families()[0]).status().code(), StatusCode::invalid_argument);
-}
-
-/// The schedule with other fields, which are its last bytes.
-Schedule with_fields(Schedule schedule, const std::vector<uint8_t>& fields) {
-  std::ranges::copy(fields, schedule.bytes.end() - static_cast<ptrdiff_t>(fields.size()));
-  return schedule;
 }
 
 TEST(WriteKernel, schedules_of_no_list_are_taken_where_they_fit) {
@@ -144,14 +175,27 @@ TEST(WriteKernel, schedules_of_no_list_are_taken_where_they_fit) {
   expect_refused(product, with_fields(first(product), {0, 5, 2}), "a zero extent");
   expect_refused(product, with_fields(first(product), {17, 1, 1}), "the work-group is too large");
   expect_refused(product, with_fields(first(product), {1, 13, 5}), "too many sums");
+  const KernelSpec halves = conformance::gemm({.m = 500, .n = 700, .k = 330, .dtype = DType::f16});
+  EXPECT_TRUE(write_kernel(halves, with_fields(first(halves), {3, 5, 2, 3, 1}), family).ok());
+  expect_refused(halves, with_fields(first(halves), {3, 5, 0, 3, 1}), "a zero extent");
+  expect_refused(halves, with_fields(first(halves), {3, 11, 1, 1, 1}), "the work-group is too large");
+  expect_refused(halves, with_fields(first(halves), {1, 1, 3, 3, 1}), "too many sums");
+  expect_refused(halves, with_fields(first(halves), {4, 8, 4, 2, 16}), "more local memory than a group has");
+  expect_refused(product, first(halves), "no matrix units for such a product");
   expect_refused(rows, with_fields(first(rows), {1, 96, 0, 0, 0}), "no such group");
   expect_refused(rows, with_fields(first(rows), {2, 128, 0, 0, 0}), "a truth value above 1");
   const KernelSpec attention = conformance::AttentionBuilder({.q_len = 50, .k_len = 70, .head_dim = 64}).forward();
-  EXPECT_TRUE(write_kernel(attention, with_fields(first(attention), {3, 5, 2}), family).ok());
-  expect_refused(attention, with_fields(first(attention), {3, 0, 2}), "a zero extent");
-  expect_refused(attention, with_fields(first(attention), {17, 1, 1}), "the work-group is too large");
-  expect_refused(attention, with_fields(first(attention), {1, 30, 2}), "too many sums");
-  expect_refused(attention, with_fields(first(attention), {1, 1, 60}), "more local memory than a group has");
+  EXPECT_TRUE(write_kernel(attention, with_fields(first(attention), {3, 5, 2, 0}), family).ok());
+  expect_refused(attention, with_fields(first(attention), {3, 0, 2, 0}), "a zero extent");
+  expect_refused(attention, with_fields(first(attention), {17, 1, 1, 0}), "the work-group is too large");
+  expect_refused(attention, with_fields(first(attention), {1, 30, 2, 0}), "too many sums");
+  expect_refused(attention, with_fields(first(attention), {1, 1, 60, 0}), "more local memory than a group has");
+  expect_refused(attention, with_fields(first(attention), {8, 8, 2, 1}), "no matrix units for such a dtype");
+  conformance::AttentionBuilder of_halves({.q_len = 50, .k_len = 70, .head_dim = 64, .dtype = DType::f16});
+  const KernelSpec forward = of_halves.forward(), backward = of_halves.backward();
+  EXPECT_TRUE(write_kernel(forward, with_fields(first(forward), {2, 16, 1, 1}), family).ok());
+  expect_refused(forward, with_fields(first(forward), {8, 4, 2, 1}), "rows are not those of matrix units");
+  expect_refused(backward, with_fields(first(backward), {8, 8, 1, 1}), "gradients are not made by matrix units");
   const KernelSpec points = pointwise(DType::f32, 4, 4);
   expect_refused(points, with_fields(first(points), {1, 128, 0, 0, 0}), "items cannot share a point");
 }

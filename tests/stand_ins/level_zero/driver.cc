@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,10 +29,30 @@ namespace kiln::stand_in {
 namespace {
 
 constexpr uint32_t k_vendor_id = 0x8086;
-constexpr uint32_t k_device_id = 0x0bd5;
 constexpr uint64_t k_memory_bytes = uint64_t{4} << 30;
 constexpr uint8_t k_fresh_memory = 0xCD;
 constexpr char k_magic[8] = {'s', 't', 'a', 'n', 'd', '-', 'i', 'n'};
+
+/// What the device may call itself: $STAND_IN_DEVICE.
+struct Model {
+  const char* name;
+  uint32_t device_id;
+  ze_device_module_flags_t modules;
+  uint32_t local_memory_bytes;
+  std::array<uint32_t, 3> sub_group_sizes;  // 0: no more
+};
+constexpr std::array<Model, 2> k_models{{
+    {"pvc", 0x0bd5, ZE_DEVICE_MODULE_FLAG_FP16 | ZE_DEVICE_MODULE_FLAG_FP64, 128 << 10, {16, 32}},
+    {"dg2", 0x56a0, ZE_DEVICE_MODULE_FLAG_FP16, 64 << 10, {8, 16, 32}},
+}};
+
+/// ze_intel_device_module_dp_exp_properties_t of the vendor's header ze_intel_gpu.h.
+struct DotProductProperties {
+  static constexpr uint32_t k_type = 0x00030013, k_dp4a = 1, k_dpas = 2;
+  uint32_t type;
+  DotProductProperties* next;
+  uint32_t flags;
+};
 
 struct Event {
   bool is_signalled = false;
@@ -49,6 +70,7 @@ struct Log {
 };
 struct Module {
   std::shared_ptr<Executor::Program> program;
+  bool is_linked = true;  // all functions that it imports were found
 };
 struct Kernel {
   std::shared_ptr<Executor::Program> program;
@@ -72,6 +94,13 @@ T* as(Handle handle) {
 uint32_t driver_version() {
   const char* version = std::getenv("STAND_IN_DRIVER");
   return version == nullptr ? 1 : static_cast<uint32_t>(std::strtoul(version, nullptr, 0));
+}
+
+const Model& model() {
+  const char* name = std::getenv("STAND_IN_DEVICE");
+  const auto known = std::ranges::find_if(
+      k_models, [&](const Model& model) { return name != nullptr && std::strcmp(name, model.name) == 0; });
+  return known == k_models.end() ? k_models.front() : *known;
 }
 
 /// With STAND_IN_SYSTEM_MEMORY the device reaches all of the host's memory, as integrated ones do.
@@ -134,7 +163,7 @@ ze_result_t get_driver_properties(ze_driver_handle_t driver, ze_driver_propertie
 ze_result_t get_device_properties(ze_device_handle_t, ze_device_properties_t* properties) {
   properties->type = ZE_DEVICE_TYPE_GPU;
   properties->vendorId = k_vendor_id;
-  properties->deviceId = k_device_id;
+  properties->deviceId = model().device_id;
   properties->maxMemAllocSize = k_memory_bytes;
   std::strcpy(properties->name, "stand-in on the host");
   return ZE_RESULT_SUCCESS;
@@ -144,18 +173,23 @@ ze_result_t get_compute_properties(ze_device_handle_t, ze_device_compute_propert
   properties->maxTotalGroupSize = properties->maxGroupSizeX = 1024;
   properties->maxGroupSizeY = properties->maxGroupSizeZ = 1024;
   properties->maxGroupCountX = properties->maxGroupCountY = properties->maxGroupCountZ = INT32_MAX;
-  properties->maxSharedLocalMemory = 128 << 10;
-  properties->numSubGroupSizes = 2;
-  properties->subGroupSizes[0] = 16;
-  properties->subGroupSizes[1] = 32;
+  properties->maxSharedLocalMemory = model().local_memory_bytes;
+  properties->numSubGroupSizes = 0;
+  for (const uint32_t size : model().sub_group_sizes) {
+    if (size != 0) properties->subGroupSizes[properties->numSubGroupSizes++] = size;
+  }
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t get_module_properties(ze_device_handle_t, ze_device_module_properties_t* properties) {
   properties->spirvVersionSupported = ZE_MAKE_VERSION(1, 2);
-  properties->flags = ZE_DEVICE_MODULE_FLAG_FP16 | ZE_DEVICE_MODULE_FLAG_FP64;
+  properties->flags = model().modules;
   properties->maxArgumentsSize = 2048;
   std::memcpy(properties->nativeKernelSupported.id, k_magic, sizeof k_magic);
+  for (auto* asked = static_cast<DotProductProperties*>(properties->pNext); asked != nullptr; asked = asked->next) {
+    if (asked->type != DotProductProperties::k_type || has_fault("no-matrix-functions")) continue;
+    asked->flags = DotProductProperties::k_dp4a | (has_fault("no-matrix-units") ? 0 : DotProductProperties::k_dpas);
+  }
   return ZE_RESULT_SUCCESS;
 }
 
@@ -227,7 +261,9 @@ ze_result_t create_module(ze_context_handle_t, ze_device_handle_t, const ze_modu
   std::shared_ptr<Executor::Program> program = s_executor->build(code, is_native, words->text);
   if (log != nullptr) *log = reinterpret_cast<ze_module_build_log_handle_t>(words.release());
   if (program == nullptr) return ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
-  *module = reinterpret_cast<ze_module_handle_t>(new Module{std::move(program)});
+  const bool has_functions = !has_fault("no-matrix-units") && !has_fault("no-matrix-functions");
+  const bool is_linked = is_native || has_functions || !imports_functions(code);
+  *module = reinterpret_cast<ze_module_handle_t>(new Module{std::move(program), is_linked});
   return ZE_RESULT_SUCCESS;
 }
 
@@ -265,6 +301,7 @@ ze_result_t destroy_log(ze_module_build_log_handle_t log) {
 
 ze_result_t create_kernel(ze_module_handle_t module, const ze_kernel_desc_t* description, ze_kernel_handle_t* kernel) {
   const std::lock_guard lock(s_mutex);
+  if (!as<Module>(module)->is_linked) return ZE_RESULT_ERROR_INVALID_MODULE_UNLINKED;
   const auto& program = as<Module>(module)->program;
   const int arguments = program->argument_count(description->pKernelName);
   if (arguments < 0) return ZE_RESULT_ERROR_INVALID_KERNEL_NAME;

@@ -6,20 +6,28 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
+
+#include "tests/stand_ins/level_zero/matrix_functions.h"
 
 namespace kiln::stand_in {
 namespace {
 
-#define KILN_OPENCL_FUNCTIONS(X)                                                                                    \
-  X(GetPlatformIDs)                                                                                                 \
-  X(GetDeviceIDs)                                                                                                   \
-  X(CreateContext)                                                                                                  \
-  X(CreateCommandQueueWithProperties)                                                                               \
-  X(CreateProgramWithIL)                                                                                            \
-  X(CreateProgramWithBinary)                                                                                        \
-  X(BuildProgram) X(GetProgramInfo) X(GetProgramBuildInfo) X(CreateKernel) X(GetKernelInfo) X(EnqueueNDRangeKernel) \
-      X(Finish) X(ReleaseKernel) X(ReleaseProgram) X(GetExtensionFunctionAddressForPlatform)
+#define KILN_OPENCL_FUNCTIONS(X)                                                                             \
+  X(GetPlatformIDs)                                                                                          \
+  X(GetDeviceIDs)                                                                                            \
+  X(CreateContext)                                                                                           \
+  X(CreateCommandQueueWithProperties)                                                                        \
+  X(CreateProgramWithIL)                                                                                     \
+  X(CreateProgramWithBinary)                                                                                 \
+  X(CreateProgramWithSource)                                                                                 \
+  X(CompileProgram)                                                                                          \
+  X(LinkProgram)                                                                                             \
+  X(BuildProgram)                                                                                            \
+  X(GetProgramInfo)                                                                                          \
+  X(GetProgramBuildInfo) X(CreateKernel) X(GetKernelInfo) X(EnqueueNDRangeKernel) X(Finish) X(ReleaseKernel) \
+      X(ReleaseProgram) X(GetExtensionFunctionAddressForPlatform)
 
 struct OpenCl {
 #define KILN_OPENCL_MEMBER(name) decltype(&cl##name) name = nullptr;
@@ -100,7 +108,7 @@ class ClProgram final : public Executor::Program {
     m_cl.GetProgramInfo(m_program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr);
     std::vector<uint8_t> code(bytes);
     unsigned char* data = code.data();
-    m_cl.GetProgramInfo(m_program, CL_PROGRAM_BINARIES, sizeof data, &data, nullptr);
+    m_cl.GetProgramInfo(m_program, CL_PROGRAM_BINARIES, sizeof data, static_cast<void*>(&data), nullptr);
     return code;
   }
 
@@ -121,6 +129,9 @@ class ClProgram final : public Executor::Program {
 class ClExecutor final : public Executor {
  public:
   explicit ClExecutor(const OpenCl& cl) : m_cl(cl) {}
+  ~ClExecutor() override {
+    if (m_matrix_functions != nullptr) m_cl.ReleaseProgram(m_matrix_functions);
+  }
 
   std::unique_ptr<Program> build(std::span<const uint8_t> code, bool is_binary, std::string& log) override {
     cl_int result = CL_SUCCESS;
@@ -137,11 +148,9 @@ class ClExecutor final : public Executor {
       return nullptr;
     }
     auto built = std::make_unique<ClProgram>(m_cl, program);
+    if (!is_binary && imports_functions(code)) return link(program, log);
     if (m_cl.BuildProgram(program, 1, &m_cl.device, k_build_options, nullptr, nullptr) == CL_SUCCESS) return built;
-    size_t bytes = 0;
-    m_cl.GetProgramBuildInfo(program, m_cl.device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
-    log.resize(bytes);
-    m_cl.GetProgramBuildInfo(program, m_cl.device, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
+    log = log_of(program);
     return nullptr;
   }
 
@@ -154,10 +163,58 @@ class ClExecutor final : public Executor {
   void release(void* memory) override { m_cl.MemFree(m_cl.context, memory); }
 
  private:
+  std::string log_of(cl_program program) const {
+    size_t bytes = 0;
+    m_cl.GetProgramBuildInfo(program, m_cl.device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
+    std::string log(bytes, '\0');
+    m_cl.GetProgramBuildInfo(program, m_cl.device, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
+    return log;
+  }
+
+  bool compile(cl_program program, const std::string& options, std::string& log) const {
+    const cl_int result =
+        m_cl.CompileProgram(program, 1, &m_cl.device, options.c_str(), 0, nullptr, nullptr, nullptr, nullptr);
+    if (result != CL_SUCCESS) log = log_of(program);
+    return result == CL_SUCCESS;
+  }
+
+  /// With the functions of matrix units, which a processor's runtime does not have.
+  std::unique_ptr<Program> link(cl_program module, std::string& log) {
+    cl_int result = CL_SUCCESS;
+    if (m_matrix_functions == nullptr) {
+      const char* text = k_matrix_functions;
+      m_matrix_functions = m_cl.CreateProgramWithSource(m_cl.context, 1, &text, nullptr, &result);
+      if (!compile(m_matrix_functions, std::string(k_build_options) + " -cl-std=CL3.0", log)) return nullptr;
+    }
+    if (!compile(module, k_build_options, log)) return nullptr;
+    const cl_program parts[] = {module, m_matrix_functions};
+    const cl_program linked = m_cl.LinkProgram(m_cl.context, 1, &m_cl.device, "", 2, parts, nullptr, nullptr, &result);
+    if (linked == nullptr) {
+      log = "the program was not linked: " + std::to_string(result);
+      return nullptr;
+    }
+    auto built = std::make_unique<ClProgram>(m_cl, linked);
+    if (result == CL_SUCCESS) return built;
+    log = log_of(linked);
+    return nullptr;
+  }
+
   const OpenCl m_cl;
+  cl_program m_matrix_functions = nullptr;  // compiled when first they are asked for
 };
 
 }  // namespace
+
+bool imports_functions(std::span<const uint8_t> spirv) {
+  constexpr size_t k_header_words = 5;
+  constexpr uint32_t k_capability = 2u << 16 | 17, k_linkage = 5;
+  std::vector<uint32_t> words(spirv.size() / 4);
+  std::memcpy(words.data(), spirv.data(), words.size() * 4);
+  for (size_t at = k_header_words; at + 1 < words.size() && words[at] == k_capability; at += 2) {
+    if (words[at + 1] == k_linkage) return true;
+  }
+  return false;
+}
 
 std::unique_ptr<Executor> Executor::open(const char* library, std::string& reason) {
   if (library == nullptr || *library == '\0') {

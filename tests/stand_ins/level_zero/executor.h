@@ -8,6 +8,9 @@
 
 namespace kiln::stand_in {
 
+/// Whether a SPIR-V module calls functions that it does not define: whether it declares the capability Linkage.
+bool imports_functions(std::span<const uint8_t> spirv);
+
 /// What runs kernels in the device's stead: an OpenCL runtime of the host that takes SPIR-V, opened at run time.
 /// Threading: one call at a time.
 class Executor {

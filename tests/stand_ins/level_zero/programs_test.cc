@@ -40,6 +40,41 @@ TEST_F(LevelZeroPrograms, what_was_made_without_the_device_is_not_compiled_again
   expect_checked_then_mapped("level_zero", parse(k_product_and_softmax));
 }
 
+constexpr const char* k_product_of_halves = R"(graph(%x: f16[70, 96], %w: f16[96, 40]) {
+  %m = matmul(%x, %w)
+  %y = cast(%m) {dtype = f32}
+  return %y
+}
+)";
+constexpr double k_f16_tolerance = 1e-3;  // the product is rounded to 11 bits
+
+TEST_F(LevelZeroPrograms, a_product_of_halves_runs_on_devices_with_matrix_units_and_without) {
+  const Graph graph = parse(k_product_of_halves);
+  for (const char* fault : {"", "no-matrix-units", "no-matrix-functions"}) {
+    SCOPED_TRACE(fault);
+    set("STAND_IN_FAULT", fault);
+    expect_built_then_mapped("level_zero", graph, k_f16_tolerance);
+    stop_daemon();
+    std::filesystem::remove_all(m_directory / "cache");
+  }
+  unsetenv("STAND_IN_FAULT");
+}
+
+TEST_F(LevelZeroPrograms, code_made_for_matrix_units_is_made_anew_where_the_device_has_none) {
+  const std::string file = m_directory / "graph.kiln";
+  std::ofstream(file) << k_product_of_halves;
+  ASSERT_EQ(run_without_device("warm " + file + " --target pvc"), 0);
+  ASSERT_EQ(run_without_device("daemon stop"), 0);
+  set("STAND_IN_FAULT", "no-matrix-units");
+  const auto client = client_of("level_zero");
+  const Graph graph = parse(k_product_of_halves);
+  const auto compiled = client->compile(graph, {});
+  unsetenv("STAND_IN_FAULT");
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_GT(stats_of(*client)["compilations"], 0);
+  testing::check_results(*client, *compiled->program, graph, k_f16_tolerance);
+}
+
 TEST_F(LevelZeroPrograms, a_compiler_that_ends_its_process_is_a_typed_error) {
   set("STAND_IN_FAULT", "compiler-exits");
   const Graph graph = parse(k_product_and_softmax);

@@ -1,0 +1,50 @@
+#include "backends/level_zero/compile/matrix_panel.h"
+
+namespace kiln::level_zero {
+
+using spv::Op;
+
+MatrixPanel MatrixPanel::of_a(int64_t rows, int64_t depth, uint32_t lanes) {
+  const uint32_t run = MatrixUnit::k_depth / lanes;
+  return {rows / MatrixUnit::k_rows, depth / run, run};
+}
+
+MatrixPanel MatrixPanel::of_b(int64_t depth, int64_t columns) {
+  return {depth / MatrixUnit::k_depth, columns, MatrixUnit::b_run()};
+}
+
+MatrixPanel MatrixPanels::local(MatrixPanel panel) {
+  panel.memory = e.local_array(m_unit.operand_type(panel.run), static_cast<uint32_t>(panel.vectors()));
+  return panel;
+}
+
+Id MatrixPanels::pointer(const MatrixPanel& panel, Id row, Id column) {
+  return e.array_pointer(panel.memory, e.add(e.mul(row, number(panel.columns)), column));
+}
+
+void MatrixPanels::fill(const MatrixPanel& panel, bool by_columns, const HalfOf& half) {
+  const Id type = e.integer(32), inner = number(by_columns ? panel.columns : panel.rows);
+  const Id first = e.op(Op::OpUConvert, type, {e.local_id()});
+  e.loop(
+      first, number(panel.vectors()), number(m_group_size),
+      [&](Id item) {
+        const Id fast = e.op(Op::OpUMod, type, {item, inner}), slow = e.op(Op::OpUDiv, type, {item, inner});
+        const Id row = by_columns ? slow : fast, column = by_columns ? fast : slow;
+        Ids elements;
+        for (uint32_t element = 0; element < MatrixUnit::k_vector; ++element) {
+          Ids halves;
+          for (uint32_t i = 0; i < panel.run; ++i) {
+            halves.push_back(m_scalars.to_memory(m_dtype, half(row, column, element, i)));
+          }
+          elements.push_back(m_unit.pack(halves));
+        }
+        e.store(pointer(panel, row, column), m_unit.operand(elements), alignment(panel));
+      },
+      spv::LoopControlMask::DontUnroll);
+}
+
+Id MatrixPanels::vector(const MatrixPanel& panel, Id row, Id column) {
+  return e.load(pointer(panel, row, column), alignment(panel));
+}
+
+}  // namespace kiln::level_zero
