@@ -64,7 +64,8 @@ class CandidateRunner {
   /// one task in `task_step` and the last, where the host's grid is cut into tasks; the last alone where the step is as
   /// long as the grid. `extents` are those that a launch of the kernel carries, at most limits::k_launch_extents.
   /// `timeout_ms` is of processor time where the host runs it: a busy machine is no hang.
-  /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal); the next run works.
+  /// Errors: deadline_exceeded when it hangs, aborted when it crashes (names the signal) or loses a device, resource_exhausted
+  /// without memory for it, failed_precondition for what the worker refuses; the next run works.
   virtual Expected<CandidateRun> run(const Image& image, uint32_t timeout_ms, uint32_t repetitions,
                                      uint32_t task_step = 1, std::span<const int64_t> extents = {}) = 0;
 

@@ -137,6 +137,8 @@ class Executor {
     return executor;
   }
 
+  bool has_lost_device() const { return !m_queue->synchronise().ok(); }
+
   /// Of the device, where the target is the best it runs: code for a lesser one is made for others.
   const std::optional<Machine>& machine() const { return m_machine; }
 
@@ -358,6 +360,11 @@ Status obey(Executor& executor, const kiln_executor_request& request, UniqueFd d
   }
 }
 
+kiln_executor_result result_of(const Status& failure, Executor& executor) {
+  if (failure.code() == StatusCode::resource_exhausted) return KILN_EXECUTOR_FULL;
+  return executor.has_lost_device() ? KILN_EXECUTOR_LOST : KILN_EXECUTOR_REFUSED;
+}
+
 [[noreturn]] void serve(Executor& executor) {
   for (;;) {
     kiln_executor_request request{};
@@ -366,8 +373,9 @@ Status obey(Executor& executor, const kiln_executor_request& request, UniqueFd d
     kiln_executor_reply reply{};
     reply.magic = KILN_EXECUTOR_MAGIC;
     const Status status = obey(executor, request, std::move(descriptor), reply);
-    if (!status.ok()) say(reply, KILN_EXECUTOR_REFUSED, status);
+    if (!status.ok()) say(reply, result_of(status, executor), status);
     send_reply(reply);
+    if (reply.result == KILN_EXECUTOR_LOST) std::_Exit(0);
   }
 }
 

@@ -63,7 +63,9 @@ struct kiln_executor_request {
 enum kiln_executor_result {
   KILN_EXECUTOR_OK = 0,
   KILN_EXECUTOR_REFUSED = 1,
-  KILN_EXECUTOR_ABSENT = 2 /* of a device: this host has none for the target */
+  KILN_EXECUTOR_ABSENT = 2, /* of a device: this host has none for the target */
+  KILN_EXECUTOR_FULL = 3,   /* of a device: there is no memory for it */
+  KILN_EXECUTOR_LOST = 4    /* of a device: what faulted there has lost it for this process, which ends */
 };
 
 struct kiln_executor_reply {

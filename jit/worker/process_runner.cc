@@ -294,8 +294,14 @@ Expected<kiln_executor_reply> ProcessRunner::execute(const kiln_executor_request
     }
     return died("candidate", "while it ran");
   }
+  if (reply->result == KILN_EXECUTOR_LOST) {
+    stop();
+    return error(StatusCode::aborted, "candidate lost the device: {}", why(*reply));
+  }
   if (reply->result != KILN_EXECUTOR_OK) {
-    return error(StatusCode::resource_exhausted, "execution worker refused: {}", why(*reply));
+    const bool is_full = reply->result == KILN_EXECUTOR_FULL || reply->error_number == ENOMEM;
+    return error(is_full ? StatusCode::resource_exhausted : StatusCode::failed_precondition,
+                 "execution worker refused: {}", why(*reply));
   }
   return reply;
 }

@@ -134,6 +134,9 @@ class KernelBuild {
       KILN_ASSIGN_OR_RETURN(const bool passed, judge(std::move(image), schedule.description, {&schedule, 1}));
       if (passed) return std::move(m_built);
     }
+    // Of no op: with more memory there would be a kernel.
+    if (m_is_full)
+      return error(StatusCode::resource_exhausted, "{}: no candidate could be checked{}", name, m_failures);
     return of_an_op(error(StatusCode::internal, "{}: no candidate passed{}", name, m_failures));
   }
 
@@ -157,6 +160,7 @@ class KernelBuild {
       const auto start = std::chrono::steady_clock::now();
       KILN_ASSIGN_OR_RETURN(const Verdict verdict, try_in_all_situations(*image, made_by));
       m_built.verify_ms += milliseconds_since(start);
+      m_is_full |= verdict.status.code() == StatusCode::resource_exhausted;
       if (!verdict.status.ok()) return reject(schedule, verdict.status);
       m_built.run_ms = verdict.seconds * 1e3;
       m_built.max_error = verdict.max_error;
@@ -249,6 +253,7 @@ class KernelBuild {
   std::optional<CandidateTrial> m_trial;
   std::optional<LaunchReference> m_reference;
   std::string m_failures;
+  bool m_is_full = false;  // there was no memory to run a candidate in
 };
 
 std::vector<Schedule> candidates_of(const KernelJob& job, const CompileBackend& backend, const Target& target,

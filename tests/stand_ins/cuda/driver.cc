@@ -95,6 +95,12 @@ bool has_system_memory() {
   return has;
 }
 
+/// Of the device: STAND_IN_MEMORY_BYTES where somebody else has the rest.
+size_t memory_bytes() {
+  const char* given = std::getenv("STAND_IN_MEMORY_BYTES");
+  return given == nullptr ? k_memory_bytes : std::strtoull(given, nullptr, 10);
+}
+
 bool is_device_memory(const void* pointer, size_t bytes) {
   if (has_system_memory()) return true;
   return holder_of(reinterpret_cast<uintptr_t>(pointer), bytes) != s_memory.end();
@@ -251,7 +257,9 @@ KILN_EXPORT int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   const std::lock_guard lock(s_mutex);
   if (const int refused = ready_uncaptured(); refused != k_success) return refused;
   if (bytes == 0) return k_invalid_value;
-  if (bytes > k_memory_bytes) return k_out_of_memory;
+  size_t used = bytes;
+  for (const auto& [held, size] : s_memory) used += size;
+  if (used > memory_bytes()) return k_out_of_memory;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (memory == nullptr) return k_out_of_memory;
   std::memset(memory, k_fresh_memory, bytes);

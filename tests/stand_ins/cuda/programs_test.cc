@@ -116,6 +116,17 @@ TEST_F(CudaPrograms, a_daemon_that_finds_no_device_says_why_nothing_was_checked)
       << compiled.status().message();
 }
 
+TEST_F(CudaPrograms, a_device_that_is_full_is_the_reason_until_there_is_memory) {
+  const Graph graph = parse(k_product_and_softmax);
+  set("STAND_IN_MEMORY_BYTES", "20000");
+  const auto refused = client_of("cuda")->compile(graph, {});
+  EXPECT_EQ(refused.status().code(), StatusCode::resource_exhausted) << refused.status().to_string();
+  EXPECT_EQ(refused.status().op(), "") << "with memory there is a kernel";
+  stop_daemon();
+  unsetenv("STAND_IN_MEMORY_BYTES");
+  expect_built_then_mapped("cuda", graph);
+}
+
 TEST_F(CudaPrograms, an_index_out_of_range_is_told_by_the_queue_and_the_device_goes_on) {
   const Graph graph = parse(k_lookup);
   const auto client = client_of("cuda");
