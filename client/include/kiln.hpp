@@ -222,6 +222,12 @@ class Client {
     program.check_counts(inputs.size(), outputs.size());
     detail::check(kiln_program_launch(m_client.get(), program.get(), queue, inputs.data(), outputs.data(), scratch));
   }
+  /// As a framework calls an op: kiln_program_call says what becomes of indices, and of memory that is met again.
+  void call(const Program& program, void* queue, const std::vector<const void*>& inputs,
+            const std::vector<void*>& outputs, void* scratch = nullptr) {
+    program.check_counts(inputs.size(), outputs.size());
+    detail::check(kiln_program_call(m_client.get(), program.get(), queue, inputs.data(), outputs.data(), scratch));
+  }
   void finish(void* queue) { detail::check(kiln_queue_finish(m_client.get(), queue)); }
 
   /// JSON: counters of this process.

@@ -122,6 +122,22 @@ TEST_F(BadInput, AMalformedWireGraphIsRefusedAndTheDaemonLivesOn) {
   EXPECT_EQ(s_host->daemon_pid(), daemon);
 }
 
+TEST_F(BadInput, AProgramOfTheHostIsPutOnNoQueue) {
+  const api::Program program = compile("graph(%x: f32[3]) { %y = exp(%x) return %y }");
+  float x[3] = {}, y[3] = {};
+  const auto expect_refusal = [](const auto& put) {
+    try {
+      put();
+      ADD_FAILURE() << "the host has no queues";
+    } catch (const api::Error& error) {
+      EXPECT_EQ(error.code(), KILN_FAILED_PRECONDITION) << error.what();
+    }
+  };
+  expect_refusal([&] { s_client->launch(program, nullptr, {x}, {y}); });
+  expect_refusal([&] { s_client->call(program, nullptr, {x}, {y}); });
+  expect_refusal([&] { s_client->finish(nullptr); });
+}
+
 TEST_F(BadInput, EmptyTensorsAreComputed) {
   expect_reference("graph(%x: f32[0, 5], %y: f32[0, 5]) { %z = add(%x, %y) return %z }",
                    {normal({0, 5}), normal({0, 5})});
