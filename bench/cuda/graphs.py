@@ -1,5 +1,6 @@
 """Graphs through libkiln on a device: its daemon compiles and checks them there, and they run on torch's stream with
-torch's memory. Each is compared with torch in f64.
+torch's memory. Each is compared with torch in f64: launched, called over the same memory until it is one recorded launch, and inside a
+CUDA graph of torch's. What a launch and a recorded call cost the host is timed.
 
 python graphs.py OUT.json [--device NAME]: `host` is the processor. libkiln and its programs are where GPU_CHECK_LIBRARIES
 and GPU_CHECK_BIN say.
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 import torch
 import torch.nn.functional as functional
@@ -31,8 +33,9 @@ class Client:
         self.c = ctypes.CDLL(os.path.join(os.environ["GPU_CHECK_LIBRARIES"], "libkiln.so.0"))
         self.c.kiln_error_message.restype = self.c.kiln_bytes_data.restype = ctypes.c_char_p
         for name in ("client_create", "client_stats", "graph_parse", "program_create", "program_run", "program_launch",
-                     "queue_finish"):
+                     "program_call", "queue_finish"):
             getattr(self.c, f"kiln_{name}").restype = ctypes.c_void_p
+        self.c.kiln_program_scratch_bytes.restype = ctypes.c_size_t
         self.on_host, self.handle = device is None, ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), cache.encode(), None, device and device.encode())
         self.check(self.c.kiln_client_create(ctypes.byref(options), ctypes.byref(self.handle)))
@@ -48,17 +51,29 @@ class Client:
         return program
 
     def run(self, program, inputs, outputs):
-        pointers = [(ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors)) for tensors in (inputs, outputs)]
         if self.on_host:
-            return self.check(self.c.kiln_program_run(program, *pointers, ctypes.c_uint32(0)))
+            return self.check(self.c.kiln_program_run(program, *pointers(inputs, outputs), ctypes.c_uint32(0)))
+        self.put("launch", program, inputs, outputs, None)
+        return self.check(self.c.kiln_queue_finish(self.handle, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)))
+
+    def put(self, how, program, inputs, outputs, scratch):
+        """On torch's stream, not waited for. `how`: launch or call."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.check(self.c.kiln_program_launch(self.handle, program, stream, *pointers, None))
-        return self.check(self.c.kiln_queue_finish(self.handle, stream))
+        memory = None if scratch is None else ctypes.c_void_p(scratch.data_ptr())
+        function = getattr(self.c, f"kiln_program_{how}")
+        self.check(function(self.handle, program, stream, *pointers(inputs, outputs), memory))
+
+    def scratch_of(self, program):
+        return torch.empty(self.c.kiln_program_scratch_bytes(program), dtype=torch.uint8, device="cuda")
 
     def stats(self):
         text = ctypes.c_void_p()
         self.check(self.c.kiln_client_stats(self.handle, ctypes.byref(text)))
         return json.loads(self.c.kiln_bytes_data(text))
+
+
+def pointers(*lists):
+    return [(ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors)) for tensors in lists]
 
 
 def softmax(x):
@@ -79,17 +94,66 @@ def cases():
         "%y = add(%0, %d)"), perceptron
 
 
+def graph_of(shapes, statements, dtype):
+    declared = ", ".join(f"%{i}: {DTYPES[dtype]}[{', '.join(map(str, shape))}]" for i, shape in enumerate(shapes))
+    return f"graph({declared}) {{\n{statements}\nreturn %y\n}}"
+
+
 def check(client, device, shapes, statements, function, dtype):
     torch.manual_seed(0)
     # Sums of products stay near 1.
     inputs = [torch.randn(shape, device=device).mul_(shape[0] ** -0.5 if len(shape) == 2 and i else 1).to(dtype)
               for i, shape in enumerate(shapes)]
-    declared = ", ".join(f"%{i}: {DTYPES[dtype]}[{', '.join(map(str, shape))}]" for i, shape in enumerate(shapes))
-    program = client.compile(f"graph({declared}) {{\n{statements}\nreturn %y\n}}")
+    program = client.compile(graph_of(shapes, statements, dtype))
     expected = function(*(t.double() for t in inputs))
     got = torch.full(expected.shape, float("nan"), device=device, dtype=dtype)
     client.run(program, inputs, [got])
-    return float((got.double() - expected).abs().max() / expected.abs().max())
+    error = lambda: float((got.double() - expected).abs().max() / expected.abs().max())
+    errors = {"launched": error()}
+    if device == "cuda":
+        errors.update(replayed(client, program, inputs, got, error))
+    return errors
+
+
+def replayed(client, program, inputs, output, error):
+    """The same over memory that is met again, and inside a graph of torch's."""
+    scratch, errors = client.scratch_of(program), {}
+    call = lambda: client.put("call", program, inputs, [output], scratch)
+    for _ in range(3):
+        call()
+    output.fill_(float("nan"))
+    call()
+    torch.cuda.synchronize()
+    errors["called again"] = error()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    output.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    errors["in a graph of torch's"] = error()
+    return errors
+
+
+def host_microseconds(client, how, program, inputs, output, scratch, repetitions=200):
+    """Of putting the program on the stream, which is not waited for meanwhile."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repetitions):
+        client.put(how, program, inputs, [output], scratch)
+    took = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return 1e6 * took / repetitions
+
+
+def costs(client):
+    """A perceptron of two rows, whose kernels take less than a launch: launch by launch, and recorded."""
+    _, shapes, statements, _ = list(cases())[1]
+    shapes = [(2, 768), *shapes[1:]]
+    program = client.compile(graph_of(shapes, statements, torch.bfloat16))
+    inputs = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+    output, scratch = torch.empty_like(inputs[0]), client.scratch_of(program)
+    return {how: min(host_microseconds(client, how, program, inputs, output, scratch) for _ in range(5)) for how in ("launch", "call")}
 
 
 def main():
@@ -104,11 +168,13 @@ def main():
         client, errors = Client(cache, None if on_host else arguments.device), {}
         for name, shapes, statements, function in cases():
             for dtype in DTYPES:
-                error = check(client, "cpu" if on_host else "cuda", shapes, statements, function, dtype)
-                errors[f"{name} {DTYPES[dtype]}"] = {"error": error, "is_right": error <= TOLERANCE[dtype]}
+                for how, error in check(client, "cpu" if on_host else "cuda", shapes, statements, function, dtype).items():
+                    errors[f"{name} {DTYPES[dtype]} {how}"] = {"error": error, "is_right": error <= TOLERANCE[dtype]}
+        host_us = {} if on_host else costs(client)
         stats = client.stats()
     result = {"what": "graphs through libkiln on torch's stream and memory; greatest error over the greatest value",
-              "device": arguments.device, "errors": errors, "compilations": stats["compilations"]}
+              "device": arguments.device, "errors": errors, "compilations": stats["compilations"],
+              "host_microseconds": host_us}
     print(json.dumps(result))
     with open(arguments.output, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
