@@ -14,21 +14,26 @@
 namespace kiln::stand_in {
 namespace {
 
-#define KILN_OPENCL_FUNCTIONS(X)                                                                        \
-  X(GetPlatformIDs)                                                                                     \
-  X(GetDeviceIDs)                                                                                       \
-  X(CreateContext)                                                                                      \
-  X(CreateCommandQueueWithProperties)                                                                   \
-  X(CreateProgramWithIL)                                                                                \
-  X(CreateProgramWithBinary)                                                                            \
-  X(CreateProgramWithSource)                                                                            \
-  X(CompileProgram)                                                                                     \
-  X(LinkProgram)                                                                                        \
-  X(BuildProgram)                                                                                       \
-  X(GetProgramInfo)                                                                                     \
-  X(GetProgramBuildInfo)                                                                                \
-  X(CreateKernel) X(GetKernelInfo) X(EnqueueNDRangeKernel) X(Finish) X(ReleaseKernel) X(ReleaseProgram) \
-      X(GetExtensionFunctionAddressForPlatform)
+#define KILN_OPENCL_FUNCTIONS(X)      \
+  X(GetPlatformIDs)                   \
+  X(GetDeviceIDs)                     \
+  X(CreateContext)                    \
+  X(CreateCommandQueueWithProperties) \
+  X(CreateProgramWithIL)              \
+  X(CreateProgramWithBinary)          \
+  X(CreateProgramWithSource)          \
+  X(CompileProgram)                   \
+  X(LinkProgram)                      \
+  X(BuildProgram)                     \
+  X(GetProgramInfo)                   \
+  X(GetProgramBuildInfo)              \
+  X(CreateKernel)                     \
+  X(GetKernelInfo)                    \
+  X(EnqueueNDRangeKernel)             \
+  X(Finish)                           \
+  X(ReleaseKernel)                    \
+  X(ReleaseProgram)                   \
+  X(GetExtensionFunctionAddressForPlatform)
 
 struct OpenCl {
 #define KILN_OPENCL_MEMBER(name) decltype(&cl##name) name = nullptr;
