@@ -208,8 +208,7 @@ size_t pointer_bytes(const LaunchRecord& record) {
 }
 
 bool takes(const KernelRecord& kernel, void* const* pointers) {
-  return std::ranges::all_of(kernel.aligned_buffers,
-                             [&](uint32_t buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]) % 16 == 0; });
+  return std::ranges::all_of(kernel.aligned_buffers, [&](uint32_t buffer) { return is_aligned(pointers[buffer]); });
 }
 
 }  // namespace

@@ -42,6 +42,9 @@ struct Resources {
   bool operator==(const Resources&) const = default;
 };
 
+/// Whether tensor maps, copies in pieces and libraries take the address.
+inline bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+
 struct KernelRecord {
   std::string entry;
   uint64_t blocks = 1;         // one dimension
@@ -51,7 +54,7 @@ struct KernelRecord {
   uint32_t shared_bytes = 0;   // dynamic
   /// The next kernel of the record is launched after this one: both belong to one alternative.
   bool is_followed = false;
-  /// Buffers whose address must be a multiple of 16; where one is not, the next alternative of the record is taken.
+  /// Buffers whose address must be aligned (is_aligned); where one is not, the next alternative of the record is taken.
   std::vector<uint32_t> aligned_buffers;
   std::vector<TensorMapRecord> maps;
   Resources resources;

@@ -1,6 +1,7 @@
 #include "backends/cuda/libraries.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <link.h>
 #include <stdlib.h>
 
@@ -83,6 +84,10 @@ SearchPath search_path() {
     }
   }
   return search;
+}
+
+std::string version_text(uint64_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 SearchPath search_path_of_process(const std::vector<std::string>& names) {

@@ -231,7 +231,7 @@ KernelSource combining_source_of(const AttentionProblem& problem, const Attentio
 /// Of a plan's schedule, that of the kernel beside it.
 Expected<AttentionSchedule> kernel_schedule_of(const Schedule& schedule, const AttentionProblem& problem,
                                                const CudaTarget& target) {
-  if (!cudnn_choice_of(schedule.bytes)) return attention_schedule_of(schedule.bytes, problem, target);
+  if (!choice_of<CudnnChoice>(schedule.bytes)) return attention_schedule_of(schedule.bytes, problem, target);
   const auto schedules = ranked_schedules(problem, target, default_machine(target));
   if (schedules.empty()) return invalid_argument("cuda attention: no kernel beside a plan");
   return schedules.front();
@@ -263,12 +263,8 @@ Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine) {
   const AttentionProblem problem = attention_problem_of(spec);
   std::vector<Schedule> schedules;
-  for (const auto& schedule : ranked_schedules(problem, target, machine)) {
-    schedules.push_back(to_schedule(schedule));
-    if (schedules.size() > 1 || cudnn_for(problem, target) == nullptr) continue;
-    std::ranges::copy(cudnn_schedules(), std::back_inserter(schedules));
-  }
-  return schedules;
+  for (const auto& schedule : ranked_schedules(problem, target, machine)) schedules.push_back(to_schedule(schedule));
+  return cudnn_for(problem, target) == nullptr ? schedules : behind_the_best(std::move(schedules), cudnn_schedules());
 }
 
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

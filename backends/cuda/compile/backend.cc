@@ -113,13 +113,13 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
     }));
   }
   std::vector<std::string> plan_texts;
-  if (const auto choice = cudnn_choice_of(schedule.bytes)) {
+  if (const auto choice = choice_of<CudnnChoice>(schedule.bytes)) {
     KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
     KILN_ASSIGN_OR_RETURN(CudnnPlan plan, cudnn_plan(attention_problem_of(spec), *choice, *cuda));
     record.plans.push_back(std::move(plan.record));
     plan_texts.push_back(std::move(plan.text));
   }
-  if (const auto choice = cublaslt_choice_of(schedule.bytes)) {
+  if (const auto choice = choice_of<CublasltChoice>(schedule.bytes)) {
     KILN_ASSIGN_OR_RETURN(ProductRecord product, cublaslt_product(spec, *choice));
     record.products.push_back(std::move(product));
   }

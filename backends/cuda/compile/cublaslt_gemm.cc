@@ -7,7 +7,6 @@
 
 #include "backends/cuda/compile/gemm_problem.h"
 #include "backends/cuda/cublaslt/product.h"
-#include "backends/schedule_bytes.h"
 #include "frontend/kernel/affine.h"
 
 namespace kiln::cuda {
@@ -232,17 +231,7 @@ const Cublaslt* cublaslt_for(const KernelSpec& spec) {
   return cublaslt.ok() ? &*cublaslt : nullptr;
 }
 
-std::vector<Schedule> cublaslt_schedules() {
-  std::vector<Schedule> schedules;
-  for (uint32_t place = 0; place < k_most_algorithms; ++place)
-    schedules.push_back({encode_choices(CublasltChoice{place}), fmt::format("cublaslt choice {}", place + 1)});
-  return schedules;
-}
-
-std::optional<CublasltChoice> cublaslt_choice_of(std::span<const uint8_t> bytes) {
-  const auto choice = parse_choices<CublasltChoice>(bytes);
-  return choice.ok() ? std::optional(*choice) : std::nullopt;
-}
+std::vector<Schedule> cublaslt_schedules() { return schedules_of_choices<CublasltChoice>(k_most_algorithms); }
 
 Expected<ProductRecord> cublaslt_product(const KernelSpec& spec, const CublasltChoice& choice) {
   const Cublaslt* cublaslt = cublaslt_for(spec);

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/cuda/compile/library_choice.h"
 #include "backends/cuda/cublaslt/library.h"
 #include "backends/cuda/launch_record.h"
 #include "backends/cuda/targets.h"
@@ -15,11 +14,8 @@
 namespace kiln::cuda {
 
 /// One of the algorithms that cuBLASLt proposes where the code is loaded, by its place in their order.
-struct CublasltChoice {
-  static constexpr uint32_t k_version = 1;
+struct CublasltChoice : LibraryChoice {
   static constexpr std::string_view k_implementation = "cublaslt";
-  uint32_t place = 0;
-  static auto fields(auto& choice) { return std::tie(choice.place); }
 };
 
 /// The spec as the library is asked for it, without its version and a place: operands of f16, bf16, f32 or f64 that are loaded
@@ -32,8 +28,6 @@ const Cublaslt* cublaslt_for(const KernelSpec& spec);
 
 /// What it may propose for such a spec, best first; named before any device is asked.
 std::vector<Schedule> cublaslt_schedules();
-/// The choice that the bytes are; nullopt for those of another implementation.
-std::optional<CublasltChoice> cublaslt_choice_of(std::span<const uint8_t> bytes);
 
 /// What stands in the image for it.
 /// Errors: failed_precondition where there is no cuBLASLt, or not for such a product.

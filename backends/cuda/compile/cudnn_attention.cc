@@ -10,7 +10,6 @@
 #include "backends/cuda/compile/nvrtc.h"
 #include "backends/cuda/compile/texts.h"
 #include "backends/cuda/cudnn/plan.h"
-#include "backends/schedule_bytes.h"
 #include "base/limits.h"
 
 namespace kiln::cuda {
@@ -240,17 +239,7 @@ const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target
   return cudnn.ok() ? &*cudnn : nullptr;
 }
 
-std::vector<Schedule> cudnn_schedules() {
-  std::vector<Schedule> schedules;
-  for (uint32_t place = 0; place < k_most_choices; ++place)
-    schedules.push_back({encode_choices(CudnnChoice{place}), fmt::format("cudnn choice {}", place + 1)});
-  return schedules;
-}
-
-std::optional<CudnnChoice> cudnn_choice_of(std::span<const uint8_t> bytes) {
-  const auto choice = parse_choices<CudnnChoice>(bytes);
-  return choice.ok() ? std::optional(*choice) : std::nullopt;
-}
+std::vector<Schedule> cudnn_schedules() { return schedules_of_choices<CudnnChoice>(k_most_choices); }
 
 Expected<CudnnPlan> cudnn_plan(const AttentionProblem& problem, const CudnnChoice& choice, const CudaTarget& target) {
   const Cudnn* cudnn = cudnn_for(problem, target);

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "backends/cuda/compile/attention_schedule.h"
+#include "backends/cuda/compile/library_choice.h"
 #include "backends/cuda/cudnn/library.h"
 #include "backends/cuda/launch_record.h"
 
@@ -14,11 +13,8 @@
 namespace kiln::cuda {
 
 /// One of the plans that cuDNN proposes, by its place in their order.
-struct CudnnChoice {
-  static constexpr uint32_t k_version = 1;
+struct CudnnChoice : LibraryChoice {
   static constexpr std::string_view k_implementation = "cudnn";
-  uint32_t place = 0;
-  static auto fields(auto& choice) { return std::tie(choice.place); }
 };
 
 /// A plan, and what stands in the image for it.
@@ -34,8 +30,6 @@ const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target
 
 /// What it proposes for such a problem, best first; named before any is made.
 std::vector<Schedule> cudnn_schedules();
-/// The choice that the bytes are; nullopt for those of another implementation.
-std::optional<CudnnChoice> cudnn_choice_of(std::span<const uint8_t> bytes);
 
 /// Made for the target's usual device, described and not asked; no device need be there. The engines proposed give equal bits
 /// for equal inputs.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "backends/cuda/compile/body_source.h"
@@ -260,7 +259,7 @@ Expected<LaunchSource> packed_source(const GemmProblem& problem, const GemmSched
 /// Of a library's choice, that of the kernels beside it.
 Expected<GemmSchedule> kernel_schedule_of(const Schedule& schedule, const GemmProblem& problem,
                                           const CudaTarget& target) {
-  if (!cublaslt_choice_of(schedule.bytes)) return gemm_schedule_of(schedule.bytes, problem, target);
+  if (!choice_of<CublasltChoice>(schedule.bytes)) return gemm_schedule_of(schedule.bytes, problem, target);
   return ranked_schedules(problem, target, default_machine(target)).front();
 }
 
@@ -285,10 +284,8 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& 
   std::vector<Schedule> schedules;
   for (const auto& schedule : ranked_schedules(problem_of(spec), target, machine)) {
     schedules.push_back(to_schedule(schedule));
-    if (schedules.size() > 1 || cublaslt_for(spec) == nullptr) continue;
-    std::ranges::copy(cublaslt_schedules(), std::back_inserter(schedules));
   }
-  return schedules;
+  return cublaslt_for(spec) == nullptr ? schedules : behind_the_best(std::move(schedules), cublaslt_schedules());
 }
 
 Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

@@ -75,16 +75,12 @@ Expected<Cublaslt> Cublaslt::open(const SearchPath& search) {
 }
 
 std::string Cublaslt::identity() const {
-  return fmt::format("cublaslt {} {}", cublaslt_version_text(m_version), m_library.build_id());
+  return fmt::format("cublaslt {} {}", version_text(m_version), m_library.build_id());
 }
 
 Status Cublaslt::status_of(CublasltResult result, std::string_view call) const {
   if (result == 0) return {};
   return error(code_of(result), "cublaslt: {}: {} ({})", call, m_api->result_name(result), result);
-}
-
-std::string cublaslt_version_text(uint64_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace kiln::cuda

@@ -87,7 +87,4 @@ class Cublaslt {
   uint64_t m_version = 0;
 };
 
-/// "13.10.0" of 131000.
-std::string cublaslt_version_text(uint64_t version);
-
 }  // namespace kiln::cuda

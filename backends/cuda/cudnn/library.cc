@@ -89,14 +89,14 @@ Expected<Cudnn> Cudnn::open(const SearchPath& search) {
   cudnn.m_version = api->version();
   if (cudnn.m_version < k_least_version) {
     return error(StatusCode::failed_precondition, "{} is version {}, {} is needed", cudnn.m_library.path(),
-                 cudnn_version_text(cudnn.m_version), cudnn_version_text(k_least_version));
+                 version_text(cudnn.m_version), version_text(k_least_version));
   }
   cudnn.m_api = std::move(api);
   return cudnn;
 }
 
 std::string Cudnn::identity() const {
-  return fmt::format("cudnn {} {}", cudnn_version_text(m_version), m_library.build_id());
+  return fmt::format("cudnn {} {}", version_text(m_version), m_library.build_id());
 }
 
 Status Cudnn::status_of(CudnnResult result, std::string_view call) const {
@@ -104,10 +104,6 @@ Status Cudnn::status_of(CudnnResult result, std::string_view call) const {
   char why[1024] = {};
   m_api->last_error(why, sizeof why - 1);
   return error(code_of(result), "cudnn: {}: {} ({}): {}", call, m_api->error_string(result), result, why);
-}
-
-std::string cudnn_version_text(uint64_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace kiln::cuda

@@ -61,7 +61,4 @@ class Cudnn {
   uint64_t m_version = 0;
 };
 
-/// "9.19.0" of 91900.
-std::string cudnn_version_text(uint64_t version);
-
 }  // namespace kiln::cuda

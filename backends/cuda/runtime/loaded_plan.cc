@@ -13,7 +13,7 @@ Expected<std::unique_ptr<LibraryCall>> LoadedPlan::load(std::shared_ptr<const De
                                                         std::span<const uint8_t> text) {
   if (record.version != cudnn.version()) {
     return error(StatusCode::failed_precondition, "cudnn: a plan of version {}, this host has {}",
-                 cudnn_version_text(record.version), cudnn_version_text(cudnn.version()));
+                 version_text(record.version), version_text(cudnn.version()));
   }
   const int driver = context->driver().version();
   const ContextScope scope(context->driver(), context->handle());
@@ -34,7 +34,7 @@ LoadedPlan::~LoadedPlan() {
 
 bool LoadedPlan::takes(void* const* buffers) const {
   return std::ranges::all_of(m_record.tensors, [&](const PlanTensor& tensor) {
-    return tensor.place != PlanTensor::Place::buffer || reinterpret_cast<uintptr_t>(buffers[tensor.buffer]) % 16 == 0;
+    return tensor.place != PlanTensor::Place::buffer || is_aligned(buffers[tensor.buffer]);
   });
 }
 

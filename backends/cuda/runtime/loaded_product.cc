@@ -6,8 +6,6 @@
 namespace kiln::cuda {
 namespace {
 
-bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
 uint8_t* at(void* const* buffers, uint32_t buffer, uint64_t offset_bytes) {
   return static_cast<uint8_t*>(buffers[buffer]) + offset_bytes;
 }
@@ -18,7 +16,7 @@ Expected<std::unique_ptr<LibraryCall>> LoadedProduct::load(std::shared_ptr<const
                                                            const Cublaslt& cublaslt, const ProductRecord& record) {
   if (record.version != cublaslt.version()) {
     return error(StatusCode::failed_precondition, "cublaslt: a product of version {}, this host has {}",
-                 cublaslt_version_text(record.version), cublaslt_version_text(cublaslt.version()));
+                 version_text(record.version), version_text(cublaslt.version()));
   }
   KILN_ASSIGN_OR_RETURN(CublasltProduct product, CublasltProduct::make(cublaslt, record));
   const ContextScope scope(context->driver(), context->handle());

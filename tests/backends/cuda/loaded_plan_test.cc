@@ -1,13 +1,11 @@
 // What becomes of a plan in an image where it is loaded and launched: with a driver and a cuDNN in host memory that record it.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cudnn/library.h"
 #include "backends/cuda/cudnn/plan.h"
 #include "backends/cuda/launch_record.h"
-#include "backends/cuda/runtime/runtime.h"
-#include "tests/backends/cuda/fake_launch.h"
+#include "tests/backends/cuda/fake_library_test.h"
 #include "tests/backends/cuda/fake_plan_launch.h"
 
 namespace kiln::cuda {
@@ -21,29 +19,15 @@ constexpr const char* k_other_devices = R"({"deviceVer":800,"driverVer":13000})"
 
 const Image k_image{.workspace_bytes = 1024};
 
-class LoadedPlans : public testing::Test {
+class LoadedPlans : public FakeLibraryTest {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(KILN_FAKES) + "/good";
-    auto device = open_cuda_device({{{folder, "test"}}}, 0);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    m_device = std::move(*device);
-    m_driver = dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_NOLOAD);
-    const auto& cudnn = Cudnn::of_process();
-    ASSERT_TRUE(cudnn.ok()) << cudnn.status().to_string();
-    ASSERT_EQ(cudnn->library().path(), folder + "/libcudnn_graph.so.9");
-    m_cudnn = dlopen(cudnn->library().path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_NO_FATAL_FAILURE(open(Cudnn::of_process(), "libcudnn_graph.so.9"));
     plan_launch() = {};
-    launch() = {};
   }
-  void TearDown() override {
-    if (m_cudnn == nullptr) return;
-    for (const char* counter : {"fake_handles", "fake_descriptors"})
-      EXPECT_EQ(*static_cast<int*>(dlsym(m_cudnn, counter)), 0) << counter;
-  }
+  void TearDown() override { expect_none_left({"fake_handles", "fake_descriptors"}); }
 
-  FakePlanLaunch& plan_launch() { return *static_cast<FakePlanLaunch*>(dlsym(m_cudnn, "fake_plan_launch")); }
-  FakeLaunch& launch() { return *static_cast<FakeLaunch*>(dlsym(m_driver, "fake_launch")); }
+  FakePlanLaunch& plan_launch() { return in_library<FakePlanLaunch>("fake_plan_launch"); }
 
   /// A plan of a buffer, the workspace and a number, and a kernel.
   static std::vector<uint8_t> code(const std::string& text, uint64_t version = 91900) {
@@ -56,17 +40,8 @@ class LoadedPlans : public testing::Test {
     return pack(record, {{0x7f, 'E', 'L', 'F'}}, {text});
   }
 
-  void run(const Executable& executable, void* buffer) {
-    const auto queue = m_device->adopt_queue(&m_stream);
-    ASSERT_TRUE(queue.ok());
-    void* const buffers[] = {buffer};
-    const Status launched = executable.device()->launch(**queue, buffers, m_memory, nullptr, {});
-    ASSERT_TRUE(launched.ok()) << launched.to_string();
-  }
+  void run(const Executable& executable, void* buffer) { FakeLibraryTest::run(executable, &buffer, m_memory); }
 
-  std::unique_ptr<Device> m_device;
-  void *m_driver = nullptr, *m_cudnn = nullptr;
-  int m_stream = 0;
   alignas(64) uint8_t m_memory[2048] = {};
 };
 

@@ -1,13 +1,11 @@
 // What becomes of a product in an image where it is loaded and launched: with a driver and a cuBLASLt in host memory that
 // record it.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cublaslt/library.h"
 #include "backends/cuda/launch_record.h"
-#include "backends/cuda/runtime/runtime.h"
-#include "tests/backends/cuda/fake_launch.h"
+#include "tests/backends/cuda/fake_library_test.h"
 #include "tests/backends/cuda/fake_product_launch.h"
 
 namespace kiln::cuda {
@@ -55,42 +53,22 @@ std::vector<uint8_t> code(const ProductRecord& record) {
   return pack(launch, {{0x7f, 'E', 'L', 'F'}});
 }
 
-class LoadedProducts : public testing::Test {
+class LoadedProducts : public FakeLibraryTest {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(KILN_FAKES) + "/good";
-    auto device = open_cuda_device({{{folder, "test"}}}, 0);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    m_device = std::move(*device);
-    m_driver = dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_NOLOAD);
-    const auto& cublaslt = Cublaslt::of_process();
-    ASSERT_TRUE(cublaslt.ok()) << cublaslt.status().to_string();
-    ASSERT_EQ(cublaslt->library().path(), folder + "/libcublasLt.so.13");
-    m_cublaslt = dlopen(cublaslt->library().path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_NO_FATAL_FAILURE(open(Cublaslt::of_process(), "libcublasLt.so.13"));
     in_library<FakeProductLaunch>("fake_product_launch") = {};
-    *static_cast<FakeLaunch*>(dlsym(m_driver, "fake_launch")) = {};
     tell(k_honest);
   }
-  void TearDown() override {
-    if (m_cublaslt == nullptr) return;
-    for (const char* counter : {"fake_handles", "fake_objects"}) EXPECT_EQ(in_library<int>(counter), 0) << counter;
-  }
+  void TearDown() override { expect_none_left({"fake_handles", "fake_objects"}); }
 
-  template <typename T>
-  T& in_library(const char* name) {
-    return *static_cast<T*>(dlsym(m_cublaslt, name));
-  }
   void tell(Lie lie) { in_library<int>("fake_lie") = lie; }
   const FakeProductLaunch& seen() { return in_library<FakeProductLaunch>("fake_product_launch"); }
-  unsigned blocks_launched() { return static_cast<FakeLaunch*>(dlsym(m_driver, "fake_launch"))->blocks; }
 
   void run(const Executable& executable, size_t misaligned_buffer = SIZE_MAX) {
-    const auto queue = m_device->adopt_queue(&m_stream);
-    ASSERT_TRUE(queue.ok());
     void* buffers[4];
     for (size_t i = 0; i < std::size(buffers); ++i) buffers[i] = address(i) + (i == misaligned_buffer ? 2 : 0);
-    const Status launched = executable.device()->launch(**queue, buffers, m_workspace, nullptr, {});
-    ASSERT_TRUE(launched.ok()) << launched.to_string();
+    FakeLibraryTest::run(executable, buffers, m_workspace);
   }
   uint8_t* address(size_t buffer) { return m_memory + 256 * buffer; }
 
@@ -107,9 +85,6 @@ class LoadedProducts : public testing::Test {
     return seen().algorithm;
   }
 
-  std::unique_ptr<Device> m_device;
-  void *m_driver = nullptr, *m_cublaslt = nullptr;
-  int m_stream = 0;
   alignas(64) uint8_t m_memory[1024] = {}, m_workspace[k_workspace_bytes] = {};
 };
 
@@ -119,7 +94,7 @@ TEST_F(LoadedProducts, are_launched_on_the_callers_stream_as_they_are_recorded) 
   EXPECT_EQ((*executable)->workspace_bytes(), k_workspace_bytes);
   run(**executable);
   EXPECT_EQ(seen().launches, 1u);
-  EXPECT_EQ(blocks_launched(), 0u);
+  EXPECT_EQ(launch().blocks, 0u);
   EXPECT_EQ(seen().stream, &m_stream);
   EXPECT_EQ(seen().workspace, m_workspace);
   EXPECT_EQ(seen().compute_type, 68);  // CUBLAS_COMPUTE_32F
@@ -194,7 +169,7 @@ TEST_F(LoadedProducts, an_address_they_do_not_take_goes_to_the_kernel) {
   ASSERT_TRUE(executable.ok());
   for (size_t buffer = 0; buffer < 4; ++buffer) run(**executable, buffer);
   EXPECT_EQ(seen().launches, 0u);
-  EXPECT_EQ(blocks_launched(), 7u);
+  EXPECT_EQ(launch().blocks, 7u);
 }
 
 TEST_F(LoadedProducts, that_are_not_proposed_leave_the_kernel_and_are_no_verdicts) {
@@ -204,7 +179,7 @@ TEST_F(LoadedProducts, that_are_not_proposed_leave_the_kernel_and_are_no_verdict
   ASSERT_TRUE(executable.ok()) << executable.status().to_string();
   run(**executable);
   EXPECT_EQ(seen().launches, 0u);
-  EXPECT_EQ(blocks_launched(), 7u);
+  EXPECT_EQ(launch().blocks, 7u);
 }
 
 TEST_F(LoadedProducts, of_another_library_are_named_with_both_versions) {

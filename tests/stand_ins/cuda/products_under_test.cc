@@ -20,7 +20,9 @@ class ProductsBackend final : public CompileBackend {
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target,
                                    const Machine& machine) const override {
     std::vector<Schedule> all = m_real.candidates(spec, target, machine);
-    const auto is_other = [](const Schedule& schedule) { return !cuda::cublaslt_choice_of(schedule.bytes); };
+    const auto is_other = [](const Schedule& schedule) {
+      return !cuda::choice_of<cuda::CublasltChoice>(schedule.bytes);
+    };
     // Three: the library proposes two.
     std::vector<Schedule> chosen = all;
     std::erase_if(chosen, is_other);
