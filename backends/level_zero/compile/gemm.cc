@@ -21,6 +21,10 @@ constexpr std::array<GemmKind, 2> k_gemm_kinds{{
 
 constexpr size_t k_candidates_of_kind = 2;
 
+void sort_by_cost(std::vector<GemmCandidate>& candidates) {
+  std::ranges::stable_sort(candidates, {}, &GemmCandidate::cost);
+}
+
 }  // namespace
 
 Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
@@ -43,10 +47,11 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const DeviceFamily
   std::vector<GemmCandidate> candidates;
   for (const GemmKind& kind : k_gemm_kinds) {
     std::vector<GemmCandidate> of_kind = kind.candidates(std::get<GemmSpec>(spec.kernel), family);
+    sort_by_cost(of_kind);
     of_kind.resize(std::min(of_kind.size(), k_candidates_of_kind));
     std::ranges::move(of_kind, std::back_inserter(candidates));
   }
-  std::ranges::stable_sort(candidates, {}, &GemmCandidate::cost);
+  sort_by_cost(candidates);
   std::vector<Schedule> schedules;
   for (GemmCandidate& candidate : candidates) schedules.push_back(std::move(candidate.schedule));
   return schedules;

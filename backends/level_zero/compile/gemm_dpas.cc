@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "backends/level_zero/compile/gemm_kinds.h"
@@ -200,7 +198,6 @@ std::vector<GemmCandidate> dpas_candidates(const GemmSpec& gemm, const DeviceFam
     candidates.push_back({{encode_choices(schedule), schedule.describe(family.matrix_lanes)},
                           cost(gemm, schedule, family.matrix_lanes)});
   }
-  std::ranges::stable_sort(candidates, {}, &GemmCandidate::cost);
   return candidates;
 }
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "backends/level_zero/compile/gemm_kinds.h"
 #include "backends/level_zero/compile/product.h"
 #include "backends/level_zero/compile/tile_schedule.h"
@@ -157,7 +155,6 @@ std::vector<GemmCandidate> fma_candidates(const GemmSpec& gemm, const DeviceFami
     if (!validate(schedule, gemm, family).ok()) continue;
     candidates.push_back({{encode_choices(schedule), schedule.describe()}, cost(gemm, family, schedule)});
   }
-  std::ranges::stable_sort(candidates, {}, &GemmCandidate::cost);
   return candidates;
 }
 

@@ -13,7 +13,7 @@ struct GemmCandidate {
   double cost = 0;
 };
 
-/// What every way to multiply offers: a row of the table in gemm.cc. candidates: those that fit, best first. emit: as
+/// What every way to multiply offers: a row of the table in gemm.cc. candidates: those that fit. emit: as
 /// emit_gemm.
 inline constexpr std::string_view k_gemm_fma = "gemm";
 std::vector<GemmCandidate> fma_candidates(const GemmSpec& gemm, const DeviceFamily& family);
