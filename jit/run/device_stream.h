@@ -47,7 +47,8 @@ class DeviceStream {
   Status upload(void* to, const void* from_host, size_t bytes);
   Status download(void* to_host, const void* from, size_t bytes);
 
-  /// Waits for all work. Errors: failed_precondition while the queue is recorded; out_of_range when a kernel met an index outside its tensor since the last finish.
+  /// Waits for all work. Errors: failed_precondition while the queue is recorded; out_of_range when a kernel met an index
+  /// outside its tensor since the last finish.
   Status finish();
 
  private:

@@ -101,7 +101,7 @@ class Program {
   /// has recordings. Errors: failed_precondition for a program of the host.
   Status launch(DeviceStream& stream, std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* scratch = nullptr, IndexErrors errors = IndexErrors::reported, bool may_record = false) const;
-  Recordings::Counts recordings() const { return m_recordings->counts(); }
+  Recordings::Counts recordings() const { return m_recordings ? m_recordings->counts() : Recordings::Counts(); }
 
  private:
   enum class Place : uint8_t { input, output, scratch, constant };
@@ -143,7 +143,7 @@ class Program {
   std::vector<std::string> m_launch_names;
   std::vector<Digest> m_plans;
   std::unique_ptr<LaunchProfile> m_profile;
-  std::unique_ptr<Recordings> m_recordings;  // of launches on a device
+  std::unique_ptr<Recordings> m_recordings;  // of launches on a device; null on the host
   std::string m_target;
   uint64_t m_scratch_bytes = 0;    // arena for all steps
   uint64_t m_workspace_bytes = 0;  // per thread of the host, or of a device's one launch at a time

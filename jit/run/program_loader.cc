@@ -79,7 +79,7 @@ class ProgramLoader {
     KILN_RETURN_IF_ERROR(check_outputs());
     m_program->m_scratch_bytes = round_up(m_stored.scratch_bytes() + m_plan_scratch_bytes, 64);
     m_program->m_workspace_bytes = round_up(m_program->m_workspace_bytes, 64);
-    m_program->m_recordings = std::make_unique<Recordings>(m_program->m_steps.size());
+    if (m_program->m_stream) m_program->m_recordings = std::make_unique<Recordings>(m_program->m_steps.size());
     if (LaunchProfile::is_wanted()) m_program->m_profile = std::make_unique<LaunchProfile>(m_program->m_steps.size());
     return std::shared_ptr<const Program>(std::move(m_program));
   }

@@ -221,7 +221,6 @@ class Executor {
     const std::vector<uint8_t> poison(request.workspace_bytes, k_poison);
     KILN_ASSIGN_OR_RETURN(DeviceMemory workspace, DeviceMemory::allocate(*m_device, request.workspace_bytes));
     KILN_RETURN_IF_ERROR(m_queue->upload(workspace.get(), poison.data(), poison.size()));
-    KILN_RETURN_IF_ERROR(m_queue->synchronise());
     return workspace;
   }
 
