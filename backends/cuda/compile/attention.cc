@@ -237,6 +237,11 @@ Expected<AttentionSchedule> kernel_schedule_of(const Schedule& schedule, const A
   return schedules.front();
 }
 
+/// Measured on an H100 (docs/performance.md): forward passes of whole tiles are cuDNN's to win, of gradients some.
+bool are_plans_faster(const AttentionProblem& problem, const AttentionSchedule& best) {
+  return problem.backward == nullptr && best.kind == AttentionKind::wgmma && best.parts == 1;
+}
+
 }  // namespace
 
 Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
@@ -262,9 +267,11 @@ Status attention_claims(const KernelSpec& spec, const CudaTarget& target) {
 
 std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTarget& target, const Machine& machine) {
   const AttentionProblem problem = attention_problem_of(spec);
+  const auto ranked = ranked_schedules(problem, target, machine);
   std::vector<Schedule> schedules;
-  for (const auto& schedule : ranked_schedules(problem, target, machine)) schedules.push_back(to_schedule(schedule));
-  return cudnn_for(problem, target) == nullptr ? schedules : behind_the_best(std::move(schedules), cudnn_schedules());
+  std::ranges::transform(ranked, std::back_inserter(schedules), to_schedule);
+  if (ranked.empty() || cudnn_for(problem, target) == nullptr) return schedules;
+  return ranked_together(std::move(schedules), cudnn_schedules(), are_plans_faster(problem, ranked.front()));
 }
 
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

@@ -285,7 +285,8 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& 
   for (const auto& schedule : ranked_schedules(problem_of(spec), target, machine)) {
     schedules.push_back(to_schedule(schedule));
   }
-  return cublaslt_for(spec) == nullptr ? schedules : behind_the_best(std::move(schedules), cublaslt_schedules());
+  if (cublaslt_for(spec) == nullptr) return schedules;
+  return ranked_together(std::move(schedules), cublaslt_schedules(), false);
 }
 
 Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

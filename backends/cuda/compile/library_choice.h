@@ -40,10 +40,13 @@ std::optional<Choice> choice_of(std::span<const uint8_t> bytes) {
   return choice.ok() ? std::optional(*choice) : std::nullopt;
 }
 
-/// `ours`, and `theirs` behind the best of them.
-inline std::vector<Schedule> behind_the_best(std::vector<Schedule> ours, std::vector<Schedule> theirs) {
-  const auto second = ours.begin() + (ours.empty() ? 0 : 1);
-  ours.insert(second, std::make_move_iterator(theirs.begin()), std::make_move_iterator(theirs.end()));
+/// Both in the order in which they are tried: `theirs` behind the best of `ours`, or ahead of all of them where they have been
+/// seen to be faster.
+inline std::vector<Schedule> ranked_together(std::vector<Schedule> ours, std::vector<Schedule> theirs,
+                                             bool are_theirs_faster) {
+  const bool has_best = !are_theirs_faster && !ours.empty();
+  ours.insert(ours.begin() + (has_best ? 1 : 0), std::make_move_iterator(theirs.begin()),
+              std::make_move_iterator(theirs.end()));
   return ours;
 }
 

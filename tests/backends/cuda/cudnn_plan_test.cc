@@ -2,6 +2,7 @@
 // machine that has one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "backends/cuda/compile/backend.h"
@@ -106,14 +107,21 @@ TEST_F(CudnnPlans, are_read_by_another_driver_once_they_name_it) {
   EXPECT_TRUE(read.ok()) << read.status().to_string();
 }
 
-TEST_F(CudnnPlans, are_candidates_behind_the_best_kernel_and_stand_beside_it_in_their_image) {
-  const KernelSpec spec = AttentionBuilder(shapes().front()).forward();
+TEST_F(CudnnPlans, are_tried_first_where_they_are_known_to_be_faster_and_stand_beside_a_kernel_in_their_image) {
   const CudaCompileBackend backend;
   const Target on{"cuda", "sm_90a"};
-  const auto candidates = default_candidates(backend, spec, on);
-  ASSERT_GE(candidates.size(), 3u);
-  EXPECT_EQ(candidates[1].description, "cudnn choice 1");
-  const auto image = backend.compile(spec, candidates[1], on);
+  const auto place_of_plan = [&](const KernelSpec& spec) {
+    const auto candidates = default_candidates(backend, spec, on);
+    return std::ranges::find(candidates, "cudnn choice 1", &Schedule::description) - candidates.begin();
+  };
+  const KernelSpec spec = AttentionBuilder(shapes().front()).forward();
+  EXPECT_EQ(place_of_plan(spec), 0);
+  EXPECT_EQ(place_of_plan(AttentionBuilder(shapes().front()).backward()), 1);
+  AttentionCase decoding = square(1, 8, 8, 4096, 64, false);
+  decoding.q_len = 1;
+  EXPECT_EQ(place_of_plan(AttentionBuilder(decoding).forward()), 1);
+
+  const auto image = backend.compile(spec, default_candidates(backend, spec, on).front(), on);
   ASSERT_TRUE(image.ok()) << image.status().to_string();
   const auto record = unpack(image->code);
   ASSERT_TRUE(record.ok()) << record.status().to_string();
