@@ -45,7 +45,7 @@ Expected<EmittedKernel> emit_attention(Emitter& emitter, const KernelSpec& spec,
   if (problem.backward == nullptr) {
     emit_attention_forward(emitter, problem, schedule, family);
   } else {
-    emit_attention_backward(emitter, problem, schedule);
+    emit_attention_backward(emitter, problem, schedule, family);
   }
   return EmittedKernel{{static_cast<uint32_t>(schedule.groups(problem)), schedule.group_size(),
                         static_cast<uint32_t>(spec.buffers.size())},

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backends/level_zero/compile/attention_tiles.h"
+#include "backends/level_zero/compile/attention_products.h"
 #include "base/ceil_div.h"
 
 // Attention's gradients: FlashAttention-2 (Dao, arXiv 2307.08691), algorithm 2, with a work-group for each tile of rows, so
@@ -23,18 +23,22 @@ struct Side {
 
 class BackwardEmitter {
  public:
-  BackwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule)
+  BackwardEmitter(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                  const DeviceFamily& family)
       : e(emitter),
         m_a(*problem.forward),
         m_backward(*problem.backward),
         m_schedule(schedule),
         m_problem(problem),
-        m_tiles(emitter, problem, schedule) {}
+        m_tiles(emitter, problem, schedule),
+        m_products(AttentionProducts::create(emitter, m_tiles, m_a.dtype, schedule, family)) {}
 
   void run() {
     const int64_t rows = m_schedule.tile_rows(), columns = m_schedule.tile_columns();
-    m_rows_1 = m_tiles.tile(rows, m_a.head_dim), m_rows_2 = m_tiles.tile(rows, m_a.value_dim);
-    m_columns_1 = m_tiles.tile(columns, m_a.head_dim), m_columns_2 = m_tiles.tile(columns, m_a.value_dim);
+    const AttentionProducts::Uses as_rows{.as_rows = true}, as_columns{.as_columns = true, .by_weights = true};
+    m_rows_1 = m_products->tile(m_a.head_dim, as_rows), m_rows_2 = m_products->tile(m_a.value_dim, as_rows);
+    m_columns_1 = m_products->tile(m_a.head_dim, as_columns);
+    m_columns_2 = m_products->tile(m_a.value_dim, as_columns);
     const auto queries = static_cast<uint32_t>(std::max(rows, columns));
     m_lse = e.local_array(m_tiles.scalars().register_type(m_tiles.dtype()), queries);
     m_delta = e.local_array(m_tiles.scalars().register_type(m_tiles.dtype()), queries);
@@ -61,26 +65,26 @@ class BackwardEmitter {
  private:
   void gradients(const Side& side, Id first) {
     const bool has_2 = side.gradient_2.access != nullptr;
-    const AttentionTiles::Block gradient_1 = m_tiles.zeros(m_columns_1.steps());
-    const AttentionTiles::Block gradient_2 = has_2 ? m_tiles.zeros(m_columns_2.steps()) : AttentionTiles::Block();
-    m_tiles.fill(m_rows_1, side.rows_1, first);
-    m_tiles.fill(m_rows_2, side.rows_2, first);
+    const auto gradient_1 = m_products->sums(m_a.head_dim);
+    const auto gradient_2 = has_2 ? m_products->sums(m_a.value_dim) : gradient_1;
+    m_products->fill(m_rows_1, side.rows_1, first);
+    m_products->fill(m_rows_2, side.rows_2, first);
     if (side.is_of_queries()) fill_statistics(first, m_schedule.tile_rows());
     m_tiles.for_columns(side.is_of_queries(), first, [&](Id column) {
-      m_tiles.fill(m_columns_1, side.columns_1, column);
-      m_tiles.fill(m_columns_2, side.columns_2, column);
+      m_products->fill(m_columns_1, side.columns_1, column);
+      m_products->fill(m_columns_2, side.columns_2, column);
       if (!side.is_of_queries()) fill_statistics(column, m_schedule.tile_columns());
       e.barrier(/*global_memory=*/false);
-      const AttentionTiles::Block weights = m_tiles.products(m_rows_1, m_columns_1);
-      const AttentionTiles::Block of_weights = m_tiles.products(m_rows_2, m_columns_2);
+      const AttentionTiles::Block weights = m_products->products(m_rows_1, m_columns_1);
+      const AttentionTiles::Block of_weights = m_products->products(m_rows_2, m_columns_2);
       weigh(side, weights, of_weights, first, column);
-      m_tiles.accumulate(gradient_1, of_weights, m_columns_1);
-      if (has_2) m_tiles.accumulate(gradient_2, weights, m_columns_2);
+      m_products->accumulate(gradient_1, of_weights, m_columns_1);
+      if (has_2) m_products->accumulate(gradient_2, weights, m_columns_2);
       e.barrier(/*global_memory=*/false);
     });
     const Id scale = e.constant_real(m_tiles.scalars().register_type(m_tiles.dtype()), m_a.scale);
-    m_tiles.store(side.gradient_1, first, gradient_1, Ids(m_schedule.rows, scale));
-    if (has_2) m_tiles.store(side.gradient_2, first, gradient_2, {});
+    m_tiles.store(side.gradient_1, first, m_products->values(gradient_1), Ids(m_schedule.rows, scale));
+    if (has_2) m_tiles.store(side.gradient_2, first, m_products->values(gradient_2), {});
   }
 
   /// A query of the tile, and its statistics.
@@ -153,14 +157,16 @@ class BackwardEmitter {
   const AttentionProblem m_problem;
   AttentionTiles m_tiles;
   AttentionTensor m_out, m_grad_out;
-  LocalTile m_rows_1, m_rows_2, m_columns_1, m_columns_2;
+  const std::unique_ptr<AttentionProducts> m_products;
+  AttentionProducts::Tile m_rows_1{}, m_rows_2{}, m_columns_1{}, m_columns_2{};
   Id m_lse = 0, m_delta = 0;  // of a tile's queries
 };
 
 }  // namespace
 
-void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule) {
-  BackwardEmitter(emitter, problem, schedule).run();
+void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                             const DeviceFamily& family) {
+  BackwardEmitter(emitter, problem, schedule, family).run();
 }
 
 }  // namespace kiln::level_zero

@@ -16,7 +16,7 @@ class ForwardEmitter {
         m_a(*problem.forward),
         m_schedule(schedule),
         m_tiles(emitter, problem, schedule),
-        m_products(AttentionProducts::create(emitter, m_tiles, m_a, schedule, family)),
+        m_products(AttentionProducts::create(emitter, m_tiles, m_a.dtype, schedule, family)),
         m_problem(problem) {}
 
   void run() {
@@ -27,19 +27,25 @@ class ForwardEmitter {
     const AttentionTensor q = m_tiles.of_queries(m_a.q, m_a.head_dim), k = m_tiles.of_keys(m_a.k, m_a.head_dim),
                           v = m_tiles.of_keys(m_a.v, m_a.value_dim);
     for (int i = 0; i < m_schedule.rows; ++i) m_queries.push_back(m_tiles.query_at(m_tiles.row_of(first, i)));
-    m_out = m_tiles.zeros(ceil_div(m_a.value_dim, k_sub_group_size));
+    const auto out = m_products->sums(m_a.value_dim);
     m_statistics = m_tiles.zeros(2);
     for (const Ids& row : m_statistics) e.store(row[k_highest], m_tiles.nothing());
-    m_products->fill_queries(q, first);
+    const auto of_q = m_products->tile(m_a.head_dim, {.as_rows = true});
+    const auto of_k = m_products->tile(m_a.head_dim, {.as_columns = true});
+    const auto of_v = m_products->tile(m_a.value_dim, {.by_weights = true});
+    m_products->fill(of_q, q, first);
     m_tiles.for_columns(/*rows_are_queries=*/true, first, [&](Id key) {
-      m_products->fill_keys_and_values(k, v, key);
+      m_products->fill(of_k, k, key);
+      m_products->fill(of_v, v, key);
       e.barrier(/*global_memory=*/false);
-      const AttentionTiles::Block scores = m_products->products();
-      for (int i = 0; i < m_schedule.rows; ++i) weigh(scores, static_cast<size_t>(i), key);
-      m_products->accumulate(m_out, scores);
+      const AttentionTiles::Block scores = m_products->products(of_q, of_k);
+      Ids rescales;
+      for (int i = 0; i < m_schedule.rows; ++i) rescales.push_back(weigh(scores, static_cast<size_t>(i), key));
+      m_products->scale(out, rescales);
+      m_products->accumulate(out, scores, of_v);
       e.barrier(/*global_memory=*/false);
     });
-    finish(first);
+    finish(out, first);
   }
 
  private:
@@ -49,12 +55,9 @@ class ForwardEmitter {
     return e.math(OpenCLLIB::Exp, e.type_of(a), {e.op(Op::OpFSub, e.type_of(a), {a, b})});
   }
   Id is_nothing(Id x) { return e.compare(Op::OpFOrdEqual, x, m_tiles.nothing()); }
-  void scale(Id variable, Id factor) {
-    e.store(variable, e.op(Op::OpFMul, e.type_of(factor), {e.load(variable), factor}));
-  }
 
-  /// Of products, scores, and of those their weights.
-  void weigh(const AttentionTiles::Block& products, size_t i, Id key) {
+  /// Of products, scores, and of those their weights. What earlier sums of the row are to be scaled by.
+  Id weigh(const AttentionTiles::Block& products, size_t i, Id key) {
     const Id highest = m_statistics[i][k_highest], sum = m_statistics[i][k_sum], old = e.load(highest);
     const auto maximum = [&](Id a, Id b) { return e.math(OpenCLLIB::Fmax, e.type_of(a), {a, b}); };
     Ids scores;
@@ -68,16 +71,16 @@ class ForwardEmitter {
     e.store(highest, best);
     const Id base = e.select(is_nothing(best), m_tiles.scalars().zero(m_tiles.dtype()), best);
     const Id rescale = exp_of_difference(old, base);
-    scale(sum, rescale);
+    e.store(sum, e.op(Op::OpFMul, e.type_of(rescale), {e.load(sum), rescale}));
     for (size_t j = 0; j < scores.size(); ++j) {
       const Id weight = exp_of_difference(scores[j], base);
       e.store(products[i][j], weight);
       e.store(sum, e.op(Op::OpFAdd, e.type_of(weight), {e.load(sum), weight}));
     }
-    for (const Id out : m_out[i]) scale(out, rescale);
+    return rescale;
   }
 
-  void finish(Id first) {
+  void finish(AttentionProducts::Sums out, Id first) {
     Ids factors;
     for (size_t i = 0; i < m_queries.size(); ++i) {
       const Id zero = m_tiles.scalars().zero(m_tiles.dtype()), one = e.constant_real(e.type_of(zero), 1);
@@ -91,7 +94,7 @@ class ForwardEmitter {
       e.if_then(e.both(m_queries[i].is_there, is_first),
                 [&] { e.store(m_tiles.lse_pointer(m_queries[i]), lse, m_tiles.alignment()); });
     }
-    m_tiles.store(m_tiles.of_queries(m_a.out, m_a.value_dim), first, m_out, factors);
+    m_tiles.store(m_tiles.of_queries(m_a.out, m_a.value_dim), first, m_products->values(out), factors);
   }
 
   Emitter& e;
@@ -101,7 +104,7 @@ class ForwardEmitter {
   const std::unique_ptr<AttentionProducts> m_products;
   const AttentionProblem m_problem;
   std::vector<AttentionTiles::Query> m_queries;  // the sub-group's
-  AttentionTiles::Block m_out, m_statistics;
+  AttentionTiles::Block m_statistics;
 };
 
 }  // namespace

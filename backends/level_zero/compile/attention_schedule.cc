@@ -29,40 +29,52 @@ int64_t local_bytes(const AttentionProblem& problem, const AttentionSchedule& sc
   const AttentionSpec& a = *problem.forward;
   const int64_t keys = attention_pitch(a.head_dim), both = keys + attention_pitch(a.value_dim);
   const int64_t rows = schedule.tile_rows(), columns = schedule.tile_columns();
-  int64_t elements = rows * keys + columns * both;
-  if (problem.backward != nullptr) elements = (rows + columns) * both + 2 * std::max(rows, columns);
-  const DType dtype = schedule.by_units ? a.dtype : accumulator_of(a.dtype);
-  const bool has_flags = leaves_out_scores(a.score, a.score_value);
-  return elements * static_cast<int64_t>(size_of(dtype)) + (has_flags ? most_column_tiles(problem, schedule) : 0);
+  const auto sum_bytes = static_cast<int64_t>(size_of(accumulator_of(a.dtype)));
+  const int64_t element_bytes = schedule.by_units ? static_cast<int64_t>(size_of(a.dtype)) : sum_bytes;
+  const int64_t flags = leaves_out_scores(a.score, a.score_value) ? most_column_tiles(problem, schedule) : 0;
+  if (problem.backward == nullptr) return (rows * keys + columns * both) * element_bytes + flags;
+  const int64_t copies_of_columns = schedule.by_units ? 2 : 1;  // one for each product that they take part in
+  return (rows + copies_of_columns * columns) * both * element_bytes + 2 * std::max(rows, columns) * sum_bytes + flags;
 }
 
 /// What a work-item keeps from tile to tile, the products of one tile, and a step's elements of its columns.
-int64_t registers(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+int64_t registers_by_lanes(const AttentionProblem& problem, const AttentionSchedule& schedule) {
   const AttentionSpec& a = *problem.forward;
   const int64_t keys = steps(a.head_dim), values = steps(a.value_dim), products = schedule.columns;
   const bool is_forward = problem.backward == nullptr;
   const int64_t of_row = is_forward ? values + products + 1 : keys + values + 2 * products + 4;
   const int64_t of_columns = is_forward ? values : std::max(keys, values);
-  const int64_t of_units = schedule.by_units ? 2 * int64_t{MatrixUnit::k_vector} : 0;  // operands on their way
-  return (schedule.rows * of_row + of_columns + of_units) * static_cast<int64_t>(size_of(accumulator_of(a.dtype)) / 4);
+  return (schedule.rows * of_row + of_columns) * static_cast<int64_t>(size_of(accumulator_of(a.dtype)) / 4);
+}
+
+/// The same by matrix units, which take vectors of halves and of pairs of these. Statistics of gradients are in local memory.
+int64_t registers_by_units(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  constexpr int64_t k_vectors = MatrixUnit::k_vector * 3 / 2;
+  const int64_t keys = steps(problem.forward->head_dim), values = steps(problem.forward->value_dim);
+  const bool is_forward = problem.backward == nullptr;
+  const int64_t of_row = is_forward ? values + schedule.columns + 4 : keys + values + 2 * schedule.columns;
+  return schedule.rows * of_row + k_vectors;
 }
 
 /// Why matrix units cannot make a schedule's products, or ok. Their sums are laid out as a sub-group's are where they work for
 /// as many lanes.
 Status validate_units(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
   const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
-  if (problem.backward != nullptr) return refuse("gradients are not made by matrix units");
   if (family.matrix_lanes != k_sub_group_size) return refuse("the family has no matrix units of a sub-group's lanes");
   if (!MatrixUnit::multiplies(problem.forward->dtype, family)) return refuse("no matrix units for such a dtype");
   if (schedule.rows % MatrixUnit::k_rows != 0) return refuse("a sub-group's rows are not those of matrix units");
   return {};
 }
 
+int64_t registers_of(const AttentionProblem& problem, const AttentionSchedule& schedule) {
+  return schedule.by_units ? registers_by_units(problem, schedule) : registers_by_lanes(problem, schedule);
+}
+
 /// Time, in units of a row at peak: whole waves of work-groups.
 double cost(const AttentionProblem& problem, const DeviceFamily& family, const Machine& machine, const Row& row) {
   const auto groups = static_cast<double>(row.schedule.groups(problem));
   return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) *
-         spilling(registers(problem, row.schedule), family) / row.efficiency;
+         spilling(registers_of(problem, row.schedule), family) / row.efficiency;
 }
 
 }  // namespace
@@ -84,7 +96,7 @@ Status validate(const AttentionSchedule& schedule, const AttentionProblem& probl
   const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
   KILN_RETURN_IF_ERROR(validate("attention", schedule));
   if (schedule.by_units) KILN_RETURN_IF_ERROR(validate_units(schedule, problem, family));
-  if (registers(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
+  if (registers_of(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
   if (schedule.groups(problem) > k_max_groups) return refuse("too many work-groups");
   if (local_bytes(problem, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");
   return {};

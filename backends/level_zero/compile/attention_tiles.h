@@ -116,6 +116,7 @@ class AttentionTiles {
 /// Forms of the kernel, one for each pass: from the parameters on.
 void emit_attention_forward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
                             const DeviceFamily& family);
-void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule);
+void emit_attention_backward(Emitter& emitter, const AttentionProblem& problem, const AttentionSchedule& schedule,
+                             const DeviceFamily& family);
 
 }  // namespace kiln::level_zero

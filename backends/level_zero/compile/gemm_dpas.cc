@@ -97,17 +97,17 @@ class DpasEmitter {
   }
 
   void fill_a(Id k) {
-    m_panels.fill(m_a, m_product.a_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
+    m_panels.fill(m_a, m_product.a_lies_along_k(), [&](Id row, Id column, Id element, uint32_t neighbour) {
       const Id first = e.add(m_product.first_row(), e.widen(e.mul(row, number(MatrixUnit::k_rows))));
       const Id at = e.add(k, e.widen(e.mul(column, number(m_a.run))));
-      return m_product.a(e.add(first, e.index(element)), e.add(at, e.index(neighbour)));
+      return m_product.a(e.add(first, e.widen(element)), e.add(at, e.index(neighbour)));
     });
   }
 
   void fill_b(Id k) {
-    m_panels.fill(m_b, !m_product.b_lies_along_k(), [&](Id row, Id column, uint32_t element, uint32_t neighbour) {
+    m_panels.fill(m_b, !m_product.b_lies_along_k(), [&](Id row, Id column, Id element, uint32_t neighbour) {
       const Id first = e.add(k, e.widen(e.mul(row, number(MatrixUnit::k_depth))));
-      const Id at = e.add(first, e.index(int64_t{element} * m_b.run + neighbour));
+      const Id at = e.add(first, e.widen(e.add(e.mul(element, number(m_b.run)), number(neighbour))));
       return m_product.b(at, e.add(m_product.first_column(), e.widen(column)));
     });
   }

@@ -25,20 +25,22 @@ Id MatrixPanels::pointer(const MatrixPanel& panel, Id row, Id column) {
 void MatrixPanels::fill(const MatrixPanel& panel, bool by_columns, const HalfOf& half) {
   const Id type = e.integer(32), inner = number(by_columns ? panel.columns : panel.rows);
   const Id first = e.op(Op::OpUConvert, type, {e.local_id()});
+  const auto element_at = [&](Id row, Id column, Id place) {
+    Ids halves;
+    for (uint32_t i = 0; i < panel.run; ++i)
+      halves.push_back(m_scalars.to_memory(m_dtype, half(row, column, place, i)));
+    return m_unit.pack(halves);
+  };
   e.loop(
       first, number(panel.vectors()), number(m_group_size),
       [&](Id item) {
         const Id fast = e.op(Op::OpUMod, type, {item, inner}), slow = e.op(Op::OpUDiv, type, {item, inner});
         const Id row = by_columns ? slow : fast, column = by_columns ? fast : slow;
-        Ids elements;
-        for (uint32_t element = 0; element < MatrixUnit::k_vector; ++element) {
-          Ids halves;
-          for (uint32_t i = 0; i < panel.run; ++i) {
-            halves.push_back(m_scalars.to_memory(m_dtype, half(row, column, element, i)));
-          }
-          elements.push_back(m_unit.pack(halves));
-        }
-        e.store(pointer(panel, row, column), m_unit.operand(elements), alignment(panel));
+        const Id vector = pointer(panel, row, column);
+        e.loop(
+            number(0), number(MatrixUnit::k_vector), number(1),
+            [&](Id place) { e.store(e.array_pointer(vector, place), element_at(row, column, place), panel.run * 2); },
+            spv::LoopControlMask::DontUnroll);
       },
       spv::LoopControlMask::DontUnroll);
 }

@@ -34,7 +34,7 @@ class MatrixPanels {
   MatrixPanel local(MatrixPanel panel);
 
   /// The half, as a number, at (row, column) of vectors: the `neighbour`th of the `element`th element.
-  using HalfOf = std::function<Id(Id row, Id column, uint32_t element, uint32_t neighbour)>;
+  using HalfOf = std::function<Id(Id row, Id column, Id element, uint32_t neighbour)>;
   /// By the whole group: a vector to an item. Neighbouring items take neighbouring columns, or rows.
   void fill(const MatrixPanel& panel, bool by_columns, const HalfOf& half);
 

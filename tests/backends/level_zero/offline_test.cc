@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backends/attention_problem.h"
 #include "backends/level_zero/compile/write_kernel.h"
 #include "tests/backends/level_zero/kernels.h"
 
@@ -104,11 +105,11 @@ TEST_P(Offline, the_chosen_kernels_compile_and_their_registers_suffice) {
   }
 }
 
-/// Products of halves; attention's forward pass where units work for the lanes of a usual sub-group.
+/// Products of halves; attention where units work for the lanes of a usual sub-group.
 bool is_for_matrix_units(const KernelSpec& spec, const DeviceFamily& family) {
   if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) return is_half(gemm->dtype);
-  const auto* attention = std::get_if<AttentionSpec>(&spec.kernel);
-  return attention != nullptr && is_half(attention->dtype) && family.matrix_lanes == k_sub_group_size;
+  if (kind_name(spec) != "attention" && kind_name(spec) != "attention_backward") return false;
+  return is_half(attention_problem_of(spec).forward->dtype) && family.matrix_lanes == k_sub_group_size;
 }
 
 TEST_P(Offline, kernels_of_halves_take_matrix_units_first) {
