@@ -1,9 +1,9 @@
-"""Training steps of a language model through torch.compile(backend="kiln") or kiln.compile on a device: torch's streams and memory,
+"""Training steps of a model through torch.compile(backend="kiln") or kiln.compile on a device: torch's streams and memory,
 Kiln's kernels. Loss and gradients are compared with torch's in f64; steps, the first one too, are timed beside torch's own and Inductor's, and
 the device's kernels of one step of each are counted; a second process without a daemon finds everything compiled and computes
 the same bits.
 
-python training.py OUT.json [--model gpt2 | llama] [--entry backend | compile] [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
+python training.py OUT.json [--model gpt2 | llama | resnet] [--entry backend | compile] [--dtype D] [--attention torch] [--device cpu] [--layers N --width N --vocabulary N --batch N
 --length N]. OUT.json is written after each process. The package kiln is where GPU_CHECK_PYTHON says; its extension is built
 there for this Python when it is for another one (c++ and Python.h are needed).
 """
@@ -20,7 +20,7 @@ import time
 
 import torch
 
-from language_models import MODELS
+from models import MODELS
 
 SKIPPED = 77
 LISTED = 25  # kernels of a step, those that take the most time
@@ -31,28 +31,28 @@ def wait(device):
         torch.accelerator.synchronize()
 
 
-def step(model, run, tokens):
+def step(model, run, inputs):
     """(loss, gradients)"""
     model.zero_grad(set_to_none=True)
-    loss = run(tokens)
+    loss = run(*inputs)
     loss.backward()
     return loss.detach(), [p.grad for p in model.parameters()]
 
 
-def seconds_of(model, run, tokens):
+def seconds_of(model, run, inputs):
     start = time.perf_counter()
-    step(model, run, tokens)
-    wait(tokens.device)
+    step(model, run, inputs)
+    wait(inputs[0].device)
     return time.perf_counter() - start
 
 
-def kernels_of(model, run, tokens):
+def kernels_of(model, run, inputs):
     """What one step is on the device: how many launches and copies, their milliseconds together, those from the first one's
     start to the last one's end, and the names that take the most. All zero where the profiler sees no device."""
     for _ in range(2):  # the first profile of a process also starts the profiler
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            step(model, run, tokens)
-            wait(tokens.device)
+            step(model, run, inputs)
+            wait(inputs[0].device)
     events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     rows = {}
     for event in events:
@@ -80,29 +80,30 @@ def measure(options, dtype):
     device = torch.device(options.device)
     make = lambda: MODELS[options.model](options.layers, options.width, options.vocabulary, options.length).to(device, dtype)
     exact_model = make().double()
-    tokens = torch.randint(options.vocabulary, (options.batch, options.length), device=device)
+    batch = MODELS[options.model].batch_of(options.batch, options.length, options.vocabulary, device)
+    inputs, exact_inputs = ([x.to(to) if x.is_floating_point() else x for x in batch] for to in (dtype, torch.double))
     model = make()
     model.load_state_dict(exact_model.state_dict())
-    eager_first = seconds_of(model, model, tokens)
-    exact = step(exact_model, exact_model, tokens)
-    errors = {"torch": error(step(model, model, tokens), exact)}
+    eager_first = seconds_of(model, model, inputs)
+    exact = step(exact_model, exact_model, exact_inputs)
+    errors = {"torch": error(step(model, model, inputs), exact)}
     ways = {"torch": model,
             "kiln": torch.compile(model, backend=backend) if options.entry == "backend" else kiln.compile(model)}
-    firsts = {"torch": eager_first, "kiln": seconds_of(model, ways["kiln"], tokens)}
-    got = step(model, ways["kiln"], tokens)
+    firsts = {"torch": eager_first, "kiln": seconds_of(model, ways["kiln"], inputs)}
+    got = step(model, ways["kiln"], inputs)
     errors["kiln"] = error(got, exact)
     stats = kiln.stats()
     del exact, exact_model
     if options.with_inductor:
         ways["inductor"] = torch.compile(model)
-        firsts["inductor"] = seconds_of(model, ways["inductor"], tokens)
+        firsts["inductor"] = seconds_of(model, ways["inductor"], inputs)
     samples = {name: [] for name in ways}
     for _ in range(9):
         for name, run in ways.items():
-            samples[name].append(seconds_of(model, run, tokens))
+            samples[name].append(seconds_of(model, run, inputs))
     on_device = ways if device.type != "cpu" else {}
     return {"errors": errors, "first_step_s": firsts,
-            "on_device": {name: kernels_of(model, run, tokens) for name, run in on_device.items()},
+            "on_device": {name: kernels_of(model, run, inputs) for name, run in on_device.items()},
             "step_ms": {name: 1e3 * statistics.median(values) for name, values in samples.items()},
             "loss": got[0].item().hex(), "stats": {name: value for name, value in stats.items() if not isinstance(value, float)},
             "reasons": sorted({entry["reason"] for entry in kiln.explain() if "node" in entry})}
@@ -145,6 +146,7 @@ def arguments():
     parser.add_argument("--entry", default="backend", choices=("backend", "compile"), help="of Kiln")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--attention", default="kiln", choices=("kiln", "torch"), help="whose, on a device")
+    parser.add_argument("--convolution", default="kiln", choices=("kiln", "torch"), help="whose")
     for name, default in (("layers", 12), ("width", 768), ("vocabulary", 50257), ("batch", 8), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
@@ -170,11 +172,11 @@ def main():
         print(reason)
         sys.exit(SKIPPED)
     result = {"what": f"{options.model} training step by {options.entry}, {options.layers} layers, width {options.width}, {options.batch} x "
-                      f"{options.length} tokens", "device": options.device, "dtype": options.dtype,
-              "attention": options.attention}  # fmt: skip
+                      f"{options.length}", "device": options.device, "dtype": options.dtype,
+              "attention": options.attention, "convolution": options.convolution}  # fmt: skip
     os.environ["KILN_DAEMON_PATH"] = os.path.join(os.environ["GPU_CHECK_BIN"], "kilnd")
     with tempfile.TemporaryDirectory() as cache:
-        os.environ.update(KILN_ATTENTION=options.attention, KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache,
+        os.environ.update(KILN_ATTENTION=options.attention, KILN_CONVOLUTION=options.convolution, KILN_CACHE_DIR=cache, XDG_RUNTIME_DIR=cache,
                           KILN_DAEMON_IDLE_EXIT_MS="2000", TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")  # fmt: skip
         beside = ["--with-inductor"] if options.device != "cpu" else []
         for name, more, variables in (("cold", beside, {}), ("warm", [], {"KILN_NO_DAEMON": "1"})):

@@ -34,8 +34,8 @@ def graphs_are_right_on_the_host(output):
 
 
 def training_is_right_on_the_host(output, *arguments):
-    done = run("training.py", str(output), *arguments, "--device", "cpu", "--layers", "2", "--width", "64", "--vocabulary", "500",
-               "--batch", "1", "--length", "40")
+    done = run("training.py", str(output), "--layers", "2", "--width", "64", "--vocabulary", "500", "--batch", "1", "--length", "40",
+               *arguments, "--device", "cpu")
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     result = json.loads(output.read_text())
     assert result["cold"]["stats"]["compilations"] > 0 and result["warm"]["stats"]["compilations"] == 0, result
@@ -48,6 +48,8 @@ def main():
             graphs_are_right_on_the_host(pathlib.Path(folder) / "graphs.json")
             training_is_right_on_the_host(pathlib.Path(folder) / "gpt2.json")
             training_is_right_on_the_host(pathlib.Path(folder) / "llama.json", "--model", "llama", "--entry", "compile")
+            training_is_right_on_the_host(pathlib.Path(folder) / "resnet.json", "--model", "resnet", "--layers", "1", "--width", "8",
+                                          "--batch", "2")
 
 
 main()

@@ -1,4 +1,5 @@
-"""Language models whose training steps are timed: tokens in, the mean loss of each next token out."""
+"""Models whose training steps are timed: each gives the mean loss of a batch, which its batch_of() makes. Of text it is tokens,
+and the loss that of each next one; of images it is these and their classes."""
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -6,6 +7,13 @@ from torch import nn
 
 def loss_of(logits, tokens):
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+class TextModel(nn.Module):
+    @staticmethod
+    def batch_of(batch, length, vocabulary, device):
+        """[batch, length]"""
+        return (torch.randint(vocabulary, (batch, length), device=device),)
 
 
 class GptBlock(nn.Module):
@@ -23,7 +31,7 @@ class GptBlock(nn.Module):
         return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
 
-class Gpt(nn.Module):
+class Gpt(TextModel):
     def __init__(self, layers, width, vocabulary, length):
         super().__init__()
         self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
@@ -75,7 +83,7 @@ class LlamaBlock(nn.Module):
         return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
 
-class Llama(nn.Module):
+class Llama(TextModel):
     def __init__(self, layers, width, vocabulary, length):
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
@@ -90,4 +98,46 @@ class Llama(nn.Module):
         return loss_of(self.head(self.norm(x)), tokens)
 
 
-MODELS = {"gpt2": Gpt, "llama": Llama}
+def convolution(channels, filters, size, stride=1):
+    return nn.Sequential(nn.Conv2d(channels, filters, size, stride, size // 2, bias=False), nn.BatchNorm2d(filters))
+
+
+class Bottleneck(nn.Module):
+    """To four times the width; the first of a stage also changes the number of pixels."""
+
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        self.down, self.across, self.up = (convolution(channels, width, 1), convolution(width, width, 3, stride),
+                                           convolution(width, 4 * width, 1))
+        self.beside = convolution(channels, 4 * width, 1, stride) if stride != 1 or channels != 4 * width else nn.Identity()
+
+    def forward(self, x):
+        y = self.across(self.down(x).relu()).relu()
+        return (self.up(y) + self.beside(x)).relu()
+
+
+class Resnet(nn.Module):
+    """Residual stages of `layers` blocks each, as ResNet-50 has them; images are `length` pixels wide and high."""
+
+    def __init__(self, layers, width, classes, length):
+        super().__init__()
+        blocks, channels = [], width
+        for stage in range(4):
+            for block in range(layers):
+                blocks.append(Bottleneck(channels, width << stage, 2 if stage > 0 and block == 0 else 1))
+                channels = 4 * (width << stage)
+        self.first, self.blocks = convolution(3, width, 7, 2), nn.Sequential(*blocks)
+        self.last = nn.Linear(channels, classes)
+
+    @staticmethod
+    def batch_of(batch, length, classes, device):
+        """[batch, 3, length, length] and [batch]"""
+        return torch.randn(batch, 3, length, length, device=device), torch.randint(classes, (batch,), device=device)
+
+    def forward(self, images, classes):
+        x = functional.max_pool2d(self.first(images).relu(), 3, 2, 1)
+        scores = self.last(self.blocks(x).mean((2, 3)))
+        return functional.cross_entropy(scores.float(), classes)
+
+
+MODELS = {"gpt2": Gpt, "llama": Llama, "resnet": Resnet}
