@@ -19,8 +19,9 @@ constexpr std::array<DeviceFamily, 2> k_families{{
      {{0x0bd0, 0x0bdb}, {0x0b69, 0x0b6e}},
      "Intel Data Center GPU Max 1550",
      128,
-     16},
-    {"dg2", k_common, 64 << 10, 35, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}, "Intel Arc A770", 32, 8},
+     16,
+     95},
+    {"dg2", k_common, 64 << 10, 35, {{0x5690, 0x56c1}, {0x4f80, 0x4f88}}, "Intel Arc A770", 32, 8, 95},
 }};
 
 constexpr std::array<std::string_view, 4> k_names{"fp16", "fp64", "sub-groups of 16", "matrix units"};

@@ -31,7 +31,8 @@ struct DeviceFamily {
   IdRange ids[2];                  // on PCI
   std::string_view device;         // a usual one, and its Xe cores
   uint32_t cores = 0;
-  uint32_t matrix_lanes = 0;  // of a sub-group that its matrix units work for; 0: it has none
+  uint32_t matrix_lanes = 0;     // of a sub-group that its matrix units work for; 0: it has none
+  int64_t matrix_registers = 0;  // as `registers`, of a work-item of such a sub-group
 };
 
 /// Every family there is, best first. One is added here and nowhere else.

@@ -135,14 +135,15 @@ class BackwardEmitter {
       e.store(total, m_tiles.scalars().zero(m_tiles.dtype()));
       e.store(lse, unreachable);
       e.if_then(e.compare(Op::OpULessThan, row, m_tiles.number(m_problem.queries())), [&] {
-        e.loop(e.lane(), m_tiles.number(m_a.value_dim), m_tiles.number(k_sub_group_size), [&](Id depth) {
+        e.loop(e.lane(), m_tiles.number(m_a.value_dim), m_tiles.number(m_schedule.lanes), [&](Id depth) {
           const Id a = m_tiles.load(m_out, row, depth), b = m_tiles.load(m_grad_out, row, depth);
           e.store(total, e.math(OpenCLLIB::Fma, type, {a, b, e.load(total)}));
         });
         const Id saved = e.load(m_tiles.lse_pointer(m_tiles.query_at(row)), m_tiles.alignment());
         e.store(lse, e.select(e.compare(Op::OpFOrdEqual, saved, m_tiles.nothing()), unreachable, saved));
       });
-      const Id delta = combine_lanes(e, e.load(total), [&](Id a, Id b) { return e.op(Op::OpFAdd, type, {a, b}); });
+      const Id delta =
+          combine_lanes(e, e.load(total), [&](Id a, Id b) { return e.op(Op::OpFAdd, type, {a, b}); }, m_schedule.lanes);
       e.if_then(e.compare(Op::OpIEqual, e.lane(), m_tiles.number(0)), [&] {
         e.store(e.array_pointer(m_lse, place), e.load(lse), m_tiles.alignment());
         e.store(e.array_pointer(m_delta, place), delta, m_tiles.alignment());

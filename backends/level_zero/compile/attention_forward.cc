@@ -67,7 +67,7 @@ class ForwardEmitter {
       scores.push_back(m_tiles.score(m_queries[i], m_tiles.column_of(key, j), product));
       best = maximum(best, scores.back());
     }
-    best = e.shuffle(combine_lanes(e, best, maximum), m_tiles.number(0));
+    best = e.shuffle(combine_lanes(e, best, maximum, m_schedule.lanes), m_tiles.number(0));
     e.store(highest, best);
     const Id base = e.select(is_nothing(best), m_tiles.scalars().zero(m_tiles.dtype()), best);
     const Id rescale = exp_of_difference(old, base);
@@ -84,8 +84,9 @@ class ForwardEmitter {
     Ids factors;
     for (size_t i = 0; i < m_queries.size(); ++i) {
       const Id zero = m_tiles.scalars().zero(m_tiles.dtype()), one = e.constant_real(e.type_of(zero), 1);
-      const Id sum = combine_lanes(e, e.load(m_statistics[i][k_sum]),
-                                   [&](Id a, Id b) { return e.op(Op::OpFAdd, e.type_of(a), {a, b}); });
+      const Id sum = combine_lanes(
+          e, e.load(m_statistics[i][k_sum]), [&](Id a, Id b) { return e.op(Op::OpFAdd, e.type_of(a), {a, b}); },
+          m_schedule.lanes);
       const Id is_empty = e.compare(Op::OpFOrdEqual, sum, zero);
       factors.push_back(e.select(is_empty, zero, e.op(Op::OpFDiv, e.type_of(sum), {one, sum})));
       const Id log = e.math(OpenCLLIB::Log, e.type_of(sum), {e.select(is_empty, one, sum)});

@@ -23,7 +23,7 @@ class LaneProducts final : public AttentionProducts {
     return m_tiles.products(local(rows), local(columns));
   }
   Sums sums(int64_t depth) override {
-    m_sums.push_back(m_tiles.zeros(ceil_div(depth, k_sub_group_size)));
+    m_sums.push_back(m_tiles.zeros(ceil_div(depth, m_schedule.lanes)));
     return Sums{m_sums.size() - 1};
   }
   void accumulate(Sums sums, const AttentionTiles::Block& weights, Tile tile) override {
@@ -48,8 +48,9 @@ class LaneProducts final : public AttentionProducts {
   std::vector<AttentionTiles::Block> m_sums;
 };
 
-/// By matrix units that work for as many lanes as a sub-group has, so that a lane's column of one product, rounded to
-/// halves, is what it holds of another's weights. Each 8 rows of a sub-group are a vector's elements.
+/// By matrix units. Each 8 rows of a sub-group are a vector's elements. A lane's columns of one product, rounded to halves, are
+/// what it holds of another's weights: of each 16, where a sub-group has 8 lanes, two that are 8 apart. So neighbours along k
+/// of that product are such columns.
 class UnitProducts final : public AttentionProducts {
  public:
   UnitProducts(Emitter& emitter, AttentionTiles& tiles, DType dtype, const AttentionSchedule& schedule,
@@ -58,14 +59,13 @@ class UnitProducts final : public AttentionProducts {
         m_tiles(tiles),
         m_schedule(schedule),
         m_dtype(dtype),
-        m_lanes(family.matrix_lanes),
         m_panels(emitter, dtype, family, schedule.group_size()) {}
 
   /// A panel for each use, as their vectors differ.
   Tile tile(int64_t depth, Uses uses) override {
     const int64_t whole = attention_pitch(depth) - 1, columns = m_schedule.tile_columns();
     Panels panels;
-    if (uses.as_rows) panels.rows = m_panels.local(MatrixPanel::of_a(m_schedule.tile_rows(), whole, m_lanes));
+    if (uses.as_rows) panels.rows = m_panels.local(MatrixPanel::of_a(m_schedule.tile_rows(), whole, m_schedule.lanes));
     if (uses.as_columns) panels.columns = m_panels.local(MatrixPanel::of_b(whole, columns));
     if (uses.by_weights) panels.by_weights = m_panels.local(MatrixPanel::of_b(columns, whole));
     m_tile_panels.push_back(panels);
@@ -89,7 +89,7 @@ class UnitProducts final : public AttentionProducts {
     }
     if (by_weights) {
       m_panels.fill(*by_weights, is_along_depth, [&](Id row, Id column, Id place, uint32_t neighbour) {
-        return element(along_k(row, place, neighbour), column);
+        return element(weighted(row, place, neighbour), column);
       });
     }
   }
@@ -100,7 +100,7 @@ class UnitProducts final : public AttentionProducts {
     e.loop(
         number(0), number(of_columns.rows), number(1),
         [&](Id step) {
-          const Id of_lane = e.add(e.mul(step, number(k_sub_group_size)), e.lane());
+          const Id of_lane = e.add(e.mul(step, number(m_schedule.lanes)), e.lane());
           for (size_t block = 0; block < sums.size(); ++block) {
             const Id a = m_panels.vector(of_rows, row_of_vectors(block), of_lane);
             for (size_t c = 0; c < sums[block].size(); ++c) {
@@ -113,7 +113,7 @@ class UnitProducts final : public AttentionProducts {
   }
 
   Sums sums(int64_t depth) override {
-    m_sums.push_back(zeros(static_cast<size_t>(ceil_div(depth, k_sub_group_size))));
+    m_sums.push_back(zeros(static_cast<size_t>(ceil_div(depth, m_schedule.lanes))));
     return Sums{m_sums.size() - 1};
   }
 
@@ -122,7 +122,7 @@ class UnitProducts final : public AttentionProducts {
     const Vectors& vectors = m_sums[static_cast<size_t>(sums)];
     for (size_t block = 0; block < vectors.size(); ++block) {
       Ids a;  // for every 16 columns
-      for (size_t j = 0; j < weights.front().size(); ++j) a.push_back(halves_of(weights, block, j));
+      for (size_t c = 0; c < weights.front().size(); c += a_run()) a.push_back(halves_of(weights, block, c));
       for (size_t c = 0; c < vectors[block].size(); ++c) {
         for (size_t j = 0; j < a.size(); ++j) {
           multiply_add(vectors[block][c], a[j], m_panels.vector(panel, number(static_cast<int64_t>(j)), column(c)));
@@ -165,19 +165,34 @@ class UnitProducts final : public AttentionProducts {
     return e.add(first, number(static_cast<int64_t>(block)));
   }
   Id column(size_t c) { return m_tiles.column_of(number(0), static_cast<int>(c)); }
+  uint32_t a_run() { return m_panels.unit().a_run(); }
   /// Along k of the product: of a vector in that row.
   Id along_k(Id row, Id element, uint32_t neighbour) {
-    return e.add(e.mul(row, number(MatrixUnit::k_depth)),
-                 e.add(e.mul(element, number(MatrixUnit::b_run())), number(neighbour)));
+    return e.add(e.mul(row, number(MatrixUnit::k_depth)), in_vector(element, neighbour));
+  }
+  Id in_vector(Id element, uint32_t neighbour) {
+    return e.add(e.mul(element, number(MatrixUnit::b_run())), number(neighbour));
+  }
+  /// The column whose weight is there along k.
+  Id weighted(Id row, Id element, uint32_t neighbour) {
+    const Id first = e.mul(row, number(MatrixUnit::k_depth)), at = in_vector(element, neighbour);
+    const auto type = e.integer(32);
+    const Id lane = e.op(spv::Op::OpUDiv, type, {at, number(a_run())}),
+             of_lane = e.op(spv::Op::OpUMod, type, {at, number(a_run())});
+    return e.add(first, e.add(lane, e.mul(of_lane, number(m_schedule.lanes))));
   }
 
-  /// The block's 8 numbers of a column.
+  /// The block's 8 numbers of as many of a lane's columns as an element of weights has.
   Id halves_of(const AttentionTiles::Block& numbers, size_t block, size_t c) {
-    Ids halves;
+    Ids words;
     for (size_t r = 0; r < MatrixUnit::k_rows; ++r) {
-      halves.push_back(m_tiles.scalars().to_memory(m_dtype, e.load(numbers[first_row(block) + r][c])));
+      Ids halves;
+      for (size_t i = 0; i < a_run(); ++i) {
+        halves.push_back(m_tiles.scalars().to_memory(m_dtype, e.load(numbers[first_row(block) + r][c + i])));
+      }
+      words.push_back(m_panels.unit().pack(halves));
     }
-    return m_panels.unit().operand(halves);
+    return m_panels.unit().operand(words);
   }
 
   Vectors zeros(size_t columns) {
@@ -207,7 +222,6 @@ class UnitProducts final : public AttentionProducts {
   AttentionTiles& m_tiles;
   const AttentionSchedule m_schedule;
   const DType m_dtype;
-  const uint32_t m_lanes;
   MatrixPanels m_panels;
   std::vector<Panels> m_tile_panels;
   std::vector<Vectors> m_sums;

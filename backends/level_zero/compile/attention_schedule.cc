@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "backends/attention_scores.h"
 #include "backends/level_zero/compile/matrix_unit.h"
@@ -18,9 +19,9 @@ struct Row {
 };
 
 constexpr Row k_rows[] = {
-    {{{8, 8, 2}, true}, 3.0}, {{{8, 8, 1}, true}, 2.5}, {{{4, 8, 1}, true}, 2.2}, {{{8, 8, 2}}, 1.0},
-    {{{16, 4, 2}}, 0.9},      {{{8, 4, 2}}, 0.85},      {{{8, 2, 2}}, 0.5},       {{{8, 2, 1}}, 0.4},
-    {{{8, 1, 1}}, 0.2},       {{{4, 1, 1}}, 0.15},
+    {{{8, 8, 4}, true}, 3.2}, {{{8, 8, 2}, true}, 3.0}, {{{8, 8, 1}, true}, 2.5}, {{{4, 8, 2}, true}, 2.3},
+    {{{4, 8, 1}, true}, 2.2}, {{{8, 8, 2}}, 1.0},       {{{16, 4, 2}}, 0.9},      {{{8, 4, 2}}, 0.85},
+    {{{8, 2, 2}}, 0.5},       {{{8, 2, 1}}, 0.4},       {{{8, 1, 1}}, 0.2},       {{{4, 1, 1}}, 0.15},
 };
 
 int64_t steps(int64_t depth) { return ceil_div(depth, k_sub_group_size); }
@@ -50,19 +51,20 @@ int64_t registers_by_lanes(const AttentionProblem& problem, const AttentionSched
 /// The same by matrix units, which take vectors of halves and of pairs of these. Statistics of gradients are in local memory.
 int64_t registers_by_units(const AttentionProblem& problem, const AttentionSchedule& schedule) {
   constexpr int64_t k_vectors = MatrixUnit::k_vector * 3 / 2;
-  const int64_t keys = steps(problem.forward->head_dim), values = steps(problem.forward->value_dim);
+  const int64_t keys = ceil_div(problem.forward->head_dim, schedule.lanes),
+                values = ceil_div(problem.forward->value_dim, schedule.lanes);
   const bool is_forward = problem.backward == nullptr;
   const int64_t of_row = is_forward ? values + schedule.columns + 4 : keys + values + 2 * schedule.columns;
   return schedule.rows * of_row + k_vectors;
 }
 
-/// Why matrix units cannot make a schedule's products, or ok. Their sums are laid out as a sub-group's are where they work for
-/// as many lanes.
+/// Why matrix units cannot make a schedule's products, or ok.
 Status validate_units(const AttentionSchedule& schedule, const AttentionProblem& problem, const DeviceFamily& family) {
   const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
-  if (family.matrix_lanes != k_sub_group_size) return refuse("the family has no matrix units of a sub-group's lanes");
   if (!MatrixUnit::multiplies(problem.forward->dtype, family)) return refuse("no matrix units for such a dtype");
+  if (schedule.lanes != family.matrix_lanes) return refuse("the family's matrix units work for other lanes");
   if (schedule.rows % MatrixUnit::k_rows != 0) return refuse("a sub-group's rows are not those of matrix units");
+  if (schedule.tile_columns() % MatrixUnit::k_depth != 0) return refuse("columns are not whole depths of matrix units");
   return {};
 }
 
@@ -70,11 +72,19 @@ int64_t registers_of(const AttentionProblem& problem, const AttentionSchedule& s
   return schedule.by_units ? registers_by_units(problem, schedule) : registers_by_lanes(problem, schedule);
 }
 
+int64_t fitting_registers(const AttentionSchedule& schedule, const DeviceFamily& family) {
+  return schedule.by_units ? family.matrix_registers : family.registers;
+}
+
+bool spills(const AttentionProblem& problem, const AttentionSchedule& schedule, const DeviceFamily& family) {
+  return registers_of(problem, schedule) > fitting_registers(schedule, family);
+}
+
 /// Time, in units of a row at peak: whole waves of work-groups.
-double cost(const AttentionProblem& problem, const DeviceFamily& family, const Machine& machine, const Row& row) {
+double cost(const AttentionProblem& problem, const Machine& machine, const Row& row) {
   const auto groups = static_cast<double>(row.schedule.groups(problem));
-  return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) *
-         spilling(registers_of(problem, row.schedule), family) / row.efficiency;
+  return std::ceil(groups / std::max(1U, machine.cores)) * static_cast<double>(row.schedule.tile_rows()) /
+         row.efficiency;
 }
 
 }  // namespace
@@ -96,7 +106,9 @@ Status validate(const AttentionSchedule& schedule, const AttentionProblem& probl
   const auto refuse = [&](std::string_view why) { return refused("attention", schedule, why); };
   KILN_RETURN_IF_ERROR(validate("attention", schedule));
   if (schedule.by_units) KILN_RETURN_IF_ERROR(validate_units(schedule, problem, family));
-  if (registers_of(problem, schedule) > 2 * family.registers) return refuse("too many sums for a lane");
+  if (!schedule.by_units && schedule.lanes != k_sub_group_size) return refuse("a sub-group has other lanes");
+  if (registers_of(problem, schedule) > 2 * fitting_registers(schedule, family))
+    return refuse("too many sums for a lane");
   if (schedule.groups(problem) > k_max_groups) return refuse("too many work-groups");
   if (local_bytes(problem, schedule) > family.local_memory_bytes) return refuse("more local memory than a group has");
   return {};
@@ -105,9 +117,13 @@ Status validate(const AttentionSchedule& schedule, const AttentionProblem& probl
 std::vector<AttentionSchedule> ranked_schedules(const AttentionProblem& problem, const DeviceFamily& family,
                                                 const Machine& machine) {
   std::vector<Row> fitting;
-  std::ranges::copy_if(k_rows, std::back_inserter(fitting),
-                       [&](const Row& row) { return validate(row.schedule, problem, family).ok(); });
-  std::ranges::stable_sort(fitting, {}, [&](const Row& row) { return cost(problem, family, machine, row); });
+  for (Row row : k_rows) {
+    if (row.schedule.by_units) row.schedule.lanes = static_cast<uint8_t>(family.matrix_lanes);
+    if (validate(row.schedule, problem, family).ok()) fitting.push_back(row);
+  }
+  std::ranges::stable_sort(fitting, {}, [&](const Row& row) {
+    return std::pair(spills(problem, row.schedule, family), cost(problem, machine, row));
+  });
   std::vector<AttentionSchedule> schedules;
   for (const Row& row : fitting) schedules.push_back(row.schedule);
   return schedules;

@@ -10,17 +10,17 @@ namespace kiln::level_zero {
 /// queries for those of keys and values, the other way around for those of queries.
 struct AttentionSchedule : TileSchedule {
   static constexpr std::string_view k_implementation = "attention";
-  static constexpr uint32_t k_version = 2;
+  static constexpr uint32_t k_version = 3;
 
   bool by_units = false;  // products by matrix units
 
-  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns, s.by_units); }
+  static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns, s.lanes, s.by_units); }
   std::string describe() const { return (by_units ? "dpas " : "") + TileSchedule::describe(); }
   /// Work-groups.
   int64_t groups(const AttentionProblem& problem) const;
 };
 
-/// A row of this depth in local memory, in elements: whole steps of a sub-group, and one more, so that neighbouring rows
+/// A row of this depth in local memory, in elements: whole steps of a usual sub-group, and one more, so that neighbouring rows
 /// begin in different banks.
 int64_t attention_pitch(int64_t depth);
 /// The tiles of columns that a work-group may pass over.

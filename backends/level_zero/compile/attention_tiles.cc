@@ -13,7 +13,7 @@ AttentionTiles::AttentionTiles(Emitter& emitter, const AttentionProblem& problem
       m_problem(problem),
       m_forward(*problem.forward),
       m_schedule(schedule),
-      m_arguments(begin_kernel(emitter, *problem.spec, schedule.group_size())),
+      m_arguments(begin_kernel(emitter, *problem.spec, schedule.group_size(), schedule.lanes)),
       m_score(emitter, *problem.spec, m_forward.score, m_arguments) {
   if (leaves_out_scores(m_forward.score, m_forward.score_value)) {
     m_flags = e.local_array(e.integer(8), static_cast<uint32_t>(most_column_tiles(problem, schedule)));
@@ -93,7 +93,7 @@ void AttentionTiles::store(const AttentionTensor& tensor, Id first, const Block&
         e.store(element(tensor, begin, depth), scalars().to_memory(m_forward.dtype, value),
                 static_cast<uint32_t>(size_of(m_forward.dtype)));
       };
-      const bool is_whole = static_cast<int64_t>(c + 1) * k_sub_group_size <= tensor.depth;
+      const bool is_whole = static_cast<int64_t>(c + 1) * m_schedule.lanes <= tensor.depth;
       is_whole ? write() : e.if_then(e.compare(Op::OpULessThan, depth, number(tensor.depth)), write);
     }
   };
@@ -120,7 +120,7 @@ LocalTile AttentionTiles::tile(int64_t rows, int64_t depth) {
 /// Neighbouring items read neighbours along the depth, unless it is the rows that are adjacent.
 void AttentionTiles::fill(const LocalTile& tile, const AttentionTensor& tensor, Id first) {
   const std::vector<int64_t>& strides = tensor.access->strides;
-  const int64_t width = tile.pitch() - 1, elements = tile.rows * width;
+  const int64_t width = tile.width(), elements = tile.rows * width;
   const bool along_rows = strides[2] == 1 && strides[3] != 1;
   const Id item = e.op(Op::OpUConvert, e.integer(32), {e.local_id()});
   e.loop(item, number(elements), number(m_schedule.group_size()), [&](Id element) {
@@ -150,7 +150,7 @@ AttentionTiles::Block AttentionTiles::zeros(int64_t columns) {
 /// Sums += the products of 16 factors of each row, one in each lane, and 16 elements of each column.
 void AttentionTiles::multiply(const Block& sums, const Ids& factors,
                               const std::function<Id(Id step, size_t column)>& element) {
-  e.loop(number(0), number(k_sub_group_size), number(1), [&](Id step) {
+  e.loop(number(0), number(m_schedule.lanes), number(1), [&](Id step) {
     Ids of_columns;
     for (size_t c = 0; c < sums.front().size(); ++c) of_columns.push_back(element(step, c));
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -165,7 +165,7 @@ void AttentionTiles::multiply(const Block& sums, const Ids& factors,
 
 AttentionTiles::Block AttentionTiles::products(const LocalTile& rows, const LocalTile& columns) {
   const Block sums = zeros(m_schedule.columns);
-  e.loop(number(0), number(rows.steps() * k_sub_group_size), number(k_sub_group_size), [&](Id begin) {
+  e.loop(number(0), number(rows.width()), number(m_schedule.lanes), [&](Id begin) {
     Ids factors;
     for (int i = 0; i < m_schedule.rows; ++i) {
       const Id place = e.add(e.add(e.mul(row_of(number(0), i), number(rows.pitch())), begin), e.lane());
@@ -184,7 +184,7 @@ void AttentionTiles::accumulate(const Block& sums, const Block& weights, const L
     Ids factors;
     for (const Ids& row : weights) factors.push_back(e.load(row[static_cast<size_t>(j)]));
     multiply(sums, factors, [&](Id step, size_t column) {
-      const Id line = e.mul(e.add(step, number(int64_t{j} * k_sub_group_size)), number(tile.pitch()));
+      const Id line = e.mul(e.add(step, number(int64_t{j} * m_schedule.lanes)), number(tile.pitch()));
       const Id place = e.add(line, column_of(number(0), static_cast<int>(column)));
       return e.load(e.array_pointer(tile.memory, place), alignment());
     });
@@ -242,7 +242,7 @@ Id AttentionTiles::is_early_enough(const Area& area) {
 Id AttentionTiles::keeps_some(const Area& area) {
   const Id found = e.variable(e.integer(32)), none = number(0);
   e.store(found, none);
-  e.loop(e.lane(), number(area.rows * area.keys), number(k_sub_group_size), [&](Id point) {
+  e.loop(e.lane(), number(area.rows * area.keys), number(m_schedule.lanes), [&](Id point) {
     e.if_then(e.compare(Op::OpIEqual, e.load(found), none), [&] {
       const Query query = query_at(e.add(area.row, divided(point, area.keys)));
       const Id of_zero = score(query, e.add(area.key, rest(point, area.keys)), scalars().zero(dtype()));
@@ -251,7 +251,7 @@ Id AttentionTiles::keeps_some(const Area& area) {
     });
   });
   const auto either = [&](Id a, Id b) { return e.op(Op::OpBitwiseOr, e.integer(32), {a, b}); };
-  return e.op(Op::OpUConvert, e.integer(8), {combine_lanes(e, e.load(found), either)});
+  return e.op(Op::OpUConvert, e.integer(8), {combine_lanes(e, e.load(found), either, m_schedule.lanes)});
 }
 
 void AttentionTiles::for_columns(bool rows_are_queries, Id first_row, const std::function<void(Id)>& body) {

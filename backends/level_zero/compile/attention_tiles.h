@@ -18,7 +18,7 @@ struct LocalTile {
   Id memory = 0;
   int64_t rows = 0, depth = 0;
   int64_t pitch() const { return attention_pitch(depth); }
-  int64_t steps() const { return pitch() / k_sub_group_size; }
+  int64_t width() const { return pitch() - 1; }
 };
 
 /// What kernels of both passes are made of. Numbers of rows and columns have 32 bits.
@@ -48,7 +48,7 @@ class AttentionTiles {
   /// The place's row that is the sub-group's row i, the first of the group's being `first`.
   Id row_of(Id first, int i);
   /// The column that is the lane's column j.
-  Id column_of(Id first, int j) { return e.add(e.add(first, e.lane()), number(int64_t{j} * k_sub_group_size)); }
+  Id column_of(Id first, int j) { return e.add(e.add(first, e.lane()), number(int64_t{j} * m_schedule.lanes)); }
 
   // Memory.
 

@@ -57,8 +57,8 @@ int64_t points_of(const std::vector<int64_t>& extents, const std::vector<size_t>
 
 Id counter_type(Emitter& emitter, int64_t count) { return emitter.integer(count <= INT32_MAX ? 32 : 64); }
 
-Id combine_lanes(Emitter& emitter, Id value, const std::function<Id(Id, Id)>& combine) {
-  for (uint32_t mask = k_sub_group_size / 2; mask > 0; mask /= 2) {
+Id combine_lanes(Emitter& emitter, Id value, const std::function<Id(Id, Id)>& combine, uint32_t lanes) {
+  for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
     value = combine(value, emitter.shuffle_xor(value, mask));
   }
   return value;

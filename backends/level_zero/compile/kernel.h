@@ -46,8 +46,9 @@ void open_dims(Emitter& emitter, Ids& index, const std::vector<size_t>& dims, co
 /// The narrowest type that counts to `count`.
 Id counter_type(Emitter& emitter, int64_t count);
 
-/// The total of a value of every lane, for each of them.
-Id combine_lanes(Emitter& emitter, Id value, const std::function<Id(Id, Id)>& combine);
+/// The total of a value of every lane of a sub-group, for each of them.
+Id combine_lanes(Emitter& emitter, Id value, const std::function<Id(Id, Id)>& combine,
+                 uint32_t lanes = k_sub_group_size);
 
 /// The points of `dims`.
 int64_t points_of(const std::vector<int64_t>& extents, const std::vector<size_t>& dims);

@@ -14,12 +14,13 @@ struct TileSchedule {
   uint8_t sub_groups = 8;  // of a work-group
   uint8_t rows = 8;        // of a sub-group
   uint8_t columns = 4;     // of a lane
+  uint8_t lanes = k_sub_group_size;
 
   bool operator==(const TileSchedule&) const = default;
   static auto fields(auto& s) { return std::tie(s.sub_groups, s.rows, s.columns); }
   int64_t tile_rows() const { return int64_t{sub_groups} * rows; }
-  int64_t tile_columns() const { return int64_t{columns} * k_sub_group_size; }
-  uint32_t group_size() const { return sub_groups * k_sub_group_size; }
+  int64_t tile_columns() const { return int64_t{columns} * lanes; }
+  uint32_t group_size() const { return uint32_t{sub_groups} * lanes; }
   std::string describe() const;
 };
 

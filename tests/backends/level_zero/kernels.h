@@ -48,16 +48,19 @@ inline std::vector<NamedKernel> chosen_attention() {
   using conformance::AttentionCase;
   const AttentionCase shared{
       .heads = 16, .kv_heads = 4, .q_len = 1000, .k_len = 1000, .head_dim = 64, .causal = true, .dtype = DType::f16};
-  AttentionCase deep = shared, window = shared, of_depth_80 = shared;
+  AttentionCase deep = shared, window = shared;
   deep.kv_heads = 16, deep.head_dim = 128, deep.dtype = DType::f32;
-  of_depth_80.head_dim = 80;
   window.window = 100, window.interleaved = true, window.dtype = DType::bf16;
   std::vector<NamedKernel> kernels;
   for (const auto& [name, c] : {std::pair("shared", shared), {"deep", deep}, {"window", window}}) {
     kernels.push_back({std::string("attention_") + name, AttentionBuilder(c).forward()});
     kernels.push_back({std::string("attention_backward_") + name, AttentionBuilder(c).backward()});
   }
-  kernels.push_back({"attention_of_depth_80", AttentionBuilder(of_depth_80).forward()});
+  for (const int64_t depth : {32, 80}) {
+    AttentionCase of_depth = shared;
+    of_depth.head_dim = depth;
+    kernels.push_back({"attention_of_depth_" + std::to_string(depth), AttentionBuilder(of_depth).forward()});
+  }
   return kernels;
 }
 

@@ -30,7 +30,8 @@ class Offline : public testing::TestWithParam<Family> {
   void TearDown() override {
     if (!m_folder.empty()) std::filesystem::remove_all(m_folder);
   }
-  void check(const std::string& name, const PortableKernel& kernel) const;
+  /// What is first must not spill.
+  void check(const std::string& name, const PortableKernel& kernel, bool is_first) const;
   /// Compiles the module, and leaves code in the folder `name`, assembly in the folder `dumps`.
   void compile(const std::string& name, const std::vector<uint8_t>& spirv, const std::filesystem::path& dumps) const;
 
@@ -65,7 +66,7 @@ void Offline::compile(const std::string& name, const std::vector<uint8_t>& spirv
   EXPECT_EQ(std::system(command.c_str()), 0) << name << ": " << text_of(m_folder / (name + ".log"));
 }
 
-void Offline::check(const std::string& name, const PortableKernel& kernel) const {
+void Offline::check(const std::string& name, const PortableKernel& kernel, bool is_first) const {
   const auto dumps = m_folder / (name + "_dumps");
   compile(name, kernel.spirv, dumps);
   uintmax_t bytes = 0;
@@ -78,7 +79,7 @@ void Offline::check(const std::string& name, const PortableKernel& kernel) const
     if (dump.path().extension() != ".asm") continue;
     ++assemblies;
     const std::string assembly = text_of(dump.path());
-    EXPECT_LE(spilled_bytes(assembly), k_one_value) << name;
+    EXPECT_TRUE(!is_first || spilled_bytes(assembly) <= k_one_value) << name;
     EXPECT_EQ(assembly.find("dpas.8x8") != std::string::npos, takes_matrix_units(kernel)) << name;
   }
   EXPECT_GT(assemblies, 0U) << name << ": no assembly";
@@ -100,16 +101,19 @@ TEST_P(Offline, the_chosen_kernels_compile_and_their_registers_suffice) {
   for (const NamedKernel& kernel : chosen_kernels()) {
     size_t number = 0;
     for (const PortableKernel& written : kernels_of(kernel.spec, family)) {
-      check(fmt::format("{}_{}", kernel.name, number++), written);
+      check(fmt::format("{}_{}", kernel.name, number), written, number == 0);
+      ++number;
     }
   }
 }
 
-/// Products of halves; attention where units work for the lanes of a usual sub-group.
+/// Products of halves, and attention whose sums fit beside the units' operands: in lanes of a usual sub-group, or few of them.
 bool is_for_matrix_units(const KernelSpec& spec, const DeviceFamily& family) {
   if (const auto* gemm = std::get_if<GemmSpec>(&spec.kernel)) return is_half(gemm->dtype);
   if (kind_name(spec) != "attention" && kind_name(spec) != "attention_backward") return false;
-  return is_half(attention_problem_of(spec).forward->dtype) && family.matrix_lanes == k_sub_group_size;
+  const AttentionProblem problem = attention_problem_of(spec);
+  const bool is_small = problem.backward == nullptr && problem.forward->head_dim <= 32;
+  return is_half(problem.forward->dtype) && (family.matrix_lanes == k_sub_group_size || is_small);
 }
 
 TEST_P(Offline, kernels_of_halves_take_matrix_units_first) {
