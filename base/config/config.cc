@@ -93,8 +93,8 @@ constexpr std::array k_keys = {
         "kernels themselves, which store none of them.",
         "torch,fast"},
     ConfigKey{"convolution", &Config::convolution, "",
-              "Who computes convolutions on the CPU: kiln; torch; auto, Kiln, but torch those of halves on a processor "
-              "with AMX.",
+              "Who computes convolutions: kiln; torch; auto, Kiln, but torch those of halves on a processor with AMX, "
+              "and those on a device, where nobody has timed Kiln's.",
               "auto,kiln,torch"},
     ConfigKey{
         "attention", &Config::attention, "",

@@ -4,17 +4,18 @@
 
 #include "tests/conformance/check_kernel.h"
 #include "tests/conformance/gemm_case.h"
+#include "tests/conformance/windows_case.h"
 
 namespace kiln::conformance {
 namespace {
 
 class Gemm : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void check(const GemmCase& c, CheckOptions options = {}) {
-    const KernelSpec spec = gemm(c);
+  void check(const GemmCase& c, CheckOptions options = {}) { check(gemm(c), std::move(options)); }
+  void check(const KernelSpec& spec, CheckOptions options = {}) {
     ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
     // Errors of a sum of k products grow with its root.
-    options.tolerance_factor = 4 + std::sqrt(static_cast<double>(c.k));
+    options.tolerance_factor = 4 + std::sqrt(static_cast<double>(std::get<GemmSpec>(spec.kernel).k));
     const std::string why = check_kernel(GetParam(), spec, m_random, options);
     if (!why.empty()) m_skipped = why;
   }
@@ -132,6 +133,83 @@ TEST_P(GemmDtype, i8) {
 }
 TEST_P(GemmDtype, i32) { check({.m = 21, .n = 40, .k = 55, .dtype = DType::i32}); }
 
+/// Products of windows, with these as B and, transposed, as A.
+class GemmWindows : public Gemm {
+ protected:
+  void check_both(WindowsCase c, const CheckOptions& options = {}) {
+    for (const bool windows_are_a : {false, true}) {
+      SCOPED_TRACE(windows_are_a ? "windows are A" : "windows are B");
+      c.windows_are_a = windows_are_a;
+      check(windows_product(c), options);
+      if (HasFailure()) return;
+    }
+  }
+  void check_in(std::initializer_list<DType> dtypes, WindowsCase c) {
+    for (const DType dtype : dtypes) {
+      c.dtype = dtype;
+      check_both(c);
+      if (HasFailure()) return;
+    }
+  }
+};
+
+TEST_P(GemmWindows, over_an_image) {
+  check_in({DType::f32, DType::f16, DType::bf16}, {.channels = 8, .filters = 9, .extents = {9, 12}});
+}
+TEST_P(GemmWindows, more_than_a_tile_of_everything) {
+  check_in({DType::f32, DType::bf16}, {.images = 1, .channels = 15, .filters = 69, .extents = {10, 13}});
+}
+TEST_P(GemmWindows, steps_and_gaps_that_differ_from_dim_to_dim) {
+  check_in({DType::f32, DType::f16}, {.extents = {14, 17}, .kernel = {3, 2}, .stride = {2, 3}, .dilation = {1, 2}});
+}
+TEST_P(GemmWindows, over_rows_of_samples) {
+  check_in({DType::f32, DType::bf16},
+           {.channels = 5, .filters = 7, .extents = {53}, .kernel = {5}, .stride = {2}, .dilation = {1}});
+}
+TEST_P(GemmWindows, over_volumes) {
+  const std::vector<int64_t> ones{1, 1, 1};
+  check_in({DType::f32, DType::f16}, {.extents = {4, 5, 9}, .kernel = {2, 3, 2}, .stride = ones, .dilation = ones});
+}
+TEST_P(GemmWindows, of_groups_of_channels) {
+  check_in({DType::f32, DType::bf16}, {.groups = 3, .channels = 4, .extents = {6, 9}});
+}
+TEST_P(GemmWindows, of_small_images_together) {
+  check_in({DType::f32, DType::f16}, {.images = 5, .extents = {5, 6}, .images_are_batch = false});
+}
+TEST_P(GemmWindows, summed_over_positions) {
+  check_in({DType::f32, DType::f16, DType::bf16},
+           {.filters = 17, .extents = {7, 10}, .images_are_batch = false, .sums_positions = true});
+}
+TEST_P(GemmWindows, of_groups_summed_over_positions_some_steps_apart) {
+  check_in({DType::f32, DType::bf16}, {.groups = 2,
+                                       .extents = {7, 10},
+                                       .stride = {2, 1},
+                                       .dilation = {1, 2},
+                                       .images_are_batch = false,
+                                       .sums_positions = true});
+}
+TEST_P(GemmWindows, with_mirrored_filters) {
+  check_in({DType::f32, DType::bf16}, {.groups = 2, .extents = {7, 9}, .is_mirrored = true});
+}
+TEST_P(GemmWindows, of_channels_that_lie_innermost) {
+  check_in({DType::f32, DType::bf16}, {.channels = 16, .channels_last = true});
+}
+TEST_P(GemmWindows, of_what_is_widened) {
+  for (const bool sums_positions : {false, true}) check_both({.loaded = DType::bf16, .sums_positions = sums_positions});
+}
+TEST_P(GemmWindows, in_f64) {
+  check_both({.stride = {2, 1}, .dtype = DType::f64, .is_mirrored = true});
+  check_both({.dtype = DType::f64, .loaded = DType::f32, .images_are_batch = false, .sums_positions = true});
+}
+TEST_P(GemmWindows, of_special_values_and_at_any_address) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    check_both({.filters = 64, .dtype = dtype}, {.special_values = true});
+    check_both({.filters = 64, .dtype = dtype}, {.off_by_an_element = true});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GemmWindows, testing::ValuesIn(backends_under_test()),
+                         [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Backends, Gemm, testing::ValuesIn(backends_under_test()),
                          [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Backends, GemmDtype, testing::ValuesIn(backends_under_test()),

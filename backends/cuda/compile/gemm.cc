@@ -13,6 +13,7 @@
 #include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/loops_schedule.h"
 #include "backends/cuda/compile/texts.h"
+#include "frontend/kernel/affine.h"
 
 // Gemm kernels: gemm_common.cuh and one of the templates, after what is written here for one spec and schedule: constants, the
 // operands as structs, the epilogue as functions.
@@ -72,33 +73,39 @@ class GemmWriter {
     constant("i32", "k_run", m_run);
   }
 
-  /// The batch's coordinates d0, d1, … from its flat number.
-  std::string batch_coordinates(std::string_view indent) const {
-    std::string text;
-    int64_t inner = 1;
-    for (size_t d = m_gemm.batch.size(); d-- > 0;) {
-      text +=
-          fmt::format("{}const i32 d{} = static_cast<i32>(batch / {}u % {}u);\n", indent, d, inner, m_gemm.batch[d]);
-      inner *= m_gemm.batch[d];
-    }
-    return text;
-  }
-
-  LeafNames names_with(std::initializer_list<std::pair<size_t, std::string>> named) const {
+  /// Iteration dims where a kernel has a number for some of them together: their names, and statements that work out of the
+  /// numbers what has a name of its own.
+  struct Place {
     LeafNames names;
-    for (size_t d = 0; d < m_gemm.batch.size(); ++d) names.dims.push_back(fmt::format("d{}", d));
-    names.dims.resize(m_gemm.batch.size() + 2);
-    for (const auto& [dim, name] : named) names.dims[dim] = name;
-    return names;
-  }
+    std::string statements;
+
+    /// The dims that come next, which `number` counts, the last one fastest.
+    void add(std::string_view number, std::span<const int64_t> extents) {
+      if (extents.size() == 1) {
+        names.dims.emplace_back(number);
+        return;
+      }
+      int64_t inner = product(extents);
+      for (const int64_t extent : extents) {
+        const bool is_outermost = inner == product(extents);
+        inner /= extent;
+        const std::string name = fmt::format("d{}", names.dims.size());
+        statements += fmt::format("    const i32 {} = static_cast<i32>(static_cast<u32>({}) / {}u{});\n", name, number,
+                                  inner, is_outermost ? "" : fmt::format(" % {}u", extent));
+        names.dims.push_back(name);
+      }
+    }
+  };
 
   void write_operand(std::string_view name, std::string_view outer, const GemmOperand& operand) {
     std::vector<int64_t> extents = m_gemm.batch;
-    extents.resize(extents.size() + 2);
-    extents[operand.outer_dim] = operand.outer;
-    extents[operand.k_dim] = m_gemm.k;
+    Place place;
+    place.add("batch", m_gemm.batch);
+    for (const GemmDims* dims : operand.rows_and_columns()) {
+      place.add(dims == &operand.k ? "k" : "outer", dims->pieces);
+      extents.insert(extents.end(), dims->pieces.begin(), dims->pieces.end());
+    }
     const BodySource body(*m_problem.spec, *operand.body, extents);
-    const LeafNames names = names_with({{operand.outer_dim, "outer"}, {operand.k_dim, "k"}});
     m_text += fmt::format(
         "\nstruct {} {{\n"
         "  static constexpr i32 k_outer = {};\n"
@@ -108,16 +115,16 @@ class GemmWriter {
     if (operand.is_copied) {
       const std::string buffer = buffer_name(operand.access->buffer);
       aligned = fmt::format("is_aligned({}, 16)", buffer);
-      address = batch_coordinates("    ") +
-                fmt::format("    return {} + {};\n", buffer, body.address(*operand.access, names));
+      address =
+          place.statements + fmt::format("    return {} + {};\n", buffer, body.address(*operand.access, place.names));
     }
     m_text += fmt::format("  static KILN_MEMBER bool may_copy(const Arguments& args) {{ return {}; }}\n", aligned);
     m_text += fmt::format(
         "  static KILN_MEMBER const void* address(const Arguments& args, u32 batch, i32 outer, i32 k) {{\n{}  }}\n",
         address);
     m_text += "  static KILN_MEMBER Accumulator value(const Arguments& args, u32 batch, i32 outer, i32 k) {\n";
-    m_text += batch_coordinates("    ");
-    m_text += body.evaluate(needed_by(*operand.body, std::span(&operand.value, 1)), names, "    ");
+    m_text += place.statements;
+    m_text += body.evaluate(needed_by(*operand.body, std::span(&operand.value, 1)), place.names, "    ");
     m_text += fmt::format("    return cast_to<Accumulator>({});\n  }}\n}};\n", BodySource::value_name(operand.value));
   }
 
@@ -128,7 +135,12 @@ class GemmWriter {
     extents.insert(extents.end(), {m_gemm.m, m_gemm.n});
     const BodySource body(*m_problem.spec, m_gemm.epilogue, extents);
     const std::vector<ExprId> order = needed_by(m_gemm.epilogue, BodySource::roots_of(m_gemm.epilogue, m_gemm.stores));
-    LeafNames outside = names_with({{n_dim - 1, "m"}, {n_dim, "n"}}), inside = outside;
+    Place place;
+    place.add("batch", m_gemm.batch);
+    place.add("m", {{m_gemm.m}});
+    place.add("n", {{m_gemm.n}});
+    const LeafNames& outside = place.names;
+    LeafNames inside = outside;
     inside.accumulator = "x[j]";
     inside.dims[n_dim] = "e";
 
@@ -153,12 +165,12 @@ class GemmWriter {
       m_text += fmt::format(
           "\nstruct Loaded {{\n{}"
           "  KILN_MEMBER void read(const Arguments& args, u32 batch, i32 m, i32 n) {{\n{}{}  }}\n}};\n",
-          members, loads.empty() ? "" : batch_coordinates("    "), loads);
+          members, loads.empty() ? "" : place.statements, loads);
     }
     m_text += fmt::format(
         "\nKILN_DEVICE void finish(const Arguments& args, u32 batch, i32 m, i32 n, const Accumulator (&x)[{}]{}) {{\n",
         run, is_ahead ? ", const Loaded& loaded" : "");
-    m_text += batch_coordinates("  ") + runs;
+    m_text += place.statements + runs;
     m_text += fmt::format("  KILN_UNROLL for (i32 j = 0; j < {}; ++j) {{\n    const i32 e = n + j;\n", run);
     m_text += body.evaluate(order, inside, "    ");
     for (const Store& store : m_gemm.stores) m_text += body.store(store, inside, "", "    ");
@@ -200,8 +212,8 @@ class GemmWriter {
 
 TensorMapRecord map_of(const GemmProblem& problem, const GemmOperand& operand, uint32_t box_outer) {
   const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * size_of(problem.gemm->dtype); };
-  const auto outer = static_cast<uint64_t>(operand.outer), k = static_cast<uint64_t>(problem.gemm->k);
-  const int64_t far_stride = operand.access->strides[operand.outer_is_adjacent ? operand.k_dim : operand.outer_dim];
+  const auto outer = static_cast<uint64_t>(operand.outer.extent()), k = static_cast<uint64_t>(problem.gemm->k);
+  const int64_t far_stride = operand.access->strides[(operand.outer_is_adjacent ? operand.k : operand.outer).first];
   TensorMapRecord map{
       .buffer = operand.access->buffer, .dtype = problem.gemm->dtype, .offset_bytes = bytes(operand.access->offset)};
   const uint64_t batches = operand.has_batch ? static_cast<uint64_t>(problem.batches) : 1;
@@ -266,9 +278,6 @@ Expected<GemmSchedule> kernel_schedule_of(const Schedule& schedule, const GemmPr
 }  // namespace
 
 Status gemm_claims(const KernelSpec& spec, const CudaTarget&) {
-  if (const auto& g = std::get<GemmSpec>(spec.kernel); !g.a_pieces.empty() || !g.b_pieces.empty()) {
-    return error(StatusCode::unimplemented, "cuda gemm: an operand in pieces");
-  }
   const GemmProblem problem = problem_of(spec);
   const GemmSpec& gemm = *problem.gemm;
   if (gemm.groups) return error(StatusCode::unimplemented, "cuda gemm: groups that data say");

@@ -22,30 +22,39 @@ struct Layout {
 
 Layout layout_of(const GemmProblem& problem, const GemmOperand& operand) {
   const int64_t line = k_line_bytes / static_cast<int64_t>(size_of(problem.gemm->dtype));
-  Layout layout{.batches = operand.has_batch ? problem.batches : 1, .rows = problem.gemm->k, .row = operand.outer};
+  Layout layout{
+      .batches = operand.has_batch ? problem.batches : 1, .rows = problem.gemm->k, .row = operand.outer.extent()};
   if (!operand.outer_is_adjacent) std::swap(layout.rows, layout.row);
   layout.pitch = round_up(layout.row, line);
   return layout;
 }
 
-/// Over the dims that the operand's body has in the gemm.
-std::vector<int64_t> strides_of(const GemmProblem& problem, const GemmOperand& operand, const Layout& layout) {
+/// Where it is packed to, over the batch and the pieces of `outer` and `k`.
+Access packed_access(const GemmProblem& problem, const GemmOperand& operand, const Layout& layout, uint32_t buffer,
+                     const GemmDims& outer, const GemmDims& k) {
   const std::vector<int64_t>& batch = problem.gemm->batch;
-  std::vector<int64_t> strides(batch.size() + 2);
+  Access access{buffer, 0, std::vector<int64_t>(batch.size() + outer.pieces.size() + k.pieces.size()), {}};
   int64_t stride = layout.rows * layout.pitch;
-  for (size_t d = batch.size(); d-- > 0; stride *= batch[d]) strides[d] = operand.has_batch ? stride : 0;
-  strides[operand.outer_dim] = operand.outer_is_adjacent ? 1 : layout.pitch;
-  strides[operand.k_dim] = operand.outer_is_adjacent ? layout.pitch : 1;
-  return strides;
+  for (size_t d = batch.size(); d-- > 0; stride *= batch[d]) access.strides[d] = operand.has_batch ? stride : 0;
+  for (const GemmDims* dims : {&outer, &k}) {
+    int64_t step = (dims == &outer) == operand.outer_is_adjacent ? 1 : layout.pitch;
+    for (size_t d = dims->pieces.size(); d-- > 0; step *= dims->pieces[d]) access.strides[dims->first + d] = step;
+  }
+  return access;
 }
 
-void swap_last_dims(LoopsSpec& loops) {
-  const size_t last = loops.extents.size() - 1;
-  std::swap(loops.extents[last], loops.extents[last - 1]);
-  for (Access& access : loops.body.accesses) std::swap(access.strides[last], access.strides[last - 1]);
+/// Makes the last iteration dims, from `border` on, those from `first` on.
+void exchange_dims(LoopsSpec& loops, size_t first, size_t border) {
+  const auto exchange = [&](std::vector<int64_t>& dims) {
+    std::rotate(dims.begin() + static_cast<ptrdiff_t>(first), dims.begin() + static_cast<ptrdiff_t>(border),
+                dims.end());
+  };
+  const size_t before = border - first, behind = loops.extents.size() - border;
+  exchange(loops.extents);
+  for (Access& access : loops.body.accesses) exchange(access.strides);
   for (ScalarNode& node : loops.body.exprs) {
-    if (node.op == ScalarOp::index && node.slot + 1 >= last)
-      node.slot = static_cast<uint32_t>(2 * last - 1) - node.slot;
+    if (node.op != ScalarOp::index || node.slot < first) continue;
+    node.slot = static_cast<uint32_t>(node.slot < border ? node.slot + behind : node.slot - before);
   }
 }
 
@@ -53,15 +62,16 @@ void swap_last_dims(LoopsSpec& loops) {
 LoopsSpec loops_of(const GemmProblem& problem, const GemmOperand& operand, Access to) {
   LoopsSpec loops{.extents = problem.gemm->batch, .body = *operand.body};
   if (!operand.has_batch) std::ranges::fill(loops.extents, 1);
-  loops.extents.resize(problem.gemm->batch.size() + 2);
-  loops.extents[operand.outer_dim] = operand.outer;
-  loops.extents[operand.k_dim] = problem.gemm->k;
+  const auto [rows, columns] = operand.rows_and_columns();
+  for (const GemmDims* dims : {rows, columns}) {
+    loops.extents.insert(loops.extents.end(), dims->pieces.begin(), dims->pieces.end());
+  }
   loops.parallel_rank = static_cast<uint32_t>(loops.extents.size());
   const auto slot = static_cast<uint32_t>(loops.body.accesses.size());
   loops.body.accesses.push_back(std::move(to));
   loops.stages = {{.stores = {{operand.value, slot, StoreMode::assign}}}};
-  const size_t adjacent = operand.outer_is_adjacent ? operand.outer_dim : operand.k_dim;
-  if (adjacent + 1 < loops.extents.size()) swap_last_dims(loops);
+  const GemmDims& adjacent = operand.outer_is_adjacent ? operand.outer : operand.k;
+  if (&adjacent == rows) exchange_dims(loops, rows->first, columns->first);
   return loops;
 }
 
@@ -83,13 +93,18 @@ GemmPacking packing_of(const GemmProblem& problem) {
   for (const GemmOperand* operand : packed_operands(problem)) {
     const Layout layout = layout_of(problem, *operand);
     const auto buffer = static_cast<uint32_t>(buffers.size());
-    const Access packed{buffer, 0, strides_of(problem, *operand, layout), {}};
-    loops.push_back(loops_of(problem, *operand, packed));
+    const auto packed = [&](const GemmDims& outer, const GemmDims& k) {
+      return packed_access(problem, *operand, layout, buffer, outer, k);
+    };
+    loops.push_back(loops_of(problem, *operand, packed(operand->outer, operand->k)));
     buffers.push_back({gemm.dtype, layout.elements(), BufferRole::input});
     packing.workspace_parts.push_back(static_cast<uint64_t>(layout.elements()) * size_of(gemm.dtype));
     const bool is_a = operand == &problem.a;
-    (is_a ? gemm.a : gemm.b) = {.exprs = {{ScalarOp::load, gemm.dtype}}, .accesses = {packed}};
+    const size_t rank = gemm.batch.size();
+    const GemmDims outer{is_a ? rank : rank + 1, {operand->outer.extent()}}, k{is_a ? rank + 1 : rank, {gemm.k}};
+    (is_a ? gemm.a : gemm.b) = {.exprs = {{ScalarOp::load, gemm.dtype}}, .accesses = {packed(outer, k)}};
     (is_a ? gemm.a_value : gemm.b_value) = 0;
+    (is_a ? gemm.a_pieces : gemm.b_pieces) = {};
   }
   for (size_t i = 0; i < loops.size(); ++i) {
     packing.loops.push_back({buffers, std::move(loops[i])});
@@ -112,7 +127,7 @@ bool packing_pays(const GemmProblem& problem) {
   int64_t computed = 0;
   for (const GemmOperand* operand : packed_operands(problem)) {
     const int64_t across = tiles(operand == &problem.a ? problem.gemm->n : problem.gemm->m);
-    computed += problem.batches * operand->outer * problem.gemm->k * across;
+    computed += problem.batches * operand->outer.extent() * problem.gemm->k * across;
   }
   return computed >= k_least_computed;
 }

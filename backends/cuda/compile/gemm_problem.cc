@@ -10,14 +10,15 @@ namespace {
 
 constexpr int64_t k_step_bytes = 16;
 
-void look_at_access(GemmOperand& operand, const GemmSpec& gemm, const ScalarNode& load, int64_t k) {
+void look_at_access(GemmOperand& operand, const GemmSpec& gemm, const ScalarNode& load) {
+  if (!operand.outer.are_one() || !operand.k.are_one()) return;
   const Access& access = operand.body->accesses[load.slot];
   const int64_t step = k_step_bytes / static_cast<int64_t>(size_of(gemm.dtype));
-  const int64_t far_stride = access.strides[operand.outer_is_adjacent ? operand.k_dim : operand.outer_dim];
-  const int64_t near_stride = access.strides[operand.outer_is_adjacent ? operand.outer_dim : operand.k_dim];
-  const int64_t near = operand.outer_is_adjacent ? operand.outer : k,
-                far = operand.outer_is_adjacent ? k : operand.outer;
-  bool in_steps = access.offset % step == 0 && (near_stride == 1 || near == 1) && (far_stride % step == 0 || far == 1);
+  const GemmDims &near = operand.outer_is_adjacent ? operand.outer : operand.k,
+                 &far = operand.outer_is_adjacent ? operand.k : operand.outer;
+  const int64_t near_stride = access.strides[near.first], far_stride = access.strides[far.first];
+  bool in_steps = access.offset % step == 0 && (near_stride == 1 || near.extent() == 1) &&
+                  (far_stride % step == 0 || far.extent() == 1);
   for (size_t d = 0; d < gemm.batch.size(); ++d) {
     if (gemm.batch[d] > 1) in_steps = in_steps && access.strides[d] % step == 0;
   }
@@ -28,16 +29,10 @@ void look_at_access(GemmOperand& operand, const GemmSpec& gemm, const ScalarNode
   operand.is_tensor = operand.batch_stride >= 0;
 }
 
-GemmOperand operand_of(const GemmSpec& gemm, const Body& body, ExprId value, size_t outer_dim, size_t k_dim,
-                       int64_t outer) {
-  GemmOperand operand{.body = &body, .value = value, .outer_dim = outer_dim, .k_dim = k_dim, .outer = outer};
+GemmOperand operand_of(const GemmSpec& gemm, const Body& body, ExprId value, const GemmDims& outer, const GemmDims& k) {
+  GemmOperand operand{.body = &body, .value = value, .outer = outer, .k = k};
   const std::vector<ExprId> order = needed_by(body, std::span(&value, 1));
-  const auto adjacent_along = [&](size_t dim) {
-    return std::any_of(order.begin(), order.end(), [&](ExprId id) {
-      return body.exprs[id].op == ScalarOp::load && body.accesses[body.exprs[id].slot].strides[dim] == 1;
-    });
-  };
-  operand.outer_is_adjacent = adjacent_along(outer_dim) && !adjacent_along(k_dim);
+  operand.outer_is_adjacent = neighbours_along(body, value, operand.outer) > neighbours_along(body, value, operand.k);
   const auto varies = [&](const ScalarNode& node, size_t dim) {
     return node.op == ScalarOp::index ? node.slot == dim
                                       : node.op == ScalarOp::load && body.accesses[node.slot].strides[dim] != 0;
@@ -46,11 +41,15 @@ GemmOperand operand_of(const GemmSpec& gemm, const Body& body, ExprId value, siz
     if (gemm.batch[d] == 1) continue;
     for (const ExprId id : order) operand.has_batch = operand.has_batch || varies(body.exprs[id], d);
   }
-  if (body.exprs[value].op == ScalarOp::load) look_at_access(operand, gemm, body.exprs[value], gemm.k);
+  if (body.exprs[value].op == ScalarOp::load) look_at_access(operand, gemm, body.exprs[value]);
   return operand;
 }
 
 }  // namespace
+
+std::array<const GemmDims*, 2> GemmOperand::rows_and_columns() const {
+  return outer.first < k.first ? std::array{&outer, &k} : std::array{&k, &outer};
+}
 
 int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch) {
   int64_t stride = -1, inner = 1;
@@ -68,11 +67,11 @@ int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batc
 
 GemmProblem problem_of(const KernelSpec& spec) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
-  const size_t rank = gemm.batch.size();
   GemmProblem problem{.spec = &spec, .gemm = &gemm, .batches = product(gemm.batch)};
-  problem.a = operand_of(gemm, gemm.a, gemm.a_value, rank, rank + 1, gemm.m);
-  problem.b = operand_of(gemm, gemm.b, gemm.b_value, rank + 1, rank, gemm.n);
-  problem.run = longest_run(spec, gemm.epilogue, rank + 1);
+  const GemmOperandDims a = a_dims(gemm), b = b_dims(gemm);
+  problem.a = operand_of(gemm, gemm.a, gemm.a_value, a.rows, a.columns);
+  problem.b = operand_of(gemm, gemm.b, gemm.b_value, b.columns, b.rows);
+  problem.run = longest_run(spec, gemm.epilogue, gemm.batch.size() + 1);
   return problem;
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <string>
+#include <array>
+#include <cstdint>
 #include <vector>
 
-#include "frontend/kernel/kernel_spec.h"
+#include "frontend/kernel/gemm_dims.h"
 
 namespace kiln::cuda {
 
@@ -11,10 +12,9 @@ namespace kiln::cuda {
 struct GemmOperand {
   const Body* body = nullptr;
   ExprId value = k_no_expr;
-  size_t outer_dim = 0, k_dim = 0;  // of the body's iteration dims
-  int64_t outer = 0;                // extent
-  bool outer_is_adjacent = false;   // neighbours in memory are neighbours along outer, else along k
-  bool has_batch = false;           // differs between batches
+  GemmDims outer, k;
+  bool outer_is_adjacent = false;  // neighbours in memory are rather neighbours along outer, else along k
+  bool has_batch = false;          // differs between batches
   /// Elements in place, adjacent along outer or k, all else in steps of 16 bytes: only the buffer's own address may be in
   /// the way of wide copies.
   bool is_copied = false;
@@ -22,6 +22,9 @@ struct GemmOperand {
   bool is_tensor = false;
   int64_t batch_stride = 0;        // elements; where is_tensor
   const Access* access = nullptr;  // where is_copied
+
+  /// In the order of the body's iteration dims.
+  std::array<const GemmDims*, 2> rows_and_columns() const;
 };
 
 struct GemmProblem {

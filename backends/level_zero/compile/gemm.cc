@@ -30,9 +30,6 @@ void sort_by_cost(std::vector<GemmCandidate>& candidates) {
 Status gemm_claims(const KernelSpec& spec, const DeviceFamily& family) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
   KILN_RETURN_IF_ERROR(claims_buffers(spec, family));
-  if (!gemm.a_pieces.empty() || !gemm.b_pieces.empty()) {
-    return error(StatusCode::unimplemented, "level zero: a product of an operand in pieces");
-  }
   if (gemm.groups) return error(StatusCode::unimplemented, "level zero: a product of groups that data say");
   if (gemm.dtype == DType::boolean) return error(StatusCode::unimplemented, "level zero: a product of bool");
   for (const Body* body : {&gemm.a, &gemm.b, &gemm.epilogue}) KILN_RETURN_IF_ERROR(claims_body(*body, family));

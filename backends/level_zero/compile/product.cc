@@ -14,9 +14,14 @@ int64_t batches_of(const GemmSpec& gemm) {
   return std::accumulate(gemm.batch.begin(), gemm.batch.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Accesses that are adjacent along a dim.
-int64_t adjacent(const Body& body, size_t dim) {
-  return std::ranges::count_if(body.accesses, [&](const Access& access) { return access.strides[dim] == 1; });
+/// Gives a row or a column its place in the pieces that it is cut into.
+void open_pieces(Emitter& e, Ids& index, const GemmDims& dims, Id number) {
+  std::vector<size_t> places(dims.pieces.size());
+  std::iota(places.begin(), places.end(), 0);
+  if (!dims.are_one() && dims.extent() <= INT32_MAX) number = e.op(Op::OpUConvert, e.integer(32), {number});
+  Ids indices(places.size(), 0);
+  open_dims(e, indices, places, dims.pieces, number);
+  std::ranges::copy(indices, index.begin() + static_cast<ptrdiff_t>(dims.first));
 }
 
 }  // namespace
@@ -40,6 +45,8 @@ ProductEmitter::ProductEmitter(Emitter& emitter, const KernelSpec& spec, const G
       m_a(emitter, spec, gemm.a, m_arguments),
       m_b(emitter, spec, gemm.b, m_arguments),
       m_epilogue(emitter, spec, gemm.epilogue, m_arguments),
+      m_dims_of_a(a_dims(gemm)),
+      m_dims_of_b(b_dims(gemm)),
       m_batch(gemm.batch.size(), 0) {
   open_tile();
 }
@@ -67,32 +74,34 @@ ProductEmitter::Kept ProductEmitter::keep(Id index, int64_t extent, int64_t tile
   return {inside == 0 ? index : e.select(inside, index, e.index(extent - 1)), inside};
 }
 
-Id ProductEmitter::operand(BodyEmitter& body, ExprId value, const Kept& row, const Kept& column) {
-  Scope scope = body.root(m_batch.size() + 2);
+Id ProductEmitter::operand(BodyEmitter& body, ExprId value, const GemmOperandDims& dims, const Kept& row,
+                           const Kept& column) {
+  Scope scope = body.root(dims.columns.last() + 1);
   std::copy(m_batch.begin(), m_batch.end(), scope.index.begin());
-  scope.index[m_batch.size()] = row.index;
-  scope.index[m_batch.size() + 1] = column.index;
+  open_pieces(e, scope.index, dims.rows, row.index);
+  open_pieces(e, scope.index, dims.columns, column.index);
   const Id number = body.scalars().cast(body.evaluate(scope, value), m_gemm.dtype, dtype());
   const Id inside = e.both(row.is_inside, column.is_inside);
   return inside == 0 ? number : e.select(inside, number, body.scalars().zero(dtype()));
 }
 
 Id ProductEmitter::a(Id row, Id k) {
-  return operand(m_a, m_gemm.a_value, keep(row, m_gemm.m, m_tile.rows), keep(k, m_gemm.k, m_tile.depth));
+  return operand(m_a, m_gemm.a_value, m_dims_of_a, keep(row, m_gemm.m, m_tile.rows), keep(k, m_gemm.k, m_tile.depth));
 }
 
 Id ProductEmitter::b(Id k, Id column) {
-  return operand(m_b, m_gemm.b_value, keep(k, m_gemm.k, m_tile.depth), keep(column, m_gemm.n, m_tile.columns));
+  return operand(m_b, m_gemm.b_value, m_dims_of_b, keep(k, m_gemm.k, m_tile.depth),
+                 keep(column, m_gemm.n, m_tile.columns));
 }
 
 bool ProductEmitter::a_lies_along_k() const {
-  const size_t k = m_batch.size() + 1;
-  return adjacent(m_gemm.a, k) >= adjacent(m_gemm.a, k - 1);
+  return neighbours_along(m_gemm.a, m_gemm.a_value, m_dims_of_a.columns) >=
+         neighbours_along(m_gemm.a, m_gemm.a_value, m_dims_of_a.rows);
 }
 
 bool ProductEmitter::b_lies_along_k() const {
-  const size_t k = m_batch.size();
-  return adjacent(m_gemm.b, k) > adjacent(m_gemm.b, k + 1);
+  return neighbours_along(m_gemm.b, m_gemm.b_value, m_dims_of_b.rows) >
+         neighbours_along(m_gemm.b, m_gemm.b_value, m_dims_of_b.columns);
 }
 
 void ProductEmitter::finish(Id row, Id column, Id sum) {

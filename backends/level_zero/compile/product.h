@@ -4,6 +4,7 @@
 
 #include "backends/level_zero/compile/body_emitter.h"
 #include "backends/level_zero/compile/kernel.h"
+#include "frontend/kernel/gemm_dims.h"
 
 namespace kiln::level_zero {
 
@@ -51,7 +52,7 @@ class ProductEmitter {
     Id index = 0, is_inside = 0;
   };
   Kept keep(Id index, int64_t extent, int64_t tile_extent);
-  Id operand(BodyEmitter& body, ExprId value, const Kept& row, const Kept& column);
+  Id operand(BodyEmitter& body, ExprId value, const GemmOperandDims& dims, const Kept& row, const Kept& column);
   void open_tile();
 
   Emitter& e;
@@ -59,6 +60,7 @@ class ProductEmitter {
   const ProductTile m_tile;
   const KernelArguments m_arguments;
   BodyEmitter m_a, m_b, m_epilogue;
+  const GemmOperandDims m_dims_of_a, m_dims_of_b;
   Ids m_batch;
   Id m_first_row = 0, m_first_column = 0;
 };

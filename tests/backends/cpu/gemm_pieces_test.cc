@@ -3,6 +3,7 @@
 #include "backends/cpu/compile/gemm/outer_product.h"
 #include "frontend/kernel/affine.h"
 #include "tests/backends/cpu/kernel_check.h"
+#include "tests/conformance/windows_case.h"
 
 namespace kiln::cpu {
 namespace {
@@ -17,44 +18,20 @@ struct Case {
   bool sums_positions = false;
 
   std::vector<int64_t> positions() const { return {(height - kernel) / stride + 1, (width - kernel) / stride + 1}; }
-  std::vector<int64_t> window() const { return {channels, kernel, kernel}; }
 };
-
-std::vector<int64_t> joined(std::vector<int64_t> a, const std::vector<int64_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 /// filters x windows; the windows are B, or exchanged A. Two images, as a batch.
 KernelSpec spec_of(const Case& c, bool windows_are_a) {
-  const std::vector<int64_t> rows = c.sums_positions ? c.positions() : c.window();
-  const std::vector<int64_t> columns = c.sums_positions ? c.window() : c.positions();
-  const int64_t pixel = c.channels_last ? c.channels : 1, plane = c.channels_last ? 1 : c.height * c.width;
-  const std::vector<int64_t> seen{plane, c.width * pixel, pixel}, moved{c.width * pixel * c.stride, pixel * c.stride};
-  const std::vector<int64_t> row_strides = c.sums_positions ? moved : seen,
-                             column_strides = c.sums_positions ? seen : moved;
-  const int64_t image = c.channels * c.height * c.width, k = product(rows), n = product(columns), m = c.filters;
-
-  Body windows{{}, {{.buffer = 1, .strides = joined({image}, joined(row_strides, column_strides))}}};
-  const DType loaded = c.loaded.value_or(c.dtype);
-  windows.exprs.push_back({.op = ScalarOp::load, .dtype = loaded});
-  if (loaded != c.dtype)
-    windows.exprs.push_back({.op = ScalarOp::cast, .dtype = c.dtype, .operands = {0, k_no_expr, k_no_expr}});
-  Body filters{{{.op = ScalarOp::load, .dtype = c.dtype}}, {{.buffer = 0, .strides = {0, k, 1}}}};
-  const DType sum = accumulator_of(c.dtype);
-  Body epilogue{{{.op = ScalarOp::accumulator, .dtype = sum}}, {{.buffer = 2, .strides = {m * n, n, 1}}}};
-
-  GemmSpec gemm{.batch = {2}, .m = m, .n = n, .k = k, .dtype = c.dtype, .a = filters, .b = windows, .a_value = 0};
-  gemm.b_value = static_cast<ExprId>(windows.exprs.size() - 1);
-  gemm.b_pieces = {rows, columns};
-  if (!c.sums_positions) gemm.window = c.kernel * c.kernel;
-  gemm.epilogue = epilogue;
-  gemm.stores = {{0, 0, StoreMode::assign}};
-  KernelSpec spec{{{c.dtype, m * k, BufferRole::input},
-                   {loaded, 2 * image, BufferRole::input},
-                   {sum, 2 * m * n, BufferRole::output}},
-                  std::move(gemm)};
-  return windows_are_a ? exchanged(spec) : spec;
+  return conformance::windows_product({.channels = c.channels,
+                                       .filters = c.filters,
+                                       .extents = {c.height, c.width},
+                                       .kernel = {c.kernel, c.kernel},
+                                       .stride = {c.stride, c.stride},
+                                       .dtype = c.dtype,
+                                       .loaded = c.loaded,
+                                       .channels_last = c.channels_last,
+                                       .sums_positions = c.sums_positions,
+                                       .windows_are_a = windows_are_a});
 }
 
 void check(const Case& c) {

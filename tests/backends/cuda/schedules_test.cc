@@ -59,6 +59,18 @@ TEST(CudaSchedules, of_every_candidate_are_given_back_and_not_trusted_when_damag
   }
 }
 
+TEST(CudaSchedules, of_windows_pack_them_where_many_tiles_read_them) {
+  const auto first = [](const conformance::WindowsCase& c, const Target& target) {
+    return default_candidates(CudaCompileBackend(), conformance::windows_product(c), target).front().description;
+  };
+  const conformance::WindowsCase large{.channels = 64, .filters = 64, .extents = {58, 58}, .dtype = DType::bf16};
+  const conformance::WindowsCase small{.dtype = DType::bf16}, wide{.channels = 64, .filters = 64, .extents = {58, 58}};
+  EXPECT_TRUE(first(large, k_hopper).starts_with("packed_wgmma"));
+  EXPECT_TRUE(first(large, k_ampere).starts_with("mma"));
+  EXPECT_TRUE(first(small, k_hopper).starts_with("mma"));
+  EXPECT_TRUE(first(wide, k_hopper).starts_with("simple"));
+}
+
 TEST(CudaSchedules, that_fit_the_spec_are_taken_from_no_list) {
   const KernelSpec half = conformance::gemm({.m = 512, .n = 512, .k = 256, .dtype = DType::bf16});
   const KernelSpec wide = conformance::gemm({.m = 512, .n = 512, .k = 256});

@@ -30,7 +30,7 @@ from kiln.torch.text import DTYPES
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/coverage.md"
 # Ops whose kernels are the CPU's alone (docs/kernels.md), and in whose place rows put no others elsewhere.
-ON_THE_CPU = {"attention", "attention_backward", "argsort", "grouped_matmul", "convolution", "convolution_backward_input", "convolution_backward_weight"}
+ON_THE_CPU = {"attention", "attention_backward", "argsort", "grouped_matmul"}
 # What no row says and torch runs as ever, with the reason.
 LEFT = (
     ("rand, randn, randint, random, uniform, normal, log_normal, exponential, geometric, cauchy, bernoulli, multinomial, dropout's masks",

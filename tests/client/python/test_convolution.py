@@ -14,6 +14,7 @@ from capture import compiled
 from conftest import OVER_DOUBLE
 from kiln import _session
 from kiln.torch import processor
+from kiln.torch.rows.convolution import why_torchs
 
 aten = torch.ops.aten
 
@@ -209,6 +210,12 @@ def test_who_computes_them_where_the_graph_is_built_for(monkeypatch, here):
     monkeypatch.setattr(_session.session(), "targets", targets)
     forward_and_gradients(torch.bfloat16)
     assert [found["nodes_left"] for found in targets.values()] == [0, 0, len(OF_TORCH)]
+
+
+def test_those_of_a_graph_that_is_built_for_a_device_are_torchs():
+    for target, is_device in (("sm_90a", True), ("pvc", True), ("x86-64-v3", False)):
+        with processor.of_target(target):
+            assert ("on a device" in (why_torchs(torch.ones(1)) or "")) == is_device
 
 
 #  x, weight, stride, padding, groups: ordinary images, of which oneDNN's kernels for AVX-512 have a fixed order of sums

@@ -3,6 +3,8 @@
 The device is a stand-in (tests/stand_ins), whose memory is the host's: for these tests torch's cpu is its name. STAND_IN_DEVICE
 says which. What this cannot show: streams that do not wait, an allocator of the device's own, torch's own kernels there."""
 
+import copy
+import itertools
 import json
 import os
 import subprocess
@@ -79,6 +81,50 @@ def test_attention_runs_on_the_device(on_device):
     assert not stats["fallback_ops"] and stats["nodes_compiled"] >= 5, stats
 
 
+def convolutional(dtype):
+    """A convolution of each kind: with a stride, padding and groups, transposed, along a row, depthwise; batch norms between."""
+    def layers():
+        yield torch.nn.Conv2d(4, 12, 3, stride=2, padding=1, groups=2), torch.nn.ReLU(), torch.nn.BatchNorm2d(12)
+        yield torch.nn.Conv2d(12, 12, 3, padding=1, groups=12, bias=False), torch.nn.ConvTranspose2d(12, 6, 4, stride=2, padding=1)
+        yield torch.nn.GELU(), torch.nn.BatchNorm2d(6), torch.nn.Flatten(2), torch.nn.Conv1d(6, 5, 5, stride=3, padding=2, dilation=2)
+
+    return torch.nn.Sequential(*itertools.chain(*layers())).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *DTYPES], ids=str)
+def test_convolutions_run_on_the_device(on_device, monkeypatch, dtype):
+    monkeypatch.setenv("KILN_CONVOLUTION", "kiln")
+    model, x = convolutional(dtype), torch.randn(3, 4, 11, 13, dtype=dtype, requires_grad=True)
+    exact = copy.deepcopy(model).double()
+
+    def results(model, x):
+        return [*step(model, x), *torch.autograd.grad(model(x).float().square().mean(), x)]
+
+    expected = results(exact, x.detach().double().requires_grad_())
+    eager = results(copy.deepcopy(model), x)
+    for got, theirs, wanted in zip(results(torch.compile(model, backend=backend), x), eager, expected, strict=True):
+        error, of_eager = ((each.double() - wanted).abs().max().item() for each in (got, theirs))
+        roundings = 512 if dtype == torch.float64 else 1  # of f64 eager's are the exact ones
+        assert error <= 4 * of_eager + roundings * torch.finfo(dtype).eps * wanted.abs().max().item()
+    stats = kiln.stats()
+    assert "convolution" not in str(stats["fallback_ops"]) and stats["graphs_eager"] == 0, stats
+
+
+@pytest.mark.parametrize("chosen", ["auto", "torch", None])
+def test_convolutions_of_a_device_are_torchs_unless_they_are_to_be_kilns(on_device, monkeypatch, chosen):
+    if chosen is None:
+        monkeypatch.delenv("KILN_CONVOLUTION", raising=False)
+    else:
+        monkeypatch.setenv("KILN_CONVOLUTION", chosen)
+    model, x = torch.nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 9)
+    with torch.no_grad():
+        assert_near([torch.compile(lambda x: model(x).tanh(), backend=backend)(x)], [model(x).tanh()], torch.finfo(x.dtype).eps)
+    assert set(kiln.stats()["fallback_ops"]) == {"aten.convolution.default"}
+    reasons = [entry["reason"] for entry in kiln.explain() if "node" in entry]
+    assert reasons and all("convolution" in reason for reason in reasons), reasons
+    assert chosen == "torch" or all("nobody has timed Kiln's" in reason for reason in reasons), reasons
+
+
 def test_what_the_device_has_no_kernel_for_stays_with_torch_and_says_why(on_device):
     def model(x):
         x = torch.tanh(x)
@@ -142,13 +188,14 @@ from kiln import warm
 from kiln.torch import place
 if sys.argv[1]:
     place.NAMES["cpu"] = sys.argv[1]
-print(json.dumps(warm.warm("warmed:make_with_attention", False, True, sys.argv[2:], {})))
+print(json.dumps(warm.warm("warmed:" + sys.argv[2], sys.argv[3] == "trained", True, sys.argv[4:], {})))
 """
 
 
-def test_what_was_warmed_where_the_device_is_not_compiles_nothing_where_it_is(tmp_path):
+@pytest.mark.parametrize("maker, use", [("make_with_attention", "used"), ("make_with_convolutions", "trained")])
+def test_what_was_warmed_where_the_device_is_not_compiles_nothing_where_it_is(tmp_path, maker, use):
     environment = {**os.environ, "KILN_CACHE_DIR": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state"),
-                   "KILN_DAEMON_START_TIMEOUT_MS": "20000"}
+                   "KILN_DAEMON_START_TIMEOUT_MS": "20000", "KILN_CONVOLUTION": "kiln"}
     command = os.environ["KILN_DAEMON_PATH"].removesuffix("d")
 
     def run(*arguments, **variables):
@@ -158,7 +205,7 @@ def test_what_was_warmed_where_the_device_is_not_compiles_nothing_where_it_is(tm
         return done.stdout
 
     def warm(name, *targets, **variables):
-        answer = json.loads(run(sys.executable, "-c", WARM, name, *targets, **variables).splitlines()[-1])
+        answer = json.loads(run(sys.executable, "-c", WARM, name, maker, use, *targets, **variables).splitlines()[-1])
         run(command, "daemon", "stop")
         return answer
 

@@ -34,3 +34,9 @@ class Attention(torch.nn.Module):
 def make_with_attention():
     torch.manual_seed(0)
     return Attention(), (torch.randn(2, 9, 32),)
+
+
+def make_with_convolutions():
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), torch.nn.ReLU(), torch.nn.ConvTranspose2d(6, 3, 4, stride=2)
+    return torch.nn.Sequential(*layers), (torch.randn(2, 4, 9, 11),)

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "frontend/kernel/gemm_dims.h"
 #include "frontend/kernel/overwrites.h"
+#include "tests/conformance/windows_case.h"
 
 namespace kiln {
 namespace {
@@ -172,6 +174,26 @@ TEST(KernelSpec, NamesFollowTheGrammar) {
       gemm};
   EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
   EXPECT_EQ(kernel_name(spec), "gemm_f32_8x16x4_nt");
+}
+
+TEST(KernelSpec, WindowsHaveADimForEachPieceAndNeighboursAlongTheLastOne) {
+  const auto counts = [](const conformance::WindowsCase& c) {
+    const KernelSpec spec = conformance::windows_product(c);
+    const auto& gemm = std::get<GemmSpec>(spec.kernel);
+    const GemmOperandDims a = a_dims(gemm), b = b_dims(gemm);
+    EXPECT_EQ(a.rows.first, 1U);
+    EXPECT_EQ(a.rows.extent(), gemm.m);
+    EXPECT_EQ(a.columns.last(), 2U) << "filters are in no pieces";
+    EXPECT_EQ(b.rows.pieces, (std::vector<int64_t>{3, 3, 3})) << "channels and the kernel";
+    EXPECT_EQ(b.rows.extent(), gemm.k);
+    EXPECT_EQ(b.columns.first, 4U);
+    EXPECT_EQ(b.columns.extent(), gemm.n);
+    return std::pair(neighbours_along(gemm.b, gemm.b_value, b.rows), neighbours_along(gemm.b, gemm.b_value, b.columns));
+  };
+  EXPECT_EQ(counts({}), std::pair(int64_t{3}, int64_t{9}));
+  EXPECT_EQ(counts({.stride = {2, 2}}), std::pair(int64_t{3}, int64_t{3})) << "5 of them, 2 apart";
+  EXPECT_EQ(counts({.dilation = {1, 2}}), std::pair(int64_t{2}, int64_t{7}));
+  EXPECT_EQ(counts({.stride = {5, 5}}), std::pair(int64_t{3}, int64_t{0})) << "too far apart";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "tests/conformance/check_kernel.h"
 #include "tests/conformance/gemm_case.h"
+#include "tests/conformance/windows_case.h"
 #include "tests/stand_ins/cuda/emulated_backend.h"
 
 namespace kiln::cuda_emulator {
@@ -81,6 +82,30 @@ TEST_F(Packing, computes_operands_that_are_expressions) {
     exprs.push_back({ScalarOp::select, DType::bf16, {4, 1, 5}});
     product.a_value = 6;
     check(spec);
+  }
+}
+
+TEST_F(Packing, lays_windows_out) {
+  using conformance::windows_product;
+  for (const bool windows_are_a : {false, true}) {
+    const std::vector<conformance::WindowsCase> cases{
+        {.groups = 2, .channels = 5, .stride = {2, 1}, .dilation = {1, 2}},
+        {.images = 5, .extents = {5, 6}, .images_are_batch = false},
+        {.filters = 17, .images_are_batch = false, .sums_positions = true},
+        {.channels = 16, .channels_last = true},
+        {.channels = 2,
+         .extents = {4, 5, 7},
+         .kernel = {2, 3, 2},
+         .stride = {1, 1, 1},
+         .dilation = {1, 1, 1},
+         .is_mirrored = true}};
+    for (conformance::WindowsCase c : cases) {
+      c.dtype = c.groups > 1 ? DType::f16 : DType::bf16;
+      c.windows_are_a = windows_are_a;
+      check(windows_product(c));
+      check(windows_product(c), {.off_by_an_element = true});
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-"""What this machine's processor has, as torch says, and what the one has that graphs are built for."""
+"""What this machine's processor has, as torch says, and what the one has that graphs are built for, if it is a processor."""
 
 from __future__ import annotations
 
@@ -28,9 +28,15 @@ def builds_for_amx() -> bool:
     return "amx" in name.split("-") if name else has("amx_tile")
 
 
+def builds_for_a_device() -> bool:
+    """Whether the target that is named is no processor's."""
+    name = _elsewhere.get()
+    return bool(name) and not name.startswith("x86-64")
+
+
 @functools.cache
 def _capabilities() -> dict:
     return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
 
 
-__all__ = ["builds_for_amx", "has", "of_target"]
+__all__ = ["builds_for_a_device", "builds_for_amx", "has", "of_target"]

@@ -8,6 +8,7 @@ from torch import fx
 from ... import _session
 from .. import processor
 from ..builder import Builder, meta_of, type_of
+from ..place import Place
 from ..text import FLOATING, Value
 from .table import Family, number, require, result_type
 
@@ -28,17 +29,21 @@ def attributes_of(node: fx.Node, first: int) -> tuple[dict, bool]:
     return attributes, bool(transposed)
 
 
-def is_torchs(dtype: torch.dtype) -> bool:
-    """Whether `convolution: auto` leaves those of the dtype to torch: oneDNN's of halves use AMX where there is any. Where they
-    were timed without it (docs/performance.md), Kiln's take less time."""
-    return dtype in (torch.bfloat16, torch.float16) and processor.builds_for_amx()
+def why_torchs(tensor: torch.Tensor) -> str | None:
+    """Why `convolution: auto` leaves those of the tensor to torch, if it does: oneDNN's of halves use AMX where there is any, and where
+    they were timed without it (docs/performance.md), Kiln's take less time; on a device Kiln's were never timed."""
+    if Place(tensor.device).name or processor.builds_for_a_device():
+        return "a convolution on a device, where nobody has timed Kiln's: `convolution: kiln` takes them"
+    if tensor.dtype in (torch.bfloat16, torch.float16) and processor.builds_for_amx():
+        return "a convolution of halves where the processor has AMX: torch's use it"
+    return None
 
 
 def check(tensor: torch.Tensor, weight: torch.Tensor, attributes: dict) -> None:
     chosen = _session.session().convolution
     require(chosen != "torch", "a convolution: the configuration leaves them to torch")
-    require(chosen == "kiln" or not is_torchs(tensor.dtype), "a convolution of halves where the processor has AMX: torch's use it")
-    require(tensor.device.type == "cpu", "a convolution on another device than the CPU: its kernels are the CPU's")
+    why = None if chosen == "kiln" else why_torchs(tensor)
+    require(why is None, why or "")
     require(all(p >= 0 for p in attributes["padding"]), "a negative padding")
     require(all(type(e) is int for e in weight.shape[2:]), "a convolution with a kernel of symbolic extents")
 
