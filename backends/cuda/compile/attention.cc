@@ -264,7 +264,8 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTar
   const AttentionProblem problem = attention_problem_of(spec);
   std::vector<Schedule> schedules;
   for (const auto& schedule : ranked_schedules(problem, target, machine)) schedules.push_back(to_schedule(schedule));
-  return cudnn_for(problem, target) == nullptr ? schedules : behind_the_best(std::move(schedules), cudnn_schedules());
+  return cudnn_for(problem, target) == nullptr ? schedules
+                                               : behind_the_best(std::move(schedules), cudnn_attention_schedules());
 }
 
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

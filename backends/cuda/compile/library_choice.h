@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -45,6 +46,12 @@ inline std::vector<Schedule> behind_the_best(std::vector<Schedule> ours, std::ve
   const auto second = ours.begin() + (ours.empty() ? 0 : 1);
   ours.insert(second, std::make_move_iterator(theirs.begin()), std::make_move_iterator(theirs.end()));
   return ours;
+}
+
+/// `theirs`, and all of `ours` behind: where the library's way is the usual one, and ours takes whatever is asked.
+inline std::vector<Schedule> before_ours(std::vector<Schedule> theirs, std::vector<Schedule> ours) {
+  theirs.insert(theirs.end(), std::make_move_iterator(ours.begin()), std::make_move_iterator(ours.end()));
+  return theirs;
 }
 
 }  // namespace kiln::cuda
