@@ -271,7 +271,9 @@ std::vector<Schedule> attention_candidates(const KernelSpec& spec, const CudaTar
   std::vector<Schedule> schedules;
   std::ranges::transform(ranked, std::back_inserter(schedules), to_schedule);
   if (ranked.empty() || cudnn_for(problem, target) == nullptr) return schedules;
-  return ranked_together(std::move(schedules), cudnn_schedules(), are_plans_faster(problem, ranked.front()));
+  auto plans = cudnn_attention_schedules();
+  return are_plans_faster(problem, ranked.front()) ? before_ours(std::move(plans), std::move(schedules))
+                                                   : behind_the_best(std::move(schedules), std::move(plans));
 }
 
 Expected<LaunchSource> attention_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

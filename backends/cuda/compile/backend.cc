@@ -9,6 +9,7 @@
 #include "backends/cuda/compile/attention.h"
 #include "backends/cuda/compile/cublaslt_gemm.h"
 #include "backends/cuda/compile/cudnn_attention.h"
+#include "backends/cuda/compile/cudnn_convolution.h"
 #include "backends/cuda/compile/gemm.h"
 #include "backends/cuda/compile/loops.h"
 #include "backends/cuda/compile/texts.h"
@@ -48,6 +49,15 @@ bool is_attention(const KernelSpec& spec) {
          std::holds_alternative<AttentionBackwardSpec>(spec.kernel);
 }
 
+/// cuDNN, where it computes the spec. Else null.
+const Cudnn* cudnn_of(const KernelSpec& spec, const CudaTarget& target) {
+  return is_attention(spec) ? cudnn_for(attention_problem_of(spec), target) : cudnn_for(spec, target);
+}
+
+Expected<CudnnPlan> plan_of(const KernelSpec& spec, const CudnnChoice& choice, const CudaTarget& target) {
+  return is_attention(spec) ? cudnn_plan(attention_problem_of(spec), choice, target) : cudnn_plan(spec, choice, target);
+}
+
 const KernelKind& kind_of(const KernelSpec& spec) { return k_kinds[spec.kernel.index()]; }
 
 Expected<const CudaTarget*> resolve(const Target& target) {
@@ -75,7 +85,7 @@ std::string CudaCompileBackend::toolchain_of(const KernelSpec& spec, const Targe
   const CudaTarget* cuda = target.backend == name() ? find_cuda_target(target.name) : nullptr;
   if (cuda == nullptr) return toolchain();
   if (const Cublaslt* cublaslt = cublaslt_for(spec)) return fmt::format("{}, {}", toolchain(), cublaslt->identity());
-  const Cudnn* cudnn = is_attention(spec) ? cudnn_for(attention_problem_of(spec), *cuda) : nullptr;
+  const Cudnn* cudnn = cudnn_of(spec, *cuda);
   return cudnn == nullptr ? toolchain() : fmt::format("{}, {}", toolchain(), cudnn->identity());
 }
 
@@ -115,7 +125,7 @@ Expected<Image> CudaCompileBackend::compile(const KernelSpec& spec, const Schedu
   std::vector<std::string> plan_texts;
   if (const auto choice = choice_of<CudnnChoice>(schedule.bytes)) {
     KILN_ASSIGN_OR_RETURN(const CudaTarget* cuda, resolve(target));
-    KILN_ASSIGN_OR_RETURN(CudnnPlan plan, cudnn_plan(attention_problem_of(spec), *choice, *cuda));
+    KILN_ASSIGN_OR_RETURN(CudnnPlan plan, plan_of(spec, *choice, *cuda));
     record.plans.push_back(std::move(plan.record));
     plan_texts.push_back(std::move(plan.text));
   }

@@ -1,30 +1,16 @@
 #include "backends/cuda/compile/cudnn_attention.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
 #include <limits>
-
-#include "backends/cuda/compile/cudnn_graph.h"
-#include "backends/cuda/compile/null_driver.h"
-#include "backends/cuda/compile/nvrtc.h"
-#include "backends/cuda/compile/texts.h"
-#include "backends/cuda/cudnn/plan.h"
-#include "base/limits.h"
+#include <utility>
 
 namespace kiln::cuda {
 namespace {
 
 constexpr uint32_t k_most_choices = 2;
-constexpr size_t k_most_proposals = 16;
-constexpr size_t k_most_notes = 16;
 constexpr int64_t k_most_planned_depth = 256;
 constexpr uint64_t k_piece_bytes = 16;
-constexpr int k_heuristic_a = 3;            // CUDNN_HEUR_MODE_A
-constexpr int k_note_nondeterministic = 4;  // CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC
-
-/// The usual device of a target; empty where none is described.
-std::string_view device_text(const CudaTarget& target) { return target.name == "sm_90a" ? cudnn_sm_90a_text : ""; }
 
 /// Whether every row is whole pieces of 16 bytes, wherever it begins.
 bool has_pieces(const KernelSpec& spec, const Access& access, DType dtype, const std::vector<int64_t>& extents) {
@@ -71,24 +57,14 @@ bool says(const AttentionProblem& problem) {
          has_layout(problem);
 }
 
-/// Attention as a graph, and what its tensors are at a launch. The ops, and the order in which they come, are the pattern
-/// that cuDNN's engines know (its developer guide, "Fused attention").
+/// Attention as a graph. The ops, and the order in which they come, are the pattern that cuDNN's engines know (its developer
+/// guide, "Fused attention").
 class AttentionGraph {
  public:
-  AttentionGraph(const Cudnn& cudnn, const AttentionProblem& problem)
-      : m_problem(problem), m_attention(*problem.forward), m_graph(cudnn) {}
+  AttentionGraph(CudnnPlanner& planner, const AttentionProblem& problem)
+      : m_problem(problem), m_attention(*problem.forward), m_planner(planner), m_graph(planner.graph()) {}
 
-  Expected<CudnnObject> write() {
-    if (m_problem.backward == nullptr) {
-      write_forward();
-    } else {
-      write_backward();
-    }
-    return m_graph.finalise();
-  }
-  const std::vector<PlanTensor>& tensors() const { return m_tensors; }
-  /// Of tensors; what the plan itself needs comes before.
-  uint64_t workspace_bytes() const { return m_workspace_bytes; }
+  void write() { m_problem.backward == nullptr ? write_forward() : write_backward(); }
 
  private:
   void write_forward() {
@@ -112,8 +88,8 @@ class AttentionGraph {
     const CudnnTensor out = queries(a.out, a.value_dim), grad_out = queries(b.grad_out, a.value_dim);
 
     const CudnnTensor parts = m_graph.pointwise(CudnnMode::mul, grad_out, out);
-    const CudnnTensor delta = workspace({a.batch, a.heads, a.q_len, 1});
-    m_graph.pointwise(CudnnMode::mul, m_graph.reduced(CudnnSum::sum, parts), number(1), delta);
+    const CudnnTensor delta = m_planner.workspace({a.batch, a.heads, a.q_len, 1});
+    m_graph.pointwise(CudnnMode::mul, m_graph.reduced(CudnnSum::sum, parts), m_planner.number(1), delta);
 
     const CudnnTensor scores = scaled(m_graph.product(q, k, DType::f32));
     const CudnnTensor shifted = masked(m_graph.pointwise(CudnnMode::sub, scores, statistics()));
@@ -133,13 +109,13 @@ class AttentionGraph {
   }
 
   CudnnTensor scaled(const CudnnTensor& x) {
-    if (!m_scale.object) m_scale = number(static_cast<float>(m_attention.scale));
+    if (!m_scale.object) m_scale = m_planner.number(static_cast<float>(m_attention.scale));
     return m_graph.pointwise(CudnnMode::mul, x, m_scale);
   }
 
   CudnnTensor masked(const CudnnTensor& x) {
     if (!m_attention.causal) return x;
-    return m_graph.where_not_below(x, number(std::numeric_limits<float>::lowest()), 2, 3);
+    return m_graph.where_not_below(x, m_planner.number(std::numeric_limits<float>::lowest()), 2, 3);
   }
 
   CudnnTensor queries(const Access& access, int64_t width) {
@@ -163,114 +139,30 @@ class AttentionGraph {
   }
 
   CudnnTensor memory(const Access& access, DType dtype, std::vector<int64_t> extents, std::vector<int64_t> strides) {
-    const int64_t name = add({.place = PlanTensor::Place::buffer,
-                              .buffer = access.buffer,
-                              .offset_bytes = static_cast<uint64_t>(access.offset) * size_of(dtype)});
-    return m_graph.memory(name, dtype, std::move(extents), std::move(strides));
-  }
-  CudnnTensor workspace(const std::vector<int64_t>& extents) {
-    const int64_t name = add({.place = PlanTensor::Place::workspace, .offset_bytes = m_workspace_bytes});
-    int64_t elements = 1;
-    for (const int64_t extent : extents) elements *= extent;
-    m_workspace_bytes += (static_cast<uint64_t>(elements) * sizeof(float) + 255) / 256 * 256;
-    return m_graph.memory(name, DType::f32, extents, {extents[1] * extents[2], extents[2], 1, 1});
-  }
-  CudnnTensor number(float value) {
-    return m_graph.constant(add({.place = PlanTensor::Place::number, .value = value}));
-  }
-
-  int64_t add(PlanTensor tensor) {
-    tensor.number = static_cast<int64_t>(m_tensors.size()) + 1;
-    m_tensors.push_back(tensor);
-    return tensor.number;
+    return m_planner.memory(access.buffer, access.offset, dtype, std::move(extents), std::move(strides));
   }
 
   const AttentionProblem& m_problem;
   const AttentionSpec& m_attention;
-  CudnnGraph m_graph;
+  CudnnPlanner& m_planner;
+  CudnnGraph& m_graph;
   CudnnTensor m_scale;
-  std::vector<PlanTensor> m_tensors;
-  uint64_t m_workspace_bytes = 0;
 };
-
-/// An engine with its choices, as cuDNN proposes it.
-struct Proposal {
-  CudnnObject choice;
-  int64_t engine = 0;
-};
-
-/// Best first; none whose bits change from launch to launch.
-Expected<std::vector<Proposal>> proposals(const Cudnn& cudnn, const CudnnObject& graph, const CudnnObject& device) {
-  CudnnObject heuristic(cudnn, CudnnKind::heuristic);
-  heuristic.set(CudnnAttribute::heuristic_graph, CudnnValue::descriptor, graph.get());
-  heuristic.set(CudnnAttribute::heuristic_mode, CudnnValue::heuristic_mode, k_heuristic_a);
-  heuristic.set(CudnnAttribute::heuristic_device, CudnnValue::descriptor, device.get());
-  KILN_RETURN_IF_ERROR(heuristic.finalise("what is proposed"));
-  std::vector<CudnnObject> choices;
-  for (size_t i = 0; i < k_most_proposals; ++i) choices.emplace_back(cudnn, CudnnKind::engine_choice);
-  KILN_ASSIGN_OR_RETURN(const size_t count, heuristic.read_into(CudnnAttribute::heuristic_results, choices));
-  choices.erase(choices.begin() + static_cast<long>(count), choices.end());
-  std::vector<Proposal> result;
-  for (CudnnObject& choice : choices) {
-    std::vector<CudnnObject> engine;
-    engine.emplace_back(cudnn, CudnnKind::engine);
-    KILN_RETURN_IF_ERROR(choice.read_into(CudnnAttribute::choice_engine, engine).status());
-    KILN_ASSIGN_OR_RETURN(const int64_t index, engine.front().number(CudnnAttribute::engine_index));
-    const std::vector<int> notes =
-        engine.front().numbers(CudnnAttribute::engine_numerical_notes, CudnnValue::numerical_note, k_most_notes);
-    if (std::ranges::find(notes, k_note_nondeterministic) == notes.end()) result.push_back({std::move(choice), index});
-  }
-  return result;
-}
-
-Expected<CudnnObject> finished_plan(const Cudnn& cudnn, const CudnnObject& choice, const CudnnObject& device) {
-  CudnnObject plan(cudnn, CudnnKind::plan);
-  plan.set(CudnnAttribute::plan_choice, CudnnValue::descriptor, choice.get());
-  plan.set(CudnnAttribute::plan_device, CudnnValue::descriptor, device.get());
-  KILN_RETURN_IF_ERROR(plan.finalise("a plan"));
-  return plan;
-}
 
 }  // namespace
 
 const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target) {
-  if (device_text(target).empty() || !says(problem)) return nullptr;
-  const Expected<Cudnn>& cudnn = Cudnn::of_process();
-  return cudnn.ok() ? &*cudnn : nullptr;
+  return says(problem) ? cudnn_on(target) : nullptr;
 }
 
-std::vector<Schedule> cudnn_schedules() { return schedules_of_choices<CudnnChoice>(k_most_choices); }
+std::vector<Schedule> cudnn_attention_schedules() { return schedules_of_choices<CudnnChoice>(k_most_choices); }
 
 Expected<CudnnPlan> cudnn_plan(const AttentionProblem& problem, const CudnnChoice& choice, const CudaTarget& target) {
   const Cudnn* cudnn = cudnn_for(problem, target);
   if (cudnn == nullptr) return error(StatusCode::failed_precondition, "cudnn: not here, or not for such attention");
-  // It looks for the compiler by its bare name.
-  KILN_RETURN_IF_ERROR(Nvrtc::of_process().status());
-  KILN_RETURN_IF_ERROR(ensure_driver());
-  KILN_ASSIGN_OR_RETURN(const CudnnObject device, described_device(*cudnn, device_text(target)));
-  AttentionGraph writer(*cudnn, problem);
-  KILN_ASSIGN_OR_RETURN(const CudnnObject graph, writer.write());
-  KILN_ASSIGN_OR_RETURN(const std::vector<Proposal> proposed, proposals(*cudnn, graph, device));
-  if (choice.place >= proposed.size()) {
-    return error(StatusCode::unimplemented, "cudnn: {} plans are proposed, none at place {}", proposed.size(),
-                 choice.place + 1);
-  }
-  KILN_ASSIGN_OR_RETURN(const CudnnObject plan, finished_plan(*cudnn, proposed[choice.place].choice, device));
-  KILN_ASSIGN_OR_RETURN(const int64_t own_bytes, plan.number(CudnnAttribute::plan_workspace_bytes));
-  CudnnPlan result{.engine = proposed[choice.place].engine};
-  KILN_ASSIGN_OR_RETURN(result.text, plan.text(CudnnAttribute::plan_text));
-  const uint64_t tensors_begin = (static_cast<uint64_t>(own_bytes) + 255) / 256 * 256;
-  result.record = {.version = cudnn->version(),
-                   .workspace_bytes = tensors_begin + writer.workspace_bytes(),
-                   .tensors = writer.tensors()};
-  for (PlanTensor& tensor : result.record.tensors) {
-    if (tensor.place == PlanTensor::Place::workspace) tensor.offset_bytes += tensors_begin;
-  }
-  if (result.record.workspace_bytes > limits::k_launch_workspace_bytes) {
-    return error(StatusCode::resource_exhausted, "cudnn: a workspace of {} bytes, the limit is {}",
-                 result.record.workspace_bytes, limits::k_launch_workspace_bytes);
-  }
-  return result;
+  CudnnPlanner planner(*cudnn, target);
+  AttentionGraph(planner, problem).write();
+  return planner.plan(choice, std::array{CudnnNote::nondeterministic});
 }
 
 }  // namespace kiln::cuda

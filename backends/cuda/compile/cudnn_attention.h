@@ -1,35 +1,19 @@
 #pragma once
 
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "backends/cuda/compile/attention_schedule.h"
-#include "backends/cuda/compile/library_choice.h"
-#include "backends/cuda/cudnn/library.h"
-#include "backends/cuda/launch_record.h"
+#include "backends/cuda/compile/cudnn_planner.h"
 
 /// Attention by cuDNN, beside the kernels of attention_schedule.h: the same specs, as far as its graphs say exactly them.
 namespace kiln::cuda {
-
-/// One of the plans that cuDNN proposes, by its place in their order.
-struct CudnnChoice : LibraryChoice {
-  static constexpr std::string_view k_implementation = "cudnn";
-};
-
-/// A plan, and what stands in the image for it.
-struct CudnnPlan {
-  PlanRecord record;  // without the place of its text
-  std::string text;
-  int64_t engine = 0;
-};
 
 /// cuDNN, where this host has it and its graphs express the problem on the target: halves, depths that 8 divides, rows in
 /// whole pieces of 16 bytes, no score expression, no mask or that of keys which come later than their query. Else null.
 const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target);
 
 /// What it proposes for such a problem, best first; named before any is made.
-std::vector<Schedule> cudnn_schedules();
+std::vector<Schedule> cudnn_attention_schedules();
 
 /// Made for the target's usual device, described and not asked; no device need be there. The engines proposed give equal bits
 /// for equal inputs.

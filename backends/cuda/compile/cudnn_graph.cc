@@ -1,11 +1,15 @@
 #include "backends/cuda/compile/cudnn_graph.h"
 
 #include <span>
+#include <utility>
 
 namespace kiln::cuda {
 namespace {
 
 constexpr int64_t k_tensor_alignment_bytes = 16;
+
+/// cudnnConvolutionMode_t.
+enum class CudnnConvolutionMode : int { convolution = 0, cross_correlation = 1 };
 
 /// cudnnDataType_t.
 enum class CudnnType : int { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };
@@ -88,6 +92,53 @@ void CudnnGraph::product(const CudnnTensor& a, const CudnnTensor& b, const Cudnn
   operation.set(CudnnAttribute::matmul_operation_c, CudnnValue::descriptor, to.object);
   operation.set(CudnnAttribute::matmul_operation_config, CudnnValue::descriptor, kept);
   m_operations.push_back(keep(std::move(operation), "a product"));
+}
+
+CudnnDescriptor CudnnGraph::kept(const CudnnWindows& windows) {
+  const std::vector<int64_t> none(windows.strides.size(), 0);
+  CudnnObject config(m_cudnn, CudnnKind::convolution);
+  config.set(CudnnAttribute::convolution_type, CudnnValue::data_type, CudnnType::f32);
+  config.set(CudnnAttribute::convolution_mode, CudnnValue::convolution_mode,
+             windows.is_mirrored ? CudnnConvolutionMode::convolution : CudnnConvolutionMode::cross_correlation);
+  config.set(CudnnAttribute::convolution_dims, CudnnValue::int64, static_cast<int64_t>(none.size()));
+  for (const auto& [attribute, numbers] : {std::pair(CudnnAttribute::convolution_strides, &windows.strides),
+                                           std::pair(CudnnAttribute::convolution_dilations, &windows.dilations),
+                                           std::pair(CudnnAttribute::convolution_paddings_before, &none),
+                                           std::pair(CudnnAttribute::convolution_paddings_behind, &none)}) {
+    config.set(attribute, CudnnValue::int64, std::span<const int64_t>(*numbers));
+  }
+  return keep(std::move(config), "a convolution's windows");
+}
+
+void CudnnGraph::convolution(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& filters,
+                             const CudnnTensor& to) {
+  CudnnObject operation(m_cudnn, CudnnKind::convolution_operation);
+  operation.set(CudnnAttribute::convolution_operation_alpha, CudnnValue::f32, 1.0F);
+  operation.set(CudnnAttribute::convolution_operation_beta, CudnnValue::f32, 0.0F);
+  operation.set(CudnnAttribute::convolution_operation_config, CudnnValue::descriptor, kept(windows));
+  operation.set(CudnnAttribute::convolution_operation_filters, CudnnValue::descriptor, filters.object);
+  operation.set(CudnnAttribute::convolution_operation_image, CudnnValue::descriptor, image.object);
+  operation.set(CudnnAttribute::convolution_operation_output, CudnnValue::descriptor, to.object);
+  m_operations.push_back(keep(std::move(operation), "a convolution"));
+}
+
+CudnnTensor CudnnGraph::convolution_like(const CudnnWindows& windows, const CudnnTensor& image,
+                                         const CudnnTensor& filters, const CudnnTensor& like) {
+  CudnnTensor to = tensor(m_next_number++, DType::f32, like.extents, like.strides, true, false);
+  convolution(windows, image, filters, to);
+  return to;
+}
+
+void CudnnGraph::filter_gradient(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& output,
+                                 const CudnnTensor& to) {
+  CudnnObject operation(m_cudnn, CudnnKind::filter_gradient_operation);
+  operation.set(CudnnAttribute::filter_gradient_operation_alpha, CudnnValue::f32, 1.0F);
+  operation.set(CudnnAttribute::filter_gradient_operation_beta, CudnnValue::f32, 0.0F);
+  operation.set(CudnnAttribute::filter_gradient_operation_config, CudnnValue::descriptor, kept(windows));
+  operation.set(CudnnAttribute::filter_gradient_operation_filters, CudnnValue::descriptor, to.object);
+  operation.set(CudnnAttribute::filter_gradient_operation_image, CudnnValue::descriptor, image.object);
+  operation.set(CudnnAttribute::filter_gradient_operation_output, CudnnValue::descriptor, output.object);
+  m_operations.push_back(keep(std::move(operation), "a gradient of filters"));
 }
 
 void CudnnGraph::operate(CudnnMode mode, DType type, int64_t axis, const CudnnTensor& x, const CudnnTensor* b,

@@ -23,6 +23,13 @@ enum class CudnnMode : int {
   select = 601,  // x where t holds, else b
 };
 
+/// How windows lie in an image, along each of its dims: how far one is from the next, and its elements from each other. Mirrored,
+/// the last element of a kernel meets the first one of a window.
+struct CudnnWindows {
+  std::vector<int64_t> strides, dilations;
+  bool is_mirrored = false;
+};
+
 /// cudnnReduceTensorOp_t.
 enum class CudnnSum : int { sum = 0, maximum = 3 };
 
@@ -47,6 +54,15 @@ class CudnnGraph {
 
   CudnnTensor product(const CudnnTensor& a, const CudnnTensor& b, DType dtype);
   void product(const CudnnTensor& a, const CudnnTensor& b, const CudnnTensor& to);
+  /// Of images without padding, [images, channels, …]; `filters`: [filters, channels of a group, …].
+  void convolution(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& filters,
+                   const CudnnTensor& to);
+  /// In f32, laid out as `like` is.
+  CudnnTensor convolution_like(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& filters,
+                               const CudnnTensor& like);
+  /// The gradient of such filters out of that of the result.
+  void filter_gradient(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& output,
+                       const CudnnTensor& to);
   /// Of f32; `b` may be broadcast.
   CudnnTensor pointwise(CudnnMode mode, const CudnnTensor& a, const CudnnTensor& b, DType dtype = DType::f32);
   CudnnTensor pointwise(CudnnMode mode, const CudnnTensor& a);
@@ -65,6 +81,7 @@ class CudnnGraph {
  private:
   CudnnTensor tensor(int64_t number, DType dtype, std::vector<int64_t> extents, std::vector<int64_t> strides,
                      bool is_virtual, bool is_by_value);
+  CudnnDescriptor kept(const CudnnWindows& windows);
   CudnnTensor between(DType dtype, std::vector<int64_t> extents);
   void operate(CudnnMode mode, DType type, int64_t axis, const CudnnTensor& x, const CudnnTensor* b,
                const CudnnTensor* t, const CudnnTensor& y);

@@ -7,6 +7,7 @@
 
 #include "backends/cuda/compile/body_source.h"
 #include "backends/cuda/compile/cublaslt_gemm.h"
+#include "backends/cuda/compile/cudnn_convolution.h"
 #include "backends/cuda/compile/gemm_packing.h"
 #include "backends/cuda/compile/gemm_problem.h"
 #include "backends/cuda/compile/gemm_schedule.h"
@@ -271,7 +272,8 @@ Expected<LaunchSource> packed_source(const GemmProblem& problem, const GemmSched
 /// Of a library's choice, that of the kernels beside it.
 Expected<GemmSchedule> kernel_schedule_of(const Schedule& schedule, const GemmProblem& problem,
                                           const CudaTarget& target) {
-  if (!choice_of<CublasltChoice>(schedule.bytes)) return gemm_schedule_of(schedule.bytes, problem, target);
+  if (!choice_of<CublasltChoice>(schedule.bytes) && !choice_of<CudnnChoice>(schedule.bytes))
+    return gemm_schedule_of(schedule.bytes, problem, target);
   return ranked_schedules(problem, target, default_machine(target)).front();
 }
 
@@ -294,8 +296,8 @@ std::vector<Schedule> gemm_candidates(const KernelSpec& spec, const CudaTarget& 
   for (const auto& schedule : ranked_schedules(problem_of(spec), target, machine)) {
     schedules.push_back(to_schedule(schedule));
   }
-  if (cublaslt_for(spec) == nullptr) return schedules;
-  return ranked_together(std::move(schedules), cublaslt_schedules(), false);
+  if (cudnn_for(spec, target) != nullptr) return before_ours(cudnn_convolution_schedules(), std::move(schedules));
+  return cublaslt_for(spec) == nullptr ? schedules : behind_the_best(std::move(schedules), cublaslt_schedules());
 }
 
 Expected<LaunchSource> gemm_source(const KernelSpec& spec, const Schedule& schedule, const CudaTarget& target) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -40,14 +41,18 @@ std::optional<Choice> choice_of(std::span<const uint8_t> bytes) {
   return choice.ok() ? std::optional(*choice) : std::nullopt;
 }
 
-/// Both in the order in which they are tried: `theirs` behind the best of `ours`, or ahead of all of them where they have been
-/// seen to be faster.
-inline std::vector<Schedule> ranked_together(std::vector<Schedule> ours, std::vector<Schedule> theirs,
-                                             bool are_theirs_faster) {
-  const bool has_best = !are_theirs_faster && !ours.empty();
-  ours.insert(ours.begin() + (has_best ? 1 : 0), std::make_move_iterator(theirs.begin()),
-              std::make_move_iterator(theirs.end()));
+/// `ours`, and `theirs` behind the best of them.
+inline std::vector<Schedule> behind_the_best(std::vector<Schedule> ours, std::vector<Schedule> theirs) {
+  const auto second = ours.begin() + (ours.empty() ? 0 : 1);
+  ours.insert(second, std::make_move_iterator(theirs.begin()), std::make_move_iterator(theirs.end()));
   return ours;
+}
+
+/// `theirs`, and all of `ours` behind: where the library was seen to be faster, or its way is the usual one and ours takes
+/// whatever is asked.
+inline std::vector<Schedule> before_ours(std::vector<Schedule> theirs, std::vector<Schedule> ours) {
+  theirs.insert(theirs.end(), std::make_move_iterator(ours.begin()), std::make_move_iterator(ours.end()));
+  return theirs;
 }
 
 }  // namespace kiln::cuda

@@ -3,13 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/compile/cudnn_attention.h"
-#include "backends/cuda/compile/texts.h"
-#include "backends/cuda/cudnn/plan.h"
 #include "tests/backends/cuda/chosen_loops.h"
+#include "tests/backends/cuda/cudnn_plans.h"
 #include "tests/conformance/attention_case.h"
 
 namespace kiln::cuda {
@@ -17,8 +15,6 @@ namespace {
 
 using conformance::AttentionBuilder;
 using conformance::AttentionCase;
-
-const CudaTarget& target() { return *find_cuda_target("sm_90a"); }
 
 AttentionCase square(int64_t batch, int64_t heads, int64_t kv_heads, int64_t length, int64_t depth, bool causal,
                      DType dtype = DType::bf16) {
@@ -54,32 +50,16 @@ std::vector<AttentionCase> shapes() {
   return list;
 }
 
-class CudnnPlans : public testing::Test {
+class CudnnPlans : public CudnnPlansTest {
  protected:
-  void SetUp() override {
-    if (!Cudnn::of_process().ok()) GTEST_SKIP() << Cudnn::of_process().status().to_string();
-    if (!Nvrtc::of_process().ok()) GTEST_SKIP() << Nvrtc::of_process().status().to_string();
-  }
-
   static void comes_back(const KernelSpec& spec, const std::string& name) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
     const AttentionProblem problem = attention_problem_of(spec);
-    const Cudnn* cudnn = cudnn_for(problem, target());
-    ASSERT_NE(cudnn, nullptr);
+    ASSERT_NE(cudnn_for(problem, target()), nullptr);
     const auto plan = cudnn_plan(problem, {}, target());
-    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    expect_read_again(plan);
     RecordProperty(name, std::to_string(plan->engine));
-    const auto device = described_device(*cudnn, cudnn_sm_90a_text);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    const auto read = load_plan(*cudnn, *device, plan->text);
-    ASSERT_TRUE(read.ok()) << read.status().to_string();
-    const auto again = read->text(CudnnAttribute::plan_text);
-    ASSERT_TRUE(again.ok()) << again.status().to_string();
-    EXPECT_EQ(*again, plan->text);
-    const auto workspace = read->number(CudnnAttribute::plan_workspace_bytes);
-    ASSERT_TRUE(workspace.ok());
-    EXPECT_LE(static_cast<uint64_t>(*workspace), plan->record.workspace_bytes);
   }
 };
 

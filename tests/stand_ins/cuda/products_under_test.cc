@@ -1,9 +1,10 @@
-// The CUDA backend with the stand-ins for its driver, its compiler and cuBLASLt. Of what a spec's candidates are, those by the
-// library are tried, and where it does not compute the spec the best kernel alone.
+// The CUDA backend with the stand-ins for its driver, its compiler, cuBLASLt and cuDNN. Of what a spec's candidates are, those by a
+// library are tried, and where none computes the spec the best kernel alone.
 #include <algorithm>
 
 #include "backends/cuda/compile/backend.h"
 #include "backends/cuda/compile/cublaslt_gemm.h"
+#include "backends/cuda/compile/cudnn_planner.h"
 #include "backends/cuda/runtime/runtime.h"
 #include "tests/conformance/backend_under_test.h"
 
@@ -21,7 +22,8 @@ class ProductsBackend final : public CompileBackend {
                                    const Machine& machine) const override {
     std::vector<Schedule> all = m_real.candidates(spec, target, machine);
     const auto is_other = [](const Schedule& schedule) {
-      return !cuda::choice_of<cuda::CublasltChoice>(schedule.bytes);
+      return !cuda::choice_of<cuda::CublasltChoice>(schedule.bytes) &&
+             !cuda::choice_of<cuda::CudnnChoice>(schedule.bytes);
     };
     // Three: the library proposes two.
     std::vector<Schedule> chosen = all;

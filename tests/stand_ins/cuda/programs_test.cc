@@ -30,6 +30,15 @@ constexpr const char* k_few_queries = R"(graph(%q: f32[1, 2, 2, 16], %k: f32[1, 
 }
 )";
 
+// With a padded image before it, and gradients of both operands.
+constexpr const char* k_convolution = R"(graph(%x: f32[2, 8, 18, 18], %w: f32[16, 8, 3, 3], %g: f32[2, 16, 18, 18]) {
+  %y = convolution(%x, %w) {stride = [1, 1], padding = [1, 1], dilation = [1, 1]}
+  %dx = convolution_backward_input(%g, %w) {stride = [1, 1], padding = [1, 1], dilation = [1, 1], extents = [18, 18]}
+  %dw = convolution_backward_weight(%g, %x) {stride = [1, 1], padding = [1, 1], dilation = [1, 1], kernel = [3, 3]}
+  return %y, %dx, %dw
+}
+)";
+
 constexpr const char* k_lookup = R"(graph(%table: f32[10, 33], %i: i64[7]) {
   %rows = index_select(%table, %i) {dim = 0}
   %y = sum(%rows) {dims = [1], keep_dims = false}
@@ -61,6 +70,19 @@ TEST_F(CudaPrograms, tensor_cores_multiply_halves) {
     SCOPED_TRACE(dtype);
     expect_built_then_mapped("cuda", parse(fmt::format(fmt::runtime(k_half_product), dtype).c_str()), eps);
   }
+}
+
+TEST_F(CudaPrograms, convolutions_are_plans_where_a_library_makes_them) {
+  set("KILN_LIBRARIES_PATH", STAND_IN_DRIVER ":" STAND_IN_COMPILER ":" STAND_IN_PLANS);
+  expect_built_then_mapped("cuda", parse(k_convolution), 1e-3);  // sums of 648 terms that cancel each other
+  const std::string file = m_directory / "codes";
+  ASSERT_EQ(std::system((KILN_CLI " ls --kind code --json > " + file).c_str()), 0);
+  const auto codes = nlohmann::json::parse(std::ifstream(file));
+  size_t plans = 0;
+  for (const auto& entry : codes.at("entries")) {
+    for (const auto& head : entry.at("heads")) plans += head.value("schedule", "") == "cudnn choice 1" ? 1 : 0;
+  }
+  EXPECT_EQ(plans, 3u);
 }
 
 TEST_F(CudaPrograms, candidates_race_on_the_device_and_the_next_process_maps_the_winner) {
