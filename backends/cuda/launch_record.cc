@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -13,7 +14,7 @@ namespace kiln::cuda {
 namespace {
 
 constexpr uint32_t k_magic = 0x6475636b;  // "kcud"
-constexpr uint32_t k_version = 4;         // bump with any change of the fields below
+constexpr uint32_t k_version = 5;         // bump with any change of the fields below
 constexpr size_t k_head_bytes = 12;
 constexpr uint64_t k_stored_alignment = 64;  // of cubins and plans
 constexpr uint64_t k_part_alignment = 128;
@@ -87,12 +88,18 @@ void visit_product(Visitor& visitor, Product& product) {
   visitor.field(product.workspace_bytes);
   visitor.field(product.batches);
   for (auto* matrix : {&product.left, &product.right, &product.result}) visit_matrix(visitor, *matrix);
+  visitor.field(product.factor);
+  visitor.list(product.addends, [&](auto& addend) {
+    visit_matrix(visitor, addend.matrix);
+    visitor.field(addend.factor);
+  });
   visitor.list(product.biases, [&](auto& bias) {
     visitor.field(bias.buffer);
     visitor.field(bias.offset_bytes);
     visitor.field(bias.batch_stride);
   });
   visitor.field(product.activation);
+  visitor.list(product.gelu_inputs, [&](auto& input) { visit_matrix(visitor, input); });
 }
 
 template <typename Visitor, typename Record>
@@ -193,14 +200,41 @@ bool is_matrix(const LaunchRecord& record, const MatrixRecord& matrix) {
          matrix.batch_stride >= 0;
 }
 
+bool is_like(const MatrixRecord& matrix, const MatrixRecord& result) {
+  return matrix.dtype == result.dtype && matrix.rows == result.rows && matrix.columns == result.columns &&
+         !matrix.is_transposed;
+}
+
+/// Whether what follows the product is something that the library computes.
+bool is_epilogue(const LaunchRecord& record, const ProductRecord& product) {
+  using Activation = ProductRecord::Activation;
+  const size_t terms = product.addends.size() + product.biases.size(), inputs = product.gelu_inputs.size();
+  for (const ProductRecord::Addend& addend : product.addends) {
+    if (!is_matrix(record, addend.matrix) || !is_like(addend.matrix, product.result) || !std::isfinite(addend.factor))
+      return false;
+  }
+  for (const ProductRecord::Bias& bias : product.biases) {
+    if (bias.buffer >= record.buffers || bias.batch_stride < 0) return false;
+  }
+  for (const MatrixRecord& input : product.gelu_inputs) {
+    if (!is_matrix(record, input) || !is_gelu_input(input, product.result)) return false;
+  }
+  if (!std::isfinite(product.factor) || product.addends.size() > 1 || product.biases.size() > 1) return false;
+  switch (product.activation) {
+    case Activation::none:
+      return inputs == 0;
+    case Activation::gelu:
+      return inputs <= 1;
+    case Activation::gelu_gradient:
+      return inputs == 1 && terms == 0;
+  }
+  return false;
+}
+
 bool is_product(const LaunchRecord& record, const ProductRecord& product) {
-  const auto is_bias = [&](const ProductRecord::Bias& bias) {
-    return bias.buffer < record.buffers && bias.batch_stride >= 0;
-  };
   return product.workspace_bytes <= limits::k_launch_workspace_bytes && product.batches > 0 &&
          product.batches <= INT32_MAX && is_matrix(record, product.left) && is_matrix(record, product.right) &&
-         is_matrix(record, product.result) && !product.result.is_transposed && product.biases.size() <= 1 &&
-         std::ranges::all_of(product.biases, is_bias) && product.activation <= ProductRecord::Activation::gelu;
+         is_matrix(record, product.result) && !product.result.is_transposed && is_epilogue(record, product);
 }
 
 size_t pointer_bytes(const LaunchRecord& record) {
@@ -212,6 +246,11 @@ bool takes(const KernelRecord& kernel, void* const* pointers) {
 }
 
 }  // namespace
+
+bool is_gelu_input(const MatrixRecord& matrix, const MatrixRecord& result) {
+  constexpr int64_t k_step = 8;
+  return is_like(matrix, result) && matrix.column_stride % k_step == 0 && matrix.batch_stride % k_step == 0;
+}
 
 uint64_t workspace_bytes(const LaunchRecord& record) {
   uint64_t bytes = 0;

@@ -94,25 +94,38 @@ struct MatrixRecord {
   bool operator==(const MatrixRecord&) const = default;
 };
 
-/// A product as cuBLASLt is asked for it: result = left * right, then the bias added to each column, then the activation. It
-/// takes addresses of buffers that are multiples of 16.
+/// A product as cuBLASLt is asked for it: result = activation(factor * left * right + its factor * the addend + the bias, which is
+/// added to each column). It takes addresses of buffers that are multiples of 16.
 struct ProductRecord {
-  enum class Activation : uint8_t { none = 0, gelu = 1 };  // gelu: its tanh form
-  struct Bias {                                            // an element for each row of the result, of its dtype
+  /// gelu: its tanh form. gelu_gradient: factor * left * right * the derivative of that at GELU's input; nothing is added.
+  enum class Activation : uint8_t { none = 0, gelu = 1, gelu_gradient = 2 };
+  struct Bias {  // an element for each row of the result, of its dtype
     uint32_t buffer = 0;
     uint64_t offset_bytes = 0;
     int64_t batch_stride = 0;  // elements
     bool operator==(const Bias&) const = default;
+  };
+  struct Addend {  // of the result's shape and dtype, perhaps the result before
+    MatrixRecord matrix;
+    double factor = 1;
+    bool operator==(const Addend&) const = default;
   };
   uint64_t version = 0;          // of the library that it was judged with: 131000
   uint32_t place = 0;            // of the algorithm among those that the library proposes on the device
   uint64_t workspace_bytes = 0;  // as much as the algorithm may take
   uint32_t batches = 1;
   MatrixRecord left, right, result;
-  std::vector<Bias> biases;  // at most one
+  double factor = 1;            // as f32, where sums are
+  std::vector<Addend> addends;  // at most one
+  std::vector<Bias> biases;     // at most one
   Activation activation = Activation::none;
+  /// What GELU is of (is_gelu_input): gelu may store it, and gelu_gradient reads it. At most one.
+  std::vector<MatrixRecord> gelu_inputs;
   bool operator==(const ProductRecord&) const = default;
 };
+
+/// Whether cuBLASLt takes the matrix as GELU's input where `result` is its result.
+bool is_gelu_input(const MatrixRecord& matrix, const MatrixRecord& result);
 
 /// Alternatives that compute the same: a call of a vendor's library where there is one, a plan or a product, and kernels, best
 /// first; the last one takes any address. Most are one kernel.

@@ -14,9 +14,10 @@ namespace kiln {
 /// members are what backends/schedule_bytes.h asks of choices, so a record keeps it as it keeps a schedule.
 struct FuseChoices {
   static constexpr std::string_view k_implementation = "fuse";
-  static constexpr uint32_t k_version = 2;
+  static constexpr uint32_t k_version = 3;
   static auto fields(auto& choices) {
-    return std::tie(choices.heavy_epilogues_apart, choices.widening_apart, choices.products_merged);
+    return std::tie(choices.heavy_epilogues_apart, choices.widening_apart, choices.products_merged,
+                    choices.heavy_factors_inside);
   }
 
   /// A product does not take along what costs more than a few cycles an element (is_expensive), nor what follows it.
@@ -25,6 +26,9 @@ struct FuseChoices {
   bool widening_apart = false;
   /// Products that share an operand are one (merge_products.h).
   bool products_merged = false;
+  /// A product computes what its elements meet, GELU's derivative for one, heavy as it may be, instead of reading what a kernel
+  /// made of it; unless something heavy in it is wanted elsewhere as well.
+  bool heavy_factors_inside = false;
   bool operator==(const FuseChoices&) const = default;
 };
 

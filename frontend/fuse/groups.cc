@@ -5,7 +5,7 @@
 /// after everything that uses it, so that its users' kernels are known:
 ///  - one user kernel: join it. That never makes a cycle, since the node's only way out leads into that kernel. A product
 ///    does not take in what is made of something heavy without it: that is stored once, where each heavy value would be,
-///    in a wider dtype perhaps.
+///    in a wider dtype perhaps. It does where that was chosen (FuseChoices::heavy_factors_inside).
 ///  - several user kernels and cheap: virtual, computed again in each; in more than a few only a cast to a wider dtype,
 ///    whose copy would take longer to read.
 ///  - several, and one of them can host it as one more stored value without waiting for another: join that.
@@ -37,7 +37,7 @@ namespace {
 constexpr uint32_t k_virtual_depth = 6;
 // How far to look for a dependency before assuming there is one.
 constexpr size_t k_search_nodes = 4096;
-// How far to look for heavy nodes that a value is made of.
+// How far to look for heavy nodes that values are made of.
 constexpr size_t k_beside_nodes = 64;
 
 bool is_scatter(const Node& node) {
@@ -244,13 +244,10 @@ Status Grouper::place_backwards() {
 /// A product reads what is narrower in memory faster than what it was widened to.
 bool Grouper::is_read_narrow(const Node& node) const { return !m_choices.widening_apart && is_widening(graph(), node); }
 
-bool Grouper::is_made_beside(NodeId id, GroupId product) const {
-  const Node& node = graph().node(id);
-  if (m_groups[product].kind != GroupKind::gemm || node.op->kind != OpKind::pointwise || is_widening(graph(), node))
-    return false;
-  std::set<NodeId> seen;
-  std::vector<NodeId> pending{id};
-  while (!pending.empty() && seen.size() < k_beside_nodes) {
+Grouper::Ingredients Grouper::ingredients_of(const std::vector<NodeId>& nodes, int64_t elements) const {
+  Ingredients found{{nodes.begin(), nodes.end()}, {}};
+  std::vector<NodeId> pending = nodes;
+  while (!pending.empty() && found.nodes.size() < k_beside_nodes) {
     const NodeId at = pending.back();
     pending.pop_back();
     for (const ValueId operand : graph().node(at).operands) {
@@ -258,14 +255,35 @@ bool Grouper::is_made_beside(NodeId id, GroupId product) const {
       const NodeId producer = graph().value(operand).producer;
       const OpDef& op = *graph().node(producer).op;
       const bool is_pointwise = op.kind == OpKind::pointwise;
-      if ((!is_pointwise && op.kind != OpKind::view) || !seen.insert(producer).second) continue;
+      if ((!is_pointwise && op.kind != OpKind::view) || !found.nodes.insert(producer).second) continue;
       const bool is_heavy = is_pointwise && is_expensive(op);
-      if (is_heavy && m_state.facts->elements[operand] == m_state.facts->elements[node.results[0]])
-        return !value_depends_on(node.results[0], product);
+      if (is_heavy && m_state.facts->elements[operand] == elements) found.heavy.push_back(operand);
       if (!is_heavy) pending.push_back(producer);
     }
   }
-  return false;
+  return found;
+}
+
+bool Grouper::is_made_beside(NodeId id, GroupId product) const {
+  const Node& node = graph().node(id);
+  if (m_groups[product].kind != GroupKind::gemm || node.op->kind != OpKind::pointwise || is_widening(graph(), node))
+    return false;
+  const int64_t elements = m_state.facts->elements[node.results[0]];
+  const std::vector<ValueId> heavy = ingredients_of({id}, elements).heavy;
+  if (heavy.empty() || value_depends_on(node.results[0], product)) return false;
+  if (!m_choices.heavy_factors_inside) return true;
+  std::vector<NodeId> kernel = m_groups[product].nodes;
+  kernel.push_back(id);
+  const std::set<NodeId> all = ingredients_of(kernel, elements).nodes;
+  const std::vector<NodeId> inside(all.begin(), all.end());
+  return std::ranges::any_of(heavy, [&](ValueId value) { return has_outside_use(value, inside); });
+}
+
+bool Grouper::is_welcome(NodeId id, GroupId user) const {
+  const OpDef& op = *graph().node(id).op;
+  const bool is_inside = m_choices.heavy_factors_inside && m_groups[user].kind == GroupKind::gemm;
+  const bool is_light = !is_expensive(op) || (is_inside && op.kind == OpKind::pointwise);
+  return m_groups[user].kind == GroupKind::loops || (is_light && !is_made_beside(id, user));
 }
 
 Status Grouper::place(NodeId id) {
@@ -287,8 +305,7 @@ Status Grouper::place(NodeId id) {
   const bool is_cheap = !is_expensive(*node.op);
   if (!in_memory && uses.groups.size() == 1) {
     const GroupId user = uses.groups.front();
-    const bool is_welcome = m_groups[user].kind == GroupKind::loops || (is_cheap && !is_made_beside(id, user));
-    if (is_welcome && try_join(id, user)) return {};
+    if (is_welcome(id, user) && try_join(id, user)) return {};
   }
   if (!in_memory && is_cheap && uses.groups.size() > 1) {
     uint32_t depth = 0;

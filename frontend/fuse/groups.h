@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "base/expected.h"
@@ -39,8 +40,16 @@ class Grouper {
   Status claim_epilogue(GroupId group);
   Status place_backwards();
   Status place(NodeId node);
+  /// Whether the node, whose only user the group is, may be computed there.
+  bool is_welcome(NodeId node, GroupId user) const;
+  struct Ingredients {
+    std::set<NodeId> nodes;
+    std::vector<ValueId> heavy;
+  };
+  /// What the nodes are made of without a kernel of its own, themselves included, down to the heavy values of as many elements.
+  Ingredients ingredients_of(const std::vector<NodeId>& nodes, int64_t elements) const;
   /// Whether the node waits for nothing of the product and is made, by cheap nodes, of a heavy value that has as many
-  /// elements and would need a buffer for the product to read.
+  /// elements and would need a buffer for the product to read. Where heavy factors are inside, only what others want needs one.
   bool is_made_beside(NodeId node, GroupId product) const;
   void merge_siblings();
   Status settle_all();

@@ -21,29 +21,48 @@ struct GemmCase {
   bool with_bias = false;                      // and an activation, in the epilogue
   std::optional<DType> stored = std::nullopt;  // another dtype than the operands'
   bool c_transposed = false;
-  bool b_is_shared = false;        // by all of the batch
-  int64_t padding = 0;             // elements between rows, or columns where those lie in one piece
-  bool with_columns_bias = false;  // an element for each column, of the result's dtype
-  bool with_gelu = false;          // in its tanh form
+  bool b_is_shared = false;         // by all of the batch
+  int64_t padding = 0;              // elements between rows, or columns where those lie in one piece
+  bool with_columns_bias = false;   // an element for each column, of the result's dtype
+  bool with_gelu = false;           // in its tanh form
+  double factor = 1;                // of the product
+  bool with_residual = false;       // a matrix like the result, which is added
+  bool with_gelu_input = false;     // stored beside its GELU, and rounded for both
+  bool with_gelu_gradient = false;  // times GELU's derivative at a matrix like the result
 };
 
-/// tanh(x + bias[n]), or, as linear layers have it, x or gelu(x), x with a bias of the result's dtype or without.
+/// tanh(x + bias[n]), or, as linear layers and their gradients have it, x, gelu(x) or x * gelu'(y), x with terms of the result's
+/// dtype or without.
 class GemmEpilogue {
  public:
   GemmEpilogue(KernelSpec& spec, Body& body, DType wide) : m_spec(spec), m_body(body), m_wide(wide) {}
 
   ExprId accumulator() { return add({ScalarOp::accumulator, m_wide}); }
   ExprId plus_bias(ExprId value, DType dtype, int64_t n, std::vector<int64_t> strides) {
-    m_body.accesses.push_back(access(static_cast<uint32_t>(m_spec.buffers.size()), std::move(strides)));
-    m_spec.buffers.push_back({dtype, n, BufferRole::input});
-    const ExprId bias = add(load(dtype, static_cast<uint32_t>(m_body.accesses.size() - 1)));
-    return binary(ScalarOp::add, value, cast(bias, m_wide));
+    return binary(ScalarOp::add, value, loaded(dtype, n, std::move(strides)));
+  }
+  ExprId plus(ExprId value, ExprId other) { return binary(ScalarOp::add, value, other); }
+  ExprId times(ExprId value, double factor) {
+    return factor == 1 ? value : binary(ScalarOp::mul, value, number(factor));
   }
   ExprId gelu(ExprId x) {
-    const ExprId cube = binary(ScalarOp::mul, binary(ScalarOp::mul, x, x), x);
-    const ExprId inner = binary(ScalarOp::add, x, binary(ScalarOp::mul, cube, number(0.044715)));
-    const ExprId bend = tanh(binary(ScalarOp::mul, inner, number(0.7978845608028654)));
-    return binary(ScalarOp::mul, binary(ScalarOp::mul, x, number(0.5)), binary(ScalarOp::add, bend, number(1)));
+    return binary(ScalarOp::mul, binary(ScalarOp::mul, x, number(0.5)), binary(ScalarOp::add, bend(x), number(1)));
+  }
+  ExprId times_gelu_slope(ExprId value, ExprId x) {
+    const ExprId t = bend(x), flat = binary(ScalarOp::sub, number(1), binary(ScalarOp::mul, t, t));
+    const ExprId inner = plus(number(1), binary(ScalarOp::mul, binary(ScalarOp::mul, x, x), number(3 * 0.044715)));
+    const ExprId steep = binary(ScalarOp::mul, binary(ScalarOp::mul, x, flat), times(inner, 0.7978845608028654));
+    return binary(ScalarOp::mul, value, times(plus(plus(t, number(1)), steep), 0.5));
+  }
+  /// An element of an input that has none yet.
+  ExprId loaded(DType dtype, int64_t elements, std::vector<int64_t> strides) {
+    const uint32_t slot = at_new_buffer({dtype, elements, BufferRole::input}, std::move(strides));
+    return cast(add(load(dtype, slot)), m_wide);
+  }
+  uint32_t at_new_buffer(const BufferSpec& buffer, std::vector<int64_t> strides) {
+    m_body.accesses.push_back(access(static_cast<uint32_t>(m_spec.buffers.size()), std::move(strides)));
+    m_spec.buffers.push_back(buffer);
+    return static_cast<uint32_t>(m_body.accesses.size() - 1);
   }
   ExprId tanh(ExprId x) { return add({ScalarOp::tanh, m_wide, {x, k_no_expr, k_no_expr}}); }
   ExprId cast(ExprId x, DType dtype) {
@@ -51,6 +70,11 @@ class GemmEpilogue {
   }
 
  private:
+  ExprId bend(ExprId x) {
+    const ExprId cube = binary(ScalarOp::mul, binary(ScalarOp::mul, x, x), x);
+    const ExprId inner = binary(ScalarOp::add, x, binary(ScalarOp::mul, cube, number(0.044715)));
+    return tanh(binary(ScalarOp::mul, inner, number(0.7978845608028654)));
+  }
   ExprId add(ScalarNode node) {
     m_body.exprs.push_back(node);
     return static_cast<ExprId>(m_body.exprs.size() - 1);
@@ -97,11 +121,20 @@ inline KernelSpec gemm(const GemmCase& c) {
   const DType wide = accumulator_of(c.dtype);
   kernel.epilogue.accesses = {matrix(2, c.m, c.n, c.c_transposed)};
   GemmEpilogue epilogue(spec, kernel.epilogue, wide);
-  ExprId value = epilogue.accumulator();
+  const std::vector<int64_t> places = kernel.epilogue.accesses[0].strides;
+  const int64_t results = spec.buffers[2].elements;
+  ExprId value = epilogue.times(epilogue.accumulator(), c.factor);
   if (c.with_bias) value = epilogue.tanh(epilogue.plus_bias(value, wide, c.n, strides(0, 0, 1)));
   if (c.with_columns_bias) value = epilogue.plus_bias(value, stored, c.n, strides(0, 0, 1));
-  if (c.with_gelu) value = epilogue.gelu(value);
-  kernel.stores = {{epilogue.cast(value, stored), 0, StoreMode::assign}};
+  if (c.with_residual) value = epilogue.plus(value, epilogue.loaded(stored, results, places));
+  if (c.with_gelu_input) {
+    const ExprId kept = epilogue.cast(value, stored);
+    value = epilogue.cast(kept, wide);
+    kernel.stores = {{kept, epilogue.at_new_buffer({stored, results, BufferRole::output}, places), StoreMode::assign}};
+  }
+  if (c.with_gelu || c.with_gelu_input) value = epilogue.gelu(value);
+  if (c.with_gelu_gradient) value = epilogue.times_gelu_slope(value, epilogue.loaded(stored, results, places));
+  kernel.stores.push_back({epilogue.cast(value, stored), 0, StoreMode::assign});
   spec.kernel = kernel;
   return spec;
 }

@@ -100,6 +100,25 @@ TEST_P(GemmDtype, a_bias_for_each_column_and_gelu) {
   check({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::bf16, .with_gelu = true});
   check({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::bf16, .stored = DType::f32, .with_columns_bias = true});
 }
+/// As steps of a training have them.
+TEST_P(GemmDtype, a_residual_and_gelu_with_what_its_gradient_needs_and_that) {
+  const std::pair<DType, bool> orders[] = {
+      {DType::bf16, false}, {DType::bf16, true}, {DType::f16, false}, {DType::f32, false}};
+  for (const auto& [dtype, transposed] : orders) {
+    SCOPED_TRACE(std::string(to_string(dtype)) + (transposed ? " t" : " n"));
+    const auto with = [&](auto change) {
+      GemmCase c{.m = 40, .n = 72, .k = 64, .dtype = dtype, .c_transposed = transposed};
+      change(c);
+      check(c);
+    };
+    with([](GemmCase& c) { c.with_residual = true, c.factor = 0.125; });
+    with([](GemmCase& c) { c.with_residual = true, c.with_columns_bias = true, c.padding = 4; });
+    with([](GemmCase& c) { c.with_gelu_input = true, c.batch = 2; });
+    with([](GemmCase& c) { c.with_gelu_input = true, c.with_columns_bias = true, c.b_transposed = true; });
+    with([](GemmCase& c) { c.with_gelu_gradient = true, c.padding = 8, c.factor = 0.5; });
+    if (HasFailure()) return;
+  }
+}
 TEST_P(GemmDtype, matrices_lie_in_rows_or_columns_with_gaps_and_are_shared) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const bool transposed : {false, true}) {

@@ -1,10 +1,8 @@
 #include "backends/cuda/compile/cublaslt_gemm.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 
+#include "backends/cuda/compile/epilogue_form.h"
 #include "backends/cuda/compile/gemm_problem.h"
 #include "backends/cuda/cublaslt/product.h"
 #include "frontend/kernel/affine.h"
@@ -63,118 +61,6 @@ const Access* access_of(const Body& body, ExprId value) {
   return is_plain(body.exprs[value]) ? &body.accesses[body.exprs[value].slot] : nullptr;
 }
 
-/// What follows a product, read from its end.
-class Epilogue {
- public:
-  explicit Epilogue(const KernelSpec& spec)
-      : m_spec(spec), m_gemm(std::get<GemmSpec>(spec.kernel)), m_body(m_gemm.epilogue) {}
-
-  /// Fills in what follows the record's product. `rows`, `columns`: the result's.
-  bool read(ProductRecord& record, const GemmDim& rows, const GemmDim& columns) const {
-    const bool is_narrow = record.result.dtype != accumulator_of(m_gemm.dtype);
-    ExprId value = m_gemm.stores.front().value;
-    if (is_narrow) {
-      if (m_body.exprs[value].op != ScalarOp::cast) return false;
-      value = m_body.exprs[value].operands[0];
-    }
-    if (const auto inside = gelu_of(value); inside && is_narrow) {
-      record.activation = ProductRecord::Activation::gelu;
-      value = *inside;
-    }
-    if (m_body.exprs[value].op == ScalarOp::add) {
-      const auto& terms = m_body.exprs[value].operands;
-      const size_t bias = is_accumulator(terms[0]) ? 1 : 0;
-      if (!read_bias(record, terms[bias], rows, columns)) return false;
-      value = terms[1 - bias];
-    }
-    return is_accumulator(value);
-  }
-
- private:
-  bool is_accumulator(ExprId id) const { return m_body.exprs[id].op == ScalarOp::accumulator; }
-
-  /// An element for each row, of the result's dtype.
-  bool read_bias(ProductRecord& record, ExprId id, const GemmDim& rows, const GemmDim& columns) const {
-    const bool is_cast = m_body.exprs[id].op == ScalarOp::cast;
-    const ScalarNode& load = m_body.exprs[is_cast ? m_body.exprs[id].operands[0] : id];
-    if (!is_plain(load)) return false;
-    const Access& access = m_body.accesses[load.slot];
-    const int64_t batch_stride = flat_batch_stride(access, m_gemm.batch);
-    const bool is_along = rows.extent == 1 || access.strides[rows.number] == 1;
-    const bool is_of_all = columns.extent == 1 || access.strides[columns.number] == 0;
-    if (!access.indirect.empty() || !is_along || !is_of_all || batch_stride < 0) return false;
-    if (m_spec.buffers[access.buffer].dtype != record.result.dtype) return false;
-    record.biases = {{.buffer = access.buffer,
-                      .offset_bytes = static_cast<uint64_t>(access.offset) * size_of(record.result.dtype),
-                      .batch_stride = batch_stride}};
-    return true;
-  }
-
-  /// A product of a number and expressions, which are ascending.
-  struct Factors {
-    double number = 1;
-    std::vector<ExprId> others;
-  };
-  Factors factors_of(ExprId id) const {
-    Factors result;
-    std::vector<ExprId> left = {id};
-    while (!left.empty()) {
-      const ExprId each = left.back();
-      left.pop_back();
-      const ScalarNode& node = m_body.exprs[each];
-      if (node.op == ScalarOp::mul && result.others.size() + left.size() < k_most_factors) {
-        left.insert(left.end(), {node.operands[0], node.operands[1]});
-      } else if (node.op == ScalarOp::constant) {
-        result.number *= node.immediate;
-      } else {
-        result.others.push_back(each);
-      }
-    }
-    std::ranges::sort(result.others);
-    return result;
-  }
-  static bool is_number(double got, double wanted) { return std::fabs(got - wanted) <= 1e-6 * wanted; }
-
-  /// The two terms of a sum, the one that `is_first` says first.
-  template <typename Is>
-  std::optional<std::pair<ExprId, ExprId>> sum_of(ExprId id, Is is_first) const {
-    const ScalarNode& node = m_body.exprs[id];
-    if (node.op != ScalarOp::add) return std::nullopt;
-    if (is_first(node.operands[0])) return std::pair(node.operands[0], node.operands[1]);
-    if (is_first(node.operands[1])) return std::pair(node.operands[1], node.operands[0]);
-    return std::nullopt;
-  }
-
-  /// x of x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³))).
-  std::optional<ExprId> gelu_of(ExprId id) const {
-    const Factors outer = factors_of(id);
-    if (outer.others.size() != 2 || !is_number(outer.number, 0.5)) return std::nullopt;
-    for (const size_t x_place : {0, 1}) {
-      const ExprId x = outer.others[x_place];
-      if (is_gate(outer.others[1 - x_place], x)) return x;
-    }
-    return std::nullopt;
-  }
-  bool is_gate(ExprId id, ExprId x) const {
-    const auto sum = sum_of(id, [&](ExprId term) { return m_body.exprs[term].op == ScalarOp::tanh; });
-    if (!sum) return false;
-    const ScalarNode& one = m_body.exprs[sum->second];
-    if (one.op != ScalarOp::constant || one.immediate != 1) return false;
-    const Factors inner = factors_of(m_body.exprs[sum->first].operands[0]);
-    if (inner.others.size() != 1 || !is_number(inner.number, 0.7978845608028654)) return false;
-    const auto cubic = sum_of(inner.others.front(), [&](ExprId term) { return term == x; });
-    if (!cubic) return false;
-    const Factors cube = factors_of(cubic->second);
-    return is_number(cube.number, 0.044715) && cube.others == std::vector<ExprId>(3, x);
-  }
-
-  static constexpr size_t k_most_factors = 8;
-
-  const KernelSpec& m_spec;
-  const GemmSpec& m_gemm;
-  const Body& m_body;
-};
-
 /// The result's matrix, and which of m and n its rows and columns are along.
 struct ProductResult {
   MatrixRecord matrix;
@@ -182,14 +68,118 @@ struct ProductResult {
   bool is_across = false;  // rows are along n
 };
 
-std::optional<ProductResult> result_of(const KernelSpec& spec, const GemmDim& m, const GemmDim& n) {
-  const auto& gemm = std::get<GemmSpec>(spec.kernel);
-  const Access& access = gemm.epilogue.accesses[gemm.stores.front().access];
+std::optional<ProductResult> result_of(const KernelSpec& spec, const Store& store, const GemmDim& m, const GemmDim& n) {
+  const Access& access = std::get<GemmSpec>(spec.kernel).epilogue.accesses[store.access];
   auto matrix = operand_of(spec, access, n, m);
   if (!matrix) return std::nullopt;
   const bool is_across = !matrix->is_transposed;
   matrix->is_transposed = false;
   return ProductResult{*matrix, is_across ? n : m, is_across ? m : n, is_across};
+}
+
+/// What follows the product of a record whose matrices are known.
+class Epilogue {
+ public:
+  Epilogue(const KernelSpec& spec, const Store& store, const ProductResult& result)
+      : m_spec(spec), m_gemm(std::get<GemmSpec>(spec.kernel)), m_store(store), m_result(result) {}
+
+  bool read(ProductRecord& record) const {
+    const auto functions = EpilogueFunctions::of(m_gemm, m_result.matrix.dtype);
+    const auto form = functions ? functions->form_of(m_store.value) : std::nullopt;
+    // The GELU of what is not narrower than its sums is too rough.
+    const bool is_narrow = m_result.matrix.dtype != accumulator_of(m_gemm.dtype);
+    if (!form || (form->kind != Kind::sum && !is_narrow)) return false;
+    record.factor = form->factor;
+    if (form->kind == Kind::gelu_gradient) {
+      record.activation = ProductRecord::Activation::gelu_gradient;
+      return m_gemm.stores.size() == 1 && read_input(record, functions->loads().front());
+    }
+    if (form->kind == Kind::gelu) record.activation = ProductRecord::Activation::gelu;
+    for (size_t i = 0; i < form->factors.size(); ++i) {
+      if (!read_term(record, functions->loads()[i], form->factors[i])) return false;
+    }
+    return std::ranges::all_of(m_gemm.stores, [&](const Store& store) {
+      return &store == &m_store || read_kept_input(record, *functions, store, *form);
+    });
+  }
+
+ private:
+  using Kind = EpilogueForm::Kind;
+
+  /// An element for each row, or one for each of the result's.
+  bool read_term(ProductRecord& record, const Access& access, double factor) const {
+    if (m_spec.buffers[access.buffer].dtype != m_result.matrix.dtype) return false;
+    const int64_t batch_stride = flat_batch_stride(access, m_gemm.batch);
+    const bool is_along = m_result.rows.extent == 1 || access.strides[m_result.rows.number] == 1;
+    const bool is_of_all = m_result.columns.extent == 1 || access.strides[m_result.columns.number] == 0;
+    if (record.biases.empty() && factor == 1 && is_along && is_of_all && batch_stride >= 0) {
+      record.biases = {{.buffer = access.buffer,
+                        .offset_bytes = static_cast<uint64_t>(access.offset) * size_of(m_result.matrix.dtype),
+                        .batch_stride = batch_stride}};
+      return true;
+    }
+    const auto matrix = columns_along(m_spec, access, m_result.rows, m_result.columns);
+    if (!matrix || !record.addends.empty()) return false;
+    record.addends = {{*matrix, factor}};
+    return true;
+  }
+
+  /// GELU's input is stored beside its value.
+  bool read_kept_input(ProductRecord& record, const EpilogueFunctions& functions, const Store& store,
+                       const EpilogueForm& of_value) const {
+    if (of_value.kind != Kind::gelu) return false;
+    const EpilogueForm sum{Kind::sum, of_value.factor, of_value.factors};
+    return functions.form_of(store.value) == sum && read_input(record, m_gemm.epilogue.accesses[store.access]);
+  }
+
+  bool read_input(ProductRecord& record, const Access& access) const {
+    const auto matrix = columns_along(m_spec, access, m_result.rows, m_result.columns);
+    if (!matrix || !record.gelu_inputs.empty() || !is_gelu_input(*matrix, m_result.matrix)) return false;
+    record.gelu_inputs = {*matrix};
+    return true;
+  }
+
+  const KernelSpec& m_spec;
+  const GemmSpec& m_gemm;
+  const Store& m_store;
+  const ProductResult& m_result;
+};
+
+/// The library reads while it writes; in place only what it adds to the product.
+bool has_hazard(const ProductRecord& record) {
+  std::vector<uint32_t> read = {record.left.buffer, record.right.buffer}, written = {record.result.buffer};
+  for (const ProductRecord::Bias& bias : record.biases) read.push_back(bias.buffer);
+  for (const ProductRecord::Addend& addend : record.addends) {
+    if (addend.matrix != record.result) read.push_back(addend.matrix.buffer);
+  }
+  const bool is_gradient = record.activation == ProductRecord::Activation::gelu_gradient;
+  for (const MatrixRecord& input : record.gelu_inputs) (is_gradient ? read : written).push_back(input.buffer);
+  const bool is_written_twice = written.size() == 2 && written[0] == written[1];
+  return is_written_twice || std::ranges::find_first_of(read, written) != read.end();
+}
+
+/// The product whose result the store is, or what is made of it there.
+std::optional<ProductRecord> product_to(const KernelSpec& spec, const Store& store) {
+  const auto& gemm = std::get<GemmSpec>(spec.kernel);
+  const Access *a = access_of(gemm.a, gemm.a_value), *b = access_of(gemm.b, gemm.b_value);
+  const size_t rank = gemm.batch.size();
+  const auto result = result_of(spec, store, {rank, gemm.m}, {rank + 1, gemm.n});
+  if (a == nullptr || b == nullptr || !result) return std::nullopt;
+  // Of a: (batch…, m, k), of b: (batch…, k, n).
+  const auto of_a = result->is_across ? operand_of(spec, *a, {rank + 1, gemm.k}, {rank, gemm.m})
+                                      : operand_of(spec, *a, {rank, gemm.m}, {rank + 1, gemm.k});
+  const auto of_b = result->is_across ? operand_of(spec, *b, {rank + 1, gemm.n}, {rank, gemm.k})
+                                      : operand_of(spec, *b, {rank, gemm.k}, {rank + 1, gemm.n});
+  if (!of_a || !of_b || of_a->dtype != gemm.dtype || of_b->dtype != gemm.dtype) return std::nullopt;
+  ProductRecord record{.workspace_bytes = k_workspace_bytes,
+                       .batches = static_cast<uint32_t>(product(gemm.batch)),
+                       .left = result->is_across ? *of_b : *of_a,
+                       .right = result->is_across ? *of_a : *of_b,
+                       .result = result->matrix};
+  const DType stored = record.result.dtype;
+  if (stored != gemm.dtype && (stored != DType::f32 || !is_half(gemm.dtype))) return std::nullopt;
+  if (!Epilogue(spec, store, *result).read(record) || has_hazard(record)) return std::nullopt;
+  return record;
 }
 
 }  // namespace
@@ -198,31 +188,13 @@ std::optional<ProductRecord> cublaslt_product_of(const KernelSpec& spec) {
   const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
   if (gemm == nullptr || gemm->k == 0 || gemm->groups || !gemm->a_pieces.empty() || !gemm->b_pieces.empty())
     return std::nullopt;
-  if (gemm->stores.size() != 1 || gemm->stores.front().mode != StoreMode::assign) return std::nullopt;
-  const Access *a = access_of(gemm->a, gemm->a_value), *b = access_of(gemm->b, gemm->b_value);
-  const size_t rank = gemm->batch.size();
-  const int64_t batches = product(gemm->batch);
-  const GemmDim m{rank, gemm->m}, n{rank + 1, gemm->n};
-  const auto result = result_of(spec, m, n);
-  if (a == nullptr || b == nullptr || !result || batches > INT32_MAX) return std::nullopt;
-  // Of a: (batch…, m, k), of b: (batch…, k, n).
-  const auto of_a = result->is_across ? operand_of(spec, *a, {rank + 1, gemm->k}, {rank, gemm->m})
-                                      : operand_of(spec, *a, {rank, gemm->m}, {rank + 1, gemm->k});
-  const auto of_b = result->is_across ? operand_of(spec, *b, {rank + 1, gemm->n}, {rank, gemm->k})
-                                      : operand_of(spec, *b, {rank, gemm->k}, {rank + 1, gemm->n});
-  if (!of_a || !of_b || of_a->dtype != gemm->dtype || of_b->dtype != gemm->dtype) return std::nullopt;
-  ProductRecord record{.workspace_bytes = k_workspace_bytes,
-                       .batches = static_cast<uint32_t>(batches),
-                       .left = result->is_across ? *of_b : *of_a,
-                       .right = result->is_across ? *of_a : *of_b,
-                       .result = result->matrix};
-  const DType stored = record.result.dtype;
-  if (stored != gemm->dtype && (stored != DType::f32 || !is_half(gemm->dtype))) return std::nullopt;
-  if (!Epilogue(spec).read(record, result->rows, result->columns)) return std::nullopt;
-  // The library reads operands while it writes results.
-  std::vector<uint32_t> read = {a->buffer, b->buffer};
-  for (const ProductRecord::Bias& bias : record.biases) read.push_back(bias.buffer);
-  return std::ranges::find(read, record.result.buffer) == read.end() ? std::optional(record) : std::nullopt;
+  const auto is_added = [](const Store& store) { return store.mode != StoreMode::assign; };
+  if (gemm->stores.size() > 2 || std::ranges::any_of(gemm->stores, is_added) || product(gemm->batch) > INT32_MAX)
+    return std::nullopt;
+  for (const Store& store : gemm->stores) {
+    if (auto record = product_to(spec, store)) return record;
+  }
+  return std::nullopt;
 }
 
 const Cublaslt* cublaslt_for(const KernelSpec& spec) {

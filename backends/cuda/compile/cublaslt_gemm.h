@@ -19,8 +19,10 @@ struct CublasltChoice : LibraryChoice {
 };
 
 /// The spec as the library is asked for it, without its version and a place: operands of f16, bf16, f32 or f64 that are loaded
-/// as they are, in rows or columns; results stored once, in rows or columns, as the operands' dtype or, of halves, f32; what
-/// follows the product nothing, a bias, of halves GELU in its tanh form, or both. Else nothing.
+/// as they are, in rows or columns; results stored once, in rows or columns, as the operands' dtype or, of halves, f32. What
+/// follows the product may be a factor, a matrix like the result with a factor of its own, a bias, and behind these, stored as
+/// halves, GELU in its tanh form, whose input may be stored as well; or, stored as halves, the gradient of that GELU at a matrix
+/// like the result. Else nothing.
 std::optional<ProductRecord> cublaslt_product_of(const KernelSpec& spec);
 
 /// cuBLASLt, where this host has it and it computes the spec. Else null.

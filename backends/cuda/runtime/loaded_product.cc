@@ -33,18 +33,22 @@ LoadedProduct::~LoadedProduct() {
 }
 
 bool LoadedProduct::takes(void* const* buffers) const {
+  const auto is_taken = [&](uint32_t buffer) { return is_aligned(buffers[buffer]); };
   const std::array matrices = {&m_record.left, &m_record.right, &m_record.result};
-  return std::ranges::all_of(matrices, [&](const auto* matrix) { return is_aligned(buffers[matrix->buffer]); }) &&
-         std::ranges::all_of(m_record.biases, [&](const auto& bias) { return is_aligned(buffers[bias.buffer]); });
+  return std::ranges::all_of(matrices, [&](const auto* matrix) { return is_taken(matrix->buffer); }) &&
+         std::ranges::all_of(m_record.addends, [&](const auto& addend) { return is_taken(addend.matrix.buffer); }) &&
+         std::ranges::all_of(m_record.biases, [&](const auto& bias) { return is_taken(bias.buffer); }) &&
+         std::ranges::all_of(m_record.gelu_inputs, [&](const auto& input) { return is_taken(input.buffer); });
 }
 
 Status LoadedProduct::launch(Stream stream, void* const* buffers, void* workspace) const {
   const auto of = [&](const MatrixRecord& matrix) { return at(buffers, matrix.buffer, matrix.offset_bytes); };
-  const void* bias = nullptr;
-  for (const ProductRecord::Bias& each : m_record.biases) bias = at(buffers, each.buffer, each.offset_bytes);
+  ProductAddresses addresses{.left = of(m_record.left), .right = of(m_record.right), .result = of(m_record.result)};
+  for (const ProductRecord::Addend& addend : m_record.addends) addresses.addend = of(addend.matrix);
+  for (const ProductRecord::Bias& bias : m_record.biases) addresses.bias = at(buffers, bias.buffer, bias.offset_bytes);
+  for (const MatrixRecord& input : m_record.gelu_inputs) addresses.gelu_input = of(input);
   const std::scoped_lock lock(m_mutex);
-  return m_product.launch(m_handle, m_proposal, of(m_record.left), of(m_record.right), bias, of(m_record.result),
-                          workspace, stream);
+  return m_product.launch(m_handle, m_proposal, addresses, workspace, stream);
 }
 
 }  // namespace kiln::cuda

@@ -32,7 +32,7 @@ class LoadedProduct final : public LibraryCall {
   const CublasltProduct m_product;
   CublasltHandle m_handle = nullptr;
   CublasltProposal m_proposal{};
-  mutable std::mutex m_mutex;  // of the operation, which has the bias's address
+  mutable std::mutex m_mutex;  // of the operation, which has addresses
 };
 
 }  // namespace kiln::cuda

@@ -44,10 +44,12 @@ Expected<KnownChoices> known_choices(const RegionPartition& partition, const Bui
 
 Expected<RegionPlans> plan_regions(const RegionPartition& partition, const BuildTarget& target, Published& published,
                                    const BuildEnvironment& environment) {
-  KILN_ASSIGN_OR_RETURN(KnownChoices known, known_choices(partition, target, published, environment.supply));
+  KILN_ASSIGN_OR_RETURN(const KnownChoices known, known_choices(partition, target, published, environment.supply));
   RegionPlans regions;
   for (const RegionClass& region_class : partition.classes) {
-    const PublishedChoices chosen = known[key_of(region_class, target)];
+    const auto found = known.find(key_of(region_class, target));
+    const PublishedChoices chosen =
+        found != known.end() ? found->second : PublishedChoices{target.backend.plan_choices(target.target)};
     auto plan = fuse(region_class.graph, chosen.choices);
     if (!plan.ok()) return plan.status().with_op(missing_op(region_class.graph, target.backend, target.target));
     const bool may_race = !target.target.is_deterministic && chosen.generation == 0;

@@ -146,9 +146,128 @@ TEST(CublasltProduct, is_none_of_what_the_library_does_not_compute_as_it_stands)
   })) << "a prologue";
 }
 
+TEST(CublasltProduct, has_what_is_added_with_its_factor_and_its_own) {
+  const ProductRecord product =
+      product_of({.batch = 2, .m = 40, .n = 72, .k = 64, .dtype = DType::f16, .factor = 0.125, .with_residual = true});
+  EXPECT_EQ(product.factor, 0.125);
+  MatrixRecord addend = product.result;
+  addend.buffer = 3;
+  EXPECT_EQ(product.addends, (std::vector<ProductRecord::Addend>{{addend, 1}}));
+  EXPECT_TRUE(product.biases.empty());
+  EXPECT_EQ(product.activation, ProductRecord::Activation::none);
+
+  const ProductRecord both =
+      product_of({.m = 40, .n = 72, .k = 64, .dtype = DType::f64, .with_columns_bias = true, .with_residual = true});
+  EXPECT_EQ(both.addends.front().matrix.buffer, 4u);
+  EXPECT_EQ(both.biases.front().buffer, 3u);
+  EXPECT_EQ(both.factor, 1);
+}
+
+/// As `out += left * right` has it.
+TEST(CublasltProduct, is_added_in_place_where_it_lies_as_the_result_does) {
+  KernelSpec spec = gemm({.m = 40, .n = 72, .k = 64, .with_residual = true});
+  spec.buffers[2].role = BufferRole::inout;
+  Access& addend = gemm_of(spec).epilogue.accesses[1];
+  addend.buffer = 2;
+  spec.buffers.pop_back();
+  ASSERT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+  ASSERT_TRUE(is_claimed(spec));
+  EXPECT_EQ(cublaslt_product_of(spec)->addends.front().matrix, cublaslt_product_of(spec)->result);
+  spec.buffers[2].elements += 72;
+  addend.offset = 72;
+  EXPECT_FALSE(is_claimed(spec)) << "a row further on";
+}
+
+TEST(CublasltProduct, keeps_what_gelu_is_of) {
+  for (const bool bias : {false, true}) {
+    const ProductRecord product = product_of({.batch = 2,
+                                              .m = 40,
+                                              .n = 72,
+                                              .k = 64,
+                                              .dtype = DType::bf16,
+                                              .padding = 8,
+                                              .with_columns_bias = bias,
+                                              .with_gelu_input = true});
+    EXPECT_EQ(product.activation, k_gelu);
+    EXPECT_EQ(product.biases.size(), bias ? 1u : 0u);
+    EXPECT_EQ(product.result.buffer, 2u) << "whichever store comes first";
+    MatrixRecord kept = product.result;
+    kept.buffer = bias ? 4 : 3;
+    EXPECT_EQ(product.gelu_inputs, std::vector{kept});
+  }
+}
+
+TEST(CublasltProduct, is_multiplied_by_the_gradient_of_gelu) {
+  const ProductRecord product =
+      product_of({.m = 40, .n = 72, .k = 64, .dtype = DType::f16, .factor = 0.5, .with_gelu_gradient = true});
+  EXPECT_EQ(product.activation, ProductRecord::Activation::gelu_gradient);
+  EXPECT_EQ(product.factor, 0.5);
+  MatrixRecord input = product.result;
+  input.buffer = 3;
+  EXPECT_EQ(product.gelu_inputs, std::vector{input});
+  EXPECT_TRUE(product.addends.empty());
+}
+
+TEST(CublasltProduct, is_none_where_gelus_input_is_not_as_the_library_has_it) {
+  for (const bool is_gradient : {false, true}) {
+    SCOPED_TRACE(is_gradient ? "gradient" : "kept");
+    const GemmCase c{.batch = 2,
+                     .m = 40,
+                     .n = 72,
+                     .k = 64,
+                     .dtype = DType::bf16,
+                     .with_gelu_input = !is_gradient,
+                     .with_gelu_gradient = is_gradient};
+    const auto changed = [&](const auto& change) {
+      KernelSpec spec = gemm(c);
+      for (BufferSpec& buffer : spec.buffers) buffer.elements *= 4;
+      change(spec, gemm_of(spec).epilogue.accesses[1]);
+      EXPECT_TRUE(validate(spec).ok()) << validate(spec).to_string();
+      return is_claimed(spec);
+    };
+    EXPECT_TRUE(changed([](KernelSpec&, Access& input) { input.offset = 8; }));
+    EXPECT_FALSE(changed([](KernelSpec&, Access& input) { input.strides = {40 * 76, 76, 1}; })) << "no multiple of 8";
+    EXPECT_FALSE(changed([](KernelSpec&, Access& input) { input.strides = {40 * 72 + 4, 72, 1}; }));
+    EXPECT_FALSE(changed([](KernelSpec&, Access& input) { input.strides = {40 * 72, 1, 40}; })) << "the other way";
+    if (!is_gradient) continue;
+    EXPECT_FALSE(changed([](KernelSpec&, Access& input) { input.strides = {72, 0, 1}; })) << "a row";
+  }
+  const GemmCase wide{.m = 40, .n = 72, .k = 64, .with_gelu_input = true};
+  EXPECT_FALSE(is_claimed(gemm(wide))) << "a rough GELU in f32";
+  EXPECT_FALSE(is_claimed(gemm({.m = 40, .n = 72, .k = 64, .with_gelu_gradient = true})));
+}
+
+TEST(CublasltProduct, is_none_where_it_would_read_what_it_writes) {
+  KernelSpec kept = gemm({.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_gelu_input = true});
+  gemm_of(kept).epilogue.accesses[1].buffer = 2;
+  EXPECT_FALSE(is_claimed(kept)) << "GELU and its input in one place";
+  KernelSpec gradient = gemm({.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_gelu_gradient = true});
+  ASSERT_TRUE(is_claimed(gradient));
+  gemm_of(gradient).epilogue.accesses[1].buffer = 2;
+  EXPECT_FALSE(is_claimed(gradient));
+}
+
+TEST(CublasltProduct, is_none_of_stores_that_are_not_gelu_and_its_input) {
+  const KernelSpec spec = gemm({.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_gelu_input = true});
+  ASSERT_TRUE(is_claimed(spec));
+  KernelSpec twice = spec;
+  gemm_of(twice).stores[1].value = gemm_of(twice).stores[0].value;
+  EXPECT_FALSE(is_claimed(twice)) << "its input twice";
+  KernelSpec values = spec;
+  gemm_of(values).stores[0].value = gemm_of(values).stores[1].value;
+  EXPECT_FALSE(is_claimed(values)) << "GELU twice";
+  KernelSpec third = spec;
+  third.buffers.push_back(third.buffers[2]);
+  gemm_of(third).epilogue.accesses.push_back(gemm_of(third).epilogue.accesses[0]);
+  gemm_of(third).epilogue.accesses.back().buffer = 4;
+  gemm_of(third).stores.push_back({gemm_of(third).stores[1].value, 2, StoreMode::assign});
+  ASSERT_TRUE(validate(third).ok()) << validate(third).to_string();
+  EXPECT_FALSE(is_claimed(third));
+}
+
 /// Another constant than GELU's, each in turn.
-TEST(CublasltProduct, is_none_where_an_activation_is_nearly_gelu) {
-  const KernelSpec spec = gemm({.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_gelu = true});
+void expect_none_with_another_constant(const GemmCase& c, size_t expected_constants) {
+  const KernelSpec spec = gemm(c);
   ASSERT_TRUE(is_claimed(spec));
   size_t constants = 0;
   for (size_t i = 0; i < std::get<GemmSpec>(spec.kernel).epilogue.exprs.size(); ++i) {
@@ -159,7 +278,30 @@ TEST(CublasltProduct, is_none_where_an_activation_is_nearly_gelu) {
     node.immediate *= 1.001;
     EXPECT_FALSE(is_claimed(other)) << i;
   }
-  EXPECT_EQ(constants, 4u);
+  EXPECT_EQ(constants, expected_constants);
+}
+
+TEST(CublasltProduct, is_none_where_an_activation_is_nearly_gelu) {
+  const GemmCase plain{.m = 40, .n = 72, .k = 64, .dtype = DType::bf16};
+  GemmCase c = plain;
+  c.with_gelu = true;
+  expect_none_with_another_constant(c, 4);
+  c = plain;
+  c.with_gelu_input = true;
+  expect_none_with_another_constant(c, 4);
+}
+
+TEST(CublasltProduct, is_none_where_a_gradient_is_nearly_gelus) {
+  const KernelSpec spec = gemm({.m = 40, .n = 72, .k = 64, .dtype = DType::bf16, .with_gelu_gradient = true});
+  ASSERT_TRUE(is_claimed(spec));
+  for (const double constant : {0.044715, 3 * 0.044715, 0.7978845608028654, 1.0}) {
+    KernelSpec other = spec;
+    for (ScalarNode& node : gemm_of(other).epilogue.exprs) {
+      if (node.op == ScalarOp::constant && node.immediate == constant) node.immediate *= 1.001;
+    }
+    ASSERT_NE(other, spec);
+    EXPECT_FALSE(is_claimed(other)) << constant;
+  }
 }
 
 class CublasltLibraryHere : public testing::Test {
@@ -201,6 +343,27 @@ TEST_F(CublasltLibraryHere, takes_the_descriptors_of_every_product) {
                   .with_columns_bias = true,
                   .with_gelu = is_half(dtype)}),
             "a row");
+      takes(gemm({.batch = 2,
+                  .m = 40,
+                  .n = 72,
+                  .k = 64,
+                  .dtype = dtype,
+                  .c_transposed = turned,
+                  .padding = 8,
+                  .factor = 0.5,
+                  .with_residual = true}),
+            "a residual");
+      if (!is_half(dtype)) continue;
+      takes(gemm({.batch = turned ? 2 : 1,
+                  .m = 40,
+                  .n = 72,
+                  .k = 64,
+                  .dtype = dtype,
+                  .with_columns_bias = turned,
+                  .with_gelu_input = true}),
+            "GELU and its input");
+      takes(gemm({.batch = turned ? 2 : 1, .m = 40, .n = 72, .k = 64, .dtype = dtype, .with_gelu_gradient = true}),
+            "GELU's gradient");
     }
   }
 }

@@ -14,8 +14,8 @@ struct Operation {
   int compute_type, scale_type;
   int32_t transposes[2], bias_type;
   uint32_t epilogue;
-  int64_t bias_batch_stride;
-  const void* bias;
+  int64_t bias_batch_stride, aux_column_stride, aux_batch_stride;
+  const void *bias, *aux;
 };
 
 struct Proposal {
@@ -82,6 +82,12 @@ EXPORT int cublasLtMatmulDescSetAttribute(void* operation, int attribute, const 
       return set(&each->bias, sizeof each->bias, value, bytes);
     case 10:
       return set(&each->bias_batch_stride, sizeof each->bias_batch_stride, value, bytes);
+    case 11:
+      return set(&each->aux, sizeof each->aux, value, bytes);
+    case 12:
+      return set(&each->aux_column_stride, sizeof each->aux_column_stride, value, bytes);
+    case 13:
+      return set(&each->aux_batch_stride, sizeof each->aux_batch_stride, value, bytes);
     case 26:
       return set(&each->bias_type, sizeof each->bias_type, value, bytes);
     default:
@@ -128,10 +134,11 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute,
 
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void* handle, void* operation, void* a, void* b, void* c, void* d,
                                           void* preference, int most, struct Proposal* proposals, int* count) {
-  (void)a, (void)b;
-  if (handle != &fake_handles || c != d || most < 4) return k_invalid_value;
+  (void)a, (void)b, (void)c, (void)d;
+  if (handle != &fake_handles || most < 4) return k_invalid_value;
   fake_question = *(struct FakeQuestion*)preference;
   fake_question.bias = ((struct Operation*)operation)->bias;
+  fake_question.aux = ((struct Operation*)operation)->aux;
   *count = 4;
   for (unsigned i = 0; i < 4; ++i) proposals[i] = (struct Proposal){.algorithm = {11 + i}, .workspace_bytes = 64 * i};
   if (fake_lie == k_takes_more) proposals[1].workspace_bytes = fake_question.workspace_bytes + 1;
@@ -163,7 +170,7 @@ EXPORT int cublasLtMatmul(void* handle, void* operation, const void* alpha, cons
                           void* d_layout, const uint64_t* algorithm, void* workspace, size_t workspace_bytes,
                           void* stream) {
   const struct Operation* each = operation;
-  if (handle != &fake_handles || c != d || c_layout != d_layout) return k_invalid_value;
+  if (handle != &fake_handles || (c == d && c_layout != d_layout)) return k_invalid_value;
   fake_product_launch = (struct FakeProductLaunch){.launches = fake_product_launch.launches + 1,
                                                    .compute_type = each->compute_type,
                                                    .scale_type = each->scale_type,
@@ -172,11 +179,15 @@ EXPORT int cublasLtMatmul(void* handle, void* operation, const void* alpha, cons
                                                    .epilogue = each->epilogue,
                                                    .bias_batch_stride = each->bias_batch_stride,
                                                    .bias = each->bias,
+                                                   .aux_column_stride = each->aux_column_stride,
+                                                   .aux_batch_stride = each->aux_batch_stride,
+                                                   .aux = each->aux,
                                                    .left = placed(a_layout, a),
                                                    .right = placed(b_layout, b),
+                                                   .addend = placed(c_layout, c),
                                                    .result = placed(d_layout, d),
-                                                   .one = scalar(each->scale_type, alpha),
-                                                   .zero = scalar(each->scale_type, beta),
+                                                   .alpha = scalar(each->scale_type, alpha),
+                                                   .beta = scalar(each->scale_type, beta),
                                                    .algorithm = *algorithm,
                                                    .workspace_bytes = workspace_bytes,
                                                    .workspace = workspace,

@@ -20,8 +20,10 @@ struct FakeProductLaunch {
   uint32_t epilogue;
   int64_t bias_batch_stride;
   const void* bias;
-  struct FakeLayout left, right, result;
-  double one, zero; /* alpha and beta */
+  int64_t aux_column_stride, aux_batch_stride;
+  const void* aux;
+  struct FakeLayout left, right, addend, result;
+  double alpha, beta;
   uint64_t algorithm, workspace_bytes;
   void *workspace, *stream;
 };
@@ -30,5 +32,5 @@ struct FakeProductLaunch {
 struct FakeQuestion {
   uint64_t workspace_bytes, numerics;
   uint32_t reductions, alignments[4];
-  const void* bias;
+  const void *bias, *aux;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 namespace kiln::cuda {
@@ -90,6 +91,11 @@ LaunchRecord with_product() {
       .buffer = 2, .dtype = DType::f32, .rows = 24, .columns = 40, .column_stride = 24, .batch_stride = 960};
   product.biases = {{.buffer = 1, .offset_bytes = 8, .batch_stride = 24}};
   product.activation = ProductRecord::Activation::gelu;
+  product.factor = 0.5;
+  product.addends = {{product.result, 2}};
+  product.addends[0].matrix.column_stride = 32;
+  product.gelu_inputs = {product.result};
+  product.gelu_inputs[0].buffer = 1;
   record.products = {product};
   return record;
 }
@@ -122,7 +128,40 @@ TEST(LaunchRecord, a_product_that_no_library_computes_is_data_loss) {
   EXPECT_TRUE(refused([](ProductRecord& p) { p.workspace_bytes = uint64_t{3} << 30; }));
   EXPECT_TRUE(refused([](ProductRecord& p) { p.biases[0].buffer = 3; }));
   EXPECT_TRUE(refused([](ProductRecord& p) { p.biases.push_back(p.biases[0]); }));
-  EXPECT_TRUE(refused([](ProductRecord& p) { p.activation = static_cast<ProductRecord::Activation>(2); }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.activation = static_cast<ProductRecord::Activation>(3); }));
+}
+
+TEST(LaunchRecord, a_product_followed_by_what_no_library_computes_is_data_loss) {
+  using Activation = ProductRecord::Activation;
+  const auto refused = [](const auto& change) {
+    LaunchRecord record = with_product();
+    change(record.products[0]);
+    return unpack(pack(record, {{1, 2, 3}, {4}})).status().code() == StatusCode::data_loss;
+  };
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.factor = NAN; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends[0].factor = INFINITY; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends.push_back(p.addends[0]); }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends[0].matrix.buffer = 3; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends[0].matrix.dtype = DType::f16; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends[0].matrix.rows = 23; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.addends[0].matrix.is_transposed = true; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.gelu_inputs.push_back(p.gelu_inputs[0]); }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.gelu_inputs[0].buffer = 3; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.gelu_inputs[0].columns = 39; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.gelu_inputs[0].column_stride = 28; })) << "no multiple of 8";
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.gelu_inputs[0].batch_stride = 964; }));
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.activation = Activation::none; })) << "of which there is no input";
+  EXPECT_TRUE(refused([](ProductRecord& p) { p.activation = Activation::gelu_gradient; })) << "with terms";
+  const auto gradient = [](ProductRecord& p) {
+    p.activation = Activation::gelu_gradient;
+    p.addends.clear();
+    p.biases.clear();
+  };
+  EXPECT_FALSE(refused(gradient));
+  EXPECT_TRUE(refused([&](ProductRecord& p) { gradient(p), p.gelu_inputs.clear(); }));
+}
+
+TEST(LaunchRecord, a_product_beside_a_plan_is_data_loss) {
   LaunchRecord both = with_product();
   both.plans = with_plan().plans;
   EXPECT_EQ(unpack(pack(both, {{1, 2, 3}, {4}}, {"text"})).status().code(), StatusCode::data_loss);

@@ -99,8 +99,8 @@ TEST_F(LoadedProducts, are_launched_on_the_callers_stream_as_they_are_recorded) 
   EXPECT_EQ(seen().workspace, m_workspace);
   EXPECT_EQ(seen().compute_type, 68);  // CUBLAS_COMPUTE_32F
   EXPECT_EQ(seen().scale_type, 0);     // CUDA_R_32F
-  EXPECT_EQ(seen().one, 1);
-  EXPECT_EQ(seen().zero, 0);
+  EXPECT_EQ(seen().alpha, 1);
+  EXPECT_EQ(seen().beta, 0);
   EXPECT_EQ(seen().epilogue, 36u);  // CUBLASLT_EPILOGUE_GELU_BIAS
   EXPECT_EQ(seen().bias, address(2) + 8);
   EXPECT_EQ(seen().bias_type, 14);  // CUDA_R_16BF
@@ -118,6 +118,67 @@ TEST_F(LoadedProducts, are_launched_on_the_callers_stream_as_they_are_recorded) 
   EXPECT_EQ(seen().right.batch_stride, 644);
   EXPECT_EQ(seen().result.address, address(3) + 2);
   EXPECT_EQ(seen().result.columns, 40u);
+}
+
+TEST_F(LoadedProducts, are_scaled_and_added_to_a_matrix_of_other_strides) {
+  ProductRecord record = product();
+  record.activation = ProductRecord::Activation::none;
+  record.biases.clear();
+  record.factor = 0.125;
+  record.addends = {{record.result, -2}};
+  record.addends[0].matrix.buffer = 2;
+  record.addends[0].matrix.offset_bytes = 8;
+  record.addends[0].matrix.column_stride = 32;
+  const auto executable = m_device->load_whole(k_image, code(record));
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  EXPECT_THAT(in_library<FakeQuestion>("fake_question").alignments, ElementsAre(16, 8, 8, 2));
+  run(**executable);
+  EXPECT_EQ(seen().epilogue, 1u);
+  EXPECT_EQ(seen().alpha, 0.125);
+  EXPECT_EQ(seen().beta, -2);
+  EXPECT_EQ(seen().addend.address, address(2) + 8);
+  EXPECT_EQ(seen().addend.column_stride, 32);
+  EXPECT_EQ(seen().result.column_stride, 24);
+  EXPECT_EQ(seen().result.address, address(3) + 2);
+  run(**executable, 2);
+  EXPECT_EQ(seen().launches, 1u) << "the addend's address";
+  EXPECT_EQ(launch().blocks, 7u);
+}
+
+/// The library takes one layout for what is one matrix (the fake refuses two).
+TEST_F(LoadedProducts, are_added_in_place) {
+  ProductRecord record = product();
+  record.activation = ProductRecord::Activation::none;
+  record.addends = {{record.result, 1}};
+  const auto executable = m_device->load_whole(k_image, code(record));
+  ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+  run(**executable);
+  EXPECT_EQ(seen().launches, 1u);
+  EXPECT_EQ(seen().beta, 1);
+  EXPECT_EQ(seen().epilogue, 4u);  // CUBLASLT_EPILOGUE_BIAS
+  EXPECT_EQ(seen().addend.address, seen().result.address);
+}
+
+TEST_F(LoadedProducts, keep_gelus_input_or_read_it) {
+  ProductRecord record = product();
+  MatrixRecord input = record.result;
+  input.buffer = 2;
+  input.offset_bytes = 16;
+  input.column_stride = 40;
+  record.gelu_inputs = {input};
+  for (const bool is_gradient : {false, true}) {
+    if (is_gradient) record.activation = ProductRecord::Activation::gelu_gradient;
+    if (is_gradient) record.biases.clear();
+    const auto executable = m_device->load_whole(k_image, code(record));
+    ASSERT_TRUE(executable.ok()) << executable.status().to_string();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(in_library<FakeQuestion>("fake_question").aux), 16u);
+    run(**executable);
+    EXPECT_EQ(seen().launches, is_gradient ? 2u : 1u);
+    EXPECT_EQ(seen().epilogue, is_gradient ? 192u : 164u);  // CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+    EXPECT_EQ(seen().aux, address(2) + 16);
+    EXPECT_EQ(seen().aux_column_stride, 40);
+    EXPECT_EQ(seen().aux_batch_stride, 960);
+  }
 }
 
 TEST_F(LoadedProducts, of_f64_are_computed_in_it) {

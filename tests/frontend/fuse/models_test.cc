@@ -398,6 +398,35 @@ TEST_F(FusedModel, WhatAProductIsMultipliedByIsStoredOnceWhateverItIsMadeOf) {
   EXPECT_EQ(temporaries, 2) << "the gate, and an operand: " << kernels_of(plan);
 }
 
+TEST_F(FusedModel, WhatAProductIsMultipliedByMayBeComputedThere) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    graph = Graph();
+    const ValueId product = b.matmul(input({6, 5}, dtype), input({5, 8}, dtype));
+    const ValueId gradient =
+        b.op("gelu_backward", {product, input({6, 8}, dtype)}, {{"approximate", std::string("tanh")}});
+    graph.set_outputs({gradient});
+    const Plan plan = expect_fused(graph, random_inputs(graph, 7), dtype == DType::f32 ? 2e-5 : 1.0 / 32);
+    EXPECT_EQ(plan.launches.size(), 2U) << "the derivative first: " << kernels_of(plan);
+    const auto inside = fuse(graph, {.heavy_factors_inside = true});
+    ASSERT_TRUE(inside.ok()) << inside.status().to_string();
+    EXPECT_EQ(inside->launches.size(), 1U) << kernels_of(*inside);
+    EXPECT_EQ(inside->specs[0].buffers.size(), 4U) << "operands, what GELU was of, the gradient";
+    const auto choices = fuse_choices(plan.graph);
+    EXPECT_TRUE(std::ranges::count(choices, FuseChoices{.heavy_factors_inside = true}) == 1);
+  }
+}
+
+TEST_F(FusedModel, WhatOthersWantOfAFactorIsStoredOnceAllTheSame) {
+  const ValueId x = input({6, 8}), bend = b.op("tanh", {x});
+  const ValueId gate = b.add(b.mul(bend, bend), x), hidden = b.mul(x, bend);
+  const std::vector<ValueId> outputs{b.mul(b.matmul(input({6, 5}), input({5, 8})), gate),
+                                     b.matmul(b.transpose(hidden), input({6, 3}))};
+  const Plan plan = fused(outputs);
+  const auto inside = fuse(graph, {.heavy_factors_inside = true});
+  ASSERT_TRUE(inside.ok()) << inside.status().to_string();
+  EXPECT_EQ(kernels_of(*inside), kernels_of(plan)) << "the gate beside the operand, of one tanh";
+}
+
 TEST_F(FusedModel, AWidenedOperandMayBeApart) {
   const ValueId wide = b.op("cast", {input({5, 9}, DType::i8)}, {{"dtype", DType::f32}});
   const Plan plan = fused({b.matmul(input({7, 5}), wide)}, 100);

@@ -4,6 +4,7 @@
 // that the preference did not promise, descriptors that do not fit each other.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -32,10 +33,17 @@ struct Operation {
   uint32_t epilogue = 1;
   const void* bias = nullptr;
   int64_t bias_batch_stride = 0;
+  void* aux = nullptr;  // GELU's input
+  int64_t aux_column_stride = 0, aux_batch_stride = 0;
 
   bool has_bias() const { return (epilogue & 4) != 0; }
   bool has_gelu() const { return (epilogue & 32) != 0; }
+  bool has_gelu_gradient() const { return (epilogue & 64) != 0; }
+  bool has_aux() const { return (epilogue & 128) != 0; }
 };
+
+/// CUBLASLT_EPILOGUE_DEFAULT, BIAS, and GELU, GELU_BIAS, GELU_AUX, GELU_AUX_BIAS and DGELU: those that are computed here.
+constexpr std::array k_epilogues = {1u, 4u, 32u, 36u, 160u, 164u, 192u};
 
 struct Layout {
   int type = 0;
@@ -50,7 +58,7 @@ struct Preference {
 };
 
 struct Algorithm {
-  uint64_t parts, is_wide, alignments[4], workspace_bytes, padding;
+  uint64_t parts, is_wide, alignments[4], workspace_bytes, aux_alignment;
 };
 static_assert(sizeof(Algorithm) == 64);
 
@@ -87,16 +95,19 @@ bool has_context() {
   return context != nullptr && context(&current) == 0 && current != nullptr;
 }
 
+uint64_t bytes_of(const Layout& layout) {
+  const uint64_t elements = static_cast<uint64_t>(layout.batches - 1) * static_cast<uint64_t>(layout.batch_stride) +
+                            (layout.columns - 1) * static_cast<uint64_t>(layout.column_stride) + layout.rows;
+  return elements * size_of(dtype_of(layout.type));
+}
+
 /// Whether the device has all elements of a matrix, in one allocation.
 bool is_in_memory(const Layout& layout, const void* address) {
   auto* const range = of_driver<int(uint64_t*, size_t*, uint64_t)>("cuMemGetAddressRange_v2");
   const auto begin = reinterpret_cast<uint64_t>(address);
-  const uint64_t elements = static_cast<uint64_t>(layout.batches - 1) * static_cast<uint64_t>(layout.batch_stride) +
-                            (layout.columns - 1) * static_cast<uint64_t>(layout.column_stride) + layout.rows;
   uint64_t first = 0;
   size_t bytes = 0;
-  return range != nullptr && range(&first, &bytes, begin) == 0 &&
-         begin + elements * size_of(dtype_of(layout.type)) <= first + bytes;
+  return range != nullptr && range(&first, &bytes, begin) == 0 && begin + bytes_of(layout) <= first + bytes;
 }
 
 /// Rows, then columns, as the product has them.
@@ -109,24 +120,52 @@ bool is_whole(const Layout& layout) {
          std::cmp_greater_equal(layout.column_stride, layout.rows);
 }
 
-bool fits(const Operation& operation, const Layout& a, const Layout& b, const Layout& d) {
+/// Of the same type and shape, wherever its columns are.
+bool is_like(const Layout& matrix, const Layout& other) {
+  return is_whole(matrix) && matrix.type == other.type && matrix.rows == other.rows &&
+         matrix.columns == other.columns && matrix.batches == other.batches;
+}
+
+Layout layout_of_aux(const Operation& operation, const Layout& d) {
+  Layout aux = d;
+  aux.column_stride = operation.aux_column_stride;
+  aux.batch_stride = operation.aux_batch_stride;
+  return aux;
+}
+
+/// What the documentation asks of an epilogue, GELU's input in halves or f32 among it.
+bool is_epilogue(const Operation& operation, const Layout& d) {
+  if (std::ranges::find(k_epilogues, operation.epilogue) == k_epilogues.end()) return false;
+  if (operation.has_bias() && operation.bias_type != d.type) return false;
+  if (!operation.has_aux()) return true;
+  return operation.aux != nullptr && is_whole(layout_of_aux(operation, d)) && operation.aux_column_stride % 8 == 0 &&
+         operation.aux_batch_stride % 8 == 0 && (d.batches == 1 || operation.aux_batch_stride > 0);
+}
+
+bool fits(const Operation& operation, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
   const auto left = shape_of(a, operation.transposes[0] != 0), right = shape_of(b, operation.transposes[1] != 0);
   const bool is_wide = operation.compute == 70;
   const bool has_types =
       a.type == b.type && (is_wide ? a.type == 1 && d.type == 1
                                    : operation.compute == 68 && a.type != 1 && (d.type == a.type || d.type == 0));
-  const bool has_bias = !operation.has_bias() || operation.bias_type == d.type;
-  return is_whole(a) && is_whole(b) && is_whole(d) && has_types && has_bias && operation.scale == (is_wide ? 1 : 0) &&
-         left[1] == right[0] && left[0] == d.rows && right[1] == d.columns && a.batches == d.batches &&
-         b.batches == d.batches;
+  return is_whole(a) && is_whole(b) && is_whole(d) && is_like(c, d) && has_types && is_epilogue(operation, d) &&
+         operation.scale == (is_wide ? 1 : 0) && left[1] == right[0] && left[0] == d.rows && right[1] == d.columns &&
+         a.batches == d.batches && b.batches == d.batches;
+}
+
+/// The largest power of two that divides the address; 0 for none.
+uint64_t lowest_bit(const void* address) {
+  const auto bits = reinterpret_cast<uint64_t>(address);
+  return bits & (~bits + 1);
 }
 
 /// A product, with all that it needs once it is its turn.
 struct Product {
   Operation operation;
-  Layout a, b, d;
-  const void *left, *right;
+  Layout a, b, c, d;
+  const void *left, *right, *addend;
   void *result, *workspace;
+  double factor, addend_factor;  // alpha and beta
   uint64_t parts;
 
   template <typename Sum>
@@ -137,7 +176,7 @@ struct Product {
         for (uint64_t row = 0; row < d.rows; ++row) {
           const Sum sum = parts == 1 ? sum_of<Sum>(batch, row, column, 0, shape[1])
                                      : sum_of_parts<Sum>(batch, row, column, shape[1]);
-          store(batch, row, column, finished(sum, batch, row));
+          store(d, result, batch, row, column, finished(sum, batch, row, column));
         }
       }
     }
@@ -170,19 +209,78 @@ struct Product {
     return sums[0] + sums[1];
   }
   template <typename Sum>
-  Sum finished(Sum sum, int64_t batch, uint64_t row) const {
+  Sum finished(Sum sum, int64_t batch, uint64_t row, uint64_t column) const {
+    sum *= static_cast<Sum>(factor);
+    // A factor of 0: nobody reads what is added.
+    if (addend_factor != 0) {
+      sum += static_cast<Sum>(addend_factor) * static_cast<Sum>(of(c, addend, false, batch, row, column));
+    }
     if (operation.has_bias()) {
       const int64_t place = batch * operation.bias_batch_stride + static_cast<int64_t>(row);
       sum += static_cast<Sum>(kiln::load_number(dtype_of(operation.bias_type), operation.bias, place).real);
     }
-    if (!operation.has_gelu()) return sum;
-    constexpr Sum k_scale = static_cast<Sum>(0.7978845608028654), k_cubic = static_cast<Sum>(0.044715);
-    return sum / 2 * (1 + std::tanh(k_scale * (sum + k_cubic * sum * sum * sum)));
+    const Layout aux = layout_of_aux(operation, d);
+    if (operation.has_gelu_gradient())
+      return sum * gelu_slope(static_cast<Sum>(of(aux, operation.aux, false, batch, row, column)));
+    if (operation.has_aux()) store(aux, operation.aux, batch, row, column, sum);
+    return operation.has_gelu() ? sum / 2 * (1 + bend(sum)) : sum;
   }
-  void store(int64_t batch, uint64_t row, uint64_t column, double value) const {
-    kiln::store_number(dtype_of(d.type), result, at(d, batch, row, column), {value, 0});
+  template <typename Sum>
+  static Sum bend(Sum x) {
+    constexpr Sum k_scale = static_cast<Sum>(0.7978845608028654), k_cubic = static_cast<Sum>(0.044715);
+    return std::tanh(k_scale * (x + k_cubic * x * x * x));
+  }
+  template <typename Sum>
+  static Sum gelu_slope(Sum x) {
+    constexpr Sum k_scale = static_cast<Sum>(0.7978845608028654), k_cubic = static_cast<Sum>(3 * 0.044715);
+    const Sum t = bend(x);
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * k_scale * (1 + k_cubic * x * x);
+  }
+  static void store(const Layout& layout, void* matrix, int64_t batch, uint64_t row, uint64_t column, double value) {
+    kiln::store_number(dtype_of(layout.type), matrix, at(layout, batch, row, column), {value, 0});
   }
 };
+
+}  // namespace
+
+namespace {
+
+/// Whether all matrices are in the device's memory, and what is written overlaps nothing else, but for what is added in place.
+bool has_memory(const Product& product) {
+  const Operation& operation = product.operation;
+  const Layout bias{.type = operation.bias_type,
+                    .rows = product.d.rows,
+                    .columns = 1,
+                    .batch_stride = operation.bias_batch_stride,
+                    .batches = product.d.batches};
+  const Layout parts{.type = 0, .rows = 4, .columns = 1};
+  const Layout aux = layout_of_aux(operation, product.d);
+  struct Place {
+    const Layout& layout;
+    const void* address;
+    bool is_used, is_written;
+  };
+  const bool is_in_place = product.addend == product.result;
+  const std::array places = {Place{product.a, product.left, true, false},
+                             Place{product.b, product.right, true, false},
+                             Place{product.c, product.addend, product.addend_factor != 0 && !is_in_place, false},
+                             Place{product.d, product.result, true, true},
+                             Place{bias, operation.bias, operation.has_bias(), false},
+                             Place{aux, operation.aux, operation.has_aux(), !operation.has_gelu_gradient()},
+                             Place{parts, product.workspace, product.parts > 1, true}};
+  const auto begin = [](const Place& place) { return reinterpret_cast<uintptr_t>(place.address); };
+  const auto overlaps = [&](const Place& x, const Place& y) {
+    return begin(x) < begin(y) + bytes_of(y.layout) && begin(y) < begin(x) + bytes_of(x.layout);
+  };
+  for (const Place& place : places) {
+    if (!place.is_used) continue;
+    if (!is_in_memory(place.layout, place.address)) return false;
+    for (const Place& other : places) {
+      if (&other != &place && other.is_used && place.is_written && overlaps(place, other)) return false;
+    }
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -245,6 +343,12 @@ KILN_EXPORT int cublasLtMatmulDescSetAttribute(void* object, int attribute, cons
       return set(operation.bias, value, bytes);
     case 10:
       return set(operation.bias_batch_stride, value, bytes);
+    case 11:
+      return set(operation.aux, value, bytes);
+    case 12:
+      return set(operation.aux_column_stride, value, bytes);
+    case 13:
+      return set(operation.aux_batch_stride, value, bytes);
     case 26:
       return set(operation.bias_type, value, bytes);
     default:
@@ -288,15 +392,18 @@ KILN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, 
                                                int most, Proposal* proposals, int* count) {
   const auto& preference = as<Preference>(wanted);
   // What is not supported may be passed over; what nobody may ask for is to be seen.
-  if (!fits(as<Operation>(operation), as<Layout>(a), as<Layout>(b), as<Layout>(d)) || c != d) return k_invalid_value;
+  if (!fits(as<Operation>(operation), as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d)))
+    return k_invalid_value;
   const bool is_wide = as<Operation>(operation).compute == 70;
+  const uint64_t aux_alignment = lowest_bit(as<Operation>(operation).aux);
   *count = 0;
   for (const uint64_t parts : {1, 2}) {
     const uint64_t workspace_bytes = parts == 1 ? 0 : 16;
     const bool is_allowed = parts == 1 || (preference.reductions & 2) != 0;
     if (!is_allowed || workspace_bytes > preference.workspace_bytes || *count == most) continue;
     Proposal& proposal = proposals[(*count)++] = {};
-    proposal.algorithm = {.parts = parts, .is_wide = is_wide, .workspace_bytes = workspace_bytes};
+    proposal.algorithm = {
+        .parts = parts, .is_wide = is_wide, .workspace_bytes = workspace_bytes, .aux_alignment = aux_alignment};
     for (size_t i = 0; i < 4; ++i) proposal.algorithm.alignments[i] = preference.alignments[i];
     proposal.workspace_bytes = workspace_bytes;
   }
@@ -320,29 +427,32 @@ KILN_EXPORT int cublasLtMatmulAlgoCapGetAttribute(const Algorithm* algorithm, in
 KILN_EXPORT int cublasLtMatmul(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
                                void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                                const Algorithm* algorithm, void* workspace, size_t workspace_bytes, void* stream) {
-  Product product{
-      as<Operation>(operation), as<Layout>(a_layout), as<Layout>(b_layout), as<Layout>(d_layout), a, b, d, workspace,
-      algorithm->parts};
-  const bool is_wide = product.operation.compute == 70;
-  const double one = is_wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
-  const double zero = is_wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
+  const bool is_wide = as<Operation>(operation).compute == 70;
+  const auto scalar = [&](const void* value) {
+    return is_wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
+  };
+  const Product product{as<Operation>(operation),
+                        as<Layout>(a_layout),
+                        as<Layout>(b_layout),
+                        as<Layout>(c_layout),
+                        as<Layout>(d_layout),
+                        a,
+                        b,
+                        c,
+                        d,
+                        workspace,
+                        scalar(alpha),
+                        scalar(beta),
+                        algorithm->parts};
   const std::array<const void*, 4> addresses = {a, b, c, d};
   for (size_t i = 0; i < addresses.size(); ++i) {
     if (reinterpret_cast<uintptr_t>(addresses[i]) % algorithm->alignments[i] != 0) return k_not_supported;
   }
-  if (!has_context() || one != 1 || zero != 0 || c != d || c_layout != d_layout) return k_invalid_value;
-  if (!fits(product.operation, product.a, product.b, product.d)) return k_invalid_value;
-  const Layout bias{.type = product.operation.bias_type,
-                    .rows = product.d.rows,
-                    .columns = 1,
-                    .batch_stride = product.operation.bias_batch_stride,
-                    .batches = product.d.batches};
-  const Layout parts{.type = 0, .rows = algorithm->workspace_bytes / sizeof(float), .columns = 1};
-  if (!is_in_memory(product.a, a) || !is_in_memory(product.b, b) || !is_in_memory(product.d, d) ||
-      (product.operation.has_bias() && !is_in_memory(bias, product.operation.bias)) ||
-      workspace_bytes < algorithm->workspace_bytes || (algorithm->parts > 1 && !is_in_memory(parts, workspace))) {
-    return k_invalid_value;
-  }
+  if (product.operation.has_aux() && lowest_bit(product.operation.aux) < algorithm->aux_alignment)
+    return k_not_supported;
+  if (!has_context() || (c == d && c_layout != d_layout)) return k_invalid_value;
+  if (!fits(product.operation, product.a, product.b, product.c, product.d)) return k_invalid_value;
+  if (!has_memory(product) || workspace_bytes < algorithm->workspace_bytes) return k_invalid_value;
   ++stand_in_products;
   auto* const put = of_driver<int(void*, void (*)(void*), void*)>("cuLaunchHostFunc");
   return put == nullptr ? k_not_initialised : put(stream, run_product, new Product(product));

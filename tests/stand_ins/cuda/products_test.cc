@@ -32,6 +32,10 @@ TEST(CudaProducts, go_to_the_library_by_both_of_its_algorithms) {
   EXPECT_EQ(products_of({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::f16, .with_gelu = true}), 2u);
   EXPECT_EQ(products_of({.m = 40, .n = 24, .k = 56, .dtype = DType::bf16, .c_transposed = true, .padding = 3}), 2u);
   EXPECT_EQ(products_of({.m = 24, .n = 16, .k = 32, .dtype = DType::f64}), 2u);
+  EXPECT_EQ(products_of({.m = 40, .n = 72, .k = 64, .factor = 0.25, .with_residual = true}), 2u);
+  EXPECT_EQ(products_of({.m = 24, .n = 16, .k = 32, .dtype = DType::f64, .factor = 0.3, .with_residual = true}), 2u);
+  EXPECT_EQ(products_of({.m = 40, .n = 72, .k = 64, .dtype = DType::f16, .with_gelu_input = true}), 2u);
+  EXPECT_EQ(products_of({.batch = 2, .m = 24, .n = 40, .k = 64, .dtype = DType::bf16, .with_gelu_gradient = true}), 2u);
 }
 
 TEST(CudaProducts, that_are_not_the_librarys_or_lie_off_their_alignment_are_kernels) {
