@@ -7,6 +7,7 @@
 #include "backends/level_zero/runtime/runtime.h"
 #include "tests/backends/level_zero/kernels.h"
 #include "tests/conformance/check_kernel.h"
+#include "tests/conformance/windows_case.h"
 
 // Products by matrix units with schedules of every shape, on the stand-in's device. Skips where it cannot run.
 namespace kiln::level_zero {
@@ -117,6 +118,17 @@ TEST_P(GemmDpas, operands_are_expressions) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     check(with_prologues({.m = 33, .n = 40, .k = 70, .dtype = dtype, .b_transposed = true, .stored = DType::f32}));
   }
+}
+
+TEST_P(GemmDpas, operands_are_windows) {
+  using conformance::windows_product;
+  check(windows_product({.images = 1, .channels = 7, .filters = 37, .stride = {1, 2}, .dtype = DType::bf16}));
+  check(windows_product({.channels = 5,
+                         .filters = 17,
+                         .dtype = DType::f16,
+                         .images_are_batch = false,
+                         .sums_positions = true,
+                         .windows_are_a = true}));
 }
 
 TEST_P(GemmDpas, nan_and_infinity_stay_in_their_rows_and_columns) {

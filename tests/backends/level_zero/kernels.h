@@ -8,6 +8,7 @@
 #include "tests/conformance/attention_case.h"
 #include "tests/conformance/gemm_case.h"
 #include "tests/conformance/loops_cases.h"
+#include "tests/conformance/windows_case.h"
 
 namespace kiln::level_zero {
 
@@ -64,6 +65,21 @@ inline std::vector<NamedKernel> chosen_attention() {
   return kernels;
 }
 
+/// Products of windows: over images, of groups, summed over positions.
+inline std::vector<NamedKernel> chosen_windows() {
+  using conformance::windows_product;
+  using conformance::WindowsCase;
+  const WindowsCase image{.images = 8, .channels = 64, .filters = 64, .extents = {58, 58}, .dtype = DType::f16};
+  WindowsCase wide = image, groups = image, summed = image;
+  wide.dtype = DType::f32;
+  groups.groups = 4, groups.stride = {2, 1}, groups.is_mirrored = true, groups.windows_are_a = true;
+  summed.dtype = DType::bf16, summed.images_are_batch = false, summed.sums_positions = true;
+  return {{"windows_f16", windows_product(image)},
+          {"windows_f32", windows_product(wide)},
+          {"windows_f16_of_groups", windows_product(groups)},
+          {"windows_bf16_summed", windows_product(summed)}};
+}
+
 /// The kernels that every release of the families' compilers must take.
 inline std::vector<NamedKernel> chosen_kernels() {
   std::vector<NamedKernel> kernels{
@@ -81,6 +97,7 @@ inline std::vector<NamedKernel> chosen_kernels() {
       {"gemm_f32_batched", conformance::gemm({.batch = 3, .m = 18, .n = 35, .k = 20, .a_transposed = true})},
       {"zeros_of_rows", zeros_of_rows(500, 40)},
   };
+  for (NamedKernel& kernel : chosen_windows()) kernels.push_back(std::move(kernel));
   for (NamedKernel& kernel : chosen_attention()) kernels.push_back(std::move(kernel));
   return kernels;
 }
