@@ -20,7 +20,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-CONFORMANCE = ("cuda_device_loops", "cuda_device_gemm", "cuda_device_attention")
+CONFORMANCE = ("cuda_device_loops", "cuda_device_gemm", "cuda_device_attention", "cuda_device_convolution")
 SHARDS = min(32, os.cpu_count() or 1)  # of each
 
 

@@ -10,10 +10,15 @@
 #include "backends/reference/body_runner.h"
 #include "backends/reference/reference.h"
 #include "frontend/kernel/affine.h"
-#include "tests/backends/cuda/convolution_case.h"
+#include "tests/conformance/convolution_case.h"
 
 namespace kiln::cuda {
 namespace {
+
+using conformance::convolution_cases;
+using conformance::ConvolutionCase;
+using conformance::ConvolutionGraph;
+using conformance::ConvolutionResult;
 
 using Index = std::vector<int64_t>;
 using Memory = std::vector<std::vector<double>>;

@@ -8,11 +8,15 @@
 
 #include "backends/cuda/compile/backend.h"
 #include "tests/backends/cuda/chosen_loops.h"
-#include "tests/backends/cuda/convolution_case.h"
 #include "tests/backends/cuda/cudnn_plans.h"
+#include "tests/conformance/convolution_case.h"
 
 namespace kiln::cuda {
 namespace {
+
+using conformance::ConvolutionCase;
+using conformance::ConvolutionGraph;
+using conformance::ConvolutionResult;
 
 constexpr ConvolutionResult k_results[] = {ConvolutionResult::output, ConvolutionResult::input_gradient,
                                            ConvolutionResult::filter_gradient};

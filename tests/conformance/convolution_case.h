@@ -10,7 +10,7 @@
 #include "frontend/infer/builder.h"
 #include "frontend/kernel/kernel_spec.h"
 
-namespace kiln::cuda {
+namespace kiln::conformance {
 
 /// A convolution of a model. Of stride, padding and dilation nothing is 1, 0 and 1.
 struct ConvolutionCase {
@@ -122,4 +122,4 @@ inline std::vector<ConvolutionCase> convolution_cases() {
   };
 }
 
-}  // namespace kiln::cuda
+}  // namespace kiln::conformance
