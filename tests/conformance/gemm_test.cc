@@ -111,8 +111,7 @@ TEST_P(GemmDtype, a_residual_and_gelu_with_what_its_gradient_needs_and_that) {
       change(c);
       check(c);
     };
-    with([](GemmCase& c) { c.with_residual = true, c.factor = 0.125; });
-    with([](GemmCase& c) { c.with_residual = true, c.with_columns_bias = true, c.padding = 4; });
+    with([](GemmCase& c) { c.with_residual = true, c.with_columns_bias = true, c.factor = 0.125, c.padding = 4; });
     with([](GemmCase& c) { c.with_gelu_input = true, c.batch = 2; });
     with([](GemmCase& c) { c.with_gelu_input = true, c.with_columns_bias = true, c.b_transposed = true; });
     with([](GemmCase& c) { c.with_gelu_gradient = true, c.padding = 8, c.factor = 0.5; });
