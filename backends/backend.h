@@ -12,7 +12,6 @@
 #include "backends/machine.h"
 #include "base/digest.h"
 #include "base/expected.h"
-#include "frontend/fuse/fuse_choices.h"
 #include "frontend/kernel/kernel_spec.h"
 
 /// A backend is two tables: how to compile (workers link it) and how to run (clients link only that).
@@ -72,8 +71,9 @@ class CompileBackend {
   /// Whether compiling starts no thread and opens no device, so that a process may do it before it forks workers.
   virtual bool is_fork_safe() const { return false; }
 
-  /// What plans for the target are made with where none have raced there.
-  virtual FuseChoices plan_choices([[maybe_unused]] const Target& target) const { return {}; }
+  /// Whether a product on the target should compute a heavy function that it is multiplied by, instead of reading what another
+  /// kernel stored of it.
+  virtual bool computes_heavy_factors([[maybe_unused]] const Target& target) const { return false; }
   /// Why not, when the spec cannot be compiled; ok otherwise. unavailable when the compiler is not on this host.
   virtual Status claims(const KernelSpec& spec, const Target& target) const = 0;
   /// Best first by the analytic model of `machine`; 1 to 16. The first one is generation 0.

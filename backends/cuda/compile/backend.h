@@ -17,8 +17,8 @@ class CudaCompileBackend : public CompileBackend {
   std::string toolchain() const override;
   /// What a library of the vendor's may compute is also of that library on this host: attention of cuDNN, products of cuBLASLt.
   std::string toolchain_of(const KernelSpec& spec, const Target& target) const override;
-  /// Memory is slower than a multiplication by what costs a few cycles.
-  FuseChoices plan_choices(const Target&) const override { return {.heavy_factors_inside = true}; }
+  /// What is computed takes less time than what is read, and cuBLASLt has such products.
+  bool computes_heavy_factors(const Target&) const override { return true; }
   Status claims(const KernelSpec& spec, const Target& target) const override;
   std::vector<Schedule> candidates(const KernelSpec& spec, const Target& target, const Machine& machine) const override;
   Expected<Image> compile(const KernelSpec& spec, const Schedule& schedule, const Target& target) const override;

@@ -14,6 +14,7 @@
 #include "jit/build/judge_linked.h"
 #include "jit/build/many_sizes/link_many.h"
 #include "jit/build/plan/missing_op.h"
+#include "jit/build/plan/model_choices.h"
 #include "jit/build/published.h"
 #include "jit/resolve/key.h"
 #include "jit/resolve/size_ranges.h"
@@ -118,7 +119,7 @@ class SizedBuild {
     KILN_ASSIGN_OR_RETURN(planned.settled, bind_symbols(m_settled, sizes));
     KILN_ASSIGN_OR_RETURN(planned.partition, bound(m_partition, sizes));
     for (const RegionClass& region_class : planned.partition.classes) {
-      auto plan = fuse(region_class.graph, m_target.backend.plan_choices(m_target.target));
+      auto plan = fuse(region_class.graph, model_choices(m_target.backend, m_target.target));
       if (!plan.ok()) return plan.status().with_op(missing_op(region_class.graph, m_target.backend, m_target.target));
       planned.plans.push_back(with_specs_apart(std::move(*plan)));
     }

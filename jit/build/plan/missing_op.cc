@@ -4,6 +4,7 @@
 
 #include "frontend/fuse/plan.h"
 #include "frontend/ops/op.h"
+#include "jit/build/plan/model_choices.h"
 
 namespace kiln {
 
@@ -27,7 +28,7 @@ Graph alone(const Graph& graph, const Node& node) {
 }
 
 bool has_kernels(const Graph& graph, const CompileBackend& backend, const Target& target) {
-  const Expected<Plan> plan = fuse(graph, backend.plan_choices(target));
+  const Expected<Plan> plan = fuse(graph, model_choices(backend, target));
   return plan.ok() && std::ranges::all_of(plan->specs, [&](const KernelSpec& spec) {
            const Status claimed = backend.claims(spec, target);
            return claimed.ok() || claimed.code() != StatusCode::unimplemented;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "jit/build/plan/missing_op.h"
+#include "jit/build/plan/model_choices.h"
 #include "jit/resolve/key.h"
 
 namespace kiln {
@@ -49,7 +50,7 @@ Expected<RegionPlans> plan_regions(const RegionPartition& partition, const Build
   for (const RegionClass& region_class : partition.classes) {
     const auto found = known.find(key_of(region_class, target));
     const PublishedChoices chosen =
-        found != known.end() ? found->second : PublishedChoices{target.backend.plan_choices(target.target)};
+        found != known.end() ? found->second : PublishedChoices{model_choices(target.backend, target.target)};
     auto plan = fuse(region_class.graph, chosen.choices);
     if (!plan.ok()) return plan.status().with_op(missing_op(region_class.graph, target.backend, target.target));
     const bool may_race = !target.target.is_deterministic && chosen.generation == 0;
