@@ -8,7 +8,7 @@
 namespace kiln::cuda {
 namespace {
 
-constexpr uint32_t k_most_choices = 2;
+constexpr uint32_t k_most_attention_plans = 2;
 constexpr int64_t k_most_planned_depth = 256;
 constexpr uint64_t k_piece_bytes = 16;
 
@@ -155,7 +155,7 @@ const Cudnn* cudnn_for(const AttentionProblem& problem, const CudaTarget& target
   return says(problem) ? cudnn_on(target) : nullptr;
 }
 
-std::vector<Schedule> cudnn_attention_schedules() { return schedules_of_choices<CudnnChoice>(k_most_choices); }
+std::vector<Schedule> cudnn_attention_schedules() { return schedules_of_choices<CudnnChoice>(k_most_attention_plans); }
 
 Expected<CudnnPlan> cudnn_plan(const AttentionProblem& problem, const CudnnChoice& choice, const CudaTarget& target) {
   const Cudnn* cudnn = cudnn_for(problem, target);

@@ -9,8 +9,8 @@
 namespace kiln::cuda {
 namespace {
 
-constexpr uint32_t k_most_choices = 4;
-constexpr uint64_t k_piece_bytes = 16;
+constexpr uint32_t k_most_convolution_plans = 4;
+constexpr uint64_t k_begin_bytes = 16;
 
 /// A convolution, and what is added to each of its filters' results.
 struct BiasedConvolution {
@@ -76,14 +76,14 @@ std::optional<BiasedConvolution> biased_convolution_of(const KernelSpec& spec) {
   if (result.bias != nullptr) tensors.emplace_back(result.bias->buffer, result.bias->offset);
   const auto is_good = [&](const auto& tensor) {
     return spec.buffers[tensor.first].dtype == gemm.dtype &&
-           static_cast<uint64_t>(tensor.second) * size_of(gemm.dtype) % k_piece_bytes == 0;
+           static_cast<uint64_t>(tensor.second) * size_of(gemm.dtype) % k_begin_bytes == 0;
   };
   const auto is_result = [&](const auto& tensor) { return tensor.first == result.result().buffer; };
   if (!std::ranges::all_of(tensors, is_good) || std::ranges::count_if(tensors, is_result) != 1) return std::nullopt;
   return result;
 }
 
-void write(CudnnPlanner& planner, const BiasedConvolution& biased, DType dtype) {
+void write_graph(CudnnPlanner& planner, const BiasedConvolution& biased, DType dtype) {
   const Convolution& c = biased.convolution;
   CudnnGraph& graph = planner.graph();
   const auto tensor = [&](const ConvolutionTensor& t) {
@@ -114,7 +114,9 @@ const Cudnn* cudnn_for(const KernelSpec& spec, const CudaTarget& target) {
   return biased_convolution_of(spec) ? cudnn_on(target) : nullptr;
 }
 
-std::vector<Schedule> cudnn_convolution_schedules() { return schedules_of_choices<CudnnChoice>(k_most_choices); }
+std::vector<Schedule> cudnn_convolution_schedules() {
+  return schedules_of_choices<CudnnChoice>(k_most_convolution_plans);
+}
 
 Expected<CudnnPlan> cudnn_plan(const KernelSpec& spec, const CudnnChoice& choice, const CudaTarget& target) {
   const auto convolution = biased_convolution_of(spec);
@@ -122,7 +124,7 @@ Expected<CudnnPlan> cudnn_plan(const KernelSpec& spec, const CudnnChoice& choice
   if (cudnn == nullptr) return error(StatusCode::failed_precondition, "cudnn: not here, or not for such a convolution");
   const DType dtype = std::get<GemmSpec>(spec.kernel).dtype;
   CudnnPlanner planner(*cudnn, target);
-  write(planner, *convolution, dtype);
+  write_graph(planner, *convolution, dtype);
   return planner.plan(choice, refused_notes(dtype));
 }
 

@@ -9,8 +9,6 @@
 namespace kiln::cuda {
 namespace {
 
-using Kind = EpilogueForm::Kind;
-
 // On both sides of where functions bend, among them those that differ from GELU's tanh form by a few parts in ten thousand, and
 // far out, beyond what f16 holds.
 constexpr std::array k_points = {-1e30, -7e4, -300.0, -12.0, -5.1, -3.3, -2.3, -1.4, -0.75, -0.3, -0.01,
@@ -31,9 +29,9 @@ double gelu_slope(double x) {
 
 double value_of(const EpilogueForm& form, double product, std::span<const double> loads) {
   double sum = form.factor * product;
-  if (form.kind == Kind::gelu_gradient) return sum * gelu_slope(loads.front());
+  if (form.kind == EpilogueForm::Kind::gelu_gradient) return sum * gelu_slope(loads.front());
   for (size_t i = 0; i < loads.size(); ++i) sum += form.factors[i] * loads[i];
-  return form.kind == Kind::gelu ? gelu(sum) : sum;
+  return form.kind == EpilogueForm::Kind::gelu ? gelu(sum) : sum;
 }
 
 /// Whether what is rounded to the dtype still holds all of `result`.
@@ -95,8 +93,9 @@ double EpilogueFunctions::at(ExprId value, double product, std::span<const doubl
 }
 
 std::optional<EpilogueForm> EpilogueFunctions::form_of(ExprId value) const {
-  for (const Kind kind : {Kind::sum, Kind::gelu, Kind::gelu_gradient}) {
-    if (kind == Kind::gelu_gradient && m_loads.size() != 1) continue;
+  for (const EpilogueForm::Kind kind :
+       {EpilogueForm::Kind::sum, EpilogueForm::Kind::gelu, EpilogueForm::Kind::gelu_gradient}) {
+    if (kind == EpilogueForm::Kind::gelu_gradient && m_loads.size() != 1) continue;
     EpilogueForm form = guess(kind, value);
     if (has_form(value, form)) return form;
   }
@@ -104,9 +103,9 @@ std::optional<EpilogueForm> EpilogueFunctions::form_of(ExprId value) const {
 }
 
 /// The only factors with which the value may have the form: sums and, on one side, GELU are straight far out.
-EpilogueForm EpilogueFunctions::guess(Kind kind, ExprId value) const {
+EpilogueForm EpilogueFunctions::guess(EpilogueForm::Kind kind, ExprId value) const {
   std::vector<double> loads(m_loads.size());
-  if (kind == Kind::gelu_gradient) return {kind, at(value, 1, std::array{k_far_input}), {1}};
+  if (kind == EpilogueForm::Kind::gelu_gradient) return {kind, at(value, 1, std::array{k_far_input}), {1}};
   const auto slope = [](double up, double down) { return up != 0 ? up / k_far : -down / k_far; };
   EpilogueForm form{kind, slope(at(value, k_far, loads), at(value, -k_far, loads)), {}};
   for (double& load : loads) {
