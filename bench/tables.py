@@ -28,7 +28,7 @@ TITLES = {
     "near_shapes": "Winners of near shapes", "background_cost": "What tuning in the background costs",
     "dynamic": "Sizes that change", "quantized": "Products with bytes", "flex 1024": "FlexAttention, 1024 queries, f32",
     "recurrent": "Recurrent layers, f32",
-    "cuda_compile": "Kernels for devices that are not here", "gpu_check": "On a device",
+    "cuda_compile": "Kernels for devices that are not here", "cuda_libraries": "Vendors' libraries without a device", "gpu_check": "On a device",
     "torch_fuzz": "Random torch programs", "graph_fuzz": "Random graphs", "conformance": "Other people's suites",
 }  # fmt: skip
 OVERVIEW = ("model", "memory", "optimizer_step", "warm_start", "cold_compile", "gemm", "attention", "tune")

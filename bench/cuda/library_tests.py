@@ -15,7 +15,8 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 
-PROGRAMS = ("cuda_cudnn_plan_test", "cuda_cudnn_convolution_test", "cuda_cublaslt_product_test")
+# Programs, and which of their cases are about the libraries.
+PROGRAMS = {"cuda_cudnn_plan_test": "*", "cuda_cudnn_convolution_test": "*", "cuda_cublaslt_product_test": "CublasltLibraryHere.*"}
 VERSIONS = {"cudnn": ("libcudnn_graph.so.9", "cudnnGetVersion"), "cublaslt": ("libcublasLt.so.13", "cublasLtGetVersion")}
 
 
@@ -29,9 +30,9 @@ def version_of(file, function):
     return "absent"
 
 
-def tests_of(program):
+def tests_of(program, cases):
     with tempfile.NamedTemporaryFile() as report:
-        subprocess.run([program, f"--gtest_output=json:{report.name}"], stdout=subprocess.DEVNULL, check=False)
+        subprocess.run([program, f"--gtest_filter={cases}", f"--gtest_output=json:{report.name}"], stdout=subprocess.DEVNULL, check=False)
         for suite in json.load(report)["testsuites"]:
             yield from suite["testsuite"]
 
@@ -44,7 +45,8 @@ def row_of(test):
 
 def main():
     build, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    rows = [row_of(test) for name in PROGRAMS for test in tests_of(build / "tests/backends/cuda" / name)]
+    rows = [row_of(test) for name, cases in PROGRAMS.items()
+            for test in tests_of(build / "tests/backends/cuda" / name, cases)]
     host = {**common.host(), "versions": {name: version_of(*asked) for name, asked in VERSIONS.items()}}
     note = "The real libraries without a device: execution plans made, serialised and read again, descriptors taken."
     output.write_text(json.dumps({"bench": "cuda_libraries", "host": host, "note": note, "rows": rows}, indent=1) + "\n")
