@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "frontend/kernel/gemm_dims.h"
 
 namespace kiln {
 namespace {
@@ -242,21 +243,17 @@ std::string_view to_string(GemmGroups::Along along) { return along == GemmGroups
 
 namespace {
 
-std::vector<int64_t> operand_extents(const GemmSpec& gemm, int64_t rows, int64_t columns, const GemmPieces& pieces) {
-  std::vector<int64_t> extents = gemm.batch;
-  const auto add = [&](int64_t whole, const std::vector<int64_t>& cut) {
-    if (cut.empty()) return extents.push_back(whole);
-    extents.insert(extents.end(), cut.begin(), cut.end());
-  };
-  add(rows, pieces.rows);
-  add(columns, pieces.columns);
-  return extents;
+std::vector<int64_t> operand_extents(std::vector<int64_t> batch, const GemmOperandDims& dims) {
+  for (const GemmDims* each : {&dims.rows, &dims.columns}) {
+    batch.insert(batch.end(), each->pieces.begin(), each->pieces.end());
+  }
+  return batch;
 }
 
 }  // namespace
 
-std::vector<int64_t> a_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.m, gemm.k, gemm.a_pieces); }
-std::vector<int64_t> b_extents(const GemmSpec& gemm) { return operand_extents(gemm, gemm.k, gemm.n, gemm.b_pieces); }
+std::vector<int64_t> a_extents(const GemmSpec& gemm) { return operand_extents(gemm.batch, a_dims(gemm)); }
+std::vector<int64_t> b_extents(const GemmSpec& gemm) { return operand_extents(gemm.batch, b_dims(gemm)); }
 
 std::vector<int64_t> SortSpec::order_extents() const {
   std::vector<int64_t> told = extents;

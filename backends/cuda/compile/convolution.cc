@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "backends/cuda/compile/gemm_problem.h"
+
 namespace kiln::cuda {
 namespace {
 
@@ -256,21 +258,17 @@ class ConvolutionReader {
   Convolution m_convolution;
 };
 
-/// The plain load of the product's dtype that an operand is.
-const Access* access_of(const GemmSpec& gemm, const Body& body, ExprId value) {
-  const ScalarNode& node = body.exprs[value];
-  if (node.op != ScalarOp::load || node.operands[0] != k_no_expr || node.dtype != gemm.dtype) return nullptr;
-  return body.accesses[node.slot].indirect.empty() ? &body.accesses[node.slot] : nullptr;
-}
-
 }  // namespace
 
 std::optional<Convolution> convolution_of(const KernelSpec& spec) {
   const auto* gemm = std::get_if<GemmSpec>(&spec.kernel);
   if (gemm == nullptr || gemm->b_pieces.empty() || !gemm->a_pieces.rows.empty() || gemm->groups || gemm->k == 0)
     return std::nullopt;
-  const Access *a = access_of(*gemm, gemm->a, gemm->a_value), *b = access_of(*gemm, gemm->b, gemm->b_value);
-  if (a == nullptr || b == nullptr || gemm->stores.size() != 1 || gemm->stores.front().mode != StoreMode::assign)
+  const bool has_other_dtype =
+      gemm->a.exprs[gemm->a_value].dtype != gemm->dtype || gemm->b.exprs[gemm->b_value].dtype != gemm->dtype;
+  const Access *a = plain_load(gemm->a, gemm->a_value), *b = plain_load(gemm->b, gemm->b_value);
+  if (has_other_dtype || a == nullptr || b == nullptr || gemm->stores.size() != 1 ||
+      gemm->stores.front().mode != StoreMode::assign)
     return std::nullopt;
   const Access& result = gemm->epilogue.accesses[gemm->stores.front().access];
   if (!result.indirect.empty()) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/cuda/compile/convolution.h"
+#include "backends/cuda/compile/gemm_problem.h"
 
 namespace kiln::cuda {
 namespace {
@@ -35,12 +36,6 @@ bool is_of_filters(const GemmSpec& gemm, const Convolution& convolution, const A
   return filters == convolution.output.extents[1];
 }
 
-bool is_plain_load(const Body& body, ExprId id, DType dtype) {
-  const ScalarNode& node = body.exprs[id];
-  return node.op == ScalarOp::load && node.dtype == dtype && node.operands[0] == k_no_expr &&
-         body.accesses[node.slot].indirect.empty();
-}
-
 /// Reads what comes after the product, from its end: its sum as it is stored, before that a bias.
 bool read_epilogue(const GemmSpec& gemm, BiasedConvolution& to) {
   const Body& body = gemm.epilogue;
@@ -56,9 +51,9 @@ bool read_epilogue(const GemmSpec& gemm, BiasedConvolution& to) {
   const size_t sum = is(terms[0], ScalarOp::accumulator) ? 0 : 1;
   ExprId bias = terms[1 - sum];
   if (is_half(gemm.dtype) && is(bias, ScalarOp::cast)) bias = body.exprs[bias].operands[0];
-  if (!is(terms[sum], ScalarOp::accumulator) || !is_plain_load(body, bias, gemm.dtype)) return false;
-  to.bias = &body.accesses[body.exprs[bias].slot];
-  return is_of_filters(gemm, to.convolution, *to.bias);
+  to.bias = plain_load(body, bias);
+  return is(terms[sum], ScalarOp::accumulator) && body.exprs[bias].dtype == gemm.dtype && to.bias != nullptr &&
+         is_of_filters(gemm, to.convolution, *to.bias);
 }
 
 /// The spec as a graph can say it; nothing where none does.

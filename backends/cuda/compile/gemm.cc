@@ -99,14 +99,10 @@ class GemmWriter {
   };
 
   void write_operand(std::string_view name, std::string_view outer, const GemmOperand& operand) {
-    std::vector<int64_t> extents = m_gemm.batch;
     Place place;
     place.add("batch", m_gemm.batch);
-    for (const GemmDims* dims : operand.rows_and_columns()) {
-      place.add(dims == &operand.k ? "k" : "outer", dims->pieces);
-      extents.insert(extents.end(), dims->pieces.begin(), dims->pieces.end());
-    }
-    const BodySource body(*m_problem.spec, *operand.body, extents);
+    for (const GemmDims* dims : operand.rows_and_columns()) place.add(dims == &operand.k ? "k" : "outer", dims->pieces);
+    const BodySource body(*m_problem.spec, *operand.body, operand.extents);
     m_text += fmt::format(
         "\nstruct {} {{\n"
         "  static constexpr i32 k_outer = {};\n"

@@ -60,12 +60,9 @@ void exchange_dims(LoopsSpec& loops, size_t first, size_t border) {
 
 /// Stores each value of the operand to `to`, neighbours last.
 LoopsSpec loops_of(const GemmProblem& problem, const GemmOperand& operand, Access to) {
-  LoopsSpec loops{.extents = problem.gemm->batch, .body = *operand.body};
-  if (!operand.has_batch) std::ranges::fill(loops.extents, 1);
+  LoopsSpec loops{.extents = operand.extents, .body = *operand.body};
+  if (!operand.has_batch) std::fill_n(loops.extents.begin(), problem.gemm->batch.size(), 1);
   const auto [rows, columns] = operand.rows_and_columns();
-  for (const GemmDims* dims : {rows, columns}) {
-    loops.extents.insert(loops.extents.end(), dims->pieces.begin(), dims->pieces.end());
-  }
   loops.parallel_rank = static_cast<uint32_t>(loops.extents.size());
   const auto slot = static_cast<uint32_t>(loops.body.accesses.size());
   loops.body.accesses.push_back(std::move(to));

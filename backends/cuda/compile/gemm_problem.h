@@ -12,6 +12,7 @@ namespace kiln::cuda {
 struct GemmOperand {
   const Body* body = nullptr;
   ExprId value = k_no_expr;
+  std::vector<int64_t> extents;  // of the body's iteration dims
   GemmDims outer, k;
   bool outer_is_adjacent = false;  // neighbours in memory are rather neighbours along outer, else along k
   bool has_batch = false;          // differs between batches
@@ -39,6 +40,9 @@ struct GemmProblem {
 };
 
 GemmProblem problem_of(const KernelSpec& spec);
+
+/// The access of a value that is one load, without a predicate or an index from data; null for any other.
+const Access* plain_load(const Body& body, ExprId value);
 
 /// The stride of the flattened batch, or -1 where the batch dims lie at no common one.
 int64_t flat_batch_stride(const Access& access, const std::vector<int64_t>& batch);
