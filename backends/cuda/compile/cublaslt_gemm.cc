@@ -19,8 +19,6 @@ struct GemmDim {
   int64_t extent = 1;
 };
 
-bool is_plain(const ScalarNode& node) { return node.op == ScalarOp::load && node.operands[0] == k_no_expr; }
-
 /// Whether columns along `near` lie one after another along `far`, without overlap.
 bool lies_along(const Access& access, const GemmDim& near, const GemmDim& far) {
   const bool is_adjacent = near.extent == 1 || access.strides[near.number] == 1;
@@ -54,11 +52,6 @@ std::optional<MatrixRecord> operand_of(const KernelSpec& spec, const Access& acc
   if (turned) turned->is_transposed = true;
   if (!in_place || !turned) return in_place ? in_place : turned;
   return rows.extent >= columns.extent ? in_place : turned;
-}
-
-/// The one load that an operand is.
-const Access* access_of(const Body& body, ExprId value) {
-  return is_plain(body.exprs[value]) ? &body.accesses[body.exprs[value].slot] : nullptr;
 }
 
 /// The result's matrix, and which of m and n its rows and columns are along.
@@ -161,7 +154,7 @@ bool has_hazard(const ProductRecord& record) {
 /// The product whose result the store is, or what is made of it there.
 std::optional<ProductRecord> product_to(const KernelSpec& spec, const Store& store) {
   const auto& gemm = std::get<GemmSpec>(spec.kernel);
-  const Access *a = access_of(gemm.a, gemm.a_value), *b = access_of(gemm.b, gemm.b_value);
+  const Access *a = plain_load(gemm.a, gemm.a_value), *b = plain_load(gemm.b, gemm.b_value);
   const size_t rank = gemm.batch.size();
   const auto result = result_of(spec, store, {rank, gemm.m}, {rank + 1, gemm.n});
   if (a == nullptr || b == nullptr || !result) return std::nullopt;
@@ -182,6 +175,11 @@ std::optional<ProductRecord> product_to(const KernelSpec& spec, const Store& sto
   return record;
 }
 
+const Cublaslt* cublaslt_here() {
+  const Expected<Cublaslt>& cublaslt = Cublaslt::of_process();
+  return cublaslt.ok() ? &*cublaslt : nullptr;
+}
+
 }  // namespace
 
 std::optional<ProductRecord> cublaslt_product_of(const KernelSpec& spec) {
@@ -197,18 +195,14 @@ std::optional<ProductRecord> cublaslt_product_of(const KernelSpec& spec) {
   return std::nullopt;
 }
 
-const Cublaslt* cublaslt_for(const KernelSpec& spec) {
-  if (!cublaslt_product_of(spec)) return nullptr;
-  const Expected<Cublaslt>& cublaslt = Cublaslt::of_process();
-  return cublaslt.ok() ? &*cublaslt : nullptr;
-}
+const Cublaslt* cublaslt_for(const KernelSpec& spec) { return cublaslt_product_of(spec) ? cublaslt_here() : nullptr; }
 
 std::vector<Schedule> cublaslt_schedules() { return schedules_of_choices<CublasltChoice>(k_most_algorithms); }
 
 Expected<ProductRecord> cublaslt_product(const KernelSpec& spec, const CublasltChoice& choice) {
-  const Cublaslt* cublaslt = cublaslt_for(spec);
   auto record = cublaslt_product_of(spec);
-  if (cublaslt == nullptr || !record)
+  const Cublaslt* cublaslt = record ? cublaslt_here() : nullptr;
+  if (cublaslt == nullptr)
     return error(StatusCode::failed_precondition, "cublaslt: not here, or not for such a product");
   record->version = cublaslt->version();
   record->place = choice.place;

@@ -69,8 +69,8 @@ bool EpilogueFunctions::take(const ScalarNode& node, size_t id, DType result) {
   }
 }
 
-double EpilogueFunctions::at(ExprId value, double product, std::span<const double> loads) const {
-  std::vector<double> values(value + 1);
+double EpilogueFunctions::at(std::span<const ExprId> order, double product, std::span<const double> loads) const {
+  std::vector<double> values(order.back() + 1);
   const auto evaluate = [&](ExprId id) {
     const ScalarNode& node = m_body.exprs[id];
     const auto operand = [&](size_t i) { return node.operands[i] == k_no_expr ? 0 : values[node.operands[i]]; };
@@ -88,37 +88,38 @@ double EpilogueFunctions::at(ExprId value, double product, std::span<const doubl
     if (node.op == ScalarOp::cast && is_floating(typed) && is_floating(node.dtype)) return operand(0);
     return apply_scalar(node.op, typed, node.dtype, operand(0), operand(1), operand(2));
   };
-  for (const ExprId id : needed_by(m_body, std::span(&value, 1))) values[id] = evaluate(id);
-  return values[value];
+  for (const ExprId id : order) values[id] = evaluate(id);
+  return values[order.back()];
 }
 
 std::optional<EpilogueForm> EpilogueFunctions::form_of(ExprId value) const {
+  const std::vector<ExprId> order = needed_by(m_body, std::span(&value, 1));
   for (const EpilogueForm::Kind kind :
        {EpilogueForm::Kind::sum, EpilogueForm::Kind::gelu, EpilogueForm::Kind::gelu_gradient}) {
     if (kind == EpilogueForm::Kind::gelu_gradient && m_loads.size() != 1) continue;
-    EpilogueForm form = guess(kind, value);
-    if (has_form(value, form)) return form;
+    EpilogueForm form = guess(kind, order);
+    if (has_form(order, form)) return form;
   }
   return std::nullopt;
 }
 
 /// The only factors with which the value may have the form: sums and, on one side, GELU are straight far out.
-EpilogueForm EpilogueFunctions::guess(EpilogueForm::Kind kind, ExprId value) const {
+EpilogueForm EpilogueFunctions::guess(EpilogueForm::Kind kind, std::span<const ExprId> order) const {
   std::vector<double> loads(m_loads.size());
-  if (kind == EpilogueForm::Kind::gelu_gradient) return {kind, at(value, 1, std::array{k_far_input}), {1}};
+  if (kind == EpilogueForm::Kind::gelu_gradient) return {kind, at(order, 1, std::array{k_far_input}), {1}};
   const auto slope = [](double up, double down) { return up != 0 ? up / k_far : -down / k_far; };
-  EpilogueForm form{kind, slope(at(value, k_far, loads), at(value, -k_far, loads)), {}};
+  EpilogueForm form{kind, slope(at(order, k_far, loads), at(order, -k_far, loads)), {}};
   for (double& load : loads) {
     load = k_far;
-    const double up = at(value, 0, loads);
+    const double up = at(order, 0, loads);
     load = -k_far;
-    form.factors.push_back(slope(up, at(value, 0, loads)));
+    form.factors.push_back(slope(up, at(order, 0, loads)));
     load = 0;
   }
   return form;
 }
 
-bool EpilogueFunctions::has_form(ExprId value, const EpilogueForm& form) const {
+bool EpilogueFunctions::has_form(std::span<const ExprId> order, const EpilogueForm& form) const {
   const auto is_factor = [](double factor) { return std::isfinite(factor) && factor != 0; };
   if (!is_factor(form.factor) || !std::ranges::all_of(form.factors, is_factor)) return false;
   std::vector<double> loads(m_loads.size());
@@ -131,16 +132,16 @@ bool EpilogueFunctions::has_form(ExprId value, const EpilogueForm& form) const {
         size += std::fabs(point);
       }
       const double product = k_points[i] / form.factor;
-      const double miss = at(value, product, loads) - value_of(form, product, loads);
+      const double miss = at(order, product, loads) - value_of(form, product, loads);
       if (!(std::fabs(miss) <= k_tolerance * size)) return false;
     }
   }
   // What replaces NaN is another function.
   std::ranges::fill(loads, 1);
-  if (!std::isnan(at(value, k_nan, loads))) return false;
+  if (!std::isnan(at(order, k_nan, loads))) return false;
   return std::ranges::all_of(loads, [&](double& load) {
     load = k_nan;
-    const bool is_kept = std::isnan(at(value, 1, loads));
+    const bool is_kept = std::isnan(at(order, 1, loads));
     load = 1;
     return is_kept;
   });

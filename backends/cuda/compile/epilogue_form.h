@@ -38,9 +38,10 @@ class EpilogueFunctions {
  private:
   explicit EpilogueFunctions(const Body& body) : m_body(body), m_load_of(body.exprs.size()) {}
   bool take(const ScalarNode& node, size_t id, DType result);
-  double at(ExprId value, double product, std::span<const double> loads) const;
-  EpilogueForm guess(EpilogueForm::Kind kind, ExprId value) const;
-  bool has_form(ExprId value, const EpilogueForm& form) const;
+  // `order`: what a value needs, itself last.
+  double at(std::span<const ExprId> order, double product, std::span<const double> loads) const;
+  EpilogueForm guess(EpilogueForm::Kind kind, std::span<const ExprId> order) const;
+  bool has_form(std::span<const ExprId> order, const EpilogueForm& form) const;
 
   const Body& m_body;
   std::vector<Access> m_loads;
