@@ -110,16 +110,25 @@ CudnnDescriptor CudnnGraph::kept(const CudnnWindows& windows) {
   return keep(std::move(config), "a convolution's windows");
 }
 
+void CudnnGraph::operate(const WindowsOperation& names, const CudnnWindows& windows, const CudnnTensor& image,
+                         const CudnnTensor& filters, const CudnnTensor& output) {
+  CudnnObject operation(m_cudnn, names.kind);
+  operation.set(names.alpha, CudnnValue::f32, 1.0F);
+  operation.set(names.beta, CudnnValue::f32, 0.0F);
+  operation.set(names.config, CudnnValue::descriptor, kept(windows));
+  operation.set(names.filters, CudnnValue::descriptor, filters.object);
+  operation.set(names.image, CudnnValue::descriptor, image.object);
+  operation.set(names.output, CudnnValue::descriptor, output.object);
+  m_operations.push_back(keep(std::move(operation), names.what));
+}
+
 void CudnnGraph::convolution(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& filters,
                              const CudnnTensor& to) {
-  CudnnObject operation(m_cudnn, CudnnKind::convolution_operation);
-  operation.set(CudnnAttribute::convolution_operation_alpha, CudnnValue::f32, 1.0F);
-  operation.set(CudnnAttribute::convolution_operation_beta, CudnnValue::f32, 0.0F);
-  operation.set(CudnnAttribute::convolution_operation_config, CudnnValue::descriptor, kept(windows));
-  operation.set(CudnnAttribute::convolution_operation_filters, CudnnValue::descriptor, filters.object);
-  operation.set(CudnnAttribute::convolution_operation_image, CudnnValue::descriptor, image.object);
-  operation.set(CudnnAttribute::convolution_operation_output, CudnnValue::descriptor, to.object);
-  m_operations.push_back(keep(std::move(operation), "a convolution"));
+  using enum CudnnAttribute;
+  operate({CudnnKind::convolution_operation, convolution_operation_alpha, convolution_operation_beta,
+           convolution_operation_config, convolution_operation_filters, convolution_operation_image,
+           convolution_operation_output, "a convolution"},
+          windows, image, filters, to);
 }
 
 CudnnTensor CudnnGraph::convolution_like(const CudnnWindows& windows, const CudnnTensor& image,
@@ -131,14 +140,11 @@ CudnnTensor CudnnGraph::convolution_like(const CudnnWindows& windows, const Cudn
 
 void CudnnGraph::filter_gradient(const CudnnWindows& windows, const CudnnTensor& image, const CudnnTensor& output,
                                  const CudnnTensor& to) {
-  CudnnObject operation(m_cudnn, CudnnKind::filter_gradient_operation);
-  operation.set(CudnnAttribute::filter_gradient_operation_alpha, CudnnValue::f32, 1.0F);
-  operation.set(CudnnAttribute::filter_gradient_operation_beta, CudnnValue::f32, 0.0F);
-  operation.set(CudnnAttribute::filter_gradient_operation_config, CudnnValue::descriptor, kept(windows));
-  operation.set(CudnnAttribute::filter_gradient_operation_filters, CudnnValue::descriptor, to.object);
-  operation.set(CudnnAttribute::filter_gradient_operation_image, CudnnValue::descriptor, image.object);
-  operation.set(CudnnAttribute::filter_gradient_operation_output, CudnnValue::descriptor, output.object);
-  m_operations.push_back(keep(std::move(operation), "a gradient of filters"));
+  using enum CudnnAttribute;
+  operate({CudnnKind::filter_gradient_operation, filter_gradient_operation_alpha, filter_gradient_operation_beta,
+           filter_gradient_operation_config, filter_gradient_operation_filters, filter_gradient_operation_image,
+           filter_gradient_operation_output, "a gradient of filters"},
+          windows, image, to, output);
 }
 
 void CudnnGraph::operate(CudnnMode mode, DType type, int64_t axis, const CudnnTensor& x, const CudnnTensor* b,

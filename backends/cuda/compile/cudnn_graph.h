@@ -82,6 +82,14 @@ class CudnnGraph {
   CudnnTensor tensor(int64_t number, DType dtype, std::vector<int64_t> extents, std::vector<int64_t> strides,
                      bool is_virtual, bool is_by_value);
   CudnnDescriptor kept(const CudnnWindows& windows);
+  /// What cuDNN calls an op on windows and its parts.
+  struct WindowsOperation {
+    CudnnKind kind;
+    CudnnAttribute alpha, beta, config, filters, image, output;
+    std::string_view what;
+  };
+  void operate(const WindowsOperation& names, const CudnnWindows& windows, const CudnnTensor& image,
+               const CudnnTensor& filters, const CudnnTensor& output);
   CudnnTensor between(DType dtype, std::vector<int64_t> extents);
   void operate(CudnnMode mode, DType type, int64_t axis, const CudnnTensor& x, const CudnnTensor* b,
                const CudnnTensor* t, const CudnnTensor& y);

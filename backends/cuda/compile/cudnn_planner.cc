@@ -7,7 +7,9 @@
 #include "backends/cuda/compile/nvrtc.h"
 #include "backends/cuda/compile/texts.h"
 #include "backends/cuda/cudnn/plan.h"
+#include "base/ceil_div.h"
 #include "base/limits.h"
+#include "frontend/kernel/affine.h"
 
 namespace kiln::cuda {
 namespace {
@@ -20,10 +22,6 @@ constexpr int k_heuristic_a = 3;  // CUDNN_HEUR_MODE_A
 
 /// The usual device of a target; empty where none is described.
 std::string_view device_text(const CudaTarget& target) { return target.name == "sm_90a" ? cudnn_sm_90a_text : ""; }
-
-uint64_t aligned(uint64_t bytes) {
-  return (bytes + k_workspace_alignment - 1) / k_workspace_alignment * k_workspace_alignment;
-}
 
 /// An engine with its choices, as cuDNN proposes it.
 struct Proposal {
@@ -83,9 +81,7 @@ CudnnTensor CudnnPlanner::memory(uint32_t buffer, int64_t offset, DType dtype, s
 
 CudnnTensor CudnnPlanner::workspace(const std::vector<int64_t>& extents) {
   const int64_t name = add({.place = PlanTensor::Place::workspace, .offset_bytes = m_workspace_bytes});
-  int64_t elements = 1;
-  for (const int64_t extent : extents) elements *= extent;
-  m_workspace_bytes += aligned(static_cast<uint64_t>(elements) * sizeof(float));
+  m_workspace_bytes += round_up(static_cast<uint64_t>(product(extents)) * sizeof(float), k_workspace_alignment);
   return m_graph.memory(name, DType::f32, extents, {extents[1] * extents[2], extents[2], 1, 1});
 }
 
@@ -100,7 +96,7 @@ int64_t CudnnPlanner::add(PlanTensor tensor) {
 }
 
 PlanRecord CudnnPlanner::record(uint64_t own_bytes) const {
-  const uint64_t tensors_begin = aligned(own_bytes);
+  const uint64_t tensors_begin = round_up(own_bytes, k_workspace_alignment);
   PlanRecord record{
       .version = m_cudnn.version(), .workspace_bytes = tensors_begin + m_workspace_bytes, .tensors = m_tensors};
   for (PlanTensor& tensor : record.tensors) {
