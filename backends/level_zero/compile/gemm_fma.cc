@@ -26,7 +26,8 @@ struct FmaSchedule : TileSchedule {
 };
 
 constexpr FmaSchedule k_fma_schedules[] = {{8, 8, 4}, {4, 4, 2}, {2, 1, 4}};
-constexpr int k_most_sums = 64;  // of a lane, in registers
+constexpr int k_most_sums = 64;   // of a lane, in registers
+constexpr double k_spilling = 4;  // how much longer a kernel takes for which a family has too few registers
 
 int64_t local_bytes(const GemmSpec& gemm, const FmaSchedule& schedule) {
   return schedule.tile_columns() * k_step * static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)));
@@ -36,7 +37,7 @@ double cost(const GemmSpec& gemm, const DeviceFamily& family, const FmaSchedule&
   const double loads = 1.0 / schedule.rows + 1.0 / schedule.columns;
   const int64_t words = static_cast<int64_t>(size_of(accumulator_of(gemm.dtype)) / 4);
   const int64_t registers = words * (schedule.rows * schedule.columns + schedule.rows + schedule.columns);
-  return product_cost(gemm, schedule.tile(), loads) * spilling(registers, family);
+  return product_cost(gemm, schedule.tile(), loads) * (registers > family.registers ? k_spilling : 1);
 }
 
 class FmaEmitter {

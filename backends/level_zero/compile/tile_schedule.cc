@@ -21,9 +21,4 @@ Status validate(std::string_view kind, const TileSchedule& schedule) {
   return {};
 }
 
-double spilling(int64_t registers, const DeviceFamily& family) {
-  constexpr double k_spilling = 4;
-  return registers > family.registers ? k_spilling : 1;
-}
-
 }  // namespace kiln::level_zero

@@ -29,7 +29,4 @@ Status refused(std::string_view kind, const TileSchedule& schedule, std::string_
 /// refused() where no work-group can be of such a tile.
 Status validate(std::string_view kind, const TileSchedule& schedule);
 
-/// How much longer a kernel takes whose work-items keep so many registers of 32 bits: more than the family has are spilled.
-double spilling(int64_t registers, const DeviceFamily& family);
-
 }  // namespace kiln::level_zero
