@@ -2,8 +2,6 @@
 // sums along k, the other sums both halves of it apart, in the workspace. As the real one does, it makes descriptors without a
 // device; stricter, it refuses what a real one may get away with: matrices that lie outside of the device's memory, addresses
 // that the preference did not promise, descriptors that do not fit each other.
-#include <dlfcn.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "tests/stand_ins/cuda/cublaslt_product.h"
+#include "tests/stand_ins/cuda/driver_beside.h"
 
 #define KILN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -50,28 +49,6 @@ int set(T& to, const void* value, size_t bytes) {
   return k_success;
 }
 
-/// A function of the driver beside, which this process has where it has a device.
-template <typename Function>
-Function* of_driver(const char* name) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  return driver == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(driver, name));
-}
-
-bool has_context() {
-  auto* const context = of_driver<int(void**)>("cuCtxGetCurrent");
-  void* current = nullptr;
-  return context != nullptr && context(&current) == 0 && current != nullptr;
-}
-
-/// Whether the device has all elements of a matrix, in one allocation.
-bool is_in_memory(const Layout& layout, const void* address) {
-  auto* const range = of_driver<int(uint64_t*, size_t*, uint64_t)>("cuMemGetAddressRange_v2");
-  const auto begin = reinterpret_cast<uint64_t>(address);
-  uint64_t first = 0;
-  size_t bytes = 0;
-  return range != nullptr && range(&first, &bytes, begin) == 0 && begin + bytes_of(layout) <= first + bytes;
-}
-
 /// The largest power of two that divides the address; 0 for none.
 uint64_t lowest_bit(const void* address) {
   const auto bits = reinterpret_cast<uint64_t>(address);
@@ -107,7 +84,7 @@ bool has_memory(const Product& product) {
   };
   for (const Place& place : places) {
     if (!place.is_used) continue;
-    if (!is_in_memory(place.layout, place.address)) return false;
+    if (!is_in_memory(place.address, bytes_of(place.layout))) return false;
     for (const Place& other : places) {
       if (&other != &place && other.is_used && place.is_written && overlaps(place, other)) return false;
     }
@@ -283,8 +260,7 @@ KILN_EXPORT int cublasLtMatmul(void*, void* operation, const void* alpha, const 
   if (!fits(product.operation, product.a, product.b, product.c, product.d)) return k_invalid_value;
   if (!has_memory(product) || workspace_bytes < algorithm->workspace_bytes) return k_invalid_value;
   ++stand_in_products;
-  auto* const put = of_driver<int(void*, void (*)(void*), void*)>("cuLaunchHostFunc");
-  return put == nullptr ? k_not_initialised : put(stream, run_product, new Product(product));
+  return put_on_stream(stream, run_product, new Product(product), k_not_initialised);
 }
 
 // NOLINTEND(readability-identifier-naming)

@@ -3,8 +3,6 @@
 // sums one by one, the other every second element apart, in the workspace. Another one rounds f32 to TF32 and says so, and one that
 // calls itself nondeterministic gives NaN. Stricter than the real one, it refuses tensors that lie outside of the device's
 // memory or off 16 bytes, attributes that it does not know or of another type, and descriptors that do not fit each other.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -20,6 +18,7 @@
 #include <vector>
 
 #include "tests/stand_ins/cuda/cudnn_work.h"
+#include "tests/stand_ins/cuda/driver_beside.h"
 
 #define KILN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -285,24 +284,11 @@ std::vector<int> notes_of(int64_t engine) {
 
 // --- the device --------------------------------------------------------------------------------------------------------------
 
-/// A function of the driver beside, which this process has where it has a device.
-template <typename Function>
-Function* of_driver(const char* name) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  return driver == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(driver, name));
-}
-bool has_context() {
-  auto* const context = of_driver<int(void**)>("cuCtxGetCurrent");
-  void* current = nullptr;
-  return context != nullptr && context(&current) == 0 && current != nullptr;
-}
-/// Whether the device has all the bytes, in one allocation, from a multiple of 16 on.
+using kiln::cuda_emulator::has_context;
+
+/// As a tensor must be: from a multiple of 16 on.
 bool is_in_memory(const void* address, uint64_t bytes) {
-  auto* const range = of_driver<int(uint64_t*, size_t*, uint64_t)>("cuMemGetAddressRange_v2");
-  const auto begin = reinterpret_cast<uint64_t>(address);
-  uint64_t first = 0;
-  size_t held = 0;
-  return begin % 16 == 0 && range != nullptr && range(&first, &held, begin) == 0 && begin + bytes <= first + held;
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0 && kiln::cuda_emulator::is_in_memory(address, bytes);
 }
 
 struct Handle {
@@ -415,8 +401,8 @@ KILN_EXPORT int cudnnBackendExecute(void* handle, void* plan, void* pack) {
   if (launch->work.engine == k_parted && !is_in_memory(launch->workspace, 8))
     return refuse(k_bad_parameter, "a workspace outside of the device's memory");
   ++stand_in_convolutions;
-  auto* const put = of_driver<int(void*, void (*)(void*), void*)>("cuLaunchHostFunc");
-  return put == nullptr ? k_not_initialised : put(static_cast<Handle*>(handle)->stream, run_launch, launch.release());
+  return kiln::cuda_emulator::put_on_stream(static_cast<Handle*>(handle)->stream, run_launch, launch.release(),
+                                            k_not_initialised);
 }
 
 // NOLINTEND(readability-identifier-naming)
